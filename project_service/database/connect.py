@@ -1,0 +1,83 @@
+"""Making connections: one attempt per server and address, each with its own time limit."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import psycopg2
+from attrs import frozen
+from twisted.internet.defer import Deferred
+from twisted.internet.error import DNSLookupError
+
+from project_service.database.dsn import Candidate, Target
+from project_service.database.session import DatabaseGone, Session
+from project_service.deferreds import with_timeout
+
+# The guard beyond statement_timeout after which a silent server counts as gone.
+GUARD_MARGIN_SECONDS = 5.0
+
+_SETUP = """
+select set_config('statement_timeout', %(timeout)s, false),
+       set_config('idle_in_transaction_session_timeout', '60s', false),
+       set_config('client_encoding', 'UTF8', false),
+       set_config('standard_conforming_strings', 'on', false),
+       set_config('timezone', coalesce(%(timezone)s, current_setting('timezone')), false),
+       pg_is_in_recovery() or current_setting('default_transaction_read_only')::bool
+"""
+
+
+@frozen
+class Connector:
+    """Connects to the first server of ``target`` that answers and is what ``target`` asks for."""
+
+    reactor: Any
+    target: Target
+    statement_timeout_seconds: float
+    connect_timeout_seconds: float = 5.0
+    application_name: str = "project-service"
+    timezone: str | None = None
+
+    async def __call__(self) -> Session:
+        """Raises ``DatabaseGone`` where no server could be reached; its text names no address or secret."""
+        why = "no server"
+        for candidate in self.target.candidates:
+            try:
+                return await self._attempt(candidate)
+            except (DatabaseGone, psycopg2.Error, DNSLookupError) as fault:
+                why = _reason(fault)
+        raise DatabaseGone(why)
+
+    async def _attempt(self, candidate: Candidate) -> Session:
+        params = {"application_name": self.application_name, **candidate.params}
+        if candidate.needs_resolving:
+            assert candidate.host is not None
+            params["hostaddr"] = await self._limited(self.reactor.resolve(candidate.host))
+        session = Session(self.reactor)
+        try:
+            await self._limited(session.connect(**params))
+            session.guard_seconds = self.connect_timeout_seconds
+            read_only = (await session.query(_SETUP, self._setup_params()))[0][-1]
+            if self.target.writable and read_only:
+                raise DatabaseGone("the server is read-only")
+        except BaseException:
+            session.close()
+            raise
+        session.guard_seconds = (
+            self.statement_timeout_seconds + GUARD_MARGIN_SECONDS if self.statement_timeout_seconds else None
+        )
+        return session
+
+    def _setup_params(self) -> dict[str, Any]:
+        return {"timeout": f"{int(self.statement_timeout_seconds * 1000)}ms", "timezone": self.timezone}
+
+    def _limited(self, waiting: Deferred[Any]) -> Deferred[Any]:
+        return with_timeout(
+            self.reactor, self.connect_timeout_seconds, waiting, lambda: DatabaseGone("timed out")
+        )
+
+
+def _reason(fault: Exception) -> str:
+    """What may be shown: never the server's address or libpq's text, which names user and host."""
+    if isinstance(fault, DatabaseGone):
+        return str(fault)
+    return fault.pgcode or "refused" if isinstance(fault, psycopg2.Error) else "unknown host"

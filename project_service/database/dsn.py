@@ -1,0 +1,69 @@
+"""A libpq connection string, as the servers it names.
+
+libpq resolves names while the process waits and walks through a list of hosts on one socket after another, neither
+of which a reactor can watch (trap 2). So each host becomes a connection attempt of its own.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from attrs import frozen
+from psycopg2 import ProgrammingError
+from psycopg2.extensions import parse_dsn
+
+# What libpq calls a server that must accept writes.
+_WRITABLE = frozenset({"read-write", "primary"})
+
+
+@frozen
+class Candidate:
+    """One server: libpq parameters with a single host and port."""
+
+    host: str | None
+    params: dict[str, Any]
+
+    @property
+    def needs_resolving(self) -> bool:
+        """True for a name that is not a Unix socket directory and has no address beside it."""
+        return (
+            self.host is not None and not self.host.startswith(("/", "@")) and "hostaddr" not in self.params
+        )
+
+
+@frozen
+class Target:
+    candidates: tuple[Candidate, ...]
+    writable: bool
+
+
+def parse(dsn: str) -> Target:
+    """Raises ``ValueError`` (without the DSN, which holds a password) for what libpq would not take."""
+    try:
+        params: dict[str, Any] = dict(parse_dsn(dsn))
+    except ProgrammingError:
+        raise ValueError("is not a PostgreSQL connection string") from None
+    writable = params.pop("target_session_attrs", "any") in _WRITABLE
+    params.pop("load_balance_hosts", None)
+    hosts = str(params.pop("host", "")).split(",")
+    addresses = str(params.pop("hostaddr", "")).split(",")
+    ports = str(params.pop("port", "")).split(",")
+    count = max(len(hosts), len(addresses))
+    if len(ports) not in (1, count) or len(hosts) not in (1, count):
+        raise ValueError("names a different number of hosts and ports")
+    return Target(tuple(_candidate(params, hosts, addresses, ports, n) for n in range(count)), writable)
+
+
+def _candidate(
+    common: dict[str, Any], hosts: list[str], addresses: list[str], ports: list[str], n: int
+) -> Candidate:
+    params = dict(common)
+    host = hosts[n] if len(hosts) > 1 else hosts[0]
+    if host:
+        params["host"] = host
+    if n < len(addresses) and addresses[n]:
+        params["hostaddr"] = addresses[n]
+    port = ports[n] if len(ports) > 1 else ports[0]
+    if port:
+        params["port"] = port
+    return Candidate(host or None, params)

@@ -1,0 +1,147 @@
+"""LISTEN on one connection a process, and what to do about what was missed while it was away."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Awaitable, Callable
+
+from attrs import define, field
+from twisted.application.service import Service
+from twisted.internet.defer import CancelledError, Deferred
+from twisted.internet.interfaces import IReactorTime
+from twisted.logger import Logger
+
+from project_service.database.session import Session
+from project_service.deferreds import start
+
+_CHANNEL = re.compile(r"[a-z_][a-z0-9_]{0,62}\Z")
+# A connection that died without a sign is found by a query this often.
+PROBE_SECONDS = 10.0
+FIRST_PAUSE_SECONDS = 0.2
+LONGEST_PAUSE_SECONDS = 5.0
+
+
+@define
+class _Subscription:
+    channel: str
+    on_payload: Callable[[str], None]
+    on_gap: Callable[[], Awaitable[None]]
+    trusted: bool = field(default=False)
+
+
+class Listener(Service):
+    """Runs ``on_gap`` of each subscription after every (re)connect, before payloads count as complete.
+
+    ``current`` is False from the moment the connection is known to be lost until every gap has been read again.
+    """
+
+    log = Logger()
+
+    def __init__(self, connect: Callable[[], Awaitable[Session]], clock: IReactorTime) -> None:
+        self._connect = connect
+        self._clock = clock
+        self._subscriptions: list[_Subscription] = []
+        self._session: Session | None = None
+        self._loop: Deferred[None] | None = None
+        self._lost: Deferred[None] | None = None
+        self._ready: list[Deferred[None]] = []
+        self.current = False
+
+    def subscribe(
+        self, channel: str, on_payload: Callable[[str], None], on_gap: Callable[[], Awaitable[None]]
+    ) -> None:
+        """To be called before the service starts. ``channel`` is a plain lower-case identifier."""
+        if not _CHANNEL.match(channel):
+            raise ValueError(f"not a channel name: {channel!r}")
+        self._subscriptions.append(_Subscription(channel, on_payload, on_gap))
+
+    def ready(self) -> Deferred[None]:
+        """Fires once the listener is current for the first time, or again after a gap."""
+        waiting: Deferred[None] = Deferred()
+        if self.current:
+            waiting.callback(None)
+        else:
+            self._ready.append(waiting)
+        return waiting
+
+    def startService(self) -> None:
+        super().startService()
+        self._loop = start(self._run())
+        self._loop.addErrback(self._ended)
+
+    def stopService(self) -> Deferred[None] | None:
+        super().stopService()
+        loop, self._loop = self._loop, None
+        if self._session is not None:
+            self._session.close()
+        if loop is not None:
+            loop.cancel()
+        return loop
+
+    def _ended(self, failure: object) -> None:
+        if getattr(failure, "check", lambda _: None)(CancelledError) is None:
+            self.log.failure("the listener stopped", failure)  # type: ignore[arg-type]  # always a Failure
+
+    async def _run(self) -> None:
+        pause = FIRST_PAUSE_SECONDS
+        while self.running:
+            try:
+                await self._listen()
+                pause = FIRST_PAUSE_SECONDS
+                await self._watch()
+            except CancelledError:
+                raise
+            except Exception as fault:
+                self.log.warn("listening failed: {why}", why=type(fault).__name__)
+            finally:
+                self.current = False
+                if self._session is not None:
+                    self._session.close()
+                    self._session = None
+            await self._sleep(pause)
+            pause = min(pause * 2, LONGEST_PAUSE_SECONDS)
+
+    async def _listen(self) -> None:
+        session = await self._connect()
+        self._session = session
+        session.on_notify = self._dispatch
+        session.on_lost = self._gone
+        for channel in sorted({subscription.channel for subscription in self._subscriptions}):
+            await session.query(f'listen "{channel}"')
+        # What was announced while nobody listened is read anew; what is announced from here on is heard.
+        for subscription in self._subscriptions:
+            await subscription.on_gap()
+        self.current = True
+        ready, self._ready = self._ready, []
+        for waiting in ready:
+            waiting.callback(None)
+
+    async def _watch(self) -> None:
+        """Returns when the connection is lost; asks now and then, since a dead peer says nothing."""
+        while self._session is not None and self._session.usable:
+            await self._sleep(PROBE_SECONDS)
+            if self._session is not None and self._session.usable:
+                await self._session.query("select 1")
+
+    async def _sleep(self, seconds: float) -> None:
+        self._lost = waking = Deferred()
+        call = self._clock.callLater(seconds, waking.callback, None)
+        try:
+            await waking
+        finally:
+            self._lost = None
+            if call.active():
+                call.cancel()
+
+    def _gone(self, session: Session) -> None:
+        self.current = False
+        if self._lost is not None:
+            self._lost.callback(None)
+
+    def _dispatch(self, channel: str, payload: str) -> None:
+        for subscription in self._subscriptions:
+            if subscription.channel == channel:
+                try:
+                    subscription.on_payload(payload)
+                except Exception:
+                    self.log.failure("a subscriber of {channel} failed", channel=channel)

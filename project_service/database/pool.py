@@ -1,0 +1,227 @@
+"""Our own pool (trap 2): heals by itself, times out, discards what is in doubt, drains.
+
+A caller may be cancelled while it waits for a connection, never while it uses one: the use is shielded, and a
+connection that is not idle outside a transaction afterwards is thrown away (trap 1).
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
+from typing import Any, TypeVar
+
+from twisted.internet.defer import CancelledError, Deferred
+from twisted.internet.interfaces import IDelayedCall, IReactorTime
+from twisted.logger import Logger
+
+from project_service import errors
+from project_service.database.session import DatabaseGone, Params, Row, Session
+from project_service.deferreds import shield, start, with_timeout
+
+T = TypeVar("T")
+
+FIRST_PAUSE_SECONDS = 0.1
+LONGEST_PAUSE_SECONDS = 2.0
+# So many callers may wait for each connection; one more is told at once that there is too much to do.
+WAITERS_PER_CONNECTION = 50
+
+
+class Transaction:
+    """What ``Pool.transaction`` hands to its work: queries inside one BEGIN … COMMIT."""
+
+    def __init__(self, session: Session) -> None:
+        self._session = session
+
+    async def query(self, sql: str | bytes, params: Params = None) -> list[Row]:
+        return await self._session.query(sql, params)
+
+
+class Pool:
+    """Up to ``size`` connections made by ``connect`` when they are needed."""
+
+    log = Logger()
+
+    def __init__(
+        self,
+        connect: Callable[[], Awaitable[Session]],
+        size: int,
+        acquire_timeout_seconds: float,
+        clock: IReactorTime,
+    ) -> None:
+        self._connect = connect
+        self._size = size
+        self._timeout = acquire_timeout_seconds
+        self._clock = clock
+        self._idle: list[Session] = []
+        self._busy: set[Session] = set()
+        self._connecting: set[Deferred[None]] = set()
+        self._waiting: deque[Deferred[Session]] = deque()
+        self._pause = 0.0
+        self._retry: IDelayedCall | None = None
+        self._closed = False
+        self._empty: Deferred[None] | None = None
+
+    @property
+    def size(self) -> int:
+        return self._size
+
+    @property
+    def in_use(self) -> int:
+        return len(self._busy)
+
+    @property
+    def waiting(self) -> int:
+        return len(self._waiting)
+
+    async def query(self, sql: str | bytes, params: Params = None) -> list[Row]:
+        """One message in its own implicit transaction; the rows of its last statement.
+
+        Raises ``database_unavailable`` when no connection is free in time, ``DatabaseGone`` when it is lost,
+        ``psycopg2.Error`` for what the server refuses.
+        """
+        return await self.use(lambda session: session.query(sql, params))
+
+    async def transaction(self, work: Callable[[Transaction], Awaitable[T]]) -> T:
+        """BEGIN, ``work``, COMMIT; ROLLBACK when ``work`` raises. Runs to its end even if the caller is cancelled."""
+        return await self.use(lambda session: _in_transaction(session, work))
+
+    async def use(self, work: Callable[[Session], Awaitable[T]]) -> T:
+        """``work`` with a connection of its own, shielded from cancellation."""
+        session = await self.take()
+
+        async def used() -> T:
+            try:
+                return await work(session)
+            finally:
+                self.give_back(session)
+
+        return await shield(used())
+
+    @asynccontextmanager
+    async def acquire(self) -> AsyncIterator[Session]:
+        """A connection for work that streams. NOT shielded: what is left unfinished is thrown away."""
+        session = await self.take()
+        try:
+            yield session
+        finally:
+            self.give_back(session)
+
+    async def take(self) -> Session:
+        """A usable connection, which must be given back. May be cancelled while it waits."""
+        if self._closed:
+            raise errors.shutting_down()
+        while self._idle:
+            session = self._idle.pop()
+            if session.usable:
+                self._lend(session)
+                return session
+            session.close()
+        if len(self._waiting) >= self._size * WAITERS_PER_CONNECTION:
+            raise errors.overloaded()
+        waiting: Deferred[Session] = Deferred(self._left)
+        self._waiting.append(waiting)
+        self._grow()
+        return await with_timeout(self._clock, self._timeout, waiting, errors.database_unavailable)
+
+    def give_back(self, session: Session) -> None:
+        self._busy.discard(session)
+        if session.usable and not self._closed:
+            self._offer(session)
+        else:
+            session.close()
+            self._grow()
+        self._check_empty()
+
+    async def close(self) -> None:
+        """Refuse new callers, wait for those inside, close everything."""
+        self._closed = True
+        if self._retry is not None and self._retry.active():
+            self._retry.cancel()
+        while self._waiting:
+            self._waiting.popleft().errback(errors.shutting_down())
+        for connecting in list(self._connecting):
+            connecting.cancel()
+        while self._idle:
+            self._idle.pop().close()
+        if self._busy:
+            self._empty = Deferred()
+            await self._empty
+
+    def _left(self, waiting: Deferred[Session]) -> None:
+        if waiting in self._waiting:
+            self._waiting.remove(waiting)
+
+    def _lend(self, session: Session) -> None:
+        session.on_lost = None
+        self._busy.add(session)
+
+    def _offer(self, session: Session) -> None:
+        if self._waiting:
+            self._lend(session)
+            self._waiting.popleft().callback(session)
+        else:
+            session.on_lost = self._lost
+            self._idle.append(session)
+
+    def _lost(self, session: Session) -> None:
+        if session in self._idle:
+            self._idle.remove(session)
+        session.close()
+
+    def _grow(self) -> None:
+        """Start as many connections as are wanted and allowed; after a failure one, when the pause is over."""
+        if self._closed or (self._retry is not None and self._retry.active()):
+            return
+        wanted = len(self._waiting) - len(self._connecting)
+        room = self._size - len(self._busy) - len(self._idle) - len(self._connecting)
+        for _ in range(min(wanted, room)):
+            connecting = start(self._add())
+            self._connecting.add(connecting)
+            connecting.addBoth(self._added, connecting)
+
+    async def _add(self) -> None:
+        try:
+            session = await self._connect()
+        except DatabaseGone as fault:
+            self._pause = min(max(self._pause * 2, FIRST_PAUSE_SECONDS), LONGEST_PAUSE_SECONDS)
+            self.log.warn("cannot connect to the database: {why}", why=str(fault))
+            if not self._closed and (self._retry is None or not self._retry.active()):
+                self._retry = self._clock.callLater(self._pause, self._grow_again)
+            return
+        self._pause = 0.0
+        if self._closed:
+            session.close()
+        else:
+            self._offer(session)
+
+    def _grow_again(self) -> None:
+        self._retry = None
+        self._grow()
+
+    def _added(self, result: Any, connecting: Deferred[None]) -> None:
+        self._connecting.discard(connecting)
+        if result is not None and not result.check(CancelledError):
+            self.log.failure("connecting failed", result)
+        self._grow()
+        self._check_empty()
+
+    def _check_empty(self) -> None:
+        if self._empty is not None and not self._busy:
+            empty, self._empty = self._empty, None
+            empty.callback(None)
+
+
+async def _in_transaction(session: Session, work: Callable[[Transaction], Awaitable[T]]) -> T:
+    await session.query("begin")
+    try:
+        result = await work(Transaction(session))
+    except BaseException:
+        if session.in_transaction:
+            await session.query("rollback")
+        raise
+    ended = await session.execute("commit")
+    # A transaction in which a statement failed is rolled back by COMMIT without an error.
+    if ended.statusmessage != "COMMIT":
+        raise DatabaseGone("the transaction was rolled back")
+    return result

@@ -1,0 +1,198 @@
+"""One PostgreSQL connection that stays registered with the reactor.
+
+txpostgres' own cursors add themselves to and remove themselves from the reactor for each query and fire in a later
+turn; this reader does neither (trap 3). Nothing here is safe to cancel: callers shield (trap 1).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import psycopg2
+from psycopg2 import extensions
+from twisted.internet.defer import Deferred
+from twisted.internet.interfaces import IDelayedCall
+from twisted.python.failure import Failure
+from txpostgres import txpostgres
+
+
+Params = Mapping[str, Any] | Sequence[Any] | None
+Row = tuple[Any, ...]
+
+
+class DatabaseGone(Exception):
+    """The connection was lost, or could not be made, or did not answer. The work may or may not have been done."""
+
+
+class Session(txpostgres.Connection):  # type: ignore[misc]  # txpostgres is not typed
+    """Made by ``connect``; used by one caller at a time, whom the pool chooses.
+
+    ``on_lost`` is called once when the connection dies while nobody uses it.
+    """
+
+    def __init__(self, reactor: Any) -> None:
+        super().__init__(reactor=reactor)
+        self.on_lost: Callable[[Session], None] | None = None
+        self.on_notify: Callable[[str, str], None] | None = None
+        self.guard_seconds: float | None = None
+        self._running: Deferred[None] | None = None
+        self._doomed = False
+
+    async def execute(self, sql: str | bytes, params: Params = None) -> Any:
+        """Run one message (one or several statements) and return psycopg2's cursor on its last result.
+
+        Raises ``psycopg2.Error`` for what the server refuses, ``DatabaseGone`` when the connection is lost or does
+        not answer within ``guard_seconds``.
+        """
+        if self._running is not None:
+            raise RuntimeError("the session is busy")
+        cursor = self._raw_cursor()
+        self._running = running = Deferred()
+        try:
+            cursor.execute(sql, params)
+        except psycopg2.Error as fault:
+            self._running = None
+            raise self._judged(fault) from fault
+        except BaseException:
+            self._running = None
+            raise
+        guard = self._guard()
+        try:
+            self._advance()
+            await running
+        except psycopg2.Error as fault:
+            raise self._judged(fault) from fault
+        finally:
+            self._running = None
+            if guard is not None and guard.active():
+                guard.cancel()
+        return cursor
+
+    async def query(self, sql: str | bytes, params: Params = None) -> list[Row]:
+        """The rows of the last statement of ``sql``; an empty list where it returns none."""
+        cursor = await self.execute(sql, params)
+        rows: list[Row] = cursor.fetchall() if cursor.description is not None else []
+        return rows
+
+    @property
+    def usable(self) -> bool:
+        """Connected, idle and outside a transaction: only then another caller may have it (trap 1)."""
+        raw = self._connection
+        if self._doomed or self._running is not None or raw is None or raw.closed:
+            return False
+        idle: bool = raw.get_transaction_status() == extensions.TRANSACTION_STATUS_IDLE
+        return idle
+
+    @property
+    def in_transaction(self) -> bool:
+        raw = self._connection
+        return raw is not None and not raw.closed and raw.get_transaction_status() in _IN_TRANSACTION
+
+    def discard(self) -> None:
+        """Never use this connection again; the pool closes it when it comes back."""
+        self._doomed = True
+
+    def close(self) -> None:
+        self._doomed = True
+        self.on_lost = None
+        if self._connection is not None:
+            self.reactor.removeReader(self)
+            self.reactor.removeWriter(self)
+            if not self._connection.closed:
+                self._connection.close()
+        self._fail(DatabaseGone("closed"))
+
+    # The reactor's side.
+
+    def doRead(self) -> None:
+        if self._pollingD is not None:  # still connecting: txpostgres' own steps
+            super().doRead()
+            return
+        self._advance()
+
+    def doWrite(self) -> None:
+        if self._pollingD is not None:
+            super().doWrite()
+            return
+        self.reactor.removeWriter(self)
+        self._advance()
+
+    def connectionLost(self, reason: Failure) -> None:
+        if self._pollingD is not None:
+            super().connectionLost(reason)
+            return
+        self._lost(DatabaseGone("connection lost"))
+
+    def _advance(self) -> None:
+        raw = self._connection
+        try:
+            state = raw.poll()
+        except psycopg2.Error as fault:
+            if raw.closed or self._running is None:
+                self._lost(fault)
+            else:
+                self._fail(fault)
+            return
+        if raw.notifies:
+            self._notify()
+        if state == extensions.POLL_WRITE:
+            self.reactor.addWriter(self)
+        elif state == extensions.POLL_OK and self._running is not None:
+            running, self._running = self._running, None
+            running.callback(None)
+
+    def _notify(self) -> None:
+        notifies, self._connection.notifies[:] = list(self._connection.notifies), []
+        if self.on_notify is not None:
+            for notice in notifies:
+                self.on_notify(notice.channel, notice.payload)
+
+    def _lost(self, fault: Exception) -> None:
+        self._doomed = True
+        self.reactor.removeReader(self)
+        self.reactor.removeWriter(self)
+        if not self._connection.closed:
+            self._connection.close()
+        if self._running is not None:
+            self._fail(fault)
+            return
+        on_lost, self.on_lost = self.on_lost, None
+        if on_lost is not None:
+            on_lost(self)
+
+    def _fail(self, fault: Exception) -> None:
+        running, self._running = self._running, None
+        if running is not None and not running.called:
+            running.errback(fault)
+
+    def _guard(self) -> IDelayedCall | None:
+        if self.guard_seconds is None:
+            return None
+        call: IDelayedCall = self.reactor.callLater(self.guard_seconds, self._unanswered)
+        return call
+
+    def _unanswered(self) -> None:
+        """statement_timeout should have ended it: the server or the network is gone."""
+        self._lost(DatabaseGone("the database did not answer"))
+
+    def _raw_cursor(self) -> Any:
+        if self._doomed or self._connection is None or self._connection.closed:
+            raise DatabaseGone("connection lost")
+        try:
+            return self._connection.cursor()
+        except psycopg2.Error as fault:
+            raise DatabaseGone("connection lost") from fault
+
+    def _judged(self, fault: psycopg2.Error) -> Exception:
+        """A fault without SQLSTATE is the connection's, not the statement's."""
+        if self._connection.closed or (fault.pgcode is None and isinstance(fault, _CONNECTION_FAULTS)):
+            self._doomed = True
+            return DatabaseGone(type(fault).__name__)
+        return fault
+
+
+_IN_TRANSACTION = (extensions.TRANSACTION_STATUS_INTRANS, extensions.TRANSACTION_STATUS_INERROR)
+_CONNECTION_FAULTS = (psycopg2.OperationalError, psycopg2.InterfaceError)
+
+__all__ = ["DatabaseGone", "Params", "Row", "Session"]

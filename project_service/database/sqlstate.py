@@ -1,0 +1,41 @@
+"""SQLSTATE classes that mean "not now" rather than "wrong", in one table (PostgreSQL's manual, appendix A)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import psycopg2
+
+from project_service import errors
+from project_service.database.session import DatabaseGone
+from project_service.errors import ApiError
+
+_EXACT: dict[str, Callable[[], ApiError]] = {
+    "57014": errors.database_unavailable,  # query_canceled: statement_timeout
+    "57P01": errors.database_unavailable,  # admin_shutdown
+    "57P02": errors.database_unavailable,  # crash_shutdown
+    "57P03": errors.database_unavailable,  # cannot_connect_now
+    "57P05": errors.database_unavailable,  # idle_session_timeout
+    "25006": errors.database_unavailable,  # read_only_sql_transaction: a standby, or a failover under way
+    "25P03": errors.database_unavailable,  # idle_in_transaction_session_timeout
+    "55P03": errors.overloaded,  # lock_not_available
+    "40001": errors.overloaded,  # serialization_failure
+    "40P01": errors.overloaded,  # deadlock_detected
+}
+
+_CLASSES: dict[str, Callable[[], ApiError]] = {
+    "08": errors.database_unavailable,  # connection exception
+    "53": errors.database_unavailable,  # insufficient resources
+    "58": errors.database_unavailable,  # system error
+    "XX": errors.database_unavailable,  # internal error of the server, corrupted data
+}
+
+
+def translate(failure: BaseException) -> ApiError | None:
+    """The 503 of a database that is away or has too much to do; None for everything else."""
+    if isinstance(failure, DatabaseGone):
+        return errors.database_unavailable()
+    if not isinstance(failure, psycopg2.Error) or failure.pgcode is None:
+        return None
+    made = _EXACT.get(failure.pgcode) or _CLASSES.get(failure.pgcode[:2])
+    return made() if made is not None else None

@@ -1,0 +1,71 @@
+"""The few things about Deferreds that are easy to get wrong."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Coroutine
+from typing import Any, TypeVar
+
+from twisted.internet.defer import CancelledError, Deferred
+from twisted.internet.interfaces import IReactorFromThreads, IReactorTime
+from twisted.internet.threads import deferToThreadPool
+from twisted.logger import Logger
+from twisted.python.failure import Failure
+from twisted.python.threadpool import ThreadPool
+
+T = TypeVar("T")
+
+log = Logger()
+
+
+def start(work: Coroutine[Deferred[Any], Any, T]) -> Deferred[T]:
+    """A coroutine as a Deferred, where Twisted's callback world begins."""
+    return Deferred.fromCoroutine(work)
+
+
+def shield(work: Coroutine[Deferred[Any], Any, T]) -> Deferred[T]:
+    """Run ``work`` to its end whatever happens to who waits for it.
+
+    Cancelling the returned Deferred raises ``CancelledError`` there at once; ``work`` goes on, and a failure nobody
+    waits for any more is logged.
+    """
+    outer: Deferred[T] = Deferred()
+    inner = start(work)
+
+    def passed(result: T | Failure) -> None:
+        if not outer.called:
+            outer.callback(result)  # a Failure handed to callback() runs the errbacks
+        elif isinstance(result, Failure) and not result.check(CancelledError):
+            log.failure("work that nobody waits for any more failed", result)
+
+    inner.addBoth(passed)
+    return outer
+
+
+def with_timeout(
+    clock: IReactorTime, seconds: float, waiting: Deferred[T], error: Callable[[], Exception]
+) -> Deferred[T]:
+    """``waiting``, cancelled after ``seconds``; then the Deferred fails with ``error()``."""
+    timed_out = False
+
+    def give_up() -> None:
+        nonlocal timed_out
+        timed_out = True
+        waiting.cancel()
+
+    call = clock.callLater(seconds, give_up)
+
+    def ended(result: T | Failure) -> T | Failure:
+        if call.active():
+            call.cancel()
+        if timed_out and isinstance(result, Failure) and result.check(CancelledError):
+            return Failure(error())
+        return result
+
+    return waiting.addBoth(ended)
+
+
+def in_thread(
+    reactor: IReactorFromThreads, pool: ThreadPool, work: Callable[..., T], *args: object
+) -> Deferred[T]:
+    """``work(*args)`` in a thread of ``pool``; its result or exception on the reactor's thread."""
+    return deferToThreadPool(reactor, pool, work, *args)

@@ -1,0 +1,139 @@
+"""A request's body as it arrives, pulled by whoever wants it.
+
+The socket is read only as fast as chunks are asked for: what arrives unasked is kept up to ``HIGH_WATER``
+bytes, then the wire is paused.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from typing import Protocol
+
+from twisted.internet.defer import Deferred
+
+from project_service import errors
+from project_service.errors import ApiError
+
+# About two reads of a socket: enough to keep the reader busy, little enough for thousands of connections.
+HIGH_WATER = 128 * 1024
+
+
+class ClientGone(Exception):
+    """The connection was lost while the request or its response was on its way. Nobody is left to answer."""
+
+
+class BodyWire(Protocol):
+    """What a body needs of the connection it arrives on."""
+
+    def send_continue(self) -> None: ...
+    def pause_body(self) -> None: ...
+    def resume_body(self) -> None: ...
+
+
+class Body:
+    """``length`` is the Content-Length, None when chunked, 0 when there is no body."""
+
+    __slots__ = (
+        "_buffered",
+        "_chunks",
+        "_expects_continue",
+        "_failure",
+        "_finished",
+        "_paused",
+        "_waiting",
+        "_wire",
+        "length",
+        "received",
+    )
+
+    def __init__(self, wire: BodyWire, length: int | None, expects_continue: bool = False) -> None:
+        self.length = length
+        self.received = 0
+        self._wire = wire
+        self._expects_continue = expects_continue
+        self._chunks: deque[bytes] = deque()
+        self._buffered = 0
+        self._finished = length == 0
+        self._failure: Exception | None = None
+        self._paused = False
+        self._waiting: Deferred[None] | None = None
+
+    @property
+    def complete(self) -> bool:
+        """True when every byte has arrived, read or not."""
+        return self._finished
+
+    @property
+    def awaits_continue(self) -> bool:
+        """True while the client waits for ``100 Continue`` before it sends its body."""
+        return self._expects_continue
+
+    async def next_chunk(self) -> bytes:
+        """The next bytes, or ``b""`` at the end.
+
+        The first call sends ``100 Continue`` where the client waits for one. Raises ``ClientGone`` when the
+        connection is lost before the end, ``ApiError`` when the framing turns out to be broken.
+        """
+        if self._expects_continue:
+            self._expects_continue = False
+            self._wire.send_continue()
+        while not self._chunks:
+            if self._failure is not None:
+                raise self._failure
+            if self._finished:
+                return b""
+            self._resume()
+            self._waiting = Deferred()
+            try:
+                await self._waiting
+            finally:
+                self._waiting = None
+        chunk = self._chunks.popleft()
+        self._buffered -= len(chunk)
+        if self._buffered < HIGH_WATER // 2:
+            self._resume()
+        return chunk
+
+    async def read(self, limit: int) -> bytes:
+        """The whole body; raises ``payload_too_large`` as soon as it is known to be longer than ``limit``."""
+        if self.length is not None and self.length > limit:
+            raise errors.payload_too_large(limit)
+        parts: list[bytes] = []
+        size = 0
+        while chunk := await self.next_chunk():
+            size += len(chunk)
+            if size > limit:
+                raise errors.payload_too_large(limit)
+            parts.append(chunk)
+        return parts[0] if len(parts) == 1 else b"".join(parts)
+
+    # The wire's side.
+
+    def feed(self, data: bytes) -> None:
+        self.received += len(data)
+        self._chunks.append(data)
+        self._buffered += len(data)
+        if self._buffered >= HIGH_WATER and not self._paused:
+            self._paused = True
+            self._wire.pause_body()
+        self._wake()
+
+    def finish(self) -> None:
+        self._finished = True
+        self._wake()
+
+    def fail(self, failure: ClientGone | ApiError) -> None:
+        """No more will come. Does nothing once the body is complete."""
+        if not self._finished and self._failure is None:
+            self._failure = failure
+            self._wake()
+
+    def _resume(self) -> None:
+        if self._paused:
+            self._paused = False
+            self._wire.resume_body()
+
+    def _wake(self) -> None:
+        waiting, self._waiting = self._waiting, None
+        if waiting is not None and not waiting.called:
+            waiting.callback(None)

@@ -1,0 +1,127 @@
+"""Who calls: a project key, a verified user token, both or neither."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, Literal, Protocol
+
+from attrs import field, frozen
+
+from project_service import errors
+from project_service.http.headers import HeaderView
+
+KeyKind = Literal["anon", "service"]
+
+
+@frozen
+class Claims:
+    """A verified access token's claims. ``exp`` is Unix seconds; ``raw`` is the whole payload."""
+
+    sub: str
+    email: str
+    role: str
+    sid: str
+    exp: int
+    raw: Mapping[str, Any] = field(factory=dict, repr=False)
+
+
+@frozen
+class Caller:
+    """``key`` is the kind of the project key sent, ``user`` the signed-in end user."""
+
+    key: KeyKind | None = None
+    user: Claims | None = None
+
+    @property
+    def is_service(self) -> bool:
+        return self.key == "service"
+
+    @property
+    def signed_in(self) -> bool:
+        """A user token, or the service key, which passes wherever a signed-in user is asked for."""
+        return self.user is not None or self.is_service
+
+    @property
+    def user_id(self) -> str | None:
+        return self.user.sub if self.user is not None else None
+
+
+class TokenVerifier(Protocol):
+    def verify(self, token: str) -> Claims:
+        """The claims of a good access token; raises ``invalid_token`` or ``session_revoked``."""
+
+
+class KeyRing(Protocol):
+    def kind_of(self, presented: str) -> KeyKind | None:
+        """The kind of an active project key, or None. Constant time, no I/O."""
+
+
+KeyDemand = Literal["optional", "required", "service"]
+BearerDemand = Literal["optional", "required", "own"]
+
+
+@frozen
+class Access:
+    """What a route asks of its caller before its handler runs.
+
+    ``bearer="own"`` leaves the Authorization header to the route itself.
+    """
+
+    key: KeyDemand = "required"
+    bearer: BearerDemand = "optional"
+
+
+def bearer_token(headers: HeaderView) -> str | None:
+    """The token of ``Authorization: Bearer``, or None where that header is absent (RFC 6750 section 2.1).
+
+    Another scheme, a repeated header or an empty token raises ``invalid_token``.
+    """
+    values = headers.all(b"authorization")
+    if not values:
+        return None
+    if len(values) > 1:
+        raise errors.invalid_token("There is more than one Authorization header.")
+    scheme, _, token = values[0].partition(b" ")
+    token = token.strip()
+    if scheme.lower() != b"bearer" or not token or not token.isascii():
+        raise errors.invalid_token("The Authorization header does not hold a bearer token.")
+    return token.decode("ascii")
+
+
+def presented_key(headers: HeaderView) -> str | None:
+    """The project key of ``X-Service-Key`` or its alias ``apikey``; two that differ are refused."""
+    values = set(headers.all(b"x-service-key") or headers.all(b"apikey"))
+    if not values:
+        return None
+    if len(values) > 1:
+        raise errors.project_key_invalid()
+    return values.pop().decode("latin-1")
+
+
+def identify(access: Access, headers: HeaderView, keys: KeyRing, tokens: TokenVerifier) -> Caller:
+    """The caller, or the ``ApiError`` that says what is missing or wrong. Keys are looked at before tokens."""
+    presented = presented_key(headers)
+    kind = _key_kind(access.key, presented, keys)
+    if access.bearer == "own":
+        return Caller(key=kind)
+    token = bearer_token(headers)
+    # Clients of this ecosystem repeat the project key as the bearer token when nobody is signed in.
+    if token is not None and token != presented:
+        return Caller(key=kind, user=tokens.verify(token))
+    caller = Caller(key=kind)
+    if access.bearer == "required" and not (caller.is_service and access.key != "optional"):
+        raise errors.authentication_required()
+    return caller
+
+
+def _key_kind(demand: KeyDemand, presented: str | None, keys: KeyRing) -> KeyKind | None:
+    if presented is None:
+        if demand == "optional":
+            return None
+        raise errors.project_key_required()
+    kind = keys.kind_of(presented)
+    if kind is None:
+        raise errors.project_key_invalid()
+    if demand == "service" and kind != "service":
+        raise errors.service_key_required()
+    return kind

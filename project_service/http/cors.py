@@ -1,0 +1,48 @@
+"""Cross-origin rules (the Fetch standard's CORS protocol). Credentials travel in headers, never in cookies."""
+
+from __future__ import annotations
+
+from project_service.errors import Headers
+from project_service.http.headers import HeaderView
+
+EXPOSED = (
+    "Content-Range, Content-Location, Location, Content-Disposition, ETag, Preference-Applied, "
+    "Retry-After, X-Request-Id"
+)
+MAX_AGE_SECONDS = 86400
+
+
+def origin_headers(allowed: tuple[str, ...], headers: HeaderView) -> Headers:
+    """What a response to a cross-origin request carries; nothing for an origin that is not allowed."""
+    origin = headers.text(b"origin")
+    if "*" in allowed:
+        return (
+            ()
+            if origin is None
+            else (
+                ("Access-Control-Allow-Origin", "*"),
+                ("Access-Control-Expose-Headers", EXPOSED),
+            )
+        )
+    # The answer depends on the origin, so a cache has to keep them apart even where none was sent.
+    if origin is None or origin not in allowed:
+        return (("Vary", "Origin"),)
+    return (
+        ("Access-Control-Allow-Origin", origin),
+        ("Access-Control-Expose-Headers", EXPOSED),
+        ("Vary", "Origin"),
+    )
+
+
+def is_preflight(method: str, headers: HeaderView) -> bool:
+    return method == "OPTIONS" and b"origin" in headers and b"access-control-request-method" in headers
+
+
+def preflight_headers(methods: tuple[str, ...], headers: HeaderView) -> Headers:
+    """The answer to a preflight: the path's methods and the headers that were asked for."""
+    asked = headers.text(b"access-control-request-headers")
+    found: list[tuple[str, str]] = [("Access-Control-Allow-Methods", ", ".join(methods))]
+    if asked:
+        found.append(("Access-Control-Allow-Headers", asked))
+    found.append(("Access-Control-Max-Age", str(MAX_AGE_SECONDS)))
+    return tuple(found)

@@ -1,0 +1,211 @@
+"""From an exchange to its handler and back: the one place where failures become responses."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from attrs import frozen
+from twisted.internet.defer import CancelledError, Deferred, succeed
+from twisted.internet.interfaces import IAddress, IReactorTime
+from twisted.logger import Logger
+from twisted.python.failure import Failure
+
+from project_service import errors, journal
+from project_service.errors import ApiError, Headers
+from project_service.http import cors, origin
+from project_service.http.body import ClientGone
+from project_service.http.caller import KeyRing, TokenVerifier, identify
+from project_service.http.exchange import Exchange
+from project_service.http.inbound import Inbound
+from project_service.http.metrics import Metrics
+from project_service.http.outbound import Reply, StreamReply
+from project_service.http.router import ErrorStyle, Match, Router
+
+
+@frozen
+class EdgeSettings:
+    public_url: str | None
+    cors_origins: tuple[str, ...]
+    trusted: tuple[origin.Network, ...]
+    max_json_bytes: int
+
+
+class Edge:
+    """Implements ``channel.Dispatch``.
+
+    ``translate`` turns a failure of the database or the store into the ``ApiError`` that says so, or None where the
+    failure is a fault of ours.
+    """
+
+    log = Logger()
+
+    def __init__(
+        self,
+        router: Router,
+        keys: KeyRing,
+        tokens: TokenVerifier,
+        settings: EdgeSettings,
+        clock: IReactorTime,
+        new_id: Callable[[], str],
+        metrics: Metrics,
+        translate: Callable[[BaseException], ApiError | None],
+        date: Callable[[], str],
+    ) -> None:
+        self.settings = settings
+        self._router = router
+        self._keys = keys
+        self._tokens = tokens
+        self._clock = clock
+        self._new_id = new_id
+        self._metrics = metrics
+        self._translate = translate
+        self._date = date
+        self._running: set[Deferred[None]] = set()
+        self._idle: Deferred[None] | None = None
+
+    def begin(self, exchange: Exchange, peer: IAddress, secure: bool) -> None:
+        """Start answering; the Deferred is kept until the answer is out, and cancelled if the client leaves."""
+        started = self._clock.seconds()
+        inbound = self._inbound(exchange, peer, secure)
+        running = Deferred.fromCoroutine(self._answer(exchange, inbound, started))
+        self._running.add(running)
+        self._metrics.in_flight.inc()
+        exchange.on_gone = running.cancel
+        running.addBoth(self._ended, running, exchange, inbound)
+
+    def drained(self) -> Deferred[None]:
+        """Fires when no request is being answered."""
+        if not self._running:
+            return succeed(None)
+        if self._idle is None:
+            self._idle = Deferred()
+        return self._idle
+
+    def _ended(
+        self, result: None | Failure, running: Deferred[None], exchange: Exchange, inbound: Inbound
+    ) -> None:
+        exchange.on_gone = None
+        self._running.discard(running)
+        self._metrics.in_flight.dec()
+        if isinstance(result, Failure) and not result.check(CancelledError, ClientGone):
+            self.log.failure("answering failed id={request_id}", result, request_id=inbound.request_id)
+            exchange.abort()
+        if not self._running and self._idle is not None:
+            idle, self._idle = self._idle, None
+            idle.callback(None)
+
+    async def _answer(self, exchange: Exchange, inbound: Inbound, started: float) -> None:
+        route = "-"
+        style: ErrorStyle = "envelope"
+        try:
+            try:
+                match, reply = self._matched(inbound)
+                if match is not None:
+                    route, style = match.route.url, match.route.error_style
+                    reply = await self._handled(match, inbound)
+                assert reply is not None
+            except (CancelledError, ClientGone):
+                if exchange.gone:
+                    raise
+                reply = self._failed(errors.shutting_down(), style, inbound)
+            except Exception as failure:
+                reply = self._failed(failure, style, inbound)
+            await self._deliver(exchange, inbound, reply)
+        finally:
+            self._account(exchange, inbound, route, started)
+
+    def _matched(self, inbound: Inbound) -> tuple[Match | None, Reply | None]:
+        if cors.is_preflight(inbound.method, inbound.headers):
+            methods = self._router.allowed(inbound.raw_path)
+            return None, Reply(204, cors.preflight_headers(methods, inbound.headers))
+        try:
+            return self._router.match(inbound.method, inbound.raw_path), None
+        except ApiError as fault:
+            if inbound.method == "OPTIONS" and fault.status == 405:
+                return None, Reply(204, fault.headers)
+            raise
+
+    async def _handled(self, match: Match, inbound: Inbound) -> Reply | StreamReply:
+        inbound.path_args = match.path_args
+        inbound.caller = identify(match.route.access, inbound.headers, self._keys, self._tokens)
+        return await match.route.handler(inbound)
+
+    def _failed(self, failure: Exception, style: ErrorStyle, inbound: Inbound) -> Reply:
+        error = failure if isinstance(failure, ApiError) else self._translate(failure)
+        if error is None:
+            self.log.failure(
+                "{method} {path} failed id={request_id}",
+                Failure(failure),
+                method=inbound.method,
+                path=inbound.raw_path.decode("latin-1"),
+                request_id=inbound.request_id,
+            )
+            error = errors.internal_error(inbound.request_id)
+        body = error.table_body() if style == "tables" else error.body()
+        return Reply(error.status, (("Content-Type", error.content_type), *error.headers), body)
+
+    async def _deliver(self, exchange: Exchange, inbound: Inbound, reply: Reply | StreamReply) -> None:
+        headers = self._headers(inbound, reply.headers)
+        if isinstance(reply, Reply):
+            exchange.send(reply, headers)
+            return
+        sink = exchange.start(reply.status, headers, reply.length)
+        if exchange.method != "HEAD":
+            try:
+                await reply.source(sink)
+            except (ClientGone, CancelledError):
+                exchange.abort()
+                raise
+            except Exception:
+                # Aborted, not ended: a body that stops short must not look whole.
+                self.log.failure("streaming failed id={request_id}", request_id=inbound.request_id)
+                exchange.abort()
+                return
+        exchange.end()
+
+    def _headers(self, inbound: Inbound, own: Headers) -> list[tuple[str, str]]:
+        return [
+            ("Date", self._date()),
+            *own,
+            ("X-Request-Id", inbound.request_id),
+            *cors.origin_headers(self.settings.cors_origins, inbound.headers),
+        ]
+
+    def _account(self, exchange: Exchange, inbound: Inbound, route: str, started: float) -> None:
+        seconds = self._clock.seconds() - started
+        # 499 is nginx's word for a client that left before its answer.
+        status = exchange.status or 499
+        self._metrics.observe(inbound.method, route, status, seconds, exchange.sent_bytes)
+        journal.access_event(
+            self.log,
+            {
+                "request_id": inbound.request_id,
+                "method": inbound.method,
+                "path": inbound.raw_path.decode("latin-1"),
+                "status": status,
+                "bytes": exchange.sent_bytes,
+                "ms": round(seconds * 1000, 1),
+                "client": inbound.client_address,
+            },
+        )
+
+    def _inbound(self, exchange: Exchange, peer: Any, secure: bool) -> Inbound:
+        settings = self.settings
+        raw_path, _, raw_query = exchange.target.partition(b"?")
+        where = origin.locate(
+            getattr(peer, "host", None), secure, "localhost", exchange.headers, settings.trusted
+        )
+        return Inbound(
+            method=exchange.method,
+            raw_path=raw_path,
+            raw_query=raw_query,
+            headers=exchange.headers,
+            body=exchange.body,
+            request_id=journal.request_id(exchange.headers.get(b"x-request-id"), self._new_id),
+            client_address=where.address,
+            scheme=where.scheme,
+            host=where.host,
+            base_url=settings.public_url or f"{where.scheme}://{where.host}",
+            max_json_bytes=settings.max_json_bytes,
+        )

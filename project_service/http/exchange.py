@@ -1,0 +1,282 @@
+"""One request and its response on a connection: framing, early answers, streaming, the end.
+
+Knows no routes and no twisted.web; a channel feeds it and it asks the channel for little (``Connection``).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+from twisted.internet.defer import Deferred
+from twisted.internet.error import AlreadyCalled, AlreadyCancelled
+from twisted.internet.interfaces import IDelayedCall, IReactorTime
+
+from project_service.errors import ApiError
+from project_service.http import wire
+from project_service.http.body import Body, ClientGone
+from project_service.http.headers import HeaderView
+from project_service.http.outbound import Producer, Reply
+
+# After an early answer so much of an unread body is still taken in, so that the client gets to read the answer
+# instead of a reset; beyond it the connection goes.
+DRAIN_LIMIT = 1024 * 1024
+DRAIN_SECONDS = 5.0
+
+
+class Exchange:
+    """The channel calls ``body.feed/finish`` and ``connection_lost``; the edge calls the rest."""
+
+    def __init__(
+        self,
+        connection: wire.Connection,
+        clock: IReactorTime,
+        idle_seconds: float,
+        method: str,
+        target: bytes,
+        version: bytes,
+        headers: HeaderView,
+        length: int | None,
+        keep_alive: bool,
+    ) -> None:
+        self.method = method
+        self.target = target
+        self.version = version
+        self.headers = headers
+        self.sent_bytes = 0
+        self.status = 0
+        self.gone = False
+        self.on_gone: Callable[[], None] | None = None
+        self._connection = connection
+        self._clock = clock
+        self._idle_seconds = idle_seconds
+        self._keep_alive = keep_alive
+        self._chunked = False
+        self._answered = False
+        self._closed = False
+        self._drain_call: IDelayedCall | None = None
+        self._stream: _Stream | None = None
+        expects = version == b"HTTP/1.1" and (headers.get(b"expect") or b"").lower() == b"100-continue"
+        self.body = Body(self, length, expects and length != 0)
+
+    # The body's wire.
+
+    def send_continue(self) -> None:
+        if not self.gone:
+            self._connection.write(wire.CONTINUE)
+
+    def pause_body(self) -> None:
+        if not self._answered:
+            self._connection.pause_reading()
+
+    def resume_body(self) -> None:
+        self._connection.resume_reading()
+
+    # The channel's side.
+
+    def feed(self, data: bytes) -> None:
+        if not self._answered:
+            self.body.feed(data)
+            return
+        self.body.received += len(data)
+        if self.body.received > DRAIN_LIMIT:
+            self._close()
+
+    def request_complete(self) -> None:
+        self.body.finish()
+        if self._answered:
+            self._close()
+
+    def fail_body(self, failure: ApiError) -> None:
+        """The rest of the body cannot be read, so the connection cannot be used again."""
+        self._keep_alive = False
+        self.body.fail(failure)
+
+    def connection_lost(self) -> None:
+        self.gone = True
+        self._closed = True
+        _cancel(self._drain_call)
+        self.body.fail(ClientGone())
+        if self._stream is not None:
+            self._stream.lost()
+        if self.on_gone is not None:
+            self.on_gone()
+
+    # The edge's side.
+
+    def send(self, reply: Reply, headers: Sequence[tuple[str, str]]) -> None:
+        """Write a whole response. ``headers`` are complete but for framing."""
+        if self.gone:
+            return
+        body = b"" if self.method == "HEAD" or reply.status in (204, 304) else reply.body
+        framing = [] if reply.status == 204 else [("Content-Length", str(len(reply.body)))]
+        if reply.status == 304:
+            framing = []
+        self._begin(reply.status, headers, framing, body)
+        self.end()
+
+    def start(self, status: int, headers: Sequence[tuple[str, str]], length: int | None) -> _Stream:
+        """Write the head of a streamed response; the sink writes the body, ``end`` ends it."""
+        framing: list[tuple[str, str]] = []
+        bodiless = self.method == "HEAD" or status in (204, 304)
+        if length is not None:
+            framing.append(("Content-Length", str(length)))
+        elif not bodiless and self.version == b"HTTP/1.1":
+            framing.append(("Transfer-Encoding", "chunked"))
+            self._chunked = True
+        elif not bodiless:
+            self._keep_alive = False
+        self._begin(status, headers, framing, b"")
+        self._stream = _Stream(self, self._connection, self._clock, self._idle_seconds)
+        return self._stream
+
+    def write(self, data: bytes) -> None:
+        if not self.gone and data:
+            self.sent_bytes += len(data)
+            self._connection.write(wire.chunk(data) if self._chunked else data)
+
+    def end(self) -> None:
+        """The response is whole."""
+        if self.gone:
+            return
+        if self._stream is not None:
+            self._stream.close()
+            self._stream = None
+        if self._chunked:
+            self._connection.write(wire.LAST_CHUNK)
+        self._answered = True
+        if self.body.complete:
+            self._close()
+            return
+        # Read on and throw away, so that the client can read its answer before the connection closes.
+        self._drain_call = self._clock.callLater(DRAIN_SECONDS, self._close)
+        self._connection.resume_reading()
+
+    def abort(self) -> None:
+        if not self.gone:
+            self._connection.abort()
+
+    def _begin(
+        self, status: int, headers: Sequence[tuple[str, str]], framing: list[tuple[str, str]], body: bytes
+    ) -> None:
+        self.status = status
+        if not self.body.complete and (self.body.awaits_continue or not self._short_rest()):
+            self._keep_alive = False
+        if not self._keep_alive:
+            framing.append(("Connection", "close"))
+        self.sent_bytes += len(body)
+        self._connection.write(wire.head(status, [*headers, *framing]) + body)
+
+    def _short_rest(self) -> bool:
+        length = self.body.length
+        return length is not None and length - self.body.received <= DRAIN_LIMIT
+
+    def _close(self) -> None:
+        if self._closed:
+            return
+        self._closed = True
+        _cancel(self._drain_call)
+        self._connection.exchange_done(self._keep_alive and self.body.complete)
+
+
+class _Stream:
+    """The ``Sink`` of a streamed response, and the producer the connection pauses."""
+
+    def __init__(
+        self, exchange: Exchange, connection: wire.Connection, clock: IReactorTime, idle_seconds: float
+    ) -> None:
+        self._exchange = exchange
+        self._connection = connection
+        self._clock = clock
+        self._idle_seconds = idle_seconds
+        self._paused = False
+        self._producer: Producer | None = None
+        self._waiting: Deferred[None] | None = None
+        self._stall_call: IDelayedCall | None = None
+        self._seen: object = None
+        connection.register_producer(self)
+
+    def write(self, data: bytes) -> None:
+        self._exchange.write(data)
+
+    async def drained(self) -> None:
+        if self._exchange.gone:
+            raise ClientGone
+        if not self._paused:
+            return
+        self._waiting = Deferred()
+        try:
+            await self._waiting
+        finally:
+            self._waiting = None
+
+    def register_producer(self, producer: Producer) -> None:
+        self._producer = producer
+        if self._exchange.gone:
+            producer.stopProducing()
+        elif self._paused:
+            producer.pauseProducing()
+
+    def unregister_producer(self) -> None:
+        self._producer = None
+
+    def close(self) -> None:
+        _cancel(self._stall_call)
+        self._producer = None
+        if not self._exchange.gone:
+            self._connection.unregister_producer()
+
+    def lost(self) -> None:
+        _cancel(self._stall_call)
+        producer, self._producer = self._producer, None
+        if producer is not None:
+            producer.stopProducing()
+        self._fire(ClientGone())
+
+    # What the connection calls.
+
+    def pauseProducing(self) -> None:
+        if self._paused:
+            return
+        self._paused = True
+        self._watch()
+        if self._producer is not None:
+            self._producer.pauseProducing()
+
+    def resumeProducing(self) -> None:
+        if not self._paused:
+            return
+        self._paused = False
+        _cancel(self._stall_call)
+        if self._producer is not None:
+            self._producer.resumeProducing()
+        self._fire(None)
+
+    def stopProducing(self) -> None:
+        """The connection is going down; ``connection_lost`` follows."""
+
+    def _watch(self) -> None:
+        """Drop a client that took nothing at all since the last look."""
+        self._seen = self._connection.progress()
+        self._stall_call = self._clock.callLater(self._idle_seconds, self._look)
+
+    def _look(self) -> None:
+        if self._connection.progress() == self._seen:
+            self._exchange.abort()
+        else:
+            self._watch()
+
+    def _fire(self, failure: Exception | None) -> None:
+        waiting, self._waiting = self._waiting, None
+        if waiting is not None and not waiting.called:
+            if failure is None:
+                waiting.callback(None)
+            else:
+                waiting.errback(failure)
+
+
+def _cancel(call: IDelayedCall | None) -> None:
+    if call is not None:
+        try:
+            call.cancel()
+        except (AlreadyCalled, AlreadyCancelled):
+            return

@@ -1,0 +1,89 @@
+"""One request as its handler sees it."""
+
+from __future__ import annotations
+
+from typing import Any
+from urllib.parse import unquote_to_bytes
+
+from attrs import define, field
+
+from project_service import errors
+from project_service.http import strict_json
+from project_service.http.body import Body
+from project_service.http.caller import Caller
+from project_service.http.headers import HeaderView
+
+
+@define
+class Inbound:
+    """``raw_path`` and ``raw_query`` are as sent, still percent-encoded; ``path_args`` are decoded once.
+
+    ``client_address`` and ``scheme`` come from a forwarding header only as far as ``trusted_proxies`` says.
+    ``base_url`` is ``public_url`` where configured, else scheme and host.
+    """
+
+    method: str
+    raw_path: bytes
+    raw_query: bytes
+    headers: HeaderView
+    body: Body
+    request_id: str
+    client_address: str
+    scheme: str
+    host: str
+    base_url: str
+    max_json_bytes: int
+    caller: Caller = field(factory=Caller)
+    path_args: dict[str, str] = field(factory=dict)
+
+    def query(self) -> list[tuple[str, str]]:
+        """Names and values in the order sent; raises ``invalid_query``."""
+        return parse_query(self.raw_query)
+
+    def query_value(self, name: str) -> str | None:
+        """The one value of ``name``, or None; sent twice it is ``invalid_query``."""
+        values = [value for key, value in self.query() if key == name]
+        if len(values) > 1:
+            raise errors.invalid_query(f"The parameter {name} is there more than once.")
+        return values[0] if values else None
+
+    async def json(self) -> Any:
+        """The body as JSON: RFC 8259, at most ``max_json_bytes``, no duplicate keys.
+
+        Raises ``unsupported_media_type``, ``payload_too_large`` or ``invalid_json``.
+        """
+        declared = (self.headers.text(b"content-type") or "").partition(";")[0].strip().lower()
+        if declared != "application/json" and not declared.endswith("+json"):
+            raise errors.unsupported_media_type("application/json")
+        if self.headers.get(b"content-encoding") not in (None, b"identity"):
+            raise errors.unsupported_media_type("sent without a content encoding")
+        return strict_json.loads(await self.body.read(self.max_json_bytes))
+
+    async def json_object(self) -> dict[str, Any]:
+        """As ``json``, and ``invalid_json`` where the value is not an object."""
+        value = await self.json()
+        if not isinstance(value, dict):
+            raise errors.invalid_json("The body must be a JSON object.")
+        return value
+
+
+def parse_query(raw: bytes) -> list[tuple[str, str]]:
+    """Names and values in order. Only ``&`` separates, ``+`` is a space, a name without ``=`` has the value "".
+
+    Raises ``invalid_query`` where the decoded bytes are not UTF-8.
+    """
+    pairs = []
+    for piece in raw.split(b"&"):
+        if piece:
+            name, _, value = piece.partition(b"=")
+            pairs.append((_form_decoded(name), _form_decoded(value)))
+    return pairs
+
+
+def _form_decoded(raw: bytes) -> str:
+    if b"%" in raw or b"+" in raw:
+        raw = unquote_to_bytes(raw.replace(b"+", b" "))
+    try:
+        return raw.decode("utf-8")
+    except UnicodeDecodeError:
+        raise errors.invalid_query("The query string is not UTF-8.") from None

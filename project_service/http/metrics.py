@@ -1,0 +1,52 @@
+"""What ``/metrics`` shows (Prometheus text format). Labels are route patterns, never paths, keys or tokens."""
+
+from __future__ import annotations
+
+from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
+from prometheus_client.exposition import CONTENT_TYPE_LATEST
+
+_BUCKETS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0)
+
+
+class Metrics:
+    """One registry a service; parts may add their own collectors to ``registry``."""
+
+    content_type = CONTENT_TYPE_LATEST
+
+    def __init__(self) -> None:
+        self.registry = CollectorRegistry()
+        self.in_flight = Gauge(
+            "project_service_requests_in_flight", "Requests being answered.", registry=self.registry
+        )
+        self._requests = Counter(
+            "project_service_requests_total",
+            "Requests answered.",
+            ("method", "route", "status"),
+            registry=self.registry,
+        )
+        self._seconds = Histogram(
+            "project_service_request_seconds",
+            "From the end of the headers to the end of the response.",
+            ("method", "route"),
+            buckets=_BUCKETS,
+            registry=self.registry,
+        )
+        self._sent = Counter(
+            "project_service_response_bytes_total",
+            "Bytes of response bodies.",
+            ("route",),
+            registry=self.registry,
+        )
+
+    def observe(self, method: str, route: str, status: int, seconds: float, sent: int) -> None:
+        method = method if method in _METHODS else "other"
+        self._requests.labels(method, route, str(status)).inc()
+        self._seconds.labels(method, route).observe(seconds)
+        if sent:
+            self._sent.labels(route).inc(sent)
+
+    def exposition(self) -> bytes:
+        return generate_latest(self.registry)
+
+
+_METHODS = frozenset({"GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS"})

@@ -1,0 +1,76 @@
+"""Where a request came from, behind proxies only as far as they are trusted."""
+
+from __future__ import annotations
+
+import ipaddress
+import re
+from collections.abc import Sequence
+
+from attrs import frozen
+
+from project_service.http.headers import HeaderView
+
+Network = ipaddress.IPv4Network | ipaddress.IPv6Network
+
+# A reg-name, IPv4 address or bracketed IPv6 address with an optional port (RFC 3986 section 3.2.2).
+_HOST = re.compile(r"(?:[A-Za-z0-9._~-]{1,255}|\[[0-9A-Fa-f:.]{2,45}\])(?::[0-9]{1,5})?\Z")
+
+
+@frozen
+class Origin:
+    address: str
+    scheme: str
+    host: str
+
+
+def parse_networks(texts: Sequence[str]) -> tuple[Network, ...]:
+    """CIDR blocks or single addresses; raises ``ValueError`` for anything else."""
+    return tuple(ipaddress.ip_network(text, strict=False) for text in texts)
+
+
+def locate(
+    peer: str | None, secure: bool, local_host: str, headers: HeaderView, trusted: Sequence[Network]
+) -> Origin:
+    """The right-most hop that is not trusted, and the scheme it used.
+
+    ``peer`` is None on a Unix socket; then a proxy is beside us and its word counts where any is trusted.
+    An address that cannot be read stands as the hop before it: a broken header hides nobody.
+    """
+    scheme = "https" if secure else "http"
+    host = headers.text(b"host") or local_host
+    if not _HOST.match(host):
+        host = local_host
+    near = peer if peer is not None else "127.0.0.1"
+    if not trusted or not (peer is None or _is_trusted(near, trusted)):
+        return Origin(near, scheme, host)
+    forwarded = (headers.text(b"x-forwarded-proto") or "").rpartition(",")[2].strip().lower()
+    if forwarded in ("http", "https"):
+        scheme = forwarded
+    hops = b",".join(headers.all(b"x-forwarded-for")).decode("latin-1").split(",")
+    for hop in reversed([hop.strip() for hop in hops if hop.strip()]):
+        address = _address(hop)
+        if address is None:
+            break
+        near = address
+        if not _is_trusted(near, trusted):
+            break
+    return Origin(near, scheme, host)
+
+
+def _address(hop: str) -> str | None:
+    """The address of one ``X-Forwarded-For`` entry, which some proxies write with a port."""
+    for candidate in (hop, hop.rpartition(":")[0], hop.partition("]")[0].removeprefix("[")):
+        try:
+            return str(ipaddress.ip_address(candidate.strip("[]")))
+        except ValueError:
+            continue
+    return None
+
+
+def _is_trusted(address: str, trusted: Sequence[Network]) -> bool:
+    try:
+        parsed = ipaddress.ip_address(address)
+    except ValueError:
+        return False
+    mapped = getattr(parsed, "ipv4_mapped", None)
+    return any((mapped or parsed) in network for network in trusted)

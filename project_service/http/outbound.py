@@ -1,0 +1,70 @@
+"""Responses as values: ``Reply`` (whole) and ``StreamReply`` (written as it is made)."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from http import HTTPStatus
+from typing import Any, Protocol
+
+import orjson
+from attrs import frozen
+
+from project_service.errors import Headers
+
+JSON = "application/json; charset=utf-8"
+NO_STORE = ("Cache-Control", "no-store")
+
+
+@frozen
+class Reply:
+    """A whole response. The edge adds Content-Length, the request id and CORS, and drops a HEAD's body."""
+
+    status: int = 200
+    headers: Headers = ()
+    body: bytes = b""
+
+
+class Producer(Protocol):
+    """An ``IPushProducer`` without the interface's ceremony."""
+
+    def pauseProducing(self) -> None: ...
+    def resumeProducing(self) -> None: ...
+    def stopProducing(self) -> None: ...
+
+
+class Sink(Protocol):
+    """The client's side of a streamed response."""
+
+    def write(self, data: bytes) -> None:
+        """Hand over bytes; what the socket does not take is buffered, so heed ``drained`` or a producer."""
+
+    async def drained(self) -> None:
+        """Returns once the client has read enough for more; raises ``ClientGone`` when it has left."""
+
+    def register_producer(self, producer: Producer) -> None:
+        """From now on the client's socket pauses and resumes ``producer``; it is stopped if the client leaves."""
+
+    def unregister_producer(self) -> None: ...
+
+
+@frozen
+class StreamReply:
+    """A response whose body ``source`` writes. ``length`` None means chunked.
+
+    An exception out of ``source`` after the head is out aborts the connection, so that a short body
+    never looks whole. For a HEAD request ``source`` is not called.
+    """
+
+    status: int
+    headers: Headers
+    length: int | None
+    source: Callable[[Sink], Awaitable[None]]
+
+
+def json_reply(value: Any, status: int = HTTPStatus.OK, headers: Headers = ()) -> Reply:
+    return Reply(status, (("Content-Type", JSON), *headers), orjson.dumps(value))
+
+
+def envelope(data: Any, status: int = HTTPStatus.OK, headers: Headers = ()) -> Reply:
+    """The auth endpoints' success body."""
+    return json_reply({"data": data, "error": None}, status, headers)

@@ -1,0 +1,124 @@
+"""Routes, declared on a Klein app and matched on the path as it was sent.
+
+Klein holds the declarations; matching and calling are ours, because Klein decodes ``%2F`` before it routes and
+answers some faults in HTML by itself (trap 8).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from typing import Literal
+from urllib.parse import unquote_to_bytes
+
+from attrs import frozen
+from klein import Klein
+from werkzeug.exceptions import MethodNotAllowed, NotFound
+from werkzeug.routing import BaseConverter
+
+from project_service import errors
+from project_service.http.caller import Access, BearerDemand, KeyDemand
+from project_service.http.inbound import Inbound
+from project_service.http.outbound import Reply, StreamReply
+
+Handler = Callable[[Inbound], Awaitable[Reply | StreamReply]]
+ErrorStyle = Literal["envelope", "tables"]
+
+
+class _RawPath(BaseConverter):
+    """The rest of the path, slashes and all, empty segments too."""
+
+    regex = ".*"
+    part_isolating = False
+    weight = 200
+
+
+@frozen
+class Route:
+    """A declared route: ``url`` is its pattern, the name metrics use."""
+
+    url: str
+    handler: Handler
+    access: Access
+    error_style: ErrorStyle
+
+
+@frozen
+class Match:
+    route: Route
+    path_args: dict[str, str]
+
+
+class Router:
+    """``route`` declares, ``match`` finds. HEAD is served wherever GET is."""
+
+    def __init__(self) -> None:
+        self.app = Klein()
+        self.app.url_map.merge_slashes = False
+        self.app.url_map.strict_slashes = False
+        self.app.url_map.converters = {**self.app.url_map.converters, "path": _RawPath}
+        self._adapter = self.app.url_map.bind("", url_scheme="http")
+        self._routes: dict[str, Route] = {}
+
+    @property
+    def routes(self) -> list[tuple[str, frozenset[str], Route]]:
+        """Every declaration: pattern, methods, route."""
+        return [
+            (rule.rule, frozenset(rule.methods or ()), self._routes[rule.endpoint])
+            for rule in self.app.url_map.iter_rules()
+        ]
+
+    def route(
+        self,
+        url: str,
+        *,
+        methods: tuple[str, ...],
+        key: KeyDemand = "required",
+        bearer: BearerDemand = "optional",
+        errors: ErrorStyle = "envelope",
+    ) -> Callable[[Handler], Handler]:
+        """Declare ``async def handler(inbound)`` for ``url`` (werkzeug's syntax).
+
+        ``<path:name>`` takes the rest of the raw path, slashes included. Path arguments are percent-decoded
+        once; a ``path`` argument that is not UTF-8 keeps its bytes as surrogate escapes for the handler to
+        refuse, any other such argument is 404.
+        """
+
+        def declare(handler: Handler) -> Handler:
+            endpoint = f"{'|'.join(methods)} {url}"
+            self._routes[endpoint] = Route(url, handler, Access(key, bearer), errors)
+            self.app.route(url, methods=list(methods), endpoint=endpoint)(handler)
+            return handler
+
+        return declare
+
+    def match(self, method: str, raw_path: bytes) -> Match:
+        """The route of a request; raises ``not_found`` or ``method_not_allowed`` (with ``Allow``)."""
+        try:
+            rule, raw_args = self._adapter.match(raw_path.decode("latin-1"), method, return_rule=True)
+        except MethodNotAllowed as fault:
+            raise errors.method_not_allowed(self._with_options(fault.valid_methods or ())) from None
+        except NotFound:
+            raise errors.not_found() from None
+        route = self._routes[rule.endpoint]
+        return Match(route, {name: _decoded(name, raw, rule) for name, raw in raw_args.items()})
+
+    def allowed(self, raw_path: bytes) -> tuple[str, ...]:
+        """The methods of a path, for preflights; raises ``not_found`` where there are none."""
+        methods = self._adapter.allowed_methods(raw_path.decode("latin-1"))
+        if not methods:
+            raise errors.not_found()
+        return self._with_options(methods)
+
+    @staticmethod
+    def _with_options(methods: object) -> tuple[str, ...]:
+        assert isinstance(methods, list | tuple | set | frozenset)
+        return tuple(sorted({*methods, "OPTIONS"}))
+
+
+def _decoded(name: str, raw: str, rule: object) -> str:
+    data = unquote_to_bytes(raw.encode("latin-1"))
+    is_path = f"<path:{name}>" in str(getattr(rule, "rule", ""))
+    try:
+        return data.decode("utf-8", "surrogateescape" if is_path else "strict")
+    except UnicodeDecodeError:
+        raise errors.not_found() from None

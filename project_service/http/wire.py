@@ -1,0 +1,51 @@
+"""Bytes of a response head, and what an exchange needs of the connection beneath it."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+from http import HTTPStatus
+from typing import Protocol
+
+from project_service.http.outbound import Producer
+
+# RFC 9110 section 5.6.2 (token) and 5.5 (field values without CR, LF and NUL).
+_NAME = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+\Z")
+_BAD_VALUE = re.compile(r"[\x00\r\n]")
+
+_REASONS = {status.value: status.phrase for status in HTTPStatus}
+
+CONTINUE = b"HTTP/1.1 100 Continue\r\n\r\n"
+LAST_CHUNK = b"0\r\n\r\n"
+
+
+class Connection(Protocol):
+    """One client connection, whichever HTTP parser reads it."""
+
+    def write(self, data: bytes) -> None: ...
+    def pause_reading(self) -> None: ...
+    def resume_reading(self) -> None: ...
+    def register_producer(self, producer: Producer) -> None: ...
+    def unregister_producer(self) -> None: ...
+    def exchange_done(self, keep_alive: bool) -> None:
+        """The response is written and the request read; without ``keep_alive`` the connection closes."""
+
+    def abort(self) -> None: ...
+    def progress(self) -> object:
+        """A value that changes whenever the client has taken bytes."""
+
+
+def head(status: int, headers: Iterable[tuple[str, str]]) -> bytes:
+    """Status line and headers; raises ``ValueError`` for what would break the framing."""
+    lines = [f"HTTP/1.1 {status} {_REASONS.get(status, 'Unknown')}"]
+    for name, value in headers:
+        if not _NAME.match(name) or _BAD_VALUE.search(value):
+            raise ValueError(f"not a response header: {name!r}")
+        lines.append(f"{name}: {value}")
+    lines.append("\r\n")
+    return "\r\n".join(lines).encode("latin-1", "replace")
+
+
+def chunk(data: bytes) -> bytes:
+    """RFC 9112 section 7.1."""
+    return b"%x\r\n%b\r\n" % (len(data), data)
