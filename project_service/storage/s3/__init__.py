@@ -1,0 +1,1 @@
+"""A client for any S3-compatible object store, streaming in both directions."""

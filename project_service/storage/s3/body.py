@@ -1,0 +1,236 @@
+"""Request bodies from memory, response bodies into a sink: both with back-pressure and an idle timeout."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, Protocol
+
+from twisted.internet.defer import Deferred, succeed
+from twisted.internet.interfaces import IConsumer, IPushProducer, IReactorTime
+from twisted.internet.protocol import Protocol as TwistedProtocol
+from twisted.python.failure import Failure
+from twisted.web.client import ResponseDone
+from twisted.web.iweb import IBodyProducer
+from zope.interface import implementer
+
+from project_service.storage.s3.errors import BrokenRead, ReaderLeft
+
+Payload = bytes | bytearray | memoryview
+
+# What is handed to the socket at a time: large enough to keep it busy, small enough to count as progress.
+SLICE = 256 * 1024
+
+
+class IdleTimer:
+    """Calls ``expire`` once when nobody called ``touch`` for ``seconds``. Cheap to touch."""
+
+    __slots__ = ("_call", "_clock", "_expire", "_last", "_seconds", "expired")
+
+    def __init__(self, clock: IReactorTime, seconds: float, expire: Callable[[], object]) -> None:
+        self._clock = clock
+        self._seconds = seconds
+        self._expire = expire
+        self._last = clock.seconds()
+        self.expired = False
+        self._call = clock.callLater(seconds, self._check)
+
+    def touch(self) -> None:
+        self._last = self._clock.seconds()
+
+    def stop(self) -> None:
+        if self._call.active():
+            self._call.cancel()
+
+    def _check(self) -> None:
+        left = self._last + self._seconds - self._clock.seconds()
+        if left > 0:
+            self._call = self._clock.callLater(left, self._check)
+        else:
+            self.expired = True
+            self._expire()
+
+
+@implementer(IBodyProducer, IPushProducer)
+class MemoryBody:
+    """A body that is already in memory, so that it can be sent again. ``progress`` is called as it leaves."""
+
+    def __init__(self, payload: Payload, progress: Callable[[], None] = lambda: None) -> None:
+        self.length = len(payload)
+        self._payload = memoryview(payload)
+        self._progress = progress
+        self._offset = 0
+        self._paused = False
+        self._writing = False
+        self._consumer: IConsumer | None = None
+        self._done: Deferred[None] | None = None
+
+    def startProducing(self, consumer: IConsumer) -> Deferred[None]:
+        if self.length <= SLICE:
+            if self.length:
+                consumer.write(bytes(self._payload))
+            return succeed(None)
+        self._consumer = consumer
+        self._done = Deferred(lambda _: self.stopProducing())
+        done = self._done
+        self._write()
+        return done
+
+    def pauseProducing(self) -> None:
+        self._paused = True
+
+    def resumeProducing(self) -> None:
+        self._progress()
+        self._paused = False
+        self._write()
+
+    def stopProducing(self) -> None:
+        self._consumer = None
+
+    def _write(self) -> None:
+        if self._writing:
+            return
+        self._writing = True
+        while self._consumer is not None and not self._paused and self._offset < self.length:
+            piece = bytes(self._payload[self._offset : self._offset + SLICE])
+            self._offset += len(piece)
+            self._consumer.write(piece)
+        self._writing = False
+        if self._offset >= self.length and self._done is not None and self._consumer is not None:
+            done, self._done, self._consumer = self._done, None, None
+            done.callback(None)
+
+
+class ByteSink(Protocol):
+    """What a response is poured into."""
+
+    def write(self, data: bytes) -> None: ...
+    def register_producer(self, producer: Any) -> None: ...
+    def unregister_producer(self) -> None: ...
+
+
+class Pour(TwistedProtocol):
+    """Delivers a response to a sink. The sink's reader pauses and resumes the store's own transport.
+
+    While the reader pauses, the store is not to blame for silence, so its idle time does not run.
+    ``finished`` fails with ``BrokenRead`` when the store ends early, sends too much or falls silent, and with
+    ``ReaderLeft`` when the reader goes away.
+    """
+
+    def __init__(self, sink: ByteSink, length: int, clock: IReactorTime, idle_seconds: float) -> None:
+        self.finished: Deferred[None] = Deferred(lambda _: self._forget())
+        self._sink = sink
+        self._left = length
+        self._clock = clock
+        self._idle_seconds = idle_seconds
+        self._timer: IdleTimer | None = None
+        self._over = False
+
+    def connectionMade(self) -> None:
+        self._start_timer()
+        self._sink.register_producer(self)
+
+    def dataReceived(self, data: bytes) -> None:
+        if self._over:
+            return
+        self._left -= len(data)
+        if self._left < 0:
+            self._end(Failure(BrokenRead("the store sent more than the object's size")))
+            self._drop()
+            return
+        if self._timer is not None:
+            self._timer.touch()
+        self._sink.write(data)
+
+    def connectionLost(self, reason: Failure = Failure(ResponseDone())) -> None:  # noqa: B008 (Twisted's signature)
+        if self._left == 0:
+            self._end(None)
+        else:
+            self._end(Failure(BrokenRead(f"the store stopped {self._left} bytes early")))
+
+    # The producer that the reader's socket governs.
+
+    def pauseProducing(self) -> None:
+        self._stop_timer()
+        if not self._over and self.transport is not None:
+            self.transport.pauseProducing()  # type: ignore[attr-defined]
+
+    def resumeProducing(self) -> None:
+        if not self._over and self.transport is not None:
+            self._start_timer()
+            self.transport.resumeProducing()  # type: ignore[attr-defined]
+
+    def stopProducing(self) -> None:
+        """The reader has left: so does the read."""
+        self._end(Failure(ReaderLeft()))
+        self._drop()
+
+    def _forget(self) -> None:
+        self._over = True
+        self._stop_timer()
+        self._sink.unregister_producer()
+        self._drop()
+
+    def _silent(self) -> None:
+        self._end(Failure(BrokenRead("the store fell silent")))
+        self._drop()
+
+    def _drop(self) -> None:
+        if self.transport is not None:
+            self.transport.loseConnection()
+
+    def _start_timer(self) -> None:
+        self._stop_timer()
+        self._timer = IdleTimer(self._clock, self._idle_seconds, self._silent)
+
+    def _stop_timer(self) -> None:
+        if self._timer is not None:
+            self._timer.stop()
+            self._timer = None
+
+    def _end(self, failure: Failure | None) -> None:
+        if self._over:
+            return
+        self._over = True
+        self._stop_timer()
+        self._sink.unregister_producer()
+        if failure is None:
+            self.finished.callback(None)
+        else:
+            self.finished.errback(failure)
+
+
+class Gather(TwistedProtocol):
+    """A short answer, whole. Longer than ``limit`` it is dropped."""
+
+    def __init__(self, limit: int) -> None:
+        self.finished: Deferred[bytes] = Deferred(lambda _: self._drop())
+        self._limit = limit
+        self._parts: list[bytes] = []
+        self._size = 0
+
+    def dataReceived(self, data: bytes) -> None:
+        self._size += len(data)
+        if self._size > self._limit:
+            self._drop()
+        else:
+            self._parts.append(data)
+
+    def connectionLost(self, reason: Failure = Failure(ResponseDone())) -> None:  # noqa: B008 (Twisted's signature)
+        if self.finished.called:
+            return
+        if self._size <= self._limit and reason.check(ResponseDone):
+            self.finished.callback(b"".join(self._parts))
+        else:
+            self.finished.errback(Failure(BrokenRead("the store's answer broke off")))
+
+    def _drop(self) -> None:
+        if self.transport is not None:
+            self.transport.loseConnection()
+
+
+class Refuse(TwistedProtocol):
+    """Ends a response nobody wants, with its connection."""
+
+    def connectionMade(self) -> None:
+        if self.transport is not None:
+            self.transport.loseConnection()

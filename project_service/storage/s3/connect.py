@@ -1,0 +1,59 @@
+"""Builds the client of the store that the settings name."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from datetime import datetime
+from typing import Any, Protocol
+
+from treq.client import HTTPClient
+
+from project_service.storage.s3.agent import SigningAgent, connection_pool, store_agent
+from project_service.storage.s3.client import S3Store
+from project_service.storage.s3.exchange import Exchange
+from project_service.storage.s3.sign import Address, Signer
+
+
+class StoreSettings(Protocol):
+    """The section ``[store]``."""
+
+    @property
+    def endpoint_url(self) -> str | None: ...
+    @property
+    def region(self) -> str: ...
+    @property
+    def bucket(self) -> str: ...
+    @property
+    def access_key_id(self) -> str | None: ...
+    @property
+    def secret_access_key(self) -> str | None: ...
+    @property
+    def addressing_style(self) -> str: ...
+    @property
+    def connect_timeout_seconds(self) -> float: ...
+    @property
+    def idle_timeout_seconds(self) -> float: ...
+    @property
+    def max_connections(self) -> int: ...
+
+
+def connect(
+    reactor: Any,
+    settings: StoreSettings,
+    *,
+    now: Callable[[], datetime],
+    in_thread: Callable[..., Any],
+    ca_pem: bytes | None = None,
+) -> S3Store:
+    """The store client. Opens nothing yet; ``ca_pem`` replaces the system's certificate authorities."""
+    pool = connection_pool(reactor, settings.max_connections)
+    agent = store_agent(reactor, pool, settings.connect_timeout_seconds, ca_pem)
+    signer = Signer(settings.access_key_id or "", settings.secret_access_key or "", settings.region)
+    exchange = Exchange(
+        HTTPClient(SigningAgent(agent, signer, now)),
+        Address(settings.endpoint_url or "", settings.bucket, settings.addressing_style),
+        reactor,
+        settings.idle_timeout_seconds,
+        settings.connect_timeout_seconds,
+    )
+    return S3Store(exchange, in_thread, pool.closeCachedConnections)

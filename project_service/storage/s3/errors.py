@@ -1,0 +1,71 @@
+"""What can go wrong at the store, in our terms: never with its XML, its address or credentials."""
+
+from __future__ import annotations
+
+from xml.etree import ElementTree
+
+
+class StoreError(Exception):
+    """The store answered with a refusal. ``code`` is its S3 error code, for the log and for decisions."""
+
+    def __init__(self, status: int, code: str) -> None:
+        super().__init__(status, code)
+        self.status = status
+        self.code = code
+
+
+class NoSuchObject(StoreError):
+    """There is nothing under that key, or no such multipart upload."""
+
+
+class StoreUnreachable(Exception):
+    """No usable answer within the time allowed: refused, reset, silent, or 5xx after every retry."""
+
+
+class CorruptTransfer(Exception):
+    """The store's checksum of what it received differs from ours."""
+
+
+class BrokenRead(Exception):
+    """The store stopped in the middle of an object."""
+
+
+class ReaderLeft(Exception):
+    """Who read an object went away before its end."""
+
+
+_ABSENT = {"NoSuchKey", "NoSuchUpload", "NotFound", "404"}
+_BUSY = {"SlowDown", "InternalError", "ServiceUnavailable", "RequestTimeout", "503", "500"}
+
+
+def error_code(body: bytes) -> str:
+    """The ``Code`` of an S3 error document, or "" where there is none."""
+    try:
+        # The store is ours, and expat refuses entity bombs since 2.4.1.
+        root = ElementTree.fromstring(body)  # noqa: S314
+    except ElementTree.ParseError:
+        return ""
+    return local_text(root, "Code") if local_name(root) == "Error" else ""
+
+
+def refusal(status: int, body: bytes) -> StoreError:
+    """The error for an answer that is no success."""
+    code = error_code(body) or str(status)
+    return (NoSuchObject if status == 404 or code in _ABSENT else StoreError)(status, code)
+
+
+def worth_retrying(status: int, code: str) -> bool:
+    return status in {429, 500, 502, 503, 504} or code in _BUSY
+
+
+def local_name(element: ElementTree.Element) -> str:
+    """An element's name without its namespace, which not every store sends."""
+    return element.tag.rpartition("}")[2]
+
+
+def local_text(element: ElementTree.Element, name: str) -> str:
+    """The text of the first child of that name, or ""."""
+    for child in element:
+        if local_name(child) == name:
+            return child.text or ""
+    return ""

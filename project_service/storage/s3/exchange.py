@@ -1,0 +1,197 @@
+"""One request to the store and its answer: timeouts, retry, and failures in our terms."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Awaitable, Callable, Mapping
+from typing import Any, TypeVar
+
+from attrs import field, frozen
+from treq.client import HTTPClient
+from twisted.internet import error
+from twisted.internet.defer import CancelledError, Deferred
+from twisted.internet.interfaces import IReactorTime
+from twisted.internet.task import deferLater
+from twisted.logger import Logger
+from twisted.web._newclient import RequestNotSent
+from twisted.web.client import (
+    RequestTransmissionFailed,
+    ResponseFailed,
+    ResponseNeverReceived,
+)
+from twisted.web.http_headers import Headers
+from twisted.web.iweb import IResponse
+
+from project_service.storage.s3.body import Gather, IdleTimer, MemoryBody, Payload, Refuse
+from project_service.storage.s3.errors import BrokenRead, StoreUnreachable, refusal, worth_retrying
+from project_service.storage.s3.sign import EMPTY_SHA256, Address
+
+_log = Logger()
+T = TypeVar("T")
+
+ATTEMPTS = 4
+FIRST_PAUSE_SECONDS = 0.1
+# Answers that are read whole: lists of 1,000 keys and error documents.
+MAX_ANSWER_BYTES = 8 * 1024 * 1024
+
+# Nothing of an answer was seen: the request can go out again. A kept-alive connection that the store has
+# closed meanwhile shows up as one of these.
+_UNANSWERED = (
+    RequestNotSent,
+    RequestTransmissionFailed,
+    ResponseNeverReceived,
+    ResponseFailed,
+    error.ConnectError,
+    error.DNSLookupError,
+    error.ConnectionDone,
+    error.ConnectionLost,
+    BrokenRead,
+    OSError,
+)
+
+
+@frozen
+class Answer:
+    """A whole answer. Header names are lower-case."""
+
+    status: int
+    headers: Mapping[str, str]
+    body: bytes
+
+
+@frozen(eq=False)
+class Exchange:
+    """Sends requests to one store. Every method raises ``StoreUnreachable`` where no usable answer comes.
+
+    Requests are sent again, with jitter, while ``retry_seconds`` last; every request here is safe to repeat.
+    """
+
+    client: HTTPClient
+    address: Address
+    clock: IReactorTime
+    idle_seconds: float
+    retry_seconds: float
+    jitter: Callable[[], float] = field(default=random.random)
+
+    async def whole(
+        self,
+        method: str,
+        key: str,
+        *,
+        query: Mapping[str, str] | None = None,
+        headers: Mapping[str, str] | None = None,
+        body: Payload = b"",
+        digest: str = EMPTY_SHA256,
+    ) -> Answer:
+        """The answer with its body; raises ``StoreError`` for a refusal."""
+
+        async def once() -> Answer:
+            response = await self._head(method, key, query, headers, body=body, digest=digest)
+            answer = Answer(response.code, flat_headers(response), await self._gathered(response))
+            if answer.status >= 300:
+                raise refusal(answer.status, answer.body)
+            return answer
+
+        return await self._repeated(once)
+
+    async def opened(self, key: str, headers: Mapping[str, str]) -> IResponse:
+        """A GET whose body is still with the store; raises ``StoreError`` for a refusal."""
+
+        async def once() -> IResponse:
+            response = await self._head("GET", key, None, headers)
+            if response.code >= 300:
+                raise refusal(response.code, await self._gathered(response))
+            return response
+
+        return await self._repeated(once)
+
+    async def _repeated(self, once: Callable[[], Awaitable[T]]) -> T:
+        started = self.clock.seconds()
+        for attempt in range(ATTEMPTS):
+            try:
+                return await once()
+            except Exception as problem:
+                if not _may_pass(problem):
+                    raise
+                pause = FIRST_PAUSE_SECONDS * 2**attempt * self.jitter()
+                too_late = self.clock.seconds() + pause - started > self.retry_seconds
+                if attempt == ATTEMPTS - 1 or too_late:
+                    raise _unreachable(problem) from None
+                await deferLater(self.clock, pause, lambda: None)
+        raise AssertionError("not reached")
+
+    async def _head(
+        self,
+        method: str,
+        key: str,
+        query: Mapping[str, str] | None,
+        headers: Mapping[str, str] | None,
+        *,
+        body: Payload = b"",
+        digest: str = EMPTY_SHA256,
+    ) -> IResponse:
+        """The answer's head, within the idle timeout of the last progress."""
+        sending: Deferred[Any]
+
+        def give_up() -> None:
+            sending.cancel()
+
+        timer = IdleTimer(self.clock, self.idle_seconds, give_up)
+        outgoing = Headers({name: [value] for name, value in (headers or {}).items()})
+        outgoing.setRawHeaders("X-Amz-Content-SHA256", [digest])
+        try:
+            sending = self.client.request(
+                method,
+                self.address.url(key, query),
+                headers=outgoing,
+                data=MemoryBody(body, timer.touch) if body or method in {"PUT", "POST"} else None,
+                allow_redirects=False,
+                unbuffered=True,
+                reactor=self.clock,  # type: ignore[arg-type]
+            )
+            response: IResponse = await sending
+        except Exception:
+            if timer.expired:
+                raise StoreUnreachable("the store did not answer in time") from None
+            raise
+        finally:
+            timer.stop()
+        return response
+
+    async def _gathered(self, response: IResponse) -> bytes:
+        gather = Gather(MAX_ANSWER_BYTES)
+        timer = IdleTimer(self.clock, self.idle_seconds, gather.finished.cancel)
+        try:
+            response.deliverBody(gather)
+            return await gather.finished
+        except CancelledError:
+            if timer.expired:
+                raise StoreUnreachable("the store fell silent") from None
+            raise
+        finally:
+            timer.stop()
+
+
+def flat_headers(response: IResponse) -> dict[str, str]:
+    """The last value of each header by lower-case name."""
+    return {
+        name.decode("latin-1").lower(): values[-1].decode("latin-1")
+        for name, values in response.headers.getAllRawHeaders()
+    }
+
+
+def abandon(response: IResponse) -> None:
+    """Let go of an answer whose body nobody wants any more."""
+    response.deliverBody(Refuse())
+
+
+def _may_pass(problem: Exception) -> bool:
+    status, code = getattr(problem, "status", 0), getattr(problem, "code", "")
+    return isinstance(problem, _UNANSWERED) or worth_retrying(status, str(code))
+
+
+def _unreachable(problem: Exception) -> StoreUnreachable:
+    # The kind of failure only: its text may hold an address.
+    kind = getattr(problem, "code", None) or type(problem).__name__
+    _log.warn("The store could not be used: {kind}", kind=kind)
+    return StoreUnreachable(str(kind))
