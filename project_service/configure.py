@@ -1,0 +1,188 @@
+"""TOML file, environment and options -> ``Settings``, or every fault at once."""
+
+from __future__ import annotations
+
+import tomllib
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import attrs
+import orjson
+from attrs import frozen
+
+from project_service.settings import Settings, Stage, StageDatabase
+
+PREFIX = "PROJECT_SERVICE__"
+
+Tree = dict[str, Any]
+
+
+@frozen
+class Fault:
+    """``where`` is the file, "environment" or "command line"; ``name`` the dotted key."""
+
+    where: str
+    name: str
+    reason: str
+
+    def __str__(self) -> str:
+        return f"{self.where}: {self.name} {self.reason}" if self.name else f"{self.where}: {self.reason}"
+
+
+class BadSettings(Exception):
+    """The configuration cannot be used; ``faults`` says everything that is wrong with it."""
+
+    def __init__(self, faults: list[Fault]) -> None:
+        super().__init__("\n".join(str(fault) for fault in faults))
+        self.faults = faults
+
+
+@frozen
+class _Given:
+    """A value and where it was found."""
+
+    value: Any
+    where: str
+
+
+def load(
+    config: Path | None, environ: Mapping[str, str], options: Mapping[str, Any], embedded: bool
+) -> Settings:
+    """The settings; the environment wins over the file, options (dotted names) over both.
+
+    ``embedded`` says that a database or store which is not named will be started (decisions, section 6); else
+    their absence is a fault. Raises ``BadSettings``.
+    """
+    faults: list[Fault] = []
+    given: dict[str, _Given] = {}
+    if config is not None:
+        given.update(_from_file(config, faults))
+    given.update(_from_environment(environ))
+    given.update({name: _Given(value, "command line") for name, value in options.items()})
+    settings = _Reader(given, faults).settings()
+    _cross_check(settings, given, str(config or "configuration"), embedded, faults)
+    if faults:
+        raise BadSettings(faults)
+    return settings
+
+
+def _from_file(path: Path, faults: list[Fault]) -> dict[str, _Given]:
+    try:
+        tree = tomllib.loads(path.read_text("utf-8"))
+    except OSError as fault:
+        faults.append(Fault(str(path), "", f"cannot be read: {fault.strerror}"))
+        return {}
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as fault:
+        # A TOML error says line and column, and never the line itself, which may hold a secret.
+        faults.append(Fault(str(path), "", f"is not TOML: {str(fault).partition(chr(10))[0]}"))
+        return {}
+    return {name: _Given(value, str(path)) for name, value in _flattened(tree, ())}
+
+
+def _flattened(tree: Mapping[str, Any], above: tuple[str, ...]) -> list[tuple[str, Any]]:
+    """Dotted names of all values; a table that is itself a value (``app_settings``) stays whole."""
+    found: list[tuple[str, Any]] = []
+    for name, value in tree.items():
+        path = (*above, name)
+        is_value = len(path) == 5 and path[0] == "stages"
+        if isinstance(value, Mapping) and not is_value:
+            found.extend(_flattened(value, path) or [(".".join(path), value)])
+        else:
+            found.append((".".join(path), value))
+    return found
+
+
+def _from_environment(environ: Mapping[str, str]) -> dict[str, _Given]:
+    """``PROJECT_SERVICE__AUTH__BCRYPT_COST`` is ``auth.bcrypt_cost``; ``…__STAGES`` may be one JSON object."""
+    found: dict[str, _Given] = {}
+    for name, value in sorted(environ.items()):
+        if not name.startswith(PREFIX):
+            continue
+        dotted = ".".join(name.removeprefix(PREFIX).lower().split("__"))
+        tree = _json_object(value) if dotted == "stages" or dotted.startswith("stages.") else None
+        if tree is not None and dotted.count(".") < 4:
+            above = tuple(dotted.split("."))
+            found.update({n: _Given(v, "environment") for n, v in _flattened(tree, above)})
+        else:
+            found[dotted] = _Given(value, "environment")
+    return found
+
+
+def _json_object(value: str) -> Tree | None:
+    try:
+        parsed = orjson.loads(value)
+    except orjson.JSONDecodeError:
+        return None
+    return parsed if isinstance(parsed, dict) else None
+
+
+class _Reader:
+    def __init__(self, given: dict[str, _Given], faults: list[Fault]) -> None:
+        self._given = dict(given)
+        self._faults = faults
+
+    def settings(self) -> Settings:
+        sections = {
+            section.name: self._section(section.name, section.metadata["section"])
+            for section in attrs.fields(Settings)
+            if "section" in section.metadata
+        }
+        settings = Settings(**sections, stages=self._stages())
+        for name, left in self._given.items():
+            self._faults.append(Fault(left.where, name, "is not a setting"))
+        return settings
+
+    def _section(self, path: str, cls: type) -> Any:
+        values: Tree = {}
+        self._given.pop(path, None) if self._is_empty_table(path) else None
+        for one in attrs.fields(cls):
+            given = self._given.pop(f"{path}.{one.name}", None)
+            if given is None:
+                continue
+            try:
+                values[one.name] = one.metadata["kind"](given.value)
+            except ValueError as fault:
+                self._faults.append(Fault(given.where, f"{path}.{one.name}", str(fault)))
+        return cls(**values)
+
+    def _is_empty_table(self, path: str) -> bool:
+        given = self._given.get(path)
+        return given is not None and given.value == {}
+
+    def _stages(self) -> dict[str, Stage]:
+        names: dict[tuple[str, str], None] = {}
+        for dotted in self._given:
+            parts = dotted.split(".")
+            if len(parts) >= 4 and parts[0] == "stages" and parts[2] == "databases":
+                names[parts[1], parts[3]] = None
+        stages: dict[str, dict[str, StageDatabase]] = {}
+        for stage, database in names:
+            path = f"stages.{stage}.databases.{database}"
+            stages.setdefault(stage, {})[database] = self._section(path, StageDatabase)
+        return {stage: Stage(databases) for stage, databases in stages.items()}
+
+
+def _cross_check(
+    settings: Settings, given: dict[str, _Given], where: str, embedded: bool, faults: list[Fault]
+) -> None:
+    def fault(name: str, reason: str) -> None:
+        faults.append(Fault(given[name].where if name in given else where, name, reason))
+
+    if not embedded and settings.database.dsn is None and "database.dsn" not in given:
+        fault("database.dsn", "is missing (or name a --data-dir to run an embedded database)")
+    store = settings.store
+    if store.endpoint_url is None:
+        if not embedded and "store.endpoint_url" not in given:
+            fault("store.endpoint_url", "is missing (or name a --data-dir to run an embedded store)")
+    else:
+        for name in ("access_key_id", "secret_access_key"):
+            if getattr(store, name) is None and f"store.{name}" not in given:
+                fault(f"store.{name}", "is missing")
+    auth = settings.auth
+    if not embedded and auth.jwt_keys_file is None:
+        fault("auth.jwt_keys_file", "is missing (`project-service jwt-keys create` makes one)")
+    if settings.smtp.host is not None and settings.smtp.sender is None:
+        fault("smtp.sender", "is missing")
+    if auth.confirm_email and settings.smtp.host is None:
+        fault("auth.confirm_email", "needs [smtp] host")

@@ -1,0 +1,122 @@
+"""Numbered SQL files, applied once each, in order, by one process at a time."""
+
+from __future__ import annotations
+
+import hashlib
+import re
+from collections.abc import Callable, Sequence
+from importlib import resources
+
+from attrs import frozen
+
+from project_service.database.session import Session
+
+# Any fixed number; it only has to be ours.
+LOCK = 0x70726A73
+
+_NAME = re.compile(r"([0-9]{4})_[a-z0-9_]+\.sql\Z")
+
+_BOOK = """
+create schema if not exists project_service;
+create table if not exists project_service.migrations (
+  number      int primary key,
+  name        text not null,
+  sha256      text not null,
+  applied_at  timestamptz not null default now()
+)
+"""
+
+
+class MigrationRefused(Exception):
+    """The database does not fit this program; the message says how. Trying again does not help."""
+
+
+@frozen
+class Migration:
+    number: int
+    name: str
+    sql: str
+
+    @property
+    def sha256(self) -> str:
+        return hashlib.sha256(self.sql.encode()).hexdigest()
+
+
+def shipped() -> tuple[Migration, ...]:
+    """The migrations in the package, in order."""
+    found = []
+    for entry in (resources.files("project_service.database") / "migrations").iterdir():
+        match = _NAME.match(entry.name)
+        if match is not None:
+            found.append(Migration(int(match[1]), entry.name, entry.read_text("utf-8")))
+    return tuple(sorted(found, key=lambda one: one.number))
+
+
+def pending(known: Sequence[Migration], applied: Sequence[tuple[int, str, str]]) -> tuple[Migration, ...]:
+    """What is still to do; raises ``MigrationRefused`` for a database that is newer or differs.
+
+    ``applied`` are number, name and SHA-256 as recorded.
+    """
+    by_number = {one.number: one for one in known}
+    newest = max(by_number, default=0)
+    for number, name, sha256 in applied:
+        if number not in by_number and number > newest:
+            raise MigrationRefused(
+                f"the database is newer than this program: it has migration {name}, "
+                f"this program ends at {newest:04d}; install the newer program"
+            )
+        if number not in by_number or by_number[number].sha256 != sha256:
+            raise MigrationRefused(
+                f"migration {name} was applied in another form than this program ships; "
+                "the database belongs to a different build"
+            )
+    done = {number for number, _, _ in applied}
+    return tuple(one for one in known if one.number not in done)
+
+
+async def state(session: Session) -> list[tuple[int, str, str]]:
+    """What has been applied: number, name, SHA-256. Needs no right to change anything."""
+    exists = await session.query("select to_regclass('project_service.migrations') is not null")
+    if not exists[0][0]:
+        return []
+    rows = await session.query("select number, name, sha256 from project_service.migrations order by number")
+    return [(int(number), str(name), str(sha256)) for number, name, sha256 in rows]
+
+
+async def migrate(
+    session: Session, known: Sequence[Migration], say: Callable[[str], None] = lambda _: None
+) -> tuple[Migration, ...]:
+    """Apply what is pending and return it. Two processes at once are safe: the second one waits, then finds it done.
+
+    ``session`` should have no statement timeout. Raises ``MigrationRefused``, or ``psycopg2.Error`` from a
+    migration, which is then rolled back whole.
+    """
+    if not pending(known, await state(session)):
+        return ()
+    await session.query("select pg_advisory_lock(%s)", (LOCK,))
+    try:
+        await session.query(_BOOK)
+        todo = pending(known, await state(session))
+        for migration in todo:
+            say(f"Applying migration {migration.name}")
+            await _apply(session, migration)
+        return todo
+    finally:
+        if session.usable:
+            await session.query("select pg_advisory_unlock(%s)", (LOCK,))
+
+
+async def _apply(session: Session, migration: Migration) -> None:
+    await session.query("begin")
+    try:
+        # Without parameters the text goes out as it is, percent signs too.
+        await session.query(migration.sql, None)
+        await session.query(
+            "insert into project_service.migrations (number, name, sha256) values (%s, %s, %s)",
+            (migration.number, migration.name, migration.sha256),
+        )
+        await session.query("commit")
+    except BaseException:
+        if session.in_transaction:
+            await session.query("rollback")
+        raise

@@ -1,0 +1,134 @@
+"""Starting and stopping in order, and loops that outlive their errors (trap 10)."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from typing import Protocol
+
+from twisted.application.service import Service
+from twisted.internet.defer import CancelledError, Deferred
+from twisted.internet.interfaces import IReactorTime
+from twisted.logger import Logger
+
+from project_service.deferreds import start
+
+log = Logger()
+
+
+class Part(Protocol):
+    """Something that is up when ``start`` returns and gone when ``stop`` does."""
+
+    async def start(self) -> None: ...
+    async def stop(self) -> None: ...
+
+
+class Ordered:
+    """Parts started one after the other and stopped in the reverse order, each awaited.
+
+    When one fails to start, those before it are stopped again and its failure is raised. A part that fails to stop
+    is logged and does not keep the others from stopping.
+    """
+
+    def __init__(self, parts: list[Part]) -> None:
+        self._parts = parts
+        self._up: list[Part] = []
+
+    async def start(self) -> None:
+        for part in self._parts:
+            try:
+                await part.start()
+            except BaseException:
+                await self.stop()
+                raise
+            self._up.append(part)
+
+    async def stop(self) -> None:
+        while self._up:
+            part = self._up.pop()
+            try:
+                await part.stop()
+            except Exception:
+                log.failure("{part} did not stop cleanly", part=type(part).__name__)
+
+
+class ServicePart:
+    """A Twisted ``Service`` as a part."""
+
+    def __init__(self, service: Service) -> None:
+        self._service = service
+
+    async def start(self) -> None:
+        self._service.startService()
+
+    async def stop(self) -> None:
+        stopping = self._service.stopService()
+        if stopping is not None:
+            await stopping
+
+
+class Closing:
+    """A part that only has an end."""
+
+    def __init__(self, close: Callable[[], Awaitable[None]]) -> None:
+        self._close = close
+
+    async def start(self) -> None:
+        return None
+
+    async def stop(self) -> None:
+        await self._close()
+
+
+class Every(Service):
+    """Runs ``work`` every ``seconds``, counted from the end of one run to the start of the next.
+
+    A failure is logged and the loop goes on. Stopping waits for a run under way, unless it is cancelled first.
+    """
+
+    def __init__(
+        self, seconds: float, work: Callable[[], Awaitable[None]], clock: IReactorTime, name: str
+    ) -> None:
+        self.setName(name)
+        self._seconds = seconds
+        self._work = work
+        self._clock = clock
+        self._loop: Deferred[None] | None = None
+        self._sleeping: Deferred[None] | None = None
+
+    def startService(self) -> None:
+        super().startService()
+        self._loop = start(self._run())
+        self._loop.addErrback(self._ended)
+
+    def stopService(self) -> Deferred[None] | None:
+        super().stopService()
+        loop, self._loop = self._loop, None
+        if self._sleeping is not None:
+            self._sleeping.callback(None)
+        return loop
+
+    def _ended(self, failure: object) -> None:
+        if getattr(failure, "check", lambda _: None)(CancelledError) is None:
+            log.failure("the loop {name} stopped", failure, name=self.name)  # type: ignore[arg-type]  # always a Failure
+
+    async def _run(self) -> None:
+        while self.running:
+            await self._sleep()
+            if not self.running:
+                return
+            try:
+                await self._work()
+            except CancelledError:
+                raise
+            except Exception:
+                log.failure("{name} failed; it will be tried again", name=self.name)
+
+    async def _sleep(self) -> None:
+        self._sleeping = sleeping = Deferred()
+        call = self._clock.callLater(self._seconds, sleeping.callback, None)
+        try:
+            await sleeping
+        finally:
+            self._sleeping = None
+            if call.active():
+                call.cancel()

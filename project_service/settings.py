@@ -1,0 +1,184 @@
+"""Every setting: its name, kind, default and meaning. Frozen; secrets print as ``***``.
+
+``etc/project-service.toml`` documents each with its default, and a test holds the two together.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import attrs
+from attrs import frozen
+
+from project_service.settings_kinds import (
+    Kind,
+    Secret,
+    choice,
+    dsn,
+    flag,
+    network,
+    optional,
+    seconds,
+    secret,
+    several,
+    table_of,
+    text,
+    url,
+    whole,
+)
+
+__all__ = ["Secret", "Settings"]
+
+
+def key(kind: Kind, default: Any, *, reloads: bool = False) -> Any:
+    """A setting. ``reloads``: a changed value is taken over on SIGHUP, without a restart."""
+    return attrs.field(default=default, metadata={"kind": kind, "reloads": reloads})
+
+
+def _section(cls: type) -> Any:
+    return attrs.field(factory=cls, metadata={"section": cls})
+
+
+def _workers(value: Any) -> int | str:
+    return "auto" if value == "auto" else int(whole(1, 256)(value))
+
+
+@frozen
+class Server:
+    listen: tuple[str, ...] = key(several(text), ("tcp:8080:interface=127.0.0.1",))
+    admin_listen: str | None = key(optional(text), None)
+    workers: int | str = key(_workers, 1)
+    public_url: str | None = key(optional(url), None, reloads=True)
+    cors_origins: tuple[str, ...] = key(several(text), ("*",), reloads=True)
+    trusted_proxies: tuple[str, ...] = key(several(network), (), reloads=True)
+    shutdown_seconds: float = key(seconds(), 30.0)
+    idle_timeout_seconds: float = key(seconds(1), 60.0)
+    max_json_bytes: int = key(whole(1024), 1048576, reloads=True)
+    log_level: str = key(choice("debug", "info", "warn", "error"), "info", reloads=True)
+    log_format: str = key(choice("text", "json"), "text")
+
+
+@frozen
+class Database:
+    dsn: Secret | None = key(optional(dsn), None)
+    pool_size: int = key(whole(1, 10000), 10)
+    acquire_timeout_seconds: float = key(seconds(0.01), 5.0)
+    statement_timeout_seconds: float = key(seconds(), 30.0)
+
+
+@frozen
+class Store:
+    endpoint_url: str | None = key(optional(url), None)
+    region: str = key(text, "us-east-1")
+    bucket: str = key(text, "project-service")
+    access_key_id: str | None = key(optional(text), None)
+    secret_access_key: Secret | None = key(optional(secret), None)
+    addressing_style: str = key(choice("path", "virtual"), "path")
+    connect_timeout_seconds: float = key(seconds(0.01), 5.0)
+    idle_timeout_seconds: float = key(seconds(0.1), 60.0)
+    max_connections: int = key(whole(1, 100000), 50)
+    ca_file: str | None = key(optional(text), None)
+
+
+@frozen
+class Auth:
+    access_token_seconds: int = key(whole(1), 3600, reloads=True)
+    refresh_token_seconds: int = key(whole(1), 2592000, reloads=True)
+    refresh_reuse_seconds: int = key(whole(0), 10, reloads=True)
+    bcrypt_cost: int = key(whole(4, 31), 12)
+    password_min_bytes: int = key(whole(1, 72), 8, reloads=True)
+    require_project_key: bool = key(flag, False)
+    confirm_email: bool = key(flag, False, reloads=True)
+    allow_signup: bool = key(flag, True, reloads=True)
+    issuer: str | None = key(optional(text), None)
+    jwt_algorithm: str = key(choice("ES256", "HS256", "RS256", "EdDSA"), "ES256")
+    jwt_keys_file: str | None = key(optional(text), None)
+    login_failures_max: int = key(whole(0), 10, reloads=True)
+    login_failures_max_per_address: int = key(whole(0), 100, reloads=True)
+    login_failures_window_seconds: int = key(whole(1), 900, reloads=True)
+    signups_max_per_address: int = key(whole(0), 30, reloads=True)
+    recover_url: str | None = key(optional(url), None, reloads=True)
+    verify_url: str | None = key(optional(url), None, reloads=True)
+    audit_days: int = key(whole(1), 90, reloads=True)
+
+
+@frozen
+class Storage:
+    max_object_bytes: int = key(whole(1, 5 * 1024**4), 5368709120, reloads=True)
+    part_bytes: int = key(whole(5 * 1024**2, 5 * 1024**3), 8388608)
+    public_max_age_seconds: int = key(whole(0), 3600, reloads=True)
+    default_expires_in_seconds: int = key(whole(1, 604800), 3600, reloads=True)
+    sweep_seconds: float = key(seconds(1), 600.0)
+
+
+@frozen
+class Smtp:
+    host: str | None = key(optional(text), None)
+    port: int = key(whole(1, 65535), 587)
+    username: str | None = key(optional(text), None)
+    password: Secret | None = key(optional(secret), None)
+    sender: str | None = key(optional(text), None)
+    tls: str = key(choice("starttls", "tls", "none"), "starttls")
+
+
+@frozen
+class StageDatabase:
+    """``[stages.<stage>.databases.<name>]``, in PostgREST's terms. ``dsn`` None: the system database's."""
+
+    dsn: Secret | None = key(optional(dsn), None)
+    schemas: tuple[str, ...] = key(several(text), ("public",))
+    extra_search_path: tuple[str, ...] = key(several(text), ("public",))
+    max_rows: int = key(whole(0), 1000)
+    pool_size: int = key(whole(1, 10000), 10)
+    unfiltered_writes: str = key(choice("refuse", "allow"), "refuse")
+    anon_role: str = key(text, "anon")
+    authenticated_role: str = key(text, "authenticated")
+    service_role: str = key(text, "service_role")
+    jwt_secret: Secret | None = key(optional(secret), None)
+    jwks: str | None = key(optional(text), None)
+    jwt_aud: str | None = key(optional(text), None)
+    role_claim: str = key(text, ".role")
+    pre_request: str | None = key(optional(text), None)
+    aggregates: bool = key(flag, True)
+    plan: bool = key(flag, False)
+    tx_end: str = key(
+        choice("commit", "commit-allow-override", "rollback", "rollback-allow-override"), "commit"
+    )
+    stream_threshold_bytes: int = key(whole(1), 1048576)
+    app_settings: dict[str, str] = key(table_of(text), attrs.Factory(dict))
+    server_timing: bool = key(flag, False)
+    error_verbosity: str = key(choice("verbose", "minimal"), "verbose")
+    openapi: str = key(choice("follow-privileges", "ignore-privileges", "disabled"), "follow-privileges")
+    root_spec: str | None = key(optional(text), None)
+    prepare: bool = key(flag, True)
+
+
+@frozen
+class Stage:
+    databases: dict[str, StageDatabase]
+
+
+@frozen
+class Settings:
+    server: Server = _section(Server)
+    database: Database = _section(Database)
+    store: Store = _section(Store)
+    auth: Auth = _section(Auth)
+    storage: Storage = _section(Storage)
+    smtp: Smtp = _section(Smtp)
+    stages: dict[str, Stage] = attrs.field(factory=dict)
+
+    def changed_without_restart(self, new: Settings) -> Settings:
+        """These settings with what ``reloads`` taken from ``new``."""
+        sections = {}
+        for section in attrs.fields(Settings):
+            if "section" not in section.metadata:
+                continue
+            old_section, new_section = getattr(self, section.name), getattr(new, section.name)
+            fresh = {
+                one.name: getattr(new_section, one.name)
+                for one in attrs.fields(type(old_section))
+                if one.metadata.get("reloads")
+            }
+            sections[section.name] = attrs.evolve(old_section, **fresh)
+        return attrs.evolve(self, **sections)

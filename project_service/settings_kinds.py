@@ -1,0 +1,163 @@
+"""How one setting's value is read: a kind turns what TOML or the environment gave into a value, or says why not."""
+
+from __future__ import annotations
+
+import ipaddress
+import re
+from collections.abc import Callable, Mapping
+from typing import Any
+from urllib.parse import urlsplit
+
+import orjson
+from attrs import frozen
+
+Kind = Callable[[Any], Any]
+
+_NUMBER = re.compile(r"[+-]?[0-9]+\Z")
+
+
+@frozen(repr=False, str=False)
+class Secret:
+    """A value that prints as ``***``; ``reveal()`` gives it."""
+
+    _value: str
+
+    def reveal(self) -> str:
+        return self._value
+
+    def __repr__(self) -> str:
+        return "***"
+
+    __str__ = __repr__
+
+
+def text(value: Any) -> str:
+    if not isinstance(value, str):
+        raise ValueError("must be a string")
+    if "\0" in value:
+        raise ValueError("must not contain NUL")
+    return value
+
+
+def secret(value: Any) -> Secret:
+    return Secret(text(value))
+
+
+def flag(value: Any) -> bool:
+    """A boolean; from the environment ``true`` or ``false``."""
+    if isinstance(value, bool):
+        return value
+    found = {"true": True, "false": False}.get(value.lower()) if isinstance(value, str) else None
+    if found is None:
+        raise ValueError("must be true or false")
+    return found
+
+
+def whole(least: int, most: int | None = None) -> Kind:
+    def read(value: Any) -> int:
+        if isinstance(value, str) and _NUMBER.match(value):
+            value = int(value)
+        if not isinstance(value, int) or isinstance(value, bool):
+            raise ValueError("must be a whole number")
+        if value < least or (most is not None and value > most):
+            raise ValueError(f"must be {_range(least, most)}")
+        return value
+
+    return read
+
+
+def _range(least: int, most: int | None) -> str:
+    return f"at least {least}" if most is None else f"from {least} to {most}"
+
+
+def seconds(least: float = 0.0) -> Kind:
+    def read(value: Any) -> float:
+        if isinstance(value, str):
+            try:
+                value = float(value)
+            except ValueError:
+                raise ValueError("must be a number of seconds") from None
+        if not isinstance(value, int | float) or isinstance(value, bool):
+            raise ValueError("must be a number of seconds")
+        if not least <= value <= 10 * 366 * 86400:
+            raise ValueError(f"must be at least {least:g} seconds")
+        return float(value)
+
+    return read
+
+
+def choice(*allowed: str) -> Kind:
+    def read(value: Any) -> str:
+        if value not in allowed:
+            raise ValueError(f"must be one of {', '.join(allowed)}")
+        return str(value)
+
+    return read
+
+
+def optional(kind: Kind) -> Kind:
+    """Nothing (not set, or empty in the environment) is None."""
+
+    def read(value: Any) -> Any:
+        return None if value is None or value == "" else kind(value)
+
+    return read
+
+
+def several(kind: Kind) -> Kind:
+    """A list; from the environment a JSON array."""
+
+    def read(value: Any) -> tuple[Any, ...]:
+        value = from_json(value)
+        if not isinstance(value, list | tuple):
+            raise ValueError("must be a list")
+        return tuple(kind(item) for item in value)
+
+    return read
+
+
+def table_of(kind: Kind) -> Kind:
+    """A table of names; from the environment a JSON object."""
+
+    def read(value: Any) -> dict[str, Any]:
+        value = from_json(value)
+        if not isinstance(value, Mapping):
+            raise ValueError("must be a table")
+        return {str(name): kind(item) for name, item in value.items()}
+
+    return read
+
+
+def from_json(value: Any) -> Any:
+    if not isinstance(value, str):
+        return value
+    try:
+        return orjson.loads(value)
+    except orjson.JSONDecodeError:
+        raise ValueError("must be JSON in the environment") from None
+
+
+def network(value: Any) -> str:
+    try:
+        ipaddress.ip_network(text(value), strict=False)
+    except ValueError:
+        raise ValueError("must be IP addresses or networks such as 10.0.0.0/8") from None
+    return str(value)
+
+
+def url(value: Any) -> str:
+    """An http or https address without a trailing slash."""
+    parts = urlsplit(text(value))
+    if parts.scheme not in ("http", "https") or not parts.hostname:
+        raise ValueError("must be an http or https address")
+    if parts.username or parts.password:
+        raise ValueError("must not hold a user name or password")
+    return str(value).rstrip("/")
+
+
+def dsn(value: Any) -> Secret:
+    """A libpq connection string or URI; the reason never repeats it."""
+    from project_service.database.dsn import parse
+
+    parse(text(value))
+    return Secret(value)
