@@ -1,0 +1,168 @@
+"""Reading the catalogue: a few queries in one read-only transaction, then values built off the reactor's thread."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Awaitable, Callable, Mapping
+from typing import Any
+
+import orjson
+
+from project_service.tables.catalog.model import (
+    Argument,
+    Column,
+    Handler,
+    Key,
+    Relation,
+    Relationship,
+    Routine,
+    SchemaCache,
+)
+from project_service.tables.catalog.queries import ALL
+from project_service.tables.catalog.relationships import Keyed, Shown, from_foreign_keys, through_junctions
+from project_service.tables.catalog.views import Origin, base_columns
+
+Rows = Mapping[str, Any]
+RunQuery = Callable[[str, Mapping[str, Any]], Awaitable[str]]
+
+# Updatable by UPDATE, INSERT, DELETE: bits of pg_relation_is_updatable.
+_UPDATE, _INSERT, _DELETE = 4, 8, 16
+
+
+async def read(run: RunQuery, schemas: tuple[str, ...], search_path: tuple[str, ...]) -> dict[str, str]:
+    """The answers of all catalogue queries, unparsed. ``run`` gives the one text a query returns."""
+    params = {"schemas": list(schemas), "search_path": [*schemas, *search_path]}
+    return {name: await run(sql, params) for name, sql in ALL.items()}
+
+
+def build(answers: Mapping[str, str], schemas: tuple[str, ...], version: int) -> SchemaCache:
+    """The schema cache of these answers. Pure and, for thousands of tables, slow: run it in a thread."""
+    rows = {name: orjson.loads(text) for name, text in answers.items()}
+    exposed = frozenset(schemas)
+    bases = base_columns({row["oid"]: row["rule"] for row in rows["rules"]})
+    keyed = _keyed(rows["keys"], bases)
+    primary_keys = {relation.key: relation.primary_key for relation in keyed.values()}
+    shown = Shown(keyed, bases)
+    direct = from_foreign_keys(rows["foreign_keys"], shown, exposed)
+    junctions = through_junctions(direct, {key: frozenset(names) for key, names in primary_keys.items()}, exposed)
+    computed = [_computed(row) for row in rows["computed"]]
+    return SchemaCache(
+        version,
+        {(row["schema"], row["name"]): _relation(row, primary_keys) for row in rows["relations"]},
+        _grouped([*computed, *direct, *junctions]),
+        _routines(rows["routines"]),
+        {(row["source"], row["target"]): (row["schema"], row["name"]) for row in rows["representations"]},
+        tuple(_handler(row) for row in rows["handlers"]),
+        _role_settings(rows["roles"]),
+        {name: text for name, text in rows["extras"]["comments"].items() if text},
+        rows["extras"]["postgis"],
+    )
+
+
+def _keyed(rows: list[Rows], bases: Mapping[int, Mapping[Origin, list[int]]]) -> dict[int, Keyed]:
+    found: dict[int, Keyed] = {}
+    numbers: dict[int, list[int]] = {}
+    for row in rows:
+        columns = dict(row["columns"] or [])
+        primary = [columns[number] for number in row["key"] or [] if number in columns]
+        numbers[row["oid"]] = row["key"] or []
+        key = (row["schema"], row["name"])
+        found[row["oid"]] = Keyed(row["oid"], key, row["is_view"], columns, tuple(primary))
+    for oid, origins in bases.items():
+        if oid in found:
+            view = found[oid]
+            shown = _view_key(view, origins, numbers)
+            found[oid] = Keyed(view.oid, view.key, view.is_view, view.columns, shown)
+    return found
+
+
+def _view_key(
+    view: Keyed, origins: Mapping[Origin, list[int]], numbers: Mapping[int, list[int]]
+) -> tuple[str, ...]:
+    """The primary keys of the base tables that the view shows whole."""
+    shown: list[str] = []
+    for table in dict.fromkeys(oid for oid, _ in origins):
+        key = numbers.get(table) or []
+        if key and all((table, number) in origins for number in key):
+            names = (view.columns.get(origins[table, number][0]) for number in key)
+            shown.extend(name for name in names if name is not None)
+    return tuple(dict.fromkeys(shown))
+
+
+def _relation(row: Rows, primary_keys: Mapping[Key, tuple[str, ...]]) -> Relation:
+    key = (row["schema"], row["name"])
+    columns = {found[0]: _column(found) for found in row["columns"] or []}
+    events = row["events"]
+    return Relation(
+        *key,
+        columns,
+        tuple(name for name in primary_keys.get(key, ()) if name in columns),
+        row["kind"] in ("v", "m"),
+        bool(events & _INSERT),
+        bool(events & _UPDATE),
+        bool(events & _DELETE),
+        row["description"],
+    )
+
+
+def _column(row: list[Any]) -> Column:
+    name, type_, base, nullable, default, enum, description, length, is_array, composite, generated = row
+    return Column(
+        name, type_, base, nullable, default, tuple(enum or ()), description, length, is_array, composite, generated
+    )
+
+
+def _computed(row: Rows) -> Relationship:
+    return Relationship(
+        (row["origin"][0], row["origin"][1]),
+        (row["target"][0], row["target"][1]),
+        "m2o" if row["to_one"] else "o2m",
+        is_self=row["origin"] == row["target"],
+        routine=(row["schema"], row["name"]),
+    )
+
+
+def _grouped(found: list[Relationship]) -> dict[Key, tuple[Relationship, ...]]:
+    groups: dict[Key, list[Relationship]] = defaultdict(list)
+    for relationship in found:
+        groups[relationship.origin].append(relationship)
+    return {key: tuple(group) for key, group in groups.items()}
+
+
+def _routines(rows: list[Rows]) -> dict[Key, tuple[Routine, ...]]:
+    groups: dict[Key, list[Routine]] = defaultdict(list)
+    for row in rows:
+        groups[row["schema"], row["name"]].append(_routine(row))
+    return {key: tuple(group) for key, group in groups.items()}
+
+
+def _routine(row: Rows) -> Routine:
+    returns = row["returns"]
+    settings = (setting.partition("=") for setting in row["settings"])
+    return Routine(
+        row["schema"],
+        row["name"],
+        tuple(Argument(*found[:4], variadic=bool(found[4])) for found in row["arguments"] or []),
+        row["return_type"],
+        (returns[0], returns[1]) if returns else None,
+        row["is_composite"],
+        row["is_set"],
+        row["is_void"],
+        row["returns_table"],
+        row["volatility"],
+        tuple((name, value) for name, _, value in settings),
+        row["description"],
+        row["return_name"] if row["is_media"] else None,
+    )
+
+
+def _handler(row: Rows) -> Handler:
+    relation = row["relation"]
+    return Handler((row["schema"], row["name"]), row["media"], tuple(relation) if relation else None)
+
+
+def _role_settings(rows: list[Rows]) -> dict[str, tuple[tuple[str, str], ...]]:
+    groups: dict[str, list[tuple[str, str]]] = defaultdict(list)
+    for row in rows:
+        groups[row["role"]].append((row["name"], row["value"]))
+    return {role: tuple(found) for role, found in groups.items()}

@@ -1,0 +1,144 @@
+"""The schema cache's values. Types are in ``format_type``'s form, as read with an empty search path."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Literal
+
+from attrs import field, frozen
+
+Key = tuple[str, str]
+Cardinality = Literal["m2o", "o2m", "o2o", "m2m"]
+Pairs = tuple[tuple[str, str], ...]
+
+
+@frozen
+class Column:
+    """``base_type`` is ``type`` with domains resolved; ``default`` is an SQL expression of the database's own."""
+
+    name: str
+    type: str
+    base_type: str
+    nullable: bool = True
+    default: str | None = None
+    enum: tuple[str, ...] = ()
+    description: str | None = None
+    max_length: int | None = None
+    is_array: bool = False
+    is_composite: bool = False
+    always_generated: bool = False
+
+
+@frozen
+class Relation:
+    """A table, view, materialised view, foreign or partitioned table."""
+
+    schema: str
+    name: str
+    columns: Mapping[str, Column] = field(repr=False)
+    primary_key: tuple[str, ...] = ()
+    is_view: bool = False
+    insertable: bool = False
+    updatable: bool = False
+    deletable: bool = False
+    description: str | None = None
+
+    @property
+    def key(self) -> Key:
+        return (self.schema, self.name)
+
+
+@frozen
+class Junction:
+    """The table between two: which constraints lead out of it and over which columns."""
+
+    key: Key
+    to_origin: str
+    to_target: str
+    origin_pairs: Pairs
+    target_pairs: Pairs
+
+
+@frozen
+class Relationship:
+    """How ``target`` hangs on ``origin``. ``pairs`` are (column of origin, column of target).
+
+    A computed relationship has a ``routine`` and neither pairs nor a junction.
+    """
+
+    origin: Key
+    target: Key
+    cardinality: Cardinality
+    constraint: str = ""
+    pairs: Pairs = ()
+    is_self: bool = False
+    target_is_view: bool = False
+    is_parent: bool = False
+    junction: Junction | None = None
+    routine: Key | None = None
+
+    @property
+    def to_one(self) -> bool:
+        return self.cardinality in ("m2o", "o2o")
+
+
+@frozen
+class Argument:
+    """``cast`` is the type to cast a value to: as ``type``, but never cut to a length the function did not ask for."""
+
+    name: str
+    type: str
+    cast: str
+    required: bool = True
+    variadic: bool = False
+
+
+@frozen
+class Routine:
+    """A function. ``returns`` is the relation whose rows it returns, where it does."""
+
+    schema: str
+    name: str
+    arguments: tuple[Argument, ...] = ()
+    return_type: str = ""
+    returns: Key | None = None
+    is_composite: bool = False
+    is_set: bool = False
+    is_void: bool = False
+    returns_table: bool = False
+    volatility: Literal["i", "s", "v"] = "v"
+    settings: tuple[tuple[str, str], ...] = ()
+    description: str | None = None
+    return_media: str | None = None
+
+    @property
+    def key(self) -> Key:
+        return (self.schema, self.name)
+
+    @property
+    def is_scalar(self) -> bool:
+        return not self.is_composite
+
+
+@frozen
+class Handler:
+    """An aggregate that makes a whole body in ``media``; ``relation`` None takes rows of any."""
+
+    aggregate: Key
+    media: str
+    relation: Key | None
+
+
+@frozen
+class SchemaCache:
+    """Everything one reading of the catalogue found. ``representations`` maps (from type, to type) to a function."""
+
+    version: int
+    relations: Mapping[Key, Relation] = field(repr=False, factory=dict)
+    relationships: Mapping[Key, tuple[Relationship, ...]] = field(repr=False, factory=dict)
+    routines: Mapping[Key, tuple[Routine, ...]] = field(repr=False, factory=dict)
+    representations: Mapping[tuple[str, str], Key] = field(repr=False, factory=dict)
+    handlers: tuple[Handler, ...] = field(repr=False, default=())
+    role_settings: Mapping[str, tuple[tuple[str, str], ...]] = field(repr=False, factory=dict)
+    schema_comments: Mapping[str, str] = field(repr=False, factory=dict)
+    has_postgis: bool = False

@@ -1,0 +1,201 @@
+"""The catalogue queries. Each returns one text of JSON, so that no row becomes a tuple on the reactor's thread.
+
+They run with an empty search path, so that ``format_type`` qualifies and quotes whatever is not PostgreSQL's own.
+"""
+
+from __future__ import annotations
+
+_SYSTEM = "n.nspname not in ('pg_catalog', 'information_schema') and n.nspname not like 'pg\\_t%%'"
+
+
+def _json(query: str) -> str:
+    return f"select coalesce(json_agg(found), '[]')::text from ({query}) as found"
+
+
+# Domains over domains, to their base: one row for each type that is a domain.
+_BASES = """
+with recursive base as (
+  select oid, typbasetype as parent, typbasetype as base from pg_type where typtype = 'd'
+  union all
+  select base.oid, t.typbasetype, t.typbasetype from base join pg_type t on t.oid = base.parent where t.typtype = 'd'
+), bases as (
+  select b.oid, b.base from base b join pg_type t on t.oid = b.base where t.typtype <> 'd'
+)
+"""
+
+RELATIONS = f"""
+{_BASES}
+select coalesce(json_agg(found), '[]')::text from (
+select n.nspname as schema, c.relname as name, c.relkind as kind, obj_description(c.oid, 'pg_class') as description,
+  case when c.relkind in ('r', 'p') then 28 else pg_relation_is_updatable(c.oid, true) end as events,
+  (select json_agg(json_build_array(
+     a.attname,
+     format_type(a.atttypid, a.atttypmod),
+     format_type(coalesce(bases.base, a.atttypid), case when bases.base is null then a.atttypmod else -1 end),
+     not (a.attnotnull or t.typnotnull),
+     case when a.attidentity <> '' then format('nextval(%%L::regclass)', (
+            select d.objid::regclass from pg_depend d where d.classid = 'pg_class'::regclass and d.deptype = 'i'
+              and d.refclassid = 'pg_class'::regclass and d.refobjid = c.oid and d.refobjsubid = a.attnum))
+          when a.attgenerated <> '' then null
+          else coalesce(pg_get_expr(ad.adbin, ad.adrelid), t.typdefault) end,
+     (select json_agg(e.enumlabel order by e.enumsortorder) from pg_enum e where e.enumtypid = coalesce(bases.base, a.atttypid)),
+     col_description(c.oid, a.attnum),
+     information_schema._pg_char_max_length(coalesce(bases.base, a.atttypid),
+       case when bases.base is null then a.atttypmod else t.typtypmod end),
+     bt.typelem <> 0 and bt.typlen = -1,
+     bt.typtype = 'c',
+     a.attgenerated <> '' or a.attidentity = 'a'
+   ) order by a.attnum)
+   from pg_attribute a
+   join pg_type t on t.oid = a.atttypid
+   left join bases on bases.oid = a.atttypid
+   join pg_type bt on bt.oid = coalesce(bases.base, a.atttypid)
+   left join pg_attrdef ad on ad.adrelid = a.attrelid and ad.adnum = a.attnum
+   where a.attrelid = c.oid and a.attnum > 0 and not a.attisdropped) as columns
+from pg_class c join pg_namespace n on n.oid = c.relnamespace
+where c.relkind in ('r', 'v', 'm', 'f', 'p') and n.nspname = any(%(schemas)s) and not c.relispartition
+order by n.nspname, c.relname) as found
+"""
+
+PRIMARY_KEYS = _json(f"""
+select c.oid::int8 as oid, n.nspname as schema, c.relname as name, c.relkind in ('v', 'm') as is_view,
+  (select json_agg(json_build_array(a.attnum, a.attname) order by a.attnum) from pg_attribute a
+    where a.attrelid = c.oid and a.attnum > 0 and not a.attisdropped
+      and (c.relkind in ('v', 'm') or k.conkey @> array[a.attnum]
+        or exists (select from pg_constraint f where f.contype = 'f'
+             and ((f.conrelid = c.oid and f.conkey @> array[a.attnum])
+               or (f.confrelid = c.oid and f.confkey @> array[a.attnum]))))) as columns,
+  k.conkey as key
+from pg_class c
+join pg_namespace n on n.oid = c.relnamespace
+left join pg_constraint k on k.conrelid = c.oid and k.contype = 'p'
+where c.relkind in ('r', 'p', 'f', 'v', 'm') and {_SYSTEM}
+""")
+
+FOREIGN_KEYS = _json(f"""
+select con.conname as name, con.conrelid::int8 as origin, con.confrelid::int8 as target,
+  con.conkey as origin_key, con.confkey as target_key,
+  exists (select from pg_constraint u where u.conrelid = con.conrelid and u.contype in ('p', 'u')
+     and u.conkey @> con.conkey and u.conkey <@ con.conkey) as is_unique
+from pg_constraint con
+join pg_class c on c.oid = con.conrelid
+join pg_namespace n on n.oid = c.relnamespace
+where con.contype = 'f' and con.conparentid = 0 and {_SYSTEM}
+order by con.conrelid, con.conname
+""")
+
+VIEW_RULES = _json(f"""
+select c.oid::int8 as oid, r.ev_action as rule
+from pg_class c
+join pg_namespace n on n.oid = c.relnamespace
+join pg_rewrite r on r.ev_class = c.oid and r.rulename = '_RETURN'
+where c.relkind in ('v', 'm') and {_SYSTEM}
+""")
+
+ROUTINES = f"""
+{_BASES}
+select coalesce(json_agg(found), '[]')::text from (
+select n.nspname as schema, p.proname as name, obj_description(p.oid, 'pg_proc') as description,
+  p.provolatile as volatility, p.proretset as is_set, p.prorows as rows,
+  format_type(p.prorettype, null) as return_type,
+  t.typtype = 'd' and t.typname ~ '/' as is_media, t.typname as return_name,
+  p.prorettype = 'void'::regtype as is_void,
+  bt.typtype = 'c' or coalesce(p.proargmodes::text[] && '{{t,b,o}}', false) as is_composite,
+  coalesce(p.proargmodes::text[] && '{{t}}', false) as returns_table,
+  case when bt.typtype = 'c' then json_build_array(bn.nspname, rc.relname) end as returns,
+  coalesce(p.proconfig, '{{}}') as settings,
+  (select json_agg(json_build_array(
+      coalesce(a.name, ''), format_type(a.type, null),
+      case regexp_replace(format_type(a.type, null), '\\[\\]$', '')
+        when 'bit' then 'bit varying' when 'character' then 'character varying'
+        else regexp_replace(format_type(a.type, null), '\\[\\]$', '') end
+        || case when format_type(a.type, null) like '%%[]' then '[]' else '' end,
+      a.place <= p.pronargs - p.pronargdefaults, a.mode = 'v') order by a.place)
+   from (select name, type, mode, row_number() over (order by idx) as place
+         from unnest(coalesce(p.proargnames, '{{}}'), coalesce(p.proallargtypes, p.proargtypes::oid[]),
+                     coalesce(p.proargmodes, '{{}}')) with ordinality as args(name, type, mode, idx)
+         where type is not null and (mode is null or mode in ('i', 'b', 'v'))) as a) as arguments
+from pg_proc p
+join pg_namespace n on n.oid = p.pronamespace
+join pg_type t on t.oid = p.prorettype
+left join bases on bases.oid = t.oid
+join pg_type bt on bt.oid = coalesce(bases.base, t.oid)
+join pg_namespace bn on bn.oid = bt.typnamespace
+left join pg_class rc on rc.oid = bt.typrelid
+where p.prokind = 'f' and t.typname not in ('trigger', 'event_trigger') and n.nspname = any(%(schemas)s)
+order by n.nspname, p.proname, p.oid) as found
+"""
+
+COMPUTED_RELATIONSHIPS = _json("""
+select n.nspname as schema, p.proname as name,
+  json_build_array(an.nspname, ac.relname) as origin, json_build_array(rn.nspname, rc.relname) as target,
+  not p.proretset or p.prorows = 1 as to_one
+from pg_proc p
+join pg_namespace n on n.oid = p.pronamespace
+join pg_type at on at.oid = p.proargtypes[0] and at.typrelid <> 0
+join pg_class ac on ac.oid = at.typrelid and ac.relkind in ('r', 'v', 'm', 'f', 'p')
+join pg_namespace an on an.oid = ac.relnamespace
+join pg_type rt on rt.oid = p.prorettype and rt.typrelid <> 0
+join pg_class rc on rc.oid = rt.typrelid and rc.relkind in ('r', 'v', 'm', 'f', 'p')
+join pg_namespace rn on rn.oid = rc.relnamespace
+where p.prokind = 'f' and p.pronargs = 1 and n.nspname = any(%(search_path)s)
+order by n.nspname, p.proname, p.oid
+""")
+
+REPRESENTATIONS = _json("""
+select format_type(c.castsource, null) as source, format_type(c.casttarget, null) as target,
+  n.nspname as schema, p.proname as name
+from pg_cast c
+join pg_proc p on p.oid = c.castfunc
+join pg_namespace n on n.oid = p.pronamespace
+join pg_type s on s.oid = c.castsource
+join pg_type t on t.oid = c.casttarget
+where c.castcontext = 'i' and c.castmethod = 'f'
+  and ((s.typtype = 'd' and t.oid in ('json'::regtype, 'text'::regtype))
+    or (t.typtype = 'd' and s.oid in ('json'::regtype, 'text'::regtype)))
+""")
+
+HANDLERS = _json("""
+select n.nspname as schema, p.proname as name, t.typname as media,
+  case when at.typrelid <> 0 then json_build_array(an.nspname, ac.relname) end as relation
+from pg_aggregate ag
+join pg_proc p on p.oid = ag.aggfnoid
+join pg_namespace n on n.oid = p.pronamespace
+join pg_type t on t.oid = p.prorettype
+join pg_type at on at.oid = p.proargtypes[0]
+join pg_namespace an on an.oid = at.typnamespace
+left join pg_class ac on ac.oid = at.typrelid
+where p.pronargs = 1 and t.typtype = 'd' and t.typname ~ '^[[:graph:]]+/[[:graph:]]+$'
+  and (at.typrelid <> 0 or at.oid = 'anyelement'::regtype) and n.nspname = any(%(search_path)s)
+order by n.nspname, p.proname
+""")
+
+ROLE_SETTINGS = _json("""
+select r.rolname as role, s.name, s.value
+from pg_roles r
+cross join lateral (select split_part(c, '=', 1) as name, substr(c, position('=' in c) + 1) as value
+                    from unnest(r.rolconfig) as c) as s
+left join pg_settings g on g.name = s.name
+where pg_has_role(session_user, r.oid, 'member') and r.rolname <> session_user
+  and (g.context = 'user' or position('.' in s.name) > 0) and s.name not in ('search_path', 'role')
+""")
+
+EXTRAS = """
+select json_build_object(
+  'postgis', exists (select from pg_extension where extname = 'postgis'),
+  'comments', (select coalesce(json_object_agg(n.nspname, obj_description(n.oid, 'pg_namespace')), '{}')
+               from pg_namespace n where n.nspname = any(%(schemas)s)))::text
+"""
+
+ALL = {
+    "relations": RELATIONS,
+    "keys": PRIMARY_KEYS,
+    "foreign_keys": FOREIGN_KEYS,
+    "rules": VIEW_RULES,
+    "routines": ROUTINES,
+    "computed": COMPUTED_RELATIONSHIPS,
+    "representations": REPRESENTATIONS,
+    "handlers": HANDLERS,
+    "roles": ROLE_SETTINGS,
+    "extras": EXTRAS,
+}

@@ -1,0 +1,67 @@
+"""Which base column a view's column shows, read from the rule that defines the view.
+
+PostgreSQL keeps a view as a ``pg_node_tree`` text; each entry of its outermost target list names the relation and
+column it comes from (``resorigtbl``, ``resorigcol``), itself perhaps a view's.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import defaultdict
+from collections.abc import Mapping
+
+Origin = tuple[int, int]
+
+_BRACKET = re.compile(r"\\.|[(){}]", re.DOTALL)
+_ENTRY = re.compile(r":resno (\d+) .*:resorigtbl (\d+) :resorigcol (\d+) :resjunk false\}?$", re.DOTALL)
+# ({QUERY … :targetList ({TARGETENTRY …: the fourth bracket opens an entry.
+_ENTRY_DEPTH = 4
+
+
+def target_list(rule: str) -> dict[int, Origin]:
+    """Column number of the view -> (relation, column number) it shows unchanged."""
+    found: dict[int, Origin] = {}
+    depth, opened = 0, -1
+    for bracket in _BRACKET.finditer(rule):
+        token = bracket.group()
+        if token in "({":
+            depth += 1
+            if depth == _ENTRY_DEPTH and rule.startswith("{TARGETENTRY", bracket.start()):
+                opened = bracket.start()
+        elif token in ")}":
+            if depth == _ENTRY_DEPTH and opened >= 0:
+                _note(found, rule[opened : bracket.end()])
+                opened = -1
+            depth -= 1
+    return found
+
+
+def _note(found: dict[int, Origin], entry: str) -> None:
+    parsed = _ENTRY.search(entry)
+    if parsed is not None and parsed.group(2) != "0":
+        found[int(parsed.group(1))] = (int(parsed.group(2)), int(parsed.group(3)))
+
+
+def base_columns(rules: Mapping[int, str]) -> dict[int, dict[Origin, list[int]]]:
+    """For each view: base (relation, column) -> the view's column numbers that show it, through views of views."""
+    direct = {view: target_list(rule) for view, rule in rules.items()}
+    found: dict[int, dict[Origin, list[int]]] = {}
+    for view, columns in direct.items():
+        shown: dict[Origin, list[int]] = defaultdict(list)
+        for number, origin in columns.items():
+            base = _resolve(direct, origin)
+            if base is not None:
+                shown[base].append(number)
+        found[view] = dict(shown)
+    return found
+
+
+def _resolve(direct: Mapping[int, Mapping[int, Origin]], origin: Origin) -> Origin | None:
+    seen = set()
+    current: Origin | None = origin
+    while current is not None and current[0] in direct:
+        if current in seen:
+            return None
+        seen.add(current)
+        current = direct[current[0]].get(current[1])
+    return current

@@ -1,0 +1,255 @@
+"""The table API's errors: PostgREST's four members, codes and statuses.
+
+Source: PostgREST's reference, page "Errors". Each constructor is named for what went wrong and says which stage raises it.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import orjson
+
+from project_service.errors import ApiError, Headers
+
+
+class TableError(ApiError):
+    """An error with ``code``, ``message``, ``details`` (text or JSON) and ``hint``, as PostgREST's clients read it."""
+
+    def __init__(
+        self,
+        status: int,
+        code: str,
+        message: str,
+        details: Any = None,
+        hint: str | None = None,
+        headers: Headers = (),
+    ) -> None:
+        proxy = ("Proxy-Status", f"PostgREST; error={code}")
+        super().__init__(status, code, message, None, (*headers, proxy))
+        self.payload = details
+        self.hint = hint
+        self.terse = False
+
+    def body(self) -> bytes:
+        """The four members, or code and message alone once ``terse`` (``error_verbosity = "minimal"``)."""
+        if self.terse:
+            return orjson.dumps({"code": self.code, "message": self.message})
+        return orjson.dumps(
+            {"code": self.code, "details": self.payload, "hint": self.hint, "message": self.message}
+        )
+
+    def table_body(self) -> bytes:
+        return self.body()
+
+
+# Group 1: the request (raised by parse and respond).
+
+
+def unreadable(what: str, column: int, details: str) -> TableError:
+    """PGRST100: a query parameter does not follow the grammar. ``column`` counts from 1."""
+    return TableError(400, "PGRST100", f'"failed to parse {what}" (line 1, column {column})', details)
+
+
+def invalid_parameter(message: str, details: str | None = None) -> TableError:
+    """PGRST100 for what is wrong with a parameter as a whole."""
+    return TableError(400, "PGRST100", message, details)
+
+
+def method_not_allowed(method: str, allowed: tuple[str, ...] = ()) -> TableError:
+    headers = (("Allow", ",".join(allowed)),) if allowed else ()
+    return TableError(405, "PGRST117", f"Unsupported HTTP method: {method}", headers=headers)
+
+
+def routine_method(method: str) -> TableError:
+    return TableError(405, "PGRST101", f"Cannot use the {method} method on RPC")
+
+
+def invalid_body(message: str) -> TableError:
+    return TableError(400, "PGRST102", message)
+
+
+def unsatisfiable_range(details: str, content_range: str | None = None) -> TableError:
+    headers = (("Content-Range", content_range),) if content_range else ()
+    return TableError(416, "PGRST103", "Requested range not satisfiable", details, headers=headers)
+
+
+def invalid_upsert_filters() -> TableError:
+    message = "Filters must include all and only primary key columns with 'eq' operators"
+    return TableError(405, "PGRST105", message)
+
+
+def unacceptable_schema(asked: str, schemas: tuple[str, ...]) -> TableError:
+    hint = "Only the following schemas are exposed: " + ", ".join(schemas)
+    return TableError(406, "PGRST106", f"Invalid schema: {asked}", hint=hint)
+
+
+def unacceptable_media(media: list[str]) -> TableError:
+    return TableError(406, "PGRST107", "None of these media types are available: " + ", ".join(media))
+
+
+def not_embedded(name: str, alias: str | None = None) -> TableError:
+    message = f"'{name}' is not an embedded resource in this request"
+    if alias is not None:
+        details = "Target names are not allowed in filters if they have an alias"
+        hint = f"Change '{name}' to '{alias}' in filters, orders or limits."
+        return TableError(400, "PGRST108", message, details, hint)
+    hint = f"Verify that '{name}' is included in the 'select' query parameter."
+    return TableError(400, "PGRST108", message, hint=hint)
+
+
+def invalid_response_headers() -> TableError:
+    message = (
+        "response.headers guc must be a JSON array composed of objects with a single key and a string value"
+    )
+    return TableError(500, "PGRST111", message)
+
+
+def invalid_response_status() -> TableError:
+    return TableError(500, "PGRST112", "response.status guc must be a valid status code")
+
+
+def put_with_range() -> TableError:
+    return TableError(400, "PGRST114", "limit/offset querystring parameters are not allowed for PUT")
+
+
+def put_mismatch() -> TableError:
+    return TableError(400, "PGRST115", "Payload values do not match URL in primary key column(s)")
+
+
+def not_singular(rows: int) -> TableError:
+    message = "Cannot coerce the result to a single JSON object"
+    return TableError(406, "PGRST116", message, f"The result contains {rows} rows")
+
+
+def related_order(origin: str, target: str) -> TableError:
+    details = f"'{origin}' and '{target}' do not form a many-to-one or one-to-one relationship"
+    return TableError(400, "PGRST118", f"A related order on '{target}' is not possible", details)
+
+
+def not_a_null_filter(target: str) -> TableError:
+    details = "Only is null or not is null filters are allowed on embedded resources"
+    return TableError(400, "PGRST120", f"Bad operator on the '{target}' embedded resource", details)
+
+
+def unreadable_raise(details: str, hint: str) -> TableError:
+    return TableError(
+        500, "PGRST121", "Could not parse JSON in the \"RAISE SQLSTATE 'PGRST'\" error", details, hint
+    )
+
+
+def invalid_preferences(names: list[str]) -> TableError:
+    details = "Invalid preferences: " + ", ".join(names)
+    return TableError(400, "PGRST122", "Invalid preferences given with handling=strict", details)
+
+
+def aggregates_disabled() -> TableError:
+    return TableError(400, "PGRST123", "Use of aggregate functions is not allowed")
+
+
+def max_affected_exceeded(rows: int) -> TableError:
+    message = "Query result exceeds max-affected preference constraint"
+    return TableError(400, "PGRST124", message, f"The query affects {rows} rows")
+
+
+def invalid_path() -> TableError:
+    return TableError(404, "PGRST125", "Invalid path specified in request URL")
+
+
+def root_disabled() -> TableError:
+    return TableError(404, "PGRST126", "Root endpoint metadata is disabled")
+
+
+def not_implemented(details: str) -> TableError:
+    return TableError(400, "PGRST127", "Feature not implemented", details)
+
+
+def max_affected_needs_rows() -> TableError:
+    message = "Function must return SETOF or TABLE when max-affected preference is used with handling=strict"
+    return TableError(400, "PGRST128", message)
+
+
+def unfiltered_write(method: str) -> TableError:
+    """SQLSTATE 21000, as ``pg-safeupdate`` gives: this service asks for a filter unless told otherwise."""
+    verb = "UPDATE" if method == "PATCH" else "DELETE"
+    hint = 'Add a filter, or set unfiltered_writes = "allow" for this database.'
+    return TableError(400, "21000", f"{verb} requires a WHERE clause", hint=hint)
+
+
+# Group 2: the schema cache (raised by plan).
+
+
+def no_relationship(
+    origin: str, target: str, hint_used: str | None, schema: str, hint: str | None
+) -> TableError:
+    using = f" using the hint '{hint_used}'" if hint_used else ""
+    details = (
+        f"Searched for a foreign key relationship between '{origin}' and '{target}'{using} "
+        f"in the schema '{schema}', but no matches were found."
+    )
+    message = f"Could not find a relationship between '{origin}' and '{target}' in the schema cache"
+    return TableError(400, "PGRST200", message, details, hint)
+
+
+def ambiguous_relationship(origin: str, target: str, choices: list[dict[str, str]], hint: str) -> TableError:
+    message = f"Could not embed because more than one relationship was found for '{origin}' and '{target}'"
+    return TableError(300, "PGRST201", message, choices, hint)
+
+
+def no_routine(message: str, details: str, hint: str | None) -> TableError:
+    return TableError(404, "PGRST202", message, details, hint)
+
+
+def ambiguous_routine(choices: list[str]) -> TableError:
+    hint = "Try renaming the parameters or the function itself in the database so function overloading can be resolved"
+    message = "Could not choose the best candidate function between: " + ", ".join(choices)
+    return TableError(300, "PGRST203", message, hint=hint)
+
+
+def no_column(column: str, relation: str) -> TableError:
+    message = f"Could not find the '{column}' column of '{relation}' in the schema cache"
+    return TableError(400, "PGRST204", message)
+
+
+def no_table(schema: str, name: str, near: str | None) -> TableError:
+    hint = f"Perhaps you meant the table '{schema}.{near}'" if near else None
+    message = f"Could not find the table '{schema}.{name}' in the schema cache"
+    return TableError(404, "PGRST205", message, hint=hint)
+
+
+# Group 0 and 3: connecting and tokens.
+
+
+def database_unreachable() -> TableError:
+    message = "Database connection error. Retrying the connection."
+    return TableError(503, "PGRST001", message, headers=(("Retry-After", "2"),))
+
+
+def schema_cache_missing() -> TableError:
+    message = "Could not query the database for the schema cache. Retrying."
+    return TableError(503, "PGRST002", message, headers=(("Retry-After", "2"),))
+
+
+def pool_timeout() -> TableError:
+    return TableError(504, "PGRST003", "Timed out acquiring connection from connection pool.")
+
+
+def no_jwt_secret() -> TableError:
+    return TableError(500, "PGRST300", "Server lacks JWT secret")
+
+
+def _challenge(message: str) -> Headers:
+    return (("WWW-Authenticate", f'Bearer error="invalid_token", error_description="{message}"'),)
+
+
+def undecodable_token(message: str, details: str | None = None) -> TableError:
+    return TableError(401, "PGRST301", message, details, headers=_challenge(message))
+
+
+def anonymous_disabled() -> TableError:
+    return TableError(
+        401, "PGRST302", "Anonymous access is disabled", headers=(("WWW-Authenticate", "Bearer"),)
+    )
+
+
+def invalid_claims(message: str) -> TableError:
+    return TableError(401, "PGRST303", message, headers=_challenge(message))

@@ -1,0 +1,1 @@
+"""Reading a request: from bytes and text to the values of ``syntax``. Raises nothing but ``TableError``."""

@@ -1,0 +1,64 @@
+"""Logic trees: ``or=(a.eq.1,not.and(b.lt.2,c.is.null))``. PostgREST's reference: "Logical operators"."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from project_service.tables.parse import names
+from project_service.tables.parse.filters import Operands, operation
+from project_service.tables.parse.scanner import Scanner
+from project_service.tables.syntax import Condition, Filter, Logic
+
+_NEGATION = "negation operator (not)"
+_OPERATOR = "logic operator (and, or)"
+
+
+def parse_logic(operator: str, negated: bool, value: str, operands: Operands) -> Logic:
+    """The tree of a parameter named ``and``, ``or``, ``not.and`` or ``not.or``."""
+    prefix = f"not.{operator}" if negated else operator
+    scanner = Scanner(prefix + value, "logic tree", value)
+    scanner.pos = len(prefix)
+    return _terms(scanner, "and" if operator == "and" else "or", negated, operands)
+
+
+def _terms(scanner: Scanner, operator: Literal["and", "or"], negated: bool, operands: Operands) -> Logic:
+    scanner.deeper()
+    scanner.spaces()
+    scanner.need("(")
+    found = [_term(scanner, operands)]
+    while scanner.take(","):
+        found.append(_term(scanner, operands))
+    scanner.need(")")
+    scanner.spaces()
+    scanner.depth -= 1
+    return Logic(operator, tuple(found), negated)
+
+
+def _term(scanner: Scanner, operands: Operands) -> Condition:
+    scanner.spaces()
+    start = scanner.pos
+    negated = scanner.take("not.", _NEGATION)
+    for operator in ("and", "or"):
+        mark = scanner.pos
+        if scanner.peek(operator):
+            scanner.pos += len(operator)
+            scanner.spaces()
+            if scanner.peek("("):
+                return _terms(scanner, "and" if operator == "and" else "or", negated, operands)
+            scanner.pos = mark
+    scanner.pos = start
+    if scanner.at_end or scanner.text[scanner.pos] in "(),.":
+        _refuse(scanner)
+    field = names.field(scanner)
+    scanner.need(".", "delimiter (.)")
+    negated = scanner.take("not.", '"not"')
+    found = Filter(field, operation(scanner, operands, in_logic=True), negated)
+    scanner.spaces()
+    return found
+
+
+def _refuse(scanner: Scanner) -> None:
+    fresh = Scanner(scanner.text, scanner.what, scanner.shown, scanner.pos)
+    for label in (names.FIELD_NAME, _NEGATION, _OPERATOR):
+        fresh.expecting(label)
+    fresh.fail()

@@ -1,0 +1,92 @@
+"""Media types of the ``Accept`` and ``Content-Type`` headers (RFC 9110 section 12.5.1) and PostgREST's vendored ones."""
+
+from __future__ import annotations
+
+import re
+
+from attrs import frozen
+
+ANY = "*/*"
+JSON = "application/json"
+OBJECT = "application/vnd.pgrst.object+json"
+ARRAY = "application/vnd.pgrst.array+json"
+PLAN = "application/vnd.pgrst.plan"
+OPENAPI = "application/openapi+json"
+GEOJSON = "application/geo+json"
+CSV = "text/csv"
+TEXT = "text/plain"
+XML = "text/xml"
+OCTETS = "application/octet-stream"
+FORM = "application/x-www-form-urlencoded"
+NDJSON = "application/x-ndjson"
+
+_CHARSET = {JSON, OBJECT, ARRAY, OPENAPI, GEOJSON, CSV, TEXT, XML, NDJSON}
+_VENDORED = {
+    "application/vnd.pgrst.object": OBJECT,
+    "application/vnd.pgrst.array": ARRAY,
+}
+_PIECE = re.compile(r'(?:[^,"]|"[^"]*")+')
+_PARAMETER = re.compile(r';\s*([\w-]+)\s*=\s*("[^"]*"|[^;\s]*)')
+_PLAN_OPTIONS = ("analyze", "verbose", "settings", "buffers", "wal")
+
+
+@frozen
+class MediaType:
+    """``shown`` is as the client wrote it. ``plan_of`` and ``plan_options`` belong to execution plans alone."""
+
+    name: str
+    shown: str = ""
+    nulls_stripped: bool = False
+    plan_of: str = JSON
+    plan_options: tuple[str, ...] = ()
+
+    @property
+    def is_plan(self) -> bool:
+        return self.name.startswith(PLAN)
+
+    @property
+    def content_type(self) -> str:
+        """What the Content-Type header says of a body in this type."""
+        if self.is_plan:
+            options = f"; options={'|'.join(self.plan_options)}" if self.plan_options else ""
+            return f'{self.name}; for="{self.plan_of}"{options}; charset=utf-8'
+        stripped = ";nulls=stripped" if self.nulls_stripped else ""
+        return self.name + stripped + ("; charset=utf-8" if self.name in _CHARSET else "")
+
+
+def parse_media(text: str) -> MediaType:
+    shown = text.strip()
+    name = shown.partition(";")[0].strip().lower()
+    given = {key.lower(): value.strip('"') for key, value in _PARAMETER.findall(shown)}
+    name = _VENDORED.get(name, name)
+    if name.removesuffix("+json").removesuffix("+text") == PLAN:
+        name = PLAN + ("+json" if name.endswith("+json") else "+text")
+        wanted = given.get("options", "").split("|")
+        of = parse_media(given["for"]) if "for" in given else MediaType(JSON)
+        options = tuple(option for option in _PLAN_OPTIONS if option in wanted)
+        return MediaType(name, shown, of.nulls_stripped, of.name, options)
+    stripped = name in (OBJECT, ARRAY) and given.get("nulls") == "stripped"
+    return MediaType(JSON if name == ARRAY and not stripped else name, shown, stripped)
+
+
+def parse_accept(header: str | None) -> tuple[MediaType, ...]:
+    """What the client takes, best first; nothing sent is anything. ``q=0`` is left out."""
+    if header is None or not header.strip():
+        return (MediaType(ANY, ANY),)
+    weighed = []
+    for piece in _PIECE.findall(header):
+        if piece.strip():
+            weight = _weight(piece)
+            if weight > 0:
+                weighed.append((-weight, len(weighed), parse_media(piece)))
+    return tuple(media for _, _, media in sorted(weighed, key=lambda found: found[:2]))
+
+
+def _weight(piece: str) -> float:
+    for key, value in _PARAMETER.findall(piece):
+        if key.lower() == "q":
+            try:
+                return float(value)
+            except ValueError:
+                return 1.0
+    return 1.0

@@ -1,0 +1,63 @@
+"""Names, quoted values and JSON paths: what all parameters are made of."""
+
+from __future__ import annotations
+
+import re
+
+from project_service.tables.parse.scanner import Scanner
+from project_service.tables.syntax import Field, JsonStep
+
+FIELD_NAME = "field name (* or [a..z0..9_$])"
+
+_NAME = re.compile(r"[\w$ ]+(?:-(?!>)[\w$ ]+)*")
+_QUOTED = re.compile(r'"((?:[^"\\]|\\.)*)"', re.DOTALL)
+_UNESCAPE = re.compile(r"\\(.)", re.DOTALL)
+_INDEX = re.compile(r"-?\d{1,9}(?=$|->|::|[.,)\s])")
+_KEY = re.compile(r"[^(\-:.,>)]+(?:-(?!>)[^(\-:.,>)]+)*")
+
+
+def quoted(scanner: Scanner) -> str | None:
+    """The text between double quotes, ``\\`` escaping one character; None where no quote stands."""
+    found = scanner.match(_QUOTED)
+    return None if found is None else _UNESCAPE.sub(r"\1", found[1:-1])
+
+
+def name(scanner: Scanner, label: str = FIELD_NAME) -> str:
+    """A name: quoted, or of letters, digits, ``_``, ``$``, inner spaces and single dashes."""
+    start = scanner.pos
+    found = quoted(scanner)
+    if found is None:
+        raw = scanner.match(_NAME)
+        found = None if raw is None else raw.strip()
+    if not found:
+        scanner.pos = start
+        scanner.spaces()
+        scanner.fail(label)
+    return found
+
+
+def field(scanner: Scanner) -> Field:
+    """A name followed by any number of ``->`` and ``->>`` steps."""
+    return Field(name(scanner), json_path(scanner))
+
+
+def json_path(scanner: Scanner) -> tuple[JsonStep, ...]:
+    steps = []
+    while scanner.peek("->"):
+        scanner.pos += 2
+        as_text = scanner.peek(">")
+        scanner.pos += as_text
+        steps.append(JsonStep(_json_key(scanner), as_text))
+    return tuple(steps)
+
+
+def _json_key(scanner: Scanner) -> str | int:
+    index = scanner.match(_INDEX)
+    if index is not None:
+        return int(index)
+    key = quoted(scanner)
+    if key is None:
+        key = scanner.match(_KEY)
+    if key is None:
+        scanner.fail("any non reserved character different from: .,>()")
+    return key

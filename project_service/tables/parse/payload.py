@@ -1,0 +1,111 @@
+"""Request bodies: JSON, CSV, forms and, for functions of one unnamed argument, raw bytes."""
+
+from __future__ import annotations
+
+import csv
+import io
+from typing import Any, Literal
+
+import orjson
+from attrs import field, frozen
+
+from project_service.tables import errors
+from project_service.tables.parse import media
+
+_EMPTY_OR_INVALID = "Empty or invalid json"
+
+
+@frozen
+class Payload:
+    """``text`` is what PostgreSQL is given as JSON; ``keys`` are the members all its objects have.
+
+    ``raw`` is the body untouched, for a function's single unnamed argument; ``arguments`` are a form's pairs.
+    """
+
+    kind: Literal["json", "form", "raw"]
+    media: str
+    text: str = field(repr=False, default="")
+    keys: tuple[str, ...] = ()
+    is_array: bool = False
+    is_empty: bool = False
+    raw: bytes = field(repr=False, default=b"")
+    arguments: tuple[tuple[str, str], ...] = ()
+
+
+def parse_payload(
+    content_type: str | None, body: bytes, columns: tuple[str, ...] | None, routine: bool
+) -> Payload:
+    """Read the body by its Content-Type (JSON where there is none).
+
+    ``columns`` names the members to take, and then objects need not have the same ones.
+    Raises PGRST102.
+    """
+    name = media.parse_media(content_type).name if content_type else media.JSON
+    if name == media.JSON:
+        if routine and not body:
+            return Payload("json", name, "{}", raw=body)
+        return _json(body, columns)
+    if name == media.CSV:
+        return _csv(body, columns)
+    if name == media.FORM:
+        return _form(body, columns)
+    if routine and name in (media.TEXT, media.XML, media.OCTETS):
+        return Payload("raw", name, raw=body)
+    raise errors.invalid_body(f"Content-Type not acceptable: {content_type}")
+
+
+def _json(body: bytes, columns: tuple[str, ...] | None) -> Payload:
+    try:
+        value = orjson.loads(body)
+        text = body.decode("utf-8")
+    except ValueError:
+        # A lone surrogate is for PostgreSQL to refuse, by its own error; anything else is not JSON.
+        raise errors.invalid_body(_EMPTY_OR_INVALID) from None
+    if isinstance(value, dict):
+        keys = columns if columns is not None else tuple(value)
+        return Payload("json", media.JSON, text, keys, raw=body)
+    if not isinstance(value, list):
+        return Payload("json", media.JSON, "[]", columns or (), True, True, raw=body)
+    keys = columns if columns is not None else _common_keys(value)
+    return Payload("json", media.JSON, text, keys, True, not value, raw=body)
+
+
+def _common_keys(rows: list[Any]) -> tuple[str, ...]:
+    if not rows:
+        return ()
+    first = rows[0]
+    if not isinstance(first, dict):
+        raise errors.invalid_body("All object keys must match")
+    expected = first.keys()
+    for row in rows:
+        if not isinstance(row, dict) or row.keys() != expected:
+            raise errors.invalid_body("All object keys must match")
+    return tuple(first)
+
+
+def _csv(body: bytes, columns: tuple[str, ...] | None) -> Payload:
+    try:
+        rows = list(csv.reader(io.StringIO(body.decode("utf-8"), newline=""), strict=True))
+    except (UnicodeDecodeError, csv.Error) as fault:
+        raise errors.invalid_body(f"Invalid CSV: {fault}") from None
+    rows = [row for row in rows if row]
+    if not rows:
+        raise errors.invalid_body("Empty or invalid CSV")
+    header, *lines = rows
+    if any(len(line) != len(header) for line in lines):
+        raise errors.invalid_body("All lines must have same number of fields")
+    found = [
+        {key: None if cell == "NULL" else cell for key, cell in zip(header, line, strict=True)} for line in lines
+    ]
+    text = orjson.dumps(found).decode("utf-8")
+    keys = columns if columns is not None else tuple(header)
+    return Payload("json", media.CSV, text, keys, True, not found, raw=body)
+
+
+def _form(body: bytes, columns: tuple[str, ...] | None) -> Payload:
+    from project_service.http.inbound import parse_query as parse_pairs
+
+    pairs = tuple(parse_pairs(body))
+    text = orjson.dumps(dict(pairs)).decode("utf-8")
+    keys = columns if columns is not None else tuple(dict(pairs))
+    return Payload("form", media.FORM, text, keys, raw=body, arguments=pairs)

@@ -1,0 +1,74 @@
+"""The ``Prefer`` header (RFC 7240) with the preferences that PostgREST knows."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Literal
+
+from attrs import frozen
+
+from project_service.tables import errors
+
+_VALUES = {
+    "resolution": ("merge-duplicates", "ignore-duplicates"),
+    "missing": ("default", "null"),
+    "return": ("minimal", "headers-only", "representation"),
+    "count": ("exact", "planned", "estimated"),
+    "tx": ("commit", "rollback"),
+    "handling": ("strict", "lenient"),
+}
+# The order in which Preference-Applied lists them.
+_ORDER = ("resolution", "missing", "return", "count", "tx", "handling", "timezone", "max-affected")
+
+Representation = Literal["minimal", "headers-only", "representation"]
+
+
+@frozen
+class Preferences:
+    """What was asked for and understood; the first of two contradicting values counts."""
+
+    values: tuple[tuple[str, str], ...] = ()
+
+    def get(self, name: str) -> str | None:
+        for key, value in self.values:
+            if key == name:
+                return value
+        return None
+
+    @property
+    def strict(self) -> bool:
+        return self.get("handling") == "strict"
+
+    @property
+    def max_affected(self) -> int | None:
+        value = self.get("max-affected")
+        return int(value) if value is not None and self.strict else None
+
+    def applied(self, names: Iterable[str]) -> tuple[tuple[str, str], ...]:
+        """The Preference-Applied header for those of ``names`` that were asked for."""
+        wanted = set(names)
+        if not self.strict:
+            wanted.discard("max-affected")
+        found = [f"{name}={value}" for name in _ORDER for key, value in self.values if key == name in wanted]
+        return (("Preference-Applied", ", ".join(found)),) if found else ()
+
+
+def parse_preferences(headers: Iterable[str]) -> Preferences:
+    """Raises PGRST122 where ``handling=strict`` comes with a preference that is not known."""
+    known: dict[str, str] = {}
+    unknown: list[str] = []
+    for word in (piece.strip() for header in headers for piece in header.split(",")):
+        if not word:
+            continue
+        name, _, value = word.partition("=")
+        if value in _VALUES.get(name, ()) or (name == "timezone" and value) or _is_maximum(name, value):
+            known.setdefault(name, value)
+        else:
+            unknown.append(word)
+    if unknown and known.get("handling") == "strict":
+        raise errors.invalid_preferences(unknown)
+    return Preferences(tuple(known.items()))
+
+
+def _is_maximum(name: str, value: str) -> bool:
+    return name == "max-affected" and value.isascii() and value.isdigit() and len(value) <= 18

@@ -1,0 +1,138 @@
+"""The whole query string, sorted into what it selects, filters, orders and cuts."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Sequence
+
+from attrs import define, field
+
+from project_service.tables import errors
+from project_service.tables.parse import names
+from project_service.tables.parse.filters import Operands, looks_like_filter, parse_filter
+from project_service.tables.parse.logic import parse_logic
+from project_service.tables.parse.order import parse_order
+from project_service.tables.parse.scanner import Scanner
+from project_service.tables.parse.select import EVERYTHING, parse_select
+from project_service.tables.syntax import Condition, Field, OrderTerm, Path, Query, Range, SelectItem
+
+_INTEGER = re.compile(r"-?\d{1,18}")
+
+ArgumentTest = Callable[[str], bool]
+
+
+@define
+class _Gathered:
+    select: tuple[SelectItem, ...] = EVERYTHING
+    filters: list[tuple[Path, Condition]] = field(factory=list)
+    orders: list[tuple[Path, tuple[OrderTerm, ...]]] = field(factory=list)
+    limits: dict[Path, int] = field(factory=dict)
+    offsets: dict[Path, int] = field(factory=dict)
+    columns: tuple[str, ...] | None = None
+    on_conflict: tuple[str, ...] | None = None
+    arguments: list[tuple[str, str]] = field(factory=list)
+    operands: Operands = field(factory=Operands)
+
+
+def parse_query(pairs: Sequence[tuple[str, str]], arguments: bool = False) -> Query:
+    """Sort out the parameters; with ``arguments`` those that hold no operator are a function's arguments."""
+    found = _Gathered()
+    for name, value in pairs:
+        if "\0" in name or "\0" in value:
+            raise errors.invalid_parameter("A parameter holds a NUL character")
+        _sort(found, name, value, arguments)
+    paths = [*found.limits, *(path for path in found.offsets if path not in found.limits)]
+    ranges = tuple((path, _range(found, path)) for path in paths)
+    return Query(
+        found.select,
+        tuple(found.filters),
+        tuple(found.orders),
+        ranges,
+        found.columns,
+        found.on_conflict,
+        tuple(found.arguments),
+        tuple(found.operands.values),
+    )
+
+
+def _range(found: _Gathered, path: Path) -> Range:
+    return Range(found.offsets.get(path, 0), found.limits.get(path))
+
+
+def _sort(found: _Gathered, name: str, value: str, arguments: bool) -> None:
+    if name == "select":
+        found.select = parse_select(value)
+    elif name == "columns":
+        found.columns = _names(value, "columns parameter")
+    elif name == "on_conflict":
+        found.on_conflict = _names(value, "on_conflict parameter")
+    elif arguments and _is_argument(name, value):
+        found.arguments.append((name, value))
+    else:
+        _sort_by_path(found, name, value)
+
+
+def _is_argument(name: str, value: str) -> bool:
+    last = name.rpartition(".")[2]
+    reserved = last in ("order", "limit", "offset") or (last in ("and", "or") and value.startswith("("))
+    return not reserved and "." not in name and "->" not in name and not looks_like_filter(value)
+
+
+def _sort_by_path(found: _Gathered, name: str, value: str) -> None:
+    path, _, last = name.rpartition(".")
+    if last == "order":
+        found.orders.append((_path(path), parse_order(value)))
+    elif last in ("limit", "offset"):
+        _cut(found, last, _path(path), value)
+    elif last in ("and", "or"):
+        negated = path == "not" or path.endswith(".not")
+        where = path.removesuffix("not").removesuffix(".") if negated else path
+        found.filters.append((_path(where), parse_logic(last, negated, value, found.operands)))
+    else:
+        where_, target = _target(name)
+        found.filters.append((where_, parse_filter(target, value, found.operands)))
+
+
+def _cut(found: _Gathered, which: str, path: Path, value: str) -> None:
+    if not _INTEGER.fullmatch(value):
+        return
+    number = int(value)
+    if which == "offset":
+        found.offsets[path] = max(0, number)
+        return
+    if number < 0:
+        raise errors.unsatisfiable_range("Limit should be greater than or equal to zero.")
+    found.limits[path] = number
+
+
+def _path(text: str) -> Path:
+    if not text:
+        return ()
+    scanner = Scanner(text, "tree path", text)
+    found = [names.name(scanner)]
+    while scanner.take("."):
+        found.append(names.name(scanner))
+    scanner.end()
+    return tuple(found)
+
+
+def _target(text: str) -> tuple[Path, Field]:
+    """``a.b.column->>key``: the path to an embedded relation and the field there."""
+    scanner = Scanner(text, "tree path", text)
+    found = [names.name(scanner)]
+    while scanner.take("."):
+        found.append(names.name(scanner))
+    steps = names.json_path(scanner)
+    scanner.end()
+    return tuple(found[:-1]), Field(found[-1], steps)
+
+
+def _names(text: str, what: str) -> tuple[str, ...]:
+    scanner = Scanner(text, what, text)
+    found = []
+    while True:
+        scanner.spaces()
+        found.append(names.name(scanner))
+        if not scanner.take(","):
+            scanner.end()
+            return tuple(found)

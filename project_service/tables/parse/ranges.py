@@ -1,0 +1,40 @@
+"""The ``Range`` header, counted in rows. PostgREST's reference: "Limits and Pagination"."""
+
+from __future__ import annotations
+
+import re
+
+from project_service.tables import errors
+from project_service.tables.syntax import Range
+
+_RANGE = re.compile(r"(\d{1,18})-(\d{1,18})?")
+
+
+def parse_range(header: str | None) -> Range:
+    """Rows first to last, both included; anything else in the header is every row."""
+    found = _RANGE.fullmatch(header.strip()) if header else None
+    if found is None:
+        return Range()
+    first = int(found.group(1))
+    if found.group(2) is None:
+        return Range(first)
+    last = int(found.group(2))
+    if last < first:
+        raise errors.unsatisfiable_range(
+            "The lower boundary must be lower than or equal to the upper boundary in the Range header."
+        )
+    return Range(first, last - first + 1)
+
+
+def intersect(a: Range, b: Range) -> Range:
+    """The rows that both name; raises PGRST103 where there can be none."""
+    offset = max(a.offset, b.offset)
+    ends = [r.offset + r.limit for r in (a, b) if r.limit is not None]
+    if not ends:
+        return Range(offset)
+    end = min(ends)
+    if end < offset:
+        raise errors.unsatisfiable_range(
+            "The lower boundary must be lower than or equal to the upper boundary in the Range header."
+        )
+    return Range(offset, end - offset)

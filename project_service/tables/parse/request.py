@@ -1,0 +1,109 @@
+"""One request as a value: ``parse`` takes method, path, query, headers and body, and nothing of the web framework."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Literal
+
+from attrs import frozen
+
+from project_service.tables import errors
+from project_service.tables.parse.media import MediaType, parse_accept
+from project_service.tables.parse.payload import Payload, parse_payload
+from project_service.tables.parse.preferences import Preferences, parse_preferences
+from project_service.tables.parse.query import parse_query
+from project_service.tables.parse.ranges import intersect, parse_range
+from project_service.tables.syntax import Query, Range
+
+READING = ("GET", "HEAD")
+Kind = Literal["root", "relation", "routine"]
+
+
+@frozen
+class Head:
+    """What the path and the headers say, before the query and the body are read."""
+
+    method: str
+    kind: Kind
+    name: str
+    schema: str
+    profiled: bool
+    accept: tuple[MediaType, ...]
+    preferences: Preferences
+    range: Range
+    content_type: str | None
+
+
+@frozen
+class Request:
+    head: Head
+    query: Query
+    range: Range
+    payload: Payload | None = None
+
+
+def parse_head(
+    method: str, segments: Sequence[str], headers: Iterable[tuple[str, str]], schemas: tuple[str, ...]
+) -> Head:
+    """``segments`` are the decoded parts of the path below the base path; header names are lower-case.
+
+    Raises PGRST101, 106, 117, 122, 125 and 103.
+    """
+    pairs = list(headers)
+    first: Mapping[str, str] = {name: value for name, value in reversed(pairs)}
+    kind, name = _target(segments)
+    _check_method(method, kind)
+    schema = _schema(method, first, schemas)
+    accept = ", ".join(value for key, value in pairs if key == "accept")
+    return Head(
+        method,
+        kind,
+        name,
+        schema,
+        len(schemas) > 1,
+        parse_accept(accept),
+        parse_preferences(value for key, value in pairs if key == "prefer"),
+        parse_range(first.get("range")) if method == "GET" else Range(),
+        first.get("content-type"),
+    )
+
+
+def parse_request(head: Head, pairs: Sequence[tuple[str, str]], body: bytes) -> Request:
+    """The whole request. Raises PGRST100, 102 and 103."""
+    reading = head.method in READING
+    query = parse_query(pairs, arguments=head.kind == "routine" and reading)
+    asked = next((found for path, found in query.ranges if path == ()), Range())
+    payload = None
+    if head.method in ("POST", "PATCH", "PUT"):
+        payload = parse_payload(head.content_type, body, query.columns, head.kind == "routine")
+    return Request(head, query, intersect(asked, head.range), payload)
+
+
+def _target(segments: Sequence[str]) -> tuple[Kind, str]:
+    match list(segments):
+        case [] | [""]:
+            return "root", ""
+        case ["rpc", name] if name:
+            return "routine", name
+        case [name] if name and "\0" not in name:
+            return "relation", name
+    raise errors.invalid_path()
+
+
+def _check_method(method: str, kind: Kind) -> None:
+    if method not in ("GET", "HEAD", "POST", "PATCH", "PUT", "DELETE", "OPTIONS"):
+        raise errors.method_not_allowed(method)
+    if kind == "routine" and method not in ("GET", "HEAD", "POST", "OPTIONS"):
+        raise errors.routine_method(method)
+    if kind == "root" and method not in ("GET", "HEAD", "OPTIONS"):
+        raise errors.method_not_allowed(method)
+
+
+def _schema(method: str, headers: Mapping[str, str], schemas: tuple[str, ...]) -> str:
+    name = "accept-profile" if method in READING else "content-profile"
+    asked = headers.get(name)
+    if asked is None:
+        return schemas[0]
+    if asked not in schemas:
+        raise errors.unacceptable_schema(asked, schemas)
+    return asked

@@ -1,0 +1,103 @@
+"""The ``select`` parameter. PostgREST's reference: "Vertical Filtering", "Resource Embedding", "Aggregate Functions"."""
+
+from __future__ import annotations
+
+import re
+
+from project_service.tables.parse import names
+from project_service.tables.parse.scanner import Scanner
+from project_service.tables.syntax import Field, Join, SelectColumn, SelectEmbed, SelectItem
+
+AGGREGATES = ("sum", "avg", "count", "max", "min")
+EVERYTHING: tuple[SelectItem, ...] = (SelectColumn(Field("*")),)
+
+_CAST = re.compile(r"[\w ]+(?:\[\])?")
+_AGGREGATE = re.compile(r"\.(sum|avg|count|max|min)\(\)")
+_ALIAS = re.compile(r'\s*(?:"(?:[^"\\]|\\.)*"|[\w$ ]+(?:-(?!>)[\w$ ]+)*):(?!:)')
+_OPENS_EMBED = re.compile(r'\s*(?:"(?:[^"\\]|\\.)*"|[\w$ ]+(?:-(?!>)[\w$ ]+)*)[!(]')
+
+
+def parse_select(text: str) -> tuple[SelectItem, ...]:
+    """Columns and embedded relations; an empty text is ``*``."""
+    if not text.strip():
+        return EVERYTHING
+    scanner = Scanner(text, "select parameter", text)
+    items = _items(scanner)
+    scanner.end()
+    return items
+
+
+def _items(scanner: Scanner) -> tuple[SelectItem, ...]:
+    found = [_item(scanner)]
+    while scanner.take(","):
+        found.append(_item(scanner))
+    return tuple(found)
+
+
+def _item(scanner: Scanner) -> SelectItem:
+    scanner.spaces()
+    if scanner.take("..."):
+        return _embed(scanner, spread=True)
+    if scanner.take("*", label=names.FIELD_NAME):
+        scanner.spaces()
+        return SelectColumn(Field("*"))
+    alias = _alias(scanner)
+    if _OPENS_EMBED.match(scanner.text, scanner.pos):
+        return _embed_or_count(scanner, alias)
+    return _column(scanner, alias)
+
+
+def _alias(scanner: Scanner) -> str | None:
+    if not _ALIAS.match(scanner.text, scanner.pos):
+        return None
+    alias = names.name(scanner)
+    scanner.need(":")
+    scanner.spaces()
+    return alias
+
+
+def _column(scanner: Scanner, alias: str | None) -> SelectColumn:
+    field = names.field(scanner)
+    cast = _cast(scanner)
+    aggregate = scanner.match(_AGGREGATE)
+    aggregate_cast = _cast(scanner) if aggregate else None
+    scanner.spaces()
+    return SelectColumn(field, alias, cast, aggregate[1:-2] if aggregate else None, aggregate_cast)
+
+
+def _cast(scanner: Scanner) -> str | None:
+    if not scanner.peek("::"):
+        return None
+    scanner.pos += 2
+    found = scanner.match(_CAST)
+    if found is None or not found.strip():
+        scanner.fail("cast type")
+    return found.strip()
+
+
+def _embed_or_count(scanner: Scanner, alias: str | None) -> SelectItem:
+    embed = _embed(scanner, spread=False, alias=alias)
+    if embed.target == "count" and not embed.items and embed.hint is None and embed.join is None:
+        cast = _cast(scanner)
+        return SelectColumn(None, alias, aggregate="count", aggregate_cast=cast)
+    return embed
+
+
+def _embed(scanner: Scanner, spread: bool, alias: str | None = None) -> SelectEmbed:
+    target = names.name(scanner)
+    hint: str | None = None
+    join: Join | None = None
+    while scanner.take("!"):
+        word = names.name(scanner)
+        if word in ("inner", "left") and join is None:
+            join = "inner" if word == "inner" else "left"
+        else:
+            hint = word
+    scanner.need("(")
+    scanner.deeper()
+    scanner.spaces()
+    items: tuple[SelectItem, ...] = () if scanner.peek(")") else _items(scanner)
+    scanner.need(")")
+    scanner.depth -= 1
+    scanner.spaces()
+    return SelectEmbed(target, items, alias, hint, join, spread)
