@@ -41,6 +41,16 @@ def shield(work: Coroutine[Deferred[Any], Any, T]) -> Deferred[T]:
     return outer
 
 
+def background(work: Coroutine[Deferred[Any], Any, object], what: str) -> None:
+    """Run ``work`` on its own; a failure is logged as ``what`` having failed."""
+
+    def failed(failure: Failure) -> None:
+        if not failure.check(CancelledError):
+            log.failure("{what} failed", failure, what=what)
+
+    start(work).addErrback(failed)
+
+
 def with_timeout(
     clock: IReactorTime, seconds: float, waiting: Deferred[T], error: Callable[[], Exception]
 ) -> Deferred[T]:

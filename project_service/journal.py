@@ -8,7 +8,7 @@ from __future__ import annotations
 import datetime
 import re
 from collections.abc import Callable
-from typing import Any, TextIO
+from typing import Any, TextIO, cast
 
 import orjson
 from twisted.logger import (
@@ -20,7 +20,7 @@ from twisted.logger import (
     eventAsText,
     formatEvent,
 )
-from zope.interface import provider
+from zope.interface import directlyProvides
 
 LogEvent = dict[str, Any]
 
@@ -58,7 +58,6 @@ def _timestamp(event: LogEvent) -> str:
 def text_observer(out: TextIO) -> ILogObserver:
     """One line an event: time, level, where, message."""
 
-    @provider(ILogObserver)
     def observe(event: LogEvent) -> None:
         level = event.get("log_level", LogLevel.info).name
         text = eventAsText(event, includeTimestamp=False, includeSystem=False)
@@ -66,13 +65,12 @@ def text_observer(out: TextIO) -> ILogObserver:
         out.write(f"{_timestamp(event)} {level:<8} [{event.get('log_namespace', '-')}] {lines}\n")
         out.flush()
 
-    return observe
+    return _providing(observe)
 
 
 def json_observer(out: TextIO) -> ILogObserver:
     """One JSON object a line: the message and the event's own fields."""
 
-    @provider(ILogObserver)
     def observe(event: LogEvent) -> None:
         record: dict[str, object] = {
             "time": _timestamp(event),
@@ -90,7 +88,12 @@ def json_observer(out: TextIO) -> ILogObserver:
         out.write(orjson.dumps(record).decode() + "\n")
         out.flush()
 
-    return observe
+    return _providing(observe)
+
+
+def _providing(observe: Callable[[LogEvent], None]) -> ILogObserver:
+    directlyProvides(observe, ILogObserver)
+    return cast(ILogObserver, observe)
 
 
 class Levels(LogLevelFilterPredicate):

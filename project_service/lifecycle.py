@@ -124,7 +124,8 @@ class Every(Service):
                 log.failure("{name} failed; it will be tried again", name=self.name)
 
     async def _sleep(self) -> None:
-        self._sleeping = sleeping = Deferred()
+        sleeping: Deferred[None] = Deferred()
+        self._sleeping = sleeping
         call = self._clock.callLater(self._seconds, sleeping.callback, None)
         try:
             await sleeping

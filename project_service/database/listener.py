@@ -124,7 +124,8 @@ class Listener(Service):
                 await self._session.query("select 1")
 
     async def _sleep(self, seconds: float) -> None:
-        self._lost = waking = Deferred()
+        waking: Deferred[None] = Deferred()
+        self._lost = waking
         call = self._clock.callLater(seconds, waking.callback, None)
         try:
             await waking

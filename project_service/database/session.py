@@ -16,7 +16,6 @@ from twisted.internet.interfaces import IDelayedCall
 from twisted.python.failure import Failure
 from txpostgres import txpostgres
 
-
 Params = Mapping[str, Any] | Sequence[Any] | None
 Row = tuple[Any, ...]
 
@@ -48,7 +47,8 @@ class Session(txpostgres.Connection):  # type: ignore[misc]  # txpostgres is not
         if self._running is not None:
             raise RuntimeError("the session is busy")
         cursor = self._raw_cursor()
-        self._running = running = Deferred()
+        running: Deferred[None] = Deferred()
+        self._running = running
         try:
             cursor.execute(sql, params)
         except psycopg2.Error as fault:

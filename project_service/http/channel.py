@@ -9,13 +9,13 @@ from __future__ import annotations
 import fcntl
 import struct
 import termios
-from collections.abc import Callable
 from typing import Any, Protocol
 
 from twisted.internet.interfaces import IAddress, IReactorTime
 from twisted.internet.protocol import Factory
 from twisted.python.failure import Failure
-from twisted.web.http import HTTPChannel, INonQueuedRequestFactory
+from twisted.web.http import HTTPChannel
+from twisted.web.iweb import INonQueuedRequestFactory
 from zope.interface import directlyProvides
 
 from project_service import errors
@@ -67,10 +67,12 @@ class _Pending:
 directlyProvides(_Pending, INonQueuedRequestFactory)
 
 
-class Channel(HTTPChannel):  # type: ignore[misc]  # Twisted's class is not typed
+class Channel(HTTPChannel):
     """One connection. The factory sets ``dispatch``, ``clock``, ``idle_seconds`` and ``timeOut``."""
 
-    requestFactory = _Pending
+    transport: Any
+    timeOut: Any
+    requestFactory: Any = _Pending
     MAX_LENGTH = MAX_TARGET_BYTES + 32
     maxHeaders = MAX_HEADERS
     totalHeadersSize = MAX_HEAD_BYTES
@@ -82,12 +84,12 @@ class Channel(HTTPChannel):  # type: ignore[misc]  # Twisted's class is not type
         super().__init__()
         self._in_head = False
         self._reading_paused = False
-        self._refused = False
+        self._closing = False
 
     # Parsing.
 
     def dataReceived(self, data: bytes) -> None:
-        if self._refused:
+        if self._closing:
             return
         # A head trickling in byte by byte does not win time with each byte.
         if not self._in_head:
@@ -96,7 +98,7 @@ class Channel(HTTPChannel):  # type: ignore[misc]  # Twisted's class is not type
         super(HTTPChannel, self).dataReceived(data)
 
     def lineReceived(self, line: bytes) -> None:
-        if self._refused:
+        if self._closing:
             return
         if self._receivedHeaderSize + len(line) > MAX_HEAD_BYTES:
             self.refuse(errors.headers_too_large(MAX_HEAD_BYTES))
@@ -138,11 +140,11 @@ class Channel(HTTPChannel):  # type: ignore[misc]  # Twisted's class is not type
         self.dispatch.begin(exchange, self.transport.getPeer(), self.isSecure())
 
     def allContentReceived(self) -> None:
-        if not self._refused:
+        if not self._closing:
             super().allContentReceived()
 
     def rawDataReceived(self, data: bytes) -> None:
-        if not self._refused:
+        if not self._closing:
             super().rawDataReceived(data)
 
     def _respondToBadRequestAndDisconnect(self) -> None:
@@ -150,9 +152,9 @@ class Channel(HTTPChannel):  # type: ignore[misc]  # Twisted's class is not type
 
     def refuse(self, error: ApiError) -> None:
         """Answer what could not be parsed, and close. In mid-body the handler answers instead."""
-        if self._refused:
+        if self._closing:
             return
-        self._refused = True
+        self._closing = True
         self.persistent = False
         exchange = self.requests[-1].exchange if self.requests else None
         if exchange is not None:
@@ -212,7 +214,9 @@ class Channel(HTTPChannel):  # type: ignore[misc]  # Twisted's class is not type
         self._in_head = False
         self._reading_paused = False
         self._savedTimeOut = self.idle_seconds
-        self.persistent = keep_alive and not self._refused
+        self.persistent = keep_alive and not self._closing
+        # What is still to come of this request, or after it, is not looked at.
+        self._closing = not self.persistent
         self.requestDone(self.requests[0])
 
     def abort(self) -> None:
@@ -265,6 +269,5 @@ class ChannelFactory(Factory):
         channel.dispatch = self._dispatch
         channel.clock = self._clock
         channel.timeOut = channel.idle_seconds = self._idle_seconds
-        call_later: Callable[..., Any] = self._clock.callLater
-        channel.callLater = call_later
+        channel.__dict__["callLater"] = self._clock.callLater
         return channel

@@ -82,8 +82,13 @@ class Edge:
             self._idle = Deferred()
         return self._idle
 
+    def cancel_all(self) -> None:
+        """Give up on what is still being answered; each gets a 503 where nothing was sent yet."""
+        for running in list(self._running):
+            running.cancel()
+
     def _ended(
-        self, result: None | Failure, running: Deferred[None], exchange: Exchange, inbound: Inbound
+        self, result: Failure | None, running: Deferred[None], exchange: Exchange, inbound: Inbound
     ) -> None:
         exchange.on_gone = None
         self._running.discard(running)
@@ -100,11 +105,13 @@ class Edge:
         style: ErrorStyle = "envelope"
         try:
             try:
-                match, reply = self._matched(inbound)
-                if match is not None:
-                    route, style = match.route.url, match.route.error_style
-                    reply = await self._handled(match, inbound)
-                assert reply is not None
+                found = self._matched(inbound)
+                reply: Reply | StreamReply
+                if isinstance(found, Match):
+                    route, style = found.route.url, found.route.error_style
+                    reply = await self._handled(found, inbound)
+                else:
+                    reply = found
             except (CancelledError, ClientGone):
                 if exchange.gone:
                     raise
@@ -115,15 +122,15 @@ class Edge:
         finally:
             self._account(exchange, inbound, route, started)
 
-    def _matched(self, inbound: Inbound) -> tuple[Match | None, Reply | None]:
+    def _matched(self, inbound: Inbound) -> Match | Reply:
         if cors.is_preflight(inbound.method, inbound.headers):
             methods = self._router.allowed(inbound.raw_path)
-            return None, Reply(204, cors.preflight_headers(methods, inbound.headers))
+            return Reply(204, cors.preflight_headers(methods, inbound.headers))
         try:
-            return self._router.match(inbound.method, inbound.raw_path), None
+            return self._router.match(inbound.method, inbound.raw_path)
         except ApiError as fault:
             if inbound.method == "OPTIONS" and fault.status == 405:
-                return None, Reply(204, fault.headers)
+                return Reply(204, fault.headers)
             raise
 
     async def _handled(self, match: Match, inbound: Inbound) -> Reply | StreamReply:

@@ -52,6 +52,7 @@ class Exchange:
         self._keep_alive = keep_alive
         self._chunked = False
         self._answered = False
+        self._received = False
         self._closed = False
         self._drain_call: IDelayedCall | None = None
         self._stream: _Stream | None = None
@@ -82,6 +83,8 @@ class Exchange:
             self._close()
 
     def request_complete(self) -> None:
+        """The channel has read the request to its end and could take the next one."""
+        self._received = True
         self.body.finish()
         if self._answered:
             self._close()
@@ -144,10 +147,13 @@ class Exchange:
         if self._chunked:
             self._connection.write(wire.LAST_CHUNK)
         self._answered = True
-        if self.body.complete:
+        if self._received:
             self._close()
-            return
-        # Read on and throw away, so that the client can read its answer before the connection closes.
+        elif not self.body.complete:
+            self._drain()
+
+    def _drain(self) -> None:
+        """Read on and throw away, so that the client can read its answer before the connection closes."""
         self._drain_call = self._clock.callLater(DRAIN_SECONDS, self._close)
         self._connection.resume_reading()
 
@@ -175,7 +181,7 @@ class Exchange:
             return
         self._closed = True
         _cancel(self._drain_call)
-        self._connection.exchange_done(self._keep_alive and self.body.complete)
+        self._connection.exchange_done(self._keep_alive and self._received)
 
 
 class _Stream:

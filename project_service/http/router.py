@@ -7,13 +7,13 @@ answers some faults in HTML by itself (trap 8).
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
-from typing import Literal
+from typing import Any, Literal
 from urllib.parse import unquote_to_bytes
 
 from attrs import frozen
 from klein import Klein
 from werkzeug.exceptions import MethodNotAllowed, NotFound
-from werkzeug.routing import BaseConverter
+from werkzeug.routing import BaseConverter, RequestRedirect
 
 from project_service import errors
 from project_service.http.caller import Access, BearerDemand, KeyDemand
@@ -54,7 +54,6 @@ class Router:
     def __init__(self) -> None:
         self.app = Klein()
         self.app.url_map.merge_slashes = False
-        self.app.url_map.strict_slashes = False
         self.app.url_map.converters = {**self.app.url_map.converters, "path": _RawPath}
         self._adapter = self.app.url_map.bind("", url_scheme="http")
         self._routes: dict[str, Route] = {}
@@ -86,18 +85,21 @@ class Router:
         def declare(handler: Handler) -> Handler:
             endpoint = f"{'|'.join(methods)} {url}"
             self._routes[endpoint] = Route(url, handler, Access(key, bearer), errors)
-            self.app.route(url, methods=list(methods), endpoint=endpoint)(handler)
+            declare_on_klein: Any = self.app.route(url, methods=list(methods), endpoint=endpoint)
+            declare_on_klein(handler)
             return handler
 
         return declare
 
     def match(self, method: str, raw_path: bytes) -> Match:
         """The route of a request; raises ``not_found`` or ``method_not_allowed`` (with ``Allow``)."""
+        if raw_path.startswith(b"//"):
+            raise errors.not_found()  # werkzeug would take leading slashes for one
         try:
             rule, raw_args = self._adapter.match(raw_path.decode("latin-1"), method, return_rule=True)
         except MethodNotAllowed as fault:
             raise errors.method_not_allowed(self._with_options(fault.valid_methods or ())) from None
-        except NotFound:
+        except (NotFound, RequestRedirect):
             raise errors.not_found() from None
         route = self._routes[rule.endpoint]
         return Match(route, {name: _decoded(name, raw, rule) for name, raw in raw_args.items()})

@@ -1,0 +1,69 @@
+"""``/live``, ``/ready`` and ``/metrics``: no key needed, nothing secret shown."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Mapping
+
+from attrs import frozen
+from twisted.internet.interfaces import IReactorTime
+from twisted.logger import Logger
+
+from project_service.deferreds import start, with_timeout
+from project_service.errors import RETRY_AFTER_SECONDS, ApiError
+from project_service.http.inbound import Inbound
+from project_service.http.metrics import Metrics
+from project_service.http.outbound import NO_STORE, Reply, json_reply
+from project_service.http.router import Router
+
+Check = Callable[[], Awaitable[None]]
+
+# A part that has not answered by then is not ready.
+CHECK_SECONDS = 5.0
+
+
+class _TooSlow(Exception):
+    """A check that did not end in time."""
+
+
+@frozen
+class Health:
+    """``checks`` are tried on each ``/ready``; one raises when its part cannot do its work."""
+
+    checks: Mapping[str, Check]
+    metrics: Metrics
+    clock: IReactorTime
+    log: Logger = Logger()
+
+    def mount(self, router: Router) -> None:
+        for url, handler in (("/live", self.live), ("/ready", self.ready), ("/metrics", self.exposition)):
+            router.route(url, methods=("GET",), key="optional", bearer="own")(handler)
+
+    async def live(self, inbound: Inbound) -> Reply:
+        """200 as long as the process answers."""
+        return json_reply({"status": "live"}, headers=(NO_STORE,))
+
+    async def ready(self, inbound: Inbound) -> Reply:
+        """200 when every part works, else 503 whose details name those that do not."""
+        away = {}
+        for name, check in self.checks.items():
+            try:
+                await with_timeout(self.clock, CHECK_SECONDS, start(_run(check)), _TooSlow)
+            except Exception as fault:
+                self.log.warn("{part} is not ready: {why}", part=name, why=type(fault).__name__)
+                away[name] = "does not answer as it should"
+        if away:
+            raise ApiError(
+                503,
+                "not_ready",
+                "A part of the service is away.",
+                away,
+                (("Retry-After", str(RETRY_AFTER_SECONDS)), NO_STORE),
+            )
+        return json_reply({"status": "ready"}, headers=(NO_STORE,))
+
+    async def exposition(self, inbound: Inbound) -> Reply:
+        return Reply(200, (("Content-Type", self.metrics.content_type), NO_STORE), self.metrics.exposition())
+
+
+async def _run(check: Check) -> None:
+    await check()

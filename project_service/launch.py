@@ -1,0 +1,57 @@
+"""What one start of the daemon was asked for."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from attrs import evolve, field, frozen
+
+from project_service.settings import Secret, Settings, Stage, StageDatabase
+
+
+@frozen
+class Launch:
+    """``data_dir`` None: nothing is embedded. ``options`` are the command line's settings, by dotted name."""
+
+    settings: Settings
+    config: Path | None
+    options: Mapping[str, Any]
+    data_dir: Path | None
+    python: Path = field(repr=False)
+
+    @property
+    def embeds_database(self) -> bool:
+        return self.data_dir is not None and self.settings.database.dsn is None
+
+    @property
+    def embeds_store(self) -> bool:
+        return self.data_dir is not None and self.settings.store.endpoint_url is None
+
+
+def with_embedded_database(settings: Settings, dsn: str) -> Settings:
+    return evolve(settings, database=evolve(settings.database, dsn=Secret(dsn)))
+
+
+def with_embedded_store(
+    settings: Settings, endpoint_url: str, region: str, access_key_id: str, secret_access_key: str
+) -> Settings:
+    store = evolve(
+        settings.store,
+        endpoint_url=endpoint_url,
+        region=region,
+        access_key_id=access_key_id,
+        secret_access_key=Secret(secret_access_key),
+        addressing_style="path",
+    )
+    return evolve(settings, store=store)
+
+
+def with_data_dir_defaults(settings: Settings, data_dir: Path) -> Settings:
+    """What embedded mode has without being told: the key file's place and ``dev``/``main`` (decisions, section 7)."""
+    if settings.auth.jwt_keys_file is None:
+        settings = evolve(settings, auth=evolve(settings.auth, jwt_keys_file=str(data_dir / "jwt-keys.json")))
+    if not settings.stages:
+        settings = evolve(settings, stages={"dev": Stage({"main": StageDatabase()})})
+    return settings

@@ -1,0 +1,59 @@
+"""From endpoint strings to open ports, in this process or handed over by the parent."""
+
+from __future__ import annotations
+
+import socket
+from collections.abc import Awaitable, Callable, Sequence
+from typing import Any
+
+from twisted.internet.endpoints import serverFromString
+from twisted.internet.interfaces import IListeningPort
+from twisted.internet.protocol import Factory
+
+Binder = Callable[[Factory], Awaitable[list[IListeningPort]]]
+
+
+class CannotListen(Exception):
+    """An endpoint could not be opened; the message names it and says why."""
+
+
+def bind_endpoints(reactor: Any, endpoints: Sequence[str]) -> Binder:
+    """Opens ``endpoints`` (Twisted's strings, so TLS and Unix sockets too), all or none."""
+
+    async def bind(factory: Factory) -> list[IListeningPort]:
+        ports: list[IListeningPort] = []
+        for text in endpoints:
+            try:
+                ports.append(await serverFromString(reactor, text).listen(factory))
+            except Exception as fault:
+                for port in ports:
+                    stopped = port.stopListening()
+                    if stopped is not None:
+                        await stopped
+                raise CannotListen(f"cannot listen on {_shown(text)}: {_reason(fault)}") from None
+        return ports
+
+    return bind
+
+
+def url_of(address: Any, secure: bool = False) -> str | None:
+    """The address a person would type for a port, or None for a Unix socket."""
+    host = getattr(address, "host", None)
+    if host is None:
+        return None
+    host = {"0.0.0.0": "127.0.0.1", "::": "[::1]"}.get(host, host)  # noqa: S104  # shown, not bound
+    if ":" in host and not host.startswith("["):
+        host = f"[{host}]"
+    return f"{'https' if secure else 'http'}://{host}:{address.port}"
+
+
+def _shown(endpoint: str) -> str:
+    """Without what follows privateKey=, which tells where secrets are."""
+    return ":".join(part for part in endpoint.split(":") if not part.startswith("privateKey="))
+
+
+def _reason(fault: Exception) -> str:
+    inner = getattr(fault, "socketError", None)
+    if isinstance(inner, OSError | socket.error):
+        return inner.strerror or str(inner)
+    return str(fault) or type(fault).__name__

@@ -1,0 +1,77 @@
+"""The ``twistd`` subcommand: options in, one service out."""
+
+from __future__ import annotations
+
+import os
+import sys
+from pathlib import Path
+from typing import Any
+
+from twisted.application.service import IService
+from twisted.python import usage
+
+from project_service import logging_setup
+from project_service.configure import BadSettings, load
+from project_service.launch import Launch
+
+DEFAULT_DATA_DIR = "var"
+
+
+class Options(usage.Options):
+    """``twistd [twistd options] project-service [these options]``."""
+
+    synopsis = "[options]"
+    longdesc = (
+        "Without --config everything is embedded: a PostgreSQL and an S3 store are started below --data-dir. "
+        "With --config and --data-dir, what the config does not name is embedded; with --config alone it must "
+        "name both."
+    )
+    optParameters = [  # noqa: RUF012  # Twisted reads it so
+        ["config", "c", None, "TOML file with the settings; etc/project-service.toml lists them all"],
+        ["data-dir", "d", None, "where embedded parts keep their state [default: ./var]"],
+        ["workers", "w", None, "number of processes that serve, or auto for one per CPU"],
+        [
+            "admin-listen",
+            None,
+            None,
+            "endpoint for health and metrics alone, e.g. tcp:9090:interface=127.0.0.1",
+        ],
+    ]
+
+    launch: Launch
+
+    def __init__(self) -> None:
+        super().__init__()
+        self["listen"] = []
+
+    def opt_listen(self, endpoint: str) -> None:
+        """endpoint to serve on, e.g. tcp:8080:interface=127.0.0.1; may be repeated"""
+        self["listen"].append(endpoint)
+
+    opt_l = opt_listen
+
+    def postOptions(self) -> None:
+        """Read the configuration, so that a bad one is refused before anything is started."""
+        config = Path(self["config"]).absolute() if self["config"] else None
+        embedded = config is None or self["data-dir"] is not None
+        given: dict[str, Any] = {}
+        for option, name in (("listen", "listen"), ("workers", "workers"), ("admin-listen", "admin_listen")):
+            if self[option]:
+                given[f"server.{name}"] = self[option]
+        try:
+            settings = load(config, os.environ, given, embedded)
+        except BadSettings as fault:
+            raise usage.UsageError(f"the configuration cannot be used\n{fault}") from None
+        data_dir = Path(self["data-dir"] or DEFAULT_DATA_DIR).absolute() if embedded else None
+        self.launch = Launch(settings, config, given, data_dir, Path(sys.executable))
+        logging_setup.install(self.parent, settings.server.log_format, settings.server.log_level)
+
+
+def makeService(options: Options) -> IService:
+    """The composition root; the reactor is imported here and nowhere above."""
+    from twisted.internet import reactor
+
+    from project_service.daemon import Daemon
+
+    daemon: IService = Daemon(reactor, options.launch)
+    return daemon

@@ -1,0 +1,175 @@
+"""Working in-memory stand-ins that several tests share."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from attrs import define, field
+from twisted.internet.address import IPv4Address
+from twisted.internet.task import Clock
+from twisted.internet.testing import StringTransport
+
+from project_service import errors
+from project_service.http.caller import Claims, KeyKind
+from project_service.http.channel import Channel, ChannelFactory
+from project_service.http.edge import Edge, EdgeSettings
+from project_service.http.metrics import Metrics
+from project_service.http.origin import parse_networks
+from project_service.http.router import Router
+
+ANON_KEY = "anon-key"
+SERVICE_KEY = "service-key"
+
+
+class FakeKeys:
+    """Two keys, or those a test names."""
+
+    def __init__(self, kinds: dict[str, KeyKind] | None = None) -> None:
+        self.kinds: dict[str, KeyKind] = kinds or {ANON_KEY: "anon", SERVICE_KEY: "service"}
+
+    def kind_of(self, presented: str) -> KeyKind | None:
+        return self.kinds.get(presented)
+
+
+class FakeTokens:
+    """Token ``user:<id>`` is good for that user."""
+
+    def verify(self, token: str) -> Claims:
+        kind, _, user = token.partition(":")
+        if kind != "user":
+            raise errors.invalid_token()
+        return Claims(sub=user, email=f"{user}@example.test", role="authenticated", sid="s", exp=2**40)
+
+
+class MemoryTransport(StringTransport):
+    """A client's socket: keeps what is written, can stop reading, can hang up."""
+
+    def __init__(self, host: str = "192.0.2.7") -> None:
+        super().__init__(peerAddress=IPv4Address("TCP", host, 50000))
+        self.aborted = False
+
+    def setTcpNoDelay(self, enabled: bool) -> None:
+        """Nothing to set."""
+
+    def abortConnection(self) -> None:
+        self.aborted = True
+        self.disconnecting = True
+
+
+@define
+class Response:
+    status: int
+    headers: list[tuple[str, str]]
+    body: bytes
+
+    def header(self, name: str) -> str | None:
+        for key, value in self.headers:
+            if key.lower() == name.lower():
+                return value
+        return None
+
+
+@define
+class Client:
+    """One connection to an app in memory. Bytes in, bytes out."""
+
+    channel: Channel
+    transport: MemoryTransport
+    clock: Clock
+    _seen: int = field(default=0)
+
+    def send(self, raw: bytes) -> None:
+        self.channel.dataReceived(raw)
+
+    def received(self) -> bytes:
+        """What was written since the last call."""
+        data: bytes = self.transport.value()
+        fresh, self._seen = data[self._seen :], len(data)
+        return fresh
+
+    def hang_up(self) -> None:
+        from twisted.internet.error import ConnectionLost
+        from twisted.python.failure import Failure
+
+        self.channel.connectionLost(Failure(ConnectionLost()))
+
+    def request(
+        self, method: str, target: str, headers: dict[str, str] | None = None, body: bytes | None = None
+    ) -> Response:
+        """Send a request and parse the one response that must be there."""
+        self.send(raw_request(method, target, headers or {}, body))
+        return parse_response(self.received(), method)
+
+
+def raw_request(method: str, target: str, headers: dict[str, str], body: bytes | None) -> bytes:
+    lines = [f"{method} {target} HTTP/1.1", "Host: api.example.test"]
+    lines += [f"{name}: {value}" for name, value in headers.items()]
+    if body is not None:
+        lines.append(f"Content-Length: {len(body)}")
+    return "\r\n".join([*lines, "", ""]).encode("latin-1") + (body or b"")
+
+
+def parse_response(raw: bytes, method: str = "GET") -> Response:
+    """One response, whole; anything more or less fails."""
+    head, separator, rest = raw.partition(b"\r\n\r\n")
+    assert separator, f"no whole response head in {raw!r}"
+    status_line, *lines = head.decode("latin-1").split("\r\n")
+    headers = [(name, value.strip()) for name, _, value in (line.partition(":") for line in lines)]
+    response = Response(int(status_line.split(" ")[1]), headers, b"")
+    if response.header("transfer-encoding") == "chunked" and method != "HEAD":
+        response.body, rest = _dechunk(rest)
+    elif method != "HEAD":
+        length = int(response.header("content-length") or 0)
+        response.body, rest = rest[:length], rest[length:]
+        assert len(response.body) == length, f"{len(response.body)} of {length} bytes"
+    assert not rest, f"more than one response: {rest!r}"
+    return response
+
+
+def _dechunk(raw: bytes) -> tuple[bytes, bytes]:
+    body = b""
+    while True:
+        size, _, raw = raw.partition(b"\r\n")
+        length = int(size, 16)
+        body, raw = body + raw[:length], raw[length + 2 :]
+        if length == 0:
+            return body, raw
+
+
+class App:
+    """A router behind the real edge and the real HTTP channel, in memory."""
+
+    def __init__(self, router: Router, **settings: Any) -> None:
+        self.clock = Clock()
+        self.metrics = Metrics()
+        self.failures: list[BaseException] = []
+        trusted = parse_networks(settings.pop("trusted_proxies", ()))
+        defaults: dict[str, Any] = {
+            "public_url": None,
+            "cors_origins": ("*",),
+            "trusted": trusted,
+            "max_json_bytes": 1 << 20,
+        }
+        self.edge = Edge(
+            router,
+            settings.pop("keys", FakeKeys()),
+            settings.pop("tokens", FakeTokens()),
+            EdgeSettings(**{**defaults, **settings}),
+            self.clock,
+            lambda: "made-here",
+            self.metrics,
+            lambda failure: None,
+            lambda: "Sat, 21 Nov 2026 00:00:00 GMT",
+        )
+        self._factory = ChannelFactory(self.edge, self.clock, 60.0)
+
+    def connect(self, host: str = "192.0.2.7") -> Client:
+        transport = MemoryTransport(host)
+        channel = self._factory.buildProtocol(None)
+        channel.makeConnection(transport)
+        return Client(channel, transport, self.clock)
+
+    def request(
+        self, method: str, target: str, headers: dict[str, str] | None = None, body: bytes | None = None
+    ) -> Response:
+        return self.connect().request(method, target, headers, body)
