@@ -11,7 +11,7 @@ from twisted.internet.error import DNSLookupError
 
 from project_service.database.dsn import Candidate, Target
 from project_service.database.session import DatabaseGone, Session
-from project_service.deferreds import with_timeout
+from project_service.deferreds import start, with_timeout
 
 # The guard beyond statement_timeout after which a silent server counts as gone.
 GUARD_MARGIN_SECONDS = 5.0
@@ -54,7 +54,7 @@ class Connector:
             params["hostaddr"] = await self._limited(self.reactor.resolve(candidate.host))
         session = Session(self.reactor)
         try:
-            await self._limited(session.connect(**params))
+            await self._limited(start(session.open(**params)))
             session.guard_seconds = self.connect_timeout_seconds
             read_only = (await session.query(_SETUP, self._setup_params()))[0][-1]
             if self.target.writable and read_only:

@@ -105,12 +105,12 @@ class Listener(Service):
         session = await self._connect()
         self._session = session
         session.on_notify = self._dispatch
-        session.on_lost = self._gone
         for channel in sorted({subscription.channel for subscription in self._subscriptions}):
             await session.query(f'listen "{channel}"')
         # What was announced while nobody listened is read anew; what is announced from here on is heard.
         for subscription in self._subscriptions:
             await subscription.on_gap()
+        session.on_lost = self._gone
         self.current = True
         ready, self._ready = self._ready, []
         for waiting in ready:

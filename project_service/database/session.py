@@ -6,6 +6,7 @@ turn; this reader does neither (trap 3). Nothing here is safe to cancel: callers
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -37,6 +38,33 @@ class Session(txpostgres.Connection):  # type: ignore[misc]  # txpostgres is not
         self.guard_seconds: float | None = None
         self._running: Deferred[None] | None = None
         self._doomed = False
+        self._descriptor: int | None = None
+
+    async def open(self, **params: Any) -> None:
+        """Connect with libpq's parameters (one host). May be cancelled; ``close`` afterwards."""
+        await self._connected(params)
+        # libpq closes its socket when the server hangs up, and the reactor must still be able to let go of it:
+        # from here on it watches a descriptor of our own for the same socket.
+        self.reactor.removeReader(self)
+        self._descriptor = os.dup(self._connection.fileno())
+        self.reactor.addReader(self)
+
+    def _connected(self, params: dict[str, Any]) -> Deferred[None]:
+        """txpostgres' own Deferred raises out of ``cancel``, so it is not what callers wait on."""
+        waiting: Deferred[None] = Deferred()
+
+        def passed(result: Any) -> None:
+            if not waiting.called:
+                waiting.callback(result if isinstance(result, Failure) else None)
+
+        self.connect(**params).addBoth(passed)
+        return waiting
+
+    def fileno(self) -> int:
+        if self._descriptor is not None:
+            return self._descriptor
+        found: int = super().fileno()
+        return found
 
     async def execute(self, sql: str | bytes, params: Params = None) -> Any:
         """Run one message (one or several statements) and return psycopg2's cursor on its last result.
@@ -96,11 +124,7 @@ class Session(txpostgres.Connection):  # type: ignore[misc]  # txpostgres is not
     def close(self) -> None:
         self._doomed = True
         self.on_lost = None
-        if self._connection is not None:
-            self.reactor.removeReader(self)
-            self.reactor.removeWriter(self)
-            if not self._connection.closed:
-                self._connection.close()
+        self._let_go()
         self._fail(DatabaseGone("closed"))
 
     # The reactor's side.
@@ -150,16 +174,24 @@ class Session(txpostgres.Connection):  # type: ignore[misc]  # txpostgres is not
 
     def _lost(self, fault: Exception) -> None:
         self._doomed = True
-        self.reactor.removeReader(self)
-        self.reactor.removeWriter(self)
-        if not self._connection.closed:
-            self._connection.close()
+        self._let_go()
         if self._running is not None:
             self._fail(fault)
             return
         on_lost, self.on_lost = self.on_lost, None
         if on_lost is not None:
             on_lost(self)
+
+    def _let_go(self) -> None:
+        if self._connection is None:
+            return
+        self.reactor.removeReader(self)
+        self.reactor.removeWriter(self)
+        if self._descriptor is not None:
+            os.close(self._descriptor)
+            self._descriptor = None
+        if not self._connection.closed:
+            self._connection.close()
 
     def _fail(self, fault: Exception) -> None:
         running, self._running = self._running, None

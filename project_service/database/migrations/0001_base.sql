@@ -4,6 +4,8 @@
 do $$
 declare
   wanted text;
+  -- "set" is what is meant; servers before 16 know only membership.
+  privilege text := case when current_setting('server_version_num')::int >= 160000 then 'set' else 'member' end;
 begin
   foreach wanted in array array['anon', 'authenticated', 'service_role'] loop
     if not exists (select from pg_roles where rolname = wanted) then
@@ -13,7 +15,7 @@ begin
         null; -- made at the same moment for another database
       end;
     end if;
-    if not pg_has_role(current_user, wanted, 'set') then
+    if not pg_has_role(current_user, wanted, privilege) then
       execute format('grant %I to current_user', wanted);
     end if;
   end loop;
