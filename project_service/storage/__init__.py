@@ -1,0 +1,1 @@
+"""Buckets and objects: rows in PostgreSQL, bytes in an S3-compatible store, streamed both ways."""

@@ -14,6 +14,12 @@ from project_service.storage.s3.exchange import Exchange
 from project_service.storage.s3.sign import Address, Signer
 
 
+class Secret(Protocol):
+    """A value that does not show itself."""
+
+    def reveal(self) -> str: ...
+
+
 class StoreSettings(Protocol):
     """The section ``[store]``."""
 
@@ -26,7 +32,7 @@ class StoreSettings(Protocol):
     @property
     def access_key_id(self) -> str | None: ...
     @property
-    def secret_access_key(self) -> str | None: ...
+    def secret_access_key(self) -> Secret | None: ...
     @property
     def addressing_style(self) -> str: ...
     @property
@@ -35,6 +41,8 @@ class StoreSettings(Protocol):
     def idle_timeout_seconds(self) -> float: ...
     @property
     def max_connections(self) -> int: ...
+    @property
+    def ca_file(self) -> str | None: ...
 
 
 def connect(
@@ -48,7 +56,8 @@ def connect(
     """The store client. Opens nothing yet; ``ca_pem`` replaces the system's certificate authorities."""
     pool = connection_pool(reactor, settings.max_connections)
     agent = store_agent(reactor, pool, settings.connect_timeout_seconds, ca_pem)
-    signer = Signer(settings.access_key_id or "", settings.secret_access_key or "", settings.region)
+    secret = "" if settings.secret_access_key is None else settings.secret_access_key.reveal()
+    signer = Signer(settings.access_key_id or "", secret, settings.region)
     exchange = Exchange(
         HTTPClient(SigningAgent(agent, signer, now)),
         Address(settings.endpoint_url or "", settings.bucket, settings.addressing_style),

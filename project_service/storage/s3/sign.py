@@ -74,7 +74,8 @@ class Signer:
         request.context["timestamp"] = stamp
         signature = auth.signature(auth.string_to_sign(request, auth.canonical_request(request)), request)
         signed = auth.signed_headers(auth.headers_to_sign(request))
-        authorization = f"AWS4-HMAC-SHA256 Credential={auth.scope(request)}, SignedHeaders={signed}, Signature={signature}"
+        credential = f"Credential={auth.scope(request)}"
+        authorization = f"AWS4-HMAC-SHA256 {credential}, SignedHeaders={signed}, Signature={signature}"
         return {
             **headers,
             "X-Amz-Date": stamp,

@@ -1,0 +1,61 @@
+"""``/admin/buckets``: buckets by the service key."""
+
+from __future__ import annotations
+
+from attrs import frozen
+
+from project_service.errors import validation_failed
+from project_service.http.inbound import Inbound
+from project_service.http.outbound import Reply, json_reply
+from project_service.http.router import Router
+from project_service.storage import keys, requests
+from project_service.storage.buckets import Buckets, parse_rules
+from project_service.storage.model import BucketRules
+from project_service.storage.objects import Objects
+
+BUCKETS = "/admin/buckets"
+BUCKET = f"{BUCKETS}/<bucket>"
+
+
+@frozen(eq=False)
+class BucketRoutes:
+    buckets: Buckets
+    objects: Objects
+
+    def mount(self, router: Router) -> None:
+        router.route(BUCKETS, methods=("POST",), key="service")(self.create)
+        router.route(BUCKETS, methods=("GET",), key="service")(self.list)
+        router.route(BUCKET, methods=("GET",), key="service")(self.show)
+        router.route(BUCKET, methods=("PATCH",), key="service")(self.change)
+        router.route(BUCKET, methods=("DELETE",), key="service")(self.delete)
+        router.route(f"{BUCKET}/objects", methods=("DELETE",), key="service")(self.delete_prefix)
+
+    async def create(self, inbound: Inbound) -> Reply:
+        body = await inbound.json_object()
+        name = requests.text(body, "name")
+        rules = parse_rules({field: value for field, value in body.items() if field != "name"})
+        return json_reply((await self.buckets.create(name, BucketRules(**rules))).as_json(), 201)
+
+    async def list(self, inbound: Inbound) -> Reply:
+        return json_reply({"buckets": [bucket.as_json() for bucket in await self.buckets.all()]})
+
+    async def show(self, inbound: Inbound) -> Reply:
+        return json_reply((await self.buckets.fresh(inbound.path_args["bucket"])).as_json())
+
+    async def change(self, inbound: Inbound) -> Reply:
+        changes = parse_rules(await inbound.json_object())
+        return json_reply((await self.buckets.change(inbound.path_args["bucket"], changes)).as_json())
+
+    async def delete(self, inbound: Inbound) -> Reply:
+        objects = self.objects if requests.flag(inbound, "force") else None
+        await self.buckets.delete(inbound.path_args["bucket"], objects)
+        return Reply(204)
+
+    async def delete_prefix(self, inbound: Inbound) -> Reply:
+        """A prefix must be given; the empty one means everything."""
+        prefix = inbound.query_value("prefix")
+        if prefix is None:
+            raise validation_failed({"prefix": "is required"})
+        bucket = await self.buckets.fresh(inbound.path_args["bucket"])
+        count = await self.objects.delete_prefix(bucket, keys.parse_prefix(prefix))
+        return json_reply({"deleted": count})

@@ -1,0 +1,171 @@
+"""Storage from its settings: one function for the composition root, the CLI and tests."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from datetime import UTC, datetime
+from pathlib import Path
+from secrets import token_urlsafe
+from typing import Any, Protocol
+from uuid import UUID, uuid4
+
+from attrs import field, frozen
+from twisted.application.service import IService
+from twisted.internet.threads import deferToThreadPool
+from twisted.logger import Logger
+
+from project_service.http.router import Router
+from project_service.lifecycle import Every
+from project_service.storage.admin import BucketRoutes
+from project_service.storage.buckets import Buckets
+from project_service.storage.download import Downloads
+from project_service.storage.links import Links
+from project_service.storage.objects import Objects, unobserved
+from project_service.storage.ports import BucketRows, GarbageRows, LinkRows, ObjectRows
+from project_service.storage.removal import Removal
+from project_service.storage.routes import Limits, StorageRoutes
+from project_service.storage.s3.client import S3Store
+from project_service.storage.s3.connect import StoreSettings, connect
+from project_service.storage.s3.errors import NoSuchObject
+from project_service.storage.sql.buckets import SqlBuckets
+from project_service.storage.sql.database import Database
+from project_service.storage.sql.garbage import SqlGarbage
+from project_service.storage.sql.links import SqlLinks
+from project_service.storage.sql.objects import SqlObjects
+from project_service.storage.sweeper import Sweeper
+
+_log = Logger()
+
+# A real object to read: a store may list and answer before it can (trap 17).
+PROBE = ".project-service/probe"
+
+
+class StorageSettings(Limits, Protocol):
+    """The section ``[storage]``."""
+
+    @property
+    def part_bytes(self) -> int: ...
+    @property
+    def sweep_seconds(self) -> float: ...
+
+
+@frozen
+class Rows:
+    """Every table that storage has, on PostgreSQL or in memory."""
+
+    buckets: BucketRows
+    objects: ObjectRows
+    garbage: GarbageRows
+    links: LinkRows
+
+
+def sql_rows(database: Database) -> Rows:
+    return Rows(SqlBuckets(database), SqlObjects(database), SqlGarbage(database), SqlLinks(database))
+
+
+@frozen(eq=False)
+class Storage:
+    """The part. ``mount`` declares its endpoints, ``services`` are its loops, ``check`` is its readiness."""
+
+    buckets: Buckets
+    objects: Objects
+    sweeper: Sweeper
+    services: tuple[IService, ...]
+    _routes: tuple[StorageRoutes, BucketRoutes]
+    _store: Any = field(repr=False)
+
+    def mount(self, router: Router) -> None:
+        for routes in self._routes:
+            routes.mount(router)
+
+    async def check(self) -> None:
+        """Succeeds when an object can be read from the store; makes the store bucket where it is missing."""
+        try:
+            opened = await self._store.open(PROBE, 0, len(PROBE), len(PROBE))
+        except NoSuchObject:
+            await self._store.ensure_bucket()
+            await self._store.put(PROBE, PROBE.encode(), "text/plain", {})
+            opened = await self._store.open(PROBE, 0, len(PROBE), len(PROBE))
+        await opened.pour(_Discard())
+
+    async def start(self) -> None:
+        """Make the store bucket. A store that is away does not keep the service from starting; ``check`` tells."""
+        try:
+            await self.check()
+        except Exception as problem:
+            _log.warn("The store cannot be used yet: {kind}", kind=type(problem).__name__)
+
+    async def stop(self) -> None:
+        """Close the idle connections to the store."""
+        await self._store.close()
+
+
+class _Discard:
+    def write(self, data: bytes) -> None:
+        return
+
+    def register_producer(self, producer: Any) -> None:
+        return
+
+    def unregister_producer(self) -> None:
+        return
+
+
+def build(
+    reactor: Any,
+    settings: StorageSettings,
+    store: Any,
+    rows: Rows,
+    *,
+    limits: Callable[[], Limits] | None = None,
+    now: Callable[[], datetime] = lambda: datetime.now(UTC),
+    new_version: Callable[[], UUID] = uuid4,
+    new_token: Callable[[], str] = lambda: token_urlsafe(32),
+    steps: Callable[[str], None] = unobserved,
+) -> Storage:
+    """Storage on the given store and rows. ``limits`` returns the settings in force where they can change."""
+    removal = Removal(store, rows.garbage)
+    objects = Objects(
+        rows.objects, rows.garbage, store, removal, reactor, new_version, settings.part_bytes, steps
+    )
+    buckets = Buckets(rows.buckets, reactor)
+    sweeper = Sweeper(store, rows.garbage, rows.links, removal, now)
+    routes = StorageRoutes(
+        buckets,
+        rows.objects,
+        objects,
+        Downloads(rows.objects, store),
+        Links(rows.links, now, new_token),
+        limits or (lambda: settings),
+    )
+
+    async def sweep() -> None:
+        swept = await sweeper.sweep()
+        _log.info("Swept {swept}", swept=swept)
+
+    loop = Every(settings.sweep_seconds, sweep, reactor, "storage sweeper")
+    return Storage(buckets, objects, sweeper, (loop,), (routes, BucketRoutes(buckets, objects)), store)
+
+
+def assemble(
+    reactor: Any,
+    storage: StorageSettings,
+    store: StoreSettings,
+    database: Database,
+    *,
+    limits: Callable[[], Limits] | None = None,
+    steps: Callable[[str], None] = unobserved,
+) -> Storage:
+    """Storage on PostgreSQL and the store that the settings name. ``database`` is the system database's pool."""
+    client = connect_store(reactor, store)
+    return build(reactor, storage, client, sql_rows(database), limits=limits, steps=steps)
+
+
+def connect_store(reactor: Any, store: StoreSettings) -> S3Store:
+    """The store client of the settings; large digests are computed in the reactor's thread pool."""
+
+    def in_thread(work: Callable[..., Any], *args: Any) -> Any:
+        return deferToThreadPool(reactor, reactor.getThreadPool(), work, *args)
+
+    ca_pem = None if store.ca_file is None else Path(store.ca_file).read_bytes()
+    return connect(reactor, store, now=lambda: datetime.now(UTC), in_thread=in_thread, ca_pem=ca_pem)

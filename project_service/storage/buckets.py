@@ -1,0 +1,114 @@
+"""Buckets: what operators decide about them, and how requests see it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from attrs import define, field, fields
+from twisted.internet.interfaces import IReactorTime
+
+from project_service.errors import validation_failed
+from project_service.storage import content_types, errors, keys
+from project_service.storage.model import Bucket, BucketRules
+from project_service.storage.objects import Objects
+from project_service.storage.ports import BucketRows
+
+# A change must hold on every worker and host within a second: what was read longer ago is read again.
+FRESH_SECONDS = 0.5
+MAX_REMEMBERED = 10_000
+MAX_BYTES = 5 * 1024**4 * 1000
+
+
+@define(eq=False)
+class Buckets:
+    """Rules are remembered for half a second; that a bucket does not exist is not."""
+
+    rows: BucketRows
+    clock: IReactorTime
+    _seen: dict[str, tuple[float, Bucket]] = field(factory=dict, init=False)
+
+    async def get(self, name: str) -> Bucket:
+        """The bucket; raises ``bucket_not_found``. Its counters may be half a second old."""
+        seen = self._seen.get(name)
+        if seen is not None and self.clock.seconds() - seen[0] < FRESH_SECONDS:
+            return seen[1]
+        return await self.fresh(name)
+
+    async def fresh(self, name: str) -> Bucket:
+        """The bucket as it is now; raises ``bucket_not_found``."""
+        bucket = await self.rows.find(name) if keys.is_bucket_name(name) else None
+        if bucket is None:
+            self._seen.pop(name, None)
+            raise errors.bucket_not_found()
+        if len(self._seen) >= MAX_REMEMBERED:
+            self._seen.clear()
+        self._seen[name] = (self.clock.seconds(), bucket)
+        return bucket
+
+    async def all(self) -> list[Bucket]:
+        return await self.rows.all()
+
+    async def create(self, name: str, rules: BucketRules) -> Bucket:
+        """Raises ``bucket_exists``, and ``validation_failed`` for a name that is not allowed."""
+        if not keys.is_bucket_name(name):
+            raise validation_failed(
+                {
+                    "name": "must be 1 to 63 of a-z, 0-9, '.', '_', '-', beginning and ending with a letter or digit"
+                }
+            )
+        return await self.rows.create(name, rules)
+
+    async def change(self, name: str, changes: Mapping[str, Any]) -> Bucket:
+        """Raises ``bucket_not_found``."""
+        if not keys.is_bucket_name(name):
+            raise errors.bucket_not_found()
+        self._seen.pop(name, None)
+        bucket = await self.rows.change(name, changes)
+        self._seen.pop(name, None)
+        return bucket
+
+    async def delete(self, name: str, objects: Objects | None = None) -> None:
+        """Raises ``bucket_not_found`` or ``bucket_not_empty``; with ``objects`` it is emptied first."""
+        bucket = await self.fresh(name)
+        if objects is not None:
+            await objects.delete_prefix(bucket, "")
+        await self.rows.delete(name)
+        self._seen.pop(name, None)
+
+
+def parse_rules(given: Mapping[str, Any]) -> dict[str, Any]:
+    """The rules in a JSON object, checked; raises ``validation_failed`` naming every field that is wrong."""
+    known = {rule.name for rule in fields(BucketRules)}
+    faults = {name: "is not a rule of a bucket" for name in given if name not in known}
+    rules: dict[str, Any] = {}
+    for name, value in given.items():
+        if name in known:
+            why = _fault(name, value)
+            if why is None:
+                rules[name] = tuple(value) if isinstance(value, list) else value
+            else:
+                faults[name] = why
+    if faults:
+        raise validation_failed(faults)
+    return rules
+
+
+def _fault(name: str, value: Any) -> str | None:
+    if name == "visibility":
+        return None if value in ("public", "private") else "must be public or private"
+    if name == "owner_only_writes":
+        return None if isinstance(value, bool) else "must be true or false"
+    if value is None:
+        return None
+    if name == "allowed_content_types":
+        fine = isinstance(value, list) and all(
+            isinstance(t, str) and content_types.is_pattern(t) for t in value
+        )
+        return (
+            None
+            if fine and len(value) <= 100
+            else "must be null or a list of media types, as image/png or image/*"
+        )
+    whole = isinstance(value, int) and not isinstance(value, bool)
+    return None if whole and 0 < value <= MAX_BYTES else "must be null or a whole number above 0"

@@ -1,0 +1,115 @@
+"""Objects on their way out: conditions and ranges from the row, bytes from the store straight to the client."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from wsgiref.handlers import format_date_time
+
+from attrs import frozen
+
+from project_service.errors import Headers
+from project_service.http.body import ClientGone
+from project_service.http.inbound import Inbound
+from project_service.http.outbound import Reply, Sink, StreamReply
+from project_service.storage import conditions, errors
+from project_service.storage.disposition import presentation
+from project_service.storage.model import ObjectRow
+from project_service.storage.ports import ObjectRows, Opened, Store
+from project_service.storage.ranges import ByteRange, parse_range
+from project_service.storage.s3.errors import NoSuchObject, ReaderLeft
+
+# An object that is overwritten again and again while it is fetched: after so many tries something else is wrong.
+ATTEMPTS = 5
+
+
+class ObjectLost(Exception):
+    """A row names a version that the store does not have. ``project-service storage verify`` lists them."""
+
+
+@frozen
+class Terms:
+    """How an object is to be answered. ``claim`` runs when its bytes are at hand and before any is sent."""
+
+    inline: bool
+    headers: Headers
+    claim: Callable[[], Awaitable[None]] | None = None
+
+
+@frozen(eq=False)
+class Downloads:
+    rows: ObjectRows
+    store: Store
+
+    async def answer(self, inbound: Inbound, bucket: str, key: str, terms: Terms) -> Reply | StreamReply:
+        """200, 206 or 304; raises ``object_not_found``, ``precondition_failed``, ``range_not_satisfiable``."""
+        missing: ObjectRow | None = None
+        for _ in range(ATTEMPTS):
+            row = await self.rows.find(bucket, key)
+            if row is None:
+                raise errors.object_not_found()
+            if missing is not None and row.version == missing.version:
+                break
+            try:
+                return await self._answer(inbound, row, terms)
+            except NoSuchObject:
+                # Overwritten since its row was read: the new row names the new bytes.
+                missing = row
+        raise ObjectLost(f"the store has no {bucket}/{missing.version if missing else ''}")
+
+    async def _answer(self, inbound: Inbound, row: ObjectRow, terms: Terms) -> Reply | StreamReply:
+        validators = _validators(row, terms)
+        if conditions.for_read(inbound.headers, row):
+            return Reply(304, validators)
+        part = _requested(inbound, row)
+        headers = (*presentation(row.key, row.content_type, terms.inline), *validators)
+        if part is None:
+            return await self._stream(inbound, row, ByteRange(0, row.size), 200, headers, terms)
+        headers = (*headers, ("Content-Range", part.content_range(row.size)))
+        return await self._stream(inbound, row, part, 206, headers, terms)
+
+    async def _stream(
+        self, inbound: Inbound, row: ObjectRow, part: ByteRange, status: int, headers: Headers, terms: Terms
+    ) -> StreamReply:
+        if inbound.method == "HEAD":
+            return StreamReply(status, headers, part.length, _nothing)
+        if part.length == 0:
+            if terms.claim is not None:
+                await terms.claim()
+            return StreamReply(status, headers, 0, _nothing)
+        opened = await self.store.open(row.path, part.first, part.length, row.size)
+        if terms.claim is not None:
+            try:
+                await terms.claim()
+            except Exception:
+                opened.drop()
+                raise
+        return StreamReply(status, headers, part.length, _pouring(opened))
+
+
+def _requested(inbound: Inbound, row: ObjectRow) -> ByteRange | None:
+    if not conditions.range_applies(inbound.headers, row):
+        return None
+    return parse_range(inbound.headers.text(b"range"), row.size)
+
+
+def _validators(row: ObjectRow, terms: Terms) -> Headers:
+    return (
+        ("ETag", f'"{row.etag}"'),
+        ("Last-Modified", format_date_time(row.updated_at.timestamp())),
+        ("Accept-Ranges", "bytes"),
+        *terms.headers,
+    )
+
+
+def _pouring(opened: Opened) -> Callable[[Sink], Awaitable[None]]:
+    async def source(sink: Sink) -> None:
+        try:
+            await opened.pour(sink)
+        except ReaderLeft:
+            raise ClientGone from None
+
+    return source
+
+
+async def _nothing(_: Sink) -> None:
+    return

@@ -1,0 +1,112 @@
+"""The codes that storage adds to the catalogue."""
+
+from __future__ import annotations
+
+from project_service import errors
+from project_service.errors import ApiError
+from project_service.storage.s3.errors import BrokenRead, CorruptTransfer, StoreError, StoreUnreachable
+
+
+def bucket_not_found() -> ApiError:
+    return ApiError(404, "bucket_not_found", "There is no such bucket.")
+
+
+def bucket_exists() -> ApiError:
+    return ApiError(409, "bucket_exists", "There is a bucket of that name already.")
+
+
+def bucket_not_empty() -> ApiError:
+    return ApiError(409, "bucket_not_empty", "The bucket still holds objects; force=true deletes them too.")
+
+
+def object_not_found() -> ApiError:
+    return ApiError(404, "object_not_found", "There is no object with that key.")
+
+
+def invalid_key(why: str) -> ApiError:
+    return ApiError(422, "invalid_key", f"The object key is not allowed: {why}.", {"key": why})
+
+
+def object_exists() -> ApiError:
+    return ApiError(412, "object_exists", "There is an object with that key already.")
+
+
+def precondition_failed() -> ApiError:
+    return ApiError(412, "precondition_failed", "The object is not in the state that the request asks for.")
+
+
+def not_owner() -> ApiError:
+    return ApiError(403, "not_owner", "In this bucket only its uploader may overwrite or delete an object.")
+
+
+def bucket_full() -> ApiError:
+    """The quota ``max_bucket_bytes``; 413 has one code, so the details say which limit it was."""
+    return ApiError(
+        413,
+        "payload_too_large",
+        "The object does not fit into what is left of the bucket's quota.",
+        {"bucket": "max_bucket_bytes would be exceeded"},
+    )
+
+
+def upload_expired() -> ApiError:
+    return ApiError(408, "request_timeout", "The upload took too long without progress and was given up.")
+
+
+def content_type_not_allowed(content_type: str) -> ApiError:
+    return ApiError(
+        415,
+        "unsupported_media_type",
+        "The bucket does not take this content type.",
+        {"content_type": content_type},
+    )
+
+
+def range_not_satisfiable(size: int) -> ApiError:
+    """RFC 9110 section 15.5.17."""
+    return ApiError(
+        416,
+        "range_not_satisfiable",
+        "The object has no such range of bytes.",
+        headers=(("Content-Range", f"bytes */{size}"), ("Accept-Ranges", "bytes")),
+    )
+
+
+def invalid_multipart(why: str) -> ApiError:
+    return errors.bad_request("invalid_multipart", f"The form cannot be read: {why}.")
+
+
+def token_not_found() -> ApiError:
+    return ApiError(404, "token_not_found", "There is no such download link.")
+
+
+def token_used() -> ApiError:
+    return ApiError(410, "token_used", "This download link has been used.")
+
+
+def token_expired() -> ApiError:
+    return ApiError(410, "token_expired", "This download link has expired.")
+
+
+_REFUSALS = {
+    "bucket_not_found": bucket_not_found,
+    "bucket_not_empty": bucket_not_empty,
+    "object_not_found": object_not_found,
+    "object_exists": object_exists,
+    "precondition_failed": precondition_failed,
+    "not_owner": not_owner,
+    "bucket_full": bucket_full,
+    "upload_expired": upload_expired,
+}
+
+
+def refused(outcome: str) -> ApiError:
+    """The error for an outcome by which the repository refuses a change."""
+    return _REFUSALS[outcome]()
+
+
+def translate(failure: BaseException) -> ApiError | None:
+    """``store_unavailable`` for a store that does not do its work, None for everything else."""
+    if isinstance(failure, StoreUnreachable | StoreError | CorruptTransfer | BrokenRead):
+        return errors.store_unavailable()
+    return None

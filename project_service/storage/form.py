@@ -1,0 +1,151 @@
+"""The upload form (RFC 7578), read chunk by chunk. No I/O: bytes go in, events come out."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from attrs import frozen
+from multipart import (
+    MultipartError,
+    MultipartSegment,
+    ParserLimitReached,
+    PushMultipartParser,
+    parse_options_header,
+)
+
+from project_service.errors import unsupported_media_type
+from project_service.storage import errors
+
+MAX_PARTS = 100
+MAX_FIELD_BYTES = 64 * 1024
+MAX_HEADER_BYTES = 8 * 1024
+MAX_HEADERS = 16
+# What may stand before the first boundary and after the last one. RFC 2046 allows anything there.
+MAX_AROUND_BYTES = 64 * 1024
+
+
+@frozen
+class Field:
+    """A form field other than the file."""
+
+    name: str
+    value: str
+
+
+@frozen
+class FileStart:
+    """The file begins; its bytes follow as ``bytes`` events. ``content_type`` is as sent."""
+
+    filename: str | None
+    content_type: str | None
+
+
+@frozen
+class FileEnd:
+    """The file is complete."""
+
+
+Event = Field | FileStart | FileEnd | bytes
+
+
+def boundary_of(content_type: str | None) -> str:
+    """The boundary; raises ``unsupported_media_type`` for no form, ``invalid_multipart`` without a usable one."""
+    kind, options = parse_options_header(content_type or "")
+    if kind != "multipart/form-data":
+        raise unsupported_media_type("multipart/form-data")
+    boundary: str = options.get("boundary", "")
+    # RFC 2046 section 5.1.1.
+    if not 1 <= len(boundary) <= 70 or not boundary.isascii() or not boundary.isprintable():
+        raise errors.invalid_multipart("the Content-Type has no usable boundary")
+    return boundary
+
+
+class FormReader:
+    """Feed it chunks, then ``finish``. Raises ``invalid_multipart`` as soon as the form cannot be read."""
+
+    def __init__(self, boundary: str) -> None:
+        self._parser = PushMultipartParser(
+            boundary,
+            max_header_size=MAX_HEADER_BYTES,
+            max_header_count=MAX_HEADERS,
+            max_segment_count=MAX_PARTS,
+        )
+        self._part: MultipartSegment | None = None
+        self._value = bytearray()
+        self._around = 0
+        self._files = 0
+        self._names: set[str] = set()
+
+    def feed(self, chunk: bytes) -> Iterator[Event]:
+        """The events in ``chunk``; to be exhausted before the next one is fed."""
+        inside = False
+        try:
+            for event in self._parser.parse(chunk):
+                inside = True
+                yield from self._event(event)
+        except ParserLimitReached as limit:
+            raise errors.invalid_multipart(_reason(limit)) from None
+        except MultipartError as problem:
+            raise errors.invalid_multipart(_reason(problem)) from None
+        if not inside and self._part is None:
+            self._around += len(chunk)
+            if self._around > MAX_AROUND_BYTES:
+                raise errors.invalid_multipart("the boundary of its Content-Type does not come")
+
+    def finish(self) -> None:
+        """The body has ended; raises where the form has not, or has no file."""
+        try:
+            self._parser.close()
+        except MultipartError:
+            raise errors.invalid_multipart("it ends before its last boundary") from None
+        if self._files == 0:
+            raise errors.invalid_multipart("it has no part named file")
+
+    def _event(self, event: MultipartSegment | bytes | None) -> Iterator[Event]:
+        if isinstance(event, MultipartSegment):
+            self._part = event
+            yield from self._begun(event)
+        elif event is not None:
+            yield from self._bytes(event)
+        else:
+            yield from self._ended()
+            self._part = None
+
+    def _begun(self, part: MultipartSegment) -> Iterator[Event]:
+        if part.name != "file":
+            if part.name in self._names and part.name == "key":
+                raise errors.invalid_multipart("it has more than one part named key")
+            self._names.add(part.name or "")
+            self._value = bytearray()
+            return
+        self._files += 1
+        if self._files > 1:
+            raise errors.invalid_multipart("it has more than one part named file")
+        yield FileStart(part.filename or None, part.header("Content-Type") or None)
+
+    def _bytes(self, data: bytes) -> Iterator[Event]:
+        assert self._part is not None
+        if self._part.name == "file":
+            yield data
+            return
+        self._value += data
+        if len(self._value) > MAX_FIELD_BYTES:
+            raise errors.invalid_multipart(f"a field is longer than {MAX_FIELD_BYTES} bytes")
+
+    def _ended(self) -> Iterator[Event]:
+        assert self._part is not None
+        if self._part.name == "file":
+            yield FileEnd()
+            return
+        try:
+            yield Field(self._part.name or "", self._value.decode("utf-8"))
+        except UnicodeDecodeError:
+            if self._part.name == "key":
+                raise errors.invalid_key("it is not UTF-8") from None
+            # Other fields mean nothing here.
+
+
+def _reason(problem: Exception) -> str:
+    """The library's own words: they name what is wrong and hold nothing of the body."""
+    text = str(problem.args[0]) if problem.args else "it is malformed"
+    return text[:1].lower() + text[1:]

@@ -1,0 +1,87 @@
+"""From a request's body to a part stream: a form or raw bytes."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+
+from project_service.errors import payload_too_large
+from project_service.http.body import Body
+from project_service.storage import content_types, errors, keys
+from project_service.storage.form import Event, Field, FileStart, FormReader
+from project_service.storage.model import Bucket
+from project_service.storage.objects import Described, Fill
+from project_service.storage.upload import PartStream
+
+# What a form may need beside its file; a longer Content-Length is certainly too long.
+FORM_OVERHEAD_BYTES = 256 * 1024
+
+CheckKey = Callable[[str], Awaitable[None]]
+
+
+def refuse_declared(length: int | None, limit: int, overhead: int = 0) -> None:
+    """Refuse by Content-Length, before a byte is read."""
+    if length is not None and length > limit + overhead:
+        raise payload_too_large(limit)
+
+
+def chosen_type(bucket: Bucket, declared: str | None, key: str | None) -> str:
+    """The declared media type, else a guess; raises where it cannot be read or the bucket does not take it."""
+    stated = content_types.parse(declared) if declared else None
+    chosen = stated or content_types.guess(key or "")
+    known = stated is not None or key is not None
+    if known and not content_types.allowed(chosen, bucket.rules.allowed_content_types):
+        raise errors.content_type_not_allowed(content_types.essence(chosen))
+    return chosen
+
+
+def raw_fill(body: Body, bucket: Bucket, key: str, declared: str | None) -> Fill:
+    """The body is the object."""
+    content_type = chosen_type(bucket, declared, key)
+
+    async def fill(parts: PartStream) -> Described:
+        parts.describe(content_type, key)
+        while chunk := await body.next_chunk():
+            await parts.write(chunk)
+        return Described(key, content_type)
+
+    return fill
+
+
+class FormIntake:
+    """Reads one form; the key may come before or after the file."""
+
+    def __init__(self, body: Body, boundary: str, bucket: Bucket, check_key: CheckKey) -> None:
+        self._body = body
+        self._reader = FormReader(boundary)
+        self._bucket = bucket
+        self._check_key = check_key
+        self._key: str | None = None
+        self._filename: str | None = None
+        self._declared: str | None = None
+        self._has_file = False
+
+    async def fill(self, parts: PartStream) -> Described:
+        while chunk := await self._body.next_chunk():
+            for event in self._reader.feed(chunk):
+                await self._take(event, parts)
+        self._reader.finish()
+        key = self._key if self._key is not None else keys.parse_key(self._filename or "")
+        return Described(key, chosen_type(self._bucket, self._declared, key))
+
+    async def _take(self, event: Event, parts: PartStream) -> None:
+        if isinstance(event, bytes):
+            await parts.write(event)
+        elif isinstance(event, FileStart):
+            await self._begin(event, parts)
+        elif isinstance(event, Field) and event.name == "key":
+            self._key = keys.parse_key(event.value)
+            if self._has_file:
+                await self._check_key(self._key)
+
+    async def _begin(self, start: FileStart, parts: PartStream) -> None:
+        self._has_file = True
+        self._filename = start.filename
+        self._declared = start.content_type
+        if self._key is not None:
+            await self._check_key(self._key)
+        parts.describe(chosen_type(self._bucket, self._declared, self._key), self._key)

@@ -1,0 +1,126 @@
+"""Buckets and objects as values. Pure."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+from typing import Any, Literal
+from uuid import UUID
+
+from attrs import frozen
+
+Visibility = Literal["public", "private"]
+
+
+def timestamp(moment: datetime) -> str:
+    """RFC 3339, UTC, milliseconds, ``Z``."""
+    return moment.astimezone(UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
+
+
+@frozen
+class BucketRules:
+    """What an operator decides about a bucket. None means no limit of its own."""
+
+    visibility: Visibility = "private"
+    max_object_bytes: int | None = None
+    max_bucket_bytes: int | None = None
+    allowed_content_types: tuple[str, ...] | None = None
+    owner_only_writes: bool = False
+
+
+@frozen
+class Bucket:
+    """A bucket with its rules and its counters."""
+
+    name: str
+    rules: BucketRules
+    object_count: int
+    total_bytes: int
+    created_at: datetime
+
+    @property
+    def public(self) -> bool:
+        return self.rules.visibility == "public"
+
+    def as_json(self) -> dict[str, Any]:
+        types = self.rules.allowed_content_types
+        return {
+            "name": self.name,
+            "visibility": self.rules.visibility,
+            "max_object_bytes": self.rules.max_object_bytes,
+            "max_bucket_bytes": self.rules.max_bucket_bytes,
+            "allowed_content_types": None if types is None else list(types),
+            "owner_only_writes": self.rules.owner_only_writes,
+            "object_count": self.object_count,
+            "total_bytes": self.total_bytes,
+            "created_at": timestamp(self.created_at),
+        }
+
+
+@frozen
+class ObjectRow:
+    """An object as the database knows it. Its bytes are in the store under ``path``."""
+
+    bucket: str
+    key: str
+    version: UUID
+    size: int
+    content_type: str
+    etag: str
+    owner: UUID | None
+    updated_at: datetime
+
+    @property
+    def path(self) -> str:
+        return store_path(self.bucket, self.version)
+
+    def as_json(self) -> dict[str, Any]:
+        return {
+            "key": self.key,
+            "size": self.size,
+            "content_type": self.content_type,
+            "last_modified": timestamp(self.updated_at),
+            "etag": self.etag,
+        }
+
+
+def store_path(bucket: str, version: UUID) -> str:
+    """Where the bytes of a version are in the store."""
+    return f"{bucket}/{version}"
+
+
+@frozen
+class Writer:
+    """Who changes an object. The service key passes every rule about owners."""
+
+    user_id: UUID | None
+    is_service: bool = False
+
+
+@frozen
+class Conditions:
+    """``If-Match`` and ``If-None-Match`` of a write, as entity tags without quotes; "*" stands for any."""
+
+    if_match: tuple[str, ...] | None = None
+    if_none_match: tuple[str, ...] | None = None
+
+
+UNCONDITIONAL = Conditions()
+
+
+@frozen
+class Link:
+    """A download link. ``uses_left`` None: any number until it expires."""
+
+    bucket: str
+    key: str
+    expires_at: datetime
+    uses_left: int | None
+
+
+@frozen
+class Page:
+    """A page of a listing, in the order of keys; ``last`` is its last entry where more follow, else None."""
+
+    objects: tuple[ObjectRow, ...]
+    folders: tuple[str, ...]
+    last: str | None

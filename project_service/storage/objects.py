@@ -1,0 +1,198 @@
+"""Objects change: the order of steps that makes every crash harmless.
+
+An upload announces its version, sends the bytes, and then switches the row in one transaction, which also turns
+the version replaced into garbage. Whatever dies in between leaves either the old object or the new one, whole, and
+nothing but garbage that the sweeper knows of or finds. ``docs/storage.rst`` has the state diagram.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Sequence
+from uuid import UUID
+
+from attrs import frozen
+from twisted.internet.interfaces import IReactorTime
+
+from project_service.deferreds import shield
+from project_service.storage import errors
+from project_service.storage.model import UNCONDITIONAL, Bucket, Conditions, ObjectRow, Writer, store_path
+from project_service.storage.ports import Deleted, GarbageRows, NewObject, ObjectRows, Store, Switched
+from project_service.storage.removal import Removal
+from project_service.storage.s3.errors import NoSuchObject
+from project_service.storage.upload import PartStream, part_size
+
+# How often an upload says that it is still going; the sweeper takes one that was silent far longer.
+KEEP_ALIVE_SECONDS = 60.0
+
+
+@frozen
+class Described:
+    """What an upload has turned out to be, once its last byte is read."""
+
+    key: str
+    content_type: str
+
+
+Fill = Callable[[PartStream], Awaitable[Described]]
+
+
+def unobserved(step: str) -> None:
+    """Nobody watches the steps."""
+
+
+@frozen(eq=False)
+class Objects:
+    """Every method raises the refusals of ``errors.refused`` and what the store raises."""
+
+    rows: ObjectRows
+    garbage: GarbageRows
+    store: Store
+    removal: Removal
+    clock: IReactorTime
+    new_version: Callable[[], UUID]
+    part_bytes: int
+    steps: Callable[[str], None] = unobserved
+
+    async def upload(
+        self, bucket: Bucket, writer: Writer, conditions: Conditions, limit: int, expected: int, fill: Fill
+    ) -> Switched:
+        """A new version from what ``fill`` writes, then the switch. What fails leaves nothing behind.
+
+        ``limit`` is the greatest size, ``expected`` the size to make ready for.
+        """
+        version = self.new_version()
+        path = store_path(bucket.name, version)
+        await self.rows.begin_upload(version, bucket.name)
+        self.steps("announced")
+        parts = PartStream(
+            self.store, path, part_size(self.part_bytes, expected), limit, self._keep_alive(version)
+        )
+        try:
+            described = await fill(parts)
+            etag = await parts.finish()
+            self.steps("stored")
+            new = NewObject(bucket.name, described.key, version, parts.size, described.content_type, etag)
+            return await shield(self._switch(new, writer, conditions))
+        except Exception:
+            await shield(self._give_up(version, bucket.name, parts))
+            raise
+
+    async def copy(
+        self, bucket: Bucket, source: str, target: str, writer: Writer, conditions: Conditions = UNCONDITIONAL
+    ) -> Switched:
+        """A second object with the same bytes, copied inside the store."""
+        await self.check_write(bucket, target, writer, conditions)
+        row = await self._existing(bucket, source)
+        version = self.new_version()
+        await self.rows.begin_upload(version, bucket.name)
+        self.steps("announced")
+        try:
+            path = store_path(bucket.name, version)
+            try:
+                etag = await self.store.copy(row.path, path, row.size, row.content_type)
+            except NoSuchObject:
+                # Replaced or deleted between the look at its row and the copy.
+                row = await self._existing(bucket, source)
+                etag = await self.store.copy(row.path, path, row.size, row.content_type)
+            self.steps("stored")
+            new = NewObject(bucket.name, target, version, row.size, row.content_type, etag)
+            return await shield(self._switch(new, writer, conditions))
+        except Exception:
+            await shield(self._give_up(version, bucket.name, None))
+            raise
+
+    async def move(
+        self, bucket: Bucket, source: str, target: str, writer: Writer, conditions: Conditions = UNCONDITIONAL
+    ) -> Switched:
+        """The same bytes under another key: a change of rows alone."""
+
+        async def moved() -> Switched:
+            switched = await self.rows.move(bucket.name, source, target, writer, conditions)
+            self.steps("switched")
+            await self._removed([switched.replaced], bucket.name)
+            return switched
+
+        return await shield(moved())
+
+    async def delete(self, bucket: Bucket, keys: Sequence[str], writer: Writer) -> Deleted:
+        """The rows go first, all in one transaction; then the bytes."""
+
+        async def deleted() -> Deleted:
+            result = await self.rows.delete(bucket.name, keys, writer)
+            self.steps("switched")
+            await self._removed(list(result.versions.values()), bucket.name)
+            return result
+
+        return await shield(deleted())
+
+    async def delete_prefix(self, bucket: Bucket, prefix: str) -> int:
+        """Everything under ``prefix``, by the service; how many objects that were."""
+        service = Writer(None, is_service=True)
+        count = 0
+        while keys := await self.rows.keys(bucket.name, prefix, 1000):
+            count += len((await self.delete(bucket, keys, service)).versions)
+        return count
+
+    async def check_write(self, bucket: Bucket, key: str, writer: Writer, conditions: Conditions) -> None:
+        """Refuse early what the switch would refuse, before any byte moves."""
+        guarded = bucket.rules.owner_only_writes and not writer.is_service
+        if not guarded and conditions == UNCONDITIONAL:
+            return
+        row = await self.rows.find(bucket.name, key)
+        outcome = refusal(row, guarded, writer, conditions)
+        if outcome is not None:
+            raise errors.refused(outcome)
+
+    async def _existing(self, bucket: Bucket, key: str) -> ObjectRow:
+        row = await self.rows.find(bucket.name, key)
+        if row is None:
+            raise errors.object_not_found()
+        return row
+
+    async def _switch(self, new: NewObject, writer: Writer, conditions: Conditions) -> Switched:
+        switched = await self.rows.put(new, writer, conditions)
+        self.steps("switched")
+        await self._removed([switched.replaced], new.bucket)
+        return switched
+
+    async def _removed(self, versions: Sequence[UUID | None], bucket: str) -> None:
+        garbage = [version for version in versions if version is not None]
+        if garbage:
+            await self.removal.remove(garbage, bucket)
+            self.steps("removed")
+
+    async def _give_up(self, version: UUID, bucket: str, parts: PartStream | None) -> None:
+        """Only what is claimed as garbage is deleted: the switch may have won."""
+        claimed = await self.garbage.discard([version])
+        if parts is not None:
+            await parts.abandon()
+        if claimed:
+            await self.removal.remove(claimed, bucket)
+
+    def _keep_alive(self, version: UUID) -> Callable[[], Awaitable[None]]:
+        seen = self.clock.seconds()
+
+        async def keep_alive() -> None:
+            nonlocal seen
+            if self.clock.seconds() - seen >= KEEP_ALIVE_SECONDS:
+                seen = self.clock.seconds()
+                if not await self.rows.touch_upload(version):
+                    raise errors.upload_expired()
+
+        return keep_alive
+
+
+def refusal(row: ObjectRow | None, guarded: bool, writer: Writer, conditions: Conditions) -> str | None:
+    """What ``storage.refusal`` decides in the database, for a look ahead."""
+    if row is None:
+        return None if conditions.if_match is None else "precondition_failed"
+    if guarded and row.owner != writer.user_id:
+        return "not_owner"
+    if conditions.if_none_match is not None:
+        if "*" in conditions.if_none_match:
+            return "object_exists"
+        if row.etag in conditions.if_none_match:
+            return "precondition_failed"
+    if conditions.if_match is not None and not {"*", row.etag} & set(conditions.if_match):
+        return "precondition_failed"
+    return None

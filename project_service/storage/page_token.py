@@ -1,0 +1,37 @@
+"""Where the next page of a listing begins, as an opaque text. Pure.
+
+A token holds the last entry of its page; it names no row, so a page does not shift when objects come or go. It is
+no secret: who holds it may list the bucket anyway.
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+
+import orjson
+
+from project_service.errors import validation_failed
+from project_service.storage import keys
+
+_VERSION = 1
+
+
+def encode(last: str, prefix: str, recursive: bool) -> str:
+    packed = orjson.dumps([_VERSION, last, prefix, recursive])
+    return base64.urlsafe_b64encode(packed).rstrip(b"=").decode("ascii")
+
+
+def decode(token: str, prefix: str, recursive: bool) -> str:
+    """The last entry seen; raises ``validation_failed`` for a token that is not of this very listing."""
+    bad = validation_failed({"page_token": "is not a token of this listing"})
+    try:
+        packed = base64.b64decode(token + "=" * (-len(token) % 4), altchars=b"-_", validate=True)
+        version, last, *listing = orjson.loads(packed)
+    except (ValueError, TypeError, binascii.Error):
+        raise bad from None
+    if version != _VERSION or listing != [prefix, recursive] or not isinstance(last, str):
+        raise bad
+    if not last.startswith(prefix) or len(last.encode()) > keys.MAX_KEY_BYTES or keys.LEAST in last:
+        raise bad
+    return last

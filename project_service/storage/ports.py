@@ -1,0 +1,157 @@
+"""What storage needs of its database and its store. Each has a fake that passes the same contract suite."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from datetime import datetime, timedelta
+from typing import Any, Protocol
+from uuid import UUID
+
+from attrs import frozen
+
+from project_service.storage.model import (
+    UNCONDITIONAL,
+    Bucket,
+    BucketRules,
+    Conditions,
+    Link,
+    ObjectRow,
+    Page,
+    Writer,
+)
+from project_service.storage.s3.body import ByteSink, Payload
+from project_service.storage.s3.listing import OpenMultipart, StoredPage
+
+
+class BucketRows(Protocol):
+    """Buckets in the database. Methods raise ``bucket_not_found`` where the bucket must exist and does not."""
+
+    async def find(self, name: str) -> Bucket | None: ...
+    async def all(self) -> list[Bucket]: ...
+    async def create(self, name: str, rules: BucketRules) -> Bucket:
+        """Raises ``bucket_exists``."""
+
+    async def change(self, name: str, changes: Mapping[str, Any]) -> Bucket:
+        """``changes`` are names of ``BucketRules`` with their new values."""
+
+    async def delete(self, name: str) -> None:
+        """Raises ``bucket_not_empty``."""
+
+
+@frozen
+class NewObject:
+    """What the switch makes current: bytes that are in the store, whole, under ``version``."""
+
+    bucket: str
+    key: str
+    version: UUID
+    size: int
+    content_type: str
+    etag: str
+
+
+@frozen
+class Switched:
+    """The object as it is now, and the version that it replaced."""
+
+    row: ObjectRow
+    replaced: UUID | None
+
+
+@frozen
+class Deleted:
+    """``versions`` by key; the other keys were not there."""
+
+    versions: Mapping[str, UUID]
+    missing: tuple[str, ...]
+
+
+class ObjectRows(Protocol):
+    """Objects in the database. Every change is one transaction; a refusal (``errors.refused``) changes nothing."""
+
+    async def find(self, bucket: str, key: str) -> ObjectRow | None: ...
+    async def page(self, bucket: str, prefix: str, after: str | None, limit: int, recursive: bool) -> Page:
+        """Up to ``limit`` objects and folders under ``prefix`` after the entry ``after``, ordered by key."""
+
+    async def keys(self, bucket: str, prefix: str, limit: int) -> list[str]: ...
+    async def put(self, new: NewObject, writer: Writer, conditions: Conditions = UNCONDITIONAL) -> Switched:
+        """The switch. The version must have been announced by ``begin_upload`` and not discarded since."""
+
+    async def delete(self, bucket: str, keys: Sequence[str], writer: Writer) -> Deleted:
+        """All that are there, or none: one that is another's in an ``owner_only_writes`` bucket refuses all."""
+
+    async def move(
+        self, bucket: str, source: str, target: str, writer: Writer, conditions: Conditions = UNCONDITIONAL
+    ) -> Switched: ...
+    async def begin_upload(self, version: UUID, bucket: str) -> None:
+        """Announce a version, before any of its bytes go to the store."""
+
+    async def touch_upload(self, version: UUID) -> bool:
+        """It is still being uploaded. False when it was given up meanwhile."""
+
+
+class GarbageRows(Protocol):
+    """Versions without an object, on their way out of the store."""
+
+    async def discard(self, versions: Sequence[UUID]) -> list[UUID]:
+        """Turn announced uploads into garbage; those that were (a version switched meanwhile is not)."""
+
+    async def stale_uploads(self, silent_for: timedelta, limit: int) -> list[UUID]: ...
+    async def garbage(self, limit: int, after: UUID | None = None) -> list[tuple[UUID, str]]:
+        """Versions with their buckets, in the order of versions."""
+
+    async def forget(self, versions: Sequence[UUID]) -> None:
+        """Their bytes are gone from the store."""
+
+    async def unknown(self, versions: Sequence[UUID]) -> set[UUID]:
+        """Those that are neither an object's, nor announced, nor known as garbage."""
+
+    async def announced(self, versions: Sequence[UUID]) -> set[UUID]:
+        """Those that are being uploaded."""
+
+    async def objects_from(self, after: tuple[str, str] | None, limit: int) -> list[ObjectRow]:
+        """Every object in the order of bucket and key, for a check against the store."""
+
+
+class LinkRows(Protocol):
+    """Download links by the SHA-256 of their token."""
+
+    async def add(self, token_hash: bytes, link: Link) -> None: ...
+    async def find(self, token_hash: bytes) -> Link | None: ...
+    async def use(self, token_hash: bytes, now: datetime) -> bool:
+        """Take one use, atomically. False when none is left or the link has expired."""
+
+    async def sweep(self, expired_before: datetime) -> int: ...
+
+
+class Opened(Protocol):
+    """Bytes that wait at the store."""
+
+    async def pour(self, sink: ByteSink) -> None: ...
+    def drop(self) -> None: ...
+
+
+class Stat(Protocol):
+    @property
+    def size(self) -> int: ...
+    @property
+    def etag(self) -> str: ...
+
+
+class Store(Protocol):
+    """The bytes. Raises what ``s3.errors`` lists. ``s3.client.S3Store`` documents each method."""
+
+    async def put(
+        self, key: str, payload: Payload, content_type: str, metadata: Mapping[str, str]
+    ) -> str: ...
+    async def start_multipart(self, key: str, content_type: str, metadata: Mapping[str, str]) -> str: ...
+    async def put_part(self, key: str, upload_id: str, number: int, payload: Payload) -> str: ...
+    async def complete_multipart(self, key: str, upload_id: str, etags: Sequence[str]) -> str: ...
+    async def abort_multipart(self, key: str, upload_id: str) -> None: ...
+    async def open(self, key: str, first: int, length: int, whole: int) -> Opened: ...
+    async def stat(self, key: str) -> Stat: ...
+    async def copy(self, source: str, target: str, size: int, content_type: str) -> str: ...
+    async def delete(self, key: str) -> None: ...
+    async def delete_many(self, keys: Sequence[str]) -> tuple[str, ...]: ...
+    async def list(self, prefix: str = "", token: str | None = None, limit: int = 1000) -> StoredPage: ...
+    async def list_multiparts(self) -> tuple[OpenMultipart, ...]: ...

@@ -1,0 +1,55 @@
+"""The ``Range`` header (RFC 9110 section 14). Pure."""
+
+from __future__ import annotations
+
+import re
+
+from attrs import frozen
+
+from project_service.storage import errors
+
+_SPEC = re.compile(r"(\d*)-(\d*)", re.ASCII)
+
+
+@frozen
+class ByteRange:
+    first: int
+    length: int
+
+    def content_range(self, size: int) -> str:
+        return f"bytes {self.first}-{self.first + self.length - 1}/{size}"
+
+
+def parse_range(header: str | None, size: int) -> ByteRange | None:
+    """The one range asked for, or None where the whole object is to be sent.
+
+    A unit other than bytes is to be ignored (14.2); several ranges may be, and are. What is not a range, or lies
+    outside the object, raises ``range_not_satisfiable``.
+    """
+    if header is None:
+        return None
+    unit, equals, specs = header.partition("=")
+    if unit.strip().lower() != "bytes":
+        return None
+    pieces = [piece.strip() for piece in specs.split(",") if piece.strip()]
+    found = [_resolve(piece, size) for piece in pieces]
+    if not equals or not found or all(one is None for one in found):
+        raise errors.range_not_satisfiable(size)
+    return found[0] if len(found) == 1 else None
+
+
+def _resolve(spec: str, size: int) -> ByteRange | None:
+    """The part of an object of ``size`` bytes that ``spec`` names, or None where there is none."""
+    match = _SPEC.fullmatch(spec)
+    if match is None or max(len(match[1]), len(match[2])) > 19:
+        raise errors.range_not_satisfiable(size)
+    if not match[1] and not match[2]:
+        raise errors.range_not_satisfiable(size)
+    if not match[1]:
+        length = min(int(match[2]), size)
+        return ByteRange(size - length, length) if length else None
+    first = int(match[1])
+    last = int(match[2]) if match[2] else size - 1
+    if match[2] and last < first:
+        raise errors.range_not_satisfiable(size)
+    return ByteRange(first, min(last, size - 1) - first + 1) if first < size else None

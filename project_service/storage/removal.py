@@ -1,0 +1,50 @@
+"""Versions leave the store: after they were replaced or deleted, or when nobody finished them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from uuid import UUID
+
+from attrs import frozen
+from twisted.logger import Logger
+
+from project_service.storage.model import store_path
+from project_service.storage.ports import GarbageRows, Store
+
+_log = Logger()
+
+BATCH = 1000
+
+
+@frozen(eq=False)
+class Removal:
+    """A version is garbage in the database before its bytes are deleted, so that nothing is forgotten."""
+
+    store: Store
+    rows: GarbageRows
+
+    async def remove(self, versions: Sequence[UUID], bucket: str) -> int:
+        """Delete the bytes of versions that are garbage; how many are gone. The sweeper retries what fails."""
+        gone = 0
+        for first in range(0, len(versions), BATCH):
+            batch = versions[first : first + BATCH]
+            try:
+                done = await self._deleted(batch, bucket)
+                await self.rows.forget(done)
+            except Exception as problem:
+                _log.warn(
+                    "{count} versions are left to the sweeper: {kind}",
+                    count=len(batch),
+                    kind=type(problem).__name__,
+                )
+                return gone
+            gone += len(done)
+        return gone
+
+    async def _deleted(self, versions: Sequence[UUID], bucket: str) -> list[UUID]:
+        paths = {store_path(bucket, version): version for version in versions}
+        if len(paths) == 1:
+            await self.store.delete(next(iter(paths)))
+            return list(versions)
+        failed = set(await self.store.delete_many(list(paths)))
+        return [version for path, version in paths.items() if path not in failed]

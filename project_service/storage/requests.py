@@ -1,0 +1,79 @@
+"""What storage reads out of a request: names, numbers and flags, each with its own error. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from project_service.errors import validation_failed
+from project_service.http.inbound import Inbound
+from project_service.storage import keys
+from project_service.storage.links import MAX_EXPIRES_IN_SECONDS, MAX_USES
+
+DEFAULT_MAX_KEYS = 100
+MOST_MAX_KEYS = 1000
+MOST_BULK_KEYS = 1000
+
+
+def flag(inbound: Inbound, name: str) -> bool:
+    """A query parameter that is true, false or absent."""
+    value = inbound.query_value(name)
+    if value not in (None, "true", "false"):
+        raise validation_failed({name: "must be true or false"})
+    return value == "true"
+
+
+def max_keys(inbound: Inbound) -> int:
+    value = inbound.query_value("max_keys")
+    if value is None:
+        return DEFAULT_MAX_KEYS
+    if not (value.isascii() and value.isdigit() and len(value) <= 9 and 1 <= int(value) <= MOST_MAX_KEYS):
+        raise validation_failed({"max_keys": f"must be a whole number from 1 to {MOST_MAX_KEYS}"})
+    return int(value)
+
+
+def refuse_unknown(body: Mapping[str, Any], known: set[str]) -> None:
+    unknown = {name: "is not known here" for name in body if name not in known}
+    if unknown:
+        raise validation_failed(unknown)
+
+
+def text(body: Mapping[str, Any], name: str) -> str:
+    value = body.get(name)
+    if not isinstance(value, str):
+        raise validation_failed({name: "is required" if value is None else "must be a string"})
+    return value
+
+
+def whole(body: Mapping[str, Any], name: str, default: int, least: int, most: int) -> int:
+    value = body.get(name, default)
+    if not isinstance(value, int) or isinstance(value, bool) or not least <= value <= most:
+        raise validation_failed({name: f"must be a whole number from {least} to {most}"})
+    return value
+
+
+def presign(body: Mapping[str, Any], default_seconds: int) -> tuple[str, int, int]:
+    """Key, lifetime in seconds and number of uses (0: any)."""
+    refuse_unknown(body, {"key", "expires_in_seconds", "uses"})
+    key = keys.parse_key(text(body, "key"))
+    seconds = whole(body, "expires_in_seconds", default_seconds, 1, MAX_EXPIRES_IN_SECONDS)
+    return key, seconds, whole(body, "uses", 1, 0, MAX_USES)
+
+
+def source_and_target(body: Mapping[str, Any]) -> tuple[str, str]:
+    """``from`` and ``to`` of a copy or move."""
+    refuse_unknown(body, {"from", "to"})
+    source, target = keys.parse_key(text(body, "from")), keys.parse_key(text(body, "to"))
+    if source == target:
+        raise validation_failed({"to": "is the same as from"})
+    return source, target
+
+
+def bulk_keys(body: Mapping[str, Any]) -> list[str]:
+    refuse_unknown(body, {"keys"})
+    value = body.get("keys")
+    if not isinstance(value, list) or not 1 <= len(value) <= MOST_BULK_KEYS:
+        raise validation_failed({"keys": f"must be a list of 1 to {MOST_BULK_KEYS} keys"})
+    if not all(isinstance(key, str) for key in value):
+        raise validation_failed({"keys": "must be strings"})
+    return list(dict.fromkeys(keys.parse_key(key) for key in value))

@@ -1,0 +1,186 @@
+"""``/storage/buckets/{bucket}/...`` and ``/storage/download``."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Protocol
+
+from attrs import frozen
+
+from project_service.errors import Headers, validation_failed
+from project_service.http.inbound import Inbound
+from project_service.http.outbound import Reply, StreamReply, json_reply
+from project_service.http.router import Router
+from project_service.storage import access, conditions, errors, intake, keys, page_token, requests
+from project_service.storage.buckets import Buckets
+from project_service.storage.download import Downloads, Terms
+from project_service.storage.form import boundary_of
+from project_service.storage.links import LINK_HEADERS, Links
+from project_service.storage.model import Bucket, Writer, timestamp
+from project_service.storage.objects import Objects
+from project_service.storage.ports import ObjectRows
+
+BUCKET = "/storage/buckets/<bucket>"
+OBJECT = f"{BUCKET}/objects/<path:key>"
+
+
+class Limits(Protocol):
+    """The part of the section ``[storage]`` that requests look at; it may change while they run."""
+
+    @property
+    def max_object_bytes(self) -> int: ...
+    @property
+    def public_max_age_seconds(self) -> int: ...
+    @property
+    def default_expires_in_seconds(self) -> int: ...
+
+
+@frozen(eq=False)
+class StorageRoutes:
+    """``limits`` returns the settings in force."""
+
+    buckets: Buckets
+    rows: ObjectRows
+    objects: Objects
+    downloads: Downloads
+    links: Links
+    limits: Callable[[], Limits]
+
+    def mount(self, router: Router) -> None:
+        """Declare every endpoint."""
+        router.route(f"{BUCKET}/objects", methods=("GET",))(self.list)
+        router.route(f"{BUCKET}/objects", methods=("POST",), bearer="required")(self.upload_form)
+        router.route(OBJECT, methods=("GET",))(self.download)
+        router.route(OBJECT, methods=("PUT",), bearer="required")(self.upload_raw)
+        router.route(OBJECT, methods=("DELETE",), bearer="required")(self.delete)
+        router.route(f"{BUCKET}/presign", methods=("POST",))(self.presign)
+        router.route(f"{BUCKET}/copy", methods=("POST",), bearer="required")(self.copy)
+        router.route(f"{BUCKET}/move", methods=("POST",), bearer="required")(self.move)
+        router.route(f"{BUCKET}/delete", methods=("POST",), bearer="required")(self.bulk_delete)
+        router.route("/storage/download", methods=("GET",), key="optional", bearer="own")(self.download_link)
+
+    async def list(self, inbound: Inbound) -> Reply:
+        bucket = await self._readable(inbound)
+        prefix = keys.parse_prefix(inbound.query_value("prefix") or "")
+        recursive = requests.flag(inbound, "recursive")
+        limit = requests.max_keys(inbound)
+        token = inbound.query_value("page_token")
+        after = None if token is None else page_token.decode(token, prefix, recursive)
+        page = await self.rows.page(bucket.name, prefix, after, limit, recursive)
+        return json_reply(
+            {
+                "objects": [row.as_json() for row in page.objects],
+                "folders": list(page.folders),
+                "prefix": prefix,
+                "is_truncated": page.last is not None,
+                "next_token": None if page.last is None else page_token.encode(page.last, prefix, recursive),
+            }
+        )
+
+    async def upload_form(self, inbound: Inbound) -> Reply:
+        bucket, writer = await self._writable(inbound)
+        stated = conditions.for_write(inbound.headers)
+        boundary = boundary_of(inbound.headers.text(b"content-type"))
+        limit = self._limit(bucket)
+        intake.refuse_declared(inbound.body.length, limit, intake.FORM_OVERHEAD_BYTES)
+
+        async def check_key(key: str) -> None:
+            await self.objects.check_write(bucket, key, writer, stated)
+
+        form = intake.FormIntake(inbound.body, boundary, bucket, check_key)
+        expected = limit if inbound.body.length is None else inbound.body.length
+        switched = await self.objects.upload(bucket, writer, stated, limit, expected, form.fill)
+        return json_reply(switched.row.as_json(), 201)
+
+    async def upload_raw(self, inbound: Inbound) -> Reply:
+        key = keys.parse_key(inbound.path_args["key"])
+        bucket, writer = await self._writable(inbound)
+        stated = conditions.for_write(inbound.headers)
+        limit = self._limit(bucket)
+        intake.refuse_declared(inbound.body.length, limit)
+        fill = intake.raw_fill(inbound.body, bucket, key, inbound.headers.text(b"content-type"))
+        await self.objects.check_write(bucket, key, writer, stated)
+        expected = limit if inbound.body.length is None else inbound.body.length
+        switched = await self.objects.upload(bucket, writer, stated, limit, expected, fill)
+        return json_reply(switched.row.as_json(), 201 if switched.replaced is None else 200)
+
+    async def download(self, inbound: Inbound) -> Reply | StreamReply:
+        bucket = await self._readable(inbound)
+        key = keys.parse_key(inbound.path_args["key"])
+        terms = Terms(requests.flag(inbound, "inline"), self._caching(bucket))
+        return await self.downloads.answer(inbound, bucket.name, key, terms)
+
+    async def delete(self, inbound: Inbound) -> Reply:
+        key = keys.parse_key(inbound.path_args["key"])
+        bucket, writer = await self._writable(inbound)
+        stated = conditions.for_write(inbound.headers)
+        await self.objects.check_write(bucket, key, writer, stated)
+        if not (await self.objects.delete(bucket, [key], writer)).versions:
+            raise errors.object_not_found()
+        return Reply(204)
+
+    async def presign(self, inbound: Inbound) -> Reply:
+        bucket = await self._readable(inbound)
+        default = self.limits().default_expires_in_seconds
+        key, seconds, uses = requests.presign(await inbound.json_object(), default)
+        if await self.rows.find(bucket.name, key) is None:
+            raise errors.object_not_found()
+        token, expires_at = await self.links.make(bucket.name, key, seconds, uses)
+        url = f"{inbound.base_url}/storage/download?token={token}"
+        signed = {"url": url, "expires_at": timestamp(expires_at), "method": "GET"}
+        return json_reply(signed, headers=(("Cache-Control", "no-store"),))
+
+    async def download_link(self, inbound: Inbound) -> Reply | StreamReply:
+        token = inbound.query_value("token")
+        if not token:
+            raise validation_failed({"token": "is required"})
+        link = await self.links.find(token)
+
+        async def claim() -> None:
+            await self.links.use(token)
+
+        terms = Terms(requests.flag(inbound, "inline"), LINK_HEADERS, claim)
+        return await self.downloads.answer(inbound, link.bucket, link.key, terms)
+
+    async def copy(self, inbound: Inbound) -> Reply:
+        bucket, writer = await self._writable(inbound)
+        source, target = requests.source_and_target(await inbound.json_object())
+        stated = conditions.for_write(inbound.headers)
+        switched = await self.objects.copy(bucket, source, target, writer, stated)
+        return json_reply(switched.row.as_json(), 201)
+
+    async def move(self, inbound: Inbound) -> Reply:
+        bucket, writer = await self._writable(inbound)
+        source, target = requests.source_and_target(await inbound.json_object())
+        stated = conditions.for_write(inbound.headers)
+        switched = await self.objects.move(bucket, source, target, writer, stated)
+        return json_reply(switched.row.as_json())
+
+    async def bulk_delete(self, inbound: Inbound) -> Reply:
+        bucket, writer = await self._writable(inbound)
+        wanted = requests.bulk_keys(await inbound.json_object())
+        deleted = await self.objects.delete(bucket, wanted, writer)
+        gone = [key for key in wanted if key in deleted.versions]
+        return json_reply(
+            {"deleted": gone, "missing": [key for key in wanted if key not in deleted.versions]}
+        )
+
+    async def _readable(self, inbound: Inbound) -> Bucket:
+        bucket = await self.buckets.get(inbound.path_args["bucket"])
+        access.check_read(inbound.caller, bucket)
+        return bucket
+
+    async def _writable(self, inbound: Inbound) -> tuple[Bucket, Writer]:
+        """From the headers alone: not a byte of the body has been asked for."""
+        writer = access.writer_of(inbound.caller)
+        return await self.buckets.get(inbound.path_args["bucket"]), writer
+
+    def _limit(self, bucket: Bucket) -> int:
+        """The greatest object that can fit; what is left of a quota only the switch knows for certain."""
+        own = (self.limits().max_object_bytes, bucket.rules.max_object_bytes, bucket.rules.max_bucket_bytes)
+        return min(limit for limit in own if limit is not None)
+
+    def _caching(self, bucket: Bucket) -> Headers:
+        if bucket.public:
+            return (("Cache-Control", f"public, max-age={self.limits().public_max_age_seconds}"),)
+        return (("Cache-Control", "private, no-store"),)

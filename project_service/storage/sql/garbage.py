@@ -1,0 +1,68 @@
+"""``GarbageRows`` on PostgreSQL."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from datetime import timedelta
+from uuid import UUID
+
+from attrs import frozen
+
+from project_service.storage.model import ObjectRow
+from project_service.storage.sql.database import Database
+from project_service.storage.sql.objects import COLUMNS, object_row
+
+
+def _texts(versions: Sequence[UUID]) -> list[str]:
+    return [str(version) for version in versions]
+
+
+@frozen(eq=False)
+class SqlGarbage:
+    database: Database
+
+    async def discard(self, versions: Sequence[UUID]) -> list[UUID]:
+        rows = await self.database.query("select storage.discard_uploads(%s::uuid[])", (_texts(versions),))
+        return [UUID(version) for (version,) in rows]
+
+    async def stale_uploads(self, silent_for: timedelta, limit: int) -> list[UUID]:
+        rows = await self.database.query(
+            "select version from storage.uploads where seen_at <= now() - %s order by seen_at limit %s",
+            (silent_for, limit),
+        )
+        return [UUID(version) for (version,) in rows]
+
+    async def garbage(self, limit: int, after: UUID | None = None) -> list[tuple[UUID, str]]:
+        rows = await self.database.query(
+            "select version, bucket from storage.garbage"
+            " where %(after)s::uuid is null or version > %(after)s::uuid order by version limit %(limit)s",
+            {"after": None if after is None else str(after), "limit": limit},
+        )
+        return [(UUID(version), bucket) for version, bucket in rows]
+
+    async def forget(self, versions: Sequence[UUID]) -> None:
+        await self.database.query(
+            "delete from storage.garbage where version = any (%s::uuid[])", (_texts(versions),)
+        )
+
+    async def unknown(self, versions: Sequence[UUID]) -> set[UUID]:
+        rows = await self.database.query(
+            "select v from unnest(%s::uuid[]) v where not exists (select from storage.objects where version = v)"
+            " and not exists (select from storage.uploads where version = v)"
+            " and not exists (select from storage.garbage where version = v)",
+            (_texts(versions),),
+        )
+        return {UUID(version) for (version,) in rows}
+
+    async def announced(self, versions: Sequence[UUID]) -> set[UUID]:
+        rows = await self.database.query(
+            "select version from storage.uploads where version = any (%s::uuid[])", (_texts(versions),)
+        )
+        return {UUID(version) for (version,) in rows}
+
+    async def objects_from(self, after: tuple[str, str] | None, limit: int) -> list[ObjectRow]:
+        rows = await self.database.query(
+            f"select {COLUMNS} from storage.objects where (bucket, key) > (%s, %s) order by bucket, key limit %s",
+            (*(after or ("", "")), limit),
+        )
+        return [object_row(row) for row in rows]

@@ -1,0 +1,43 @@
+"""``LinkRows`` on PostgreSQL."""
+
+from __future__ import annotations
+
+from datetime import datetime
+
+from attrs import frozen
+
+from project_service.storage.model import Link
+from project_service.storage.sql.database import Database
+
+
+@frozen(eq=False)
+class SqlLinks:
+    database: Database
+
+    async def add(self, token_hash: bytes, link: Link) -> None:
+        await self.database.query(
+            "insert into storage.links (token_hash, bucket, key, expires_at, uses_left) values (%s, %s, %s, %s, %s)",
+            (token_hash, link.bucket, link.key, link.expires_at, link.uses_left),
+        )
+
+    async def find(self, token_hash: bytes) -> Link | None:
+        rows = await self.database.query(
+            "select bucket, key, expires_at, uses_left from storage.links where token_hash = %s",
+            (token_hash,),
+        )
+        return Link(*rows[0]) if rows else None
+
+    async def use(self, token_hash: bytes, now: datetime) -> bool:
+        rows = await self.database.query(
+            "update storage.links set uses_left = uses_left - 1"
+            " where token_hash = %s and expires_at > %s and (uses_left is null or uses_left > 0) returning 1",
+            (token_hash, now),
+        )
+        return bool(rows)
+
+    async def sweep(self, expired_before: datetime) -> int:
+        rows = await self.database.query(
+            "with gone as (delete from storage.links where expires_at < %s returning 1) select count(*) from gone",
+            (expired_before,),
+        )
+        return int(rows[0][0])

@@ -1,0 +1,134 @@
+"""``ObjectRows`` on PostgreSQL."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from uuid import UUID
+
+from attrs import frozen
+
+from project_service.storage import errors
+from project_service.storage.model import UNCONDITIONAL, Conditions, ObjectRow, Page, Writer
+from project_service.storage.ports import Deleted, NewObject, Switched
+from project_service.storage.sql import pages
+from project_service.storage.sql.database import Database, Row
+
+COLUMNS = "bucket, key, version, size, content_type, etag, owner, updated_at"
+
+
+def object_row(row: Row) -> ObjectRow:
+    bucket, key, version, size, content_type, etag, owner, updated_at = row
+    owner_id = None if owner is None else UUID(owner)
+    return ObjectRow(bucket, key, UUID(version), size, content_type, etag, owner_id, updated_at)
+
+
+def _writer(writer: Writer) -> dict[str, object]:
+    return {"owner": _text(writer.user_id), "service": writer.is_service}
+
+
+def _conditions(conditions: Conditions) -> dict[str, object]:
+    return {
+        "if_match": None if conditions.if_match is None else list(conditions.if_match),
+        "if_none_match": None if conditions.if_none_match is None else list(conditions.if_none_match),
+    }
+
+
+def _text(value: UUID | None) -> str | None:
+    return None if value is None else str(value)
+
+
+def _uuid(value: str | None) -> UUID | None:
+    return None if value is None else UUID(value)
+
+
+@frozen(eq=False)
+class SqlObjects:
+    database: Database
+
+    async def find(self, bucket: str, key: str) -> ObjectRow | None:
+        rows = await self.database.query(
+            f"select {COLUMNS} from storage.objects where bucket = %s and key = %s", (bucket, key)
+        )
+        return object_row(rows[0]) if rows else None
+
+    async def page(self, bucket: str, prefix: str, after: str | None, limit: int, recursive: bool) -> Page:
+        sql, params = pages.query(bucket, prefix, after, limit, recursive)
+        rows = await self.database.query(sql, params)
+        entries = [(row[0], object_row(row[1:])) for row in rows[:limit]]
+        more = len(rows) > limit
+        last = entries[-1][0] or entries[-1][1].key if more else None
+        return Page(
+            tuple(row for folder, row in entries if folder is None),
+            tuple(folder for folder, _ in entries if folder is not None),
+            last,
+        )
+
+    async def keys(self, bucket: str, prefix: str, limit: int) -> list[str]:
+        sql, params = pages.query(bucket, prefix, None, limit, recursive=True)
+        return [row[2] for row in (await self.database.query(sql, params))[:limit]]
+
+    async def put(self, new: NewObject, writer: Writer, conditions: Conditions = UNCONDITIONAL) -> Switched:
+        rows = await self.database.query(
+            "select * from storage.put_object(%(bucket)s, %(key)s, %(version)s::uuid, %(size)s, %(content_type)s,"
+            " %(etag)s, %(owner)s::uuid, %(service)s, %(if_match)s::text[], %(if_none_match)s::text[])",
+            {
+                "bucket": new.bucket,
+                "key": new.key,
+                "version": str(new.version),
+                "size": new.size,
+                "content_type": new.content_type,
+                "etag": new.etag,
+                **_writer(writer),
+                **_conditions(conditions),
+            },
+        )
+        outcome, replaced, updated_at = rows[0]
+        if outcome != "stored":
+            raise errors.refused(outcome)
+        row = ObjectRow(
+            new.bucket, new.key, new.version, new.size, new.content_type, new.etag, writer.user_id, updated_at
+        )
+        return Switched(row, _uuid(replaced))
+
+    async def delete(self, bucket: str, keys: Sequence[str], writer: Writer) -> Deleted:
+        rows = await self.database.query(
+            "select * from storage.delete_objects(%(bucket)s, %(keys)s::text[], %(owner)s::uuid, %(service)s)",
+            {"bucket": bucket, "keys": list(keys), **_writer(writer)},
+        )
+        outcomes = {outcome for outcome, _, _ in rows}
+        for refusal in ("bucket_not_found", "not_owner"):
+            if refusal in outcomes:
+                raise errors.refused(refusal)
+        versions = {key: UUID(version) for _, key, version in rows if version is not None}
+        return Deleted(versions, tuple(key for outcome, key, _ in rows if outcome == "missing"))
+
+    async def move(
+        self, bucket: str, source: str, target: str, writer: Writer, conditions: Conditions = UNCONDITIONAL
+    ) -> Switched:
+        columns = ", ".join(f"(moved).{column}" for column in COLUMNS.split(", "))
+        rows = await self.database.query(
+            f"select outcome, replaced, {columns} from storage.move_object(%(bucket)s, %(source)s, %(target)s,"
+            " %(owner)s::uuid, %(service)s, %(if_match)s::text[], %(if_none_match)s::text[])",
+            {
+                "bucket": bucket,
+                "source": source,
+                "target": target,
+                **_writer(writer),
+                **_conditions(conditions),
+            },
+        )
+        outcome, replaced, *moved = rows[0]
+        if outcome != "moved":
+            raise errors.refused(outcome)
+        return Switched(object_row(tuple(moved)), _uuid(replaced))
+
+    async def begin_upload(self, version: UUID, bucket: str) -> None:
+        await self.database.query(
+            "insert into storage.uploads (version, bucket) values (%s::uuid, %s)", (str(version), bucket)
+        )
+
+    async def touch_upload(self, version: UUID) -> bool:
+        rows = await self.database.query(
+            "update storage.uploads set seen_at = now() where version = %s::uuid returning 1", (str(version),)
+        )
+        return bool(rows)

@@ -1,0 +1,73 @@
+"""The listing query: keyset pages, and folders found by skipping over them in the index. Pure.
+
+A page costs one index probe per entry, whatever stands in the folders it passes and however far it is from the
+first page.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from project_service.storage import keys
+
+_COLUMNS = "o.bucket, o.key, o.version, o.size, o.content_type, o.etag, o.owner, o.updated_at"
+
+_FLAT = """
+select null::text as folder, {columns}
+from storage.objects o
+where o.bucket = %(bucket)s and o.key >= %(start)s {below}
+order by o.key limit %(rows)s
+"""
+
+# Each step probes the index for the first key at or after the last entry's end; "slash" is where, after the
+# prefix, that key's folder ends (0: it is in none).
+_WALK = """
+with recursive walk as (
+    (
+        select {columns}, strpos(substr(o.key, %(skip)s), '/') as slash, 1 as n
+        from storage.objects o
+        where o.bucket = %(bucket)s and o.key >= %(start)s {below}
+        order by o.key limit 1
+    )
+    union all
+    select next.*, walk.n + 1
+    from walk cross join lateral (
+        select {columns}, strpos(substr(o.key, %(skip)s), '/') as slash
+        from storage.objects o
+        where o.bucket = %(bucket)s and o.key >= case
+            when walk.slash > 0 then substr(walk.key, 1, %(length)s + walk.slash - 1) || %(after_slash)s
+            else walk.key || %(least)s
+        end {below}
+        order by o.key limit 1
+    ) next
+    where walk.n < %(rows)s
+)
+select case when o.slash > 0 then substr(o.key, 1, %(length)s + o.slash) end as folder, {columns}
+from walk o order by o.n
+"""
+
+
+def query(
+    bucket: str, prefix: str, after: str | None, limit: int, recursive: bool
+) -> tuple[str, dict[str, Any]]:
+    """SQL and parameters; one row more than ``limit`` tells that there is more.
+
+    Each row is the folder that stands for it (or null) and an object's columns.
+    """
+    end = keys.end_of_prefix(prefix)
+    params = {
+        "bucket": bucket,
+        "start": prefix
+        if after is None
+        else keys.position_after(after)
+        if not recursive
+        else after + keys.LEAST,
+        "end": end,
+        "rows": limit + 1,
+        "skip": len(prefix) + 1,
+        "length": len(prefix),
+        "after_slash": keys.AFTER_SLASH,
+        "least": keys.LEAST,
+    }
+    below = "" if end is None else "and o.key < %(end)s"
+    return (_FLAT if recursive else _WALK).format(columns=_COLUMNS, below=below), params

@@ -1,0 +1,154 @@
+"""What crashes and broken connections leave behind, and a check of rows against bytes."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Callable, Iterable
+from datetime import datetime, timedelta
+from itertools import groupby
+from uuid import UUID
+
+from attrs import define, field, frozen
+from twisted.internet.defer import gatherResults
+
+from project_service.deferreds import start
+from project_service.storage.keys import is_bucket_name
+from project_service.storage.model import ObjectRow, store_path
+from project_service.storage.ports import GarbageRows, LinkRows, Store
+from project_service.storage.removal import BATCH, Removal
+from project_service.storage.s3.errors import NoSuchObject
+
+# An upload says every minute that it is going on; one that was silent for so long is dead.
+STALE_AFTER = timedelta(minutes=15)
+# An expired link answers "expired" for a day, then it is unknown.
+KEEP_EXPIRED_LINKS = timedelta(days=1)
+_PARALLEL = 16
+
+
+@frozen
+class Swept:
+    """How many of each were removed."""
+
+    uploads: int
+    versions: int
+    multiparts: int
+    links: int
+    orphans: int
+
+
+@define
+class Verified:
+    """``missing`` and ``torn`` are objects (bucket/key) whose bytes are absent or differ; ``orphans`` store keys."""
+
+    objects: int = 0
+    missing: list[str] = field(factory=list)
+    torn: list[str] = field(factory=list)
+    orphans: list[str] = field(factory=list)
+
+    @property
+    def sound(self) -> bool:
+        return not self.missing and not self.torn
+
+
+@frozen(eq=False)
+class Sweeper:
+    """Safe to run on any number of hosts at once, and beside uploads: what is announced is not touched."""
+
+    store: Store
+    rows: GarbageRows
+    links: LinkRows
+    removal: Removal
+    now: Callable[[], datetime]
+
+    async def sweep(self, stale_after: timedelta = STALE_AFTER, orphans: bool = False) -> Swept:
+        """Remove garbage. ``orphans`` also looks through the whole store for versions that no row knows."""
+        stale = await self._give_up_stale(stale_after)
+        versions = await self._remove_garbage()
+        multiparts = await self._abort_multiparts()
+        links = await self.links.sweep(self.now() - KEEP_EXPIRED_LINKS)
+        found = 0
+        if orphans:
+            async for paths in self._orphans():
+                found += len(paths) - len(await self.store.delete_many(paths))
+        return Swept(stale, versions, multiparts, links, found)
+
+    async def verify(self) -> Verified:
+        """Every object's bytes are in the store with the size and ETag of its row."""
+        report = Verified()
+        after: tuple[str, str] | None = None
+        while rows := await self.rows.objects_from(after, BATCH):
+            for first in range(0, len(rows), _PARALLEL):
+                some = rows[first : first + _PARALLEL]
+                await gatherResults([start(self._compare(row, report)) for row in some], consumeErrors=True)
+            report.objects += len(rows)
+            after = (rows[-1].bucket, rows[-1].key)
+        async for paths in self._orphans():
+            report.orphans.extend(paths)
+        return report
+
+    async def _compare(self, row: ObjectRow, report: Verified) -> None:
+        name = f"{row.bucket}/{row.key}"
+        try:
+            stat = await self.store.stat(row.path)
+        except NoSuchObject:
+            report.missing.append(name)
+            return
+        if (stat.size, stat.etag) != (row.size, row.etag):
+            report.torn.append(name)
+
+    async def _give_up_stale(self, stale_after: timedelta) -> int:
+        count = 0
+        while stale := await self.rows.stale_uploads(stale_after, BATCH):
+            count += len(await self.rows.discard(stale))
+        return count
+
+    async def _remove_garbage(self) -> int:
+        count = 0
+        after: UUID | None = None
+        while garbage := await self.rows.garbage(BATCH, after):
+            after = garbage[-1][0]
+            for bucket, group in groupby(sorted(garbage, key=_bucket_of), key=_bucket_of):
+                count += await self.removal.remove([version for version, _ in group], bucket)
+        return count
+
+    async def _abort_multiparts(self) -> int:
+        """Listed first, looked up then: an upload is announced before it is begun, so one unknown is dead."""
+        found = {open_one: version_at(open_one.key) for open_one in await self.store.list_multiparts()}
+        ours = {open_one: version for open_one, version in found.items() if version is not None}
+        alive = await self.rows.announced(list(ours.values()))
+        dead = [open_one for open_one, version in ours.items() if version not in alive]
+        for open_one in dead:
+            await self.store.abort_multipart(open_one.key, open_one.upload_id)
+        return len(dead)
+
+    async def _orphans(self) -> AsyncIterator[list[str]]:
+        token: str | None = None
+        while True:
+            page = await self.store.list(token=token)
+            ours = dict(_versions(entry.key for entry in page.objects))
+            unknown = await self.rows.unknown(list(ours))
+            if unknown:
+                yield [ours[version] for version in sorted(unknown)]
+            token = page.next_token
+            if token is None:
+                return
+
+
+def version_at(path: str) -> UUID | None:
+    """The version whose bytes are at ``path``, or None for what is not ours to touch."""
+    bucket, _, name = path.partition("/")
+    try:
+        version = UUID(name)
+    except ValueError:
+        return None
+    return version if is_bucket_name(bucket) and store_path(bucket, version) == path else None
+
+
+def _versions(paths: Iterable[str]) -> Iterable[tuple[UUID, str]]:
+    for path in paths:
+        version = version_at(path)
+        if version is not None:
+            yield version, path
+
+
+def _bucket_of(item: tuple[UUID, str]) -> str:
+    return item[1]

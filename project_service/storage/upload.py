@@ -1,0 +1,112 @@
+"""The bytes of one new version on their way into the store."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from urllib.parse import quote
+
+from twisted.internet.defer import Deferred
+from twisted.logger import Logger
+
+from project_service.deferreds import start
+from project_service.errors import payload_too_large
+from project_service.storage.content_types import DEFAULT
+from project_service.storage.ports import Store
+
+_log = Logger()
+
+# S3 API Reference, "Multipart upload limits".
+MAX_PARTS = 10_000
+# User metadata may be 2 KB in all.
+_MAX_METADATA_BYTES = 1800
+
+
+def part_size(part_bytes: int, expected: int) -> int:
+    """``part_bytes``, or more where an object of ``expected`` bytes would need more parts than S3 allows."""
+    return max(part_bytes, -(-expected // MAX_PARTS))
+
+
+class PartStream:
+    """Takes bytes, sends parts: one goes to the store while the next one fills, never more than these two.
+
+    ``write`` returns when there is room for more, which is what slows a client down that is faster than the store.
+    What fits one part is sent by ``finish`` in a single request.
+    """
+
+    def __init__(
+        self, store: Store, path: str, part_bytes: int, limit: int, keep_alive: Callable[[], Awaitable[None]]
+    ) -> None:
+        self.size = 0
+        self.content_type = DEFAULT
+        self._store = store
+        self._path = path
+        self._part_bytes = part_bytes
+        self._limit = limit
+        self._keep_alive = keep_alive
+        self._metadata: dict[str, str] = {}
+        self._filling = bytearray()
+        self._upload_id: str | None = None
+        self._etags: list[str] = []
+        self._sending: Deferred[str] | None = None
+
+    def describe(self, content_type: str, key: str | None) -> None:
+        """What the store is told beside the bytes, as far as it is known before the first one."""
+        self.content_type = content_type
+        encoded = quote(key or "", safe="/")
+        if encoded and len(encoded) <= _MAX_METADATA_BYTES:
+            self._metadata = {"key": encoded}
+
+    async def write(self, data: bytes) -> None:
+        """Raises ``payload_too_large`` as soon as more than the limit has come, and what sending a part raises."""
+        self.size += len(data)
+        if self.size > self._limit:
+            raise payload_too_large(self._limit)
+        await self._keep_alive()
+        offset = 0
+        while offset < len(data):
+            if len(self._filling) >= self._part_bytes:
+                await self._send_part()
+            room = self._part_bytes - len(self._filling)
+            self._filling += memoryview(data)[offset : offset + room]
+            offset += room
+
+    async def finish(self) -> str:
+        """Everything is in the store, whole, when this returns; its ETag."""
+        if self._upload_id is None:
+            return await self._store.put(self._path, self._filling, self.content_type, self._metadata)
+        if self._filling:
+            await self._send_part()
+        await self._settle()
+        return await self._store.complete_multipart(self._path, self._upload_id, self._etags)
+
+    async def abandon(self) -> None:
+        """Stop sending and drop the parts that are at the store. Failures are left to the sweeper."""
+        self._filling = bytearray()
+        sending, self._sending = self._sending, None
+        if sending is not None:
+            sending.addErrback(lambda _: "")
+            sending.cancel()
+        if self._upload_id is not None:
+            try:
+                await self._store.abort_multipart(self._path, self._upload_id)
+            except Exception as problem:
+                _log.warn("A multipart upload is left to the sweeper: {kind}", kind=type(problem).__name__)
+
+    async def _send_part(self) -> None:
+        if self._upload_id is None:
+            self._upload_id = await self._store.start_multipart(self._path, self.content_type, self._metadata)
+        await self._settle()
+        part, self._filling = self._filling, bytearray()
+        number = len(self._etags) + 1
+        self._sending = start(self._store.put_part(self._path, self._upload_id, number, part))
+
+    async def _settle(self) -> None:
+        sending, self._sending = self._sending, None
+        if sending is None:
+            return
+        try:
+            self._etags.append(await sending)
+        except BaseException:
+            # Cancelled while waiting: the part may still be on its way.
+            sending.cancel()
+            raise
