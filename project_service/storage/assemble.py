@@ -49,6 +49,13 @@ class StorageSettings(Limits, Protocol):
     def sweep_seconds(self) -> float: ...
 
 
+class StoreSection(StoreSettings, Protocol):
+    """The section ``[store]``."""
+
+    @property
+    def ca_file(self) -> str | None: ...
+
+
 @frozen
 class Rows:
     """Every table that storage has, on PostgreSQL or in memory."""
@@ -150,7 +157,7 @@ def build(
 def assemble(
     reactor: Any,
     storage: StorageSettings,
-    store: StoreSettings,
+    store: StoreSection,
     database: Database,
     *,
     limits: Callable[[], Limits] | None = None,
@@ -161,7 +168,7 @@ def assemble(
     return build(reactor, storage, client, sql_rows(database), limits=limits, steps=steps)
 
 
-def connect_store(reactor: Any, store: StoreSettings) -> S3Store:
+def connect_store(reactor: Any, store: StoreSection) -> S3Store:
     """The store client of the settings; large digests are computed in the reactor's thread pool."""
 
     def in_thread(work: Callable[..., Any], *args: Any) -> Any:

@@ -21,7 +21,7 @@ class Secret(Protocol):
 
 
 class StoreSettings(Protocol):
-    """The section ``[store]``."""
+    """What the client needs of the section ``[store]``."""
 
     @property
     def endpoint_url(self) -> str | None: ...
@@ -32,7 +32,7 @@ class StoreSettings(Protocol):
     @property
     def access_key_id(self) -> str | None: ...
     @property
-    def secret_access_key(self) -> Secret | None: ...
+    def secret_access_key(self) -> Secret | str | None: ...
     @property
     def addressing_style(self) -> str: ...
     @property
@@ -41,8 +41,6 @@ class StoreSettings(Protocol):
     def idle_timeout_seconds(self) -> float: ...
     @property
     def max_connections(self) -> int: ...
-    @property
-    def ca_file(self) -> str | None: ...
 
 
 def connect(
@@ -56,8 +54,9 @@ def connect(
     """The store client. Opens nothing yet; ``ca_pem`` replaces the system's certificate authorities."""
     pool = connection_pool(reactor, settings.max_connections)
     agent = store_agent(reactor, pool, settings.connect_timeout_seconds, ca_pem)
-    secret = "" if settings.secret_access_key is None else settings.secret_access_key.reveal()
-    signer = Signer(settings.access_key_id or "", secret, settings.region)
+    secret = settings.secret_access_key or ""
+    plain = secret if isinstance(secret, str) else secret.reveal()
+    signer = Signer(settings.access_key_id or "", plain, settings.region)
     exchange = Exchange(
         HTTPClient(SigningAgent(agent, signer, now)),
         Address(settings.endpoint_url or "", settings.bucket, settings.addressing_style),
