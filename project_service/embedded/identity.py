@@ -1,0 +1,61 @@
+"""Which process a pid was, so that a process that merely got the same number later is left alone."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+from attrs import frozen
+
+PROC = Path("/proc")
+
+
+@frozen
+class Identity:
+    """A pid with what makes it unique: the clock tick it started at, and the boot that tick counts from."""
+
+    pid: int
+    started: int
+    boot: str
+
+
+def identify(pid: int, proc: Path = PROC) -> Identity | None:
+    """The process that has this pid now; None when there is none, or only a zombie nobody reaped."""
+    try:
+        stat = (proc / str(pid) / "stat").read_text("utf-8", "replace")
+        boot = (proc / "sys/kernel/random/boot_id").read_text().strip()
+    except OSError:
+        return None
+    parsed = _parse_stat(stat)
+    if parsed is None or parsed[0] in "ZX":
+        return None
+    return Identity(pid, parsed[1], boot)
+
+
+def alive(identity: Identity, proc: Path = PROC) -> bool:
+    return identify(identity.pid, proc) == identity
+
+
+def works_on(pid: int, directory: Path, proc: Path = PROC) -> bool:
+    """Whether the process names ``directory`` in its arguments or works in it."""
+    home = proc / str(pid)
+    try:
+        arguments = (home / "cmdline").read_bytes().split(b"\0")
+    except OSError:
+        return False
+    wanted = os.fsencode(directory)
+    if any(one == wanted or one.endswith(b"=" + wanted) for one in arguments):
+        return True
+    try:
+        return (home / "cwd").readlink() == directory
+    except OSError:
+        return False
+
+
+def _parse_stat(stat: str) -> tuple[str, int] | None:
+    """State and start time (fields 3 and 22 of proc_pid_stat(5)); the name before them may hold anything."""
+    fields = stat.rpartition(")")[2].split()
+    try:
+        return fields[0], int(fields[19])
+    except (IndexError, ValueError):
+        return None

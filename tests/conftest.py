@@ -1,0 +1,50 @@
+"""One pytest run for three kinds of test: trial's TestCases, plain functions, pytest-twisted's on real servers."""
+
+from __future__ import annotations
+
+import gc
+from collections.abc import Iterator
+
+import pytest
+from twisted.logger import globalLogPublisher
+from twisted.trial.unittest import SynchronousTestCase
+
+from tests.live.logged import LoggedErrors
+from tests.live.services import (  # noqa: F401  # fixtures, for tests/live and tests/contracts alike
+    database,
+    empty_database,
+    module_database,
+    services,
+    store_settings,
+    template,
+)
+
+
+def _is_trial(item: pytest.Item) -> bool:
+    cls = getattr(item, "cls", None)
+    return cls is not None and issubclass(cls, SynchronousTestCase)
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Trial's tests first: after each one trial empties the reactor, which would take the live servers with it."""
+    items.sort(key=lambda item: not _is_trial(item))
+
+
+@pytest.fixture(autouse=True)
+def logged_errors(request: pytest.FixtureRequest) -> Iterator[LoggedErrors]:
+    """Fails a test that logs an error or drops a failing Deferred, as trial does for its own (trap 14).
+
+    A test that provokes one takes it out with ``logged_errors.flush(…)``, like trial's ``flushLoggedErrors``.
+    """
+    seen = LoggedErrors()
+    if _is_trial(request.node):
+        yield seen
+        return
+    globalLogPublisher.addObserver(seen)
+    try:
+        yield seen
+        # A Deferred that failed unseen says so when it is collected.
+        gc.collect()
+    finally:
+        globalLogPublisher.removeObserver(seen)
+    seen.raise_if_any()

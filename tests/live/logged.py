@@ -1,0 +1,43 @@
+"""What was logged as an error while a test ran."""
+
+from __future__ import annotations
+
+import pytest
+from twisted.logger import ILogObserver, LogEvent, LogLevel, formatEvent
+from zope.interface import implementer
+
+
+@implementer(ILogObserver)
+class LoggedErrors:
+    """An observer that keeps error and critical events until they are flushed."""
+
+    def __init__(self) -> None:
+        self._events: list[LogEvent] = []
+
+    def __call__(self, event: LogEvent) -> None:
+        if event.get("log_level", LogLevel.info) >= LogLevel.error:
+            self._events.append(event)
+
+    def flush(self, *wanted: type[BaseException] | str) -> list[LogEvent]:
+        """Take out the events with a failure of one of these types, or with one of these texts; all without any."""
+        taken = [event for event in self._events if not wanted or _matches(event, wanted)]
+        self._events = [event for event in self._events if event not in taken]
+        return taken
+
+    def raise_if_any(self) -> None:
+        if self._events:
+            pytest.fail("errors were logged during the test:\n" + "\n".join(map(_described, self._events)))
+
+
+def _matches(event: LogEvent, wanted: tuple[type[BaseException] | str, ...]) -> bool:
+    failure = event.get("log_failure")
+    text = formatEvent(event)
+    return any(
+        one in text if isinstance(one, str) else failure is not None and bool(failure.check(one))
+        for one in wanted
+    )
+
+
+def _described(event: LogEvent) -> str:
+    failure = event.get("log_failure")
+    return formatEvent(event) + (f"\n{failure.getTraceback()}" if failure is not None else "")

@@ -1,0 +1,217 @@
+"""What dies and what comes back: children killed, services killed, directories found in a bad state."""
+
+from __future__ import annotations
+
+import os
+import signal
+import socket
+import subprocess
+import sys
+from collections.abc import AsyncIterator, Callable
+from datetime import UTC, datetime
+from pathlib import Path
+
+import pytest
+import pytest_twisted
+from twisted.internet.task import deferLater
+
+from project_service.database import dsn as dsns
+from project_service.database.connect import Connector
+from project_service.embedded import seaweed
+from project_service.embedded.assemble import Embedded, Running, running_beside
+from project_service.embedded.identity import Identity, alive, identify
+from project_service.settings import Store
+from project_service.storage.s3.client import S3Store
+from project_service.storage.s3.connect import connect
+from tests.live.logged import LoggedErrors
+
+
+async def _query(dsn: str | None, sql: str) -> object:
+    from twisted.internet import reactor
+
+    assert dsn is not None
+    session = await Connector(reactor, dsns.parse(dsn), 10)()
+    try:
+        rows = await session.query(sql)
+        return rows[0][0] if rows else None
+    finally:
+        session.close()
+
+
+async def _until(condition: Callable[[], bool]) -> None:
+    from twisted.internet import reactor
+
+    for _ in range(600):
+        if condition():
+            return
+        await deferLater(reactor, 0.05, lambda: None)
+    pytest.fail("it did not happen in 30 s")
+
+
+@pytest_twisted.async_yield_fixture
+async def embedded(tmp_path: Path) -> AsyncIterator[Embedded]:
+    from twisted.internet import reactor
+
+    one = Embedded(reactor, tmp_path / "var")
+    yield one
+    await one.stop()
+
+
+@pytest_twisted.ensureDeferred
+async def test_killed_children_come_back_with_their_data(
+    embedded: Embedded, logged_errors: LoggedErrors
+) -> None:
+    running = await embedded.start()
+    await _query(running.dsn, "create table kept as select 7 as n")
+    before = embedded.pids
+    assert set(before) == {"postgres", "weed"}
+    for pid in before.values():
+        os.kill(pid, signal.SIGKILL)
+    await _until(lambda: set(embedded.ready_pids) == set(before) and _disjoint(embedded.pids, before))
+    assert await _query(running.dsn, "select n from kept") == 7
+    assert len(logged_errors.flush("died (signal SIGKILL)")) == 2
+    # The killed server's own children may take a moment to end, and keep the next one out for it.
+    logged_errors.flush("PostgreSQL did not start again")
+
+
+def _disjoint(one: dict[str, int], other: dict[str, int]) -> bool:
+    return not set(one.values()) & set(other.values())
+
+
+@pytest_twisted.ensureDeferred
+async def test_stop_leaves_no_process_and_no_socket(embedded: Embedded) -> None:
+    running = await embedded.start()
+    assert running_beside(embedded.data_dir) == running
+    children = [_identity(pid) for pid in embedded.pids.values()]
+    await embedded.stop()
+    assert not any(alive(child) for child in children)
+    assert running_beside(embedded.data_dir) is None
+    assert not (seaweed.SOCKETS / f"seaweedfs-s3-{_port(running.store)}.sock").exists()  # a test
+
+
+def _identity(pid: int) -> Identity:
+    found = identify(pid)
+    assert found is not None
+    return found
+
+
+SERVICE = """
+import sys
+from pathlib import Path
+from twisted.internet import reactor
+from project_service.embedded import seaweed
+from project_service.embedded.assemble import Embedded
+from project_service.deferreds import start
+embedded = Embedded(reactor, Path(sys.argv[1]))
+def up(running):
+    print(*embedded.pids.values(), flush=True)
+reactor.callWhenRunning(lambda: start(embedded.start()).addCallback(up))
+reactor.run()
+"""
+
+
+@pytest_twisted.ensureDeferred
+async def test_a_killed_service_is_followed_by_another(embedded: Embedded) -> None:
+    """SIGKILL gives it no chance to stop anything; what it left must not keep the next one from starting."""
+    directory = embedded.data_dir
+    service = subprocess.Popen(  # noqa: ASYNC220  # a test waits gladly
+        [sys.executable, "-c", SERVICE, str(directory)], stdout=subprocess.PIPE, text=True
+    )
+    assert service.stdout is not None
+    children = [_identity(int(pid)) for pid in service.stdout.readline().split()]
+    service.stdout.close()
+    assert len(children) == 2
+    # A stopped process does not act on being orphaned, so this one surely is still there at the next start.
+    os.kill(children[0].pid, signal.SIGSTOP)
+    service.kill()
+    service.wait()
+    os.kill(children[0].pid, signal.SIGCONT)
+    running = await embedded.start()
+    assert not any(alive(child) for child in children)
+    assert await _query(running.dsn, "select 1") == 1
+
+
+@pytest_twisted.ensureDeferred
+async def test_a_stale_lock_file_with_a_living_pid_is_no_obstacle(embedded: Embedded) -> None:
+    """After a crash in a container the number in ``postmaster.pid`` may be anybody's, here the test run's parent."""
+    await embedded.start()
+    await embedded.stop()
+    stale = f"{os.getppid()}\n{embedded.data_dir}/postgres\n1\n5432\n/nowhere\n\n  1 1\nready\n"
+    data = embedded.data_dir / "postgres"
+    (data / "postmaster.pid").write_text(stale)
+    lock = embedded.data_dir / "run" / "socket" / ".s.PGSQL.5432.lock"
+    lock.write_text(stale)
+    running = await embedded.start()
+    assert await _query(running.dsn, "select 1") == 1
+
+
+@pytest_twisted.ensureDeferred
+async def test_a_start_that_was_killed_while_making_the_database(embedded: Embedded) -> None:
+    embedded.data_dir.mkdir()
+    half = embedded.data_dir / "postgres.new"
+    half.mkdir()
+    (half / "PG_VERSION").write_text("18\n")
+    running = await embedded.start()
+    assert await _query(running.dsn, "select 1") == 1
+
+
+@pytest_twisted.ensureDeferred
+async def test_a_data_directory_with_a_long_name(tmp_path: Path) -> None:
+    from twisted.internet import reactor
+
+    embedded = Embedded(reactor, tmp_path / ("long" * 30), store=False)
+    running: Running = await embedded.start()
+    try:
+        assert await _query(running.dsn, "select 1") == 1
+        assert running.store is None
+    finally:
+        await embedded.stop()
+
+
+@pytest_twisted.ensureDeferred
+async def test_a_database_of_another_version_is_refused(embedded: Embedded) -> None:
+    await embedded.start()
+    await embedded.stop()
+    version = embedded.data_dir / "postgres" / "PG_VERSION"
+    version.write_text("17\n")
+    with pytest.raises(Exception, match="made by PostgreSQL 17 and this program brings 18"):
+        await embedded.start()
+    assert embedded.pids == {}
+    version.write_text("18\n")
+    running = await embedded.start()
+    assert await _query(running.dsn, "select 1") == 1
+
+
+def _client(settings: Store | None) -> S3Store:
+    from twisted.internet import reactor
+
+    async def at_once(work: Callable[..., object], *args: object) -> object:
+        return work(*args)
+
+    assert settings is not None
+    return connect(reactor, settings, now=lambda: datetime.now(UTC), in_thread=at_once)
+
+
+@pytest_twisted.ensureDeferred
+async def test_ports_that_are_taken_meanwhile(embedded: Embedded) -> None:
+    """Another program has the store's port: it gets another one, and the objects are still there."""
+    running = await embedded.start()
+    store = _client(running.store)
+    await store.put("kept", b"bytes", "text/plain", {})
+    await store.close()
+    await embedded.stop()
+    with socket.socket() as rival:
+        rival.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        rival.bind(("127.0.0.1", _port(running.store)))
+        rival.listen()
+        again = await embedded.start()
+    assert _port(again.store) != _port(running.store)
+    store = _client(again.store)
+    assert (await store.exchange.whole("GET", "kept")).body == b"bytes"
+    await store.close()
+
+
+def _port(settings: Store | None) -> int:
+    assert settings is not None
+    assert settings.endpoint_url is not None
+    return int(settings.endpoint_url.rpartition(":")[2])

@@ -1,0 +1,106 @@
+"""The embedded servers as the fixtures start them: what listens, who may in, what a death leads to."""
+
+from __future__ import annotations
+
+import gc
+import os
+from pathlib import Path
+
+import psycopg2
+import pytest
+import pytest_twisted
+from psycopg2.extensions import make_dsn
+from twisted.internet.defer import Deferred, fail
+
+from project_service.database import dsn as dsns
+from project_service.database.connect import Connector
+from project_service.embedded.assemble import Embedded
+from project_service.embedded.lock import InUse
+from project_service.settings import Store
+from tests.live.logged import LoggedErrors
+from tests.live.services import Services
+
+
+async def _query(dsn: str, sql: str) -> object:
+    from twisted.internet import reactor
+
+    session = await Connector(reactor, dsns.parse(dsn), 10)()
+    try:
+        return (await session.query(sql))[0][0]
+    finally:
+        session.close()
+
+
+@pytest_twisted.ensureDeferred
+async def test_the_owner_is_no_superuser_and_has_the_database(services: Services, database: str) -> None:
+    assert await _query(database, "select current_user") == "project_service"
+    assert await _query(database, "select current_setting('is_superuser')") == "off"
+    assert await _query(database, "select rolcreaterole from pg_roles where rolname = current_user") is True
+    assert await _query(database, "select to_regclass('auth.project_keys') is not null") is True
+
+
+def test_an_empty_database_has_nothing(empty_database: str) -> None:
+    connection = psycopg2.connect(empty_database)
+    cursor = connection.cursor()
+    cursor.execute("select to_regnamespace('auth')")
+    assert cursor.fetchone() == (None,)
+    connection.close()
+
+
+def test_a_wrong_password_is_refused_on_the_socket(services: Services) -> None:
+    assert services.running.dsn is not None
+    with pytest.raises(psycopg2.OperationalError, match="password authentication failed"):
+        psycopg2.connect(make_dsn(services.running.dsn, password="wrong"))
+
+
+def test_the_store_has_its_own_bucket(store_settings: Store) -> None:
+    assert store_settings.bucket.startswith("test-embedded-services")
+
+
+def test_everything_listens_on_loopback_only(services: Services) -> None:
+    """By the kernel's tables, for the children and all they started."""
+    ports = _listening(set(services.embedded.pids.values()))
+    assert len(ports) >= 8
+    assert {address for address, _ in ports} == {"0100007F"}, ports
+
+
+def _listening(pids: set[int]) -> set[tuple[str, str]]:
+    inodes = set()
+    for pid in pids:
+        for descriptor in Path(f"/proc/{pid}/fd").iterdir():
+            try:
+                inodes.add(str(descriptor.readlink()))
+            except OSError:
+                continue
+    found = set()
+    for table in ("/proc/net/tcp", "/proc/net/tcp6"):
+        if not Path(table).exists():
+            continue
+        for line in Path(table).read_text().splitlines()[1:]:
+            fields = line.split()
+            if fields[3] == "0A" and f"socket:[{fields[9]}]" in inodes:
+                address, port = fields[1].split(":")
+                found.add((address, port))
+    return found
+
+
+@pytest_twisted.ensureDeferred
+async def test_a_second_service_on_the_directory_is_refused(services: Services) -> None:
+    from twisted.internet import reactor
+
+    rival = Embedded(reactor, services.embedded.data_dir)
+    with pytest.raises(InUse, match=rf"pid {os.getpid()}\).*--data-dir"):
+        await rival.start()
+    # The refused one has not touched what runs.
+    assert services.running.dsn is not None
+    assert await _query(services.running.dsn, "select 1") == 1
+
+
+@pytest_twisted.ensureDeferred
+async def test_a_failure_nobody_looks_at_is_seen(logged_errors: LoggedErrors) -> None:
+    """The fixture that guards all live tests works: without the flush this test would fail."""
+    dropped: Deferred[None] = fail(ValueError("dropped"))
+    del dropped
+    gc.collect()
+    assert len(logged_errors.flush(ValueError)) == 1
+    assert len(logged_errors.flush("Unhandled error in Deferred")) == 1
