@@ -3,42 +3,52 @@
 from __future__ import annotations
 
 import secrets
-import uuid
 from typing import Any
 
-from twisted.internet.defer import CancelledError
+from attrs import evolve
 from twisted.internet.interfaces import IListeningPort
 from twisted.logger import Logger
 
-from project_service import keys
-from project_service.database import dsn as dsns
-from project_service.database.connect import Connector
-from project_service.database.listener import Listener
-from project_service.database.pool import Pool
+from project_service import parts
 from project_service.deferreds import with_timeout
 from project_service.http.channel import ChannelFactory
 from project_service.http.clock import HttpDate
-from project_service.http.edge import Edge
-from project_service.http.health import Check, Health
+from project_service.http.edge import Edge, EdgeSettings
+from project_service.http.health import Health
 from project_service.http.metrics import Metrics
+from project_service.http.origin import parse_networks
 from project_service.http.router import Router
-from project_service.lifecycle import Closing, Ordered, Part, ServicePart
+from project_service.lifecycle import Ordered
 from project_service.ports import Binder
 from project_service.settings import Settings
 
 
 class Application:
-    """A ``Part``: ``start`` returns when requests are answered, ``stop`` when the last one has been."""
+    """A ``Part``: ``start`` returns when requests are answered, ``stop`` when the last one has been.
+
+    ``processes`` is how many share the configured totals. ``admin_binder`` None: health and metrics are served
+    with the rest.
+    """
 
     log = Logger()
 
-    def __init__(self, reactor: Any, settings: Settings, binder: Binder) -> None:
+    def __init__(
+        self,
+        reactor: Any,
+        settings: Settings,
+        binder: Binder,
+        admin_binder: Binder | None = None,
+        processes: int = 1,
+    ) -> None:
         self._reactor = reactor
         self._settings = settings
         self._binder = binder
+        self._admin_binder = admin_binder
+        self._processes = processes
         self._ports: list[IListeningPort] = []
-        self._parts = Ordered([])
-        self.edge: Edge | None = None
+        self._ordered = Ordered([])
+        self._edges: list[Edge] = []
+        self._built: parts.Parts | None = None
 
     @property
     def addresses(self) -> list[Any]:
@@ -46,53 +56,104 @@ class Application:
         return [port.getHost() for port in self._ports]
 
     async def start(self) -> None:
-        settings = self._settings
         metrics = Metrics()
-        assert settings.database.dsn is not None
-        connector = Connector(
-            self._reactor,
-            dsns.parse(settings.database.dsn.reveal()),
-            settings.database.statement_timeout_seconds,
-            timezone="UTC",
-        )
-        pool = Pool(
-            connector, settings.database.pool_size, settings.database.acquire_timeout_seconds, self._reactor
-        )
-        listener = Listener(connector, self._reactor)
-        ring = keys.KeyRing(pool)
-        listener.subscribe(
-            keys.CHANNEL, lambda _: self._in_background(ring.reload, "reading the project keys"), ring.reload
-        )
-        # PARTS
+        built = parts.assemble(self._reactor, self._settings, metrics, self._processes)
+        self._built = built
+        self._ordered = Ordered(built.ordered)
+        await self._ordered.start()
+        try:
+            await self._open(built, metrics)
+        except BaseException:
+            await self._ordered.stop()
+            raise
+
+    async def _open(self, built: parts.Parts, metrics: Metrics) -> None:
+        health = Health(built.checks, metrics, self._reactor)
         router = Router()
-        checks: dict[str, Check] = {"database": _database_check(pool)}
-        Health(checks, metrics, self._reactor).mount(router)
-        self.edge = Edge(
+        for part in built.mounted:
+            part.mount(router)
+        if self._admin_binder is None:
+            health.mount(router)
+        else:
+            admin = Router()
+            health.mount(admin)
+            self._ports += await self._admin_binder(self._factory(admin, built, Metrics()))
+        self._ports += await self._binder(self._factory(router, built, metrics))
+
+    def _factory(self, router: Router, built: parts.Parts, metrics: Metrics) -> ChannelFactory:
+        edge = Edge(
             router,
-            ring,
-            _NoTokens(),
-            edge_settings(settings),
+            built.keys,
+            built.tokens,
+            edge_settings(self._settings),
             self._reactor,
-            lambda: uuid.UUID(bytes=secrets.token_bytes(16)).hex,
+            lambda: secrets.token_hex(16),
             metrics,
-            translate,
+            built.translate,
             HttpDate(self._reactor),
         )
-        parts: list[Part] = [Closing(pool.close), ServicePart(listener)]
-        self._parts = Ordered(parts)
-        await self._parts.start()
-        factory = ChannelFactory(self.edge, self._reactor, settings.server.idle_timeout_seconds)
-        self._ports = await self._binder(factory)
+        self._edges.append(edge)
+        return ChannelFactory(edge, self._reactor, self._settings.server.idle_timeout_seconds)
+
+    def reload(self, settings: Settings) -> None:
+        """Take over what can change while running; ``settings`` is checked already."""
+        self._settings = settings
+        for edge in self._edges:
+            edge.settings = edge_settings(settings)
+        if self._built is not None:
+            self._built.reload(settings)
 
     async def stop(self) -> None:
         """Stop accepting, let what is under way finish for ``shutdown_seconds``, then close everything."""
-        for port in self._ports:
-            await _maybe(port.stopListening())
-        if self.edge is not None:
-            seconds = self._settings.server.shutdown_seconds
-            try:
-                await with_timeout(self._reactor, seconds, self.edge.drained(), TimeoutError)
-            except (TimeoutError, CancelledError):
-                self.log.warn("requests were still under way after {seconds} s", seconds=seconds)
-                self.edge.cancel_all()
-        await self._parts.stop()
+        ports, self._ports = self._ports, []
+        for port in ports:
+            stopped = port.stopListening()
+            if stopped is not None:
+                await stopped
+        for edge in self._edges:
+            await self._drain(edge)
+        await self._ordered.stop()
+
+    async def _drain(self, edge: Edge) -> None:
+        seconds = self._settings.server.shutdown_seconds
+        edge.close_connections()
+        try:
+            await with_timeout(self._reactor, seconds, edge.drained(), TimeoutError)
+        except TimeoutError:
+            self.log.warn("requests were still under way after {seconds} s", seconds=seconds)
+            edge.cancel_all()
+
+
+def edge_settings(settings: Settings) -> EdgeSettings:
+    server = settings.server
+    return EdgeSettings(
+        server.public_url,
+        server.cors_origins,
+        parse_networks(server.trusted_proxies),
+        server.max_json_bytes,
+    )
+
+
+def share(settings: Settings, processes: int) -> Settings:
+    """``settings`` for one of ``processes``, so that all together stay within the configured totals."""
+    if processes == 1:
+        return settings
+
+    def part(total: int) -> int:
+        return max(1, total // processes)
+
+    stages = {
+        name: evolve(
+            stage,
+            databases={
+                key: evolve(one, pool_size=part(one.pool_size)) for key, one in stage.databases.items()
+            },
+        )
+        for name, stage in settings.stages.items()
+    }
+    return evolve(
+        settings,
+        database=evolve(settings.database, pool_size=part(settings.database.pool_size)),
+        store=evolve(settings.store, max_connections=part(settings.store.max_connections)),
+        stages=stages,
+    )

@@ -101,6 +101,8 @@ class Levels(LogLevelFilterPredicate):
 
     def __init__(self, name: str) -> None:
         super().__init__(defaultLogLevel=LogLevel.levelWithName(name))
+        # A line for each connection to the store says nothing that its requests do not.
+        self.setLogLevelForNamespace("twisted.web.client", LogLevel.warn)
 
     def set_default(self, name: str) -> None:
         self.defaultLogLevel = LogLevel.levelWithName(name)

@@ -8,7 +8,7 @@ from typing import Any
 
 from attrs import evolve, field, frozen
 
-from project_service.settings import Secret, Settings, Stage, StageDatabase
+from project_service.settings import Secret, Settings, Stage, StageDatabase, Store
 
 
 @frozen
@@ -34,15 +34,14 @@ def with_embedded_database(settings: Settings, dsn: str) -> Settings:
     return evolve(settings, database=evolve(settings.database, dsn=Secret(dsn)))
 
 
-def with_embedded_store(
-    settings: Settings, endpoint_url: str, region: str, access_key_id: str, secret_access_key: str
-) -> Settings:
+def with_embedded_store(settings: Settings, embedded: Store) -> Settings:
+    """``embedded`` says where and with which keys; everything else stays as configured."""
     store = evolve(
         settings.store,
-        endpoint_url=endpoint_url,
-        region=region,
-        access_key_id=access_key_id,
-        secret_access_key=Secret(secret_access_key),
+        endpoint_url=embedded.endpoint_url,
+        region=embedded.region,
+        access_key_id=embedded.access_key_id,
+        secret_access_key=embedded.secret_access_key,
         addressing_style="path",
     )
     return evolve(settings, store=store)

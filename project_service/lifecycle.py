@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from typing import Protocol
 
-from twisted.application.service import Service
+from twisted.application.service import IService, Service
 from twisted.internet.defer import CancelledError, Deferred
 from twisted.internet.interfaces import IReactorTime
 from twisted.logger import Logger
@@ -15,11 +15,16 @@ from project_service.deferreds import start
 log = Logger()
 
 
-class Part(Protocol):
-    """Something that is up when ``start`` returns and gone when ``stop`` does."""
+class Stoppable(Protocol):
+    """Something that is gone when ``stop`` returns."""
+
+    async def stop(self) -> None: ...
+
+
+class Part(Stoppable, Protocol):
+    """Something that is up when ``start`` returns."""
 
     async def start(self) -> None: ...
-    async def stop(self) -> None: ...
 
 
 class Ordered:
@@ -29,9 +34,9 @@ class Ordered:
     is logged and does not keep the others from stopping.
     """
 
-    def __init__(self, parts: list[Part]) -> None:
+    def __init__(self, parts: Sequence[Part] = ()) -> None:
         self._parts = parts
-        self._up: list[Part] = []
+        self._up: list[Stoppable] = []
 
     async def start(self) -> None:
         for part in self._parts:
@@ -41,6 +46,10 @@ class Ordered:
                 await self.stop()
                 raise
             self._up.append(part)
+
+    def adopt(self, part: Stoppable) -> None:
+        """``part`` has been started, or is about to be, and is stopped before those already up."""
+        self._up.append(part)
 
     async def stop(self) -> None:
         while self._up:
@@ -54,7 +63,7 @@ class Ordered:
 class ServicePart:
     """A Twisted ``Service`` as a part."""
 
-    def __init__(self, service: Service) -> None:
+    def __init__(self, service: IService) -> None:
         self._service = service
 
     async def start(self) -> None:

@@ -7,33 +7,51 @@ import sys
 from types import FrameType
 from typing import Any, TextIO, cast
 
+from attrs import define, field
 from twisted.logger import ILogObserver
 from twisted.python.logfile import LogFile
 
 from project_service.journal import Levels, observer
 
-# Where SIGHUP finds the level in force.
-_LEVELS_KEY = "project-service-levels"
+
+@define
+class _Log:
+    """The process's log: twistd asks for the observer by name, so its making has to be kept somewhere."""
+
+    twistd: Any = None
+    log_format: str = "text"
+    levels: Levels = field(factory=lambda: Levels("info"))
+    out: TextIO | None = None
+
+
+_log = _Log()
 
 
 def install(twistd: Any, log_format: str, log_level: str) -> None:
     """``twistd`` are its options. A ``--logger`` or ``--syslog`` of the operator's own is left alone."""
     # Without it twistd would leave a pickle of the application behind.
     twistd["no_save"] = True
-    levels = Levels(log_level)
-    twistd[_LEVELS_KEY] = levels
     if twistd.get("logger") or twistd.get("syslog"):
         return
-
-    def make() -> ILogObserver:
-        return observer(_output(twistd), log_format, levels)
-
-    twistd["logger"] = make
+    _log.twistd, _log.log_format, _log.levels = twistd, log_format, Levels(log_level)
+    twistd["logger"] = f"{__name__}.make_observer"
 
 
-def levels_of(twistd: Any) -> Levels | None:
-    found = twistd.get(_LEVELS_KEY)
-    return found if isinstance(found, Levels) else None
+def make_observer() -> ILogObserver:
+    """Called by twistd once it knows where the log goes."""
+    _log.out = _output(_log.twistd)
+    return observer(_log.out, _log.log_format, _log.levels)
+
+
+def set_level(name: str) -> None:
+    _log.levels.set_default(name)
+
+
+def write_line(line: str) -> None:
+    """A finished line (a worker's) beside our own."""
+    if _log.out is not None:
+        _log.out.write(line + "\n")
+        _log.out.flush()
 
 
 def _output(twistd: Any) -> TextIO:
@@ -57,7 +75,7 @@ def _reopen_on_signal(log_file: Any) -> None:
 
 
 class _Unfailing:
-    """A log file whose disk may be full."""
+    """A log file whose disk may be full: a line that cannot be written is lost, and the service goes on."""
 
     def __init__(self, log_file: Any) -> None:
         self._log_file = log_file
@@ -66,7 +84,6 @@ class _Unfailing:
         try:
             self._log_file.write(text)
         except OSError:
-            # A full disk must not stop the service; the line is lost and the next one is tried.
             return 0
         return len(text)
 

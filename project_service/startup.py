@@ -1,0 +1,175 @@
+"""From a launch to a service that answers: each step in order, and back."""
+
+from __future__ import annotations
+
+import os
+import sys
+from pathlib import Path
+from typing import Any
+
+from attrs import evolve
+from twisted.internet.task import deferLater
+from twisted.logger import Logger
+
+from project_service import bootstrap, logging_setup
+from project_service.application import Application, share
+from project_service.auth import keyfile
+from project_service.configure import BadSettings, load
+from project_service.database.migrate import migrate, shipped
+from project_service.database.pool import Pool
+from project_service.database.session import DatabaseGone
+from project_service.embedded.assemble import Embedded
+from project_service.launch import (
+    Launch,
+    with_data_dir_defaults,
+    with_embedded_database,
+    with_embedded_store,
+)
+from project_service.lifecycle import Ordered
+from project_service.parts import connector
+from project_service.ports import bind_endpoints, url_of
+from project_service.workers import Workers, worker_count
+
+FIRST_PAUSE_SECONDS = 0.5
+LONGEST_PAUSE_SECONDS = 10.0
+
+
+class Startup:
+    """``start`` returns when requests are answered. ``stop`` undoes what was started, whenever it is called."""
+
+    log = Logger()
+
+    def __init__(self, reactor: Any, launch: Launch) -> None:
+        self._reactor = reactor
+        self._launch = launch
+        self._settings = launch.settings
+        self._ordered = Ordered()
+        self._serving: Application | Workers | None = None
+
+    async def start(self) -> None:
+        launch = self._launch
+        if launch.data_dir is not None:
+            self._settings = with_data_dir_defaults(self._settings, launch.data_dir)
+        if launch.data_dir is not None and (launch.embeds_database or launch.embeds_store):
+            await self._embed(launch.data_dir)
+        await self._migrate()
+        keys = await self._first_start(launch.data_dir) if launch.data_dir is not None else None
+        await self._serve()
+        if launch.data_dir is not None and keys is not None:
+            self._announce(launch.data_dir, keys)
+        else:
+            self.log.info("ready on {url}", url=self._base_url())
+
+    async def stop(self) -> None:
+        await self._ordered.stop()
+
+    def reload(self) -> None:
+        """SIGHUP: read the configuration again and take over what can change; a bad one changes nothing."""
+        launch = self._launch
+        try:
+            fresh = load(launch.config, os.environ, launch.options, launch.data_dir is not None)
+        except BadSettings as fault:
+            self.log.error("the configuration was not reloaded: {fault}", fault=str(fault))
+            return
+        self._settings = self._settings.changed_without_restart(fresh)
+        logging_setup.set_level(self._settings.server.log_level)
+        if self._serving is not None:
+            try:
+                self._serving.reload(self._settings)
+            except Exception:
+                self.log.failure("the configuration was not taken over")
+                return
+        self.log.info("the configuration was reloaded")
+
+    async def _embed(self, data_dir: Path) -> None:
+        launch = self._launch
+        embedded = Embedded(
+            self._reactor,
+            data_dir,
+            database=launch.embeds_database,
+            store=launch.embeds_store,
+            bucket=self._settings.store.bucket,
+            say=say,
+        )
+        self._ordered.adopt(embedded)
+        running = await embedded.start()
+        if running.dsn is not None:
+            self._settings = with_embedded_database(self._settings, running.dsn)
+        if running.store is not None:
+            self._settings = with_embedded_store(self._settings, running.store)
+
+    async def _migrate(self) -> None:
+        """Waits for a database that is away; raises for one that does not fit."""
+        connect = evolve(connector(self._reactor, self._settings), statement_timeout_seconds=0.0)
+        pause = FIRST_PAUSE_SECONDS
+        while True:
+            try:
+                session = await connect()
+            except DatabaseGone as fault:
+                self.log.warn("waiting for the database: {why}", why=str(fault))
+                await deferLater(self._reactor, pause, lambda: None)
+                pause = min(pause * 2, LONGEST_PAUSE_SECONDS)
+                continue
+            try:
+                await migrate(session, shipped(), say)
+                return
+            finally:
+                session.close()
+
+    async def _first_start(self, data_dir: Path) -> tuple[str, str]:
+        assert self._settings.auth.jwt_keys_file is not None
+        keyfile.load_or_create(Path(self._settings.auth.jwt_keys_file), self._settings.auth.jwt_algorithm)
+        pool = Pool(connector(self._reactor, self._settings), 1, 10.0, self._reactor)
+        try:
+            made = await bootstrap.ensure_keys(pool, data_dir)
+            await bootstrap.ensure_buckets(pool)
+            return made
+        finally:
+            await pool.close()
+
+    async def _serve(self) -> None:
+        count = worker_count(self._settings.server.workers)
+        server = self._settings.server
+        serving: Application | Workers
+        if count == 1:
+            admin = (
+                bind_endpoints(self._reactor, [server.admin_listen])
+                if server.admin_listen is not None
+                else None
+            )
+            serving = Application(
+                self._reactor, self._settings, bind_endpoints(self._reactor, server.listen), admin
+            )
+        else:
+            serving = Workers(self._reactor, self._launch, share(self._settings, count), count)
+        self._ordered.adopt(serving)
+        self._serving = serving
+        await serving.start()
+
+    def _base_url(self) -> str:
+        if self._settings.server.public_url is not None:
+            return self._settings.server.public_url
+        addresses = self._serving.addresses if self._serving is not None else []
+        for address, endpoint in zip(addresses, self._settings.server.listen, strict=False):
+            found = url_of(address, endpoint.startswith("ssl:"))
+            if found is not None:
+                return found
+        return self._settings.server.listen[0] if self._settings.server.listen else "-"
+
+    def _announce(self, data_dir: Path, keys: tuple[str, str]) -> None:
+        dsn = self._settings.database.dsn
+        credentials = bootstrap.Credentials(
+            self._base_url(), keys[0], keys[1], dsn.reveal() if dsn is not None else ""
+        )
+        path = bootstrap.write_credentials(data_dir, credentials)
+        terminal = sys.__stdout__ is not None and sys.__stdout__.isatty()
+        say("\n".join(bootstrap.first_words(credentials, path, terminal)))
+
+
+def say(line: str) -> None:
+    """To whoever started us, beside the log."""
+    if sys.__stdout__ is not None and not sys.__stdout__.closed:
+        try:
+            print(line, file=sys.__stdout__, flush=True)  # progress is meant to be seen
+        except OSError:
+            return

@@ -1,0 +1,170 @@
+"""``python -m project_service.worker``: one of several serving processes, started by ``workers.Workers`` only."""
+
+from __future__ import annotations
+
+import os
+import signal
+import socket
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from twisted.internet.endpoints import serverFromString
+from twisted.internet.interfaces import IListeningPort, IReadDescriptor
+from twisted.internet.protocol import Factory
+from twisted.logger import Logger, globalLogBeginner
+from twisted.protocols.tls import TLSMemoryBIOFactory
+from twisted.python.failure import Failure
+from zope.interface import implementer
+
+from project_service.application import Application, share
+from project_service.configure import BadSettings, load
+from project_service.deferreds import start
+from project_service.journal import Levels, observer
+from project_service.launch import with_data_dir_defaults
+from project_service.ports import Binder
+from project_service.settings import Settings
+from project_service.workers import FIRST_PORT_FD, READY, STATUS_FD, Assignment
+
+log = Logger()
+
+
+def adopt(reactor: Any, endpoints: Sequence[str], first: int) -> Binder:
+    """Ports that the parent has opened as ``endpoints``, at descriptors from ``first`` on."""
+
+    async def bind(factory: Factory) -> list[IListeningPort]:
+        return [_adopted(reactor, text, first + n, factory) for n, text in enumerate(endpoints)]
+
+    return bind
+
+
+def _adopted(reactor: Any, endpoint: str, descriptor: int, factory: Factory) -> IListeningPort:
+    serving: Any = factory
+    if endpoint.startswith("ssl:"):
+        # The endpoint is only asked for the certificate it was described with.
+        described: Any = serverFromString(reactor, endpoint)
+        serving = TLSMemoryBIOFactory(described._sslContextFactory, False, factory)
+    with socket.socket(fileno=os.dup(descriptor)) as seen:
+        family = seen.family
+    port: IListeningPort = reactor.adoptStreamPort(descriptor, family, serving)
+    os.close(descriptor)
+    return port
+
+
+class Worker:
+    def __init__(self, reactor: Any, told: Assignment) -> None:
+        self._reactor = reactor
+        self._told = told
+        self._settings = self._load()
+        server = self._settings.server
+        admin = None
+        if server.admin_listen is not None:
+            admin = adopt(reactor, [server.admin_listen], FIRST_PORT_FD + len(server.listen))
+        self._application = Application(
+            reactor, self._settings, adopt(reactor, server.listen, FIRST_PORT_FD), admin, told.processes
+        )
+
+    @property
+    def settings(self) -> Settings:
+        return self._settings
+
+    def _load(self) -> Settings:
+        told = self._told
+        config = Path(told.config) if told.config is not None else None
+        settings = load(config, os.environ, told.options, told.embedded)
+        if told.data_dir is not None:
+            settings = with_data_dir_defaults(settings, Path(told.data_dir))
+        return share(settings, told.processes)
+
+    def run(self) -> None:
+        reactor = self._reactor
+        reactor.callWhenRunning(self._begin)
+        reactor.addSystemEventTrigger("before", "shutdown", lambda: start(self._application.stop()))
+        reactor.run()
+
+    def _begin(self) -> None:
+        def stop(signum: int, frame: object) -> None:
+            self._reactor.callFromThread(self._stop)
+
+        signal.signal(signal.SIGTERM, stop)
+        # The terminal's Ctrl-C reaches the whole group; the parent decides.
+        signal.signal(signal.SIGINT, signal.SIG_IGN)
+        signal.signal(signal.SIGHUP, lambda *_: self._reactor.callFromThread(self._reload))
+        _ParentWatch(self._reactor, self._stop).watch()
+        start(self._application.start()).addCallbacks(self._ready, self._failed)
+
+    def _ready(self, result: None) -> None:
+        os.write(STATUS_FD, READY)
+
+    def _failed(self, failure: Failure) -> None:
+        log.critical("the worker cannot start: {why}", why=failure.getErrorMessage())
+        sys.stdout.flush()
+        os._exit(1)
+
+    def _stop(self) -> None:
+        if self._reactor.running:
+            self._reactor.stop()
+
+    def _reload(self) -> None:
+        try:
+            fresh = self._load()
+            self._settings = self._settings.changed_without_restart(fresh)
+            self._application.reload(self._settings)
+        except BadSettings as fault:
+            log.error("the configuration was not reloaded: {fault}", fault=str(fault))
+        except Exception:
+            log.failure("the configuration was not taken over")
+
+
+@implementer(IReadDescriptor)
+class _ParentWatch:
+    """Standard input ends when the parent is gone, however it went."""
+
+    def __init__(self, reactor: Any, gone: Any) -> None:
+        self._reactor = reactor
+        self._gone = gone
+
+    def watch(self) -> None:
+        self._reactor.addReader(self)
+
+    def fileno(self) -> int:
+        return 0
+
+    def logPrefix(self) -> str:
+        return "parent"
+
+    def doRead(self) -> None:
+        if not os.read(0, 4096):
+            self._reactor.removeReader(self)
+            self._gone()
+
+    def connectionLost(self, reason: Failure) -> None:
+        return None
+
+
+def main() -> None:
+    from twisted.internet import reactor
+
+    told = Assignment.from_json(_first_line(0))
+    worker = Worker(reactor, told)
+    server = worker.settings.server
+    assert sys.__stdout__ is not None
+    globalLogBeginner.beginLoggingTo(
+        [observer(sys.__stdout__, server.log_format, Levels(server.log_level))], redirectStandardIO=False
+    )
+    worker.run()
+
+
+def _first_line(descriptor: int) -> bytes:
+    line = b""
+    while not line.endswith(b"\n"):
+        byte = os.read(descriptor, 1)
+        if not byte:
+            raise SystemExit("this program is started by project-service itself")
+        line += byte
+    return line
+
+
+if __name__ == "__main__":
+    main()

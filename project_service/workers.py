@@ -1,0 +1,228 @@
+"""Several processes on one port: the parent opens the ports, workers adopt them and are replaced when they die.
+
+What a worker has to know comes through its standard input, so that no secret shows in the process list. The pipe
+stays open as long as the parent lives: a worker that reads its end stops.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+from pathlib import Path
+from typing import Any
+
+import orjson
+from attrs import frozen
+from twisted.internet.defer import Deferred, DeferredList
+from twisted.internet.error import ProcessExitedAlready
+from twisted.internet.interfaces import IListeningPort
+from twisted.internet.protocol import Factory, ProcessProtocol
+from twisted.logger import Logger
+from twisted.python.failure import Failure
+
+from project_service.embedded.backoff import Backoff
+from project_service.launch import Launch
+from project_service.ports import bind_endpoints
+from project_service.settings import Settings
+
+# Where a worker finds the ports, after its standard streams and the status pipe.
+STATUS_FD = 3
+FIRST_PORT_FD = 4
+READY = b"ready\n"
+# How much longer than shutdown_seconds a worker may take before it is killed.
+STOP_MARGIN_SECONDS = 5.0
+
+
+def worker_count(configured: int | str) -> int:
+    """``auto`` is one for each CPU this process may use."""
+    return len(os.sched_getaffinity(0)) if configured == "auto" else int(configured)
+
+
+@frozen
+class Assignment:
+    """What a worker is told: where its settings come from, and what the parent found out."""
+
+    config: str | None
+    embedded: bool
+    options: dict[str, Any]
+    data_dir: str | None
+    processes: int
+
+    def to_json(self) -> bytes:
+        return orjson.dumps(
+            {name: getattr(self, name) for name in ("config", "embedded", "options", "data_dir", "processes")}
+        )
+
+    @classmethod
+    def from_json(cls, raw: bytes) -> Assignment:
+        return cls(**orjson.loads(raw))
+
+
+def assignment(launch: Launch, settings: Settings, processes: int) -> Assignment:
+    """The launch's options and, over them, how to reach what the parent has embedded."""
+    options = dict(launch.options)
+    if launch.embeds_database and settings.database.dsn is not None:
+        options["database.dsn"] = settings.database.dsn.reveal()
+    if launch.embeds_store and settings.store.secret_access_key is not None:
+        store = settings.store
+        for name in ("endpoint_url", "region", "access_key_id", "addressing_style"):
+            options[f"store.{name}"] = getattr(store, name)
+        options["store.secret_access_key"] = settings.store.secret_access_key.reveal()
+    return Assignment(
+        str(launch.config) if launch.config is not None else None,
+        launch.data_dir is not None,
+        options,
+        str(launch.data_dir) if launch.data_dir is not None else None,
+        processes,
+    )
+
+
+class Workers:
+    """``start`` returns when every worker answers requests, ``stop`` when all are gone."""
+
+    log = Logger()
+
+    def __init__(self, reactor: Any, launch: Launch, settings: Settings, count: int) -> None:
+        self._reactor = reactor
+        self._launch = launch
+        self._settings = settings
+        self._assignment = assignment(launch, settings, count)
+        self._count = count
+        self._ports: list[IListeningPort] = []
+        self._workers: dict[int, _Worker] = {}
+        self._stopping = False
+
+    @property
+    def addresses(self) -> list[Any]:
+        return [port.getHost() for port in self._ports]
+
+    async def start(self) -> None:
+        server = self._settings.server
+        endpoints = [*server.listen, *([server.admin_listen] if server.admin_listen else [])]
+        ports: Any = await bind_endpoints(self._reactor, endpoints)(Factory())
+        self._ports = ports
+        for port in ports:
+            port.stopReading()  # the workers accept, not we
+        waiting = [self._spawn(number, Backoff()) for number in range(self._count)]
+        ended = await DeferredList([worker.ready for worker in waiting], consumeErrors=True)
+        failures: list[Any] = [result for good, result in ended if not good]
+        if failures:
+            failures[0].raiseException()
+
+    def reload(self, settings: Settings) -> None:
+        """Each worker reads the configuration again by itself."""
+        self._settings = settings
+        for worker in self._workers.values():
+            worker.signal(signal.SIGHUP)
+
+    async def stop(self) -> None:
+        self._stopping = True
+        ports, self._ports = self._ports, []
+        for port in ports:
+            stopped = port.stopListening()
+            if stopped is not None:
+                await stopped
+        workers = list(self._workers.values())
+        for worker in workers:
+            worker.signal(signal.SIGTERM)
+        patience = self._settings.server.shutdown_seconds + STOP_MARGIN_SECONDS
+
+        def kill_all() -> None:
+            for worker in workers:
+                worker.signal(signal.SIGKILL)
+
+        kill = self._reactor.callLater(patience, kill_all)
+        for worker in workers:
+            await worker.ended
+        if kill.active():
+            kill.cancel()
+
+    def _spawn(self, number: int, backoff: Backoff) -> _Worker:
+        worker = _Worker(self._assignment.to_json())
+        ports: Any = self._ports
+        descriptors = {0: "w", 1: "r", 2: "r", STATUS_FD: "r"}
+        descriptors |= {FIRST_PORT_FD + n: port.fileno() for n, port in enumerate(ports)}
+        self._reactor.spawnProcess(
+            worker,
+            sys.executable,
+            [sys.executable, "-m", "project_service.worker"],
+            env={**os.environ, "PYTHONPATH": os.pathsep.join(path for path in sys.path if path)},
+            childFDs=descriptors,
+            path=str(Path.cwd()),
+        )
+        self._workers[number] = worker
+        born = self._reactor.seconds()
+        worker.ended.addCallback(lambda _: self._died(number, worker, backoff, born))
+        return worker
+
+    def _died(self, number: int, worker: _Worker, backoff: Backoff, born: float) -> None:
+        if self._stopping:
+            return
+        uptime = self._reactor.seconds() - born
+        # The first death is answered at once; who dies again and again has to wait.
+        pause = 0.0 if worker.was_ready and backoff.pause is None else backoff.after(uptime).pause or 0.0
+        self.log.error(
+            "worker {number} died after {uptime:.1f} s ({why}); the next one starts in {pause} s",
+            number=number,
+            uptime=uptime,
+            why=worker.why,
+            pause=pause,
+        )
+        following = backoff.after(uptime)
+        self._reactor.callLater(pause, self._replace, number, following)
+
+    def _replace(self, number: int, backoff: Backoff) -> None:
+        if not self._stopping:
+            self._spawn(number, backoff).ready.addErrback(lambda _: None)  # its end has been logged
+
+
+class _Worker(ProcessProtocol):
+    """One child. ``ready`` fires when it answers requests or fails when it ends before; ``ended`` at its end."""
+
+    log = Logger()
+
+    def __init__(self, told: bytes) -> None:
+        self._told = told
+        self._lines = b""
+        self.ready: Deferred[None] = Deferred()
+        self.ended: Deferred[None] = Deferred()
+        self.was_ready = False
+        self.why = ""
+
+    def connectionMade(self) -> None:
+        # One line; the pipe stays open, since its end tells the worker that we are gone.
+        assert self.transport is not None
+        self.transport.write(self._told + b"\n")
+
+    def childDataReceived(self, childFD: int, data: bytes) -> None:
+        if childFD == STATUS_FD:
+            if READY in data and not self.ready.called:
+                self.was_ready = True
+                self.ready.callback(None)
+            return
+        self._lines += data
+        *lines, self._lines = self._lines.split(b"\n")
+        for line in lines:
+            write_raw(line.decode("utf-8", "replace"))
+
+    def processEnded(self, reason: Failure) -> None:
+        value: Any = reason.value
+        self.why = f"signal {value.signal}" if value.signal else f"exit code {value.exitCode}"
+        if not self.ready.called:
+            self.ready.errback(RuntimeError(f"a worker ended while starting: {self.why}"))
+        self.ended.callback(None)
+
+    def signal(self, number: int) -> None:
+        try:
+            if self.transport is not None:
+                self.transport.signalProcess(number)
+        except ProcessExitedAlready:
+            return
+
+
+def write_raw(line: str) -> None:
+    """A worker's log line is complete already: to where our own lines go, unchanged."""
+    from project_service import logging_setup
+
+    logging_setup.write_line(line)
