@@ -121,6 +121,11 @@ def not_singular(rows: int) -> TableError:
     return TableError(406, "PGRST116", message, f"The result contains {rows} rows")
 
 
+def limit_without_order() -> TableError:
+    hint = "Apply an 'order' using unique column(s)"
+    return TableError(400, "PGRST109", "A 'limit' was applied without an explicit 'order'", hint=hint)
+
+
 def related_order(origin: str, target: str) -> TableError:
     details = f"'{origin}' and '{target}' do not form a many-to-one or one-to-one relationship"
     return TableError(400, "PGRST118", f"A related order on '{target}' is not possible", details)

@@ -69,13 +69,15 @@ class Shown:
 def from_foreign_keys(rows: Iterable[Mapping[str, Any]], shown: Shown, exposed: frozenset[str]) -> list[Relationship]:
     """Both directions of every foreign key, wherever the far side is in an exposed schema."""
     found: list[Relationship] = []
+    back: list[Relationship] = []
     for row in rows:
         origins = list(shown.showings(row["origin"], tuple(row["origin_key"])))
         targets = list(shown.showings(row["target"], tuple(row["target_key"])))
         is_self = row["origin"] == row["target"]
         for near, far in itertools.product(origins, targets):
-            found.extend(_both_ways(row, near, far, is_self and near.relation.oid == far.relation.oid, exposed))
-    return found
+            for way in _both_ways(row, near, far, is_self and near.relation.oid == far.relation.oid, exposed):
+                (back if way.is_parent else found).append(way)
+    return back + found
 
 
 def _both_ways(

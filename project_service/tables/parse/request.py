@@ -40,6 +40,7 @@ class Request:
     query: Query
     range: Range
     payload: Payload | None = None
+    pairs: tuple[tuple[str, str], ...] = ()
 
 
 def parse_head(
@@ -76,7 +77,7 @@ def parse_request(head: Head, pairs: Sequence[tuple[str, str]], body: bytes) -> 
     payload = None
     if head.method in ("POST", "PATCH", "PUT"):
         payload = parse_payload(head.content_type, body, query.columns, head.kind == "routine")
-    return Request(head, query, intersect(asked, head.range), payload)
+    return Request(head, query, intersect(asked, head.range), payload, tuple(pairs))
 
 
 def _target(segments: Sequence[str]) -> tuple[Kind, str]:

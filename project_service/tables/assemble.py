@@ -1,0 +1,136 @@
+"""The table API put together from its parts, for ``application.py``."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from attrs import frozen
+from psycopg2 import extensions
+from twisted.application.service import IService
+
+from project_service.database import dsn as dsns
+from project_service.database.connect import Connector
+from project_service.database.listener import Listener
+from project_service.database.pool import Pool
+from project_service.database.session import Session
+from project_service.deferreds import in_thread
+from project_service.http.caller import TokenVerifier
+from project_service.http.router import Router
+from project_service.settings import Settings, StageDatabase
+from project_service.tables.catalog.holder import CacheHolder
+from project_service.tables.catalog.load import build, read
+from project_service.tables.catalog.model import SchemaCache
+from project_service.tables.config import TablesConfig
+from project_service.tables.execute import Executor
+from project_service.tables.identity import Identities
+from project_service.tables.role_claim import parse_role_claim
+from project_service.tables.routes import TableRoutes
+from project_service.tables.service import TableService
+from project_service.tables.tokens import OwnTokens, parse_keys
+
+CHANNEL = "pgrst"
+# text, json, jsonb, xml and character types arrive as bytes and leave as bytes.
+_RAW_TYPES = (25, 114, 142, 3802, 1042, 1043, 18, 19)
+_BYTES = extensions.new_type(_RAW_TYPES, "PGRST_BYTES", extensions.BYTES)
+
+
+@frozen
+class Tables:
+    """``services`` are started in order; ``pools`` are closed when everything has stopped."""
+
+    routes: TableRoutes
+    services: tuple[IService, ...]
+    pools: tuple[Pool, ...]
+    holders: Mapping[tuple[str, str], CacheHolder]
+
+    def mount(self, router: Router) -> None:
+        self.routes.mount(router)
+
+    @property
+    def ready(self) -> bool:
+        """True once every database's schema cache has been read."""
+        return all(holder.loaded for holder in self.holders.values())
+
+
+def assemble(
+    reactor: Any, settings: Settings, verifier: TokenVerifier | None, now: Callable[[], float]
+) -> Tables:
+    """One pool, schema cache and listener for each configured database."""
+    services: dict[tuple[str, str], TableService] = {}
+    listeners: list[IService] = []
+    pools: list[Pool] = []
+    for stage, found in settings.stages.items():
+        for name, database in found.databases.items():
+            pool, listener, service = _database(reactor, settings, database, verifier, now)
+            services[stage, name] = service
+            listeners.append(listener)
+            pools.append(pool)
+    holders = {key: service.holder for key, service in services.items()}
+    return Tables(TableRoutes(services), tuple(listeners), tuple(pools), holders)
+
+
+def _database(
+    reactor: Any,
+    settings: Settings,
+    database: StageDatabase,
+    verifier: TokenVerifier | None,
+    now: Callable[[], float],
+) -> tuple[Pool, Listener, TableService]:
+    config = config_of(database)
+    dsn = database.dsn or settings.database.dsn
+    assert dsn is not None
+    connector = Connector(reactor, dsns.parse(dsn.reveal()), settings.database.statement_timeout_seconds)
+    pool = Pool(
+        _raw(connector), database.pool_size, settings.database.acquire_timeout_seconds, reactor
+    )
+    holder = CacheHolder(_loader(reactor, pool, config))
+    listener = Listener(connector, reactor)
+    listener.subscribe(CHANNEL, lambda payload: _heard(holder, payload), holder.reload)
+    keys = parse_keys(config.jwt_secret, config.jwks)
+    identities = Identities(
+        config,
+        parse_role_claim(config.role_claim),
+        OwnTokens(keys, config.jwt_aud, now) if keys else None,
+        verifier,
+    )
+    return pool, listener, TableService(config, holder, identities, Executor(config, pool))
+
+
+def config_of(database: StageDatabase) -> TablesConfig:
+    """The part's own view of a database's settings, secrets revealed."""
+    names = {one.name for one in TablesConfig.__attrs_attrs__} & {one.name for one in StageDatabase.__attrs_attrs__}
+    values = {name: getattr(database, name) for name in names}
+    secret = database.jwt_secret
+    values["jwt_secret"] = secret.reveal() if secret is not None else None
+    return TablesConfig(**values)
+
+
+def _raw(connector: Connector) -> Callable[[], Any]:
+    async def connect() -> Session:
+        session = await connector()
+        extensions.register_type(_BYTES, session._connection)
+        return session
+
+    return connect
+
+
+def _loader(reactor: Any, pool: Pool, config: TablesConfig) -> Callable[[int], Any]:
+    async def load(version: int) -> SchemaCache:
+        async def reading(session: Session) -> dict[str, str]:
+            async def one(sql: str, params: Mapping[str, Any]) -> str:
+                rows = await session.query(f"select set_config('search_path', '', true); {sql}", params)
+                return bytes(rows[0][0]).decode()
+
+            return await read(one, config.schemas, config.extra_search_path)
+
+        answers = await pool.use(reading)
+        return await in_thread(reactor, reactor.getThreadPool(), build, answers, config.schemas, version)
+
+    return load
+
+
+def _heard(holder: CacheHolder, payload: str) -> None:
+    """PostgREST's channel: an empty payload or ``reload schema`` reads the catalogue anew."""
+    if payload in ("", "reload schema"):
+        holder.announce()

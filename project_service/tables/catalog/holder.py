@@ -1,0 +1,85 @@
+"""The schema cache in use: loaded at start, replaced on notice, kept when reading it anew fails."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+
+from twisted.internet.defer import Deferred
+from twisted.logger import Logger
+
+from project_service.deferreds import start
+from project_service.tables import errors
+from project_service.tables.catalog.model import SchemaCache
+
+Load = Callable[[int], Awaitable[SchemaCache]]
+
+
+class CacheHolder:
+    """``reload`` reads the catalogue once at a time; what is announced meanwhile makes it read once more."""
+
+    log = Logger()
+
+    def __init__(self, load: Load) -> None:
+        self._load = load
+        self._current: SchemaCache | None = None
+        self._version = 0
+        self._running: Deferred[None] | None = None
+        self._again = False
+        self._waiting: list[Deferred[None]] = []
+
+    @property
+    def current(self) -> SchemaCache:
+        """Raises PGRST002 until the first reading has succeeded."""
+        if self._current is None:
+            raise errors.schema_cache_missing()
+        return self._current
+
+    @property
+    def loaded(self) -> bool:
+        return self._current is not None
+
+    @property
+    def reloading(self) -> bool:
+        return self._running is not None
+
+    def announce(self) -> None:
+        """The catalogue has changed: read it, or once more if it is being read."""
+        if self._running is not None:
+            self._again = True
+            return
+        self._running = start(self._run())
+        self._running.addErrback(lambda failure: self.log.failure("reading the schema cache failed", failure))
+
+    async def reload(self) -> None:
+        """Returns once a reading that began no earlier than now has ended, well or not."""
+        self.announce()
+        await self.settled()
+
+    async def settled(self) -> None:
+        """Returns once no reading is under way."""
+        if self._running is None:
+            return
+        waiting: Deferred[None] = Deferred(lambda gone: self._waiting.remove(gone))
+        self._waiting.append(waiting)
+        await waiting
+
+    async def _run(self) -> None:
+        try:
+            while True:
+                self._again = False
+                await self._read()
+                if not self._again:
+                    return
+        finally:
+            self._running = None
+            waiting, self._waiting = self._waiting, []
+            for one in waiting:
+                one.callback(None)
+
+    async def _read(self) -> None:
+        self._version += 1
+        try:
+            self._current = await self._load(self._version)
+        except Exception as fault:
+            kept = "the old one is kept" if self._current is not None else "there is none yet"
+            self.log.warn("the schema cache could not be read ({why}); {kept}", why=type(fault).__name__, kept=kept)

@@ -1,0 +1,47 @@
+"""What one database's table API needs to know of its settings (``[stages.<stage>.databases.<name>]``)."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Literal
+
+from attrs import field, frozen
+
+from project_service.tables.plan.options import PlanOptions
+
+TxEnd = Literal["commit", "commit-allow-override", "rollback", "rollback-allow-override"]
+
+
+@frozen
+class TablesConfig:
+    """The names are those of the configuration file; ``max_rows`` 0 is no limit."""
+
+    schemas: tuple[str, ...] = ("public",)
+    extra_search_path: tuple[str, ...] = ("public",)
+    max_rows: int = 1000
+    unfiltered_writes: Literal["refuse", "allow"] = "refuse"
+    anon_role: str | None = "anon"
+    authenticated_role: str = "authenticated"
+    service_role: str = "service_role"
+    jwt_secret: str | None = field(default=None, repr=False)
+    jwks: str | None = field(default=None, repr=False)
+    jwt_aud: str | None = None
+    role_claim: str = ".role"
+    pre_request: str | None = None
+    aggregates: bool = True
+    plan: bool = False
+    tx_end: TxEnd = "commit"
+    stream_threshold_bytes: int = 1024 * 1024
+    app_settings: Mapping[str, str] = field(factory=dict, repr=False)
+    server_timing: bool = False
+    error_verbosity: Literal["verbose", "minimal"] = "verbose"
+    openapi: Literal["follow-privileges", "ignore-privileges", "disabled"] = "follow-privileges"
+    root_spec: str | None = None
+    prepare: bool = True
+    legacy_target_names: bool = True
+
+    @property
+    def plan_options(self) -> PlanOptions:
+        return PlanOptions(
+            self.max_rows, self.aggregates, self.legacy_target_names, self.unfiltered_writes == "allow", self.plan
+        )

@@ -1,0 +1,110 @@
+"""Running what was prepared, and reading its outcome."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from typing import Literal, TypeVar
+
+import orjson
+from attrs import evolve, frozen
+
+from project_service.database.pool import Pool
+from project_service.database.session import Session
+from project_service.errors import ApiError
+from project_service.tables import errors
+from project_service.tables.config import TablesConfig
+from project_service.tables.parse.request import Request
+from project_service.tables.plan.write import WritePlan
+from project_service.tables.prepare import Prepared
+from project_service.tables.respond.outcome import Outcome, as_bytes, outcome_of_read, outcome_of_write
+from project_service.tables.respond.replies import check_outcome
+from project_service.tables.run import Row, Work, run
+from project_service.tables.sql.fragment import Sql
+
+T = TypeVar("T")
+Ending = Literal["implicit", "commit", "rollback"]
+
+
+@frozen
+class Executor:
+    """Runs prepared requests of one database."""
+
+    config: TablesConfig
+    pool: Pool
+
+    async def execute(
+        self, request: Request, prepared: Prepared, preamble: Sql, authenticated: bool
+    ) -> Outcome:
+        """The outcome, checked; for an execution plan its text is the body. Raises ``TableError``."""
+        work = Work(preamble, prepared.statement.sql, None, self._ending(request, prepared), authenticated)
+
+        async def used(session: Session) -> Outcome:
+            outcome = await self._run(session, work, request, prepared)
+            return await self._estimated(session, work, request, prepared, outcome)
+
+        return await use(self.pool, used)
+
+    async def _run(self, session: Session, work: Work, request: Request, prepared: Prepared) -> Outcome:
+        found: list[Outcome] = []
+
+        def check(rows: list[Row]) -> None:
+            outcome = _read(prepared, rows)
+            check_outcome(request, prepared.plan, prepared.rendering, outcome)
+            found.append(outcome)
+
+        await run(session, work, check)
+        return found[0]
+
+    async def _estimated(
+        self, session: Session, work: Work, request: Request, prepared: Prepared, outcome: Outcome
+    ) -> Outcome:
+        """The planner's number of rows, where that was asked for and there is nothing better."""
+        count = request.head.preferences.get("count")
+        counting = prepared.statement.count
+        if counting is None or count not in ("planned", "estimated"):
+            return outcome
+        most, exact = self.config.max_rows, outcome.total
+        if count == "estimated" and most and exact is not None and exact <= most:
+            return outcome
+        explain = evolve(work, statement="EXPLAIN (FORMAT JSON) " + counting, ending="implicit")
+        rows = await run(session, explain, lambda _: None)
+        planned = int(orjson.loads(as_bytes(rows[0][0]))[0]["Plan"]["Plan Rows"])
+        return evolve(outcome, total=planned if exact is None else max(planned, exact))
+
+    def _ending(self, request: Request, prepared: Prepared) -> Ending:
+        """Explicit transaction control only where something is decided after the statement has run."""
+        if prepared.read_only:
+            return "implicit"
+        if self.config.tx_end.startswith("rollback"):
+            ending: Ending = "rollback"
+        else:
+            ending = "commit"
+        if self.config.tx_end.endswith("allow-override"):
+            asked = request.head.preferences.get("tx")
+            ending = "rollback" if asked == "rollback" else "commit" if asked == "commit" else ending
+        if ending == "rollback":
+            return "rollback"
+        decides = (
+            prepared.rendering.singular
+            or request.head.preferences.max_affected is not None
+            or (isinstance(prepared.plan, WritePlan) and prepared.plan.is_put)
+        )
+        return "commit" if decides else "implicit"
+
+
+async def use(pool: Pool, work: Callable[[Session], Awaitable[T]]) -> T:
+    """``work`` with a connection; no free one in time is PGRST003 here."""
+    try:
+        return await pool.use(work)
+    except ApiError as fault:
+        if fault.code == "database_unavailable":
+            raise errors.pool_timeout() from None
+        raise
+
+
+def _read(prepared: Prepared, rows: list[Row]) -> Outcome:
+    if prepared.rendering.explain is not None:
+        return Outcome(body=b"\n".join(as_bytes(row[0]) for row in rows))
+    if isinstance(prepared.plan, WritePlan):
+        return outcome_of_write(rows[0])
+    return outcome_of_read(rows[0])

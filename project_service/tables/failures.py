@@ -1,0 +1,102 @@
+"""PostgreSQL's errors as responses. PostgREST's reference: "Errors", the table of statuses."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import orjson
+
+from project_service.errors import Headers
+from project_service.tables import errors
+from project_service.tables.errors import TableError
+
+_EXACT = {
+    "23503": 409,
+    "23505": 409,
+    "25006": 405,
+    "42883": 404,
+    "42P01": 404,
+    "42P17": 500,
+    "53400": 500,
+    "57P01": 503,
+    "P0001": 400,
+    "21000": 500,
+}
+_CLASSES = {
+    "08": 503,
+    "09": 500,
+    "0L": 403,
+    "0P": 403,
+    "25": 500,
+    "28": 403,
+    "2D": 500,
+    "38": 500,
+    "39": 500,
+    "3B": 500,
+    "40": 500,
+    "53": 503,
+    "54": 500,
+    "55": 500,
+    "57": 500,
+    "58": 500,
+    "F0": 500,
+    "HV": 500,
+    "P0": 500,
+    "XX": 500,
+}
+_MESSAGE_HINT = "MESSAGE must be a JSON object with obligatory keys: 'code', 'message' and optional keys: 'details', 'hint'."
+_DETAIL_HINT = (
+    "DETAIL must be a JSON object with obligatory keys: 'status', 'headers' and optional key: 'status_text'."
+)
+
+
+def from_sqlstate(
+    code: str, message: str, details: str | None, hint: str | None, authenticated: bool
+) -> TableError:
+    """The response to an error of the database. ``authenticated`` tells 403 from 401 where a right is missing."""
+    if code == "PGRST":
+        return _raised_as_json(message, details)
+    headers: Headers = ()
+    status = _status(code, message)
+    if code == "42501":
+        status = 403 if authenticated else 401
+        headers = () if authenticated else (("WWW-Authenticate", "Bearer"),)
+    return TableError(status, code, message, details, hint, headers)
+
+
+def _status(code: str, message: str) -> int:
+    if code.startswith("PT") and code[2:].isdigit():
+        return int(code[2:]) if 100 <= int(code[2:]) <= 599 else 500
+    if code == "21000" and message.endswith("WHERE clause"):
+        return 400
+    if code == "42883" and message.startswith("function xmlagg("):
+        return 406
+    return _EXACT.get(code) or _CLASSES.get(code[:2], 400)
+
+
+def _raised_as_json(message: str, details: str | None) -> TableError:
+    """``RAISE SQLSTATE 'PGRST'``: message and detail are JSON that makes the response."""
+    said = _object(message)
+    if said is None or not all(isinstance(said.get(key), str) for key in ("code", "message")):
+        return errors.unreadable_raise(f"Invalid JSON value for MESSAGE: '{message}'", _MESSAGE_HINT)
+    if details is None:
+        return errors.unreadable_raise("DETAIL is missing in the RAISE statement", _DETAIL_HINT)
+    shape = _object(details)
+    if shape is None or not isinstance(shape.get("status"), int) or not _are_headers(shape.get("headers")):
+        return errors.unreadable_raise(f"Invalid JSON value for DETAIL: '{details}'", _DETAIL_HINT)
+    headers = tuple(shape["headers"].items())
+    return TableError(
+        shape["status"], said["code"], said["message"], said.get("details"), said.get("hint"), headers
+    )
+
+
+def _object(text: str) -> dict[str, Any] | None:
+    try:
+        found = orjson.loads(text)
+    except ValueError:
+        return None
+    return found if isinstance(found, dict) else None
+
+
+def _are_headers(found: object) -> bool:
+    return isinstance(found, dict) and all(isinstance(value, str) for value in found.values())

@@ -1,0 +1,73 @@
+"""Who a request acts as: the role for its transaction, and the claims SQL may read."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import orjson
+from attrs import frozen
+
+from project_service.http.caller import TokenVerifier
+from project_service.tables import errors
+from project_service.tables.config import TablesConfig
+from project_service.tables.role_claim import RoleClaim
+from project_service.tables.tokens import OwnTokens
+
+
+@frozen
+class Identity:
+    """``claims`` is JSON; ``authenticated`` says that a role was claimed or the service key was sent."""
+
+    role: str
+    claims: str
+    authenticated: bool
+
+
+@frozen
+class Identities:
+    """Tokens are verified by the database's own keys where it has any, else by the service's."""
+
+    config: TablesConfig
+    role_claim: RoleClaim
+    own: OwnTokens | None
+    service: TokenVerifier | None
+
+    def identify(self, authorization: list[str], presented_key: str | None, is_service: bool) -> Identity:
+        """``presented_key`` repeated as a bearer token counts as no token: clients of this ecosystem do so.
+
+        Raises PGRST300, 301, 302 and 303, or what the service's verifier raises.
+        """
+        token = _bearer(authorization)
+        claims: Mapping[str, Any] = {}
+        if token is not None and token != presented_key:
+            claims = self._claims(token)
+        claimed = self.role_claim.of(claims)
+        if is_service:
+            role = self.config.service_role
+        elif claimed is not None:
+            role = self.config.authenticated_role if claimed == "authenticated" else claimed
+        elif self.config.anon_role:
+            role = self.config.anon_role
+        else:
+            raise errors.anonymous_disabled()
+        told = {**claims, "role": claims.get("role", role) if not is_service else role}
+        return Identity(role, orjson.dumps(told).decode(), is_service or claimed is not None)
+
+    def _claims(self, token: str) -> Mapping[str, Any]:
+        if not token:
+            raise errors.undecodable_token("Empty JWT is sent in Authorization header")
+        if self.own is not None:
+            return self.own.claims(token)
+        if self.service is None:
+            raise errors.no_jwt_secret()
+        return self.service.verify(token).raw
+
+
+def _bearer(headers: list[str]) -> str | None:
+    """The token of the first bearer header; other schemes are none of this service's."""
+    for value in headers:
+        scheme, _, token = value.partition(" ")
+        if scheme.lower() == "bearer":
+            return token.strip()
+    return None

@@ -1,0 +1,1 @@
+"""Looking up what a request names in the schema cache, and deciding what is to be done. Pure."""

@@ -1,0 +1,184 @@
+"""Calling functions: which of the overloads is meant, with what arguments. PostgREST's reference: "Functions as RPC"."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from attrs import evolve, frozen
+
+from project_service.tables import errors
+from project_service.tables.catalog.hints import ARGUMENTS_SCORE, nearest
+from project_service.tables.catalog.model import Argument, Routine, SchemaCache
+from project_service.tables.parse import media
+from project_service.tables.parse.payload import Payload
+from project_service.tables.parse.request import READING, Request
+from project_service.tables.plan.needs import needed_columns
+from project_service.tables.plan.nodes import ReadPlan
+from project_service.tables.plan.options import PlanOptions
+from project_service.tables.plan.read import Reader
+from project_service.tables.syntax import Filter, Logic, Query
+
+# The type a single unnamed argument must have to be given the whole body.
+_RAW_TYPES = {
+    media.JSON: ("json", "jsonb"),
+    media.TEXT: ("text",),
+    media.XML: ("xml",),
+    media.OCTETS: ("bytea",),
+}
+
+
+@frozen
+class CallPlan:
+    """``values`` are arguments from the query or a form, ``payload`` JSON or, with ``whole``, the raw body.
+
+    ``read`` is None for a function that returns no rows to select from.
+    """
+
+    routine: Routine
+    values: tuple[tuple[Argument, tuple[str, ...]], ...] = ()
+    arguments: tuple[Argument, ...] = ()
+    payload: Payload | None = None
+    whole: bool = False
+    read: ReadPlan | None = None
+    everything: bool = True
+    returning: tuple[str, ...] = ()
+
+
+def plan_call(cache: SchemaCache, options: PlanOptions, request: Request) -> CallPlan:
+    """Raises PGRST202, 203 and those of ``Reader.plan``."""
+    names, values = _given(request)
+    routine, whole = find_routine(cache, request, names)
+    plan = _arguments(routine, request, values, whole)
+    if routine.is_scalar:
+        return plan
+    key = routine.returns or (routine.schema, routine.name)
+    reader = Reader(cache, request.head.schema, options)
+    read = reader.plan(key, request.query, request.range, from_source=True)
+    read = evolve(read, alias=routine.name) if routine.returns is None else read
+    everything, returning = needed_columns(read)
+    if routine.returns is None or read.relation is None:
+        return evolve(plan, read=read)
+    names = (*returning, *_filtered_names(request.query))
+    return evolve(plan, read=read, everything=everything, returning=tuple(dict.fromkeys(names)))
+
+
+def _filtered_names(query: Query) -> list[str]:
+    found: list[str] = []
+
+    def visit(condition: Filter | Logic) -> None:
+        if isinstance(condition, Filter):
+            found.append(condition.field.name)
+        else:
+            for term in condition.terms:
+                visit(term)
+
+    for path, condition in query.filters:
+        if path == ():
+            visit(condition)
+    return found
+
+
+def _given(request: Request) -> tuple[tuple[str, ...], Mapping[str, Sequence[str]]]:
+    """The arguments' names, and their values where they are not in a JSON body."""
+    pairs: Sequence[tuple[str, str]]
+    if request.head.method in READING:
+        pairs = request.query.arguments
+    elif request.payload is not None and request.payload.kind == "form":
+        pairs = request.payload.arguments
+    else:
+        return (request.payload.keys if request.payload is not None else ()), {}
+    values: dict[str, list[str]] = {}
+    for name, value in pairs:
+        values.setdefault(name, []).append(value)
+    return tuple(values), values
+
+
+def _arguments(
+    routine: Routine, request: Request, values: Mapping[str, Sequence[str]], whole: bool
+) -> CallPlan:
+    if whole:
+        return CallPlan(routine, payload=request.payload, whole=True, arguments=routine.arguments)
+    if request.head.method in READING or (request.payload is not None and request.payload.kind == "form"):
+        given = tuple(
+            (argument, tuple(values[argument.name])) for argument in routine.arguments if argument.name in values
+        )
+        return CallPlan(routine, values=given)
+    keys = request.payload.keys if request.payload is not None else ()
+    named = tuple(argument for argument in routine.arguments if argument.name in keys)
+    return CallPlan(routine, arguments=named, payload=request.payload)
+
+
+def find_routine(cache: SchemaCache, request: Request, names: tuple[str, ...]) -> tuple[Routine, bool]:
+    """The one overload that takes these names, or a single unnamed argument for the whole body (then True)."""
+    key = (request.head.schema, request.head.name)
+    overloads = cache.routines.get(key, ())
+    raw = request.payload is not None and request.payload.kind == "raw"
+    exact = [] if raw else [routine for routine in overloads if _takes(routine, names)]
+    found, whole = exact, False
+    if not exact and request.head.method == "POST" and request.payload is not None:
+        types = _RAW_TYPES.get(request.payload.media, ())
+        found, whole = [routine for routine in overloads if _takes_whole(routine, types)], True
+    if len(found) == 1:
+        return found[0], whole
+    if found:
+        raise errors.ambiguous_routine([_signature(routine) for routine in found])
+    raise _missing(cache, request, names, raw)
+
+
+def _takes(routine: Routine, names: tuple[str, ...]) -> bool:
+    given = set(names)
+    if any(not argument.name for argument in routine.arguments):
+        return False
+    known = {argument.name for argument in routine.arguments}
+    required = {argument.name for argument in routine.arguments if argument.required}
+    return required <= given <= known
+
+
+def _takes_whole(routine: Routine, types: tuple[str, ...]) -> bool:
+    arguments = routine.arguments
+    return len(arguments) == 1 and not arguments[0].name and arguments[0].type in types
+
+
+def _signature(routine: Routine) -> str:
+    arguments = ", ".join(f"{argument.name} => {argument.type}" for argument in routine.arguments)
+    return f"{routine.schema}.{routine.name}({arguments})"
+
+
+def _missing(cache: SchemaCache, request: Request, names: tuple[str, ...], raw: bool) -> errors.TableError:
+    schema, name = request.head.schema, request.head.name
+    shown = f"{schema}.{name}"
+    fallback = _RAW_TYPES.get(request.payload.media) if request.payload is not None else None
+    unnamed = f"a single unnamed {'/'.join(fallback)} parameter" if fallback else ""
+    if raw:
+        message, described = shown, f"with {unnamed}"
+    else:
+        listed = ", ".join(names)
+        message = f"{shown}({listed})" if names else f"{shown} without parameters"
+        many = "parameters" if len(names) > 1 else "parameter"
+        described = f"with {many} {listed}" if names else "without parameters"
+        if request.head.method == "POST" and unnamed:
+            described += f" or with {unnamed}"
+    return errors.no_routine(
+        f"Could not find the function {message} in the schema cache",
+        f"Searched for the function {shown} {described}, but no matches were found in the schema cache.",
+        _hint(cache, schema, name, names),
+    )
+
+
+def unknown_routine(cache: SchemaCache, schema: str, name: str) -> errors.TableError:
+    """PGRST202 where not even the name is known."""
+    return errors.no_routine(
+        f"Could not find the function {schema}.{name} in the schema cache",
+        f"Searched for the function {schema}.{name}, but no matches were found in the schema cache.",
+        _hint(cache, schema, name, ()),
+    )
+
+
+def _hint(cache: SchemaCache, schema: str, name: str, names: tuple[str, ...]) -> str | None:
+    overloads = cache.routines.get((schema, name))
+    if overloads is None:
+        near = nearest(name, [known for of, known in cache.routines if of == schema])
+        return f"Perhaps you meant to call the function {schema}.{near}" if near else None
+    lists = [", ".join(argument.name for argument in routine.arguments) for routine in overloads]
+    near = nearest(", ".join(names), dict.fromkeys(filter(None, lists)), ARGUMENTS_SCORE)
+    return f"Perhaps you meant to call the function {schema}.{name}({near})" if near else None

@@ -1,0 +1,36 @@
+"""Conditions, with filters on embedded relations' presence told from filters on columns."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+
+from project_service.tables import errors
+from project_service.tables.catalog.model import Relation
+from project_service.tables.plan.nodes import Condition, EmbedIsNull, Tree
+from project_service.tables.syntax import Filter, Is, Logic
+
+
+def plan_conditions(
+    filters: Iterable[Filter | Logic], relation: Relation | None, embedded: Mapping[str, str]
+) -> tuple[tuple[Condition, ...], set[str]]:
+    """The conditions, and the embedded relations whose presence they test. ``embedded`` maps what may be written
+    to the name of the embedding. Raises PGRST120."""
+    tested: set[str] = set()
+    return tuple(_plan(found, relation, embedded, tested) for found in filters), tested
+
+
+def _plan(
+    found: Filter | Logic, relation: Relation | None, embedded: Mapping[str, str], tested: set[str]
+) -> Condition:
+    if isinstance(found, Logic):
+        terms = tuple(_plan(term, relation, embedded, tested) for term in found.terms)
+        return Tree(found.operator, terms, found.negated)
+    name = found.field.name
+    if found.field.path or name not in embedded:
+        return found
+    if isinstance(found.operation, Is) and found.operation.value in ("null", "not_null"):
+        tested.add(embedded[name])
+        return EmbedIsNull(embedded[name], found.negated != (found.operation.value == "not_null"))
+    if relation is None or name in relation.columns:
+        return found
+    raise errors.not_a_null_filter(name)

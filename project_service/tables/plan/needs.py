@@ -1,0 +1,31 @@
+"""The columns a statement must return so that its result can be read from it: selected, ordered by, embedded on."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from project_service.tables.plan.nodes import Embedded, Everything, Output, ReadPlan
+
+
+def needed_columns(plan: ReadPlan) -> tuple[bool, tuple[str, ...]]:
+    """Whether all columns are needed, and the names of those that are (computed ones included)."""
+    everything = any(isinstance(output, Everything) for output in plan.outputs)
+    everything = everything or any(found.relationship.routine is not None for found in plan.embeddings)
+    return everything, tuple(dict.fromkeys(_names(plan)))
+
+
+def _names(plan: ReadPlan) -> Iterator[str]:
+    for output in plan.outputs:
+        if isinstance(output, Output) and output.field is not None:
+            yield output.field.name
+        elif isinstance(output, Embedded):
+            yield from _keys(output)
+    for order in plan.order:
+        if order.embedded is None:
+            yield order.field.name
+
+
+def _keys(embedded: Embedded) -> Iterator[str]:
+    way = embedded.relationship
+    pairs = way.pairs if way.junction is None else way.junction.origin_pairs
+    return (ours for ours, _ in pairs)

@@ -1,0 +1,81 @@
+"""Selected columns, looked up: their names in the result and the functions that represent their types."""
+
+from __future__ import annotations
+
+from project_service.tables.catalog.model import Column, Relation, SchemaCache
+from project_service.tables.plan.nodes import Embedded, Everything, Output, ReadPlan
+from project_service.tables.syntax import Field, SelectColumn
+
+
+def plan_column(cache: SchemaCache, relation: Relation | None, item: SelectColumn) -> Output | Everything:
+    if item.field is not None and item.field.name == "*" and not item.field.path:
+        return everything(cache, relation)
+    field = item.field
+    column = relation.columns.get(field.name) if relation is not None and field is not None else None
+    return Output(
+        _name(item),
+        field,
+        column,
+        item.cast,
+        item.aggregate,
+        item.aggregate_cast,
+        None if field is None or field.path else _format(cache, column),
+    )
+
+
+def everything(cache: SchemaCache, relation: Relation | None) -> Everything:
+    if relation is None:
+        return Everything()
+    named = tuple(
+        Output(name, Field(name), column, format=_format(cache, column))
+        for name, column in relation.columns.items()
+    )
+    return Everything(named, any(output.format for output in named))
+
+
+def _format(cache: SchemaCache, column: Column | None) -> tuple[str, str] | None:
+    return cache.representations.get((column.type, "json")) if column is not None else None
+
+
+def _name(item: SelectColumn) -> str:
+    """The alias, else the aggregate, else the last key of the JSON path that is a word, else the column."""
+    if item.alias is not None:
+        return item.alias
+    if item.aggregate is not None:
+        return item.aggregate
+    assert item.field is not None
+    for step in reversed(item.field.path):
+        if isinstance(step.key, str):
+            return step.key
+    return item.field.name
+
+
+def result_names(plan: ReadPlan) -> list[str] | None:
+    """The names of a plan's columns in order, carriers included; None where the schema cache cannot tell."""
+    found: list[str] = []
+    for output in plan.outputs:
+        if isinstance(output, Output):
+            found.append(output.name)
+        elif isinstance(output, Everything):
+            if not output.named:
+                return None
+            found.extend(named.name for named in output.named)
+        elif not output.spread:
+            if output.plan.outputs:
+                found.append(output.name)
+        else:
+            names = spread_names(output)
+            if names is None:
+                return None
+            found.extend(names)
+    return found
+
+
+def spread_names(embedded: Embedded) -> list[str] | None:
+    """What a spread relation adds to its parent's columns."""
+    names = result_names(embedded.plan)
+    if names is None:
+        return None
+    carriers = {hoisted.carrier for hoisted in embedded.hoisted}
+    plain = [name for name in names if name not in carriers]
+    return plain + [hoisted.carrier if embedded.carries else hoisted.name for hoisted in embedded.hoisted]

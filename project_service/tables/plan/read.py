@@ -1,0 +1,205 @@
+"""Reading: the tree of embedded relations with each one's columns, conditions, order and range."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from attrs import Factory, define, evolve, field
+
+from project_service.tables import errors
+from project_service.tables.catalog.model import Key, Relation, Relationship, SchemaCache
+from project_service.tables.plan.conditions import plan_conditions
+from project_service.tables.plan.nodes import Embedded, Everything, Hoisted, Order, Output, ReadPlan
+from project_service.tables.plan.options import PlanOptions
+from project_service.tables.plan.outputs import plan_column
+from project_service.tables.plan.relationships import find_relationship
+from project_service.tables.sql.names import alias as sql_alias
+from project_service.tables.syntax import (
+    Condition,
+    OrderTerm,
+    Path,
+    Query,
+    Range,
+    SelectColumn,
+    SelectEmbed,
+    SelectItem,
+)
+
+
+@define
+class Node:
+    """One relation of the tree while it is being put together."""
+
+    key: Key
+    relation: Relation | None
+    alias: str
+    items: list[SelectColumn | Node]
+    embed: SelectEmbed | None = None
+    relationship: Relationship | None = None
+    joined: str = ""
+    filters: list[Condition] = Factory(list)
+    order: tuple[OrderTerm, ...] = ()
+    range: Range = Factory(Range)
+
+    @property
+    def name(self) -> str:
+        assert self.embed is not None
+        return self.embed.alias or self.embed.target
+
+    @property
+    def children(self) -> Iterator[Node]:
+        return (item for item in self.items if isinstance(item, Node))
+
+    @property
+    def spreads_one(self) -> bool:
+        return self.embed is not None and self.embed.spread and self._to_one
+
+    @property
+    def _to_one(self) -> bool:
+        return self.relationship is not None and self.relationship.to_one
+
+
+@define
+class Reader:
+    """Plans one reading. ``schema`` is where embedded relations are looked for."""
+
+    cache: SchemaCache
+    schema: str
+    options: PlanOptions
+    _count: int = field(default=0, init=False)
+
+    def plan(
+        self, key: Key, query: Query, range_: Range, from_source: bool = False, capped: bool = True
+    ) -> ReadPlan:
+        """The plan of reading ``key``; ``from_source`` reads its rows from what the statement wrote or called.
+
+        Raises PGRST108, 118, 120, 123, 127, 200 and 201.
+        """
+        root = Node(key, self.cache.relations.get(key), key[1], [])
+        root.items = self._items(root, query.select)
+        self._attach(root, query)
+        if capped:
+            self._cap(root)
+            range_ = range_.capped(self.options.max_rows)
+        plan, _ = self._frozen(root)
+        return evolve(plan, key=None if from_source else key, range=range_)
+
+    def _items(self, parent: Node, items: tuple[SelectItem, ...]) -> list[SelectColumn | Node]:
+        return [item if isinstance(item, SelectColumn) else self._child(parent, item) for item in items]
+
+    def _child(self, parent: Node, item: SelectEmbed) -> Node:
+        way = find_relationship(self.cache, parent.key, self.schema, item.target, item.hint)
+        number = self._next()
+        child = Node(
+            way.target,
+            self.cache.relations.get(way.target),
+            sql_alias(way.target[1], number),
+            [],
+            item,
+            way,
+            sql_alias(f"{parent.key[1]}_{item.alias or item.target}", number),
+        )
+        child.items = self._items(child, item.items)
+        return child
+
+    def _next(self) -> int:
+        self._count += 1
+        return self._count
+
+    def _attach(self, root: Node, query: Query) -> None:
+        for path, condition in query.filters:
+            self._at(root, path).filters.append(condition)
+        for path, order in query.orders:
+            self._at(root, path).order = order
+        for path, range_ in query.ranges:
+            self._at(root, path).range = range_
+
+    def _at(self, root: Node, path: Path) -> Node:
+        node = root
+        for name in path:
+            node = self._embedded(node, name)
+        return node
+
+    def _embedded(self, node: Node, name: str) -> Node:
+        for child in node.children:
+            if child.name == name:
+                return child
+        for child in node.children:
+            assert child.embed is not None
+            if child.embed.target == name:
+                if not self.options.legacy_target_names:
+                    raise errors.not_embedded(name, child.embed.alias)
+                return child
+        raise errors.not_embedded(name)
+
+    def _cap(self, node: Node) -> None:
+        for child in node.children:
+            child.range = child.range.capped(self.options.max_rows)
+            self._cap(child)
+
+    # From nodes to plans.
+
+    def _frozen(self, node: Node) -> tuple[ReadPlan, tuple[Hoisted, ...]]:
+        names = {child.name: child for child in node.children}
+        for child in node.children:
+            assert child.embed is not None
+            names.setdefault(child.embed.target, child)
+        conditions, tested = plan_conditions(node.filters, node.relation, {k: v.name for k, v in names.items()})
+        outputs: list[Output | Everything | Embedded] = []
+        hoisted: list[Hoisted] = []
+        for item in node.items:
+            if isinstance(item, SelectColumn):
+                outputs.append(self._column(node, item, hoisted))
+            else:
+                embedded = self._embedding(node, item, item.name in tested)
+                outputs.append(embedded)
+                hoisted.extend(embedded.hoisted if node.spreads_one else ())
+        order = tuple(self._order(node, term, names) for term in node.order)
+        plan = ReadPlan(
+            node.key, node.alias, node.relation, tuple(outputs), conditions, order, node.range
+        )
+        return plan, tuple(hoisted)
+
+    def _column(self, node: Node, item: SelectColumn, hoisted: list[Hoisted]) -> Output | Everything:
+        output = plan_column(self.cache, node.relation, item)
+        if isinstance(output, Everything) or output.aggregate is None:
+            return output
+        if not self.options.aggregates:
+            raise errors.aggregates_disabled()
+        if node.embed is not None and node.embed.spread and not node.spreads_one:
+            raise errors.not_implemented(
+                "Aggregates are not implemented for one-to-many or many-to-many spreads."
+            )
+        if not node.spreads_one:
+            return output
+        carrier = sql_alias("pgrst_agg", self._next())
+        hoisted.append(Hoisted(carrier, output.name, output.aggregate, output.aggregate_cast))
+        return evolve(output, name=carrier, aggregate=None, aggregate_cast=None)
+
+    def _embedding(self, parent: Node, child: Node, tested: bool) -> Embedded:
+        assert child.embed is not None and child.relationship is not None
+        plan, hoisted = self._frozen(child)
+        return Embedded(
+            child.name,
+            plan,
+            child.relationship,
+            child.joined,
+            child.embed.join or "left",
+            child.embed.spread,
+            tested,
+            hoisted,
+            carries=parent.spreads_one,
+        )
+
+    def _order(self, node: Node, term: OrderTerm, names: dict[str, Node]) -> Order:
+        if term.relation is None:
+            column = node.relation.columns.get(term.field.name) if node.relation is not None else None
+            return Order(term.field, term.direction, term.nulls, column)
+        child = names.get(term.relation)
+        if child is None:
+            raise errors.not_embedded(term.relation)
+        assert child.relationship is not None
+        if not child.relationship.to_one:
+            raise errors.related_order(node.key[1], term.relation)
+        column = child.relation.columns.get(term.field.name) if child.relation is not None else None
+        return Order(term.field, term.direction, term.nulls, column, child.name)

@@ -1,0 +1,104 @@
+"""Finding the relationship that an embedding means. PostgREST's reference: "Resource Embedding", "Foreign Key Joins"."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from project_service.tables import errors
+from project_service.tables.catalog.hints import nearest
+from project_service.tables.catalog.model import Key, Relationship, SchemaCache
+
+_CARDINALITIES = {"m2o": "many-to-one", "o2m": "one-to-many", "o2o": "one-to-one", "m2m": "many-to-many"}
+
+
+def find_relationship(
+    cache: SchemaCache, origin: Key, schema: str, target: str, hint: str | None
+) -> Relationship:
+    """Raises PGRST200 where there is none and PGRST201 where there are several."""
+    ways = [way for way in cache.relationships.get(origin, ()) if _reaches(way, schema)]
+    computed = [way for way in ways if way.routine is not None and way.routine[1] == target]
+    if computed:
+        return computed[0]
+    foreign = [way for way in ways if way.routine is None]
+    found = [way for way in foreign if _by_name(way, target, hint)]
+    if not found and hint is None:
+        found = _tables_first([way for way in foreign if _by_key(way, target)])
+    if not found:
+        raise errors.no_relationship(origin[1], target, hint, schema, _suggest(ways, target, hint))
+    if len(found) > 1:
+        raise _ambiguous(origin[1], target, found)
+    return found[0]
+
+
+def _reaches(way: Relationship, schema: str) -> bool:
+    return way.routine is not None or way.target[0] == schema
+
+
+def _by_name(way: Relationship, target: str, hint: str | None) -> bool:
+    """By the target's name; of a relation with itself that is its children."""
+    if way.target[1] != target:
+        return False
+    if way.is_self and way.cardinality in ("m2o", "o2o") and not way.is_parent:
+        return False
+    return hint is None or _hinted(way, hint)
+
+
+def _hinted(way: Relationship, hint: str) -> bool:
+    if way.junction is not None:
+        return hint == way.junction.key[1]
+    if hint == way.constraint:
+        return True
+    return len(way.pairs) == 1 and hint in way.pairs[0]
+
+
+def _by_key(way: Relationship, target: str) -> bool:
+    """By the constraint's name, or by the one column of this side that refers."""
+    if way.junction is not None or (way.is_self and way.is_parent):
+        return False
+    if way.constraint == target:
+        return True
+    return way.cardinality in ("m2o", "o2o") and len(way.pairs) == 1 and way.pairs[0][0] == target
+
+
+def _tables_first(found: list[Relationship]) -> list[Relationship]:
+    if len(found) < 2:
+        return found
+    return [way for way in found if not way.target_is_view] or found
+
+
+def _suggest(ways: Sequence[Relationship], target: str, hint: str | None) -> str | None:
+    if hint is not None and any(way.target[1] == target for way in ways):
+        return None
+    near = nearest(target, dict.fromkeys(way.target[1] for way in ways))
+    return f"Perhaps you meant '{near}' instead of '{target}'." if near else None
+
+
+def _ambiguous(origin: str, target: str, found: list[Relationship]) -> errors.TableError:
+    choices = [
+        {
+            "cardinality": _CARDINALITIES[way.cardinality],
+            "embedding": f"{origin} with {way.target[1]}",
+            "relationship": _described(way),
+        }
+        for way in found
+    ]
+    hints = ", ".join(f"'{target}!{_distinguishing(way)}'" for way in found)
+    hint = f"Try changing '{target}' to one of the following: {hints}. Find the desired relationship in the 'details' key."
+    return errors.ambiguous_relationship(origin, target, choices, hint)
+
+
+def _distinguishing(way: Relationship) -> str:
+    return way.junction.key[1] if way.junction is not None else way.constraint
+
+
+def _described(way: Relationship) -> str:
+    if way.junction is None:
+        ours, theirs = (", ".join(names) for names in zip(*way.pairs, strict=True))
+        return f"{way.constraint} using {way.origin[1]}({ours}) and {way.target[1]}({theirs})"
+    junction = way.junction
+    origin_columns = ", ".join(column for _, column in junction.origin_pairs)
+    target_columns = ", ".join(column for column, _ in junction.target_pairs)
+    return (
+        f"{junction.key[1]} using {junction.to_origin}({origin_columns}) "
+        f"and {junction.to_target}({target_columns})"
+    )

@@ -1,0 +1,163 @@
+"""Writing: what is inserted, updated or deleted, and what of it is returned."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from attrs import evolve, frozen
+
+from project_service.tables import errors
+from project_service.tables.catalog.model import Column, Key, Relation, SchemaCache
+from project_service.tables.parse.payload import Payload
+from project_service.tables.parse.request import Request
+from project_service.tables.plan.conditions import plan_conditions
+from project_service.tables.plan.needs import needed_columns
+from project_service.tables.plan.nodes import Condition, Order, ReadPlan
+from project_service.tables.plan.options import PlanOptions
+from project_service.tables.plan.read import Reader
+from project_service.tables.syntax import Compare, Filter, Range
+
+Verb = Literal["insert", "update", "delete"]
+_VERBS: dict[str, Verb] = {"POST": "insert", "PUT": "insert", "PATCH": "update", "DELETE": "delete"}
+
+
+@frozen
+class Written:
+    """A column and how its value is read from the payload: ``reader`` turns JSON into its type."""
+
+    column: Column
+    reader: Key | None = None
+
+
+@frozen
+class WritePlan:
+    """``key_filters`` are a PUT's; ``conflict`` is the target of ON CONFLICT, ``merges`` what it does."""
+
+    verb: Verb
+    relation: Relation
+    columns: tuple[Written, ...]
+    payload: Payload | None
+    fills_defaults: bool
+    conditions: tuple[Condition, ...]
+    conflict: tuple[str, ...]
+    merges: bool | None
+    key_filters: tuple[Filter, ...]
+    read: ReadPlan
+    representation: Literal["minimal", "headers-only", "representation"]
+    everything: bool
+    returning: tuple[str, ...]
+    limited: Range
+    order: tuple[Order, ...]
+
+    @property
+    def is_put(self) -> bool:
+        return bool(self.key_filters)
+
+
+def plan_write(cache: SchemaCache, options: PlanOptions, relation: Relation, request: Request) -> WritePlan:
+    """Raises PGRST105, 109, 114, 204 and those of ``Reader.plan``; 21000 for a write without a filter."""
+    method, query, preferences = request.head.method, request.query, request.head.preferences
+    filters = [condition for path, condition in query.filters if path == ()]
+    _refuse_unfiltered(method, bool(filters), options)
+    key_filters = _key_filters(request, relation) if method == "PUT" else ()
+    read = _read_plan(cache, options, relation, request)
+    conditions, _ = plan_conditions(filters, relation, {})
+    representation = _representation(preferences.get("return"))
+    everything, returning = _returning(relation, method, representation, read)
+    conflict, merges = _conflict(relation, request)
+    limited = request.range if method in ("PATCH", "DELETE") else Range()
+    if not limited.whole and not read.order:
+        raise errors.limit_without_order()
+    return WritePlan(
+        _VERBS[method],
+        relation,
+        _columns(cache, relation, request.payload),
+        request.payload,
+        preferences.get("missing") == "default",
+        () if method == "PUT" else conditions,
+        conflict,
+        merges,
+        key_filters,
+        read,
+        representation,
+        everything,
+        returning,
+        limited,
+        read.order,
+    )
+
+
+def _refuse_unfiltered(method: str, filtered: bool, options: PlanOptions) -> None:
+    if method in ("PATCH", "DELETE") and not filtered and not options.allow_unfiltered_writes:
+        raise errors.unfiltered_write(method)
+
+
+def _read_plan(
+    cache: SchemaCache, options: PlanOptions, relation: Relation, request: Request
+) -> ReadPlan:
+    """Reading what was written: the filters on its own columns have been applied by then."""
+    query = evolve(
+        request.query,
+        filters=tuple(found for found in request.query.filters if found[0] != ()),
+        ranges=tuple(found for found in request.query.ranges if found[0] != ()),
+    )
+    reader = Reader(cache, relation.schema, options)
+    return reader.plan(relation.key, query, Range(), from_source=True, capped=False)
+
+
+def _representation(asked: str | None) -> Literal["minimal", "headers-only", "representation"]:
+    if asked == "representation":
+        return "representation"
+    return "headers-only" if asked == "headers-only" else "minimal"
+
+
+def _returning(
+    relation: Relation, method: str, representation: str, read: ReadPlan
+) -> tuple[bool, tuple[str, ...]]:
+    if representation == "representation":
+        return needed_columns(read)
+    if representation == "headers-only" and method == "POST":
+        return False, relation.primary_key
+    return False, ()
+
+
+def _columns(cache: SchemaCache, relation: Relation, payload: Payload | None) -> tuple[Written, ...]:
+    if payload is None:
+        return ()
+    found = []
+    for name in payload.keys:
+        column = relation.columns.get(name)
+        if column is None:
+            raise errors.no_column(name, relation.name)
+        found.append(Written(column, cache.representations.get(("json", column.type))))
+    return tuple(found)
+
+
+def _conflict(relation: Relation, request: Request) -> tuple[tuple[str, ...], bool | None]:
+    """ON CONFLICT's target and whether it merges (True), ignores (False) or does not apply (None)."""
+    if request.head.method == "PUT":
+        return relation.primary_key, True
+    resolution = request.head.preferences.get("resolution")
+    if request.head.method != "POST" or resolution is None:
+        return (), None
+    target = request.query.on_conflict or relation.primary_key
+    return (target, resolution == "merge-duplicates") if target else ((), None)
+
+
+def _key_filters(request: Request, relation: Relation) -> tuple[Filter, ...]:
+    if not request.range.whole or any(path == () for path, _ in request.query.ranges):
+        raise errors.put_with_range()
+    found = []
+    for path, condition in request.query.filters:
+        if path != ():
+            continue
+        if not isinstance(condition, Filter) or condition.negated or condition.field.path:
+            raise errors.invalid_upsert_filters()
+        operation = condition.operation
+        if not isinstance(operation, Compare) or operation.operator != "=" or operation.quantifier:
+            raise errors.invalid_upsert_filters()
+        found.append(condition)
+    names = [condition.field.name for condition in found]
+    if not names or sorted(names) != sorted(relation.primary_key):
+        raise errors.invalid_upsert_filters()
+    return tuple(found)

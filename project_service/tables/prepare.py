@@ -1,0 +1,72 @@
+"""From a parsed request to the statement that answers it: plan and SQL, without I/O."""
+
+from __future__ import annotations
+
+from attrs import frozen
+
+from project_service.tables import errors
+from project_service.tables.catalog.hints import TABLE_SCORE, nearest
+from project_service.tables.catalog.model import Relation, Routine, SchemaCache
+from project_service.tables.config import TablesConfig
+from project_service.tables.parse.request import READING, Head, Request
+from project_service.tables.plan.call import CallPlan, plan_call
+from project_service.tables.plan.media import Rendering, negotiate
+from project_service.tables.plan.read import Reader
+from project_service.tables.plan.write import WritePlan, plan_write
+from project_service.tables.sql.statement import Statement, call_statement, read_statement, write_statement
+
+
+@frozen
+class Prepared:
+    """What is run and how its outcome is to be read; ``plan`` is None for reading a relation."""
+
+    statement: Statement
+    rendering: Rendering
+    plan: WritePlan | CallPlan | None
+    read_only: bool
+
+    @property
+    def routine(self) -> Routine | None:
+        return self.plan.routine if isinstance(self.plan, CallPlan) else None
+
+
+def prepare(cache: SchemaCache, config: TablesConfig, request: Request) -> Prepared:
+    """Raises PGRST107, 205 and what the planners raise."""
+    if request.head.kind == "routine":
+        return _call(cache, config, request)
+    relation = find_relation(cache, request.head)
+    if request.head.method in READING:
+        return _read(cache, config, request, relation)
+    rendering = negotiate(cache, request.head.accept, relation.key, None, config.plan)
+    plan = plan_write(cache, config.plan_options, relation, request)
+    return Prepared(write_statement(cache, plan, rendering), rendering, plan, read_only=False)
+
+
+def find_relation(cache: SchemaCache, head: Head) -> Relation:
+    found = cache.relations.get((head.schema, head.name))
+    if found is None:
+        names = [name for schema, name in cache.relations if schema == head.schema]
+        raise errors.no_table(head.schema, head.name, nearest(head.name, names, TABLE_SCORE))
+    return found
+
+
+def _read(cache: SchemaCache, config: TablesConfig, request: Request, relation: Relation) -> Prepared:
+    rendering = negotiate(cache, request.head.accept, relation.key, None, config.plan)
+    reader = Reader(cache, request.head.schema, config.plan_options)
+    plan = reader.plan(relation.key, request.query, request.range)
+    count = request.head.preferences.get("count")
+    statement = read_statement(cache, plan, rendering, count, config.max_rows)
+    return Prepared(statement, rendering, None, read_only=True)
+
+
+def _call(cache: SchemaCache, config: TablesConfig, request: Request) -> Prepared:
+    plan = plan_call(cache, config.plan_options, request)
+    routine = plan.routine
+    rendering = negotiate(cache, request.head.accept, routine.returns, routine, config.plan)
+    if request.head.preferences.max_affected is not None and not routine.is_set:
+        raise errors.max_affected_needs_rows()
+    range_ = request.range.capped(config.max_rows)
+    count = request.head.preferences.get("count")
+    statement = call_statement(cache, plan, rendering, count, config.max_rows, range_)
+    read_only = request.head.method in READING or routine.volatility != "v"
+    return Prepared(statement, rendering, plan, read_only)

@@ -1,0 +1,1 @@
+"""From what PostgreSQL answered to status, headers and body."""

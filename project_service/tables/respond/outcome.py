@@ -1,0 +1,88 @@
+"""The one row that a statement answers with."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import orjson
+from attrs import frozen
+
+from project_service.errors import Headers
+from project_service.tables import errors
+
+
+@frozen
+class Outcome:
+    """``total`` is the number of rows without the range, where it was asked for."""
+
+    rows: int = 0
+    total: int | None = None
+    body: bytes = b""
+    location: tuple[str | None, ...] | None = None
+    headers: bytes | None = None
+    status: bytes | None = None
+    updated: int = 0
+
+    @property
+    def inserted(self) -> int:
+        return self.rows - self.updated
+
+
+def outcome_of_read(row: Sequence[Any]) -> Outcome:
+    total, rows, body, headers, status = row
+    return Outcome(rows, total, as_bytes(body), None, _optional(headers), _optional(status))
+
+
+def outcome_of_write(row: Sequence[Any]) -> Outcome:
+    _, rows, location, body, headers, status, updated = row
+    keys = tuple(orjson.loads(location)) if location is not None else None
+    return Outcome(
+        rows, None, as_bytes(body), keys, _optional(headers), _optional(status), int(updated) if updated else 0
+    )
+
+
+def as_bytes(value: Any) -> bytes:
+    if value is None:
+        return b""
+    return value.encode() if isinstance(value, str) else bytes(value)
+
+
+def _optional(value: Any) -> bytes | None:
+    return None if value is None else as_bytes(value)
+
+
+def headers_from_sql(outcome: Outcome) -> Headers:
+    """``response.headers``: a JSON array of objects with one member each. Raises PGRST111."""
+    if outcome.headers is None:
+        return ()
+    try:
+        found = orjson.loads(outcome.headers)
+    except ValueError:
+        raise errors.invalid_response_headers() from None
+    if not isinstance(found, list):
+        raise errors.invalid_response_headers()
+    headers = []
+    for item in found:
+        if not isinstance(item, dict) or len(item) != 1:
+            raise errors.invalid_response_headers()
+        ((name, value),) = item.items()
+        if not isinstance(value, str) or not is_header(name, value):
+            raise errors.invalid_response_headers()
+        headers.append((name, value))
+    return tuple(headers)
+
+
+def status_from_sql(outcome: Outcome) -> int | None:
+    """``response.status``. Raises PGRST112."""
+    if outcome.status is None:
+        return None
+    if not outcome.status.isdigit() or not 200 <= int(outcome.status) <= 599:
+        raise errors.invalid_response_status()
+    return int(outcome.status)
+
+
+def is_header(name: str, value: str) -> bool:
+    """Nothing that would start another header line or end the head."""
+    token = name.isascii() and bool(name) and all(c.isalnum() or c in "!#$%&'*+-.^_`|~" for c in name)
+    return token and not any(c in value for c in "\r\n\0")

@@ -1,0 +1,144 @@
+"""Replies to readings, writes and calls."""
+
+from __future__ import annotations
+
+from urllib.parse import quote
+
+from project_service.errors import Headers
+from project_service.http.outbound import Reply
+from project_service.tables import errors
+from project_service.tables.parse.request import Head, Request
+from project_service.tables.plan.call import CallPlan
+from project_service.tables.plan.media import Rendering
+from project_service.tables.plan.write import WritePlan
+from project_service.tables.respond.outcome import Outcome, headers_from_sql, status_from_sql
+from project_service.tables.respond.ranges import content_range, status_of_range
+
+_COMMON = ("count", "handling", "timezone", "max-affected", "tx")
+_APPLIED = {
+    "GET": ("count", "handling", "timezone", "tx"),
+    "HEAD": ("count", "handling", "timezone", "tx"),
+    "POST": (*_COMMON, "resolution", "missing", "return"),
+    "PUT": (*_COMMON, "return"),
+    "PATCH": (*_COMMON, "missing", "return"),
+    "DELETE": (*_COMMON, "return"),
+}
+
+
+def check_outcome(request: Request, plan: WritePlan | CallPlan | None, rendering: Rendering, found: Outcome) -> None:
+    """What must not be committed: raises PGRST115, 116 and 124."""
+    most = request.head.preferences.max_affected
+    if isinstance(plan, WritePlan):
+        if plan.is_put and found.rows != 1:
+            raise errors.put_mismatch()
+        if plan.verb == "insert":
+            most = None
+    if most is not None and plan is not None and found.rows > most:
+        raise errors.max_affected_exceeded(found.rows)
+    selects = not isinstance(plan, CallPlan) or (plan.read is not None and plan.routine.is_set)
+    quiet = isinstance(plan, WritePlan) and request.head.preferences.get("return") == "minimal"
+    if rendering.singular and rendering.explain is None and selects and not quiet and found.rows != 1:
+        raise errors.not_singular(found.rows)
+
+
+def explained(body: bytes, rendering: Rendering) -> Reply:
+    return Reply(200, (("Content-Type", rendering.content_type),), body)
+
+
+def read_reply(request: Request, rendering: Rendering, found: Outcome, path: str, allow_tx: bool) -> Reply:
+    offset = request.range.offset
+    status = status_of_range(offset, found.rows, found.total)
+    headers = (
+        ("Content-Range", content_range(offset, found.rows, found.total)),
+        *(() if request.head.kind == "routine" else (("Content-Location", content_location(request, path)),)),
+        ("Content-Type", rendering.content_type),
+    )
+    return _finished(request, found, status, headers, found.body, allow_tx)
+
+
+def call_reply(
+    request: Request, plan: CallPlan, rendering: Rendering, found: Outcome, allow_tx: bool
+) -> Reply:
+    offset = request.range.offset if plan.routine.is_set else 0
+    status = status_of_range(offset, found.rows, found.total)
+    headers: Headers = (("Content-Range", content_range(offset, found.rows, found.total)),)
+    if plan.routine.is_void:
+        return _finished(request, found, 204, headers, b"", allow_tx)
+    headers = (*headers, ("Content-Type", rendering.content_type))
+    return _finished(request, found, status, headers, found.body, allow_tx)
+
+
+def write_reply(
+    request: Request, plan: WritePlan, rendering: Rendering, found: Outcome, path: str, allow_tx: bool
+) -> Reply:
+    full = plan.representation == "representation"
+    headers: Headers = _write_range(request, found)
+    if found.location is not None:
+        headers = (("Location", location(path, plan.relation.primary_key, found.location)), *headers)
+    if full:
+        headers = (*headers, ("Content-Type", rendering.content_type))
+    body = found.body if full else b""
+    return _finished(request, found, _write_status(request.head, plan, found), headers, body, allow_tx, plan)
+
+
+def _write_status(head: Head, plan: WritePlan, found: Outcome) -> int:
+    full = plan.representation == "representation"
+    if head.method == "POST":
+        return 200 if plan.merges and found.rows and found.inserted == 0 else 201
+    if head.method == "PUT" and found.inserted:
+        return 201
+    return 200 if full else 204
+
+
+def _write_range(request: Request, found: Outcome) -> Headers:
+    total = found.rows if request.head.preferences.get("count") == "exact" else None
+    if request.head.method == "PATCH":
+        return (("Content-Range", content_range(0, found.rows, total)),)
+    if request.head.method == "PUT":
+        return ()
+    return (("Content-Range", content_range(0, 0, total)),)
+
+
+def _finished(
+    request: Request,
+    found: Outcome,
+    status: int,
+    headers: Headers,
+    body: bytes,
+    allow_tx: bool,
+    plan: WritePlan | None = None,
+) -> Reply:
+    """With what SQL said: its status wins, and its headers over those of the same name."""
+    said = headers_from_sql(found)
+    status = status_from_sql(found) or status
+    names = {name.lower() for name, _ in said}
+    applied = list(_APPLIED[request.head.method])
+    if not allow_tx:
+        applied.remove("tx")
+    if plan is not None and plan.merges is None and "resolution" in applied:
+        applied.remove("resolution")
+    headers = (
+        *headers,
+        *request.head.preferences.applied(applied),
+        *((("Content-Profile", request.head.schema),) if request.head.profiled else ()),
+        ("Vary", "Accept, Prefer, Range"),
+    )
+    kept = tuple(header for header in headers if header[0].lower() not in names)
+    return Reply(status, (*kept, *said), body)
+
+
+def content_location(request: Request, path: str) -> str:
+    """The request's path with its parameters in order of their names."""
+    query = "&".join(f"{_escaped(name)}={_escaped(value)}" for name, value in sorted(request.pairs))
+    return f"{path}?{query}" if query else path
+
+
+def location(path: str, names: tuple[str, ...], values: tuple[str | None, ...]) -> str:
+    """A request that would read the row: its primary key as filters."""
+    pairs = zip(names, values, strict=True)
+    filters = (f"{_escaped(name)}={'is.null' if value is None else 'eq.' + _escaped(value)}" for name, value in pairs)
+    return f"{path}?{'&'.join(filters)}"
+
+
+def _escaped(text: str) -> str:
+    return quote(text, safe="-_.~")

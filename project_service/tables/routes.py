@@ -1,0 +1,58 @@
+"""The table API's routes: ``/{stage}/db/{database}/rest`` and everything below."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from attrs import frozen
+
+from project_service.http.caller import presented_key
+from project_service.http.inbound import Inbound
+from project_service.http.outbound import Reply, StreamReply
+from project_service.http.router import Router
+from project_service.tables import errors
+from project_service.tables.call import Call
+from project_service.tables.service import TableService
+
+_METHODS = ("GET", "HEAD", "POST", "PATCH", "PUT", "DELETE", "OPTIONS")
+_BASE = "/<stage>/db/<database>/rest"
+
+
+@frozen
+class TableRoutes:
+    """``services`` by stage and database."""
+
+    services: Mapping[tuple[str, str], TableService]
+
+    def mount(self, router: Router) -> None:
+        for url in (_BASE, f"{_BASE}/<path:below>"):
+            router.route(url, methods=_METHODS, key="required", bearer="own", errors="tables")(self.answer)
+
+    async def answer(self, inbound: Inbound) -> Reply | StreamReply:
+        service = self.services.get((inbound.path_args["stage"], inbound.path_args["database"]))
+        if service is None:
+            raise errors.invalid_path()
+        return await service.answer(await _call(inbound))
+
+
+async def _call(inbound: Inbound) -> Call:
+    below = inbound.path_args.get("below", "")
+    try:
+        below.encode("utf-8")
+    except UnicodeEncodeError:
+        raise errors.invalid_path() from None
+    segments = tuple(below.strip("/").split("/")) if below.strip("/") else ()
+    body = b""
+    if inbound.method in ("POST", "PATCH", "PUT", "DELETE"):
+        body = await inbound.body.read(inbound.max_json_bytes)
+    return Call(
+        inbound.method,
+        segments,
+        tuple(inbound.query()),
+        tuple((name.decode("latin-1"), value.decode("latin-1")) for name, value in inbound.headers),
+        body,
+        inbound.raw_path.decode("latin-1"),
+        inbound.base_url,
+        presented_key(inbound.headers),
+        inbound.caller.is_service,
+    )

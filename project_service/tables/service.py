@@ -1,0 +1,78 @@
+"""One database's table API: from a request to its reply."""
+
+from __future__ import annotations
+
+from attrs import evolve, frozen
+
+from project_service.http.outbound import Reply, StreamReply
+from project_service.tables.call import Call, Timing
+from project_service.tables.catalog.holder import CacheHolder
+from project_service.tables.catalog.model import SchemaCache
+from project_service.tables.config import TablesConfig
+from project_service.tables.errors import TableError
+from project_service.tables.execute import Executor
+from project_service.tables.identity import Identities, Identity
+from project_service.tables.parse.request import Request, parse_head, parse_request
+from project_service.tables.plan.call import CallPlan
+from project_service.tables.plan.write import WritePlan
+from project_service.tables.prepare import Prepared, prepare
+from project_service.tables.respond.options import options_reply
+from project_service.tables.respond.outcome import Outcome
+from project_service.tables.respond.replies import call_reply, explained, read_reply, write_reply
+from project_service.tables.session_settings import preamble
+
+
+@frozen
+class TableService:
+    """Answers for one database. Raises ``TableError`` for everything that is not a success."""
+
+    config: TablesConfig
+    holder: CacheHolder
+    identities: Identities
+    executor: Executor
+
+    async def answer(self, call: Call) -> Reply | StreamReply:
+        try:
+            return await self._answer(call)
+        except TableError as fault:
+            fault.terse = self.config.error_verbosity == "minimal"
+            raise
+
+    async def _answer(self, call: Call) -> Reply | StreamReply:
+        timing = Timing()
+        authorization = [value for name, value in call.headers if name == "authorization"]
+        identity = self.identities.identify(authorization, call.presented_key, call.is_service)
+        timing.mark("jwt")
+        head = parse_head(call.method, call.segments, call.headers, self.config.schemas)
+        cache = self.holder.current
+        if head.method == "OPTIONS":
+            return options_reply(cache, head)
+        request = parse_request(head, call.pairs, call.body)
+        timing.mark("parse")
+        prepared = prepare(cache, self.config, request)
+        timing.mark("plan")
+        outcome = await self._executed(call, request, prepared, identity, cache)
+        timing.mark("transaction")
+        reply = self._reply(call, request, prepared, outcome)
+        timing.mark("response")
+        if self.config.server_timing:
+            return evolve(reply, headers=(*reply.headers, timing.header()))
+        return reply
+
+    async def _executed(
+        self, call: Call, request: Request, prepared: Prepared, identity: Identity, cache: SchemaCache
+    ) -> Outcome:
+        told = preamble(
+            self.config, cache, call, request.head, identity, prepared.read_only, prepared.routine
+        )
+        return await self.executor.execute(request, prepared, told, identity.authenticated)
+
+    def _reply(self, call: Call, request: Request, prepared: Prepared, outcome: Outcome) -> Reply:
+        allow_tx = self.config.tx_end.endswith("allow-override")
+        if prepared.rendering.explain is not None:
+            return explained(outcome.body, prepared.rendering)
+        if isinstance(prepared.plan, WritePlan):
+            return write_reply(request, prepared.plan, prepared.rendering, outcome, call.path, allow_tx)
+        if isinstance(prepared.plan, CallPlan):
+            return call_reply(request, prepared.plan, prepared.rendering, outcome, allow_tx)
+        return read_reply(request, prepared.rendering, outcome, call.path, allow_tx)

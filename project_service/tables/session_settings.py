@@ -1,0 +1,71 @@
+"""What a request's transaction is told: search path, role, claims and the request itself."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+import orjson
+
+from project_service.tables.call import Call
+from project_service.tables.catalog.model import Routine, SchemaCache
+from project_service.tables.config import TablesConfig
+from project_service.tables.identity import Identity
+from project_service.tables.parse.request import Head
+from project_service.tables.sql.fragment import Sql
+from project_service.tables.sql.settings import pre_request_sql, routine_settings, search_path, settings_sql
+
+# Project keys are for this service, not for SQL to read.
+_SECRET_HEADERS = ("x-service-key", "apikey", "cookie")
+
+
+def preamble(
+    config: TablesConfig,
+    cache: SchemaCache,
+    call: Call,
+    head: Head,
+    identity: Identity,
+    read_only: bool,
+    routine: Routine | None,
+) -> Sql:
+    """One SELECT of settings, and the call of the pre-request function where there is one."""
+    pairs = [
+        ("search_path", search_path(head.schema, config.extra_search_path)),
+        *cache.role_settings.get(identity.role, ()),
+        ("role", identity.role),
+        ("request.jwt.claims", identity.claims),
+        ("request.method", head.method),
+        ("request.path", call.resource),
+        ("request.headers", _headers(call.headers)),
+        ("request.cookies", _cookies(call.headers)),
+    ]
+    if read_only:
+        pairs.append(("transaction_read_only", "on"))
+    timezone = head.preferences.get("timezone")
+    if timezone is not None:
+        pairs.append(("timezone", timezone))
+    if routine is not None:
+        pairs.extend(routine_settings(routine.settings))
+    pairs.extend((f"app.settings.{name}", value) for name, value in config.app_settings.items())
+    found = settings_sql(pairs)
+    if config.pre_request is not None:
+        found = found + "; " + pre_request_sql(config.pre_request)
+    return found
+
+
+def _headers(headers: Iterable[tuple[str, str]]) -> str:
+    found: dict[str, str] = {}
+    for name, value in headers:
+        if name not in _SECRET_HEADERS:
+            found[name] = f"{found[name]}, {value}" if name in found else value
+    return orjson.dumps(found).decode()
+
+
+def _cookies(headers: Iterable[tuple[str, str]]) -> str:
+    found: dict[str, str] = {}
+    for name, value in headers:
+        if name == "cookie":
+            for piece in value.split(";"):
+                key, _, content = piece.strip().partition("=")
+                if key:
+                    found[key] = content
+    return orjson.dumps(found).decode()

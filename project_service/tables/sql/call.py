@@ -1,0 +1,63 @@
+"""Calls of functions: arguments by name, each cast to its type."""
+
+from __future__ import annotations
+
+from project_service.tables.catalog.model import Argument
+from project_service.tables.plan.call import CallPlan
+from project_service.tables.sql.fragment import Sql, joined, parameter
+from project_service.tables.sql.names import ident, qualified
+from project_service.tables.sql.returning import returned
+
+SCALAR = "pgrst_scalar"
+
+
+def call_sql(plan: CallPlan) -> Sql:
+    """The statement that calls: rows for a function that returns them, else one column ``pgrst_scalar``."""
+    routine = plan.routine
+    from_body, arguments = _arguments(plan)
+    call = qualified(routine.key) + "(" + arguments + ")"
+    if routine.is_composite:
+        assert plan.read is not None
+        alias = ident(routine.name)
+        columns = returned(routine.name, plan.read.relation, plan.everything, plan.returning)
+        source = from_body + ", LATERAL " if from_body else Sql(" FROM ")
+        return f"SELECT {columns}" + source + call + f" AS {alias}"
+    return "SELECT " + call + f" AS {SCALAR}" + from_body
+
+
+def _arguments(plan: CallPlan) -> tuple[Sql, Sql]:
+    """What the call reads from, and its argument list."""
+    if plan.whole:
+        assert plan.payload is not None
+        argument = plan.arguments[0]
+        value = plan.payload.raw if argument.type == "bytea" else plan.payload.raw.decode("utf-8", "replace")
+        return Sql(""), parameter(value) + f"::{argument.type}"
+    if plan.payload is None or plan.payload.kind == "form":
+        return Sql(""), joined(_named(argument, values) for argument, values in plan.values)
+    if not plan.arguments:
+        return Sql(""), Sql("")
+    return _from_body(plan), Sql(", ".join(_from_column(argument) for argument in plan.arguments))
+
+
+def _named(argument: Argument, values: tuple[str, ...]) -> Sql:
+    if not argument.variadic:
+        return f"{ident(argument.name)} := " + parameter(values[-1]) + f"::{argument.cast}"
+    items = joined(parameter(value) for value in values)
+    return f"VARIADIC {ident(argument.name)} := ARRAY[" + items + f"]::{argument.cast}"
+
+
+def _from_column(argument: Argument) -> str:
+    prefix = "VARIADIC " if argument.variadic else ""
+    return f"{prefix}{ident(argument.name)} := pgrst_args.{ident(argument.name)}"
+
+
+def _from_body(plan: CallPlan) -> Sql:
+    assert plan.payload is not None
+    function = "json_to_recordset" if plan.payload.is_array else "json_to_record"
+    names = ", ".join(ident(argument.name) for argument in plan.arguments)
+    shape = ", ".join(f"{ident(argument.name)} {argument.cast}" for argument in plan.arguments)
+    return (
+        f" FROM (SELECT {names} FROM {function}("
+        + parameter(plan.payload.text)
+        + f"::json) AS _({shape}) LIMIT 1) pgrst_args"
+    )

@@ -1,0 +1,84 @@
+"""WHERE clauses: operators from a closed list, operands as parameters."""
+
+from __future__ import annotations
+
+from project_service.tables.catalog.model import Column, Key, SchemaCache
+from project_service.tables.plan.nodes import Condition, EmbedIsNull, ReadPlan, Tree
+from project_service.tables.sql.fields import field_sql
+from project_service.tables.sql.fragment import Sql, joined, parameter
+from project_service.tables.sql.names import ident, qualified
+from project_service.tables.syntax import Compare, Filter, In, Is, Search
+
+# Types that full-text search turns into a tsvector first.
+_DOCUMENTS = ("text", "json", "jsonb", "character varying", "character")
+_IS = {
+    "null": "IS NULL",
+    "not_null": "IS NOT NULL",
+    "true": "IS TRUE",
+    "false": "IS FALSE",
+    "unknown": "IS UNKNOWN",
+}
+
+
+def condition_sql(cache: SchemaCache, plan: ReadPlan, condition: Condition, source: str | None = None) -> Sql:
+    """``source`` is the alias to read the columns from, the plan's own unless given."""
+    if isinstance(condition, Tree):
+        terms = [condition_sql(cache, plan, term, source) for term in condition.terms]
+        body = "(" + joined(terms, f" {condition.operator.upper()} ") + ")"
+        return "NOT " + body if condition.negated else body
+    if isinstance(condition, EmbedIsNull):
+        return Sql(_presence(plan, condition))
+    return filter_sql(cache, source or plan.alias, plan.column(condition.field.name), condition)
+
+
+def _presence(plan: ReadPlan, condition: EmbedIsNull) -> str:
+    embedded = plan.embedding(condition.embedded)
+    assert embedded is not None
+    alias = ident(embedded.alias)
+    if embedded.to_one:
+        return f"{alias} IS {'DISTINCT' if condition.negated else 'NOT DISTINCT'} FROM NULL"
+    return f"{alias}.{ident('pgrst_rows')} IS {'NOT NULL' if condition.negated else 'NULL'}"
+
+
+def filter_sql(cache: SchemaCache, source: str, column: Column | None, found: Filter) -> Sql:
+    field = field_sql(source, found.field, column)
+    reader = None if column is None or found.field.path else cache.representations.get(("text", column.type))
+    body = _operation(field, column, found, reader)
+    return "NOT " + body if found.negated else body
+
+
+def _operation(field: str, column: Column | None, found: Filter, reader: Key | None) -> Sql:
+    operation = found.operation
+    if isinstance(operation, Is):
+        return Sql(f"{field} {_IS[operation.value]}")
+    if isinstance(operation, In):
+        return _in(field, operation, reader)
+    if isinstance(operation, Search):
+        return _search(field, column, found, operation)
+    return _compare(field, operation, reader)
+
+
+def _compare(field: str, operation: Compare, reader: Key | None) -> Sql:
+    value = parameter(operation.operand)
+    if operation.quantifier is not None:
+        return f"{field} {operation.operator} {operation.quantifier.upper()} (" + value + ")"
+    if reader is not None and "LIKE" not in operation.operator:
+        value = f"{qualified(reader)}(" + value + "::text)"
+    return f"{field} {operation.operator} " + value
+
+
+def _in(field: str, operation: In, reader: Key | None) -> Sql:
+    values = parameter(operation.operand)
+    if reader is not None:
+        return f"{field} = ANY (SELECT {qualified(reader)}(v) FROM unnest(" + values + "::text[]) AS v)"
+    return f"{field} = ANY (" + values + ")"
+
+
+def _search(field: str, column: Column | None, found: Filter, operation: Search) -> Sql:
+    language = parameter(operation.language) + "::regconfig, " if operation.language else Sql("")
+    document = Sql(field)
+    if column is not None and not found.field.path and column.base_type in _DOCUMENTS:
+        document = "to_tsvector(" + language + document + ")"
+    return document + f" @@ {operation.function}(" + language + parameter(operation.operand) + ")"
+
+

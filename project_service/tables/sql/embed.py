@@ -1,0 +1,103 @@
+"""The joined subqueries of embedded relations: where their rows come from and what of them the parent shows."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from project_service.tables.plan.nodes import Embedded
+from project_service.tables.plan.outputs import result_names
+from project_service.tables.sql.fields import hoisted_sql
+from project_service.tables.sql.names import alias as sql_alias
+from project_service.tables.sql.names import ident, qualified
+
+
+def is_joined(embedded: Embedded) -> bool:
+    """An embedding with nothing selected is joined only where it decides which rows there are."""
+    return bool(embedded.plan.outputs) or embedded.needed or embedded.join == "inner"
+
+
+def source_of(embedded: Embedded, origin: str) -> str:
+    """What an embedding's subquery reads: a relation, a relation and a junction, or a function of the parent's row."""
+    way = embedded.relationship
+    plan = embedded.plan
+    alias = ident(plan.alias)
+    if way.routine is not None:
+        row = f"{ident(origin)}::{qualified(way.origin)}"
+        return f"{qualified(way.routine)}({row}) AS {alias}"
+    found = f"{qualified(way.target)} AS {alias}"
+    if way.junction is not None:
+        found += f", {qualified(way.junction.key)} AS {ident(_junction_alias(embedded))}"
+    return found
+
+
+def condition_of_relationship(embedded: Embedded, origin: str) -> Iterator[str]:
+    """How the embedded rows are tied to the parent's row."""
+    way = embedded.relationship
+    alias = ident(embedded.plan.alias)
+    if way.junction is None:
+        for ours, theirs in way.pairs:
+            yield f"{alias}.{ident(theirs)} = {ident(origin)}.{ident(ours)}"
+        return
+    junction = ident(_junction_alias(embedded))
+    for ours, between in way.junction.origin_pairs:
+        yield f"{junction}.{ident(between)} = {ident(origin)}.{ident(ours)}"
+    for between, theirs in way.junction.target_pairs:
+        yield f"{alias}.{ident(theirs)} = {junction}.{ident(between)}"
+
+
+def _junction_alias(embedded: Embedded) -> str:
+    junction = embedded.relationship.junction
+    assert junction is not None
+    number = int(embedded.plan.alias.rpartition("_")[2])
+    return sql_alias("pgrst_" + junction.key[1], number)
+
+
+def embedded_columns(embedded: Embedded, grouped: bool) -> Iterator[str]:
+    """The columns that an embedding adds to its parent."""
+    if not embedded.plan.outputs:
+        return
+    alias = ident(embedded.alias)
+    if not embedded.spread:
+        yield f"{_value(embedded, grouped)} AS {ident(embedded.name)}"
+        return
+    names = result_names(embedded.plan)
+    if names is None:
+        yield f"{alias}.*"
+        return
+    carriers = {hoisted.carrier for hoisted in embedded.hoisted}
+    for name in names:
+        if name not in carriers or embedded.carries:
+            yield f"{_spread_value(embedded, name, grouped)} AS {ident(name)}"
+    if not embedded.carries:
+        for hoisted in embedded.hoisted:
+            yield hoisted_sql(embedded.alias, hoisted)
+
+
+def embedded_groups(embedded: Embedded) -> Iterator[str]:
+    """What the parent's rows are grouped by because of this embedding."""
+    if not embedded.plan.outputs:
+        return
+    alias = ident(embedded.alias)
+    if not embedded.spread:
+        yield alias if embedded.to_one else f"{alias}.pgrst_rows::jsonb"
+        return
+    carriers = {hoisted.carrier for hoisted in embedded.hoisted}
+    for name in result_names(embedded.plan) or []:
+        if name not in carriers:
+            column = f"{alias}.{ident(name)}"
+            yield column if embedded.to_one else f"{column}::jsonb"
+
+
+def _value(embedded: Embedded, grouped: bool) -> str:
+    alias = ident(embedded.alias)
+    if embedded.to_one:
+        return f"row_to_json({alias})" if grouped else f"row_to_json({alias}.*)"
+    rows = f"{alias}.pgrst_rows"
+    return f"COALESCE({rows}::jsonb, '[]')" if grouped else f"COALESCE({rows}, '[]')"
+
+
+def _spread_value(embedded: Embedded, name: str, grouped: bool) -> str:
+    column = f"{ident(embedded.alias)}.{ident(name)}"
+    if embedded.to_one:
+        return column
+    return f"COALESCE({column}::jsonb, '[]')" if grouped else f"COALESCE({column}, '[]')"

@@ -1,0 +1,53 @@
+"""Columns and JSON paths in SQL."""
+
+from __future__ import annotations
+
+from project_service.tables.catalog.model import Column
+from project_service.tables.plan.nodes import Hoisted, Output
+from project_service.tables.sql.names import cast_type, ident, literal, qualified
+from project_service.tables.syntax import Field
+
+_JSON_TYPES = ("json", "jsonb")
+
+
+def field_sql(source: str, field: Field, column: Column | None) -> str:
+    """``source`` is a relation's alias, unquoted. Arrays and composites are walked as JSON too."""
+    base = f"{ident(source)}.{ident(field.name)}"
+    if not field.path:
+        return base
+    if column is not None and column.base_type not in _JSON_TYPES:
+        base = f"to_jsonb({base})"
+    for step in field.path:
+        key = str(step.key) if isinstance(step.key, int) else literal(step.key)
+        base += ("->>" if step.as_text else "->") + key
+    return base
+
+
+def expression(source: str, output: Output) -> str:
+    """An output without its name and without its aggregate."""
+    if output.field is None:
+        return "1"
+    found = field_sql(source, output.field, output.column)
+    if output.format is not None:
+        found = f"{qualified(output.format)}({found})"
+    if output.cast is not None:
+        found = f"CAST({found} AS {cast_type(output.cast)})"
+    return found
+
+
+def output_sql(source: str, output: Output) -> str:
+    found = expression(source, output)
+    if output.aggregate is not None:
+        found = aggregated(output.aggregate, "*" if output.field is None else found, output.aggregate_cast)
+    return f"{found} AS {ident(output.name)}"
+
+
+def hoisted_sql(alias: str, hoisted: Hoisted) -> str:
+    carrier = f"{ident(alias)}.{ident(hoisted.carrier)}"
+    return f"{aggregated(hoisted.aggregate, carrier, hoisted.cast)} AS {ident(hoisted.name)}"
+
+
+def aggregated(function: str, argument: str, cast: str | None) -> str:
+    """``function`` is one of the five that the grammar knows."""
+    found = f"{function.upper()}({argument})"
+    return f"CAST({found} AS {cast_type(cast)})" if cast is not None else found

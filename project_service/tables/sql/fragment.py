@@ -1,0 +1,73 @@
+"""SQL text with its parameters, kept apart until psycopg2 or PREPARE joins them."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Sequence
+from functools import cached_property
+
+from attrs import field, frozen
+
+from project_service.tables.syntax import Operand
+
+# PostgreSQL allows no NUL in SQL, so it can stand for a parameter.
+_MARK = "\0"
+_SPECIAL = re.compile(r"[\0%]")
+
+Parameter = Operand | str | bytes | None
+
+
+@frozen(slots=False)
+class Sql:
+    """Immutable; ``+`` and ``joined`` put fragments together."""
+
+    text: str
+    parameters: tuple[Parameter, ...] = field(default=(), repr=False)
+
+    def __add__(self, other: Sql | str) -> Sql:
+        if isinstance(other, str):
+            return Sql(self.text + other, self.parameters)
+        return Sql(self.text + other.text, self.parameters + other.parameters)
+
+    def __radd__(self, other: str) -> Sql:
+        return Sql(other + self.text, self.parameters)
+
+    def __bool__(self) -> bool:
+        return bool(self.text)
+
+    @cached_property
+    def for_driver(self) -> str:
+        """With psycopg2's placeholders; a literal ``%`` is doubled."""
+        return _SPECIAL.sub(lambda found: "%s" if found.group() == _MARK else "%%", self.text)
+
+    @cached_property
+    def for_prepare(self) -> str:
+        """With PostgreSQL's own placeholders, ``$1`` and so on (and ``%`` doubled for psycopg2)."""
+        pieces = self.text.replace("%", "%%").split(_MARK)
+        return "".join(
+            piece if number == 0 else f"${number}{piece}" for number, piece in enumerate(pieces)
+        )
+
+    def values(self, operands: Sequence[str] | None = None) -> list[str | bytes | None]:
+        """The parameters' values; ``operands`` replaces those of the request this was made for."""
+        found: list[str | bytes | None] = []
+        for parameter in self.parameters:
+            if not isinstance(parameter, Operand):
+                found.append(parameter)
+            elif operands is not None and parameter.slot >= 0:
+                found.append(operands[parameter.slot])
+            else:
+                found.append(parameter.text)
+        return found
+
+
+def parameter(value: Parameter) -> Sql:
+    return Sql(_MARK, (value,))
+
+
+def joined(fragments: Iterable[Sql | str], separator: str = ", ") -> Sql:
+    found = [Sql(piece) if isinstance(piece, str) else piece for piece in fragments]
+    return Sql(
+        separator.join(piece.text for piece in found),
+        tuple(value for piece in found for value in piece.parameters),
+    )

@@ -1,0 +1,48 @@
+"""Identifiers, literals and type names in SQL text."""
+
+from __future__ import annotations
+
+from project_service.tables.catalog.model import Key
+
+# Types that SQL spells with key words; any other is an identifier and is quoted.
+_KEYWORD_TYPES = {
+    *("int", "integer", "smallint", "bigint", "real", "float", "double precision"),
+    *("decimal", "dec", "numeric", "boolean", "bit", "bit varying"),
+    *("character", "char", "varchar", "character varying", "nchar"),
+    *("time", "time with time zone", "time without time zone", "interval"),
+    *("timestamp", "timestamp with time zone", "timestamp without time zone"),
+}
+_NAME_BYTES = 63
+
+
+def ident(name: str) -> str:
+    """A quoted identifier."""
+    return '"' + name.replace('"', '""').replace("\0", "") + '"'
+
+
+def qualified(key: Key) -> str:
+    return f"{ident(key[0])}.{ident(key[1])}"
+
+
+def literal(text: str) -> str:
+    """A quoted literal, for what is part of a statement's shape (the keys of JSON paths)."""
+    quoted = text.replace("\0", "").replace("'", "''")
+    if "\\" in quoted:
+        return " E'" + quoted.replace("\\", "\\\\") + "'"
+    return f"'{quoted}'"
+
+
+def cast_type(name: str) -> str:
+    """The type of a cast as the client named it: key words as they are, everything else quoted."""
+    folded = " ".join(name.lower().split())
+    array = folded.endswith("[]")
+    base = folded.removesuffix("[]").strip()
+    spelt = base if base in _KEYWORD_TYPES else ident(base)
+    return spelt + ("[]" if array else "")
+
+
+def alias(name: str, number: int) -> str:
+    """A name for a relation within one statement, unique by ``number`` and never cut by PostgreSQL."""
+    suffix = f"_{number}"
+    kept = name.encode()[: _NAME_BYTES - len(suffix)].decode(errors="ignore")
+    return kept + suffix

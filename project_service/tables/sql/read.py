@@ -1,0 +1,167 @@
+"""SELECT statements: one for each relation of the tree, embedded ones joined laterally."""
+
+from __future__ import annotations
+
+from project_service.tables.catalog.model import SchemaCache
+from project_service.tables.plan.nodes import Embedded, Everything, Order, Output, ReadPlan
+from project_service.tables.plan.outputs import result_names
+from project_service.tables.sql.conditions import condition_sql
+from project_service.tables.sql.embed import (
+    condition_of_relationship,
+    embedded_columns,
+    embedded_groups,
+    is_joined,
+    source_of,
+)
+from project_service.tables.sql.fields import expression, field_sql, output_sql
+from project_service.tables.sql.fragment import Sql, joined, parameter
+from project_service.tables.sql.names import ident, qualified
+
+SOURCE = "pgrst_source"
+
+
+def select_sql(cache: SchemaCache, plan: ReadPlan, parent: Embedded | None = None, origin: str = "") -> Sql:
+    """The rows of ``plan``; inside an embedding those that belong to the row of ``origin``."""
+    columns = _columns(plan) or [Sql("1 AS pgrst_one")]
+    return (
+        "SELECT "
+        + joined(columns)
+        + _from(plan, parent, origin)
+        + _joins(cache, plan, every=True)
+        + _where(cache, plan, parent, origin)
+        + _group_by(plan)
+        + _order_by(cache, plan)
+        + _limit(plan)
+    )
+
+
+def count_sql(cache: SchemaCache, plan: ReadPlan, at_most: int | None = None) -> Sql:
+    """One row for each row of ``plan``, its range left aside; no more than ``at_most``."""
+    limit = f" LIMIT {at_most}" if at_most is not None else ""
+    columns = joined(_columns(plan)) if plan.grouped else Sql("1")
+    return (
+        "SELECT "
+        + columns
+        + _from(plan, None, "")
+        + _joins(cache, plan, every=plan.grouped)
+        + _where(cache, plan, None, "")
+        + _group_by(plan)
+        + limit
+    )
+
+
+def _columns(plan: ReadPlan) -> list[Sql]:
+    found: list[Sql] = []
+    for output in plan.outputs:
+        if isinstance(output, Output):
+            found.append(Sql(output_sql(plan.alias, output)))
+        elif isinstance(output, Everything):
+            found.extend(_everything(plan, output))
+        else:
+            found.extend(Sql(column) for column in embedded_columns(output, plan.grouped))
+    return found
+
+
+def _everything(plan: ReadPlan, output: Everything) -> list[Sql]:
+    if output.formatted or plan.grouped:
+        return [Sql(output_sql(plan.alias, named)) for named in output.named]
+    return [Sql(f"{ident(plan.alias)}.*")]
+
+
+def _from(plan: ReadPlan, parent: Embedded | None, origin: str) -> str:
+    if parent is not None:
+        return " FROM " + source_of(parent, origin)
+    source = SOURCE if plan.key is None else qualified(plan.key)
+    named = plan.key is not None and plan.alias == plan.key[1]
+    return f" FROM {source}" if named else f" FROM {source} AS {ident(plan.alias)}"
+
+
+def _joins(cache: SchemaCache, plan: ReadPlan, every: bool) -> Sql:
+    found = Sql("")
+    for embedded in plan.embeddings:
+        if is_joined(embedded) and (every or embedded.needed or embedded.join == "inner"):
+            found = found + _join(cache, plan, embedded)
+    return found
+
+
+def _join(cache: SchemaCache, plan: ReadPlan, embedded: Embedded) -> Sql:
+    rows = select_sql(cache, embedded.plan, embedded, plan.alias)
+    alias = ident(embedded.alias)
+    kind = "INNER" if embedded.join == "inner" else "LEFT"
+    if embedded.to_one:
+        return f" {kind} JOIN LATERAL (" + rows + f") AS {alias} ON TRUE"
+    on = f"{alias}.pgrst_rows IS NOT NULL" if embedded.join == "inner" else "TRUE"
+    return f" {kind} JOIN LATERAL ({_gathered(embedded)} FROM (" + rows + f") AS {alias}) AS {alias} ON {on}"
+
+
+def _gathered(embedded: Embedded) -> str:
+    """A to-many embedding's rows as one row: a JSON array of them, or of each of their columns."""
+    alias = ident(embedded.alias)
+    if not embedded.spread:
+        return f"SELECT json_agg({alias}) AS pgrst_rows"
+    names = result_names(embedded.plan) or []
+    columns = [f"json_agg({alias}.{ident(name)}) AS {ident(name)}" for name in names]
+    return "SELECT " + ", ".join([*columns, "NULLIF(count(*), 0) AS pgrst_rows"])
+
+
+def _where(cache: SchemaCache, plan: ReadPlan, parent: Embedded | None, origin: str) -> Sql:
+    terms = [condition_sql(cache, plan, condition) for condition in plan.conditions]
+    if parent is not None:
+        terms = [Sql(text) for text in condition_of_relationship(parent, origin)] + terms
+    return " WHERE " + joined(terms, " AND ") if terms else Sql("")
+
+
+def _group_by(plan: ReadPlan) -> str:
+    if not plan.grouped:
+        return ""
+    keys: list[str] = []
+    for output in plan.outputs:
+        if isinstance(output, Output):
+            keys.extend([] if output.aggregate is not None else [expression(plan.alias, output)])
+        elif isinstance(output, Everything):
+            keys.extend(expression(plan.alias, named) for named in output.named)
+        else:
+            keys.extend(embedded_groups(output))
+    return " GROUP BY " + ", ".join(keys) if keys else ""
+
+
+def _order_by(cache: SchemaCache, plan: ReadPlan) -> Sql:
+    terms = [_order(cache, plan, order) for order in plan.order]
+    return " ORDER BY " + joined(terms) if terms else Sql("")
+
+
+def _order(cache: SchemaCache, plan: ReadPlan, order: Order) -> Sql:
+    found = _ordered_by(cache, plan, order)
+    if order.direction is not None:
+        found = found + (" DESC" if order.direction == "desc" else " ASC")
+    if order.nulls is not None:
+        found = found + (" NULLS FIRST" if order.nulls == "nullsfirst" else " NULLS LAST")
+    return found
+
+
+def _ordered_by(cache: SchemaCache, plan: ReadPlan, order: Order) -> Sql:
+    if order.embedded is None:
+        return Sql(field_sql(plan.alias, order.field, order.column))
+    embedded = plan.embedding(order.embedded)
+    assert embedded is not None
+    names = result_names(embedded.plan)
+    if is_joined(embedded) and (names is None or order.field.name in names):
+        return Sql(field_sql(embedded.alias, order.field, order.column))
+    # What is ordered by need not be selected.
+    inner = embedded.plan
+    return (
+        f"(SELECT {field_sql(inner.alias, order.field, order.column)}"
+        + _from(inner, embedded, plan.alias)
+        + _joins(cache, inner, every=False)
+        + _where(cache, inner, embedded, plan.alias)
+        + " LIMIT 1)"
+    )
+
+
+def _limit(plan: ReadPlan) -> Sql:
+    found = Sql("")
+    if plan.range.limit is not None:
+        found = " LIMIT " + parameter(str(plan.range.limit))
+    if plan.range.offset:
+        found = found + " OFFSET " + parameter(str(plan.range.offset))
+    return found

@@ -1,0 +1,172 @@
+"""INSERT, UPDATE and DELETE, their values read from the payload by PostgreSQL."""
+
+from __future__ import annotations
+
+from project_service.tables.catalog.model import SchemaCache
+from project_service.tables.plan.write import WritePlan, Written
+from project_service.tables.sql.conditions import condition_sql, filter_sql
+from project_service.tables.sql.fields import field_sql
+from project_service.tables.sql.fragment import Sql, joined, parameter
+from project_service.tables.sql.names import ident, literal, qualified
+from project_service.tables.sql.returning import returned
+
+_BODY = "pgrst_body"
+# Counts the rows that ON CONFLICT updated instead of inserting.
+UPDATED = "pgrst.updated"
+_COUNTED = (
+    f"set_config('{UPDATED}', (coalesce(nullif(current_setting('{UPDATED}', true), ''), '0')::int + 1)::text, true)"
+)
+
+
+def write_sql(cache: SchemaCache, plan: WritePlan) -> Sql:
+    """The statement that writes, returning what the plan needs of the rows."""
+    if plan.verb == "insert":
+        return _insert(cache, plan)
+    if plan.verb == "update":
+        return _update(cache, plan)
+    return (
+        f"DELETE FROM {qualified(plan.relation.key)}"
+        + _where(cache, plan)
+        + f" RETURNING {_returned(plan)}"
+    )
+
+
+def _returned(plan: WritePlan) -> str:
+    return returned(plan.relation.name, plan.relation, plan.everything, plan.returning)
+
+
+def _nothing(plan: WritePlan) -> Sql:
+    """No rows, of the shape that the statement would have returned."""
+    columns = _returned(plan)
+    if columns == "1":
+        return Sql("SELECT 1 WHERE false")
+    return Sql(f"SELECT {columns} FROM {qualified(plan.relation.key)} WHERE false")
+
+
+def _insert(cache: SchemaCache, plan: WritePlan) -> Sql:
+    assert plan.payload is not None
+    if plan.payload.is_empty:
+        return _nothing(plan)
+    table = f"INSERT INTO {qualified(plan.relation.key)}"
+    if not plan.columns:
+        source = Sql(" DEFAULT VALUES")
+    else:
+        names = ", ".join(ident(written.column.name) for written in plan.columns)
+        source = f"({names}) SELECT {_values(plan)}" + _from_payload(plan) + _key_condition(cache, plan)
+    return table + source + _on_conflict(plan) + f" RETURNING {_returned(plan)}"
+
+
+def _values(plan: WritePlan) -> str:
+    return ", ".join(_value(written) for written in plan.columns)
+
+
+def _value(written: Written) -> str:
+    column = f"{_BODY}.{ident(written.column.name)}"
+    return f"{qualified(written.reader)}({column})" if written.reader is not None else column
+
+
+def _from_payload(plan: WritePlan) -> Sql:
+    """The payload's rows as ``pgrst_body``. One object or many: both are read as a set of rows."""
+    assert plan.payload is not None
+    kind = "jsonb" if plan.fills_defaults else "json"
+    shape = ", ".join(_definition(written) for written in plan.columns)
+    several = plan.payload.is_array
+    source = "pgrst_payload.json_data"
+    defaults = _defaults(plan, several) if plan.fills_defaults else ""
+    if defaults:
+        source = "pgrst_defaulted.val"
+    function = f"{kind}_to_{'recordset' if several else 'record'}"
+    names = ", ".join(ident(written.column.name) for written in plan.columns)
+    limit = " LIMIT 1" if several and (plan.verb == "update" or plan.is_put) else ""
+    return (
+        " FROM (SELECT "
+        + parameter(plan.payload.text)
+        + f"::{kind} AS json_data) pgrst_payload{defaults}, "
+        + f"LATERAL (SELECT {names} FROM {function}({source}) AS _({shape}){limit}) {_BODY}"
+    )
+
+
+def _definition(written: Written) -> str:
+    type_ = "json" if written.reader is not None else written.column.type
+    return f"{ident(written.column.name)} {type_}"
+
+
+def _defaults(plan: WritePlan, several: bool) -> str:
+    """Members that are missing from an object get their column's default, as JSON beneath the object."""
+    pairs = [
+        f"{literal(written.column.name)}, {written.column.default}"
+        for written in plan.columns
+        if written.column.default is not None
+    ]
+    if not pairs:
+        return ""
+    filled = f"jsonb_build_object({', '.join(pairs)})"
+    if not several:
+        return f", LATERAL (SELECT {filled} || pgrst_payload.json_data AS val) pgrst_defaulted"
+    elements = "jsonb_array_elements(pgrst_payload.json_data) elem"
+    return f", LATERAL (SELECT jsonb_agg({filled} || elem) AS val FROM {elements}) pgrst_defaulted"
+
+
+def _key_condition(cache: SchemaCache, plan: WritePlan) -> Sql:
+    """A PUT writes the row only if it has the key that its URL names."""
+    if not plan.key_filters:
+        return Sql("")
+    present = {written.column.name for written in plan.columns}
+    terms = [
+        filter_sql(cache, _BODY, plan.relation.columns.get(found.field.name), found)
+        if found.field.name in present
+        else Sql("false")
+        for found in plan.key_filters
+    ]
+    return " WHERE " + joined(terms, " AND ")
+
+
+def _on_conflict(plan: WritePlan) -> str:
+    if plan.merges is None:
+        return ""
+    target = ", ".join(ident(name) for name in plan.conflict)
+    if not plan.merges or not plan.columns:
+        return f" ON CONFLICT({target}) DO NOTHING"
+    names = [ident(written.column.name) for written in plan.columns]
+    sets = ", ".join(f"{name} = EXCLUDED.{name}" for name in names)
+    return f" ON CONFLICT({target}) DO UPDATE SET {sets} WHERE {_COUNTED} <> ''"
+
+
+def _update(cache: SchemaCache, plan: WritePlan) -> Sql:
+    assert plan.payload is not None
+    if not plan.columns or plan.payload.is_empty:
+        return _nothing(plan)
+    sets = ", ".join(f"{ident(written.column.name)} = {_value(written)}" for written in plan.columns)
+    return (
+        f"UPDATE {qualified(plan.relation.key)} SET {sets}"
+        + _from_payload(plan)
+        + _where(cache, plan)
+        + f" RETURNING {_returned(plan)}"
+    )
+
+
+def _where(cache: SchemaCache, plan: WritePlan) -> Sql:
+    terms = [condition_sql(cache, plan.read, condition) for condition in plan.conditions]
+    if not plan.limited.whole:
+        return " WHERE " + _limited(cache, plan, terms)
+    return " WHERE " + joined(terms, " AND ") if terms else Sql("")
+
+
+def _limited(cache: SchemaCache, plan: WritePlan, terms: list[Sql]) -> Sql:
+    """Only the first rows in the order given, found by primary key or else by place in the table."""
+    name = plan.relation.name
+    keys = [ident(column) for column in plan.relation.primary_key] or ["ctid"]
+    ours = ", ".join(f"{ident(name)}.{key}" for key in keys)
+    order = ", ".join(
+        field_sql(name, order.field, order.column)
+        + (" DESC" if order.direction == "desc" else "")
+        + {"nullsfirst": " NULLS FIRST", "nullslast": " NULLS LAST", None: ""}[order.nulls]
+        for order in plan.order
+    )
+    where = " WHERE " + joined(terms, " AND ") if terms else Sql("")
+    limit = "ALL" if plan.limited.limit is None else str(plan.limited.limit)
+    return (
+        f"({ours}) IN (SELECT {ours} FROM {qualified(plan.relation.key)}"
+        + where
+        + f" ORDER BY {order} LIMIT {limit} OFFSET {plan.limited.offset})"
+    )
