@@ -1,0 +1,55 @@
+"""The ``project-service`` console script: one module per noun.
+
+To add a noun, write ``project_service/cli/<noun>.py`` with a click command or group named ``command``, and put the
+module's name into ``NOUNS``. ``keys.py`` is an example of everything a noun does:
+
+- every command that does something has ``@frame.options`` directly above its function, which then takes an
+  ``Invocation`` first; that gives it ``--config``, ``--data-dir`` and ``--json``;
+- the work is an ``async def`` that takes an ``Opened`` (settings, database pool, store) and is run by
+  ``invocation.run(work, database=True, store=False)``. Whether nothing runs yet, a service runs on the data directory
+  or the config names servers elsewhere: ``run`` takes care of it;
+- what it has to say goes out by ``invocation.show(value, *lines)``: ``value`` with ``--json``, else the lines;
+- it fails by raising: ``ApiError``, ``frame.Failed("why")`` and what database and store raise end with exit code 1, a
+  ``click.UsageError`` and a configuration that cannot be used with 2.
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+
+import click
+
+from project_service import __version__
+
+NOUNS = {
+    "check": "Reach everything and say what is wrong.",
+    "dsn": "Print a database's connection string.",
+    "keys": "The project keys that clients send.",
+    "migrate": "Bring the database to the form this program needs.",
+}
+
+
+class _Nouns(click.Group):
+    """Imports a noun's module when the noun is used: ``--help`` and short commands need not load every part."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        return sorted(NOUNS)
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        if cmd_name not in NOUNS:
+            return None
+        command: click.Command = import_module(f"project_service.cli.{cmd_name.replace('-', '_')}").command
+        return command
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        with formatter.section("Commands"):
+            formatter.write_dl(sorted(NOUNS.items()))
+
+
+@click.command(cls=_Nouns, context_settings={"help_option_names": ["-h", "--help"]})
+@click.version_option(__version__, prog_name="project-service")
+def main() -> None:
+    """Administer a project: the one of --config, or the one in --data-dir (default ./var).
+
+    The service is started by `twistd project-service`. Exit codes: 0 done, 1 failed, 2 wrong usage or configuration.
+    """

@@ -1,0 +1,121 @@
+"""``project-service check``: everything reached once, every fault named."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+from uuid import uuid4
+
+import click
+from attrs import evolve, frozen
+
+from project_service.auth import keyfile
+from project_service.cli import frame
+from project_service.cli.opened import Opened
+from project_service.database.migrate import pending, shipped, state
+from project_service.database.session import Session
+from project_service.parts import connector
+from project_service.settings import Settings
+
+PROBE = b"written by project-service check"
+
+
+@frozen
+class Finding:
+    what: str
+    fine: bool
+    says: str
+
+
+@click.command()
+@frame.options
+def command(invocation: frame.Invocation) -> None:
+    """Reach everything the configuration names and say what is wrong. Exit code 1 when something is."""
+    findings = [Finding("configuration", True, "fine")]
+
+    async def work(open_: Opened) -> None:
+        for what, look in _looks(open_):
+            findings.append(await _looked(what, look))
+
+    try:
+        invocation.attempt(work, database=True, store=True)
+    except frame.EXPECTED as fault:
+        findings.append(Finding("embedded servers", False, frame.explained(fault)))
+    fine = all(one.fine for one in findings)
+    value = [{"part": one.what, "ok": one.fine, "message": one.says} for one in findings]
+    lines = (f"{'ok  ' if one.fine else 'FAIL'}  {one.what}: {one.says}" for one in findings)
+    invocation.show({"ok": fine, "parts": value}, *lines)
+    if not fine:
+        sys.exit(frame.FAILED)
+
+
+def _looks(open_: Opened) -> list[tuple[str, Callable[[], Awaitable[str]]]]:
+    settings = open_.settings
+    found: list[tuple[str, Callable[[], Awaitable[str]]]] = [
+        ("database", lambda: _database(open_, settings)),
+        ("migrations", lambda: _migrations(open_, settings)),
+        ("store", lambda: _store(open_)),
+        ("token keys", lambda: _token_keys(settings)),
+    ]
+    for stage, databases in settings.stages.items():
+        for name, database in databases.databases.items():
+            if database.dsn is not None:
+                other = evolve(settings, database=evolve(settings.database, dsn=database.dsn))
+                found.append((f"database {stage}/{name}", lambda other=other: _database(open_, other)))  # type: ignore[misc]  # mypy does not infer defaults of a lambda
+    return found
+
+
+async def _looked(what: str, look: Callable[[], Awaitable[str]]) -> Finding:
+    try:
+        return Finding(what, True, await look())
+    except Exception as fault:
+        # Whatever it is, it is a finding; the other parts are still worth looking at.
+        return Finding(what, False, frame.explained(fault) or type(fault).__name__)
+
+
+async def _with_session(open_: Opened, settings: Settings, use: Callable[[Session], Awaitable[str]]) -> str:
+    session = await connector(open_.reactor, settings)()
+    try:
+        return await use(session)
+    finally:
+        session.close()
+
+
+async def _database(open_: Opened, settings: Settings) -> str:
+    async def version(session: Session) -> str:
+        rows = await session.query("select current_setting('server_version'), current_user::text")
+        return f"PostgreSQL {rows[0][0].split()[0]} as {rows[0][1]}"
+
+    return await _with_session(open_, settings, version)
+
+
+async def _migrations(open_: Opened, settings: Settings) -> str:
+    async def compared(session: Session) -> str:
+        todo = pending(shipped(), await state(session))
+        if todo:
+            names = ", ".join(one.name for one in todo)
+            raise frame.Failed(f"not applied yet: {names} (`project-service migrate`, or start the service)")
+        return "up to date"
+
+    return await _with_session(open_, settings, compared)
+
+
+async def _store(open_: Opened) -> str:
+    """Write, read back, delete: what the service needs to be allowed to."""
+    key = f".project-service-check/{uuid4()}"
+    await open_.store.ensure_bucket()
+    await open_.store.put(key, PROBE, "text/plain", {})
+    try:
+        if (await open_.store.exchange.whole("GET", key)).body != PROBE:
+            raise frame.Failed("gave back something else than was stored")
+    finally:
+        await open_.store.delete(key)
+    return f"bucket {open_.settings.store.bucket} can be written and read"
+
+
+async def _token_keys(settings: Settings) -> str:
+    assert settings.auth.jwt_keys_file is not None
+    path = Path(settings.auth.jwt_keys_file)
+    keyfile.load(path)
+    return str(path)

@@ -1,0 +1,44 @@
+"""``project-service dsn``: for ``psql "$(project-service dsn)"``."""
+
+from __future__ import annotations
+
+import click
+
+from project_service.cli import frame
+from project_service.cli.opened import Opened
+from project_service.settings import Settings
+
+
+@click.command()
+@click.option("--stage", help="A stage's database instead of the system database; needs --database.")
+@click.option("--database", help="The database's name within the stage.")
+@frame.options
+def command(invocation: frame.Invocation, stage: str | None, database: str | None) -> None:
+    """Print a connection string, with its password.
+
+    The database embedded in a data directory can only be used while a service runs there; without one the string is
+    printed all the same, with a word on standard error.
+    """
+    if (stage is None) != (database is None):
+        raise click.UsageError("--stage and --database go together")
+
+    async def work(open_: Opened) -> None:
+        found = _dsn(open_.settings, stage, database)
+        invocation.show({"dsn": found}, found)
+        if open_.started_here:
+            click.echo("project-service: nothing runs there now; start the service to use it", err=True)
+
+    invocation.run(work)
+
+
+def _dsn(settings: Settings, stage: str | None, database: str | None) -> str:
+    """A stage's database without a DSN of its own is the system database."""
+    own = None
+    if stage is not None and database is not None:
+        try:
+            own = settings.stages[stage].databases[database].dsn
+        except KeyError:
+            raise frame.Failed(f"the configuration has no stage {stage} with a database {database}") from None
+    found = own or settings.database.dsn
+    assert found is not None
+    return found.reveal()

@@ -1,0 +1,172 @@
+"""What all commands share: their options, their output, how they end."""
+
+from __future__ import annotations
+
+import functools
+import os
+import sys
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+from typing import Any
+
+import click
+import orjson
+import psycopg2
+from attrs import field, frozen
+
+from project_service.cli.opened import Opened, opened
+from project_service.configure import BadSettings, load
+from project_service.database.migrate import MigrationRefused
+from project_service.database.session import DatabaseGone
+from project_service.deferreds import start
+from project_service.embedded.command import ChildFailed
+from project_service.embedded.lock import InUse
+from project_service.errors import ApiError
+from project_service.launch import Launch, with_data_dir_defaults
+from project_service.settings import Settings
+from project_service.storage.s3.errors import StoreError, StoreUnreachable
+from project_service.tap import DEFAULT_DATA_DIR
+
+USAGE = 2
+FAILED = 1
+
+
+class Failed(Exception):
+    """The command could not do what it was asked for; the message says why."""
+
+
+@frozen
+class Invocation:
+    """The shared options of one call."""
+
+    config: Path | None
+    data_dir: Path | None
+    json: bool
+    environ: Any = field(repr=False, factory=lambda: os.environ)
+
+    @property
+    def embeds_into(self) -> Path | None:
+        """The data directory; None where the config has to name everything (decisions, section 6)."""
+        if self.config is not None and self.data_dir is None:
+            return None
+        return (self.data_dir or Path(DEFAULT_DATA_DIR)).absolute()
+
+    def settings(self) -> Settings:
+        """As the service would have them. Ends the command with exit code 2 where they cannot be used."""
+        try:
+            settings = load(self.config, self.environ, {}, self.embeds_into is not None)
+        except BadSettings as fault:
+            end(f"the configuration cannot be used\n{fault}", USAGE)
+        return with_data_dir_defaults(settings, self.embeds_into) if self.embeds_into else settings
+
+    def launch(self) -> Launch:
+        return Launch(self.settings(), self.config, {}, self.embeds_into, Path(sys.executable))
+
+    def run(
+        self, work: Callable[[Opened], Awaitable[None]], *, database: bool = True, store: bool = False
+    ) -> None:
+        """``work`` with what it needs open; ends the command with exit code 1 where that or ``work`` fails."""
+        try:
+            self.attempt(work, database=database, store=store)
+        except EXPECTED as fault:
+            end(explained(fault), FAILED)
+
+    def attempt(
+        self, work: Callable[[Opened], Awaitable[None]], *, database: bool = True, store: bool = False
+    ) -> None:
+        """As ``run``, but raises what went wrong, one of ``EXPECTED`` or a fault in the program."""
+        launch = self.launch()
+
+        async def opened_work(reactor: Any) -> None:
+            async with opened(reactor, launch, database=database, store=store) as open_:
+                await work(open_)
+
+        _on_the_reactor(opened_work)
+
+    def show(self, value: Any, *lines: str) -> None:
+        """The result: ``value`` as JSON with ``--json``, else ``lines``."""
+        if self.json:
+            click.echo(orjson.dumps(value, option=orjson.OPT_INDENT_2).decode())
+            return
+        for line in lines:
+            click.echo(line)
+
+
+EXPECTED = (
+    Failed,
+    ApiError,
+    ChildFailed,
+    InUse,
+    MigrationRefused,
+    DatabaseGone,
+    StoreError,
+    StoreUnreachable,
+    psycopg2.Error,
+    ValueError,
+    OSError,
+)
+
+# undefined_table, invalid_schema_name, undefined_function (PostgreSQL, Appendix A)
+_NOT_MIGRATED = frozenset({"42P01", "3F000", "42883"})
+
+
+def explained(fault: BaseException) -> str:
+    """One of the expected faults, for a person; never with an address or a credential."""
+    if isinstance(fault, ApiError):
+        details = "".join(f"\n  {name}: {why}" for name, why in (fault.details or {}).items())
+        return f"{fault.message}{details}"
+    if isinstance(fault, DatabaseGone):
+        return f"the database cannot be reached: {fault}"
+    if isinstance(fault, StoreError):
+        return f"the store refuses: {fault.code} (HTTP {fault.status})"
+    if isinstance(fault, StoreUnreachable):
+        return "the store cannot be reached"
+    if isinstance(fault, psycopg2.Error):
+        primary = fault.diag.message_primary if fault.diag is not None else None
+        hint = "; has it been migrated? (`project-service migrate`)" if fault.pgcode in _NOT_MIGRATED else ""
+        return f"the database refuses: {primary or fault.pgcode or 'no reason given'}{hint}"
+    return str(fault)
+
+
+def end(why: str, code: int) -> Any:
+    """Say why on standard error and leave."""
+    click.echo(f"project-service: {why}", err=True)
+    sys.exit(code)
+
+
+def options(function: Callable[..., None]) -> Callable[..., None]:
+    """``--config``, ``--data-dir`` and ``--json`` for a command, handed to it as an ``Invocation``."""
+
+    @click.option("--config", type=click.Path(path_type=Path), help="TOML file with the settings.")
+    @click.option(
+        "--data-dir", type=click.Path(path_type=Path), help="Where embedded parts keep their state."
+    )
+    @click.option("--json", "json_", is_flag=True, help="Print JSON, for programs.")
+    @functools.wraps(function)
+    def wrapped(**given: Any) -> None:
+        shared = (given.pop("config"), given.pop("data_dir"), given.pop("json_"))
+        function(Invocation(*shared), **given)
+
+    return wrapped
+
+
+def _on_the_reactor(work: Callable[[Any], Any]) -> None:
+    """Run the reactor until ``work`` is done and raise what it raised."""
+    from twisted.internet import reactor
+    from twisted.internet.task import react
+
+    raised: list[BaseException] = []
+
+    async def kept(reactor: Any) -> None:
+        try:
+            await work(reactor)
+        except BaseException as fault:
+            raised.append(fault)
+
+    try:
+        react(lambda given: start(kept(given)), _reactor=reactor)
+    except SystemExit as ended:
+        if ended.code and not raised:
+            raise
+    if raised:
+        raise raised[0]

@@ -1,0 +1,40 @@
+"""``project-service migrate``."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import click
+from attrs import evolve
+
+from project_service.cli import frame
+from project_service.cli.opened import Opened
+from project_service.database.migrate import migrate, shipped
+from project_service.parts import connector
+
+
+@click.command()
+@frame.options
+def command(invocation: frame.Invocation) -> None:
+    """Bring the database to the form this program needs.
+
+    The service does the same at its start; on its own this is for databases whose schema is changed by another role
+    or at another time. Two at once are safe.
+    """
+
+    async def work(open_: Opened) -> None:
+        # A migration may take longer than any request should.
+        session = await evolve(connector(open_.reactor, open_.settings), statement_timeout_seconds=0.0)()
+        try:
+            done = await migrate(session, shipped(), _progress(invocation))
+        finally:
+            session.close()
+        applied = [one.name for one in done]
+        line = f"applied {len(applied)}" if applied else "nothing to do"
+        invocation.show({"applied": applied}, line)
+
+    invocation.run(work)
+
+
+def _progress(invocation: frame.Invocation) -> Any:
+    return (lambda _: None) if invocation.json else click.echo

@@ -1,0 +1,118 @@
+"""What a command works on, opened for as long as it runs."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+from attrs import frozen
+from twisted.internet.task import deferLater
+
+from project_service.database.pool import Pool
+from project_service.embedded.assemble import Embedded, Running, running_beside
+from project_service.embedded.command import ChildFailed
+from project_service.embedded.lock import InUse
+from project_service.embedded.secrets_file import NAME as SECRETS
+from project_service.launch import Launch, with_embedded_database, with_embedded_store
+from project_service.parts import connector
+from project_service.settings import Settings
+from project_service.storage.assemble import connect_store
+from project_service.storage.s3.client import S3Store
+
+# How long a service that is just starting may take until it says how its database is reached.
+PATIENCE_SECONDS = 30.0
+POLL_SECONDS = 0.1
+
+
+@frozen
+class Opened:
+    """``pool`` and ``store`` are what ``Invocation.run`` was asked for; using the other fails.
+
+    ``started_here``: the embedded parts run only for this command.
+    """
+
+    reactor: Any
+    settings: Settings
+    data_dir: Path | None
+    started_here: bool
+    _pool: Pool | None
+    _store: S3Store | None
+
+    @property
+    def pool(self) -> Pool:
+        assert self._pool is not None, "run(…, database=True)"
+        return self._pool
+
+    @property
+    def store(self) -> S3Store:
+        assert self._store is not None, "run(…, store=True)"
+        return self._store
+
+
+@asynccontextmanager
+async def opened(reactor: Any, launch: Launch, *, database: bool, store: bool) -> AsyncIterator[Opened]:
+    """The config's database and store, or the data directory's: of the service that runs there, else started here.
+
+    Raises ``ChildFailed`` where there is no data directory yet, or its parts do not start.
+    """
+    async with _reached(reactor, launch, database, store) as (settings, started_here):
+        pool = Pool(connector(reactor, settings), 2, 10.0, reactor) if database else None
+        client = connect_store(reactor, settings.store) if store else None
+        try:
+            yield Opened(reactor, settings, launch.data_dir, started_here, pool, client)
+        finally:
+            if client is not None:
+                await client.close()
+            if pool is not None:
+                await pool.close()
+
+
+@asynccontextmanager
+async def _reached(
+    reactor: Any, launch: Launch, database: bool, store: bool
+) -> AsyncIterator[tuple[Settings, bool]]:
+    """The settings with addresses for what is embedded, and whether it was started here."""
+    wants = (database and launch.embeds_database, store and launch.embeds_store)
+    if launch.data_dir is None or not any(wants):
+        yield launch.settings, False
+        return
+    if not (launch.data_dir / SECRETS).exists():
+        raise ChildFailed(
+            f"there is no project in {launch.data_dir}; start the service once (`make run`, or "
+            "`twistd project-service`), or name another --data-dir or a --config"
+        )
+    embedded = Embedded(
+        reactor, launch.data_dir, database=wants[0], store=wants[1], bucket=launch.settings.store.bucket
+    )
+    try:
+        running, started_here = await embedded.start(), True
+    except InUse as busy:
+        started_here = False
+        running = await _beside(reactor, launch.data_dir, busy)
+    try:
+        yield _with(launch.settings, running, *wants), started_here
+    finally:
+        await embedded.stop()
+
+
+async def _beside(reactor: Any, data_dir: Path, busy: InUse) -> Running:
+    deadline = reactor.seconds() + PATIENCE_SECONDS
+    while (running := running_beside(data_dir)) is None:
+        if reactor.seconds() > deadline:
+            raise busy
+        await deferLater(reactor, POLL_SECONDS, lambda: None)
+    return running
+
+
+def _with(settings: Settings, running: Running, database: bool, store: bool) -> Settings:
+    if database:
+        if running.dsn is None:
+            raise ChildFailed("the service that runs on the data directory has no embedded database")
+        settings = with_embedded_database(settings, running.dsn)
+    if store:
+        if running.store is None:
+            raise ChildFailed("what runs on the data directory has no embedded store")
+        settings = with_embedded_store(settings, running.store)
+    return settings
