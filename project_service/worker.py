@@ -140,7 +140,8 @@ class _ParentWatch:
             self._gone()
 
     def connectionLost(self, reason: Failure) -> None:
-        return None
+        """How the reactor tells of a pipe that ended without a last byte."""
+        self._gone()
 
 
 def main() -> None:
