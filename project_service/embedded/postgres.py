@@ -100,13 +100,14 @@ def socket_file(directory: Path) -> Path:
 
 
 def fits(directory: Path) -> bool:
-    """Whether a socket in ``directory`` has a name the kernel takes."""
-    return len(str(socket_file(directory)).encode()) <= LONGEST_SOCKET_PATH
+    """Whether a socket in ``directory`` has a name the kernel takes, and libpq, to whom a comma separates hosts."""
+    return "," not in str(directory) and len(str(socket_file(directory)).encode()) <= LONGEST_SOCKET_PATH
 
 
 def dsn(user: str, password: str, database: str, sockets: Path) -> str:
     """A libpq URI over the Unix socket."""
-    query = urlencode({"host": str(sockets), "port": PORT})
+    # A space as %20: libpq takes a plus sign for itself.
+    query = urlencode({"host": str(sockets), "port": PORT}, quote_via=quote, safe="/")
     return (
         f"postgresql://{quote(user, safe='')}:{quote(password, safe='')}@/{quote(database, safe='')}?{query}"
     )

@@ -1,0 +1,181 @@
+"""What the embedded programs are told, and where: all of it without starting one."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from random import Random
+from tempfile import mkdtemp
+
+from hypothesis import given
+from hypothesis import strategies as st
+from psycopg2.extensions import parse_dsn
+from twisted.trial.unittest import TestCase
+
+from project_service.embedded import ports, postgres, private_file, seaweed
+from project_service.embedded.secrets_file import Secrets, load_or_make, load_ports, save_ports
+
+SECRETS = Secrets("superuser", "owner", "access", "secret", "signing")
+PORTS = {name: 12001 + number for number, name in enumerate(ports.NAMES)}
+
+
+class Postgres(TestCase):
+    def test_no_tcp_and_never_without_fsync(self) -> None:
+        arguments = postgres.server_arguments("/bin/postgres", Path("/data"), Path("/run/it"))
+        self.assertEqual(arguments[:3], ("/bin/postgres", "-D", "/data"))
+        self.assertIn("listen_addresses=", arguments)
+        self.assertIn("unix_socket_permissions=0700", arguments)
+        self.assertIn('unix_socket_directories="/run/it"', arguments)
+        self.assertFalse([one for one in arguments if one.startswith(("fsync", "full_page", "synchronous"))])
+
+    def test_a_directory_with_comma_and_quotes_stays_one(self) -> None:
+        arguments = postgres.server_arguments("/p", Path("/d"), Path('/a, "b"'))
+        self.assertIn('unix_socket_directories="/a, ""b"""', arguments)
+
+    def test_initdb_demands_passwords(self) -> None:
+        arguments = postgres.initdb_arguments("/bin/initdb", Path("/data"), Path("/pw"))
+        self.assertIn("--auth=scram-sha-256", arguments)
+        self.assertIn("--pwfile=/pw", arguments)
+        self.assertNotIn("--no-sync", arguments)
+
+    def test_socket_names_are_limited_by_the_kernel(self) -> None:
+        fixed = len("/.s.PGSQL.5432")
+        self.assertTrue(postgres.fits(Path("/" + "x" * (107 - fixed - 1))))
+        self.assertFalse(postgres.fits(Path("/" + "x" * (107 - fixed))))
+        self.assertFalse(postgres.fits(Path("/a,b")))
+        # It is bytes that count.
+        self.assertFalse(postgres.fits(Path("/" + "ä" * 50)))
+
+    @given(st.text(st.characters(exclude_characters="\0", codec="utf-8"), min_size=1))
+    def test_any_password_and_path_survives_the_uri(self, text: str) -> None:
+        parsed = parse_dsn(postgres.dsn("project_service", text, "project", Path("/somewhere") / text))
+        self.assertEqual(parsed["password"], text)
+        self.assertEqual(parsed["host"], str(Path("/somewhere") / text))
+        self.assertEqual((parsed["user"], parsed["dbname"]), ("project_service", "project"))
+
+    def test_versions(self) -> None:
+        self.assertEqual(postgres.major_version("18\n"), 18)
+        self.assertEqual(postgres.major_version("postgres (PostgreSQL) 18.6"), 18)
+
+    def test_levels(self) -> None:
+        self.assertEqual(postgres.level("LOG:  database system is ready"), "debug")
+        self.assertEqual(postgres.level("FATAL:  out of memory"), "warn")
+        self.assertEqual(postgres.level("PANIC:  could not write"), "error")
+        self.assertEqual(postgres.level("FATAL:  the database system is starting up"), "debug")
+
+
+class Seaweed(TestCase):
+    def test_loopback_small_volumes_and_no_telemetry(self) -> None:
+        arguments = seaweed.arguments("/bin/weed", Path("/data"), Path("/data/ids"), PORTS)
+        for wanted in (
+            "-ip=127.0.0.1",
+            "-ip.bind=127.0.0.1",
+            "-master.telemetry=false",
+            "-master.volumeSizeLimitMB=256",
+            "-s3.port.iceberg=0",
+            "-s3.port.lance=0",
+            "-webdav=false",
+            "-admin.ui=false",
+            "-s3.config=/data/ids",
+            f"-s3.port={PORTS['s3']}",
+        ):
+            self.assertIn(wanted, arguments)
+
+    def test_the_environment_is_its_own(self) -> None:
+        environment = seaweed.environment(Path("/data"), SECRETS)
+        self.assertEqual(environment["HOME"], "/data")
+        self.assertFalse([name for name in environment if name.startswith(("AWS_", "S3_"))])
+        self.assertEqual(environment["WEED_JWT_FILER_SIGNING_KEY"], "signing")
+
+    def test_nobody_but_the_one_identity(self) -> None:
+        identities = seaweed.identity_file(SECRETS)["identities"]
+        self.assertEqual(len(identities), 1)
+        self.assertEqual(identities[0]["credentials"], [{"accessKey": "access", "secretKey": "secret"}])
+
+    def test_socket_names(self) -> None:
+        names = seaweed.socket_names(PORTS)
+        self.assertIn(f"seaweedfs-s3-{PORTS['s3']}.sock", names)
+        self.assertIn(f"seaweedfs-filer-grpc-{PORTS['filer_grpc']}.sock", names)
+        self.assertIn(f"seaweedfs-admin-grpc-{PORTS['admin'] + 10000}.sock", names)
+        self.assertEqual(seaweed.socket_names({}), ())
+
+    def test_levels(self) -> None:
+        self.assertEqual(seaweed.level("E1121 07:03:44.395404 s3api_server.go:403 Failed"), "warn")
+        self.assertEqual(seaweed.level("F1121 07:03:44.395404 x.go:1 gone"), "error")
+        self.assertEqual(seaweed.level("I1121 07:03:44.395404 x.go:1 fine"), "debug")
+        self.assertEqual(seaweed.level("Everything else"), "debug")
+
+
+class Ports(TestCase):
+    def test_remembered_ones_stay(self) -> None:
+        self.assertEqual(ports.choose(PORTS, lambda port: True, self._never), PORTS)
+
+    def _never(self, lowest: int, highest: int) -> int:
+        raise AssertionError("nothing had to be picked")
+
+    def test_only_taken_ones_change(self) -> None:
+        chosen = ports.choose(PORTS, lambda port: port != PORTS["s3"], lambda low, high: 20000)
+        self.assertEqual(chosen, {**PORTS, "s3": 20000})
+
+    def test_the_admin_port_needs_its_pair(self) -> None:
+        taken = PORTS["admin"] + ports.GRPC_OFFSET
+        chosen = ports.choose(PORTS, lambda port: port != taken, lambda low, high: 20000)
+        self.assertEqual(chosen["admin"], 20000)
+
+    @given(st.integers(), st.sets(st.integers(12000, 32000), max_size=50))
+    def test_always_distinct_and_free(self, seed: int, taken: set[int]) -> None:
+        chosen = ports.choose({}, lambda port: port not in taken, Random(seed).randrange)
+        used = [*chosen.values(), chosen["admin"] + ports.GRPC_OFFSET]
+        self.assertEqual(len(set(used)), len(used))
+        self.assertFalse(set(used) & taken)
+        self.assertEqual(set(chosen), set(ports.NAMES))
+
+    def test_a_machine_without_free_ports_is_told(self) -> None:
+        self.assertRaises(OSError, ports.choose, {}, lambda port: False, lambda low, high: low)
+
+    def test_a_listening_port_is_not_free(self) -> None:
+        import socket
+
+        with socket.socket() as listening:
+            listening.bind(("127.0.0.1", 0))
+            listening.listen()
+            self.assertFalse(ports.is_free(listening.getsockname()[1]))
+
+
+class Files(TestCase):
+    def test_private_from_the_first_byte(self) -> None:
+        path = Path(mkdtemp()) / "secrets.json"
+        before = os.umask(0)
+        try:
+            private_file.write_json(path, {"a": 1})
+            private_file.write_json(path, {"a": 2})
+        finally:
+            os.umask(before)
+        self.assertEqual(path.stat().st_mode & 0o777, 0o600)
+        self.assertEqual(private_file.read_json(path), {"a": 2})
+        self.assertEqual([one.name for one in path.parent.iterdir()], ["secrets.json"])
+        self.assertIsNone(private_file.read_json(path.with_name("none")))
+
+    def test_secrets_are_made_once_and_not_shown(self) -> None:
+        directory = Path(mkdtemp())
+        tokens = iter("abcdefghij")
+        made = load_or_make(directory, lambda: next(tokens))
+        self.assertEqual(load_or_make(directory, lambda: next(tokens)), made)
+        self.assertEqual(made.superuser_password, "a")
+        self.assertNotIn("a'", repr(made))
+
+    def test_lost_secrets_beside_a_database_are_not_made_anew(self) -> None:
+        directory = Path(mkdtemp())
+        (directory / "postgres").mkdir()
+        (directory / "postgres" / "PG_VERSION").write_text("18\n")
+        fault = self.assertRaises(ValueError, load_or_make, directory, lambda: "x")
+        self.assertIn("restore it", str(fault))
+
+    def test_ports_survive_and_rubbish_does_not_hurt(self) -> None:
+        directory = Path(mkdtemp())
+        (directory / "run").mkdir()
+        self.assertEqual(load_ports(directory), {})
+        save_ports(directory, PORTS)
+        self.assertEqual(load_ports(directory), PORTS)
+        (directory / "run" / "ports.json").write_text("{")
+        self.assertEqual(load_ports(directory), {})

@@ -1,0 +1,163 @@
+"""Which process is ours, how long to wait for it, how it is launched."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+from tempfile import mkdtemp
+
+from hypothesis import given
+from hypothesis import strategies as st
+from twisted.trial.unittest import TestCase
+
+from project_service.embedded.backoff import LONGEST_SECONDS, STEADY_SECONDS, Backoff
+from project_service.embedded.command import Account, Command
+from project_service.embedded.identity import Identity, alive, identify, works_on
+from project_service.embedded.leftovers import drop_stale_pid_files, remembered
+from project_service.embedded.lock import DirectoryLock, InUse
+
+BOOT = "8cd0c4a1-0000-4000-8000-000000000000"
+
+
+def fake_proc(pid: int, stat: str, cmdline: bytes = b"", cwd: Path | None = None) -> Path:
+    proc = Path(mkdtemp())
+    (proc / "sys/kernel/random").mkdir(parents=True)
+    (proc / "sys/kernel/random/boot_id").write_text(f"{BOOT}\n")
+    home = proc / str(pid)
+    home.mkdir()
+    (home / "stat").write_text(stat)
+    (home / "cmdline").write_bytes(cmdline)
+    if cwd is not None:
+        (home / "cwd").symlink_to(cwd)
+    return proc
+
+
+def stat_line(pid: int, name: str, state: str, started: int) -> str:
+    return f"{pid} ({name}) {state} " + " ".join(["1"] * 18) + f" {started} 0 0\n"
+
+
+class Identities(TestCase):
+    def test_start_time_is_read_behind_any_name(self) -> None:
+        proc = fake_proc(7, stat_line(7, "we) S 1 (rd", "S", 4711))
+        self.assertEqual(identify(7, proc), Identity(7, 4711, BOOT))
+
+    @given(st.text(min_size=0, max_size=30).filter(lambda text: "\r" not in text), st.integers(0, 2**63))
+    def test_no_name_confuses(self, name: str, started: int) -> None:
+        proc = fake_proc(7, stat_line(7, name, "S", started))
+        self.assertEqual(identify(7, proc), Identity(7, started, BOOT))
+
+    def test_zombies_and_nobody_are_nobody(self) -> None:
+        self.assertIsNone(identify(7, fake_proc(7, stat_line(7, "x", "Z", 1))))
+        self.assertIsNone(identify(8, fake_proc(7, stat_line(7, "x", "S", 1))))
+        self.assertIsNone(identify(7, fake_proc(7, "rubbish")))
+
+    def test_a_pid_that_came_again_is_not_alive(self) -> None:
+        proc = fake_proc(7, stat_line(7, "x", "S", 2))
+        self.assertTrue(alive(Identity(7, 2, BOOT), proc))
+        self.assertFalse(alive(Identity(7, 1, BOOT), proc))
+        self.assertFalse(alive(Identity(7, 2, "another boot"), proc))
+
+    def test_ourselves_for_real(self) -> None:
+        me = identify(os.getpid())
+        assert me is not None
+        self.assertTrue(alive(me))
+
+    def test_works_on_by_arguments_or_directory(self) -> None:
+        here, there = Path(mkdtemp()).resolve(), Path(mkdtemp()).resolve()
+        line = stat_line(7, "x", "S", 1)
+        by_argument = fake_proc(7, line, b"postgres\0-D\0" + os.fsencode(here) + b"\0")
+        by_option = fake_proc(7, line, b"weed\0-dir=" + os.fsencode(here) + b"\0")
+        by_directory = fake_proc(7, line, b"anything\0", cwd=here)
+        for proc in (by_argument, by_option, by_directory):
+            self.assertTrue(works_on(7, here, proc))
+            self.assertFalse(works_on(7, there, proc))
+        inside = fake_proc(7, line, b"editor\0" + os.fsencode(here / "notes.txt") + b"\0")
+        self.assertFalse(works_on(7, here, inside))
+
+
+class Leftovers(TestCase):
+    def test_a_pid_file_that_says_nothing_is_no_process(self) -> None:
+        directory = Path(mkdtemp())
+        for content in ("", "{}", "[]", '{"pid": "x"}', '{"pid": 1}'):
+            (directory / "pid").write_text(content)
+            self.assertIsNone(remembered(directory / "pid"))
+        self.assertIsNone(remembered(directory / "none"))
+
+    def test_only_a_strangers_pid_makes_a_lock_file_stale(self) -> None:
+        data = Path(mkdtemp())
+        strangers, nobodys = data / "postmaster.pid", data / "socket.lock"
+        strangers.write_text(f"{os.getpid()}\n{data}\n")
+        # A pid nobody has: PostgreSQL sorts that out itself, with a look at shared memory.
+        gone = subprocess.Popen([sys.executable, "-c", ""])
+        gone.wait()
+        nobodys.write_text(f"{gone.pid}\n")
+        drop_stale_pid_files((strangers, nobodys, data / "missing"), data)
+        self.assertFalse(strangers.exists())
+        self.assertTrue(nobodys.exists())
+
+    def test_our_own_servers_lock_file_stays(self) -> None:
+        data = Path(mkdtemp()).resolve()
+        ours = subprocess.Popen(["sleep", "60"], cwd=data)
+        try:
+            (data / "postmaster.pid").write_text(f"{ours.pid}\n")
+            drop_stale_pid_files((data / "postmaster.pid",), data)
+            self.assertTrue((data / "postmaster.pid").exists())
+        finally:
+            ours.kill()
+            ours.wait()
+
+
+class Pauses(TestCase):
+    def test_doubles_to_the_longest(self) -> None:
+        pauses = []
+        backoff = Backoff()
+        for _ in range(7):
+            backoff = backoff.after(0.0)
+            pauses.append(backoff.pause)
+        self.assertEqual(pauses, [1, 2, 4, 8, 16, 30, 30])
+
+    def test_who_stayed_up_begins_again(self) -> None:
+        self.assertEqual(Backoff(LONGEST_SECONDS).after(STEADY_SECONDS).pause, 1)
+        self.assertEqual(Backoff(8).after(STEADY_SECONDS - 0.1).pause, 16)
+
+
+class Launching(TestCase):
+    def test_arguments_carry_user_and_signal(self) -> None:
+        command = Command(("/bin/true", "x"), Path("/"), {}, Account("somebody", 1001, 1002), signal.SIGINT)
+        argv = command.launched(4)
+        self.assertEqual(argv[0], sys.executable)
+        self.assertEqual(argv[-6:], ["4", "2", "1001", "1002", "/bin/true", "x"])
+
+    def test_the_environment_is_not_shown(self) -> None:
+        self.assertNotIn("hush", repr(Command(("/bin/true",), Path("/"), {"SECRET": "hush"})))
+
+    def test_the_launcher_becomes_the_program_in_its_own_session(self) -> None:
+        script = "import os,sys; print(os.getpid(), os.getsid(0), *sys.argv[1:])"
+        argv = Command((sys.executable, "-c", script, "a b"), Path("/")).launched(os.getpid())
+        child = subprocess.run(argv, capture_output=True, text=True, check=True)
+        pid, session, argument = child.stdout.split(maxsplit=2)
+        self.assertEqual(pid, session)
+        self.assertEqual(argument.strip(), "a b")
+
+    def test_the_launcher_does_not_outlive_its_service(self) -> None:
+        argv = Command(("/bin/true",), Path("/")).launched(1)
+        child = subprocess.run(argv, capture_output=True, text=True, check=False)
+        self.assertEqual(child.returncode, 1)
+        self.assertIn("the service ended", child.stderr)
+
+
+class Locks(TestCase):
+    def test_a_second_one_is_refused_with_the_pid_and_a_way_out(self) -> None:
+        directory = Path(mkdtemp())
+        first, second = DirectoryLock(directory), DirectoryLock(directory)
+        first.take()
+        refusal = self.assertRaises(InUse, second.take)
+        self.assertIn(f"pid {os.getpid()}", str(refusal))
+        self.assertIn("--data-dir", str(refusal))
+        first.release()
+        second.take()
+        self.assertTrue(second.held)
+        second.release()

@@ -1,0 +1,32 @@
+"""The systemd unit fits the service it runs."""
+
+from __future__ import annotations
+
+from configparser import ConfigParser
+from pathlib import Path
+
+from twisted.trial.unittest import TestCase
+
+from project_service.settings import Settings
+
+UNIT = Path(__file__).parents[2] / "etc" / "project-service.service"
+
+
+class UnitFile(TestCase):
+    def setUp(self) -> None:
+        # systemd allows a key twice; only the last is of interest here.
+        self.unit = ConfigParser(strict=False, interpolation=None)
+        self.unit.optionxform = str  # type: ignore[assignment, method-assign]  # configparser's documented way
+        self.unit.read(UNIT)
+
+    def test_it_waits_for_requests_under_way(self) -> None:
+        self.assertGreater(float(self.unit["Service"]["TimeoutStopSec"]), Settings().server.shutdown_seconds)
+        self.assertEqual(self.unit["Service"]["KillSignal"], "SIGTERM")
+
+    def test_it_runs_the_foreground_daemon_and_reloads_by_hup(self) -> None:
+        service = self.unit["Service"]
+        self.assertIn("twistd --nodaemon --pidfile= project-service --config", service["ExecStart"])
+        self.assertEqual(service["Type"], "exec")
+        self.assertIn("-HUP", service["ExecReload"])
+        self.assertEqual(service["ProtectSystem"], "strict")
+        self.assertEqual(service["StateDirectory"], "project-service")
