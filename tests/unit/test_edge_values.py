@@ -1,0 +1,178 @@
+"""The edge's pure parts: queries, origins, request ids, redaction, heads, DSNs, migrations in order."""
+
+from __future__ import annotations
+
+import ipaddress
+from urllib.parse import quote_plus
+
+from hypothesis import given
+from hypothesis import strategies as st
+from twisted.trial.unittest import TestCase
+
+from project_service import journal
+from project_service.database import dsn
+from project_service.database.migrate import Migration, MigrationRefused, pending, shipped
+from project_service.errors import ApiError
+from project_service.http import origin, wire
+from project_service.http.headers import HeaderView
+from project_service.http.inbound import parse_query
+from project_service.http.strict_json import loads
+
+
+class Queries(TestCase):
+    @given(st.lists(st.tuples(st.text(min_size=1), st.text())))
+    def test_what_was_encoded_comes_back_in_order(self, pairs: list[tuple[str, str]]) -> None:
+        encodable = [(n, v) for n, v in pairs if _utf8(n) and _utf8(v)]
+        raw = "&".join(f"{quote_plus(n)}={quote_plus(v)}" for n, v in encodable)
+        self.assertEqual(parse_query(raw.encode()), encodable)
+
+    @given(st.binary())
+    def test_any_bytes_give_pairs_or_an_api_error(self, raw: bytes) -> None:
+        try:
+            parse_query(raw)
+        except ApiError as fault:
+            self.assertEqual((fault.status, fault.code), (400, "invalid_query"))
+
+    def test_only_ampersands_separate(self) -> None:
+        self.assertEqual(
+            parse_query(b"a=1;b=2&c&&=d&a=3"), [("a", "1;b=2"), ("c", ""), ("", "d"), ("a", "3")]
+        )
+
+
+class Json(TestCase):
+    @given(st.binary())
+    def test_any_bytes_give_a_value_or_an_api_error(self, raw: bytes) -> None:
+        try:
+            loads(raw)
+        except ApiError as fault:
+            self.assertEqual((fault.status, fault.code), (400, "invalid_json"))
+
+    def test_a_key_twice_is_refused_at_any_depth(self) -> None:
+        for raw in (b'{"a":1,"a":1}', b'[{"b":{"a":1,"a":2}}]', b'{"a":1,"\\u0061":2}'):
+            self.assertRaises(ApiError, loads, raw)
+
+    def test_numbers_of_a_million_digits_are_refused(self) -> None:
+        for raw in (b"1" * 1_000_000, b"[1" + b"0" * 1_000_000 + b".5]"):
+            self.assertRaises(ApiError, loads, raw)
+
+
+class Origins(TestCase):
+    @given(st.lists(st.binary(max_size=40), max_size=5), st.ip_addresses())
+    def test_an_untrusted_peer_is_itself_whatever_it_says(self, hops: list[bytes], peer: object) -> None:
+        headers = HeaderView([(b"X-Forwarded-For", hop) for hop in hops])
+        trusted = (ipaddress.ip_network("198.51.100.0/30"),)
+        found = origin.locate(str(peer), False, "h", headers, trusted)
+        if peer not in trusted[0]:
+            self.assertEqual(found.address, str(peer))
+
+    @given(st.lists(st.ip_addresses(v=4), max_size=5), st.binary(max_size=20))
+    def test_the_result_is_always_an_address(self, hops: list[object], rubbish: bytes) -> None:
+        chain = b", ".join([rubbish, *(str(hop).encode() for hop in hops)])
+        trusted = origin.parse_networks(["0.0.0.0/0"])
+        found = origin.locate("10.0.0.1", False, "h", HeaderView([(b"x-forwarded-for", chain)]), trusted)
+        ipaddress.ip_address(found.address)
+
+    def test_forms_of_hops(self) -> None:
+        trusted = origin.parse_networks(["10.0.0.0/8", "::1"])
+        for hop, expected in {
+            "203.0.113.5:4711": "203.0.113.5",
+            "[2001:db8::1]:443": "2001:db8::1",
+            "2001:db8::1": "2001:db8::1",
+        }.items():
+            headers = HeaderView([(b"x-forwarded-for", hop.encode())])
+            self.assertEqual(origin.locate("10.1.1.1", False, "h", headers, trusted).address, expected)
+
+    def test_a_host_that_is_none_does_not_get_into_links(self) -> None:
+        for bad in (b"a b", b"a/b", b'a"b', b"<x>", b"a@b", b""):
+            headers = HeaderView([(b"host", bad)])
+            self.assertEqual(origin.locate("10.1.1.1", False, "fallback", headers, ()).host, "fallback", bad)
+        good = HeaderView([(b"host", b"[::1]:8080")])
+        self.assertEqual(origin.locate("10.1.1.1", False, "fallback", good, ()).host, "[::1]:8080")
+
+
+class Logs(TestCase):
+    def test_secrets_are_taken_out(self) -> None:
+        for secret, text in {
+            "psk_service_abcdefgh12345678": "key psk_service_abcdefgh12345678 used",
+            "abc123": "GET /storage/download?token=abc123 200",
+            "hunter2": "connect postgresql://u:hunter2@h/db",
+            "hunter3": "password=hunter3 host=h",
+            "eyJhbGciOiJ.eyJzdWIiOiI.c2lnbmF0dXJl": "Bearer eyJhbGciOiJ.eyJzdWIiOiI.c2lnbmF0dXJl",
+        }.items():
+            self.assertNotIn(secret, journal.redact(text))
+        self.assertEqual(journal.redact("GET /auth/user 200"), "GET /auth/user 200")
+
+    @given(st.binary(max_size=200))
+    def test_a_request_id_is_kept_or_made(self, sent: bytes) -> None:
+        self.assertRegex(journal.request_id(sent, lambda: "made"), r"\A[A-Za-z0-9._-]{1,128}\Z")
+
+
+class Heads(TestCase):
+    @given(st.text(), st.text())
+    def test_no_header_breaks_the_framing(self, name: str, value: str) -> None:
+        try:
+            raw = wire.head(200, [(name, value)])
+        except ValueError:
+            return
+        self.assertEqual(raw.count(b"\r\n"), 3)
+        self.assertNotIn(b"\n", raw.replace(b"\r\n", b""))
+
+
+class Dsns(TestCase):
+    def test_several_hosts_become_candidates_in_order(self) -> None:
+        target = dsn.parse("postgresql://u:p@a:1,b:2/db?target_session_attrs=read-write")
+        self.assertEqual(
+            [(c.params["host"], c.params["port"]) for c in target.candidates], [("a", "1"), ("b", "2")]
+        )
+        self.assertTrue(target.writable)
+        self.assertTrue(all(c.params["password"] == "p" for c in target.candidates))
+
+    def test_sockets_and_addresses_need_no_resolving(self) -> None:
+        self.assertFalse(dsn.parse("host=/run/pg dbname=d").candidates[0].needs_resolving)
+        self.assertFalse(dsn.parse("dbname=d").candidates[0].needs_resolving)
+        self.assertFalse(dsn.parse("host=a hostaddr=10.0.0.1").candidates[0].needs_resolving)
+        self.assertTrue(dsn.parse("host=a").candidates[0].needs_resolving)
+
+    @given(st.text())
+    def test_anything_else_is_a_value_error_without_the_text(self, text: str) -> None:
+        if "\0" in text or not _utf8(text):
+            return
+        try:
+            dsn.parse(text)
+        except ValueError as fault:
+            self.assertIn(
+                str(fault),
+                ("is not a PostgreSQL connection string", "names a different number of hosts and ports"),
+            )
+
+
+class Migrations(TestCase):
+    known = (Migration(1, "0001_a.sql", "a"), Migration(2, "0002_b.sql", "b"))
+
+    def applied(self, *migrations: Migration) -> list[tuple[int, str, str]]:
+        return [(one.number, one.name, one.sha256) for one in migrations]
+
+    def test_what_is_left_in_order(self) -> None:
+        self.assertEqual(pending(self.known, []), self.known)
+        self.assertEqual(pending(self.known, self.applied(self.known[0])), self.known[1:])
+        self.assertEqual(pending(self.known, self.applied(*self.known)), ())
+
+    def test_a_newer_database_is_refused(self) -> None:
+        newer = self.applied(*self.known, Migration(3, "0003_c.sql", "c"))
+        with self.assertRaisesRegex(MigrationRefused, "newer than this program.*0003_c.sql"):
+            pending(self.known, newer)
+
+    def test_a_changed_migration_is_refused(self) -> None:
+        with self.assertRaisesRegex(MigrationRefused, "another form"):
+            pending(self.known, [(1, "0001_a.sql", "other")])
+
+    def test_those_shipped_are_numbered_without_gaps(self) -> None:
+        self.assertEqual([one.number for one in shipped()], list(range(1, len(shipped()) + 1)))
+
+
+def _utf8(text: str) -> bool:
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        return False
+    return True

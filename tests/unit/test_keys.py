@@ -1,0 +1,65 @@
+"""Project keys: their form, their checksum, the ring."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from hypothesis import given
+from hypothesis import strategies as st
+from twisted.trial.unittest import TestCase
+
+from project_service import keys
+
+KINDS: Any = st.sampled_from(["anon", "service"])
+
+
+def known(size: int) -> bytes:
+    return bytes(range(size))
+
+
+class Form(TestCase):
+    @given(KINDS, st.binary(min_size=32, max_size=32))
+    def test_prefix_length_checksum(self, kind: Any, random: bytes) -> None:
+        key = keys.make(kind, lambda size: random[:size])
+        self.assertRegex(key, rf"^psk_{kind}_[A-Za-z0-9_-]{{49}}$")
+        self.assertTrue(keys.well_formed(key))
+
+    @given(KINDS, st.integers(0, 70), st.sampled_from("AZaz09_-"))
+    def test_a_mistyped_key_is_seen_to_be_one(self, kind: Any, place: int, letter: str) -> None:
+        key = keys.make(kind, known)
+        place %= len(key)
+        if key[place] != letter:
+            self.assertFalse(keys.well_formed(key[:place] + letter + key[place + 1 :]))
+        self.assertFalse(keys.well_formed(key[:-1]))
+
+    def test_two_keys_differ(self) -> None:
+        import secrets
+
+        self.assertNotEqual(keys.make("anon", secrets.token_bytes), keys.make("anon", secrets.token_bytes))
+
+
+class FakeRows:
+    def __init__(self, rows: list[tuple[Any, ...]]) -> None:
+        self.rows = rows
+
+    async def query(self, sql: str, params: Any = None) -> list[tuple[Any, ...]]:
+        return self.rows
+
+
+class Ring(TestCase):
+    async def test_it_knows_what_is_active_after_each_reload(self) -> None:
+        anon, service = keys.make("anon", known), keys.make("service", known)
+        rows = FakeRows([(keys.digest(anon), "anon"), (keys.digest(service), "service")])
+        ring = keys.KeyRing(rows)
+        self.assertIsNone(ring.kind_of(anon))
+        await ring.reload()
+        self.assertEqual((ring.kind_of(anon), ring.kind_of(service)), ("anon", "service"))
+        rows.rows = [(keys.digest(service), "service")]
+        await ring.reload()
+        self.assertEqual((ring.kind_of(anon), ring.kind_of(service)), (None, "service"))
+
+    async def test_rubbish_is_unknown(self) -> None:
+        ring = keys.KeyRing(FakeRows([(keys.digest("x"), "anon")]))
+        await ring.reload()
+        for rubbish in ("", "psk_anon_", "\udcff", "ü" * 1000):
+            self.assertIsNone(ring.kind_of(rubbish))

@@ -1,0 +1,206 @@
+"""The connection pool on a clock: it heals, times out, throws away what is in doubt, drains."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, cast
+
+from twisted.internet.defer import CancelledError, Deferred
+from twisted.internet.task import Clock
+from twisted.trial.unittest import TestCase
+
+from project_service.database.pool import WAITERS_PER_CONNECTION, Pool
+from project_service.database.session import DatabaseGone, Session
+from project_service.deferreds import start
+from project_service.errors import ApiError
+
+
+class FakeSession:
+    """Answers when told to; ``state`` is what the server would say of it."""
+
+    def __init__(self) -> None:
+        self.state = "idle"
+        self.closed = False
+        self.on_lost: Callable[[Any], None] | None = None
+        self.asked: list[str] = []
+        self.answer: Deferred[list[Any]] | None = None
+
+    @property
+    def usable(self) -> bool:
+        return self.state == "idle" and not self.closed
+
+    @property
+    def in_transaction(self) -> bool:
+        return self.state == "in transaction"
+
+    async def query(self, sql: str, params: Any = None) -> list[Any]:
+        self.asked.append(sql)
+        if sql == "begin":
+            self.state = "in transaction"
+        elif sql == "rollback":
+            self.state = "idle"
+        elif sql == "wait":
+            self.answer = Deferred()
+            return await self.answer
+        return [(sql,)]
+
+    async def execute(self, sql: str, params: Any = None) -> Any:
+        await self.query(sql)
+        tag = "ROLLBACK" if self.state == "failed transaction" else "COMMIT"
+        self.state = "idle"
+        return type("Cursor", (), {"statusmessage": tag})()
+
+    def close(self) -> None:
+        self.closed = True
+
+
+class Case(TestCase):
+    def setUp(self) -> None:
+        self.clock = Clock()
+        self.made: list[FakeSession] = []
+        self.away = False
+        self.pool = Pool(self.connect, 2, 5.0, self.clock)
+
+    async def connect(self) -> Session:
+        if self.away:
+            raise DatabaseGone("refused")
+        self.made.append(FakeSession())
+        return cast(Session, self.made[-1])
+
+    def failure(self, waiting: Deferred[Any], kind: type[Exception]) -> Exception:
+        failed: Exception = self.failureResultOf(waiting, kind).value
+        return failed
+
+
+class Lending(Case):
+    def test_connections_are_made_when_needed_and_used_again(self) -> None:
+        self.assertEqual(self.made, [])
+        for _ in range(3):
+            self.assertEqual(self.successResultOf(start(self.pool.query("a"))), [("a",)])
+        self.assertEqual(len(self.made), 1)
+
+    def test_no_more_than_size_and_then_in_turn(self) -> None:
+        held = [self.successResultOf(start(self.pool.take())) for _ in range(2)]
+        waiting = [start(self.pool.take()) for _ in range(2)]
+        self.assertNoResult(waiting[0])
+        self.pool.give_back(held[0])
+        self.assertIs(self.successResultOf(waiting[0]), held[0])
+        self.assertNoResult(waiting[1])
+        self.assertEqual(len(self.made), 2)
+
+    def test_who_waits_too_long_is_told(self) -> None:
+        for _ in range(2):
+            self.successResultOf(start(self.pool.take()))
+        waiting = start(self.pool.query("a"))
+        self.clock.advance(5.1)
+        error = self.failure(waiting, ApiError)
+        assert isinstance(error, ApiError)
+        self.assertEqual((error.status, error.code), (503, "database_unavailable"))
+        self.assertEqual(self.pool.waiting, 0)
+
+    def test_who_leaves_while_waiting_leaves_nothing(self) -> None:
+        held = [self.successResultOf(start(self.pool.take())) for _ in range(2)]
+        waiting = start(self.pool.query("a"))
+        waiting.cancel()
+        self.failureResultOf(waiting, CancelledError)
+        self.pool.give_back(held[0])
+        self.assertEqual((self.pool.waiting, self.pool.in_use), (0, 1))
+
+    def test_too_many_waiters_are_refused_at_once(self) -> None:
+        for _ in range(2):
+            self.successResultOf(start(self.pool.take()))
+        for _ in range(2 * WAITERS_PER_CONNECTION):
+            start(self.pool.take()).addErrback(lambda _: None)
+        error = self.failure(start(self.pool.take()), ApiError)
+        assert isinstance(error, ApiError)
+        self.assertEqual(error.code, "overloaded")
+
+
+class Doubt(Case):
+    def test_a_connection_that_is_not_idle_is_thrown_away(self) -> None:
+        for state in ("active", "in transaction", "failed transaction", "unknown"):
+            session = cast(FakeSession, self.successResultOf(start(self.pool.take())))
+            session.state = state
+            self.pool.give_back(cast(Session, session))
+            self.assertTrue(session.closed, state)
+        fresh = cast(FakeSession, self.successResultOf(start(self.pool.take())))
+        self.assertFalse(fresh.closed)
+
+    def test_use_goes_on_when_the_caller_is_cancelled(self) -> None:
+        asking = start(self.pool.query("wait"))
+        session = self.made[0]
+        asking.cancel()
+        self.failureResultOf(asking, CancelledError)
+        # The connection is still at work: nobody else may have it.
+        other = start(self.pool.query("other"))
+        self.successResultOf(other)
+        self.assertEqual(session.asked, ["wait"])
+        assert session.answer is not None
+        session.answer.callback([])
+        self.assertEqual(self.pool.in_use, 0)
+
+    def test_a_transaction_commits_although_its_caller_left(self) -> None:
+        gate: Deferred[None] = Deferred()
+
+        async def work(transaction: Any) -> None:
+            await gate
+            await transaction.query("insert")
+
+        doing = start(self.pool.transaction(work))
+        doing.cancel()
+        self.failureResultOf(doing, CancelledError)
+        gate.callback(None)
+        self.assertEqual(self.made[0].asked, ["begin", "insert", "commit"])
+
+    def test_a_failing_transaction_is_rolled_back(self) -> None:
+        async def work(transaction: Any) -> None:
+            raise KeyError("x")
+
+        self.failure(start(self.pool.transaction(work)), KeyError)
+        self.assertEqual(self.made[0].asked, ["begin", "rollback"])
+        self.assertEqual(self.successResultOf(start(self.pool.query("a"))), [("a",)])
+
+    def test_a_commit_that_rolled_back_is_no_success(self) -> None:
+        async def work(transaction: Any) -> None:
+            self.made[0].state = "failed transaction"
+
+        self.failure(start(self.pool.transaction(work)), DatabaseGone)
+
+    def test_an_idle_connection_that_dies_is_replaced(self) -> None:
+        self.successResultOf(start(self.pool.query("a")))
+        first = self.made[0]
+        assert first.on_lost is not None
+        first.on_lost(first)
+        self.successResultOf(start(self.pool.query("a")))
+        self.assertEqual(len(self.made), 2)
+
+
+class Healing(Case):
+    def test_it_tries_again_with_growing_pauses_while_somebody_waits(self) -> None:
+        self.away = True
+        waiting = start(self.pool.query("a"))
+        self.clock.advance(0.1)
+        self.clock.advance(0.2)
+        self.assertNoResult(waiting)
+        self.away = False
+        self.clock.advance(0.4)
+        self.assertEqual(self.successResultOf(waiting), [("a",)])
+
+    def test_nobody_waits_longer_than_the_timeout_for_a_database_that_is_away(self) -> None:
+        self.away = True
+        waiting = start(self.pool.query("a"))
+        self.clock.pump([0.1] * 51)
+        self.failure(waiting, ApiError)
+
+
+class Ending(Case):
+    def test_close_waits_for_those_inside_and_refuses_the_rest(self) -> None:
+        held = self.successResultOf(start(self.pool.take()))
+        closing = start(self.pool.close())
+        self.assertNoResult(closing)
+        error = self.failure(start(self.pool.query("a")), ApiError)
+        assert isinstance(error, ApiError)
+        self.assertEqual(error.status, 503)
+        self.pool.give_back(held)
+        self.successResultOf(closing)
+        self.assertTrue(all(session.closed for session in self.made))

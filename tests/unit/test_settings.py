@@ -1,0 +1,164 @@
+"""Settings: every fault at once, what wins over what, nothing secret shown, the sample in step."""
+
+from __future__ import annotations
+
+import re
+import tomllib
+from pathlib import Path
+from typing import Any
+
+import attrs
+from hypothesis import given
+from hypothesis import strategies as st
+from twisted.trial.unittest import TestCase
+
+from project_service.configure import BadSettings, load
+from project_service.settings import Settings, StageDatabase
+
+SAMPLE = Path(__file__).parents[2] / "etc" / "project-service.toml"
+
+
+def faults(
+    toml: str = "", environ: dict[str, str] | None = None, embedded: bool = True, **options: Any
+) -> list[str]:
+    """Name and reason of each fault; fails where there are none."""
+    try:
+        loaded(toml, environ, embedded, **options)
+    except BadSettings as fault:
+        return [f"{one.name} {one.reason}" for one in fault.faults]
+    raise AssertionError("was accepted")
+
+
+def loaded(
+    toml: str = "", environ: dict[str, str] | None = None, embedded: bool = True, **options: Any
+) -> Settings:
+    from tempfile import TemporaryDirectory
+
+    with TemporaryDirectory() as folder:
+        path = Path(folder) / "c.toml"
+        path.write_text(toml)
+        given_options = {name.replace("__", "."): value for name, value in options.items()}
+        return load(path, environ or {}, given_options, embedded)
+
+
+class Faults(TestCase):
+    def test_all_at_once_each_with_its_file_key_and_reason(self) -> None:
+        with self.assertRaises(BadSettings) as caught:
+            loaded(
+                '[server]\nworkers = "x"\nfoo = 1\n[auth]\nbcrypt_cost = 3\n',
+                {"PROJECT_SERVICE__STORE__ADDRESSING_STYLE": "round"},
+            )
+        text = str(caught.exception)
+        self.assertRegex(text, r"c\.toml: server\.workers must be a whole number")
+        self.assertRegex(text, r"c\.toml: server\.foo is not a setting")
+        self.assertRegex(text, r"c\.toml: auth\.bcrypt_cost must be from 4 to 31")
+        self.assertIn("environment: store.addressing_style must be one of path, virtual", text)
+
+    def test_unknown_sections_and_keys_anywhere(self) -> None:
+        self.assertEqual(faults("[serve]\nlisten = []\n"), ["serve.listen is not a setting"])
+        self.assertEqual(faults("top = 1\n"), ["top is not a setting"])
+        self.assertEqual(faults(environ={"PROJECT_SERVICE__AUTH__X": "1"}), ["auth.x is not a setting"])
+        self.assertEqual(
+            faults("[stages.dev.databases.main]\nscheme = 'a'\n"),
+            ["stages.dev.databases.main.scheme is not a setting"],
+        )
+        self.assertEqual(faults("[stages.dev]\nx = 1\n"), ["stages.dev.x is not a setting"])
+
+    def test_a_file_that_is_missing_or_no_toml(self) -> None:
+        with self.assertRaises(BadSettings) as caught:
+            load(Path("/nonexistent/c.toml"), {}, {}, True)
+        self.assertIn("/nonexistent/c.toml: cannot be read", str(caught.exception))
+        self.assertIn("is not TOML", faults("[a\n")[0])
+
+    def test_without_embedding_database_store_and_keys_must_be_named(self) -> None:
+        names = [fault.split()[0] for fault in faults(embedded=False)]
+        self.assertEqual(names, ["database.dsn", "store.endpoint_url", "auth.jwt_keys_file"])
+        self.assertEqual(
+            [fault.split()[0] for fault in faults("[store]\nendpoint_url = 'http://s3.test'\n")],
+            ["store.access_key_id", "store.secret_access_key"],
+        )
+
+    def test_a_secret_is_never_in_a_fault(self) -> None:
+        for bad in ("postgres://u:hunter2@h/db?bogus=1", "password=hunter2 bogus=1", "://hunter2"):
+            for fault in faults(f"[database]\ndsn = '{bad}'\n"):
+                self.assertNotIn("hunter2", fault)
+
+    @given(st.dictionaries(st.text(), st.one_of(st.text(), st.integers(), st.booleans(), st.none())))
+    def test_any_tree_gives_settings_or_faults(self, section: dict[str, Any]) -> None:
+        options = {f"server.{name}": value for name, value in section.items()}
+        try:
+            load(None, {}, options, True)
+        except BadSettings as fault:
+            self.assertTrue(fault.faults)
+
+
+class Values(TestCase):
+    def test_options_over_environment_over_file(self) -> None:
+        toml = "[server]\nidle_timeout_seconds = 1\nshutdown_seconds = 1\nworkers = 1\n"
+        environ = {
+            "PROJECT_SERVICE__SERVER__SHUTDOWN_SECONDS": "2",
+            "PROJECT_SERVICE__SERVER__WORKERS": "2",
+        }
+        server = loaded(toml, environ, server__workers="auto").server
+        self.assertEqual(
+            (server.idle_timeout_seconds, server.shutdown_seconds, server.workers), (1.0, 2.0, "auto")
+        )
+
+    def test_lists_and_tables_in_the_environment_are_json(self) -> None:
+        settings = loaded(
+            environ={
+                "PROJECT_SERVICE__SERVER__CORS_ORIGINS": '["https://a.test"]',
+                "PROJECT_SERVICE__STAGES__PROD__DATABASES__SHOP": '{"schemas": ["api"], "max_rows": 5}',
+                "PROJECT_SERVICE__STAGES__PROD__DATABASES__SHOP__APP_SETTINGS": '{"a": "b"}',
+                "PROJECT_SERVICE__STAGES__DEV": '{"databases": {"main": {}}}',
+            }
+        )
+        self.assertEqual(settings.server.cors_origins, ("https://a.test",))
+        shop = settings.stages["prod"].databases["shop"]
+        self.assertEqual((shop.schemas, shop.max_rows, shop.app_settings), (("api",), 5, {"a": "b"}))
+
+    def test_secrets_print_as_stars(self) -> None:
+        settings = loaded("[database]\ndsn = 'postgres://u:hunter2@h/db'\n[smtp]\npassword = 'hunter3'\n")
+        self.assertNotIn("hunter", repr(settings))
+        self.assertIn("***", repr(settings))
+        assert settings.database.dsn is not None
+        self.assertIn("hunter2", settings.database.dsn.reveal())
+
+    def test_sighup_takes_over_only_what_can_change(self) -> None:
+        old = loaded("[server]\nlog_level = 'info'\nworkers = 1\n")
+        new = loaded("[server]\nlog_level = 'debug'\nworkers = 4\n[database]\npool_size = 99\n")
+        now = old.changed_without_restart(new)
+        self.assertEqual((now.server.log_level, now.server.workers, now.database.pool_size), ("debug", 1, 10))
+
+
+class Sample(TestCase):
+    """etc/project-service.toml names every key, commented out, with its default."""
+
+    def documented(self) -> dict[str, Any]:
+        """The sample with its keys uncommented."""
+        lines = SAMPLE.read_text("utf-8").splitlines()
+        live = [re.sub(r"^#(\[|[a-z_]+ =)", r"\1", line) for line in lines]
+        return tomllib.loads("\n".join(live))
+
+    def test_it_is_a_valid_configuration_as_it_stands(self) -> None:
+        load(SAMPLE, {}, {}, True)
+
+    def test_every_key_with_its_default_and_no_other(self) -> None:
+        tree = self.documented()
+        for section in attrs.fields(Settings):
+            if "section" in section.metadata:
+                self.compare(section.name, section.metadata["section"], tree[section.name])
+        self.compare("stages", StageDatabase, tree["stages"]["dev"]["databases"]["main"])
+        self.assertEqual(set(tree), {field.name for field in attrs.fields(Settings)})
+
+    def compare(self, name: str, cls: type, documented: dict[str, Any]) -> None:
+        fields = {field.name: field for field in attrs.fields(cls)}
+        self.assertEqual(set(documented), set(fields), name)
+        for key, value in documented.items():
+            default = fields[key].default
+            if default is None:
+                continue  # the sample shows an example of what may be set
+            if isinstance(default, attrs.Factory):  # type: ignore[arg-type]  # a class at run time
+                default = default.factory()
+            read = fields[key].metadata["kind"](value)
+            self.assertEqual(read, default, f"{name}.{key}")
