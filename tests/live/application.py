@@ -1,0 +1,118 @@
+"""A whole serving application on the real database and store, in the test's own process."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import treq
+from attrs import evolve, frozen
+from twisted.internet.task import deferLater
+
+from project_service import keys
+from project_service.application import Application
+from project_service.auth import keyfile
+from project_service.bootstrap import ensure_buckets
+from project_service.database.pool import Pool
+from project_service.launch import with_data_dir_defaults
+from project_service.parts import connector
+from project_service.ports import bind_endpoints
+from project_service.settings import Auth, Secret, Server, Settings, Store
+
+
+@frozen
+class Api:
+    """A running application and its two keys."""
+
+    base_url: str
+    anon_key: str
+    service_key: str
+    dsn: str
+    settings: Settings
+    application: Application
+    reactor: Any
+
+    @property
+    def port(self) -> int:
+        return int(self.base_url.rpartition(":")[2])
+
+    async def request(
+        self,
+        method: str,
+        path: str,
+        *,
+        key: str | None = "anon",
+        token: str | None = None,
+        headers: dict[str, str] | None = None,
+        **more: Any,
+    ) -> tuple[int, Any, Any]:
+        """Status, headers and body (JSON where it is, else bytes)."""
+        sent = dict(headers or {})
+        if key is not None:
+            sent["X-Service-Key"] = {"anon": self.anon_key, "service": self.service_key}.get(key, key)
+        if token is not None:
+            sent["Authorization"] = f"Bearer {token}"
+        response = await treq.request(method, self.base_url + path, headers=sent, persistent=False, **more)
+        body = await treq.content(response)
+        kind = (response.headers.getRawHeaders("content-type") or [""])[0]
+        if kind.startswith("application/json") and body:
+            import orjson
+
+            body = orjson.loads(body)
+        return response.code, response.headers, body
+
+    async def sign_up(self, email: str, password: str = "a long enough one") -> dict[str, Any]:
+        status, _, body = await self.request(
+            "POST", "/auth/signup", key=None, json={"email": email, "password": password}
+        )
+        assert status == 201, body
+        session: dict[str, Any] = body["data"]
+        return session
+
+
+def settings_for(dsn: str, store: Store, data_dir: Path, **sections: Any) -> Settings:
+    """Settings for tests: cheap password hashes, no limits that a busy test would meet."""
+    settings = Settings(
+        server=Server(listen=("tcp:0:interface=127.0.0.1",), shutdown_seconds=5.0),
+        store=store,
+        auth=Auth(bcrypt_cost=4, signups_max_per_address=0),
+    )
+    settings = evolve(settings, database=evolve(settings.database, dsn=Secret(dsn)))
+    for name, changes in sections.items():
+        settings = evolve(settings, **{name: evolve(getattr(settings, name), **changes)})
+    return with_data_dir_defaults(settings, data_dir)
+
+
+@asynccontextmanager
+async def serving(settings: Settings) -> AsyncIterator[Api]:
+    """The application of ``settings``, with keys and the first buckets, until the block ends."""
+    from twisted.internet import reactor
+
+    assert settings.database.dsn is not None and settings.auth.jwt_keys_file is not None
+    keyfile.load_or_create(Path(settings.auth.jwt_keys_file), settings.auth.jwt_algorithm)
+    pool = Pool(connector(reactor, settings), 1, 5.0, reactor)  # type: ignore[arg-type]  # the module is the reactor
+    anon, service = (await _key(pool, "anon"), await _key(pool, "service"))
+    await ensure_buckets(pool)
+    await pool.close()
+    application = Application(reactor, settings, bind_endpoints(reactor, settings.server.listen))
+    await application.start()
+    try:
+        url = f"http://127.0.0.1:{application.addresses[0].port}"
+        yield Api(url, anon, service, settings.database.dsn.reveal(), settings, application, reactor)
+    finally:
+        await application.stop()
+        # Sockets that were closed a moment ago report it in the next turn.
+        await deferLater(reactor, 0, lambda: None)  # type: ignore[arg-type]  # the module is the reactor
+
+
+async def _key(pool: Pool, kind: Any) -> str:
+    import secrets
+
+    made = keys.make(kind, secrets.token_bytes)
+    await keys.store(pool, kind, made)
+    return made
+
+
+__all__ = ["Api", "serving", "settings_for"]

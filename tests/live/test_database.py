@@ -1,0 +1,196 @@
+"""Sessions, pool, migrations and listener against a real PostgreSQL."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import psycopg2
+import pytest
+import pytest_twisted
+from attrs import evolve
+from twisted.internet import reactor as _reactor
+from twisted.internet.defer import Deferred, gatherResults
+from twisted.internet.task import deferLater
+
+from project_service.database import dsn as dsns
+from project_service.database.connect import Connector
+from project_service.database.listener import Listener
+from project_service.database.migrate import Migration, MigrationRefused, migrate, shipped, state
+from project_service.database.pool import Pool
+from project_service.database.session import DatabaseGone, Session
+from project_service.deferreds import start
+
+reactor: Any = _reactor
+
+
+def connector(dsn: str, timeout: float = 10.0) -> Connector:
+    return Connector(reactor, dsns.parse(dsn), timeout)
+
+
+async def session_on(dsn: str) -> Session:
+    return await connector(dsn)()
+
+
+async def until(condition: Any) -> None:
+    """Wait for ``condition()`` to be true; the test's own time limit ends a wait in vain."""
+    while not condition():
+        await deferLater(reactor, 0.005, lambda: None)
+
+
+@pytest_twisted.ensureDeferred
+async def test_two_processes_migrating_at_once_apply_each_file_once(empty_database: str) -> None:
+    sessions = [await session_on(empty_database) for _ in range(3)]
+    done = await gatherResults([start(migrate(session, shipped())) for session in sessions])
+    assert sorted(len(applied) for applied in done) == [0, 0, len(shipped())]
+    assert [number for number, _, _ in await state(sessions[0])] == [one.number for one in shipped()]
+    for session in sessions:
+        session.close()
+
+
+@pytest_twisted.ensureDeferred
+async def test_a_newer_database_and_a_changed_migration_are_refused(database: str) -> None:
+    session = await session_on(database)
+    await session.query(
+        "insert into project_service.migrations (number, name, sha256) values (9999, '9999_later.sql', '')"
+    )
+    with pytest.raises(MigrationRefused, match="newer than this program"):
+        await migrate(session, shipped())
+    await session.query("delete from project_service.migrations where number = 9999")
+    await session.query("update project_service.migrations set sha256 = 'x' where number = 1")
+    with pytest.raises(MigrationRefused, match="another form"):
+        await migrate(session, shipped())
+    session.close()
+
+
+@pytest_twisted.ensureDeferred
+async def test_a_migration_that_fails_leaves_nothing(database: str) -> None:
+    session = await session_on(database)
+    broken = Migration(9000, "9000_x.sql", "create table half (a int); select 1/0")
+    with pytest.raises(psycopg2.errors.DivisionByZero):
+        await migrate(session, [*shipped(), broken])
+    assert await session.query("select to_regclass('half')") == [(None,)]
+    assert session.usable
+    session.close()
+
+
+@pytest_twisted.ensureDeferred
+async def test_what_migrations_made(database: str) -> None:
+    session = await session_on(database)
+    rows = await session.query(
+        "select rolname from pg_roles where rolname in ('anon', 'authenticated', 'service_role') and not rolcanlogin"
+    )
+    assert len(rows) == 3
+    claims = '{"sub": "00000000-0000-0000-0000-000000000001", "role": "authenticated", "email": "a@b.test"}'
+    await session.query("begin")
+    await session.query("select set_config('request.jwt.claims', %s, true)", (claims,))
+    for role in ("anon", "authenticated", "service_role"):
+        await session.query(f"set local role {role}")
+        assert await session.query(
+            "select auth.uid()::text, auth.role(), auth.email(), auth.jwt() ->> 'sub' = auth.uid()::text"
+        ) == [("00000000-0000-0000-0000-000000000001", "authenticated", "a@b.test", True)]
+        await session.query("savepoint here")
+        with pytest.raises(psycopg2.errors.InsufficientPrivilege):
+            await session.query("select * from auth.project_keys")
+        await session.query("rollback to here")
+    await session.query("rollback")
+    assert await session.query("select auth.uid(), auth.email(), auth.jwt()") == [(None, None, {})]
+    await session.query("select set_config('request.jwt.claims', %s, false)", ('{"sub": "not-a-uuid"}',))
+    assert await session.query("select auth.uid()") == [(None,)]
+    session.close()
+
+
+@pytest_twisted.ensureDeferred
+async def test_a_killed_connection_is_noticed_and_replaced(database: str) -> None:
+    pool = Pool(connector(database), 2, 5.0, reactor)
+    first = (await pool.query("select pg_backend_pid()"))[0][0]
+    killer = await session_on(database)
+    await killer.query("select pg_terminate_backend(%s)", (first,))
+    await until(lambda: not pool._idle)
+    second = (await pool.query("select pg_backend_pid()"))[0][0]
+    assert first != second
+
+    async def dies(session: Session) -> None:
+        pid = session._connection.info.backend_pid
+        await killer.query("select pg_terminate_backend(%s)", (pid,))
+        await session.query("select 1")
+
+    with pytest.raises(DatabaseGone):
+        await pool.use(dies)
+    assert await pool.query("select 1") == [(1,)]
+    assert pool.in_use == 0
+    killer.close()
+    await pool.close()
+
+
+@pytest_twisted.ensureDeferred
+async def test_a_server_that_does_not_answer_is_given_up(database: str) -> None:
+    session = await evolve(connector(database), statement_timeout_seconds=0.0)()
+    session.guard_seconds = 0.05
+    with pytest.raises(DatabaseGone):
+        await session.query("select pg_sleep(60)")
+    assert not session.usable
+
+
+@pytest_twisted.ensureDeferred
+async def test_statement_timeout_leaves_the_connection_usable(database: str) -> None:
+    session = await connector(database, 0.05)()
+    with pytest.raises(psycopg2.errors.QueryCanceled):
+        await session.query("select pg_sleep(60)")
+    assert session.usable
+    session.close()
+
+
+@pytest_twisted.ensureDeferred
+async def test_several_statements_are_one_transaction_and_leave_nothing(database: str) -> None:
+    session = await session_on(database)
+    rows = await session.query(
+        "select set_config('role', 'anon', true), set_config('request.path', %s, true); "
+        "select current_user, current_setting('request.path'), 'a%%'",
+        ("/x'; drop schema auth; --",),
+    )
+    assert rows == [("anon", "/x'; drop schema auth; --", "a%")]
+    assert await session.query("select current_user = session_user") == [(True,)]
+    session.close()
+
+
+@pytest_twisted.ensureDeferred
+async def test_the_listener_hears_and_reads_again_what_it_missed(database: str) -> None:
+    listener = Listener(connector(database), reactor)
+    heard: list[str] = []
+    gaps: list[int] = []
+
+    async def gap() -> None:
+        gaps.append(1)
+
+    listener.subscribe("news", heard.append, gap)
+    listener.startService()
+    await listener.ready()
+    other = await session_on(database)
+    await other.query("select pg_notify('news', 'one')")
+    await until(lambda: heard == ["one"])
+    await other.query(
+        "select pg_terminate_backend(pid) from pg_stat_activity "
+        "where pid <> pg_backend_pid() and datname = current_database()"
+    )
+    await until(lambda: not listener.current)
+    await listener.ready()
+    assert len(gaps) == 2
+    await other.query("select pg_notify('news', 'two')")
+    await until(lambda: heard == ["one", "two"])
+    stopping: Deferred[None] | None = listener.stopService()
+    assert stopping is not None
+    await stopping
+    other.close()
+
+
+@pytest_twisted.ensureDeferred
+async def test_connecting_never_shows_address_or_password(database: str) -> None:
+    for bad in (
+        "postgresql://u:hunter2@127.0.0.1:1/db",
+        "postgresql://u:hunter2@name.invalid/db",
+        f"{database} password=hunter2 user=nobody",
+    ):
+        with pytest.raises(DatabaseGone) as caught:
+            await Connector(reactor, dsns.parse(bad), 0, connect_timeout_seconds=5.0)()
+        for secret in ("hunter2", "127.0.0.1", "name.invalid", "nobody"):
+            assert secret not in str(caught.value)
