@@ -11,7 +11,8 @@ from project_service.errors import validation_failed
 DEFAULT = "application/octet-stream"
 MAX_LENGTH = 255
 
-_WORD = r"[A-Za-z0-9!#$%&'*+.^_`|~-]+"
+# RFC 6838 section 4.2; unlike the token of RFC 9110 it has no "*", which stands for any here.
+_WORD = r"[A-Za-z0-9!#$&+.^_-]+"
 _ESSENCE = re.compile(rf"{_WORD}/{_WORD}")
 _PATTERN = re.compile(rf"\*/\*|{_WORD}/\*|{_WORD}/{_WORD}")
 _PRINTABLE = re.compile(r"[\x20-\x7e]*")

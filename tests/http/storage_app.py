@@ -1,0 +1,102 @@
+"""The whole storage part in memory, behind the real edge."""
+
+from __future__ import annotations
+
+import json
+from datetime import datetime, timedelta
+from typing import Any
+
+from project_service.http.router import Router
+from project_service.settings import Storage as StorageSettings
+from project_service.storage import errors
+from project_service.storage.assemble import build
+from project_service.storage.model import BucketRules
+from tests.fakes import ANON_KEY, SERVICE_KEY, App, Response
+from tests.storage_fakes import START, MemoryStore, Tables
+
+ALICE = "11111111-1111-4111-8111-111111111111"
+BOB = "22222222-2222-4222-8222-222222222222"
+ANON = {"X-Service-Key": ANON_KEY}
+SERVICE = {"X-Service-Key": SERVICE_KEY}
+USER = {**ANON, "Authorization": f"Bearer user:{ALICE}"}
+OTHER = {**ANON, "Authorization": f"Bearer user:{BOB}"}
+BOUNDARY = "frontier"
+FORM = {"Content-Type": f"multipart/form-data; boundary={BOUNDARY}"}
+
+
+def part(name: str, value: bytes, filename: str | None = None, content_type: str | None = None) -> bytes:
+    head = f'Content-Disposition: form-data; name="{name}"'
+    head += "" if filename is None else f'; filename="{filename}"'
+    head += "" if content_type is None else f"\r\nContent-Type: {content_type}"
+    return f"--{BOUNDARY}\r\n{head}\r\n\r\n".encode() + value + b"\r\n"
+
+
+def form(*parts: bytes) -> bytes:
+    return b"".join(parts) + f"--{BOUNDARY}--\r\n".encode()
+
+
+def file_form(payload: bytes = b"hello", filename: str = "a.txt", key: str | None = None) -> bytes:
+    parts = [part("file", payload, filename)]
+    return form(*parts) if key is None else form(part("key", key.encode()), *parts)
+
+
+class StorageApp(App):
+    """Buckets ``open`` (public) and ``shut`` (private); ``time`` is both the edge's clock and the date."""
+
+    def __init__(self, **settings: Any) -> None:
+        self.tables = Tables(self.now)
+        self.store = MemoryStore()
+        self.tables.buckets["open"] = (BucketRules("public"), START)
+        self.tables.buckets["shut"] = (BucketRules("private"), START)
+        self.steps: list[str] = []
+        router = Router()
+        super().__init__(router)
+        self.edge._translate = errors.translate
+        given = StorageSettings(**settings)
+        self.storage = build(
+            self.clock, given, self.store, self.tables.rows(), now=self.now, steps=self.steps.append
+        )
+        self.storage.mount(router)
+
+    def now(self) -> datetime:
+        return START + timedelta(seconds=self.clock.seconds() if hasattr(self, "clock") else 0)
+
+    def rules(self, bucket: str, **rules: Any) -> None:
+        """Change a bucket's rules and let what is remembered of it grow old."""
+        visibility = self.tables.buckets[bucket][0].visibility
+        self.tables.buckets[bucket] = (BucketRules(visibility, **rules), START)
+        self.clock.advance(1)
+
+    def put(self, key: str, payload: bytes = b"hello", bucket: str = "open", **headers: str) -> Response:
+        sent = {**USER, **{name.replace("_", "-"): value for name, value in headers.items()}}
+        return self.request("PUT", f"/storage/buckets/{bucket}/objects/{key}", sent, payload)
+
+    def get(self, key: str, bucket: str = "open", **headers: str) -> Response:
+        sent = {**USER, **{name.replace("_", "-"): value for name, value in headers.items()}}
+        return self.request("GET", f"/storage/buckets/{bucket}/objects/{key}", sent)
+
+    def post(self, path: str, value: Any, headers: dict[str, str] = USER) -> Response:
+        sent = {**headers, "Content-Type": "application/json"}
+        return self.request("POST", path, sent, json.dumps(value).encode())
+
+    def upload(self, body: bytes, bucket: str = "open", headers: dict[str, str] = USER) -> Response:
+        return self.request("POST", f"/storage/buckets/{bucket}/objects", {**headers, **FORM}, body)
+
+    def stored(self) -> list[bytes]:
+        """The payloads that rows point at; the store holds these and no other."""
+        payloads = [self.store.objects[row.path].payload for row in self.tables.objects.values()]
+        assert len(self.store.objects) == len(payloads), "the store holds what no row knows"
+        assert not self.tables.uploads
+        assert not self.tables.garbage
+        assert not self.store.multiparts
+        return payloads
+
+
+def code(response: Response) -> str:
+    """The error code of a refusal."""
+    found: str = json.loads(response.body)["error"]["code"]
+    return found
+
+
+def refused(response: Response) -> tuple[int, str]:
+    return response.status, code(response)

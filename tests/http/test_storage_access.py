@@ -1,0 +1,129 @@
+"""The access matrix of the interface, every cell; buckets that do not exist; owner_only_writes."""
+
+from __future__ import annotations
+
+from twisted.trial.unittest import TestCase
+
+from tests.http.storage_app import ANON, FORM, OTHER, SERVICE, USER, StorageApp, file_form, refused
+
+NEEDS_USER = (401, "authentication_required")
+
+
+class Matrix(TestCase):
+    def setUp(self) -> None:
+        self.app = StorageApp()
+        for bucket in ("open", "shut"):
+            self.assertEqual(self.app.put("a.txt", bucket=bucket).status, 201)
+
+    def base(self, bucket: str) -> str:
+        return f"/storage/buckets/{bucket}/objects"
+
+    def test_reading_a_public_bucket_needs_the_project_key_only(self) -> None:
+        for headers in (ANON, USER, SERVICE):
+            self.assertEqual(self.app.request("GET", self.base("open"), headers).status, 200)
+            self.assertEqual(self.app.request("GET", self.base("open") + "/a.txt", headers).status, 200)
+
+    def test_reading_a_private_bucket_needs_a_user(self) -> None:
+        for path in (self.base("shut"), self.base("shut") + "/a.txt"):
+            self.assertEqual(refused(self.app.request("GET", path, ANON)), NEEDS_USER)
+            self.assertEqual(self.app.request("HEAD", path, ANON).status, 401)
+            for headers in (USER, SERVICE):
+                self.assertEqual(self.app.request("GET", path, headers).status, 200)
+
+    def test_writing_needs_a_user_everywhere(self) -> None:
+        before = dict(self.app.tables.objects)
+        for bucket in ("open", "shut"):
+            base = self.base(bucket)
+            tries = [
+                self.app.request("POST", base, {**ANON, **FORM}, file_form()),
+                self.app.request("PUT", base + "/b", ANON, b"x"),
+                self.app.request("DELETE", base + "/a.txt", ANON),
+                self.app.post(f"/storage/buckets/{bucket}/copy", {"from": "a.txt", "to": "b"}, ANON),
+                self.app.post(f"/storage/buckets/{bucket}/move", {"from": "a.txt", "to": "b"}, ANON),
+                self.app.post(f"/storage/buckets/{bucket}/delete", {"keys": ["a.txt"]}, ANON),
+            ]
+            self.assertEqual([refused(response) for response in tries], [NEEDS_USER] * len(tries))
+        self.assertEqual(self.app.tables.objects, before)
+
+    def test_the_service_key_writes_without_a_user(self) -> None:
+        base = self.base("open")
+        self.assertEqual(self.app.request("PUT", base + "/s", SERVICE, b"x").status, 201)
+        self.assertEqual(self.app.upload(file_form(), headers=SERVICE).status, 201)
+        self.assertEqual(self.app.request("DELETE", base + "/s", SERVICE).status, 204)
+
+    def test_no_project_key(self) -> None:
+        no_key = {"Authorization": USER["Authorization"]}
+        self.assertEqual(
+            refused(self.app.request("GET", self.base("open"), no_key)), (401, "project_key_required")
+        )
+        wrong = {**USER, "X-Service-Key": "no"}
+        self.assertEqual(
+            refused(self.app.request("GET", self.base("open"), wrong)), (401, "project_key_invalid")
+        )
+
+    def test_a_bad_token_is_refused_even_on_a_public_bucket(self) -> None:
+        bad = {**ANON, "Authorization": "Bearer nonsense"}
+        response = self.app.request("GET", self.base("open"), bad)
+        self.assertEqual(refused(response), (401, "invalid_token"))
+        self.assertIn('error="invalid_token"', response.header("www-authenticate") or "")
+
+    def test_presign_needs_what_a_download_needs(self) -> None:
+        wanted = {"key": "a.txt"}
+        self.assertEqual(self.app.post("/storage/buckets/open/presign", wanted, ANON).status, 200)
+        self.assertEqual(refused(self.app.post("/storage/buckets/shut/presign", wanted, ANON)), NEEDS_USER)
+        self.assertEqual(self.app.post("/storage/buckets/shut/presign", wanted, USER).status, 200)
+
+    def test_a_bucket_that_does_not_exist(self) -> None:
+        for name in ("none", "No", "a" * 64, "-a", "a_", "%00", "..", "a%2Fb"):
+            for method, path in (
+                ("GET", self.base(name)),
+                ("GET", self.base(name) + "/k"),
+                ("DELETE", self.base(name) + "/k"),
+            ):
+                response = self.app.request(method, path, USER)
+                self.assertEqual(refused(response), (404, "bucket_not_found"), (method, path))
+
+
+class Owners(TestCase):
+    def setUp(self) -> None:
+        self.app = StorageApp()
+        self.app.put("mine")
+        self.app.rules("open", owner_only_writes=True)
+
+    def test_another_user_may_neither_overwrite_nor_delete(self) -> None:
+        path = "/storage/buckets/open/objects/mine"
+        tries = [
+            self.app.request("PUT", path, OTHER, b"x"),
+            self.app.upload(file_form(key="mine"), headers=OTHER),
+            self.app.request("DELETE", path, OTHER),
+            self.app.post("/storage/buckets/open/delete", {"keys": ["mine", "none"]}, OTHER),
+            self.app.post("/storage/buckets/open/move", {"from": "mine", "to": "b"}, OTHER),
+        ]
+        self.app.request("PUT", "/storage/buckets/open/objects/his", OTHER, b"x")
+        tries.append(self.app.post("/storage/buckets/open/copy", {"from": "his", "to": "mine"}, OTHER))
+        tries.append(self.app.post("/storage/buckets/open/move", {"from": "his", "to": "mine"}, OTHER))
+        self.assertEqual([refused(response) for response in tries], [(403, "not_owner")] * len(tries))
+        self.assertEqual(sorted(self.app.stored()), [b"hello", b"x"])
+
+    def test_the_owner_and_the_service_key_may(self) -> None:
+        self.assertEqual(self.app.put("mine", b"two").status, 200)
+        path = "/storage/buckets/open/objects/mine"
+        self.assertEqual(self.app.request("PUT", path, SERVICE, b"three").status, 200)
+        # It is the service's now.
+        self.assertEqual(refused(self.app.put("mine", b"four")), (403, "not_owner"))
+        self.assertEqual(self.app.request("DELETE", path, SERVICE).status, 204)
+
+    def test_one_of_anothers_refuses_a_whole_bulk_delete(self) -> None:
+        self.app.request("PUT", "/storage/buckets/open/objects/his", OTHER, b"x")
+        response = self.app.post("/storage/buckets/open/delete", {"keys": ["his", "mine"]}, OTHER)
+        self.assertEqual(refused(response), (403, "not_owner"))
+        self.assertEqual(len(self.app.stored()), 2)
+
+    def test_refused_before_the_body_is_asked_for(self) -> None:
+        client = self.app.connect()
+        client.send(
+            b"PUT /storage/buckets/open/objects/mine HTTP/1.1\r\nHost: x\r\nX-Service-Key: anon-key\r\n"
+            b"Authorization: " + OTHER["Authorization"].encode() + b"\r\n"
+            b"Content-Length: 10\r\nExpect: 100-continue\r\n\r\n"
+        )
+        self.assertTrue(client.received().startswith(b"HTTP/1.1 403 "))

@@ -1,0 +1,256 @@
+"""Downloads: headers, ranges, conditions, disposition; a client that leaves; a store that fails."""
+
+from __future__ import annotations
+
+import json
+
+from twisted.trial.unittest import TestCase
+
+from project_service.storage.download import ObjectLost
+from tests.http.storage_app import ANON, USER, StorageApp, refused
+
+BASE = "/storage/buckets/open/objects"
+PAYLOAD = bytes(range(100))
+FIRST = "Sat, 21 Nov 2026 00:00:00 GMT"
+
+
+class Whole(TestCase):
+    def setUp(self) -> None:
+        self.app = StorageApp()
+        self.etag = json.loads(self.app.put("d/%C3%B6.png", PAYLOAD).body)["etag"]
+
+    def test_headers_and_bytes(self) -> None:
+        response = self.app.get("d/%C3%B6.png")
+        self.assertEqual((response.status, response.body), (200, PAYLOAD))
+        expected = {
+            "Content-Type": "image/png",
+            "Content-Length": "100",
+            "Content-Disposition": "attachment; filename=\"_.png\"; filename*=UTF-8''%C3%B6.png",
+            "X-Content-Type-Options": "nosniff",
+            "ETag": f'"{self.etag}"',
+            "Last-Modified": FIRST,
+            "Accept-Ranges": "bytes",
+            "Cache-Control": "public, max-age=3600",
+            "Content-Security-Policy": None,
+        }
+        self.assertEqual({name: response.header(name) for name in expected}, expected)
+
+    def test_head_says_the_same_and_touches_no_store(self) -> None:
+        opened = len(self.app.store.opened)
+        for headers in ({}, {"Range": "bytes=1-2"}, {"If-None-Match": "*"}):
+            sent = {**ANON, **headers}
+            headed = self.app.request("HEAD", f"{BASE}/d/%C3%B6.png", sent)
+            self.assertEqual(len(self.app.store.opened), opened)
+            got = self.app.request("GET", f"{BASE}/d/%C3%B6.png", sent)
+            self.assertEqual((headed.status, headed.headers), (got.status, got.headers))
+            opened = len(self.app.store.opened)
+
+    def test_inline(self) -> None:
+        for value, kind in {"true": "inline", "false": "attachment"}.items():
+            response = self.app.get(f"d/%C3%B6.png?inline={value}")
+            self.assertTrue((response.header("content-disposition") or "").startswith(kind + ";"))
+            policy = response.header("content-security-policy")
+            self.assertEqual((policy or "").startswith("sandbox; default-src 'none'"), kind == "inline")
+            self.assertEqual(response.header("x-content-type-options"), "nosniff")
+        for bad in ("", "1", "TRUE", "yes"):
+            self.assertEqual(refused(self.app.get(f"d/%C3%B6.png?inline={bad}")), (422, "validation_failed"))
+
+    def test_private_objects_are_not_cached(self) -> None:
+        self.app.put("k", bucket="shut")
+        self.assertEqual(self.app.get("k", bucket="shut").header("cache-control"), "private, no-store")
+
+    def test_missing_and_empty(self) -> None:
+        self.assertEqual(refused(self.app.get("none")), (404, "object_not_found"))
+        self.app.put("empty", b"")
+        response = self.app.get("empty")
+        self.assertEqual((response.status, response.body, response.header("content-length")), (200, b"", "0"))
+
+
+class Ranges(TestCase):
+    def setUp(self) -> None:
+        self.app = StorageApp()
+        self.etag = json.loads(self.app.put("k", PAYLOAD).body)["etag"]
+
+    def test_one_range(self) -> None:
+        for sent, first, last in (
+            ("bytes=0-0", 0, 0), ("bytes=10-19", 10, 19), ("bytes=90-", 90, 99), ("bytes=-5", 95, 99),
+            ("bytes=-500", 0, 99), ("bytes=50-5000", 50, 99), ("BYTES=1-2", 1, 2), ("bytes= 1-2 ,", 1, 2),
+        ):  # fmt: skip
+            response = self.app.get("k", Range=sent)
+            self.assertEqual(response.status, 206, sent)
+            self.assertEqual(response.body, PAYLOAD[first : last + 1], sent)
+            self.assertEqual(response.header("content-range"), f"bytes {first}-{last}/100", sent)
+
+    def test_ranges_that_cannot_be(self) -> None:
+        for sent in (
+            "bytes=100-", "bytes=200-300", "bytes=-0", "bytes=5-2", "bytes=", "bytes", "bytes=a-b", "bytes=-",
+            "bytes=1-2-3", "bytes=--1", "bytes=1", "bytes=0x1-2", "bytes=1.5-2", "bytes=,", "bytes=٣-٤",
+            "bytes=99999999999999999999999-", "bytes=100-,200-", "bytes=0-1,x",
+        ):  # fmt: skip
+            response = self.app.get("k", Range=sent.encode().decode("latin-1"))
+            self.assertEqual(refused(response), (416, "range_not_satisfiable"), sent)
+            self.assertEqual(response.header("content-range"), "bytes */100", sent)
+
+    def test_another_unit_or_several_ranges_give_the_whole(self) -> None:
+        for sent in ("items=0-1", "bytes=0-1,5-6"):
+            response = self.app.get("k", Range=sent)
+            self.assertEqual((response.status, response.body), (200, PAYLOAD), sent)
+
+    def test_any_range_of_nothing_is_not_satisfiable(self) -> None:
+        self.app.put("empty", b"")
+        for sent in ("bytes=0-", "bytes=-1", "bytes=0-0"):
+            response = self.app.get("empty", Range=sent)
+            self.assertEqual((response.status, response.header("content-range")), (416, "bytes */0"))
+
+    def test_if_range(self) -> None:
+        for condition, status in {
+            f'"{self.etag}"': 206,
+            f'W/"{self.etag}"': 200,
+            '"other"': 200,
+            FIRST: 206,
+            "Sat, 21 Nov 2026 00:00:01 GMT": 200,
+            "nonsense": 200,
+        }.items():
+            response = self.app.get("k", Range="bytes=0-1", If_Range=condition)
+            self.assertEqual(response.status, status, condition)
+
+
+class Conditions(TestCase):
+    def setUp(self) -> None:
+        self.app = StorageApp()
+        self.etag = json.loads(self.app.put("k", PAYLOAD).body)["etag"]
+
+    def test_not_modified(self) -> None:
+        for headers in (
+            {"If_None_Match": f'"{self.etag}"'},
+            {"If_None_Match": f'"x", W/"{self.etag}"'},
+            {"If_None_Match": "*"},
+            {"If_Modified_Since": FIRST},
+            {"If_Modified_Since": "Sun, 22 Nov 2026 00:00:00 GMT"},
+        ):
+            response = self.app.get("k", **headers)
+            self.assertEqual((response.status, response.body), (304, b""), headers)
+            self.assertEqual(response.header("etag"), f'"{self.etag}"')
+            self.assertEqual(response.header("cache-control"), "public, max-age=3600")
+
+    def test_modified(self) -> None:
+        for headers in (
+            {"If_None_Match": '"other"'},
+            {"If_Modified_Since": "Fri, 20 Nov 2026 00:00:00 GMT"},
+            {"If_Modified_Since": "nonsense"},
+            {"If_None_Match": '"other"', "If_Modified_Since": FIRST},
+            {"If_Match": f'"{self.etag}"'},
+            {"If_Match": "*"},
+            {"If_Unmodified_Since": FIRST},
+        ):
+            self.assertEqual(self.app.get("k", **headers).status, 200, headers)
+
+    def test_precondition_failed(self) -> None:
+        for headers in (
+            {"If_Match": '"other"'},
+            {"If_Match": f'W/"{self.etag}"'},
+            {"If_Unmodified_Since": "Fri, 20 Nov 2026 00:00:00 GMT"},
+        ):
+            self.assertEqual(refused(self.app.get("k", **headers)), (412, "precondition_failed"), headers)
+
+
+class Failing(TestCase):
+    def setUp(self) -> None:
+        self.app = StorageApp()
+        self.app.put("k", PAYLOAD)
+
+    def test_a_store_that_is_away(self) -> None:
+        self.app.store.away = True
+        response = self.app.get("k")
+        self.assertEqual(refused(response), (503, "store_unavailable"))
+        self.assertIsNotNone(response.header("retry-after"))
+
+    def test_bytes_that_are_lost_are_a_fault_of_ours(self) -> None:
+        self.app.store.objects.clear()
+        response = self.app.get("k")
+        self.assertEqual(response.status, 500)
+        self.assertNotIn(b"open/", response.body)
+        self.assertEqual(len(self.flushLoggedErrors(ObjectLost)), 1)
+
+    def test_an_object_overwritten_while_its_row_is_read(self) -> None:
+        """The old version is gone by the time it is asked for; the answer is the new one, whole."""
+        rows, store = self.app.storage._routes[0].downloads.rows, self.app.store
+        find = type(rows).find
+        stale = [next(iter(self.app.tables.objects.values()))]
+        self.app.put("k", b"new")
+
+        async def behind(mine: object, bucket: str, key: str) -> object:
+            return stale.pop() if stale else await find(rows, bucket, key)
+
+        self.patch(type(rows), "find", behind)
+        self.assertEqual(self.app.get("k").body, b"new")
+        self.assertEqual(store.calls[-2:], ["open", "open"])
+
+
+class Listing(TestCase):
+    def setUp(self) -> None:
+        self.app = StorageApp()
+        for key in ("b", "a/1", "a/2", "a/c/3", "a0", "z/y/x", "Z", "ä"):
+            self.app.put(key.replace("ä", "%C3%A4"), b"x")
+
+    def list(self, query: str = "") -> dict[str, object]:
+        response = self.app.request("GET", f"{BASE}?{query}", ANON)
+        self.assertEqual(response.status, 200, response.body)
+        value: dict[str, object] = json.loads(response.body)
+        objects = value["objects"]
+        assert isinstance(objects, list)
+        value["objects"] = [entry["key"] for entry in objects]
+        return value
+
+    def test_folders_and_order(self) -> None:
+        self.assertEqual(
+            self.list(),
+            {
+                "objects": ["Z", "a0", "b", "ä"],
+                "folders": ["a/", "z/"],
+                "prefix": "",
+                "is_truncated": False,
+                "next_token": None,
+            },
+        )
+
+    def test_prefixes(self) -> None:
+        self.assertEqual(self.list("prefix=a/")["objects"], ["a/1", "a/2"])
+        self.assertEqual(self.list("prefix=a/")["folders"], ["a/c/"])
+        self.assertEqual(self.list("prefix=a")["folders"], ["a/"])
+        self.assertEqual(self.list("prefix=a")["objects"], ["a0"])
+        self.assertEqual(self.list("prefix=none")["objects"], [])
+        self.assertEqual(self.list("prefix=a/&recursive=true")["objects"], ["a/1", "a/2", "a/c/3"])
+
+    def test_pages_count_objects_and_folders(self) -> None:
+        seen, token = [], ""
+        while True:
+            page = self.list(f"max_keys=2{token}")
+            entries = [*page["objects"], *page["folders"]]  # type: ignore[misc]
+            self.assertLessEqual(len(entries), 2)
+            seen.extend(entries)
+            if not page["is_truncated"]:
+                break
+            token = f"&page_token={page['next_token']}"
+        self.assertEqual(sorted(seen), sorted(["Z", "a/", "a0", "b", "z/", "ä"]))
+
+    def test_pages_do_not_shift(self) -> None:
+        first = self.list("max_keys=3")
+        self.app.put("A", b"x")
+        self.app.put("a/0", b"x")
+        self.app.request("DELETE", f"{BASE}/Z", USER)
+        rest = self.list(f"page_token={first['next_token']}")
+        self.assertEqual((rest["objects"], rest["folders"]), (["b", "ä"], ["z/"]))
+
+    def test_values_that_are_not_allowed(self) -> None:
+        token = self.list("max_keys=1")["next_token"]
+        for query in (
+            "max_keys=0", "max_keys=-1", "max_keys=1001", "max_keys=abc", "max_keys=", "max_keys=1.0",
+            "max_keys=%D9%A3", "recursive=maybe", "page_token=", "page_token=abc", "page_token=%FF",
+            f"page_token={token}&prefix=a", f"page_token={token}&recursive=true", "page_token=WzFd",
+        ):  # fmt: skip
+            response = self.app.request("GET", f"{BASE}?{query}", ANON)
+            expected = (400, "invalid_query") if "%FF" in query else (422, "validation_failed")
+            self.assertEqual(refused(response), expected, query)
+        self.assertEqual(refused(self.app.request("GET", f"{BASE}?prefix=%00", ANON)), (422, "invalid_key"))
+        self.assertEqual(self.app.request("GET", f"{BASE}?max_keys=1000", ANON).status, 200)

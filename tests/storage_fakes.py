@@ -1,0 +1,399 @@
+"""Storage in memory: rows and bytes that pass the suites in ``tests/contracts``."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from datetime import UTC, datetime, timedelta
+from hashlib import md5
+from typing import Any
+from uuid import UUID, uuid4
+
+from attrs import define, evolve, field, frozen
+
+from project_service.storage import errors, keys
+from project_service.storage.assemble import Rows
+from project_service.storage.model import (
+    UNCONDITIONAL,
+    Bucket,
+    BucketRules,
+    Conditions,
+    Link,
+    ObjectRow,
+    Page,
+    Writer,
+)
+from project_service.storage.objects import refusal
+from project_service.storage.ports import Deleted, NewObject, Switched
+from project_service.storage.s3.body import ByteSink, Payload
+from project_service.storage.s3.errors import NoSuchObject, StoreUnreachable
+from project_service.storage.s3.listing import OpenMultipart, StoredObject, StoredPage
+
+START = datetime(2026, 11, 21, tzinfo=UTC)
+
+
+@define
+class Tables:
+    """The state behind all the fake rows."""
+
+    now: Callable[[], datetime] = lambda: START
+    buckets: dict[str, tuple[BucketRules, datetime]] = field(factory=dict)
+    objects: dict[tuple[str, str], ObjectRow] = field(factory=dict)
+    uploads: dict[UUID, tuple[str, datetime]] = field(factory=dict)
+    garbage: dict[UUID, str] = field(factory=dict)
+    links: dict[bytes, Link] = field(factory=dict)
+
+    def rows(self) -> Rows:
+        return Rows(FakeBuckets(self), FakeObjects(self), FakeGarbage(self), FakeLinks(self))
+
+    def of(self, bucket: str) -> list[ObjectRow]:
+        found = [row for row in self.objects.values() if row.bucket == bucket]
+        return sorted(found, key=lambda row: row.key.encode())
+
+
+@frozen(eq=False)
+class FakeBuckets:
+    tables: Tables
+
+    async def find(self, name: str) -> Bucket | None:
+        if name not in self.tables.buckets:
+            return None
+        rules, created_at = self.tables.buckets[name]
+        mine = self.tables.of(name)
+        return Bucket(name, rules, len(mine), sum(row.size for row in mine), created_at)
+
+    async def all(self) -> list[Bucket]:
+        found = [await self.find(name) for name in sorted(self.tables.buckets)]
+        return [bucket for bucket in found if bucket is not None]
+
+    async def create(self, name: str, rules: BucketRules) -> Bucket:
+        if name in self.tables.buckets:
+            raise errors.bucket_exists()
+        self.tables.buckets[name] = (rules, self.tables.now())
+        return await self._existing(name)
+
+    async def change(self, name: str, changes: Mapping[str, Any]) -> Bucket:
+        bucket = await self._existing(name)
+        self.tables.buckets[name] = (evolve(bucket.rules, **changes), bucket.created_at)
+        return await self._existing(name)
+
+    async def delete(self, name: str) -> None:
+        await self._existing(name)
+        if self.tables.of(name):
+            raise errors.bucket_not_empty()
+        del self.tables.buckets[name]
+        self.tables.links = {t: link for t, link in self.tables.links.items() if link.bucket != name}
+
+    async def _existing(self, name: str) -> Bucket:
+        bucket = await self.find(name)
+        if bucket is None:
+            raise errors.bucket_not_found()
+        return bucket
+
+
+@frozen(eq=False)
+class FakeObjects:
+    tables: Tables
+
+    async def find(self, bucket: str, key: str) -> ObjectRow | None:
+        return self.tables.objects.get((bucket, key))
+
+    async def page(self, bucket: str, prefix: str, after: str | None, limit: int, recursive: bool) -> Page:
+        entries: dict[str, ObjectRow | None] = {}
+        for row in self.tables.of(bucket):
+            if row.key.startswith(prefix):
+                folder = None if recursive else keys.folder_of(row.key, prefix)
+                entries[folder or row.key] = row if folder is None else None
+        if after is not None:
+            start = keys.position_after(after).encode()
+            entries = {name: row for name, row in entries.items() if name.encode() >= start}
+        shown = dict(list(entries.items())[:limit])
+        return Page(
+            tuple(row for row in shown.values() if row is not None),
+            tuple(name for name, row in shown.items() if row is None),
+            list(shown)[-1] if len(entries) > limit else None,
+        )
+
+    async def keys(self, bucket: str, prefix: str, limit: int) -> list[str]:
+        return [row.key for row in self.tables.of(bucket) if row.key.startswith(prefix)][:limit]
+
+    async def put(self, new: NewObject, writer: Writer, conditions: Conditions = UNCONDITIONAL) -> Switched:
+        rules = self._rules(new.bucket)
+        old = self.tables.objects.get((new.bucket, new.key))
+        self._check(old, rules, writer, conditions)
+        held = old.size if old is not None else 0
+        total = sum(row.size for row in self.tables.of(new.bucket)) - held + new.size
+        if rules.max_bucket_bytes is not None and new.size > held and total > rules.max_bucket_bytes:
+            raise errors.bucket_full()
+        if self.tables.uploads.pop(new.version, None) is None:
+            raise errors.upload_expired()
+        row = ObjectRow(
+            new.bucket,
+            new.key,
+            new.version,
+            new.size,
+            new.content_type,
+            new.etag,
+            writer.user_id,
+            self.tables.now(),
+        )
+        return self._placed(row, old)
+
+    async def delete(self, bucket: str, keys: Sequence[str], writer: Writer) -> Deleted:
+        rules = self._rules(bucket)
+        found = {
+            key: self.tables.objects[bucket, key] for key in keys if (bucket, key) in self.tables.objects
+        }
+        for row in found.values():
+            self._check(row, rules, writer, UNCONDITIONAL)
+        for key, row in found.items():
+            del self.tables.objects[bucket, key]
+            self.tables.garbage[row.version] = bucket
+        missing = tuple(key for key in keys if key not in found)
+        return Deleted({key: row.version for key, row in found.items()}, missing)
+
+    async def move(
+        self, bucket: str, source: str, target: str, writer: Writer, conditions: Conditions = UNCONDITIONAL
+    ) -> Switched:
+        rules = self._rules(bucket)
+        row = self.tables.objects.get((bucket, source))
+        if row is None:
+            raise errors.object_not_found()
+        old = self.tables.objects.get((bucket, target))
+        self._check(row, rules, writer, UNCONDITIONAL)
+        self._check(old, rules, writer, conditions)
+        del self.tables.objects[bucket, source]
+        return self._placed(evolve(row, key=target, updated_at=self.tables.now()), old)
+
+    async def begin_upload(self, version: UUID, bucket: str) -> None:
+        self.tables.uploads[version] = (bucket, self.tables.now())
+
+    async def touch_upload(self, version: UUID) -> bool:
+        if version not in self.tables.uploads:
+            return False
+        self.tables.uploads[version] = (self.tables.uploads[version][0], self.tables.now())
+        return True
+
+    def _rules(self, bucket: str) -> BucketRules:
+        if bucket not in self.tables.buckets:
+            raise errors.bucket_not_found()
+        return self.tables.buckets[bucket][0]
+
+    def _check(
+        self, row: ObjectRow | None, rules: BucketRules, writer: Writer, conditions: Conditions
+    ) -> None:
+        guarded = rules.owner_only_writes and not writer.is_service
+        outcome = refusal(row, guarded, writer, conditions)
+        if outcome is not None:
+            raise errors.refused(outcome)
+
+    def _placed(self, row: ObjectRow, old: ObjectRow | None) -> Switched:
+        self.tables.objects[row.bucket, row.key] = row
+        if old is not None:
+            self.tables.garbage[old.version] = row.bucket
+        return Switched(row, None if old is None else old.version)
+
+
+@frozen(eq=False)
+class FakeGarbage:
+    tables: Tables
+
+    async def discard(self, versions: Sequence[UUID]) -> list[UUID]:
+        claimed = [version for version in versions if version in self.tables.uploads]
+        for version in claimed:
+            self.tables.garbage[version] = self.tables.uploads.pop(version)[0]
+        return claimed
+
+    async def stale_uploads(self, silent_for: timedelta, limit: int) -> list[UUID]:
+        uploads = self.tables.uploads.items()
+        return [version for version, (_, seen) in uploads if seen <= self.tables.now() - silent_for][:limit]
+
+    async def garbage(self, limit: int, after: UUID | None = None) -> list[tuple[UUID, str]]:
+        found = sorted(self.tables.garbage.items())
+        return [item for item in found if after is None or item[0] > after][:limit]
+
+    async def forget(self, versions: Sequence[UUID]) -> None:
+        for version in versions:
+            self.tables.garbage.pop(version, None)
+
+    async def unknown(self, versions: Sequence[UUID]) -> set[UUID]:
+        known = {row.version for row in self.tables.objects.values()}
+        return set(versions) - known - self.tables.uploads.keys() - self.tables.garbage.keys()
+
+    async def announced(self, versions: Sequence[UUID]) -> set[UUID]:
+        return set(versions) & self.tables.uploads.keys()
+
+    async def objects_from(self, after: tuple[str, str] | None, limit: int) -> list[ObjectRow]:
+        found = sorted(self.tables.objects.values(), key=lambda row: (row.bucket, row.key))
+        return [row for row in found if after is None or (row.bucket, row.key) > after][:limit]
+
+
+@frozen(eq=False)
+class FakeLinks:
+    tables: Tables
+
+    async def add(self, token_hash: bytes, link: Link) -> None:
+        self.tables.links[token_hash] = link
+
+    async def find(self, token_hash: bytes) -> Link | None:
+        return self.tables.links.get(token_hash)
+
+    async def use(self, token_hash: bytes, now: datetime) -> bool:
+        link = self.tables.links.get(token_hash)
+        if link is None or link.expires_at <= now or link.uses_left == 0:
+            return False
+        if link.uses_left is not None:
+            self.tables.links[token_hash] = evolve(link, uses_left=link.uses_left - 1)
+        return True
+
+    async def sweep(self, expired_before: datetime) -> int:
+        gone = [token for token, link in self.tables.links.items() if link.expires_at < expired_before]
+        for token in gone:
+            del self.tables.links[token]
+        return len(gone)
+
+
+@frozen
+class FakeStat:
+    size: int
+    etag: str
+    content_type: str
+
+
+@frozen
+class FakeObject:
+    payload: bytes
+    etag: str
+    content_type: str
+    metadata: Mapping[str, str]
+
+
+@define(eq=False)
+class FakeOpened:
+    """Pours in pieces of ``piece`` bytes; ``taken`` or ``dropped`` says how it ended."""
+
+    payload: bytes
+    dropped: bool = False
+
+    @property
+    def length(self) -> int:
+        return len(self.payload)
+
+    async def pour(self, sink: ByteSink) -> None:
+        sink.register_producer(self)
+        for first in range(0, len(self.payload), 65536):
+            sink.write(self.payload[first : first + 65536])
+        sink.unregister_producer()
+
+    def drop(self) -> None:
+        self.dropped = True
+
+    def pauseProducing(self) -> None:
+        """What is poured is in memory already."""
+
+    def resumeProducing(self) -> None:
+        """See above."""
+
+    def stopProducing(self) -> None:
+        """See above."""
+
+
+@define(eq=False)
+class MemoryStore:
+    """``away`` makes every call fail, ``calls`` counts them by name."""
+
+    objects: dict[str, FakeObject] = field(factory=dict)
+    multiparts: dict[tuple[str, str], dict[int, bytes]] = field(factory=dict)
+    opened: list[FakeOpened] = field(factory=list)
+    calls: list[str] = field(factory=list)
+    away: bool = False
+    _types: dict[str, tuple[str, Mapping[str, str]]] = field(factory=dict)
+
+    def _called(self, name: str) -> None:
+        self.calls.append(name)
+        if self.away:
+            raise StoreUnreachable("away")
+
+    def _present(self, key: str) -> FakeObject:
+        if key not in self.objects:
+            raise NoSuchObject(404, "NoSuchKey")
+        return self.objects[key]
+
+    async def put(self, key: str, payload: Payload, content_type: str, metadata: Mapping[str, str]) -> str:
+        self._called("put")
+        etag = md5(payload).hexdigest()
+        self.objects[key] = FakeObject(bytes(payload), etag, content_type, metadata)
+        return etag
+
+    async def start_multipart(self, key: str, content_type: str, metadata: Mapping[str, str]) -> str:
+        self._called("start_multipart")
+        upload_id = uuid4().hex
+        self.multiparts[key, upload_id] = {}
+        self._types[upload_id] = (content_type, metadata)
+        return upload_id
+
+    async def put_part(self, key: str, upload_id: str, number: int, payload: Payload) -> str:
+        self._called("put_part")
+        if (key, upload_id) not in self.multiparts:
+            raise NoSuchObject(404, "NoSuchUpload")
+        self.multiparts[key, upload_id][number] = bytes(payload)
+        return md5(payload).hexdigest()
+
+    async def complete_multipart(self, key: str, upload_id: str, etags: Sequence[str]) -> str:
+        self._called("complete_multipart")
+        parts = self.multiparts.pop((key, upload_id), None)
+        if parts is None:
+            return self._present(key).etag
+        content_type, metadata = self._types.pop(upload_id)
+        digest = md5(b"".join(bytes.fromhex(etag) for etag in etags)).hexdigest()
+        payload = b"".join(parts[number] for number in range(1, len(etags) + 1))
+        self.objects[key] = FakeObject(payload, f"{digest}-{len(etags)}", content_type, metadata)
+        return self.objects[key].etag
+
+    async def abort_multipart(self, key: str, upload_id: str) -> None:
+        self._called("abort_multipart")
+        self.multiparts.pop((key, upload_id), None)
+
+    async def open(self, key: str, first: int, length: int, whole: int) -> FakeOpened:
+        self._called("open")
+        opened = FakeOpened(self._present(key).payload[first : first + length])
+        self.opened.append(opened)
+        return opened
+
+    async def stat(self, key: str) -> FakeStat:
+        self._called("stat")
+        found = self._present(key)
+        return FakeStat(len(found.payload), found.etag, found.content_type)
+
+    async def copy(self, source: str, target: str, size: int, content_type: str) -> str:
+        self._called("copy")
+        self.objects[target] = self._present(source)
+        return self.objects[target].etag
+
+    async def delete(self, key: str) -> None:
+        self._called("delete")
+        self.objects.pop(key, None)
+
+    async def delete_many(self, keys: Sequence[str]) -> tuple[str, ...]:
+        self._called("delete_many")
+        for key in keys:
+            self.objects.pop(key, None)
+        return ()
+
+    async def list(self, prefix: str = "", token: str | None = None, limit: int = 1000) -> StoredPage:
+        self._called("list")
+        found = [key for key in sorted(self.objects) if key.startswith(prefix) and key > (token or "")]
+        shown = tuple(
+            StoredObject(key, len(self.objects[key].payload), self.objects[key].etag, START)
+            for key in found[:limit]
+        )
+        return StoredPage(shown, found[limit - 1] if len(found) > limit else None)
+
+    async def list_multiparts(self) -> tuple[OpenMultipart, ...]:
+        self._called("list_multiparts")
+        return tuple(OpenMultipart(key, upload_id) for key, upload_id in sorted(self.multiparts))
+
+    async def ensure_bucket(self) -> None:
+        self._called("ensure_bucket")
+
+    async def close(self) -> None:
+        """Nothing is open."""

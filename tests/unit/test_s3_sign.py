@@ -1,0 +1,130 @@
+"""Signatures and addresses, against the examples of the S3 API Reference and against botocore's own request."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+from unittest import mock
+from urllib.parse import unquote, urlsplit
+
+from botocore import auth
+from botocore.auth import S3SigV4Auth
+from botocore.awsrequest import AWSRequest
+from botocore.credentials import Credentials
+from hypothesis import given
+from hypothesis import strategies as st
+from twisted.trial.unittest import SynchronousTestCase
+
+from project_service.storage.s3 import errors, listing
+from project_service.storage.s3.sign import EMPTY_SHA256, Address, Signer
+
+# "Signature Calculations for the Authorization Header", Amazon S3 API Reference: examples.
+SIGNER = Signer("AKIAIOSFODNN7EXAMPLE", "wJalrXUtnFEMI/K7MDENG/bPxRfiCYEXAMPLEKEY", "us-east-1")
+THEN = datetime(2013, 5, 24, tzinfo=UTC)
+ANY = st.characters(exclude_categories=("Cs", "Cc"))
+HOST = "https://examplebucket.s3.amazonaws.com"
+
+
+def signature(headers: dict[str, str]) -> str:
+    return headers["Authorization"].rpartition("Signature=")[2]
+
+
+class Examples(SynchronousTestCase):
+    def test_get_object_with_a_range(self) -> None:
+        signed = SIGNER.headers("GET", HOST + "/test.txt", {"Range": "bytes=0-9"}, EMPTY_SHA256, THEN)
+        self.assertEqual(
+            signature(signed), "f0e8bdb87c964420e857bd35b5d6ed310bd44f0170aba48dd91039c6036bdb41"
+        )
+        self.assertIn("SignedHeaders=host;range;x-amz-content-sha256;x-amz-date", signed["Authorization"])
+
+    def test_put_object(self) -> None:
+        signed = SIGNER.headers(
+            "PUT",
+            HOST + "/test%24file.text",
+            {"Date": "Fri, 24 May 2013 00:00:00 GMT", "x-amz-storage-class": "REDUCED_REDUNDANCY"},
+            "44ce7dd67c959e0d3524ffac1771dfbba87d2b6b4b4e99e42034a8b803f8b072",
+            THEN,
+        )
+        self.assertEqual(
+            signature(signed), "98ad721746da40c64f1a55b78f14c238d841ea1380cd77a1b5971af0ece108bd"
+        )
+
+    def test_get_bucket_lifecycle_and_list(self) -> None:
+        signed = SIGNER.headers("GET", HOST + "/?lifecycle", {}, EMPTY_SHA256, THEN)
+        self.assertEqual(
+            signature(signed), "fea454ca298b7da1c68078a5d1bdbfbbe0d65c699e0f91ac7a200a0136783543"
+        )
+        signed = SIGNER.headers("GET", HOST + "/?max-keys=2&prefix=J", {}, EMPTY_SHA256, THEN)
+        self.assertEqual(
+            signature(signed), "34b48302e7b5fa45bde8084f4b7868a86f0a534bc59db6670ed5711ef69dc6f7"
+        )
+
+    def test_the_secret_is_in_no_representation(self) -> None:
+        self.assertNotIn("wJalr", repr(SIGNER))
+
+
+class Agreement(SynchronousTestCase):
+    @given(
+        st.text(ANY, min_size=1, max_size=30),
+        st.dictionaries(
+            st.text(ANY, min_size=1, max_size=9),
+            st.text(ANY, max_size=9),
+            max_size=4,
+        ),
+    )
+    def test_with_botocore_on_any_key_and_query(self, key: str, query: dict[str, str]) -> None:
+        url = Address("http://127.0.0.1:8333", "b").url(key, query)
+        ours = SIGNER.headers("PUT", url, {"content-type": "a/b"}, EMPTY_SHA256, THEN)
+        request = AWSRequest(method="PUT", url=url, headers={"content-type": "a/b"})
+        with mock.patch.object(auth, "get_current_datetime", lambda: THEN):
+            S3SigV4Auth(
+                Credentials(SIGNER.access_key_id, SIGNER.secret_access_key), "s3", "us-east-1"
+            ).add_auth(request)
+        self.assertEqual(ours["Authorization"], request.headers["Authorization"])
+        self.assertEqual(unquote(urlsplit(url).path), f"/b/{key}")
+        self.assertTrue(url.isascii() and url.isprintable() and " " not in url)
+
+
+class Addresses(SynchronousTestCase):
+    def test_styles(self) -> None:
+        path = Address("https://s3.test:9000/", "b")
+        self.assertEqual(path.url("k/ä ~+"), "https://s3.test:9000/b/k/%C3%A4%20~%2B")
+        self.assertEqual(path.url("", {"uploads": ""}), "https://s3.test:9000/b?uploads=")
+        virtual = Address("https://s3.test:9000", "b", "virtual")
+        self.assertEqual(virtual.url("k"), "https://b.s3.test:9000/k")
+        self.assertEqual(virtual.url("", {"b": "2", "a": "1/x"}), "https://b.s3.test:9000/?a=1%2Fx&b=2")
+
+
+class Documents(SynchronousTestCase):
+    def test_objects_with_and_without_namespace(self) -> None:
+        for attribute in (b"", b' xmlns="http://s3.amazonaws.com/doc/2006-03-01/"'):
+            page = listing.parse_objects(
+                b"<ListBucketResult"
+                + attribute
+                + b"><IsTruncated>true</IsTruncated><Contents><Key>a&amp;b</Key>"
+                b"<Size>3</Size><ETag>&quot;e&quot;</ETag><LastModified>2026-11-21T00:00:00.000Z</LastModified></Contents>"
+                b"<NextContinuationToken>t</NextContinuationToken></ListBucketResult>"
+            )
+            self.assertEqual([(o.key, o.size, o.etag) for o in page.objects], [("a&b", 3, "e")])
+            self.assertEqual(page.next_token, "t")
+
+    def test_multiparts(self) -> None:
+        found, markers = listing.parse_multiparts(
+            b"<R><IsTruncated>true</IsTruncated><NextKeyMarker>k</NextKeyMarker><NextUploadIdMarker>u</NextUploadIdMarker>"
+            b"<Upload><Key>k</Key><UploadId>u</UploadId></Upload></R>"
+        )
+        self.assertEqual((found, markers), ((listing.OpenMultipart("k", "u"),), ("k", "u")))
+
+    @given(st.binary(max_size=100))
+    def test_an_error_document_or_none(self, body: bytes) -> None:
+        self.assertIsInstance(errors.error_code(body), str)
+
+    def test_refusals(self) -> None:
+        body = b"<Error><Code>%s</Code><Message>host 10.0.0.1</Message></Error>"
+        self.assertIsInstance(errors.refusal(404, b""), errors.NoSuchObject)
+        self.assertIsInstance(errors.refusal(400, body % b"NoSuchUpload"), errors.NoSuchObject)
+        denied = errors.refusal(403, body % b"AccessDenied")
+        self.assertEqual((denied.status, denied.code), (403, "AccessDenied"))
+        self.assertNotIn("10.0.0.1", str(denied))
+        self.assertTrue(errors.worth_retrying(503, ""))
+        self.assertTrue(errors.worth_retrying(200, "SlowDown"))
+        self.assertFalse(errors.worth_retrying(403, "AccessDenied"))

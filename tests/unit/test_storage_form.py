@@ -1,0 +1,90 @@
+"""The form reader: the same events however the bytes are cut, and an end to every bad form."""
+
+from __future__ import annotations
+
+from itertools import pairwise
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from twisted.trial.unittest import SynchronousTestCase
+
+from project_service.errors import ApiError
+from project_service.storage.form import Event, Field, FileEnd, FileStart, FormReader, boundary_of
+
+payloads = st.one_of(
+    st.binary(max_size=300),
+    st.lists(
+        st.sampled_from([b"\r\n", b"--", b"\r\n--", b"\r", b"\n", b"edge", b"--edge", b"\r\n--edg", b"x"])
+    ).map(b"".join),
+).filter(lambda payload: b"\r\n--edge" not in payload and not payload.startswith(b"--edge"))
+
+
+def read(body: bytes, cuts: list[int]) -> list[Event]:
+    """Events with neighbouring bytes joined."""
+    reader = FormReader("edge")
+    events: list[Event] = []
+    places = sorted({0, len(body), *(cut % (len(body) + 1) for cut in cuts)})
+    for first, last in pairwise(places):
+        for event in reader.feed(body[first:last]):
+            if isinstance(event, bytes) and events and isinstance(events[-1], bytes):
+                events[-1] += event
+            else:
+                events.append(event)
+    reader.finish()
+    return events
+
+
+class Reading(SynchronousTestCase):
+    @settings(max_examples=200, deadline=None)
+    @given(payloads, payloads, st.lists(st.integers(0, 10_000), max_size=30), st.booleans())
+    def test_however_it_is_cut(self, payload: bytes, value: bytes, cuts: list[int], key_first: bool) -> None:
+        field = b'--edge\r\nContent-Disposition: form-data; name="note"\r\n\r\n' + value + b"\r\n"
+        file = b'--edge\r\nContent-Disposition: form-data; name="file"; filename="\xc3\xb6 x.txt"\r\n'
+        file += b"Content-Type: text/plain; charset=utf-8\r\n\r\n" + payload + b"\r\n"
+        body = (field + file if key_first else file + field) + b"--edge--\r\n"
+        expected: list[Event] = [FileStart("ö x.txt", "text/plain; charset=utf-8")]
+        expected += [payload] if payload else []
+        expected.append(FileEnd())
+        try:
+            note: list[Event] = [Field("note", value.decode())]
+        except UnicodeDecodeError:
+            note = []
+        self.assertEqual(read(body, cuts), note + expected if key_first else expected + note)
+
+    @settings(max_examples=300, deadline=None)
+    @given(st.binary(max_size=400), st.lists(st.integers(0, 500), max_size=10))
+    def test_anything_ends_in_events_or_a_clear_refusal(self, body: bytes, cuts: list[int]) -> None:
+        for one in (
+            body,
+            b"--edge\r\n" + body,
+            b'--edge\r\nContent-Disposition: form-data; name="file"\r\n\r\n' + body,
+        ):
+            try:
+                read(one, cuts)
+            except ApiError as error:
+                self.assertIn((error.status, error.code), {(400, "invalid_multipart"), (422, "invalid_key")})
+
+    def test_what_follows_the_last_boundary_is_ignored_but_not_for_ever(self) -> None:
+        whole = b'--edge\r\nContent-Disposition: form-data; name="file"\r\n\r\nx\r\n--edge--'
+        self.assertEqual(read(whole + b"\r\n" + b"epilogue", [len(whole), len(whole) + 2])[1], b"x")
+        reader = FormReader("edge")
+        list(reader.feed(whole))
+        with self.assertRaises(ApiError):
+            for _ in range(10):
+                list(reader.feed(b"x" * 10_000))
+
+
+class Boundaries(SynchronousTestCase):
+    def test_quoted_and_plain(self) -> None:
+        self.assertEqual(boundary_of("multipart/form-data; boundary=abc"), "abc")
+        self.assertEqual(boundary_of('Multipart/Form-Data; charset=utf-8; boundary="a b:c"'), "a b:c")
+
+    @given(st.text(max_size=100))
+    def test_anything_else(self, header: str) -> None:
+        for sent in (header, "multipart/form-data; " + header, "multipart/form-data; boundary=" + header):
+            try:
+                boundary = boundary_of(sent)
+            except ApiError as error:
+                self.assertIn(error.status, {400, 415})
+            else:
+                self.assertTrue(1 <= len(boundary) <= 70)
