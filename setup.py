@@ -62,7 +62,11 @@ setup(
     python_requires=">=3.11",
     # `twisted.plugins` carries the drop-in; neither it nor `twisted` has an __init__.py of ours.
     packages=[*find_packages(include=["project_service", "project_service.*"]), "twisted.plugins"],
-    package_data={"project_service": ["py.typed"], "project_service.database": ["migrations/*.sql"]},
+    package_data={
+        "project_service": ["py.typed"],
+        "project_service.auth": ["data/*.txt", "templates/*.txt"],
+        "project_service.database": ["migrations/*.sql"],
+    },
     install_requires=REQUIRES,
     extras_require=EXTRAS,
     entry_points={"console_scripts": ["project-service = project_service.cli:main"]},

@@ -1,0 +1,1 @@
+"""Authentication: accounts, sessions, tokens, limits, mail."""

@@ -113,9 +113,13 @@ begin
     if p_max <= 0 then
         return;
     end if;
-    insert into auth.throttle (scope, subject, expires_at)
-        values (p_scope, p_subject, p_now + p_window + abandoned) on conflict do nothing;
-    select * into strict entry from auth.throttle where scope = p_scope and subject = p_subject for update;
+    loop
+        insert into auth.throttle (scope, subject, expires_at)
+            values (p_scope, p_subject, p_now + p_window + abandoned) on conflict do nothing;
+        select * into entry from auth.throttle where scope = p_scope and subject = p_subject for update;
+        -- The cleanup may have taken the row in between.
+        exit when found;
+    end loop;
     entry.failed := array(
         select t from unnest(
             entry.failed || array(select t from unnest(entry.pending) t where t <= p_now - abandoned)

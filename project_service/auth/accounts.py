@@ -1,0 +1,145 @@
+"""Signing up and logging in."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from attrs import frozen
+
+from project_service.auth import errors, passwords
+from project_service.auth.context import Context
+from project_service.auth.hashing import Hashes
+from project_service.auth.metadata import checked
+from project_service.auth.model import Account, Email, IssuedSession, Origin, User
+from project_service.auth.ports import Event, LoginReservation, Sessions, Users
+from project_service.auth.recovery import Letters
+from project_service.auth.throttle import Throttle
+from project_service.deferreds import shield
+from project_service.errors import ApiError
+
+
+@frozen
+class Accounts:
+    users: Users
+    sessions: Sessions
+    throttle: Throttle
+    hashes: Hashes
+    letters: Letters
+    context: Context
+
+    async def sign_up(
+        self, email: object, password: object, metadata: object, origin: Origin
+    ) -> IssuedSession | User:
+        """A new user with his first session, or the user alone where his address must be confirmed first.
+
+        Raises ``signup_disabled``, ``validation_failed``, ``weak_password``, ``email_taken``, ``rate_limited``,
+        ``overloaded`` and, where addresses are confirmed and there is no mail server, ``email_not_configured``.
+        """
+        settings = self.context.settings
+        if not settings.allow_signup:
+            raise errors.signup_disabled()
+        address = Email.parse(email)
+        raw = passwords.acceptable(password, address, settings.password_min_bytes)
+        if settings.confirm_email:
+            self.letters.require()
+        return await shield(self._sign_up(address, raw, checked(metadata), origin))
+
+    async def _sign_up(
+        self, email: Email, password: bytes, metadata: Mapping[str, Any], origin: Origin
+    ) -> IssuedSession | User:
+        held = await self.throttle.reserve("signup", origin.address, self.context.signups())
+        try:
+            hashed = await self.hashes.hash(password)
+        except BaseException:
+            await self.throttle.settle("signup", origin.address, held, "released")
+            raise
+        confirm = self.context.settings.confirm_email
+        session, refresh = self.context.new_session(origin)
+        event = Event(session.created_at, "signup", email=email.address, origin=origin)
+        account = await self.users.create(
+            email=email,
+            password_hash=hashed,
+            metadata=metadata,
+            confirmed=False,
+            session=None if confirm else session,
+            event=event,
+        )
+        # A taken address counts as well: it is a way to find out who has an account.
+        await self.throttle.settle("signup", origin.address, held, "failed")
+        if account is None:
+            raise errors.email_taken()
+        if confirm:
+            await self.letters.send(email, "confirmation", origin)
+            return account.user
+        return self.context.issued(account.user, session.id, refresh, session.created_at)
+
+    async def log_in(self, email: object, password: object, origin: Origin) -> IssuedSession:
+        """A new session of an existing user.
+
+        Raises ``invalid_credentials`` for an unknown email and a wrong password alike and in the same time;
+        ``user_disabled`` and ``email_not_confirmed`` only to who knows the password; ``rate_limited``,
+        ``overloaded``, ``validation_failed``.
+        """
+        address = Email.parse(email)
+        candidate = passwords.candidate(password)
+        # Once begun it ends: hanging up does not spare an attempt from being counted.
+        return await shield(self._log_in(address, candidate, origin))
+
+    async def _log_in(self, email: Email, password: bytes | None, origin: Origin) -> IssuedSession:
+        account, held = await self.check_password(email, password, "login", origin)
+        refusal = self._refusal(account)
+        if refusal is not None:
+            event = self._event("login", email, account, origin, refusal.code)
+            await self.throttle.settle_login(email, origin, held, "released", event)
+            raise refusal
+        new_hash = None
+        if password is not None and self.hashes.outdated(account.password_hash):
+            new_hash = await self.hashes.hash(password)
+        session, refresh = self.context.new_session(origin)
+        event = self._event("login", email, account, origin)
+        user = await self.sessions.start(account, new_hash, session, event)
+        await self.throttle.settle_login(email, origin, held, "cleared" if user is not None else "released")
+        if user is None:
+            # Disabled, deleted or given another password while the old one was being checked.
+            raise errors.invalid_credentials()
+        return self.context.issued(user, session.id, refresh, session.created_at)
+
+    async def check_password(
+        self, email: Email, password: bytes | None, action: str, origin: Origin
+    ) -> tuple[Account, LoginReservation]:
+        """The account whose password it is, with an attempt that is still to be settled.
+
+        A wrong password counts as a failure of ``action``, and raises ``invalid_credentials``.
+        """
+        held = await self.throttle.reserve_login(email, origin)
+        account = held.account
+        try:
+            right = await self.hashes.matches(password, account.password_hash if account else None)
+        except BaseException:
+            await self.throttle.settle_login(email, origin, held, "released")
+            raise
+        if account is None or not right:
+            event = self._event(action, email, account, origin, "invalid_credentials")
+            await self.throttle.settle_login(email, origin, held, "failed", event)
+            raise errors.invalid_credentials()
+        return account, held
+
+    def _refusal(self, account: Account) -> ApiError | None:
+        if account.disabled_at is not None:
+            return errors.user_disabled()
+        if self.context.settings.confirm_email and account.confirmed_at is None:
+            return errors.email_not_confirmed()
+        return None
+
+    def _event(
+        self, action: str, email: Email, account: Account | None, origin: Origin, result: str = "ok"
+    ) -> Event:
+        return Event(
+            at=self.context.now(),
+            action=action,
+            result=result,
+            user_id=account.user.id if account else None,
+            email=email.address,
+            origin=origin,
+        )

@@ -1,0 +1,121 @@
+"""Authentication put together from its parts, for ``application.py``."""
+
+from __future__ import annotations
+
+import os
+import uuid
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+from attrs import frozen
+from twisted.application.service import Service
+
+from project_service.auth import keyfile, mail
+from project_service.auth.accounts import Accounts
+from project_service.auth.context import Context
+from project_service.auth.hashing import Hashing, cpus
+from project_service.auth.keyset import KeySetError
+from project_service.auth.passwords import Bcrypt, common_passwords
+from project_service.auth.ports import Housekeeping
+from project_service.auth.profile import Profile
+from project_service.auth.recovery import Letters, Recovery
+from project_service.auth.revocations import REREAD_SECONDS, Currency, RevokedSessions
+from project_service.auth.routes import AuthRoutes
+from project_service.auth.sessions import SessionService
+from project_service.auth.sql.attempts import SqlAttempts
+from project_service.auth.sql.one_time import SqlOneTimeTokens
+from project_service.auth.sql.query import Database
+from project_service.auth.sql.sessions import SqlSessions
+from project_service.auth.sql.upkeep import SqlHousekeeping
+from project_service.auth.sql.users import SqlUsers
+from project_service.auth.throttle import Throttle
+from project_service.auth.tokens import Issuer, Verifier
+from project_service.http.router import Router
+from project_service.lifecycle import Every
+from project_service.settings import Settings
+
+# The issuer where neither auth.issuer nor server.public_url names one.
+DEFAULT_ISSUER = "project-service"
+CLEAN_SECONDS = 60.0
+
+
+@frozen
+class Auth:
+    """``verifier`` is what the edge and the tables ask; ``services`` start after the listener is subscribed."""
+
+    verifier: Verifier
+    services: tuple[Service, ...]
+    routes: AuthRoutes
+    context: Context
+
+    def mount(self, router: Router) -> None:
+        self.routes.mount(router)
+
+    def reload(self, settings: Settings) -> None:
+        """Take over changed limits, lifetimes and keys; raises ``KeySetError`` and then changes nothing."""
+        self.verifier.replace(issuer_of(settings))
+        self.context.settings = settings.auth
+
+
+def issuer_of(settings: Settings) -> Issuer:
+    """Who signs; reads ``auth.jwt_keys_file``. Raises ``KeySetError``."""
+    path = settings.auth.jwt_keys_file
+    if path is None:
+        raise KeySetError("auth.jwt_keys_file is not set; make one with: project-service jwt-keys create")
+    name = settings.auth.issuer or settings.server.public_url or DEFAULT_ISSUER
+    return Issuer(keyfile.load(Path(path)), name, settings.auth.access_token_seconds)
+
+
+def assemble(
+    settings: Settings, pool: Database, listener: Currency, reactor: Any, processes: int = 1
+) -> Auth:
+    """Subscribes to ``listener``, so it is called before that starts.
+
+    ``processes`` is how many workers share this machine's CPUs. The key file must exist: whoever starts the
+    workers makes it with ``keyfile.load_or_create`` first. Raises ``KeySetError``.
+    """
+    clock = reactor.seconds
+    sessions = SqlSessions(pool)
+
+    async def read_revoked() -> list[tuple[str, float]]:
+        return await sessions.revoked(context.now())
+
+    revoked = RevokedSessions(read_revoked, listener, clock)
+    verifier = Verifier(issuer_of(settings), revoked, clock)
+    context = Context(settings.auth, verifier, clock, os.urandom, lambda: str(uuid.uuid4()))
+    hashing = Hashing(reactor, Bcrypt(settings.auth.bcrypt_cost), max(1, cpus() // processes))
+    throttle = Throttle(SqlAttempts(pool), context, reactor)
+    users, tokens = SqlUsers(pool), SqlOneTimeTokens(pool)
+    letters = Letters(tokens, _post(settings, reactor, context), throttle, context)
+    accounts = Accounts(users, sessions, throttle, hashing, letters, context)
+    routes = AuthRoutes(
+        accounts,
+        SessionService(sessions, revoked, context),
+        Profile(users, accounts, throttle, hashing, context),
+        Recovery(letters, tokens, hashing, context),
+        context,
+    )
+    services = (
+        hashing,
+        Every(REREAD_SECONDS, revoked.poll, reactor, "revocations"),
+        Every(CLEAN_SECONDS, lambda: clean(SqlHousekeeping(pool), context), reactor, "auth-upkeep"),
+    )
+    # Read once here, rather than in somebody's first signup.
+    common_passwords()
+    return Auth(verifier, services, routes, context)
+
+
+async def clean(housekeeping: Housekeeping, context: Context) -> None:
+    """Remove what has expired; another worker that is at it already is enough."""
+    now = context.now()
+    await housekeeping.clean(
+        now, now - context.reuse_window(), now - timedelta(days=context.settings.audit_days)
+    )
+
+
+def _post(settings: Settings, reactor: Any, context: Context) -> mail.Post | None:
+    if settings.smtp.host is None or settings.smtp.sender is None:
+        return None
+    transport = mail.SmtpTransport(reactor, settings.smtp, context.clock, context.new_id)
+    return mail.Outbox.over(transport, reactor)

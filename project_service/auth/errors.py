@@ -1,0 +1,81 @@
+"""The codes that only authentication raises. Each is listed in docs/auth.rst."""
+
+from __future__ import annotations
+
+from project_service.errors import ApiError, authentication_required, validation_failed
+
+__all__ = [
+    "authentication_required",
+    "email_not_configured",
+    "email_not_confirmed",
+    "email_taken",
+    "invalid_credentials",
+    "invalid_one_time_token",
+    "invalid_refresh_token",
+    "refresh_token_reused",
+    "session_not_found",
+    "signup_disabled",
+    "user_disabled",
+    "user_not_found",
+    "validation_failed",
+    "weak_password",
+]
+
+
+def _challenged(code: str, message: str) -> ApiError:
+    """401 needs a challenge (RFC 9110 section 11.6.1); no bearer token was sent, so it names no error."""
+    return ApiError(401, code, message, headers=(("WWW-Authenticate", "Bearer"),))
+
+
+def invalid_credentials() -> ApiError:
+    """The same for an unknown email and for a wrong password."""
+    return _challenged("invalid_credentials", "The email or the password is wrong.")
+
+
+def invalid_refresh_token() -> ApiError:
+    """Unknown, expired or revoked: the caller is not told which."""
+    return _challenged("invalid_refresh_token", "The refresh token is not valid; log in again.")
+
+
+def refresh_token_reused() -> ApiError:
+    return _challenged(
+        "refresh_token_reused",
+        "The refresh token was used before, so its session has been ended; log in again.",
+    )
+
+
+def user_disabled() -> ApiError:
+    return ApiError(403, "user_disabled", "This user is disabled.")
+
+
+def email_not_confirmed() -> ApiError:
+    return ApiError(403, "email_not_confirmed", "The email address has not been confirmed yet.")
+
+
+def signup_disabled() -> ApiError:
+    return ApiError(403, "signup_disabled", "Signing up is switched off here.")
+
+
+def email_taken() -> ApiError:
+    return ApiError(409, "email_taken", "There is already a user with this email address.")
+
+
+def weak_password(why: str, field: str = "password") -> ApiError:
+    return ApiError(422, "weak_password", "This password is not allowed.", {field: why})
+
+
+def invalid_one_time_token() -> ApiError:
+    """Unknown, used, expired or made for something else: the caller is not told which."""
+    return ApiError(422, "invalid_one_time_token", "The token is not valid any more; ask for a new one.")
+
+
+def email_not_configured() -> ApiError:
+    return ApiError(501, "email_not_configured", "This service is not set up to send mail.")
+
+
+def user_not_found() -> ApiError:
+    return ApiError(404, "user_not_found", "There is no such user.")
+
+
+def session_not_found() -> ApiError:
+    return ApiError(404, "session_not_found", "There is no such session.")

@@ -1,0 +1,155 @@
+"""Signing keys as a JWK Set (RFC 7517): the first key signs, all of them verify."""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import json
+import secrets
+from collections.abc import Mapping
+from typing import Any
+
+from attrs import field, frozen
+from cryptography.hazmat.primitives.asymmetric import ec, ed25519, rsa
+from jwt import PyJWK
+from jwt.algorithms import ECAlgorithm, OKPAlgorithm, RSAAlgorithm
+from jwt.exceptions import PyJWTError
+
+ALGORITHMS = ("ES256", "HS256", "RS256", "EdDSA")
+
+_TYPES = {"ES256": "EC", "HS256": "oct", "RS256": "RSA", "EdDSA": "OKP"}
+# RFC 7638 section 3.2 and RFC 8037 section 2: what a thumbprint is made of.
+_THUMBPRINT = {
+    "EC": ("crv", "kty", "x", "y"),
+    "RSA": ("e", "kty", "n"),
+    "OKP": ("crv", "kty", "x"),
+}
+_PUBLIC = {"EC": ("crv", "x", "y"), "RSA": ("n", "e"), "OKP": ("crv", "x")}
+# RFC 7518 sections 3.2 and 3.3.
+_MIN_HMAC_BYTES, _MIN_RSA_BITS = 32, 2048
+
+
+class KeySetError(Exception):
+    """The JWK Set cannot be used; the message says why and holds no key material."""
+
+
+@frozen
+class Key:
+    """One key. ``private`` signs (None where only the public half was given), ``public`` verifies."""
+
+    kid: str
+    algorithm: str
+    public: Any = field(repr=False, eq=False)
+    private: Any = field(repr=False, eq=False)
+    public_jwk: Mapping[str, str] | None = field(repr=False)
+
+
+@frozen
+class KeySet:
+    """At least one key; ``signing`` is the first and can sign."""
+
+    keys: tuple[Key, ...]
+    _by_kid: Mapping[str, Key] = field(repr=False, eq=False)
+
+    @classmethod
+    def parse(cls, text: str | bytes) -> KeySet:
+        """The keys of a JWK Set; raises ``KeySetError``."""
+        return cls.of([_key(jwk, position) for position, jwk in enumerate(_jwks(text), 1)])
+
+    @classmethod
+    def of(cls, keys: list[Key]) -> KeySet:
+        by_kid = {key.kid: key for key in keys}
+        if len(by_kid) != len(keys):
+            raise KeySetError("two keys have the same kid")
+        if keys[0].private is None:
+            raise KeySetError("the first key signs, but it has no private part")
+        return cls(tuple(keys), by_kid)
+
+    @property
+    def signing(self) -> Key:
+        return self.keys[0]
+
+    def find(self, kid: object) -> Key | None:
+        return self._by_kid.get(kid) if isinstance(kid, str) else None
+
+    def published(self) -> dict[str, list[dict[str, str]]]:
+        """The public halves, for ``/.well-known/jwks.json``. A shared secret has none."""
+        return {"keys": [dict(key.public_jwk) for key in self.keys if key.public_jwk is not None]}
+
+
+def generate(algorithm: str) -> dict[str, str]:
+    """A new private JWK for one of ``ALGORITHMS``, named by its thumbprint (RFC 7638)."""
+    made: dict[str, Any]
+    if algorithm == "ES256":
+        made = ECAlgorithm.to_jwk(ec.generate_private_key(ec.SECP256R1()), as_dict=True)
+    elif algorithm == "RS256":
+        made = RSAAlgorithm.to_jwk(rsa.generate_private_key(65537, 3072), as_dict=True)
+    elif algorithm == "EdDSA":
+        made = OKPAlgorithm.to_jwk(ed25519.Ed25519PrivateKey.generate(), as_dict=True)
+    elif algorithm == "HS256":
+        made = {"kty": "oct", "k": _unpadded(secrets.token_bytes(_MIN_HMAC_BYTES))}
+    else:
+        raise KeySetError(f"{algorithm} is not one of {', '.join(ALGORITHMS)}")
+    made.pop("key_ops", None)
+    kid = secrets.token_urlsafe(16) if algorithm == "HS256" else _thumbprint(made)
+    return {**made, "alg": algorithm, "use": "sig", "kid": kid}
+
+
+def rotated(text: str | bytes | None, algorithm: str, keep: int = 2) -> str:
+    """The set with a new signing key in front and at most ``keep`` older ones behind it."""
+    older = _jwks(text)[:keep] if text is not None else []
+    return json.dumps({"keys": [generate(algorithm), *older]}, indent=2) + "\n"
+
+
+def _jwks(text: str | bytes) -> list[dict[str, Any]]:
+    try:
+        value = json.loads(text)
+    except ValueError:
+        raise KeySetError("is not JSON") from None
+    keys = value.get("keys") if isinstance(value, dict) else None
+    if not isinstance(keys, list) or not keys or not all(isinstance(key, dict) for key in keys):
+        raise KeySetError('is not a JWK Set: an object with a non-empty list "keys"')
+    return keys
+
+
+def _key(jwk: dict[str, Any], position: int) -> Key:
+    where = f"key {position}"
+    try:
+        parsed = PyJWK(jwk)
+    except PyJWTError:
+        # The library's message quotes the whole key.
+        raise KeySetError(f"{where} is not a usable JWK") from None
+    algorithm = parsed.algorithm_name
+    if _TYPES.get(algorithm) != jwk.get("kty"):
+        raise KeySetError(f"{where}: alg is none of {', '.join(ALGORITHMS)}, or does not go with its kty")
+    _refuse_weak(where, algorithm, parsed.key)
+    kid = jwk.get("kid") or _thumbprint(jwk)
+    if not isinstance(kid, str):
+        raise KeySetError(f"{where}: kid is not a string")
+    if algorithm == "HS256":
+        return Key(kid, algorithm, parsed.key, parsed.key, None)
+    public_jwk = {name: jwk[name] for name in _PUBLIC[jwk["kty"]]}
+    public_jwk |= {"kty": jwk["kty"], "alg": algorithm, "use": "sig", "kid": kid}
+    if "d" not in jwk:
+        return Key(kid, algorithm, parsed.key, None, public_jwk)
+    return Key(kid, algorithm, parsed.key.public_key(), parsed.key, public_jwk)
+
+
+def _refuse_weak(where: str, algorithm: str, key: Any) -> None:
+    if algorithm == "HS256" and len(key) < _MIN_HMAC_BYTES:
+        raise KeySetError(f"{where}: a shared secret needs at least {_MIN_HMAC_BYTES} bytes")
+    if algorithm == "RS256" and key.key_size < _MIN_RSA_BITS:
+        raise KeySetError(f"{where}: an RSA key needs at least {_MIN_RSA_BITS} bits")
+
+
+def _thumbprint(jwk: Mapping[str, Any]) -> str:
+    if jwk["kty"] == "oct":
+        # A thumbprint of a shared secret would help to guess a weak one: every token shows its kid.
+        return "shared"
+    members = {name: jwk[name] for name in _THUMBPRINT[jwk["kty"]]}
+    text = json.dumps(members, separators=(",", ":"), sort_keys=True)
+    return _unpadded(hashlib.sha256(text.encode()).digest())
+
+
+def _unpadded(raw: bytes) -> str:
+    return base64.urlsafe_b64encode(raw).rstrip(b"=").decode("ascii")

@@ -1,0 +1,172 @@
+"""Letters: what they say, and how they leave, by Twisted's own SMTP client."""
+
+from __future__ import annotations
+
+import string
+from collections import deque
+from collections.abc import Awaitable, Callable
+from email.message import EmailMessage
+from email.policy import SMTP
+from email.utils import formatdate
+from importlib.resources import files
+from io import BytesIO
+from typing import Any, Protocol
+from urllib.parse import quote
+
+from attrs import define, frozen
+from email_validator import validate_email
+from twisted.internet.defer import Deferred
+from twisted.internet.interfaces import IReactorTime
+from twisted.internet.ssl import optionsForClientTLS
+from twisted.internet.task import deferLater
+from twisted.logger import Logger
+from twisted.mail.smtp import ESMTPSenderFactory
+from twisted.protocols.tls import TLSMemoryBIOFactory
+
+from project_service.deferreds import start
+from project_service.settings import Smtp
+
+TIMEOUT_SECONDS = 30
+# One try and two more, after these pauses.
+PAUSES = (5.0, 60.0)
+AT_ONCE = 4
+MOST_WAITING = 1000
+
+
+@frozen
+class Letter:
+    recipient: str
+    subject: str
+    text: str
+
+
+class Post(Protocol):
+    def post(self, letter: Letter) -> None:
+        """Hand a letter over and return at once; what becomes of it is logged."""
+
+
+def compose(template: str, recipient: str, token: str, url: str | None, hours: int) -> Letter:
+    """A letter from ``templates/<template>.txt``: the subject, an empty line, the text.
+
+    The token stands on a line of its own. A paragraph with ``$link`` is left out where there is no ``url``.
+    """
+    source = files("project_service.auth").joinpath(f"templates/{template}.txt").read_text("utf-8")
+    subject, _, body = source.partition("\n\n")
+    paragraphs = [part for part in body.strip().split("\n\n") if url is not None or "$link" not in part]
+    text = string.Template("\n\n".join(paragraphs)).substitute(
+        token=token, link=None if url is None else with_token(url, token), hours=hours
+    )
+    return Letter(recipient, subject, text + "\n")
+
+
+def with_token(url: str, token: str) -> str:
+    """``url`` with ``token`` as one more query parameter, in front of a fragment."""
+    base, hash_mark, fragment = url.partition("#")
+    return f"{base}{'&' if '?' in base else '?'}token={quote(token, safe='')}{hash_mark}{fragment}"
+
+
+def message(letter: Letter, sender: str, now: float, message_id: str) -> bytes:
+    """RFC 5322, with CRLF. An address or subject with a line break raises ``ValueError``."""
+    mail = EmailMessage(policy=SMTP)
+    mail["From"] = sender
+    mail["To"] = letter.recipient
+    mail["Subject"] = letter.subject
+    mail["Date"] = formatdate(now)
+    mail["Message-ID"] = f"<{message_id}@{_envelope(sender).rpartition('@')[2]}>"
+    # RFC 3834: no out-of-office replies to this.
+    mail["Auto-Submitted"] = "auto-generated"
+    mail.set_content(letter.text, cte="quoted-printable" if not letter.text.isascii() else "7bit")
+    return mail.as_bytes()
+
+
+def _envelope(address: str) -> str:
+    """The address with its domain in ASCII, as SMTP without extensions takes it."""
+    found = validate_email(
+        address, check_deliverability=False, test_environment=True, allow_display_name=True
+    )
+    return found.ascii_email or found.normalized
+
+
+@frozen
+class SmtpTransport:
+    """Sends one message and returns when the server has taken it; raises Twisted's SMTP errors otherwise."""
+
+    reactor: Any
+    settings: Smtp
+    clock: Callable[[], float]
+    new_id: Callable[[], str]
+
+    async def __call__(self, letter: Letter) -> None:
+        settings = self.settings
+        assert settings.host is not None
+        assert settings.sender is not None
+        raw = message(letter, settings.sender, self.clock(), self.new_id())
+        sent: Deferred[Any] = Deferred()
+        factory = ESMTPSenderFactory(
+            (settings.username or "").encode(),
+            settings.password.reveal().encode() if settings.password else b"",
+            _envelope(settings.sender).encode("ascii"),
+            _envelope(letter.recipient).encode("ascii"),
+            BytesIO(raw),
+            sent,
+            retries=0,
+            timeout=TIMEOUT_SECONDS,
+            requireAuthentication=settings.username is not None,
+            requireTransportSecurity=settings.tls == "starttls",
+            hostname=settings.host if settings.tls == "starttls" else None,
+        )
+        wrapped: Any = factory
+        if settings.tls == "tls":
+            wrapped = TLSMemoryBIOFactory(optionsForClientTLS(settings.host), True, factory)
+        connector = self.reactor.connectTCP(settings.host, settings.port, wrapped, timeout=TIMEOUT_SECONDS)
+        try:
+            await sent
+        finally:
+            connector.disconnect()
+
+
+@define
+class Outbox:
+    """Implements ``Post``: a few letters at a time, each tried again twice.
+
+    Letters wait in memory only: one that is lost to a restart is asked for again by whoever waits for it.
+    """
+
+    log = Logger()
+
+    send: Callable[[Letter], Awaitable[None]]
+    clock: IReactorTime
+    _waiting: deque[Letter]
+    _under_way: int = 0
+
+    @classmethod
+    def over(cls, send: Callable[[Letter], Awaitable[None]], clock: IReactorTime) -> Outbox:
+        return cls(send, clock, deque())
+
+    def post(self, letter: Letter) -> None:
+        if len(self._waiting) >= MOST_WAITING:
+            self.log.error("too many letters are waiting; one was dropped")
+            return
+        self._waiting.append(letter)
+        if self._under_way < AT_ONCE:
+            self._under_way += 1
+            start(self._empty()).addErrback(lambda failure: self.log.failure("the outbox failed", failure))
+
+    async def _empty(self) -> None:
+        try:
+            while self._waiting:
+                await self._deliver(self._waiting.popleft())
+        finally:
+            self._under_way -= 1
+
+    async def _deliver(self, letter: Letter) -> None:
+        for pause in (*PAUSES, None):
+            try:
+                await self.send(letter)
+                return
+            except Exception as fault:
+                # Never the address or the server's words: they may quote the letter.
+                self.log.warn("a letter was not taken: {why}", why=type(fault).__name__)
+            if pause is not None:
+                await deferLater(self.clock, pause)
+        self.log.error("a letter was given up")

@@ -1,0 +1,105 @@
+"""What a signed-in user may do to his own account."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from attrs import frozen
+
+from project_service.auth import passwords
+from project_service.auth.accounts import Accounts
+from project_service.auth.context import Context
+from project_service.auth.hashing import Hashes
+from project_service.auth.metadata import checked
+from project_service.auth.model import Account, Email, Origin, User, folded
+from project_service.auth.ports import Event, Users
+from project_service.auth.throttle import Throttle
+from project_service.deferreds import shield
+from project_service.errors import session_revoked, validation_failed
+from project_service.http.caller import Claims
+
+CHANGEABLE = ("password", "current_password", "metadata")
+
+
+@frozen
+class Profile:
+    users: Users
+    accounts: Accounts
+    throttle: Throttle
+    hashes: Hashes
+    context: Context
+
+    async def read(self, caller: Claims) -> User:
+        """Raises ``session_revoked`` where the user is gone and the news has not arrived yet."""
+        return (await self._account(caller)).user
+
+    async def change(self, caller: Claims, wanted: Mapping[str, Any], origin: Origin) -> User:
+        """Set ``metadata``, or ``password`` (with ``current_password``; the other sessions end), or both.
+
+        Raises ``validation_failed``, ``weak_password``, ``invalid_credentials``, ``rate_limited``.
+        """
+        unknown = {name: "cannot be changed here" for name in wanted if name not in CHANGEABLE}
+        if unknown:
+            raise validation_failed(unknown)
+        account = await self._account(caller)
+        metadata = checked(wanted["metadata"]) if "metadata" in wanted else None
+        if "password" in wanted:
+            email = email_of(account)
+            raw = passwords.acceptable(wanted["password"], email, self.context.settings.password_min_bytes)
+            account = await shield(
+                self._set_password(caller, email, wanted.get("current_password"), raw, origin)
+            )
+        elif "current_password" in wanted:
+            raise validation_failed({"current_password": "goes with a new password"})
+        if metadata is not None:
+            account = self._there(
+                await self.users.set_metadata(
+                    caller.sub, metadata, self._event("set_metadata", caller, origin)
+                )
+            )
+        return account.user
+
+    async def _set_password(
+        self, caller: Claims, email: Email, current: object, new: bytes, origin: Origin
+    ) -> Account:
+        await self._prove(email, current, "set_password", origin)
+        hashed = await self.hashes.hash(new)
+        event = self._event("set_password", caller, origin)
+        return self._there(await self.users.set_password(caller.sub, hashed, caller.sid, event))
+
+    async def delete(self, caller: Claims, current: object, origin: Origin) -> None:
+        """Delete the account with all its sessions; raises ``invalid_credentials``, ``rate_limited``."""
+        account = await self._account(caller)
+        await shield(self._delete(caller, email_of(account), current, origin))
+
+    async def _delete(self, caller: Claims, email: Email, current: object, origin: Origin) -> None:
+        await self._prove(email, current, "delete_user", origin)
+        await self.users.delete(caller.sub, self._event("delete_user", caller, origin))
+
+    async def _prove(self, email: Email, current: object, action: str, origin: Origin) -> None:
+        """A stolen access token is not enough: the password is asked for, under the limits of a login."""
+        if current is None:
+            raise validation_failed({"current_password": "is required"})
+        candidate = passwords.candidate(current, "current_password")
+        _, held = await self.accounts.check_password(email, candidate, action, origin)
+        await self.throttle.settle_login(email, origin, held, "cleared")
+
+    async def _account(self, caller: Claims) -> Account:
+        return self._there(await self.users.find(caller.sub))
+
+    @staticmethod
+    def _there(account: Account | None) -> Account:
+        if account is None or account.disabled_at is not None:
+            raise session_revoked()
+        return account
+
+    def _event(self, action: str, caller: Claims, origin: Origin) -> Event:
+        return Event(
+            self.context.now(), action, actor="user", user_id=caller.sub, email=caller.email, origin=origin
+        )
+
+
+def email_of(account: Account) -> Email:
+    """The stored address; it was checked when it was stored."""
+    return Email(account.user.email, folded(account.user.email))

@@ -1,0 +1,114 @@
+"""What is done by mail: a new password, and the confirmation of an address.
+
+A GET never uses a token up: mail programs and virus scanners follow links.
+"""
+
+from __future__ import annotations
+
+from datetime import timedelta
+
+from attrs import frozen
+
+from project_service.auth import errors, mail, passwords, secrets
+from project_service.auth.context import Context
+from project_service.auth.hashing import Hashes
+from project_service.auth.model import Email, IssuedSession, Origin, folded
+from project_service.auth.ports import Event, OneTimeTokens, Purpose
+from project_service.auth.throttle import Throttle
+from project_service.errors import validation_failed
+
+LIFETIME = timedelta(hours=1)
+# A letter a minute to one address is plenty; who asks more often is told the same.
+PAUSE = timedelta(minutes=1)
+
+
+@frozen
+class Letters:
+    """Mails one-time tokens. ``post`` None: no mail server is configured."""
+
+    tokens: OneTimeTokens
+    post: mail.Post | None
+    throttle: Throttle
+    context: Context
+
+    def require(self) -> mail.Post:
+        """Raises ``email_not_configured``."""
+        if self.post is None:
+            raise errors.email_not_configured()
+        return self.post
+
+    async def send(self, email: Email, purpose: Purpose, origin: Origin) -> None:
+        """Mail a token to ``email`` if it is somebody's who may have one; nobody can tell whether it was.
+
+        The letter leaves after the answer, so that the answer takes the same time either way.
+        """
+        post = self.require()
+        held = await self.throttle.reserve("mail", origin.address, self.context.per_address())
+        await self.throttle.settle("mail", origin.address, held, "failed")
+        token, now = secrets.fresh(self.context.randomness), self.context.now()
+        user = await self.tokens.issue(
+            email=email,
+            purpose=purpose,
+            digest=token.digest,
+            pause=PAUSE,
+            expires_at=now + LIFETIME,
+            event=Event(now, f"mail_{purpose}", email=email.address, origin=origin),
+        )
+        if user is None:
+            return
+        settings = self.context.settings
+        url = settings.recover_url if purpose == "recovery" else settings.verify_url
+        hours = int(LIFETIME.total_seconds()) // 3600
+        post.post(mail.compose(purpose, user.email, token.text, url, hours))
+
+
+@frozen
+class Recovery:
+    letters: Letters
+    tokens: OneTimeTokens
+    hashes: Hashes
+    context: Context
+
+    async def recover(self, email: object, origin: Origin) -> None:
+        """Mail a token for a new password. Raises ``email_not_configured``, ``rate_limited`` (per address)."""
+        self.letters.require()
+        await self.letters.send(Email.parse(email), "recovery", origin)
+
+    async def resend(self, email: object, origin: Origin) -> None:
+        """Mail another token for the confirmation of an address."""
+        self.letters.require()
+        await self.letters.send(Email.parse(email), "confirmation", origin)
+
+    async def reset(self, token: object, password: object, origin: Origin) -> None:
+        """Set a new password and end every session.
+
+        Raises ``invalid_one_time_token`` and ``weak_password``; a password that is refused leaves the token good.
+        """
+        digest = _digest(token)
+        owner = await self.tokens.owner(digest, "recovery", self.context.now())
+        if owner is None:
+            raise errors.invalid_one_time_token()
+        minimum = self.context.settings.password_min_bytes
+        raw = passwords.acceptable(password, Email(owner.email, folded(owner.email)), minimum)
+        hashed = await self.hashes.hash(raw)
+        event = Event(self.context.now(), "reset_password", origin=origin)
+        if await self.tokens.reset_password(digest, hashed, event) is None:
+            raise errors.invalid_one_time_token()
+
+    async def verify(self, token: object, origin: Origin) -> IssuedSession:
+        """Confirm an address; its owner is logged in. Raises ``invalid_one_time_token``."""
+        session, refresh = self.context.new_session(origin)
+        event = Event(session.created_at, "confirm_email", origin=origin)
+        user = await self.tokens.confirm(_digest(token), session, event)
+        if user is None:
+            raise errors.invalid_one_time_token()
+        return self.context.issued(user, session.id, refresh, session.created_at)
+
+
+def _digest(token: object) -> bytes:
+    if not isinstance(token, str):
+        raise validation_failed({"token": "must be a string"})
+    digest = secrets.digest(token)
+    if digest is None:
+        raise errors.invalid_one_time_token()
+    return digest

@@ -1,0 +1,88 @@
+"""What becomes of a session after it began: refreshed, listed, ended."""
+
+from __future__ import annotations
+
+from attrs import frozen
+
+from project_service.auth import errors, secrets
+from project_service.auth.context import Context
+from project_service.auth.model import IssuedSession, Origin, SessionInfo
+from project_service.auth.ports import Event, Sessions
+from project_service.auth.revocations import RevokedSessions
+from project_service.errors import validation_failed
+from project_service.http.caller import Claims
+
+SCOPES = ("local", "global", "others")
+
+
+@frozen
+class SessionService:
+    sessions: Sessions
+    revoked: RevokedSessions
+    context: Context
+
+    async def refresh(self, token: object, origin: Origin) -> IssuedSession:
+        """The next tokens of a session.
+
+        Two refreshes with one token within ``refresh_reuse_seconds`` get the same refresh token. Raises
+        ``invalid_refresh_token``, ``refresh_token_reused`` (the session has been ended), ``validation_failed``.
+        """
+        if not isinstance(token, str):
+            raise validation_failed({"refresh_token": "must be a string"})
+        digest = secrets.digest(token)
+        if digest is None:
+            raise errors.invalid_refresh_token()
+        now, salt = self.context.now(), self.context.randomness(secrets.BYTES)
+        successor = secrets.successor(token, salt)
+        rotation = await self.sessions.rotate(
+            digest=digest,
+            successor=successor.digest,
+            salt=salt,
+            now=now,
+            reuse_window=self.context.reuse_window(),
+            expires_at=self.context.expires(now),
+            access_expires_at=self.context.access_expires(now),
+            origin=origin,
+        )
+        if rotation is None:
+            raise errors.invalid_refresh_token()
+        if rotation.outcome == "stolen":
+            # At most the last access token's time; the notification brings the exact one.
+            self.revoked.add(rotation.session_id, self.context.access_expires(now).timestamp())
+            raise errors.refresh_token_reused()
+        if rotation.outcome == "repeated":
+            successor = secrets.successor(token, rotation.salt)
+        return self.context.issued(rotation.user, rotation.session_id, successor, now)
+
+    async def log_out(self, caller: Claims, scope: str | None, origin: Origin) -> None:
+        """End the caller's session (local), all of his (global) or all but this one (others)."""
+        if scope not in (None, *SCOPES):
+            raise validation_failed({"scope": f"must be one of {', '.join(SCOPES)}"})
+        event = self._event(f"logout_{scope or 'local'}", caller, origin)
+        await self._end(
+            caller.sub,
+            event,
+            only=caller.sid if scope in (None, "local") else None,
+            but=caller.sid if scope == "others" else None,
+        )
+
+    async def alive(self, caller: Claims) -> list[SessionInfo]:
+        return await self.sessions.alive(caller.sub, self.context.now())
+
+    async def end_one(self, caller: Claims, session_id: str, origin: Origin) -> None:
+        """Raises ``session_not_found`` for what is not a living session of the caller."""
+        known = {session.id for session in await self.alive(caller)}
+        if session_id not in known:
+            raise errors.session_not_found()
+        await self._end(caller.sub, self._event("end_session", caller, origin), only=session_id)
+
+    async def _end(
+        self, user_id: str, event: Event, *, only: str | None = None, but: str | None = None
+    ) -> None:
+        for session_id, until in await self.sessions.end(user_id, event, only=only, but=but):
+            self.revoked.add(session_id, until)
+
+    def _event(self, action: str, caller: Claims, origin: Origin) -> Event:
+        return Event(
+            self.context.now(), action, actor="user", user_id=caller.sub, email=caller.email, origin=origin
+        )

@@ -1,0 +1,65 @@
+"""Between rows and values."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from project_service.auth.model import Account, User
+from project_service.auth.ports import Event, NewSession
+from project_service.auth.sql.query import Row
+
+# The columns of ``account``, of a table or a subquery called u.
+ACCOUNT = """u.id::text, u.email, u.created_at, u.metadata,
+    u.password_hash, u.disabled_at, u.confirmed_at, u.last_login_at"""
+USER = "u.id::text, u.email, u.created_at, u.metadata"
+
+# One audit line; ``{source}`` limits or multiplies it, ``{who}`` and ``{result}`` are expressions.
+AUDIT = """insert into auth.audit (at, actor, user_id, email, action, result, address, user_agent, request_id)
+    select %(at)s, %(actor)s, {who}, %(audit_email)s, %(action)s, {result}, %(address)s, %(user_agent)s,
+        %(request_id)s"""
+RECORD = AUDIT.format(who="%(audit_user)s::uuid", result="%(result)s")
+
+
+def user(row: Row) -> User:
+    return User(*row[:4])
+
+
+def account(row: Row) -> Account:
+    who, stored = row[:4], row[4]
+    return Account(User(*who), (stored or "").encode("ascii"), *row[5:8])
+
+
+def event_params(event: Event) -> dict[str, Any]:
+    return {
+        "at": event.at,
+        "actor": event.actor,
+        "audit_user": event.user_id,
+        "audit_email": event.email,
+        "action": event.action,
+        "result": event.result,
+        "address": event.origin.address,
+        "user_agent": event.origin.user_agent,
+        "request_id": event.origin.request_id,
+    }
+
+
+def session_params(session: NewSession | None) -> dict[str, Any]:
+    """All None where there is no session: the inserts then do nothing."""
+    return {
+        "sid": session and session.id,
+        "digest": session and session.digest,
+        "started": session and session.created_at,
+        "expires": session and session.expires_at,
+        "access_expires": session and session.access_expires_at,
+    }
+
+
+# For a CTE that follows one called u (an id): the session of ``session_params`` and its first token.
+ADD_SESSION = """s as (
+    insert into auth.sessions (id, user_id, created_at, refreshed_at, rotated_at, expires_at,
+        access_expires_at, current_hash, user_agent, address)
+    select %(sid)s::uuid, u.id, %(started)s, %(started)s, %(started)s, %(expires)s, %(access_expires)s,
+        %(digest)s::bytea, %(user_agent)s, %(address)s
+    from u where %(sid)s is not null
+    returning id, current_hash),
+t as (insert into auth.refresh_tokens (token_hash, session_id) select current_hash, id from s)"""

@@ -1,0 +1,160 @@
+"""Sessions and their refresh tokens."""
+
+from __future__ import annotations
+
+from datetime import datetime, timedelta
+
+from attrs import frozen
+
+from project_service.auth.model import Account, Origin, SessionInfo, User
+from project_service.auth.ports import Event, NewSession, Rotation
+from project_service.auth.sql.query import Database, Query
+from project_service.auth.sql.rows import ADD_SESSION, RECORD, USER, event_params, session_params, user
+
+# Locking the user's row first settles who wins against a change of password or a disabling: a session that
+# starts before is ended by it, one that starts after is not started.
+_START = Query(
+    "begin a session for a user whose password was right",
+    f"""
+with u as (
+    update auth.users set last_login_at = %(started)s,
+        password_hash = coalesce(%(new_hash)s, password_hash)
+    where id = %(id)s::uuid and password_hash = %(old_hash)s and disabled_at is null
+    returning *),
+{ADD_SESSION},
+a as ({RECORD} from u)
+select {USER} from u
+""",
+)
+
+# One statement, so one row lock: a second refresh with the same token waits here and is then judged by the
+# row as the first left it.
+_ROTATE = Query(
+    "exchange a refresh token: rotate, repeat or revoke",
+    f"""
+with moved as (
+    update auth.sessions s set
+        previous_hash = case when s.current_hash = %(digest)s then s.current_hash else s.previous_hash end,
+        current_hash = case when s.current_hash = %(digest)s then %(successor)s else s.current_hash end,
+        salt = case when s.current_hash = %(digest)s then %(salt)s else s.salt end,
+        rotated_at = case when s.current_hash = %(digest)s then %(now)s else s.rotated_at end,
+        refreshed_at = case when s.current_hash = %(digest)s then %(now)s else s.refreshed_at end,
+        expires_at = case when s.current_hash = %(digest)s then %(expires)s else s.expires_at end,
+        access_expires_at = greatest(s.access_expires_at, %(access_expires)s),
+        address = case when s.current_hash = %(digest)s then %(address)s else s.address end,
+        ended_at = case
+            when s.current_hash = %(digest)s then null
+            when s.previous_hash = %(digest)s and s.salt is not null
+                and s.rotated_at > %(now)s - %(reuse_window)s then null
+            else %(now)s end,
+        end_reason = 'refresh_token_reused'
+    from auth.refresh_tokens t, auth.users u
+    where t.token_hash = %(digest)s and s.id = t.session_id and u.id = s.user_id and u.disabled_at is null
+        and s.ended_at is null and s.expires_at > %(now)s
+    returning s.id as sid, s.current_hash, s.salt, s.ended_at, {USER.replace("u.id::text", "u.id")}),
+added as (
+    insert into auth.refresh_tokens (token_hash, session_id)
+    select current_hash, sid from moved where current_hash = %(successor)s and ended_at is null),
+audited as (
+    insert into auth.audit (at, actor, user_id, email, action, result, address, user_agent, request_id)
+    select %(now)s, 'anonymous', id, email, 'refresh', 'refresh_token_reused', %(address)s, %(user_agent)s,
+        %(request_id)s from moved where ended_at is not null)
+select {USER}, sid::text, salt, current_hash = %(successor)s, ended_at is not null from moved u
+""",
+)
+
+_LIST = Query(
+    "the sessions of a user that are alive, the newest first",
+    """
+select id::text, created_at, refreshed_at, expires_at, user_agent, address from auth.sessions
+where user_id = %(user_id)s::uuid and ended_at is null and expires_at > %(now)s
+order by created_at desc, id
+""",
+)
+
+_END = Query(
+    "end sessions of a user; a trigger tells every worker",
+    f"""
+with ended as (
+    update auth.sessions set ended_at = %(at)s, end_reason = %(action)s
+    where user_id = %(user_id)s::uuid and ended_at is null
+        and (%(only)s is null or id = %(only)s::uuid) and (%(but)s is null or id <> %(but)s::uuid)
+    returning id, access_expires_at),
+a as ({RECORD})
+select id::text, extract(epoch from access_expires_at + interval '1 minute')::float8 from ended
+""",
+)
+
+_REVOKED = Query(
+    "every ended session whose access tokens may still be valid",
+    """
+select session_id::text, extract(epoch from expires_at)::float8 from auth.revocations
+where expires_at > %(now)s
+""",
+)
+
+
+@frozen
+class SqlSessions:
+    """Implements ``ports.Sessions``."""
+
+    database: Database
+
+    async def start(
+        self, account: Account, new_hash: bytes | None, session: NewSession, event: Event
+    ) -> User | None:
+        row = await _START.one(
+            self.database,
+            id=account.user.id,
+            old_hash=account.password_hash.decode("ascii"),
+            new_hash=None if new_hash is None else new_hash.decode("ascii"),
+            **session_params(session),
+            **event_params(event),
+        )
+        return None if row is None else user(row)
+
+    async def rotate(
+        self,
+        *,
+        digest: bytes,
+        successor: bytes,
+        salt: bytes,
+        now: datetime,
+        reuse_window: timedelta,
+        expires_at: datetime,
+        access_expires_at: datetime,
+        origin: Origin,
+    ) -> Rotation | None:
+        row = await _ROTATE.one(
+            self.database,
+            digest=digest,
+            successor=successor,
+            salt=salt,
+            now=now,
+            reuse_window=reuse_window,
+            expires=expires_at,
+            access_expires=access_expires_at,
+            address=origin.address,
+            user_agent=origin.user_agent,
+            request_id=origin.request_id,
+        )
+        if row is None:
+            return None
+        session_id, kept_salt, rotated, stolen = row[4:]
+        if stolen:
+            return Rotation("stolen", session_id, user(row))
+        if rotated:
+            return Rotation("rotated", session_id, user(row))
+        return Rotation("repeated", session_id, user(row), bytes(kept_salt))
+
+    async def alive(self, user_id: str, now: datetime) -> list[SessionInfo]:
+        return [SessionInfo(*row) for row in await _LIST.run(self.database, user_id=user_id, now=now)]
+
+    async def end(
+        self, user_id: str, event: Event, *, only: str | None = None, but: str | None = None
+    ) -> list[tuple[str, float]]:
+        rows = await _END.run(self.database, user_id=user_id, only=only, but=but, **event_params(event))
+        return [(row[0], row[1]) for row in rows]
+
+    async def revoked(self, now: datetime) -> list[tuple[str, float]]:
+        return [(row[0], row[1]) for row in await _REVOKED.run(self.database, now=now)]

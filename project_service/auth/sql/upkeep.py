@@ -1,0 +1,77 @@
+"""The audit, and the removal of what has expired."""
+
+from __future__ import annotations
+
+from datetime import datetime
+
+from attrs import frozen
+
+from project_service.auth.ports import Event
+from project_service.auth.sql.query import Database, Query, Runs
+from project_service.auth.sql.rows import RECORD, event_params
+
+_RECORD = Query("one line of the audit", RECORD)
+
+# Any constant that no other advisory lock of the service has.
+LOCK = 7_201_501_002
+_LOCK = Query(
+    "one worker at a time; the lock goes with the transaction", "select pg_try_advisory_xact_lock(%(lock)s)"
+)
+# So many rows at a time: no statement runs long, however much has piled up.
+BATCH = 5000
+_EXPIRED = tuple(
+    Query(
+        f"expired rows of {table}",
+        f"""
+with gone as (
+    select ctid from {table} where {condition} limit %(batch)s for update skip locked)
+delete from {table} where ctid in (select ctid from gone)
+""",
+    )
+    for table, condition in (
+        ("auth.throttle", "expires_at < %(now)s"),
+        ("auth.revocations", "expires_at < %(now)s"),
+        ("auth.one_time_tokens", "expires_at < %(now)s"),
+        # An ended session stays until its refresh tokens would have expired: a reuse is still recognised.
+        ("auth.sessions", "expires_at < %(now)s and access_expires_at < %(now)s"),
+        ("auth.audit", "at < %(audit_before)s"),
+    )
+)
+_WIPE_SALTS = Query(
+    "salts whose reuse window has passed",
+    """
+update auth.sessions set salt = null where id in (
+    select id from auth.sessions where salt is not null and rotated_at < %(salt_before)s
+    limit %(batch)s for update skip locked)
+""",
+)
+
+
+@frozen
+class SqlAudit:
+    """Implements ``ports.Audit``."""
+
+    database: Database
+
+    async def record(self, event: Event) -> None:
+        await _RECORD.run(self.database, **event_params(event))
+
+
+@frozen
+class SqlHousekeeping:
+    """Implements ``ports.Housekeeping``."""
+
+    database: Database
+
+    async def clean(self, now: datetime, salt_before: datetime, audit_before: datetime) -> bool:
+        async def work(transaction: Runs) -> bool:
+            row = await _LOCK.one(transaction, lock=LOCK)
+            if row is None or not row[0]:
+                return False
+            for query in (_WIPE_SALTS, *_EXPIRED):
+                await query.run(
+                    transaction, now=now, salt_before=salt_before, audit_before=audit_before, batch=BATCH
+                )
+            return True
+
+        return await self.database.transaction(work)

@@ -1,0 +1,69 @@
+"""Limits on attempts, counted in the database so that they hold across workers and hosts."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Awaitable, Callable
+from typing import TypeVar
+
+from attrs import frozen
+from twisted.internet.interfaces import IReactorTime
+from twisted.internet.task import deferLater
+
+from project_service.auth.context import Context
+from project_service.auth.model import Email, Origin
+from project_service.auth.ports import Attempts, Event, Limit, LoginReservation, Outcome, Reservation
+from project_service.errors import rate_limited
+
+# Attempts that are under way may turn out to be no failures: who comes behind them waits, up to a few seconds.
+PAUSE_SECONDS = 0.1
+PAUSES = 50
+
+R = TypeVar("R", Reservation, LoginReservation)
+
+
+@frozen
+class Throttle:
+    """An attempt is reserved before its outcome is known and settled after: a burst cannot slip past.
+
+    A reservation raises ``rate_limited`` with the seconds until one more attempt is allowed.
+    """
+
+    attempts: Attempts
+    context: Context
+    reactor: IReactorTime
+
+    async def reserve_login(self, email: Email, origin: Origin) -> LoginReservation:
+        context = self.context
+        return await self._reserved(
+            lambda: self.attempts.reserve_login(
+                email, origin.address, context.per_email(), context.per_address(), context.now()
+            )
+        )
+
+    async def settle_login(
+        self,
+        email: Email,
+        origin: Origin,
+        held: LoginReservation,
+        outcome: Outcome,
+        event: Event | None = None,
+    ) -> None:
+        if event is not None or held.mark is not None or held.address_mark is not None:
+            await self.attempts.settle_login(email, origin.address, held, outcome, event)
+
+    async def reserve(self, scope: str, subject: str, limit: Limit) -> Reservation:
+        return await self._reserved(lambda: self.attempts.reserve(scope, subject, limit, self.context.now()))
+
+    async def settle(self, scope: str, subject: str, held: Reservation, outcome: Outcome) -> None:
+        await self.attempts.settle(scope, subject, held.mark, outcome)
+
+    async def _reserved(self, reserve: Callable[[], Awaitable[R]]) -> R:
+        for _ in range(PAUSES):
+            held = await reserve()
+            if held.verdict == "free":
+                return held
+            if held.verdict == "refused":
+                raise rate_limited(math.ceil(held.wait_seconds))
+            await deferLater(self.reactor, PAUSE_SECONDS)
+        raise rate_limited(1)

@@ -1,0 +1,160 @@
+"""Access tokens: made by ``mint``, checked by ``Verifier``. Pure: the time is an argument.
+
+RFC 7519 (JWT), RFC 8725 (its best current practices): the algorithm is the key's, never the token's.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import OrderedDict
+from collections.abc import Callable, Mapping
+from typing import Any, Protocol
+
+import jwt
+from attrs import frozen
+from jwt.exceptions import PyJWTError
+
+from project_service.auth.keyset import Key, KeySet
+from project_service.auth.model import User
+from project_service.errors import invalid_token, session_revoked
+from project_service.http.caller import Claims
+
+AUDIENCE = "authenticated"
+ROLE = "authenticated"
+LEEWAY_SECONDS = 30
+# A token of ours has some 500 characters; headers are limited, this is the limit for other entrances.
+MAX_TOKEN_CHARACTERS = 8192
+# The time of a token is judged here, against the clock that was passed in.
+_OPTIONS: Any = {
+    "require": ["exp", "iat", "iss", "aud", "sub", "sid", "role"],
+    "verify_exp": False,
+    "verify_iat": False,
+    "verify_nbf": False,
+    "strict_aud": True,
+}
+
+
+@frozen
+class Minted:
+    """An access token and its ``exp``, in Unix seconds."""
+
+    text: str
+    expires_at: int
+
+
+class Revocations(Protocol):
+    def is_revoked(self, session_id: str) -> bool:
+        """Whether the session has ended; raises where that cannot be known at the moment."""
+
+
+@frozen
+class Issuer:
+    """What goes into every token: who signs, as whom, for how long."""
+
+    keys: KeySet
+    name: str
+    seconds: int
+
+    def mint(self, user: User, session_id: str, now: float, token_id: str) -> Minted:
+        """A token for one session of ``user``, valid from ``now``; ``token_id`` is its ``jti``."""
+        issued = int(now)
+        expires = issued + self.seconds
+        claims = {
+            "iss": self.name,
+            "sub": user.id,
+            "aud": AUDIENCE,
+            "role": ROLE,
+            "email": user.email,
+            "sid": session_id,
+            "iat": issued,
+            "exp": expires,
+            "jti": token_id,
+        }
+        key = self.keys.signing
+        return Minted(jwt.encode(claims, key.private, key.algorithm, {"kid": key.kid}), expires)
+
+
+class Verifier:
+    """Implements ``http.caller.TokenVerifier``: no I/O, so it is asked on every request.
+
+    A signature is checked once: the claims are kept until the token expires, the least recently used leaving
+    first. Expiry and revocation are looked at every time.
+    """
+
+    def __init__(
+        self, issuer: Issuer, revocations: Revocations, now: Callable[[], float], capacity: int = 10_000
+    ) -> None:
+        self._issuer = issuer
+        self._revocations = revocations
+        self._now = now
+        self._capacity = capacity
+        self._known: OrderedDict[str, Claims] = OrderedDict()
+
+    @property
+    def issuer(self) -> Issuer:
+        return self._issuer
+
+    def replace(self, issuer: Issuer) -> None:
+        """Use other keys from now on; tokens known by the old ones are checked again."""
+        self._issuer = issuer
+        self._known.clear()
+
+    def verify(self, token: str | bytes) -> Claims:
+        """The claims of a good token; raises ``invalid_token`` or ``session_revoked``."""
+        text = token.decode("latin-1") if isinstance(token, bytes) else token
+        claims = self._known.get(text)
+        if claims is None:
+            claims = self._checked(text)
+            self._keep(text, claims)
+        else:
+            self._known.move_to_end(text)
+        if claims.exp + LEEWAY_SECONDS <= self._now():
+            self._known.pop(text, None)
+            raise invalid_token("The access token has expired.")
+        if self._revocations.is_revoked(claims.sid):
+            raise session_revoked()
+        return claims
+
+    def _keep(self, text: str, claims: Claims) -> None:
+        self._known[text] = claims
+        if len(self._known) > self._capacity:
+            self._known.popitem(last=False)
+
+    def _checked(self, text: str) -> Claims:
+        if len(text) > MAX_TOKEN_CHARACTERS:
+            raise invalid_token()
+        try:
+            key = self._key_of(jwt.get_unverified_header(text))
+            payload = jwt.decode(
+                text,
+                key.public,
+                algorithms=[key.algorithm],
+                audience=AUDIENCE,
+                issuer=self._issuer.name,
+                options=_OPTIONS,
+            )
+        except (PyJWTError, ValueError, RecursionError):
+            raise invalid_token() from None
+        return self._claims(payload)
+
+    def _key_of(self, header: Mapping[str, Any]) -> Key:
+        key = self._issuer.keys.find(header.get("kid"))
+        # RFC 8725 section 3.1: a token does not choose how it is checked. RFC 7515 section 4.1.11: crit names
+        # extensions that must be understood, and none is.
+        if key is None or header.get("alg") != key.algorithm or "crit" in header:
+            raise invalid_token()
+        return key
+
+    def _claims(self, payload: Mapping[str, Any]) -> Claims:
+        texts = [payload.get(name) for name in ("sub", "email", "role", "sid")]
+        exp, issued, starts = times = (payload["exp"], payload["iat"], payload.get("nbf", 0))
+        if not all(isinstance(text, str) for text in texts) or not all(map(_is_number, times)):
+            raise invalid_token()
+        if max(issued, starts) > self._now() + LEEWAY_SECONDS:
+            raise invalid_token("The access token is not valid yet.")
+        sub, email, role, sid = texts
+        return Claims(sub=sub, email=email, role=role, sid=sid, exp=int(exp), raw=dict(payload))  # type: ignore[arg-type]
+
+
+def _is_number(value: object) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
