@@ -34,10 +34,8 @@ def condition_sql(cache: SchemaCache, plan: ReadPlan, condition: Condition, sour
 def _presence(plan: ReadPlan, condition: EmbedIsNull) -> str:
     embedded = plan.embedding(condition.embedded)
     assert embedded is not None
-    alias = ident(embedded.alias)
-    if embedded.to_one:
-        return f"{alias} IS {'DISTINCT' if condition.negated else 'NOT DISTINCT'} FROM NULL"
-    return f"{alias}.{ident('pgrst_rows')} IS {'NOT NULL' if condition.negated else 'NULL'}"
+    tested = ident(embedded.alias) + ("" if embedded.to_one else ".pgrst_rows")
+    return f"{tested} IS {'DISTINCT' if condition.negated else 'NOT DISTINCT'} FROM NULL"
 
 
 def filter_sql(cache: SchemaCache, source: str, column: Column | None, found: Filter) -> Sql:
