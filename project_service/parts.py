@@ -23,6 +23,7 @@ from project_service.http.router import Router
 from project_service.lifecycle import Closing, Part, ServicePart
 from project_service.settings import Settings, Storage
 from project_service.storage import assemble as storage
+from project_service.tables import assemble as tables
 
 
 class Mounted(Protocol):
@@ -69,8 +70,14 @@ def assemble(reactor: Any, settings: Settings, metrics: Metrics, processes: int)
 
     store = storage.assemble(reactor, settings.storage, settings.store, pool, limits=lambda: live.storage)
 
+    rest = tables.assemble(reactor, settings, authentication.verifier, reactor.seconds)
+
     async def database_works() -> None:
         await pool.query("select 1")
+
+    async def tables_loaded() -> None:
+        if not rest.ready:
+            raise RuntimeError("a schema cache has not been read")
 
     async def listener_works() -> None:
         if not listener.current:
@@ -78,10 +85,11 @@ def assemble(reactor: Any, settings: Settings, metrics: Metrics, processes: int)
 
     ordered: list[Part] = [
         Closing(pool.close),
+        *(Closing(each.close) for each in rest.pools),
         ServicePart(listener),
         _Until(listener),
         store,
-        *(ServicePart(service) for service in (*authentication.services, *store.services)),
+        *(ServicePart(service) for service in (*authentication.services, *store.services, *rest.services)),
     ]
 
     def reload(fresh: Settings) -> None:
@@ -91,9 +99,14 @@ def assemble(reactor: Any, settings: Settings, metrics: Metrics, processes: int)
     return Parts(
         keys=ring,
         tokens=authentication.verifier,
-        mounted=[authentication, store],
+        mounted=[authentication, store, rest],
         ordered=ordered,
-        checks={"database": database_works, "notifications": listener_works, "store": store.check},
+        checks={
+            "database": database_works,
+            "notifications": listener_works,
+            "store": store.check,
+            "tables": tables_loaded,
+        },
         translate=sqlstate.translate,
         reload=reload,
     )

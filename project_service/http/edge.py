@@ -63,10 +63,13 @@ class Edge:
         self._date = date
         self._running: set[Deferred[None]] = set()
         self._idle: Deferred[None] | None = None
+        self._closing = False
 
     def begin(self, exchange: Exchange, peer: IAddress, secure: bool) -> None:
         """Start answering; the Deferred is kept until the answer is out, and cancelled if the client leaves."""
         started = self._clock.seconds()
+        if self._closing:
+            exchange.close_after()
         inbound = self._inbound(exchange, peer, secure)
         running = Deferred.fromCoroutine(self._answer(exchange, inbound, started))
         self._running.add(running)
@@ -81,6 +84,10 @@ class Edge:
         if self._idle is None:
             self._idle = Deferred()
         return self._idle
+
+    def close_connections(self) -> None:
+        """From now on each connection closes with the answer it is waiting for."""
+        self._closing = True
 
     def cancel_all(self) -> None:
         """Give up on what is still being answered; each gets a 503 where nothing was sent yet."""

@@ -106,6 +106,10 @@ class Exchange:
 
     # The edge's side.
 
+    def close_after(self) -> None:
+        """The connection closes when this response is out."""
+        self._keep_alive = False
+
     def send(self, reply: Reply, headers: Sequence[tuple[str, str]]) -> None:
         """Write a whole response. ``headers`` are complete but for framing."""
         if self.gone:
