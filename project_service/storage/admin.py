@@ -10,6 +10,7 @@ from project_service.http.outbound import Reply, json_reply
 from project_service.http.router import Router
 from project_service.storage import keys, requests
 from project_service.storage.buckets import Buckets, parse_rules
+from project_service.storage.failures import told
 from project_service.storage.model import BucketRules
 from project_service.storage.objects import Objects
 
@@ -23,12 +24,12 @@ class BucketRoutes:
     objects: Objects
 
     def mount(self, router: Router) -> None:
-        router.route(BUCKETS, methods=("POST",), key="service")(self.create)
-        router.route(BUCKETS, methods=("GET",), key="service")(self.list)
-        router.route(BUCKET, methods=("GET",), key="service")(self.show)
-        router.route(BUCKET, methods=("PATCH",), key="service")(self.change)
-        router.route(BUCKET, methods=("DELETE",), key="service")(self.delete)
-        router.route(f"{BUCKET}/objects", methods=("DELETE",), key="service")(self.delete_prefix)
+        router.route(BUCKETS, methods=("POST",), key="service")(told(self.create))
+        router.route(BUCKETS, methods=("GET",), key="service")(told(self.list))
+        router.route(BUCKET, methods=("GET",), key="service")(told(self.show))
+        router.route(BUCKET, methods=("PATCH",), key="service")(told(self.change))
+        router.route(BUCKET, methods=("DELETE",), key="service")(told(self.delete))
+        router.route(f"{BUCKET}/objects", methods=("DELETE",), key="service")(told(self.delete_prefix))
 
     async def create(self, inbound: Inbound) -> Reply:
         body = await inbound.json_object()

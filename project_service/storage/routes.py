@@ -14,6 +14,7 @@ from project_service.http.router import Router
 from project_service.storage import access, conditions, errors, intake, keys, page_token, requests
 from project_service.storage.buckets import Buckets
 from project_service.storage.download import Downloads, Terms
+from project_service.storage.failures import told
 from project_service.storage.form import boundary_of
 from project_service.storage.links import LINK_HEADERS, Links
 from project_service.storage.model import Bucket, Writer, timestamp
@@ -48,16 +49,18 @@ class StorageRoutes:
 
     def mount(self, router: Router) -> None:
         """Declare every endpoint."""
-        router.route(f"{BUCKET}/objects", methods=("GET",))(self.list)
-        router.route(f"{BUCKET}/objects", methods=("POST",), bearer="required")(self.upload_form)
-        router.route(OBJECT, methods=("GET",))(self.download)
-        router.route(OBJECT, methods=("PUT",), bearer="required")(self.upload_raw)
-        router.route(OBJECT, methods=("DELETE",), bearer="required")(self.delete)
-        router.route(f"{BUCKET}/presign", methods=("POST",))(self.presign)
-        router.route(f"{BUCKET}/copy", methods=("POST",), bearer="required")(self.copy)
-        router.route(f"{BUCKET}/move", methods=("POST",), bearer="required")(self.move)
-        router.route(f"{BUCKET}/delete", methods=("POST",), bearer="required")(self.bulk_delete)
-        router.route("/storage/download", methods=("GET",), key="optional", bearer="own")(self.download_link)
+        router.route(f"{BUCKET}/objects", methods=("GET",))(told(self.list))
+        router.route(f"{BUCKET}/objects", methods=("POST",), bearer="required")(told(self.upload_form))
+        router.route(OBJECT, methods=("GET",))(told(self.download))
+        router.route(OBJECT, methods=("PUT",), bearer="required")(told(self.upload_raw))
+        router.route(OBJECT, methods=("DELETE",), bearer="required")(told(self.delete))
+        router.route(f"{BUCKET}/presign", methods=("POST",))(told(self.presign))
+        router.route(f"{BUCKET}/copy", methods=("POST",), bearer="required")(told(self.copy))
+        router.route(f"{BUCKET}/move", methods=("POST",), bearer="required")(told(self.move))
+        router.route(f"{BUCKET}/delete", methods=("POST",), bearer="required")(told(self.bulk_delete))
+        router.route("/storage/download", methods=("GET",), key="optional", bearer="own")(
+            told(self.download_link)
+        )
 
     async def list(self, inbound: Inbound) -> Reply:
         bucket = await self._readable(inbound)

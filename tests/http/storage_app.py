@@ -8,7 +8,6 @@ from typing import Any
 
 from project_service.http.router import Router
 from project_service.settings import Storage as StorageSettings
-from project_service.storage import errors
 from project_service.storage.assemble import build
 from project_service.storage.model import BucketRules
 from tests.fakes import ANON_KEY, SERVICE_KEY, App, Response
@@ -51,7 +50,6 @@ class StorageApp(App):
         self.steps: list[str] = []
         router = Router()
         super().__init__(router)
-        self.edge._translate = errors.translate
         given = StorageSettings(**settings)
         self.storage = build(
             self.clock, given, self.store, self.tables.rows(), now=self.now, steps=self.steps.append
