@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Protocol
 
 from attrs import define, frozen
+from twisted.logger import Logger
 
 from project_service import keys
 from project_service.auth import assemble as auth
@@ -14,7 +15,7 @@ from project_service.database import sqlstate
 from project_service.database.connect import Connector
 from project_service.database.listener import Listener
 from project_service.database.pool import Pool
-from project_service.deferreds import background
+from project_service.deferreds import background, with_timeout
 from project_service.errors import ApiError
 from project_service.http.caller import KeyRing, TokenVerifier
 from project_service.http.health import Check
@@ -24,6 +25,11 @@ from project_service.lifecycle import Closing, Part, ServicePart
 from project_service.settings import Settings, Storage
 from project_service.storage import assemble as storage
 from project_service.tables import assemble as tables
+
+_log = Logger()
+
+# How long the start waits for the schema cache of a database that may be away.
+SCHEMA_CACHE_SECONDS = 5.0
 
 
 class Mounted(Protocol):
@@ -66,50 +72,56 @@ def assemble(reactor: Any, settings: Settings, metrics: Metrics, processes: int)
         keys.CHANNEL, lambda _: background(ring.reload(), "reading the project keys"), ring.reload
     )
     live = _Live(settings.storage)
-    authentication = auth.assemble(settings, pool, listener, reactor, processes)
-
+    accounts = auth.assemble(settings, pool, listener, reactor, processes)
     store = storage.assemble(reactor, settings.storage, settings.store, pool, limits=lambda: live.storage)
+    rest = tables.assemble(reactor, settings, accounts.verifier, reactor.seconds)
+    caches = [one for one in rest.services if isinstance(one, Listener)]
 
-    rest = tables.assemble(reactor, settings, authentication.verifier, reactor.seconds)
+    def reload(fresh: Settings) -> None:
+        accounts.reload(fresh)
+        live.storage = fresh.storage
+
+    return Parts(
+        keys=ring,
+        tokens=accounts.verifier,
+        mounted=[accounts, store, rest],
+        ordered=[
+            Closing(pool.close),
+            *(Closing(each.close) for each in rest.pools),
+            ServicePart(listener),
+            _Ready(listener, reactor),
+            store,
+            *(ServicePart(service) for service in (*accounts.services, *store.services, *rest.services)),
+            *(_Ready(one, reactor, SCHEMA_CACHE_SECONDS) for one in caches),
+        ],
+        checks=_checks(pool, listener, store, rest),
+        translate=sqlstate.translate,
+        reload=reload,
+    )
+
+
+def _checks(
+    pool: Pool, listener: Listener, store: storage.Storage, rest: tables.Tables
+) -> Mapping[str, Check]:
+    """What ``/ready`` asks, by the name it gives to what is away."""
 
     async def database_works() -> None:
         await pool.query("select 1")
-
-    async def tables_loaded() -> None:
-        if not rest.ready:
-            raise RuntimeError("a schema cache has not been read")
 
     async def listener_works() -> None:
         if not listener.current:
             raise RuntimeError("not listening")
 
-    ordered: list[Part] = [
-        Closing(pool.close),
-        *(Closing(each.close) for each in rest.pools),
-        ServicePart(listener),
-        _Until(listener),
-        store,
-        *(ServicePart(service) for service in (*authentication.services, *store.services, *rest.services)),
-    ]
+    async def tables_loaded() -> None:
+        if not rest.ready:
+            raise RuntimeError("a schema cache has not been read")
 
-    def reload(fresh: Settings) -> None:
-        authentication.reload(fresh)
-        live.storage = fresh.storage
-
-    return Parts(
-        keys=ring,
-        tokens=authentication.verifier,
-        mounted=[authentication, store, rest],
-        ordered=ordered,
-        checks={
-            "database": database_works,
-            "notifications": listener_works,
-            "store": store.check,
-            "tables": tables_loaded,
-        },
-        translate=sqlstate.translate,
-        reload=reload,
-    )
+    return {
+        "database": database_works,
+        "notifications": listener_works,
+        "store": store.check,
+        "tables": tables_loaded,
+    }
 
 
 @define
@@ -120,13 +132,25 @@ class _Live:
 
 
 @frozen
-class _Until:
-    """Keys and ended sessions are read before the first request is taken."""
+class _Ready:
+    """What notifications keep current has been read before the first request is taken.
+
+    A database of the table API that is away keeps nobody waiting longer than ``seconds``.
+    """
 
     listener: Listener
+    reactor: Any
+    seconds: float | None = None
 
     async def start(self) -> None:
-        await self.listener.ready()
+        ready = self.listener.ready()
+        if self.seconds is None:
+            await ready
+            return
+        try:
+            await with_timeout(self.reactor, self.seconds, ready, TimeoutError)
+        except TimeoutError:
+            _log.warn("a database of the table API does not answer yet")
 
     async def stop(self) -> None:
         return None

@@ -16,9 +16,10 @@ LOCK = 0x70726A73
 
 _NAME = re.compile(r"([0-9]{4})_[a-z0-9_]+\.sql\Z")
 
+# Not named like the role that owns it: "$user" comes first in the search path, and tables would land here.
 _BOOK = """
-create schema if not exists project_service;
-create table if not exists project_service.migrations (
+create schema if not exists _project_service;
+create table if not exists _project_service.migrations (
   number      int primary key,
   name        text not null,
   sha256      text not null,
@@ -76,10 +77,10 @@ def pending(known: Sequence[Migration], applied: Sequence[tuple[int, str, str]])
 
 async def state(session: Session) -> list[tuple[int, str, str]]:
     """What has been applied: number, name, SHA-256. Needs no right to change anything."""
-    exists = await session.query("select to_regclass('project_service.migrations') is not null")
+    exists = await session.query("select to_regclass('_project_service.migrations') is not null")
     if not exists[0][0]:
         return []
-    rows = await session.query("select number, name, sha256 from project_service.migrations order by number")
+    rows = await session.query("select number, name, sha256 from _project_service.migrations order by number")
     return [(int(number), str(name), str(sha256)) for number, name, sha256 in rows]
 
 
@@ -112,7 +113,7 @@ async def _apply(session: Session, migration: Migration) -> None:
         # Without parameters the text goes out as it is, percent signs too.
         await session.query(migration.sql, None)
         await session.query(
-            "insert into project_service.migrations (number, name, sha256) values (%s, %s, %s)",
+            "insert into _project_service.migrations (number, name, sha256) values (%s, %s, %s)",
             (migration.number, migration.name, migration.sha256),
         )
         await session.query("commit")

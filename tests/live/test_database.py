@@ -51,12 +51,12 @@ async def test_two_processes_migrating_at_once_apply_each_file_once(empty_databa
 async def test_a_newer_database_and_a_changed_migration_are_refused(database: str) -> None:
     session = await session_on(database)
     await session.query(
-        "insert into project_service.migrations (number, name, sha256) values (9999, '9999_later.sql', '')"
+        "insert into _project_service.migrations (number, name, sha256) values (9999, '9999_later.sql', '')"
     )
     with pytest.raises(MigrationRefused, match="newer than this program"):
         await migrate(session, shipped())
-    await session.query("delete from project_service.migrations where number = 9999")
-    await session.query("update project_service.migrations set sha256 = 'x' where number = 1")
+    await session.query("delete from _project_service.migrations where number = 9999")
+    await session.query("update _project_service.migrations set sha256 = 'x' where number = 1")
     with pytest.raises(MigrationRefused, match="another form"):
         await migrate(session, shipped())
     session.close()
