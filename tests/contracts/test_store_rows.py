@@ -1,0 +1,332 @@
+"""One suite for the rows of storage: in memory and on PostgreSQL."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from datetime import UTC, datetime, timedelta
+from typing import Any
+from uuid import UUID, uuid4
+
+import pytest
+import pytest_twisted
+from twisted.internet.defer import Deferred, gatherResults
+
+from project_service.database import dsn as dsns
+from project_service.database.connect import Connector
+from project_service.database.pool import Pool
+from project_service.errors import ApiError
+from project_service.storage.assemble import Rows, sql_rows
+from project_service.storage.model import BucketRules, Conditions, Link, Writer
+from project_service.storage.ports import NewObject, Switched
+from tests.live.services import wait
+from tests.storage_fakes import Tables
+
+ALICE, BOB = Writer(UUID(int=1)), Writer(UUID(int=2))
+SERVICE = Writer(None, is_service=True)
+ETAG = "e" * 32
+
+
+@pytest.fixture(params=["memory", "postgresql"])
+def rows(request: pytest.FixtureRequest) -> Iterator[Rows]:
+    if request.param == "memory":
+        made = Tables().rows()
+        wait(lambda: bucket_b(made))
+        yield made
+        return
+    from twisted.internet import reactor
+
+    connector = Connector(reactor, dsns.parse(request.getfixturevalue("database")), 30, timezone="UTC")
+    pool = Pool(connector, 8, 10.0, reactor)
+    made = sql_rows(pool)
+    wait(lambda: bucket_b(made))
+    yield made
+    wait(pool.close)
+
+
+async def bucket_b(rows: Rows) -> None:
+    await rows.buckets.create("b", BucketRules())
+
+
+async def put(
+    rows: Rows, key: str, size: int = 1, writer: Writer = ALICE, conditions: Conditions | None = None
+) -> Switched:
+    version = uuid4()
+    await rows.objects.begin_upload(version, "b")
+    new = NewObject("b", key, version, size, "text/plain", ETAG)
+    return await rows.objects.put(new, writer, conditions or Conditions())
+
+
+async def refused(work: Any) -> str:
+    with pytest.raises(ApiError) as caught:
+        await work
+    return caught.value.code
+
+
+@pytest_twisted.ensureDeferred
+async def test_buckets(rows: Rows) -> None:
+    rules = BucketRules("public", 5, 2**45, ("image/*", "a/b"), True)
+    made = await rows.buckets.create("a.b", rules)
+    assert (made.name, made.rules, made.object_count, made.total_bytes) == ("a.b", rules, 0, 0)
+    assert made.created_at.tzinfo is not None
+    assert await rows.buckets.find("a.b") == made
+    assert await rows.buckets.find("none") is None
+    assert [bucket.name for bucket in await rows.buckets.all()] == ["a.b", "b"]
+    assert await refused(rows.buckets.create("b", BucketRules())) == "bucket_exists"
+    changed = await rows.buckets.change("a.b", {"visibility": "private", "allowed_content_types": None})
+    assert changed.rules == BucketRules("private", 5, 2**45, None, True)
+    assert (
+        await rows.buckets.change("a.b", {"allowed_content_types": ("x/y",)})
+    ).rules.allowed_content_types == ("x/y",)
+    assert await refused(rows.buckets.change("none", {"visibility": "public"})) == "bucket_not_found"
+    assert await refused(rows.buckets.change("none", {})) == "bucket_not_found"
+    await rows.buckets.delete("a.b")
+    assert await refused(rows.buckets.delete("a.b")) == "bucket_not_found"
+    await put(rows, "k")
+    assert await refused(rows.buckets.delete("b")) == "bucket_not_empty"
+
+
+@pytest_twisted.ensureDeferred
+async def test_the_switch(rows: Rows) -> None:
+    first = await put(rows, "d/ö", 3)
+    assert first.replaced is None
+    assert (first.row.key, first.row.size, first.row.owner, first.row.etag) == ("d/ö", 3, ALICE.user_id, ETAG)
+    assert first.row.updated_at.microsecond % 1000 == 0
+    assert await rows.objects.find("b", "d/ö") == first.row
+    assert await rows.objects.find("b", "d") is None
+    second = await put(rows, "d/ö", 5, BOB)
+    assert second.replaced == first.row.version
+    assert await rows.garbage.garbage(10) == [(first.row.version, "b")]
+    bucket = await rows.buckets.find("b")
+    assert bucket is not None
+    assert (bucket.object_count, bucket.total_bytes) == (1, 5)
+    await rows.garbage.forget([first.row.version])
+    assert await rows.garbage.garbage(10) == []
+
+
+@pytest_twisted.ensureDeferred
+async def test_what_the_switch_refuses_changes_nothing(rows: Rows) -> None:
+    kept = (await put(rows, "k")).row
+    conditions = {
+        "object_exists": Conditions(if_none_match=("*",)),
+        "precondition_failed": Conditions(if_match=("other",)),
+    }
+    for code, condition in conditions.items():
+        assert await refused(put(rows, "k", conditions=condition)) == code
+    assert (
+        await refused(put(rows, "k", conditions=Conditions(if_none_match=(ETAG,)))) == "precondition_failed"
+    )
+    assert await refused(put(rows, "new", conditions=Conditions(if_match=("*",)))) == "precondition_failed"
+    await rows.buckets.change("b", {"owner_only_writes": True})
+    assert await refused(put(rows, "k", writer=BOB)) == "not_owner"
+    await rows.buckets.change("b", {"max_bucket_bytes": 10})
+    assert await refused(put(rows, "k", 11)) == "payload_too_large"
+    assert await refused(put(rows, "l", 10)) == "payload_too_large"
+    missing = NewObject("none", "k", uuid4(), 1, "a/b", ETAG)
+    assert await refused(rows.objects.put(missing, ALICE)) == "bucket_not_found"
+    never_announced = NewObject("b", "k", uuid4(), 1, "a/b", ETAG)
+    assert await refused(rows.objects.put(never_announced, ALICE)) == "request_timeout"
+    assert await rows.objects.find("b", "k") == kept
+    assert await rows.garbage.garbage(10) == []
+    good = Conditions(if_match=("x", ETAG), if_none_match=("y",))
+    assert (await put(rows, "k", conditions=good)).replaced == kept.version
+    assert (await put(rows, "k", writer=SERVICE, conditions=Conditions(if_match=("*",)))).row.owner is None
+    assert await refused(put(rows, "k", writer=ALICE)) == "not_owner"
+
+
+@pytest_twisted.ensureDeferred
+async def test_a_smaller_object_always_fits(rows: Rows) -> None:
+    await put(rows, "k", 10)
+    await rows.buckets.change("b", {"max_bucket_bytes": 5})
+    assert (await put(rows, "k", 9)).replaced is not None
+    assert await refused(put(rows, "l", 1)) == "payload_too_large"
+
+
+@pytest_twisted.ensureDeferred
+async def test_deleting(rows: Rows) -> None:
+    kept = {key: (await put(rows, key, 2)).row.version for key in ("a", "b", "c")}
+    deleted = await rows.objects.delete("b", ["a", "x", "b"], BOB)
+    assert (dict(deleted.versions), deleted.missing) == ({"a": kept["a"], "b": kept["b"]}, ("x",))
+    assert {version for version, _ in await rows.garbage.garbage(10)} == {kept["a"], kept["b"]}
+    bucket = await rows.buckets.find("b")
+    assert bucket is not None
+    assert (bucket.object_count, bucket.total_bytes) == (1, 2)
+    await put(rows, "mine", writer=BOB)
+    await rows.buckets.change("b", {"owner_only_writes": True})
+    assert await refused(rows.objects.delete("b", ["mine", "c"], BOB)) == "not_owner"
+    assert await rows.objects.find("b", "mine") is not None
+    assert len((await rows.objects.delete("b", ["mine", "c"], SERVICE)).versions) == 2
+    assert await refused(rows.objects.delete("none", ["a"], BOB)) == "bucket_not_found"
+
+
+@pytest_twisted.ensureDeferred
+async def test_moving(rows: Rows) -> None:
+    source, target = (await put(rows, "a", 3)).row, (await put(rows, "b", 4)).row
+    none_there = Conditions(if_none_match=("*",))
+    assert await refused(rows.objects.move("b", "a", "b", ALICE, none_there)) == "object_exists"
+    moved = await rows.objects.move("b", "a", "b", BOB)
+    assert (moved.row.key, moved.row.version, moved.row.owner) == ("b", source.version, ALICE.user_id)
+    assert moved.replaced == target.version
+    assert await rows.objects.find("b", "a") is None
+    assert await rows.objects.find("b", "b") == moved.row
+    bucket = await rows.buckets.find("b")
+    assert bucket is not None
+    assert (bucket.object_count, bucket.total_bytes) == (1, 3)
+    assert (await rows.objects.move("b", "b", "c", ALICE, none_there)).replaced is None
+    assert await refused(rows.objects.move("b", "b", "d", ALICE)) == "object_not_found"
+    assert await refused(rows.objects.move("none", "b", "d", ALICE)) == "bucket_not_found"
+    await rows.buckets.change("b", {"owner_only_writes": True})
+    assert await refused(rows.objects.move("b", "c", "d", BOB)) == "not_owner"
+
+
+@pytest_twisted.ensureDeferred
+async def test_pages(rows: Rows) -> None:
+    keys = [
+        "Z",
+        "a",
+        "a!",
+        "a/1",
+        "a/2",
+        "a/b/1",
+        "a/b/2",
+        "a0",
+        "b/\U0010ffff",
+        "z/1",
+        "ä",
+        "ö/1",
+        "\ue000",
+        "😀",
+    ]
+    for key in keys:
+        await put(rows, key)
+
+    async def all_pages(prefix: str, limit: int, recursive: bool) -> list[str]:
+        found: list[str] = []
+        after: str | None = None
+        while True:
+            page = await rows.objects.page("b", prefix, after, limit, recursive)
+            entries = sorted([row.key for row in page.objects] + list(page.folders), key=str.encode)
+            assert len(entries) <= limit
+            found.extend(entries)
+            after = page.last
+            if after is None:
+                return found
+            assert after == entries[-1]
+
+    for limit in (1, 2, 3, 100):
+        ordered = sorted(keys, key=str.encode)
+        assert await all_pages("", limit, True) == ordered
+        assert await all_pages("", limit, False) == [
+            "Z",
+            "a",
+            "a!",
+            "a/",
+            "a0",
+            "b/",
+            "z/",
+            "ä",
+            "ö/",
+            "\ue000",
+            "😀",
+        ]
+        assert await all_pages("a/", limit, False) == ["a/1", "a/2", "a/b/"]
+        assert await all_pages("a", limit, False) == ["a", "a!", "a/", "a0"]
+        assert await all_pages("a/b", limit, False) == ["a/b/"]
+        assert await all_pages("a/b/", limit, True) == ["a/b/1", "a/b/2"]
+        assert await all_pages("b/", limit, False) == ["b/\U0010ffff"]
+        assert await all_pages("none", limit, False) == []
+    assert await rows.objects.keys("b", "a/", 3) == ["a/1", "a/2", "a/b/1"]
+
+
+@pytest_twisted.ensureDeferred
+async def test_uploads_and_garbage(rows: Rows) -> None:
+    going, dead = uuid4(), uuid4()
+    for version in (going, dead):
+        await rows.objects.begin_upload(version, "b")
+    known = (await put(rows, "k")).row.version
+    never = uuid4()
+    assert await rows.garbage.unknown([going, dead, known, never]) == {never}
+    assert await rows.garbage.announced([going, known, never]) == {going}
+    assert set(await rows.garbage.stale_uploads(timedelta(0), 10)) == {going, dead}
+    assert await rows.garbage.stale_uploads(timedelta(hours=1), 10) == []
+    assert await rows.objects.touch_upload(going)
+    assert await rows.garbage.discard([dead, known, never]) == [dead]
+    assert await rows.garbage.discard([dead]) == []
+    assert not await rows.objects.touch_upload(dead)
+    assert await rows.garbage.garbage(10) == [(dead, "b")]
+    assert await rows.garbage.garbage(10, dead) == []
+    assert await rows.garbage.unknown([dead]) == set()
+    late = NewObject("b", "late", dead, 1, "a/b", ETAG)
+    assert await refused(rows.objects.put(late, ALICE)) == "request_timeout"
+
+
+@pytest_twisted.ensureDeferred
+async def test_all_objects_in_order(rows: Rows) -> None:
+    await rows.buckets.create("a", BucketRules())
+    for key in ("y", "x"):
+        await put(rows, key)
+    version = uuid4()
+    await rows.objects.begin_upload(version, "a")
+    await rows.objects.put(NewObject("a", "z", version, 1, "a/b", ETAG), ALICE)
+    found = await rows.garbage.objects_from(None, 2)
+    assert [(row.bucket, row.key) for row in found] == [("a", "z"), ("b", "x")]
+    found = await rows.garbage.objects_from(("b", "x"), 2)
+    assert [(row.bucket, row.key) for row in found] == [("b", "y")]
+
+
+@pytest_twisted.ensureDeferred
+async def test_links(rows: Rows) -> None:
+    now = datetime(2026, 11, 21, tzinfo=UTC)
+    once = Link("b", "k", now + timedelta(seconds=10), 1)
+    always = Link("b", "ö", now + timedelta(seconds=20), None)
+    await rows.links.add(b"1", once)
+    await rows.links.add(b"2", always)
+    assert (await rows.links.find(b"1"), await rows.links.find(b"3")) == (once, None)
+    assert [await rows.links.use(b"1", now) for _ in range(2)] == [True, False]
+    assert [await rows.links.use(b"2", now) for _ in range(3)] == [True, True, True]
+    assert not await rows.links.use(b"2", now + timedelta(seconds=20))
+    assert not await rows.links.use(b"3", now)
+    left = await rows.links.find(b"1")
+    assert left is not None
+    assert left.uses_left == 0
+    assert await rows.links.sweep(now + timedelta(seconds=15)) == 1
+    assert await rows.links.find(b"1") is None
+    await rows.buckets.delete("b")
+    assert await rows.links.find(b"2") is None
+
+
+def together(*works: Any) -> Deferred[list[Any]]:
+    async def outcome(work: Any) -> str:
+        try:
+            await work
+        except ApiError as error:
+            return error.code
+        return "done"
+
+    return gatherResults([Deferred.fromCoroutine(outcome(work)) for work in works])
+
+
+@pytest_twisted.ensureDeferred
+async def test_many_at_once(rows: Rows) -> None:
+    """The quota is exact, one creator wins, a link is used once, and nobody waits for another in a ring."""
+    await rows.buckets.change("b", {"max_bucket_bytes": 100})
+    outcomes = await together(*(put(rows, f"k{number}", 15) for number in range(30)))
+    assert sorted(outcomes) == ["done"] * 6 + ["payload_too_large"] * 24
+    await rows.buckets.change("b", {"max_bucket_bytes": None})
+    create = Conditions(if_none_match=("*",))
+    outcomes = await together(*(put(rows, "one", conditions=create) for _ in range(20)))
+    assert sorted(outcomes) == ["done"] + ["object_exists"] * 19
+    now = datetime(2026, 11, 21, tzinfo=UTC)
+    await rows.links.add(b"t", Link("b", "one", now + timedelta(1), 1))
+    used = await gatherResults([Deferred.fromCoroutine(rows.links.use(b"t", now)) for _ in range(50)])
+    assert used.count(True) == 1
+    keys = [f"m{number}" for number in range(40)]
+    await together(*(put(rows, key) for key in keys))
+    mixed = [rows.objects.delete("b", keys[::-1], ALICE), rows.objects.delete("b", keys, ALICE)]
+    mixed += [rows.objects.delete("b", keys[number::3], ALICE) for number in range(3)]
+    moves = [rows.objects.move("b", f"k{number}", f"n{number}", ALICE) for number in range(30)]
+    await together(*mixed, *moves, *(put(rows, f"n{number}", 2) for number in range(30)))
+    bucket = await rows.buckets.find("b")
+    assert bucket is not None
+    left = [row for row in await rows.garbage.objects_from(None, 1000) if row.bucket == "b"]
+    assert (bucket.object_count, bucket.total_bytes) == (len(left), sum(row.size for row in left))
+    assert not [row for row in left if row.key.startswith("m")]
