@@ -25,6 +25,7 @@ from project_service.tables.config import TablesConfig
 from project_service.tables.execute import Executor
 from project_service.tables.identity import Identities
 from project_service.tables.role_claim import parse_role_claim
+from project_service.tables.root import Root
 from project_service.tables.routes import TableRoutes
 from project_service.tables.service import TableService
 from project_service.tables.tokens import OwnTokens, parse_keys
@@ -94,7 +95,7 @@ def _database(
         OwnTokens(keys, config.jwt_aud, now) if keys else None,
         verifier,
     )
-    return pool, listener, TableService(config, holder, identities, Executor(config, pool))
+    return pool, listener, TableService(config, holder, identities, Executor(config, pool), Root(config))
 
 
 def config_of(database: StageDatabase) -> TablesConfig:

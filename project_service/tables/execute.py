@@ -44,6 +44,11 @@ class Executor:
 
         return await use(self.pool, used)
 
+    async def read(self, preamble: Sql, sql: Sql, authenticated: bool) -> list[Row]:
+        """The rows of a query that only reads."""
+        work = Work(preamble, sql, None, "implicit", authenticated)
+        return await use(self.pool, lambda session: run(session, work, lambda _: None))
+
     async def _run(self, session: Session, work: Work, request: Request, prepared: Prepared) -> Outcome:
         found: list[Outcome] = []
 

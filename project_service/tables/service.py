@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import TypeVar
+
 from attrs import evolve, frozen
 
 from project_service.http.outbound import Reply, StreamReply
@@ -12,14 +14,19 @@ from project_service.tables.config import TablesConfig
 from project_service.tables.errors import TableError
 from project_service.tables.execute import Executor
 from project_service.tables.identity import Identities, Identity
-from project_service.tables.parse.request import Request, parse_head, parse_request
+from project_service.tables.parse.request import Head, Request, parse_head, parse_request
 from project_service.tables.plan.call import CallPlan
 from project_service.tables.plan.write import WritePlan
 from project_service.tables.prepare import Prepared, prepare
 from project_service.tables.respond.options import options_reply
 from project_service.tables.respond.outcome import Outcome
 from project_service.tables.respond.replies import call_reply, explained, read_reply, write_reply
+from project_service.tables.root import Root
+from project_service.tables.run import Row
 from project_service.tables.session_settings import preamble
+from project_service.tables.sql.fragment import Sql
+
+R = TypeVar("R", Reply, StreamReply, Reply | StreamReply)
 
 
 @frozen
@@ -30,6 +37,7 @@ class TableService:
     holder: CacheHolder
     identities: Identities
     executor: Executor
+    root: Root
 
     async def answer(self, call: Call) -> Reply | StreamReply:
         try:
@@ -47,6 +55,11 @@ class TableService:
         cache = self.holder.current
         if head.method == "OPTIONS":
             return options_reply(cache, head)
+        if head.kind == "root":
+            delegated = self.root.delegated(call, head)
+            if delegated is None:
+                return await self._root(call, head, identity, cache, timing)
+            call, head = delegated
         request = parse_request(head, call.pairs, call.body)
         timing.mark("parse")
         prepared = prepare(cache, self.config, request)
@@ -54,10 +67,27 @@ class TableService:
         outcome = await self._executed(call, request, prepared, identity, cache)
         timing.mark("transaction")
         reply = self._reply(call, request, prepared, outcome)
+        return self._timed(reply, timing)
+
+    async def _root(
+        self, call: Call, head: Head, identity: Identity, cache: SchemaCache, timing: Timing
+    ) -> Reply | StreamReply:
+        told = preamble(self.config, cache, call, head, identity, True, None)
+        timing.mark("parse")
+
+        async def run(sql: Sql) -> list[Row]:
+            timing.mark("plan")
+            return await self.executor.read(told, sql, identity.authenticated)
+
+        reply = await self.root.answer(cache, call, head, run)
+        timing.mark("transaction")
+        return self._timed(reply, timing)
+
+    def _timed(self, reply: R, timing: Timing) -> R:
+        if not self.config.server_timing:
+            return reply
         timing.mark("response")
-        if self.config.server_timing:
-            return evolve(reply, headers=(*reply.headers, timing.header()))
-        return reply
+        return evolve(reply, headers=(*reply.headers, timing.header()))
 
     async def _executed(
         self, call: Call, request: Request, prepared: Prepared, identity: Identity, cache: SchemaCache

@@ -1,0 +1,1 @@
+"""The description of a schema in PostgREST's form of OpenAPI 2.0. PostgREST's reference: "OpenAPI"."""

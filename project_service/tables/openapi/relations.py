@@ -1,0 +1,97 @@
+"""Relations as paths, definitions and parameters."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from typing import Any
+
+from project_service.tables.catalog.model import Column, Relation, Relationship
+from project_service.tables.openapi.types import default_of, schema_of
+
+_READ = ("select", "order", "range", "rangeUnit", "offset", "limit", "preferCount")
+
+
+def summary_of(comment: str | None) -> dict[str, str]:
+    """A comment's first line is the summary, the rest, after blank lines, the description."""
+    if not comment:
+        return {}
+    first, _, rest = comment.partition("\n")
+    rest = rest.lstrip("\n")
+    return {"summary": first, **({"description": rest} if rest else {})}
+
+
+def path_of(relation: Relation) -> dict[str, Any]:
+    filters = [_ref(f"rowFilter.{relation.name}.{name}") for name in relation.columns]
+    common = {"tags": [relation.name], **summary_of(relation.description)}
+    rows = {"items": {"$ref": f"#/definitions/{relation.name}"}, "type": "array"}
+    responses = {"200": {"description": "OK", "schema": rows}, "206": {"description": "Partial Content"}}
+    found = {"get": {**common, "parameters": [*filters, *map(_ref, _READ)], "responses": responses}}
+    body = _ref(f"body.{relation.name}")
+    if relation.insertable:
+        parameters = [body, _ref("select"), _ref("preferPost")]
+        found["post"] = {**common, "parameters": parameters, "responses": {"201": {"description": "Created"}}}
+    gone = {"204": {"description": "No Content"}}
+    if relation.deletable:
+        found["delete"] = {**common, "parameters": [*filters, _ref("preferReturn")], "responses": gone}
+    if relation.updatable:
+        found["patch"] = {**common, "parameters": [*filters, body, _ref("preferReturn")], "responses": gone}
+    return found
+
+
+def _ref(name: str) -> dict[str, str]:
+    return {"$ref": f"#/parameters/{name}"}
+
+
+def definition_of(relation: Relation, ways: Iterable[Relationship]) -> dict[str, Any]:
+    keys = {way.pairs[0][0]: way for way in reversed(list(ways)) if _is_foreign_key(way)}
+    properties = {
+        name: _property(column, name in relation.primary_key, keys.get(name))
+        for name, column in relation.columns.items()
+    }
+    required = [name for name, column in relation.columns.items() if not column.nullable]
+    return {
+        **({"description": relation.description} if relation.description else {}),
+        **({"required": required} if required else {}),
+        "type": "object",
+        "properties": properties,
+    }
+
+
+def _is_foreign_key(way: Relationship) -> bool:
+    return way.to_one and not way.is_parent and way.routine is None and len(way.pairs) == 1
+
+
+def _property(column: Column, is_key: bool, way: Relationship | None) -> dict[str, Any]:
+    found = schema_of(column.type)
+    if column.max_length is not None:
+        found["maxLength"] = column.max_length
+    if column.default is not None:
+        default = default_of(column.type, column.default)
+        if default is not None:
+            found["default"] = default
+    if column.enum:
+        found["enum"] = list(column.enum)
+    description = _description(column, is_key, way)
+    return {**found, "description": description} if description else found
+
+
+def _description(column: Column, is_key: bool, way: Relationship | None) -> str | None:
+    notes = ["This is a Primary Key.<pk/>"] if is_key else []
+    if way is not None:
+        table, name = way.target[1], way.pairs[0][1]
+        notes.append(f"This is a Foreign Key to `{table}.{name}`.<fk table='{table}' column='{name}'/>")
+    note = "\n".join(["Note:", *notes]) if notes else None
+    return "\n\n".join(filter(None, (column.description, note))) or None
+
+
+def parameters_of(relation: Relation) -> Iterator[tuple[str, dict[str, Any]]]:
+    body: dict[str, Any] = {"name": relation.name, "required": False, "in": "body"}
+    if relation.description:
+        body["description"] = relation.description
+    body["schema"] = {"$ref": f"#/definitions/{relation.name}"}
+    yield f"body.{relation.name}", body
+    for name, column in relation.columns.items():
+        found: dict[str, Any] = {"name": name, "required": False, "in": "query", "type": "string"}
+        if column.description:
+            found["description"] = column.description
+        yield f"rowFilter.{relation.name}.{name}", found

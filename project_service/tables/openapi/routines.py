@@ -1,0 +1,51 @@
+"""Functions as paths."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from project_service.tables.catalog.model import Argument, Routine
+from project_service.tables.openapi.relations import summary_of
+from project_service.tables.openapi.types import schema_of
+from project_service.tables.parse import media
+
+_PRODUCES = [media.JSON, media.OBJECT + ";nulls=stripped", media.OBJECT]
+
+
+def path_of(routine: Routine) -> dict[str, Any]:
+    """POST for every function, GET as well for one that does not write."""
+    common = {
+        "tags": [f"(rpc) {routine.name}"],
+        **summary_of(routine.description),
+        "produces": _PRODUCES,
+        "responses": {"200": {"description": "OK"}},
+    }
+    arguments = {"required": True, "schema": _body(routine), "in": "body", "name": "args"}
+    found = {"post": {**common, "parameters": [arguments, {"$ref": "#/parameters/preferParams"}]}}
+    if routine.volatility != "v":
+        parameters = [_parameter(routine.schema, argument) for argument in routine.arguments]
+        found["get"] = {**common, "parameters": parameters}
+    return found
+
+
+def _body(routine: Routine) -> dict[str, Any]:
+    required = [argument.name for argument in routine.arguments if argument.required]
+    return {
+        **({"required": required} if required else {}),
+        "type": "object",
+        "properties": {argument.name: _schema(routine.schema, argument) for argument in routine.arguments},
+        **({"description": routine.description} if routine.description else {}),
+    }
+
+
+def _schema(schema: str, argument: Argument) -> dict[str, Any]:
+    """Types of the function's own schema go by their bare name."""
+    return schema_of(argument.type.removeprefix(f"{schema}."))
+
+
+def _parameter(schema: str, argument: Argument) -> dict[str, Any]:
+    found: dict[str, Any] = {"name": argument.name, "required": argument.required, "in": "query"}
+    if argument.variadic:
+        items = {"type": "string", "format": argument.type.removesuffix("[]")}
+        return {**found, "type": "array", "collectionFormat": "multi", "items": items}
+    return {**found, "type": "string", "format": _schema(schema, argument)["format"]}

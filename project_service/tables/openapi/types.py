@@ -1,0 +1,53 @@
+"""PostgreSQL's types as JSON Schema, and columns' defaults as JSON."""
+
+from __future__ import annotations
+
+import json
+import re
+from typing import Any
+
+_TYPES = {
+    "boolean": "boolean",
+    "smallint": "integer",
+    "integer": "integer",
+    "bigint": "integer",
+    "numeric": "number",
+    "real": "number",
+    "double precision": "number",
+}
+_FORMATS = {"smallint": "int32", "integer": "int32", "bigint": "int64"}
+_LENGTH = re.compile(r"\(\d+(,\d+)?\)")
+_QUOTED = re.compile(r"'((?:[^']|'')*)'(::.*)?", re.DOTALL)
+
+
+def plain(type_: str) -> str:
+    """A type without its length: ``character varying(20)`` is ``character varying``."""
+    return _LENGTH.sub("", type_)
+
+
+def schema_of(type_: str) -> dict[str, Any]:
+    """``format`` names the type; json and jsonb may be anything."""
+    name = plain(type_)
+    found: dict[str, Any] = {"format": _FORMATS.get(name, name)}
+    if name in ("json", "jsonb"):
+        return found
+    if name.endswith("[]"):
+        item = _item(name.removesuffix("[]"))
+        return {**found, "type": "array", "items": item}
+    return {**found, "type": _TYPES.get(name, "string")}
+
+
+def _item(name: str) -> dict[str, Any]:
+    return {} if name in ("json", "jsonb") else {"type": _TYPES.get(name, "string")}
+
+
+def default_of(type_: str, expression: str) -> Any | None:
+    """The default as JSON where it is a constant; for types shown as text, the expression itself otherwise."""
+    quoted = _QUOTED.fullmatch(expression)
+    text = quoted.group(1).replace("''", "'") if quoted else expression
+    if schema_of(type_).get("type") == "string":
+        return text
+    try:
+        return json.loads(text)
+    except ValueError:
+        return None

@@ -1,0 +1,62 @@
+"""The root of a database's table API: its description, or what a function of the database says there."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+
+import orjson
+from attrs import evolve, frozen
+
+from project_service.http.outbound import Reply, Sink, StreamReply
+from project_service.tables import errors
+from project_service.tables.call import Call
+from project_service.tables.catalog.model import SchemaCache
+from project_service.tables.config import TablesConfig
+from project_service.tables.openapi.document import document
+from project_service.tables.openapi.rights import rights_sql
+from project_service.tables.parse import media
+from project_service.tables.parse.request import Head
+from project_service.tables.respond.outcome import as_bytes
+from project_service.tables.run import Row
+from project_service.tables.sql.fragment import Sql
+
+RunReadOnly = Callable[[Sql], Awaitable[list[Row]]]
+
+
+@frozen
+class Root:
+    config: TablesConfig
+
+    def delegated(self, call: Call, head: Head) -> tuple[Call, Head] | None:
+        """The call of the function that answers here instead, where ``root_spec`` names one."""
+        name = self.config.root_spec
+        if name is None:
+            return None
+        return evolve(call, segments=("rpc", name)), evolve(head, kind="routine", name=name)
+
+    async def answer(self, cache: SchemaCache, call: Call, head: Head, run: RunReadOnly) -> Reply | StreamReply:
+        """Raises PGRST107 and 126. ``run`` runs a query as the caller."""
+        if self.config.openapi == "disabled":
+            raise errors.root_disabled()
+        headers = (("Content-Type", _content_type(head)), ("Vary", "Accept, Prefer, Range"))
+        if head.method == "HEAD":
+            return StreamReply(200, headers, None, _nothing)
+        usable, callable_ = None, None
+        if self.config.openapi == "follow-privileges":
+            rows = await run(rights_sql(head.schema))
+            usable, callable_ = (frozenset(orjson.loads(as_bytes(names))) for names in rows[0])
+        url = call.base_url + call.path.rstrip("/")
+        return Reply(200, headers, orjson.dumps(document(cache, head.schema, url, usable, callable_)))
+
+
+def _content_type(head: Head) -> str:
+    for wanted in head.accept:
+        if wanted.name in (media.ANY, media.OPENAPI):
+            return media.MediaType(media.OPENAPI).content_type
+        if wanted.name == media.JSON:
+            return wanted.content_type
+    raise errors.unacceptable_media([wanted.shown for wanted in head.accept])
+
+
+async def _nothing(sink: Sink) -> None:
+    """A HEAD has no body; its length is not worked out."""
