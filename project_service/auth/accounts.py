@@ -48,11 +48,11 @@ class Accounts:
     async def _sign_up(
         self, email: Email, password: bytes, metadata: Mapping[str, Any], origin: Origin
     ) -> IssuedSession | User:
-        held = await self.throttle.reserve("signup", origin.address, self.context.signups())
+        held = await self.throttle.reserve("signup", origin, self.context.signups())
         try:
             hashed = await self.hashes.hash(password)
         except BaseException:
-            await self.throttle.settle("signup", origin.address, held, "released")
+            await self.throttle.settle("signup", origin, held, "released")
             raise
         confirm = self.context.settings.confirm_email
         session, refresh = self.context.new_session(origin)
@@ -66,7 +66,7 @@ class Accounts:
             event=event,
         )
         # A taken address counts as well: it is a way to find out who has an account.
-        await self.throttle.settle("signup", origin.address, held, "failed")
+        await self.throttle.settle("signup", origin, held, "failed")
         if account is None:
             raise errors.email_taken()
         if confirm:

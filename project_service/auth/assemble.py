@@ -8,16 +8,18 @@ from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
-from attrs import frozen
+from attrs import evolve, frozen
 from twisted.application.service import Service
 
 from project_service.auth import keyfile, mail
 from project_service.auth.accounts import Accounts
+from project_service.auth.admin import Administration
+from project_service.auth.admin_routes import AdminRoutes
 from project_service.auth.context import Context
-from project_service.auth.hashing import Hashing, cpus
+from project_service.auth.hashing import Hashes, Hashing, cpus
 from project_service.auth.keyset import KeySetError
 from project_service.auth.passwords import Bcrypt, common_passwords
-from project_service.auth.ports import Housekeeping
+from project_service.auth.ports import Housekeeping, Stores
 from project_service.auth.profile import Profile
 from project_service.auth.recovery import Letters, Recovery
 from project_service.auth.revocations import REREAD_SECONDS, Currency, RevokedSessions
@@ -47,10 +49,12 @@ class Auth:
     verifier: Verifier
     services: tuple[Service, ...]
     routes: AuthRoutes
+    admin: AdminRoutes
     context: Context
 
     def mount(self, router: Router) -> None:
         self.routes.mount(router)
+        self.admin.mount(router)
 
     def reload(self, settings: Settings) -> None:
         """Take over changed limits, lifetimes and keys; raises ``KeySetError`` and then changes nothing."""
@@ -75,35 +79,56 @@ def assemble(
     ``processes`` is how many workers share this machine's CPUs. The key file must exist: whoever starts the
     workers makes it with ``keyfile.load_or_create`` first. Raises ``KeySetError``.
     """
-    clock = reactor.seconds
-    sessions = SqlSessions(pool)
-
-    async def read_revoked() -> list[tuple[str, float]]:
-        return await sessions.revoked(context.now())
-
-    revoked = RevokedSessions(read_revoked, listener, clock)
-    verifier = Verifier(issuer_of(settings), revoked, clock)
-    context = Context(settings.auth, verifier, clock, os.urandom, lambda: str(uuid.uuid4()))
     hashing = Hashing(reactor, Bcrypt(settings.auth.bcrypt_cost), max(1, cpus() // processes))
-    throttle = Throttle(SqlAttempts(pool), context, reactor)
-    users, tokens = SqlUsers(pool), SqlOneTimeTokens(pool)
-    letters = Letters(tokens, _post(settings, reactor, context), throttle, context)
-    accounts = Accounts(users, sessions, throttle, hashing, letters, context)
-    routes = AuthRoutes(
-        accounts,
-        SessionService(sessions, revoked, context),
-        Profile(users, accounts, throttle, hashing, context),
-        Recovery(letters, tokens, hashing, context),
-        context,
-    )
-    services = (
-        hashing,
-        Every(REREAD_SECONDS, revoked.poll, reactor, "revocations"),
-        Every(CLEAN_SECONDS, lambda: clean(SqlHousekeeping(pool), context), reactor, "auth-upkeep"),
-    )
+    auth = put_together(settings, sql_stores(pool), hashing, _post(settings, reactor), listener, reactor)
     # Read once here, rather than in somebody's first signup.
     common_passwords()
-    return Auth(verifier, services, routes, context)
+    return evolve(auth, services=(hashing, *auth.services))
+
+
+def sql_stores(pool: Database) -> Stores:
+    return Stores(
+        SqlUsers(pool), SqlSessions(pool), SqlAttempts(pool), SqlOneTimeTokens(pool), SqlHousekeeping(pool)
+    )
+
+
+def put_together(
+    settings: Settings,
+    stores: Stores,
+    hashes: Hashes,
+    post: mail.Post | None,
+    listener: Currency,
+    reactor: Any,
+) -> Auth:
+    """Everything but the threads and the database, which tests bring themselves."""
+    clock = reactor.seconds
+    revoked = RevokedSessions(lambda: stores.sessions.revoked(context.now()), listener, clock)
+    verifier = Verifier(issuer_of(settings), revoked, clock)
+    context = Context(settings.auth, verifier, clock, os.urandom, lambda: str(uuid.uuid4()))
+    throttle = Throttle(stores.attempts, context, reactor)
+    letters = Letters(stores.tokens, post, throttle, context)
+    accounts = Accounts(stores.users, stores.sessions, throttle, hashes, letters, context)
+    routes = AuthRoutes(
+        accounts,
+        SessionService(stores.sessions, revoked, context),
+        Profile(stores.users, accounts, throttle, hashes, context),
+        Recovery(letters, stores.tokens, hashes, context),
+        context,
+    )
+    administration = Administration(
+        users=stores.users,
+        sessions=stores.sessions,
+        hashes=hashes,
+        now=context.now,
+        password_min_bytes=lambda: context.settings.password_min_bytes,
+        ended=revoked.add,
+        actor="service",
+    )
+    services = (
+        Every(REREAD_SECONDS, revoked.poll, reactor, "revocations"),
+        Every(CLEAN_SECONDS, lambda: clean(stores.housekeeping, context), reactor, "auth-upkeep"),
+    )
+    return Auth(verifier, services, routes, AdminRoutes(administration), context)
 
 
 async def clean(housekeeping: Housekeeping, context: Context) -> None:
@@ -114,8 +139,8 @@ async def clean(housekeeping: Housekeeping, context: Context) -> None:
     )
 
 
-def _post(settings: Settings, reactor: Any, context: Context) -> mail.Post | None:
+def _post(settings: Settings, reactor: Any) -> mail.Post | None:
     if settings.smtp.host is None or settings.smtp.sender is None:
         return None
-    transport = mail.SmtpTransport(reactor, settings.smtp, context.clock, context.new_id)
+    transport = mail.SmtpTransport(reactor, settings.smtp, reactor.seconds, lambda: str(uuid.uuid4()))
     return mail.Outbox.over(transport, reactor)

@@ -94,6 +94,11 @@ class Account:
         }
 
 
+def email_of(account: Account) -> Email:
+    """The stored address, which was checked when it was stored."""
+    return Email(account.user.email, folded(account.user.email))
+
+
 @frozen
 class SessionInfo:
     """One session in the list a user sees of his own."""

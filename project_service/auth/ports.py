@@ -195,10 +195,17 @@ class OneTimeTokens(Protocol):
         """Consume a confirmation token: the address is confirmed and ``session`` begins."""
 
 
-class Audit(Protocol):
-    async def record(self, event: Event) -> None: ...
-
-
 class Housekeeping(Protocol):
     async def clean(self, now: datetime, salt_before: datetime, audit_before: datetime) -> bool:
         """Delete what has expired; False where another worker is at it."""
+
+
+@frozen
+class Stores:
+    """Everything authentication keeps, as one value."""
+
+    users: Users
+    sessions: Sessions
+    attempts: Attempts
+    tokens: OneTimeTokens
+    housekeeping: Housekeeping

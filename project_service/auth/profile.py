@@ -12,7 +12,7 @@ from project_service.auth.accounts import Accounts
 from project_service.auth.context import Context
 from project_service.auth.hashing import Hashes
 from project_service.auth.metadata import checked
-from project_service.auth.model import Account, Email, Origin, User, folded
+from project_service.auth.model import Account, Email, Origin, User, email_of
 from project_service.auth.ports import Event, Users
 from project_service.auth.throttle import Throttle
 from project_service.deferreds import shield
@@ -98,8 +98,3 @@ class Profile:
         return Event(
             self.context.now(), action, actor="user", user_id=caller.sub, email=caller.email, origin=origin
         )
-
-
-def email_of(account: Account) -> Email:
-    """The stored address; it was checked when it was stored."""
-    return Email(account.user.email, folded(account.user.email))

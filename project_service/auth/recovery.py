@@ -43,8 +43,8 @@ class Letters:
         The letter leaves after the answer, so that the answer takes the same time either way.
         """
         post = self.require()
-        held = await self.throttle.reserve("mail", origin.address, self.context.per_address())
-        await self.throttle.settle("mail", origin.address, held, "failed")
+        held = await self.throttle.reserve("mail", origin, self.context.per_address())
+        await self.throttle.settle("mail", origin, held, "failed")
         token, now = secrets.fresh(self.context.randomness), self.context.now()
         user = await self.tokens.issue(
             email=email,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ipaddress
 import math
 from collections.abc import Awaitable, Callable
 from typing import TypeVar
@@ -37,7 +38,7 @@ class Throttle:
         context = self.context
         return await self._reserved(
             lambda: self.attempts.reserve_login(
-                email, origin.address, context.per_email(), context.per_address(), context.now()
+                email, place(origin.address), context.per_email(), context.per_address(), context.now()
             )
         )
 
@@ -50,13 +51,16 @@ class Throttle:
         event: Event | None = None,
     ) -> None:
         if event is not None or held.mark is not None or held.address_mark is not None:
-            await self.attempts.settle_login(email, origin.address, held, outcome, event)
+            await self.attempts.settle_login(email, place(origin.address), held, outcome, event)
 
-    async def reserve(self, scope: str, subject: str, limit: Limit) -> Reservation:
-        return await self._reserved(lambda: self.attempts.reserve(scope, subject, limit, self.context.now()))
+    async def reserve(self, scope: str, origin: Origin, limit: Limit) -> Reservation:
+        """An attempt of another kind, counted per address alone."""
+        return await self._reserved(
+            lambda: self.attempts.reserve(scope, place(origin.address), limit, self.context.now())
+        )
 
-    async def settle(self, scope: str, subject: str, held: Reservation, outcome: Outcome) -> None:
-        await self.attempts.settle(scope, subject, held.mark, outcome)
+    async def settle(self, scope: str, origin: Origin, held: Reservation, outcome: Outcome) -> None:
+        await self.attempts.settle(scope, place(origin.address), held.mark, outcome)
 
     async def _reserved(self, reserve: Callable[[], Awaitable[R]]) -> R:
         for _ in range(PAUSES):
@@ -67,3 +71,16 @@ class Throttle:
                 raise rate_limited(math.ceil(held.wait_seconds))
             await deferLater(self.reactor, PAUSE_SECONDS)
         raise rate_limited(1)
+
+
+def place(address: str) -> str:
+    """What counts as one address: an IPv4 address, or the /64 that a single IPv6 host has all of to itself."""
+    try:
+        found = ipaddress.ip_address(address)
+    except ValueError:
+        return address
+    if isinstance(found, ipaddress.IPv4Address):
+        return str(found)
+    if found.ipv4_mapped is not None:
+        return str(found.ipv4_mapped)
+    return str(ipaddress.ip_network((int(found), 64), strict=False))

@@ -1,4 +1,4 @@
-"""The audit, and the removal of what has expired."""
+"""The removal of what has expired."""
 
 from __future__ import annotations
 
@@ -6,11 +6,7 @@ from datetime import datetime
 
 from attrs import frozen
 
-from project_service.auth.ports import Event
 from project_service.auth.sql.query import Database, Query, Runs
-from project_service.auth.sql.rows import RECORD, event_params
-
-_RECORD = Query("one line of the audit", RECORD)
 
 # Any constant that no other advisory lock of the service has.
 LOCK = 7_201_501_002
@@ -45,16 +41,6 @@ update auth.sessions set salt = null where id in (
     limit %(batch)s for update skip locked)
 """,
 )
-
-
-@frozen
-class SqlAudit:
-    """Implements ``ports.Audit``."""
-
-    database: Database
-
-    async def record(self, event: Event) -> None:
-        await _RECORD.run(self.database, **event_params(event))
 
 
 @frozen

@@ -1,0 +1,190 @@
+"""What an operator may do to users: with the service key, or at the command line."""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import uuid
+from collections.abc import Callable, Mapping
+from datetime import datetime
+from typing import Any
+
+from attrs import frozen
+
+from project_service.auth import errors, passwords
+from project_service.auth.hashing import Hashes
+from project_service.auth.metadata import checked
+from project_service.auth.model import Account, Email, Origin, email_of
+from project_service.auth.ports import Actor, Event, Sessions, Users
+from project_service.errors import validation_failed
+
+PAGE, LARGEST_PAGE = 50, 1000
+# A hash of a higher cost would keep a core busy for minutes at each login.
+HIGHEST_IMPORTED_COST = 16
+CHANGEABLE = ("disabled", "metadata", "password")
+
+
+@frozen
+class Page:
+    accounts: list[Account]
+    next_cursor: str | None
+
+
+@frozen
+class Administration:
+    """``ended`` hears of each session that is ended here, with the time its access tokens end."""
+
+    users: Users
+    sessions: Sessions
+    hashes: Hashes
+    now: Callable[[], datetime]
+    password_min_bytes: Callable[[], int]
+    ended: Callable[[str, float], None]
+    actor: Actor
+
+    async def page(self, cursor: str | None, limit: str | None) -> Page:
+        """Users in the order they were made; raises ``validation_failed``."""
+        size = _page_size(limit)
+        found = await self.users.page(None if cursor is None else _read_cursor(cursor), size + 1)
+        if len(found) <= size:
+            return Page(found, None)
+        return Page(found[:size], _cursor(found[size - 1]))
+
+    async def find(self, id_or_email: str) -> Account:
+        """Raises ``user_not_found``."""
+        if "@" in id_or_email:
+            return _there(await self.users.find_by_email(Email.parse(id_or_email)))
+        return _there(await self.users.find(user_id(id_or_email)))
+
+    async def create(self, wanted: Mapping[str, Any], origin: Origin) -> Account:
+        """A user with ``password``, an imported bcrypt ``password_hash``, or neither (then he recovers one).
+
+        ``email_confirmed`` is true unless said otherwise. Raises ``email_taken``, ``weak_password``,
+        ``validation_failed``.
+        """
+        known = ("email", "password", "password_hash", "metadata", "email_confirmed")
+        _refuse_unknown(wanted, known)
+        email = Email.parse(wanted.get("email"))
+        confirmed = wanted.get("email_confirmed", True)
+        if not isinstance(confirmed, bool):
+            raise validation_failed({"email_confirmed": "must be true or false"})
+        metadata = checked(wanted.get("metadata"))
+        account = await self.users.create(
+            email=email,
+            password_hash=await self._hash(wanted, email),
+            metadata=metadata,
+            confirmed=confirmed,
+            session=None,
+            event=self._event("create_user", None, origin, email.address),
+        )
+        if account is None:
+            raise errors.email_taken()
+        return account
+
+    async def change(self, identity: str, wanted: Mapping[str, Any], origin: Origin) -> Account:
+        """Set ``disabled`` (ends every session), ``password`` (ends every session), ``metadata``."""
+        _refuse_unknown(wanted, CHANGEABLE)
+        account = await self.find(identity)
+        key, email = account.user.id, email_of(account)
+        metadata = checked(wanted["metadata"]) if "metadata" in wanted else None
+        disabled = wanted.get("disabled")
+        if disabled is not None and not isinstance(disabled, bool):
+            raise validation_failed({"disabled": "must be true or false"})
+        hashed = await self._hash(wanted, email) if "password" in wanted else None
+        if hashed is not None:
+            event = self._event("set_password", key, origin, email.address)
+            account = _there(await self.users.set_password(key, hashed, None, event))
+        if metadata is not None:
+            event = self._event("set_metadata", key, origin, email.address)
+            account = _there(await self.users.set_metadata(key, metadata, event))
+        if disabled is not None:
+            event = self._event("disable_user" if disabled else "enable_user", key, origin, email.address)
+            account = _there(await self.users.set_disabled(key, disabled, event))
+        return account
+
+    async def delete(self, identity: str, origin: Origin) -> None:
+        account = await self.find(identity)
+        event = self._event("delete_user", account.user.id, origin, account.user.email)
+        if not await self.users.delete(account.user.id, event):
+            raise errors.user_not_found()
+
+    async def end_sessions(self, identity: str, origin: Origin) -> int:
+        """How many there were."""
+        account = await self.find(identity)
+        event = self._event("end_sessions", account.user.id, origin, account.user.email)
+        gone = await self.sessions.end(account.user.id, event)
+        for session_id, until in gone:
+            self.ended(session_id, until)
+        return len(gone)
+
+    async def _hash(self, wanted: Mapping[str, Any], email: Email) -> bytes | None:
+        password, imported = wanted.get("password"), wanted.get("password_hash")
+        if password is not None and imported is not None:
+            raise validation_failed({"password_hash": "cannot go with a password"})
+        if imported is not None:
+            return _imported(imported)
+        if password is None and "password" not in wanted:
+            return None
+        return await self.hashes.hash(passwords.acceptable(password, email, self.password_min_bytes()))
+
+    def _event(self, action: str, about: str | None, origin: Origin, email: str) -> Event:
+        return Event(self.now(), action, actor=self.actor, user_id=about, email=email, origin=origin)
+
+
+def user_id(text: str) -> str:
+    """A user's id as it is stored; raises ``user_not_found`` for what cannot be one."""
+    try:
+        return str(uuid.UUID(text))
+    except ValueError:
+        raise errors.user_not_found() from None
+
+
+def _there(account: Account | None) -> Account:
+    if account is None:
+        raise errors.user_not_found()
+    return account
+
+
+def _refuse_unknown(wanted: Mapping[str, Any], known: tuple[str, ...]) -> None:
+    unknown = {name: "is not known here" for name in wanted if name not in known}
+    if unknown:
+        raise validation_failed(unknown)
+
+
+def _imported(value: object) -> bytes:
+    cost = passwords.cost_of(value.encode("utf-8", "replace")) if isinstance(value, str) else None
+    if cost is None or cost > HIGHEST_IMPORTED_COST:
+        raise validation_failed(
+            {
+                "password_hash": f"must be a bcrypt hash ($2a$, $2b$, $2y$) of a cost up to {HIGHEST_IMPORTED_COST}"
+            }
+        )
+    assert isinstance(value, str)
+    return value.encode("ascii")
+
+
+def _page_size(limit: str | None) -> int:
+    if limit is None:
+        return PAGE
+    if not (limit.isascii() and limit.isdigit() and len(limit) < 6 and 1 <= int(limit) <= LARGEST_PAGE):
+        raise validation_failed({"limit": f"must be a number from 1 to {LARGEST_PAGE}"})
+    return int(limit)
+
+
+def _cursor(last: Account) -> str:
+    text = f"{last.user.created_at.isoformat()} {last.user.id}"
+    return base64.urlsafe_b64encode(text.encode()).rstrip(b"=").decode()
+
+
+def _read_cursor(cursor: str) -> tuple[datetime, str]:
+    try:
+        text = base64.b64decode(cursor.encode() + b"=" * (-len(cursor) % 4), b"-_", validate=True).decode(
+            "ascii"
+        )
+        moment, _, key = text.partition(" ")
+        when = datetime.fromisoformat(moment)
+        if when.tzinfo is None:
+            raise ValueError
+        return when, str(uuid.UUID(key))
+    except (ValueError, binascii.Error):
+        raise validation_failed({"cursor": "is not one that was handed out"}) from None

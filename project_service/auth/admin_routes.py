@@ -1,0 +1,54 @@
+"""The operator's endpoints, below ``/admin/users``: the service key alone opens them."""
+
+from __future__ import annotations
+
+from attrs import frozen
+
+from project_service.auth.admin import Administration
+from project_service.auth.routes import origin_of, token_reply
+from project_service.http.inbound import Inbound
+from project_service.http.outbound import Reply, envelope
+from project_service.http.router import Router
+
+
+@frozen
+class AdminRoutes:
+    administration: Administration
+
+    def mount(self, router: Router) -> None:
+        one = "/admin/users/<user_id>"
+        for url, method, handler in (
+            ("/admin/users", "GET", self.page),
+            ("/admin/users", "POST", self.create),
+            (one, "GET", self.read),
+            (one, "PATCH", self.change),
+            (one, "DELETE", self.delete),
+            (f"{one}/sessions", "DELETE", self.end_sessions),
+        ):
+            router.route(url, methods=(method,), key="service", bearer="own")(handler)
+
+    async def page(self, inbound: Inbound) -> Reply:
+        page = await self.administration.page(inbound.query_value("cursor"), inbound.query_value("limit"))
+        users = [account.view() for account in page.accounts]
+        return token_reply({"users": users, "next_cursor": page.next_cursor})
+
+    async def create(self, inbound: Inbound) -> Reply:
+        account = await self.administration.create(await inbound.json_object(), origin_of(inbound))
+        return token_reply({"user": account.view()}, 201)
+
+    async def read(self, inbound: Inbound) -> Reply:
+        account = await self.administration.find(inbound.path_args["user_id"])
+        return token_reply({"user": account.view()})
+
+    async def change(self, inbound: Inbound) -> Reply:
+        wanted = await inbound.json_object()
+        account = await self.administration.change(inbound.path_args["user_id"], wanted, origin_of(inbound))
+        return token_reply({"user": account.view()})
+
+    async def delete(self, inbound: Inbound) -> Reply:
+        await self.administration.delete(inbound.path_args["user_id"], origin_of(inbound))
+        return envelope(None)
+
+    async def end_sessions(self, inbound: Inbound) -> Reply:
+        ended = await self.administration.end_sessions(inbound.path_args["user_id"], origin_of(inbound))
+        return token_reply({"ended": ended})
