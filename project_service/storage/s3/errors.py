@@ -35,7 +35,9 @@ class ReaderLeft(Exception):
 
 
 _ABSENT = {"NoSuchKey", "NoSuchUpload", "NotFound", "404"}
-_BUSY = {"SlowDown", "InternalError", "ServiceUnavailable", "RequestTimeout", "503", "500"}
+_BUSY = {"SlowDown", "InternalError", "ServiceUnavailable", "RequestTimeout"}
+# The bytes changed on their way; they are still whole here.
+_GARBLED = {"BadDigest", "XAmzContentSHA256Mismatch", "IncompleteBody"}
 
 
 def error_code(body: bytes) -> str:
@@ -55,7 +57,7 @@ def refusal(status: int, body: bytes) -> StoreError:
 
 
 def worth_retrying(status: int, code: str) -> bool:
-    return status in {429, 500, 502, 503, 504} or code in _BUSY
+    return status in {429, 500, 502, 503, 504} or code in _BUSY | _GARBLED
 
 
 def local_name(element: ElementTree.Element) -> str:
