@@ -47,6 +47,17 @@ def with_embedded_store(settings: Settings, embedded: Store) -> Settings:
     return evolve(settings, store=store)
 
 
+def exposed_schemas(settings: Settings) -> frozenset[str]:
+    """The schemas of the system database that the table API shows, in any stage."""
+    return frozenset(
+        schema
+        for stage in settings.stages.values()
+        for database in stage.databases.values()
+        if database.dsn is None
+        for schema in database.schemas
+    )
+
+
 def with_data_dir_defaults(settings: Settings, data_dir: Path) -> Settings:
     """What embedded mode has without being told: the key file's place and ``dev``/``main`` (decisions, section 7)."""
     if settings.auth.jwt_keys_file is None:

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from attrs import evolve
+from psycopg2.extensions import make_dsn, parse_dsn
 from twisted.internet.task import deferLater
 from twisted.logger import Logger
 
@@ -15,12 +16,16 @@ from project_service import bootstrap, logging_setup
 from project_service.application import Application, share
 from project_service.auth import keyfile
 from project_service.configure import BadSettings, load
+from project_service.database.connect import Connector
+from project_service.database.dsn import parse
 from project_service.database.migrate import migrate, shipped
 from project_service.database.pool import Pool
+from project_service.database.prepare import grant_service_role, watch_ddl
 from project_service.database.session import DatabaseGone
 from project_service.embedded.assemble import Embedded
 from project_service.launch import (
     Launch,
+    exposed_schemas,
     with_data_dir_defaults,
     with_embedded_database,
     with_embedded_store,
@@ -45,6 +50,7 @@ class Startup:
         self._settings = launch.settings
         self._ordered = Ordered()
         self._serving: Application | Workers | None = None
+        self._admin_dsn: str | None = None
 
     async def start(self) -> None:
         launch = self._launch
@@ -93,6 +99,7 @@ class Startup:
         )
         self._ordered.adopt(embedded)
         running = await embedded.start()
+        self._admin_dsn = running.admin_dsn
         if running.dsn is not None:
             self._settings = with_embedded_database(self._settings, running.dsn)
         if running.store is not None:
@@ -112,9 +119,28 @@ class Startup:
                 continue
             try:
                 await migrate(session, shipped(), say)
-                return
+                await grant_service_role(session, exposed_schemas(self._settings))
+                watched = await watch_ddl(session)
             finally:
                 session.close()
+            if not watched:
+                await self._watch_as_admin()
+            return
+
+    async def _watch_as_admin(self) -> None:
+        """The embedded database's superuser may do what its owner may not."""
+        if self._admin_dsn is None:
+            self.log.info(
+                "changes of the schema are not noticed by themselves: notify pgrst, 'reload schema'"
+            )
+            return
+        assert self._settings.database.dsn is not None
+        name = parse_dsn(self._settings.database.dsn.reveal())["dbname"]
+        session = await Connector(self._reactor, parse(make_dsn(self._admin_dsn, dbname=name)), 0.0)()
+        try:
+            await watch_ddl(session)
+        finally:
+            session.close()
 
     async def _first_start(self, data_dir: Path) -> tuple[str, str]:
         assert self._settings.auth.jwt_keys_file is not None

@@ -49,7 +49,7 @@ class Api:
         **more: Any,
     ) -> tuple[int, Any, Any]:
         """Status, headers and body (JSON where it is, else bytes)."""
-        sent = dict(headers or {})
+        sent: dict[bytes | str, bytes | str] = {**(headers or {})}
         if key is not None:
             sent["X-Service-Key"] = {"anon": self.anon_key, "service": self.service_key}.get(key, key)
         if token is not None:
@@ -92,7 +92,7 @@ async def serving(settings: Settings) -> AsyncIterator[Api]:
 
     assert settings.database.dsn is not None and settings.auth.jwt_keys_file is not None
     keyfile.load_or_create(Path(settings.auth.jwt_keys_file), settings.auth.jwt_algorithm)
-    pool = Pool(connector(reactor, settings), 1, 5.0, reactor)  # type: ignore[arg-type]  # the module is the reactor
+    pool = Pool(connector(reactor, settings), 1, 5.0, reactor)
     anon, service = (await _key(pool, "anon"), await _key(pool, "service"))
     await ensure_buckets(pool)
     await pool.close()
@@ -104,7 +104,7 @@ async def serving(settings: Settings) -> AsyncIterator[Api]:
     finally:
         await application.stop()
         # Sockets that were closed a moment ago report it in the next turn.
-        await deferLater(reactor, 0, lambda: None)  # type: ignore[arg-type]  # the module is the reactor
+        await deferLater(reactor, 0, lambda: None)
 
 
 async def _key(pool: Pool, kind: Any) -> str:

@@ -8,6 +8,7 @@ import psycopg2
 import pytest
 import pytest_twisted
 from attrs import evolve
+from psycopg2.extensions import make_dsn, parse_dsn
 from twisted.internet import reactor as _reactor
 from twisted.internet.defer import Deferred, gatherResults
 from twisted.internet.task import deferLater
@@ -17,8 +18,10 @@ from project_service.database.connect import Connector
 from project_service.database.listener import Listener
 from project_service.database.migrate import Migration, MigrationRefused, migrate, shipped, state
 from project_service.database.pool import Pool
+from project_service.database.prepare import grant_service_role, watch_ddl
 from project_service.database.session import DatabaseGone, Session
 from project_service.deferreds import start
+from tests.live.services import Services
 
 reactor: Any = _reactor
 
@@ -194,3 +197,51 @@ async def test_connecting_never_shows_address_or_password(database: str) -> None
             await Connector(reactor, dsns.parse(bad), 0, connect_timeout_seconds=5.0)()
         for secret in ("hunter2", "127.0.0.1", "name.invalid", "nobody"):
             assert secret not in str(caught.value)
+
+
+@pytest_twisted.ensureDeferred
+async def test_service_role_gets_the_exposed_schemas_and_nobody_else_gets_a_new_table(database: str) -> None:
+    session = await session_on(database)
+    await session.query("create schema api; create table api.old (a int)")
+    await grant_service_role(session, ["public", "api", "not there"])
+    await session.query("create table public.fresh (id serial)")
+
+    async def may(role: str, table: str) -> bool:
+        rows = await session.query("select has_table_privilege(%s, %s, 'select')", (role, table))
+        return bool(rows[0][0])
+
+    assert [await may("service_role", table) for table in ("api.old", "public.fresh")] == [True, True]
+    assert [await may(role, "public.fresh") for role in ("anon", "authenticated")] == [False, False]
+    assert await session.query("select has_schema_privilege('anon', 'api', 'usage')") == [(True,)]
+
+    # A second time changes nothing, so that a start is no change of the schema.
+    before = await session.query("select xmin::text from pg_namespace where nspname in ('public', 'api')")
+    await grant_service_role(session, ["public", "api"])
+    assert before == await session.query(
+        "select xmin::text from pg_namespace where nspname in ('public', 'api')"
+    )
+    session.close()
+
+
+@pytest_twisted.ensureDeferred
+async def test_changes_of_the_schema_announce_themselves(database: str, services: Services) -> None:
+    owner = await session_on(database)
+    assert not await watch_ddl(owner)
+    assert services.running.admin_dsn is not None
+    name = parse_dsn(database)["dbname"]
+    admin = await session_on(make_dsn(services.running.admin_dsn, dbname=name))
+    assert await watch_ddl(admin)
+    assert await watch_ddl(owner)
+    heard: list[tuple[str, str]] = []
+    listening = await session_on(database)
+    listening.on_notify = lambda channel, payload: heard.append((channel, payload))
+    await listening.query("listen pgrst")
+    for number, change in enumerate(("create table t (a int)", "alter table t add b int", "drop table t"), 1):
+        await owner.query(change)
+        await until(lambda wanted=number: len(heard) >= wanted)
+    await owner.query("create temporary table passing (a int); drop table passing")
+    await owner.query("notify pgrst, 'end'")
+    await until(lambda: ("pgrst", "end") in heard)
+    assert heard == [("pgrst", "reload schema")] * 3 + [("pgrst", "end")]
+    for session in (owner, admin, listening):
+        session.close()

@@ -1,0 +1,55 @@
+"""The README's first session, run as it stands: its commands, in its order, against a fresh service."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+from pathlib import Path
+
+from tests.live.daemon import ROOT, Daemon
+
+BLOCK = re.compile(r"\.\. code-block:: sh\n\n((?: {4}.*\n|\n)+)")
+
+
+def commands(rst: str) -> str:
+    """Every shell block of a document, one script."""
+    blocks = [re.sub(r"^ {4}", "", block, flags=re.MULTILINE) for block in BLOCK.findall(rst)]
+    assert blocks, "there are no commands"
+    return "\n".join(blocks)
+
+
+def test_the_first_session(tmp_path: Path) -> None:
+    readme = (ROOT / "README.rst").read_text("utf-8")
+    folder = tmp_path / "clone"
+    folder.mkdir()
+    # A clone has the program in .venv and, once `make run` has run, its state in var.
+    (folder / ".venv").symlink_to(Path(os.environ.get("VIRTUAL_ENV", ROOT / ".venv")))
+    (folder / "README.rst").write_text(readme)
+    with Daemon(folder / "var") as daemon:
+        url = daemon.wait_until_ready()
+        script = commands(readme)
+        assert "URL=http://127.0.0.1:8080\n" in script
+        script = script.replace("URL=http://127.0.0.1:8080\n", f"URL={url}\n")
+        done = subprocess.run(
+            ["bash", "-euo", "pipefail", "-c", script],
+            cwd=folder,
+            env={**os.environ, "PYTHONPATH": str(ROOT)},
+            capture_output=True,
+            text=True,
+            timeout=120,
+        )
+        assert done.returncode == 0, done.stdout + done.stderr
+    out = done.stdout
+    assert '"email":"ann@example.com"' in out, out
+    assert '"key":"docs/readme.rst"' in out, out
+    assert '"folders":[]' in out, out
+    assert "identical" in out, out
+    assert re.search(r'\[\{"id":2,"text":"second"\}\]', out.replace(" ", "").replace("\n", "")), out
+
+
+def test_the_two_commands_are_make_targets() -> None:
+    readme = (ROOT / "README.rst").read_text("utf-8")
+    makefile = (ROOT / "Makefile").read_text("utf-8")
+    for target in re.findall(r"^    make (\w+)", readme, flags=re.MULTILINE):
+        assert re.search(rf"^{target}:", makefile, flags=re.MULTILINE), target
