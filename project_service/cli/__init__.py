@@ -22,11 +22,13 @@ import click
 from project_service import __version__
 
 NOUNS = {
+    "bucket": "Buckets: who may read them and what they take.",
     "check": "Reach everything and say what is wrong.",
     "dsn": "Print a database's connection string.",
     "jwt-keys": "The keys that sign access tokens.",
     "keys": "The project keys that clients send.",
     "migrate": "Bring the database to the form this program needs.",
+    "storage": "The objects behind the buckets: verify, sweep, import.",
     "sql": "Run an SQL file as the owner of the database.",
     "user": "The users who sign in.",
 }

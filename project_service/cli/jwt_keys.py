@@ -1,0 +1,74 @@
+"""``project-service jwt-keys``: the keys that sign access tokens."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import click
+
+from project_service.auth import keyfile
+from project_service.auth.keyset import ALGORITHMS, KeySet, KeySetError, rotated
+from project_service.cli import frame
+
+_FILE = click.option("--file", "path", type=click.Path(path_type=Path), help="Instead of auth.jwt_keys_file.")
+_ALGORITHM = click.option("--algorithm", type=click.Choice(ALGORITHMS), help="Instead of auth.jwt_algorithm.")
+
+
+@click.group()
+def command() -> None:
+    """The keys that sign and verify access tokens: the first of the file signs, all verify."""
+
+
+@command.command()
+@_FILE
+@_ALGORITHM
+@frame.options
+def create(invocation: frame.Invocation, path: Path | None, algorithm: str | None) -> None:
+    """Make the key file. An existing one is left alone: `rotate` adds to it."""
+    where, chosen = _chosen(invocation, path, algorithm)
+    try:
+        if not keyfile.write(where, rotated(None, chosen), replace=False):
+            frame.end(f"{where} exists; add a key with: project-service jwt-keys rotate", frame.FAILED)
+    except OSError as fault:
+        frame.end(f"{where}: {fault.strerror}", frame.FAILED)
+    _show(invocation, where)
+
+
+@command.command()
+@_FILE
+@_ALGORITHM
+@click.option(
+    "--keep", type=click.IntRange(0, 100), default=2, show_default=True, help="Older keys that still verify."
+)
+@frame.options
+def rotate(invocation: frame.Invocation, path: Path | None, algorithm: str | None, keep: int) -> None:
+    """Put a new signing key in front. A running service takes it over on SIGHUP.
+
+    Tokens signed by the older keys stay good until they expire; --keep 0 makes them worthless at once.
+    """
+    where, chosen = _chosen(invocation, path, algorithm)
+    try:
+        text = rotated(where.read_bytes(), chosen, keep)
+        KeySet.parse(text)
+        keyfile.write(where, text, replace=True)
+    except OSError as fault:
+        frame.end(f"{where}: {fault.strerror}", frame.FAILED)
+    except KeySetError as fault:
+        frame.end(f"{where}: {fault}", frame.FAILED)
+    _show(invocation, where)
+
+
+def _chosen(invocation: frame.Invocation, path: Path | None, algorithm: str | None) -> tuple[Path, str]:
+    settings = invocation.settings().auth
+    if path is None:
+        if settings.jwt_keys_file is None:
+            raise click.UsageError("the configuration has no auth.jwt_keys_file; name a --file")
+        path = Path(settings.jwt_keys_file)
+    return path, algorithm or settings.jwt_algorithm
+
+
+def _show(invocation: frame.Invocation, path: Path) -> None:
+    keys = keyfile.load(path).keys
+    value = [{"kid": key.kid, "algorithm": key.algorithm, "signs": key is keys[0]} for key in keys]
+    lines = (f"{key.kid}  {key.algorithm}  {'signs' if key is keys[0] else 'verifies'}" for key in keys)
+    invocation.show({"file": str(path), "keys": value}, str(path), *lines)

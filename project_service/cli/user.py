@@ -1,0 +1,156 @@
+"""``project-service user``: create, list, disable, enable, delete, end sessions."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Awaitable, Callable
+from datetime import UTC, datetime
+from typing import Any
+
+import click
+from attrs import frozen
+
+from project_service.auth.admin import LARGEST_PAGE, Administration
+from project_service.auth.model import Account, Origin, timestamp
+from project_service.auth.passwords import MAX_BYTES, Bcrypt
+from project_service.auth.sql.sessions import SqlSessions
+from project_service.auth.sql.users import SqlUsers
+from project_service.cli import frame
+from project_service.cli.opened import Opened
+
+HERE = Origin(user_agent="project-service user")
+
+
+@click.group()
+def command() -> None:
+    """The users who sign in."""
+
+
+@command.command()
+@click.argument("email")
+@click.option("--password-stdin", is_flag=True, help="Read the password from standard input.")
+@click.option("--password-hash", help="A bcrypt hash from elsewhere, instead of a password.")
+@frame.options
+def create(invocation: frame.Invocation, email: str, password_stdin: bool, password_hash: str | None) -> None:
+    """Make a user. Without a password he cannot log in until he sets one by recovery."""
+    wanted: dict[str, Any] = {"email": email}
+    if password_stdin:
+        # One character more than is allowed, so that a longer one is refused and not cut.
+        wanted["password"] = sys.stdin.read(MAX_BYTES + 2).removesuffix("\n")
+    if password_hash is not None:
+        wanted["password_hash"] = password_hash
+
+    async def work(users: Administration) -> None:
+        account = await users.create(wanted, HERE)
+        invocation.show(account.view(), account.user.id)
+
+    _run(invocation, work)
+
+
+@command.command("list")
+@frame.options
+def list_(invocation: frame.Invocation) -> None:
+    """All users, in the order they were made."""
+
+    async def work(users: Administration) -> None:
+        found: list[Account] = []
+        cursor: str | None = None
+        while True:
+            page = await users.page(cursor, str(LARGEST_PAGE))
+            found += page.accounts
+            cursor = page.next_cursor
+            if cursor is None:
+                break
+        invocation.show([account.view() for account in found], *map(_line, found))
+
+    _run(invocation, work)
+
+
+@command.command()
+@click.argument("user", metavar="EMAIL_OR_ID")
+@frame.options
+def disable(invocation: frame.Invocation, user: str) -> None:
+    """Keep a user out: his sessions end everywhere within a second and he cannot log in."""
+    _change(invocation, user, {"disabled": True}, "disabled")
+
+
+@command.command()
+@click.argument("user", metavar="EMAIL_OR_ID")
+@frame.options
+def enable(invocation: frame.Invocation, user: str) -> None:
+    """Let a disabled user log in again."""
+    _change(invocation, user, {"disabled": False}, "enabled")
+
+
+@command.command()
+@click.argument("user", metavar="EMAIL_OR_ID")
+@frame.options
+def delete(invocation: frame.Invocation, user: str) -> None:
+    """Delete a user and his sessions. What he uploaded or wrote stays."""
+
+    async def work(users: Administration) -> None:
+        account = await users.find(user)
+        await users.delete(account.user.id, HERE)
+        invocation.show({"id": account.user.id, "deleted": True}, f"deleted {account.user.id}")
+
+    _run(invocation, work)
+
+
+@command.command("end-sessions")
+@click.argument("user", metavar="EMAIL_OR_ID")
+@frame.options
+def end_sessions(invocation: frame.Invocation, user: str) -> None:
+    """Log a user out everywhere, within a second."""
+
+    async def work(users: Administration) -> None:
+        count = await users.end_sessions(user, HERE)
+        invocation.show({"ended": count}, f"ended {count}")
+
+    _run(invocation, work)
+
+
+@frozen
+class _AtOnce:
+    """``Hashes`` without threads: a command has nothing else to do."""
+
+    bcrypt: Bcrypt
+
+    async def hash(self, password: bytes) -> bytes:
+        return self.bcrypt.hash(password)
+
+    async def matches(self, password: bytes | None, stored: bytes | None) -> bool:
+        return self.bcrypt.matches(password, stored)
+
+    def outdated(self, stored: bytes) -> bool:
+        return self.bcrypt.outdated(stored)
+
+
+def _run(invocation: frame.Invocation, work: Callable[[Administration], Awaitable[None]]) -> None:
+    async def opened_work(open_: Opened) -> None:
+        settings = open_.settings.auth
+        await work(
+            Administration(
+                users=SqlUsers(open_.pool),
+                sessions=SqlSessions(open_.pool),
+                hashes=_AtOnce(Bcrypt(settings.bcrypt_cost)),
+                now=lambda: datetime.now(UTC),
+                password_min_bytes=lambda: settings.password_min_bytes,
+                ended=lambda session_id, until: None,
+                actor="operator",
+            )
+        )
+
+    invocation.run(opened_work)
+
+
+def _change(invocation: frame.Invocation, user: str, wanted: dict[str, Any], done: str) -> None:
+    async def work(users: Administration) -> None:
+        account = await users.change(user, wanted, HERE)
+        invocation.show(account.view(), f"{done} {account.user.id}")
+
+    _run(invocation, work)
+
+
+def _line(account: Account) -> str:
+    state = "disabled" if account.disabled_at is not None else "active"
+    return f"{account.user.id}  {state:<8}  {timestamp(account.user.created_at)}  {account.user.email}"
