@@ -82,9 +82,7 @@ def _database(
     dsn = database.dsn or settings.database.dsn
     assert dsn is not None
     connector = Connector(reactor, dsns.parse(dsn.reveal()), settings.database.statement_timeout_seconds)
-    pool = Pool(
-        _raw(connector), database.pool_size, settings.database.acquire_timeout_seconds, reactor
-    )
+    pool = Pool(_raw(connector), database.pool_size, settings.database.acquire_timeout_seconds, reactor)
     holder = CacheHolder(_loader(reactor, pool, config))
     listener = Listener(connector, reactor)
     listener.subscribe(CHANNEL, lambda payload: _heard(holder, payload), holder.reload)
@@ -100,7 +98,9 @@ def _database(
 
 def config_of(database: StageDatabase) -> TablesConfig:
     """The part's own view of a database's settings, secrets revealed."""
-    names = {one.name for one in TablesConfig.__attrs_attrs__} & {one.name for one in StageDatabase.__attrs_attrs__}
+    names = {one.name for one in TablesConfig.__attrs_attrs__} & {
+        one.name for one in StageDatabase.__attrs_attrs__
+    }
     values = {name: getattr(database, name) for name in names}
     secret = database.jwt_secret
     values["jwt_secret"] = secret.reveal() if secret is not None else None

@@ -43,5 +43,9 @@ class TablesConfig:
     @property
     def plan_options(self) -> PlanOptions:
         return PlanOptions(
-            self.max_rows, self.aggregates, self.legacy_target_names, self.unfiltered_writes == "allow", self.plan
+            self.max_rows,
+            self.aggregates,
+            self.legacy_target_names,
+            self.unfiltered_writes == "allow",
+            self.plan,
         )

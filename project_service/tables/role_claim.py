@@ -52,7 +52,9 @@ def _follow(value: Any, step: Mapping[str, str | None]) -> Any:
         index = int(step["index"])
         return value[index] if index < len(value) else None
     wanted = step["text"] or ""
-    return next((item for item in value if isinstance(item, str) and _passes(item, step["test"], wanted)), None)
+    return next(
+        (item for item in value if isinstance(item, str) and _passes(item, step["test"], wanted)), None
+    )
 
 
 def _passes(item: str, test: str | None, wanted: str) -> bool:

@@ -34,7 +34,9 @@ class Root:
             return None
         return evolve(call, segments=("rpc", name)), evolve(head, kind="routine", name=name)
 
-    async def answer(self, cache: SchemaCache, call: Call, head: Head, run: RunReadOnly) -> Reply | StreamReply:
+    async def answer(
+        self, cache: SchemaCache, call: Call, head: Head, run: RunReadOnly
+    ) -> Reply | StreamReply:
         """Raises PGRST107 and 126. ``run`` runs a query as the caller."""
         if self.config.openapi == "disabled":
             raise errors.root_disabled()

@@ -82,4 +82,6 @@ class CacheHolder:
             self._current = await self._load(self._version)
         except Exception as fault:
             kept = "the old one is kept" if self._current is not None else "there is none yet"
-            self.log.warn("the schema cache could not be read ({why}); {kept}", why=type(fault).__name__, kept=kept)
+            self.log.warn(
+                "the schema cache could not be read ({why}); {kept}", why=type(fault).__name__, kept=kept
+            )

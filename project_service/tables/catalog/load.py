@@ -44,7 +44,9 @@ def build(answers: Mapping[str, str], schemas: tuple[str, ...], version: int) ->
     primary_keys = {relation.key: relation.primary_key for relation in keyed.values()}
     shown = Shown(keyed, bases)
     direct = from_foreign_keys(rows["foreign_keys"], shown, exposed)
-    junctions = through_junctions(direct, {key: frozenset(names) for key, names in primary_keys.items()}, exposed)
+    junctions = through_junctions(
+        direct, {key: frozenset(names) for key, names in primary_keys.items()}, exposed
+    )
     computed = [_computed(row) for row in rows["computed"]]
     return SchemaCache(
         version,
@@ -108,7 +110,17 @@ def _relation(row: Rows, primary_keys: Mapping[Key, tuple[str, ...]]) -> Relatio
 def _column(row: list[Any]) -> Column:
     name, type_, base, nullable, default, enum, description, length, is_array, composite, generated = row
     return Column(
-        name, type_, base, nullable, default, tuple(enum or ()), description, length, is_array, composite, generated
+        name,
+        type_,
+        base,
+        nullable,
+        default,
+        tuple(enum or ()),
+        description,
+        length,
+        is_array,
+        composite,
+        generated,
     )
 
 
@@ -142,7 +154,7 @@ def _routine(row: Rows) -> Routine:
     return Routine(
         row["schema"],
         row["name"],
-        tuple(Argument(*found[:4], variadic=bool(found[4])) for found in row["arguments"] or []),
+        tuple(_argument(found) for found in row["arguments"] or []),
         row["return_type"],
         (returns[0], returns[1]) if returns else None,
         row["is_composite"],
@@ -154,6 +166,11 @@ def _routine(row: Rows) -> Routine:
         row["description"],
         row["return_name"] if row["is_media"] else None,
     )
+
+
+def _argument(found: list[Any]) -> Argument:
+    name, type_, cast, required, variadic = found
+    return Argument(name, type_, cast, required, bool(variadic))
 
 
 def _handler(row: Rows) -> Handler:

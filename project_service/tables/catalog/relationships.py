@@ -46,7 +46,9 @@ class Shown:
             if relation is None:
                 continue
             for origin, numbers in origins.items():
-                names = [(relation, relation.columns[number]) for number in numbers if number in relation.columns]
+                names = [
+                    (relation, relation.columns[number]) for number in numbers if number in relation.columns
+                ]
                 self._by_origin[origin].extend(names)
 
     def showings(self, oid: int, numbers: tuple[int, ...]) -> Iterator[_Showing]:
@@ -66,7 +68,9 @@ class Shown:
                     yield _Showing(view, names)
 
 
-def from_foreign_keys(rows: Iterable[Mapping[str, Any]], shown: Shown, exposed: frozenset[str]) -> list[Relationship]:
+def from_foreign_keys(
+    rows: Iterable[Mapping[str, Any]], shown: Shown, exposed: frozenset[str]
+) -> list[Relationship]:
     """Both directions of every foreign key, wherever the far side is in an exposed schema."""
     found: list[Relationship] = []
     back: list[Relationship] = []

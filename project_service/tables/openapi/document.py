@@ -95,4 +95,11 @@ def _parameters() -> dict[str, dict[str, Any]]:
 
 
 def _parameter(name: str, description: str, where: str, **more: Any) -> dict[str, Any]:
-    return {"name": name, "description": description, "required": False, "in": where, "type": "string", **more}
+    return {
+        "name": name,
+        "description": description,
+        "required": False,
+        "in": where,
+        "type": "string",
+        **more,
+    }

@@ -73,7 +73,7 @@ def parse_accept(header: str | None) -> tuple[MediaType, ...]:
     """What the client takes, best first; nothing sent is anything. ``q=0`` is left out."""
     if header is None or not header.strip():
         return (MediaType(ANY, ANY),)
-    weighed = []
+    weighed: list[tuple[float, int, MediaType]] = []
     for piece in _PIECE.findall(header):
         if piece.strip():
             weight = _weight(piece)

@@ -29,9 +29,7 @@ def _term(scanner: Scanner) -> OrderTerm:
     nulls: Literal["nullsfirst", "nullslast"] | None = None
     if scanner.take(".", "delimiter (.)"):
         direction = "asc" if scanner.take("asc") else "desc" if scanner.take("desc") else None
-        if direction is None:
-            nulls = _nulls(scanner)
-        elif scanner.take(".", "delimiter (.)"):
+        if direction is None or scanner.take(".", "delimiter (.)"):
             nulls = _nulls(scanner)
     scanner.spaces()
     return OrderTerm(field, direction, nulls, relation)

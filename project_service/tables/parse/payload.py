@@ -95,7 +95,8 @@ def _csv(body: bytes, columns: tuple[str, ...] | None) -> Payload:
     if any(len(line) != len(header) for line in lines):
         raise errors.invalid_body("All lines must have same number of fields")
     found = [
-        {key: None if cell == "NULL" else cell for key, cell in zip(header, line, strict=True)} for line in lines
+        {key: None if cell == "NULL" else cell for key, cell in zip(header, line, strict=True)}
+        for line in lines
     ]
     text = orjson.dumps(found).decode("utf-8")
     keys = columns if columns is not None else tuple(header)

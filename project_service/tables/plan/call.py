@@ -100,7 +100,9 @@ def _arguments(
         return CallPlan(routine, payload=request.payload, whole=True, arguments=routine.arguments)
     if request.head.method in READING or (request.payload is not None and request.payload.kind == "form"):
         given = tuple(
-            (argument, tuple(values[argument.name])) for argument in routine.arguments if argument.name in values
+            (argument, tuple(values[argument.name]))
+            for argument in routine.arguments
+            if argument.name in values
         )
         return CallPlan(routine, values=given)
     keys = request.payload.keys if request.payload is not None else ()

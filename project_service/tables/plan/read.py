@@ -144,7 +144,9 @@ class Reader:
         for child in node.children:
             assert child.embed is not None
             names.setdefault(child.embed.target, child)
-        conditions, tested = plan_conditions(node.filters, node.relation, {k: v.name for k, v in names.items()})
+        conditions, tested = plan_conditions(
+            node.filters, node.relation, {k: v.name for k, v in names.items()}
+        )
         outputs: list[Output | Everything | Embedded] = []
         hoisted: list[Hoisted] = []
         for item in node.items:
@@ -155,9 +157,7 @@ class Reader:
                 outputs.append(embedded)
                 hoisted.extend(embedded.hoisted if node.spreads_one else ())
         order = tuple(self._order(node, term, names) for term in node.order)
-        plan = ReadPlan(
-            node.key, node.alias, node.relation, tuple(outputs), conditions, order, node.range
-        )
+        plan = ReadPlan(node.key, node.alias, node.relation, tuple(outputs), conditions, order, node.range)
         return plan, tuple(hoisted)
 
     def _column(self, node: Node, item: SelectColumn, hoisted: list[Hoisted]) -> Output | Everything:

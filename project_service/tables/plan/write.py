@@ -92,9 +92,7 @@ def _refuse_unfiltered(method: str, filtered: bool, options: PlanOptions) -> Non
         raise errors.unfiltered_write(method)
 
 
-def _read_plan(
-    cache: SchemaCache, options: PlanOptions, relation: Relation, request: Request
-) -> ReadPlan:
+def _read_plan(cache: SchemaCache, options: PlanOptions, relation: Relation, request: Request) -> ReadPlan:
     """Reading what was written: the filters on its own columns have been applied by then."""
     query = evolve(
         request.query,

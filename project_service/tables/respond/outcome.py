@@ -38,7 +38,13 @@ def outcome_of_write(row: Sequence[Any]) -> Outcome:
     _, rows, location, body, headers, status, updated = row
     keys = tuple(orjson.loads(location)) if location is not None else None
     return Outcome(
-        rows, None, as_bytes(body), keys, _optional(headers), _optional(status), int(updated) if updated else 0
+        rows,
+        None,
+        as_bytes(body),
+        keys,
+        _optional(headers),
+        _optional(status),
+        int(updated) if updated else 0,
     )
 
 

@@ -25,7 +25,9 @@ _APPLIED = {
 }
 
 
-def check_outcome(request: Request, plan: WritePlan | CallPlan | None, rendering: Rendering, found: Outcome) -> None:
+def check_outcome(
+    request: Request, plan: WritePlan | CallPlan | None, rendering: Rendering, found: Outcome
+) -> None:
     """What must not be committed: raises PGRST115, 116 and 124."""
     most = request.head.preferences.max_affected
     if isinstance(plan, WritePlan):
@@ -136,7 +138,9 @@ def content_location(request: Request, path: str) -> str:
 def location(path: str, names: tuple[str, ...], values: tuple[str | None, ...]) -> str:
     """A request that would read the row: its primary key as filters."""
     pairs = zip(names, values, strict=True)
-    filters = (f"{_escaped(name)}={'is.null' if value is None else 'eq.' + _escaped(value)}" for name, value in pairs)
+    filters = (
+        f"{_escaped(name)}={'is.null' if value is None else 'eq.' + _escaped(value)}" for name, value in pairs
+    )
     return f"{path}?{'&'.join(filters)}"
 
 

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from project_service.tables.catalog.model import Column, Key, SchemaCache
 from project_service.tables.plan.nodes import Condition, EmbedIsNull, ReadPlan, Tree
 from project_service.tables.sql.fields import field_sql
 from project_service.tables.sql.fragment import Sql, joined, parameter
 from project_service.tables.sql.names import ident, qualified
 from project_service.tables.syntax import Compare, Filter, In, Is, Search
+
+Presence = Callable[[EmbedIsNull], Sql]
 
 # Types that full-text search turns into a tsvector first.
 _DOCUMENTS = ("text", "json", "jsonb", "character varying", "character")
@@ -20,15 +24,17 @@ _IS = {
 }
 
 
-def condition_sql(cache: SchemaCache, plan: ReadPlan, condition: Condition, source: str | None = None) -> Sql:
-    """``source`` is the alias to read the columns from, the plan's own unless given."""
+def condition_sql(
+    cache: SchemaCache, plan: ReadPlan, condition: Condition, presence: Presence | None = None
+) -> Sql:
+    """``presence`` renders tests of embedded relations where they are not joined."""
     if isinstance(condition, Tree):
-        terms = [condition_sql(cache, plan, term, source) for term in condition.terms]
+        terms = [condition_sql(cache, plan, term, presence) for term in condition.terms]
         body = "(" + joined(terms, f" {condition.operator.upper()} ") + ")"
         return "NOT " + body if condition.negated else body
     if isinstance(condition, EmbedIsNull):
-        return Sql(_presence(plan, condition))
-    return filter_sql(cache, source or plan.alias, plan.column(condition.field.name), condition)
+        return presence(condition) if presence is not None else Sql(_presence(plan, condition))
+    return filter_sql(cache, plan.alias, plan.column(condition.field.name), condition)
 
 
 def _presence(plan: ReadPlan, condition: EmbedIsNull) -> str:
@@ -78,5 +84,3 @@ def _search(field: str, column: Column | None, found: Filter, operation: Search)
     if column is not None and not found.field.path and column.base_type in _DOCUMENTS:
         document = "to_tsvector(" + language + document + ")"
     return document + f" @@ {operation.function}(" + language + parameter(operation.operand) + ")"
-
-

@@ -44,9 +44,7 @@ class Sql:
     def for_prepare(self) -> str:
         """With PostgreSQL's own placeholders, ``$1`` and so on (and ``%`` doubled for psycopg2)."""
         pieces = self.text.replace("%", "%%").split(_MARK)
-        return "".join(
-            piece if number == 0 else f"${number}{piece}" for number, piece in enumerate(pieces)
-        )
+        return "".join(piece if number == 0 else f"${number}{piece}" for number, piece in enumerate(pieces))
 
     def values(self, operands: Sequence[str] | None = None) -> list[str | bytes | None]:
         """The parameters' values; ``operands`` replaces those of the request this was made for."""

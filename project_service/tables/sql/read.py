@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from attrs import evolve
+
 from project_service.tables.catalog.model import SchemaCache
-from project_service.tables.plan.nodes import Embedded, Everything, Order, Output, ReadPlan
+from project_service.tables.plan.nodes import Embedded, EmbedIsNull, Everything, Order, Output, ReadPlan
 from project_service.tables.plan.outputs import result_names
 from project_service.tables.sql.conditions import condition_sql
 from project_service.tables.sql.embed import (
@@ -16,6 +18,7 @@ from project_service.tables.sql.embed import (
 from project_service.tables.sql.fields import expression, field_sql, output_sql
 from project_service.tables.sql.fragment import Sql, joined, parameter
 from project_service.tables.sql.names import ident, qualified
+from project_service.tables.syntax import Range
 
 SOURCE = "pgrst_source"
 
@@ -38,16 +41,33 @@ def select_sql(cache: SchemaCache, plan: ReadPlan, parent: Embedded | None = Non
 def count_sql(cache: SchemaCache, plan: ReadPlan, at_most: int | None = None) -> Sql:
     """One row for each row of ``plan``, its range left aside; no more than ``at_most``."""
     limit = f" LIMIT {at_most}" if at_most is not None else ""
-    columns = joined(_columns(plan)) if plan.grouped else Sql("1")
-    return (
-        "SELECT "
-        + columns
-        + _from(plan, None, "")
-        + _joins(cache, plan, every=plan.grouped)
-        + _where(cache, plan, None, "")
-        + _group_by(plan)
-        + limit
-    )
+    if plan.grouped:
+        return select_sql(cache, evolve(plan, range=Range(), order=())) + limit
+    return "SELECT 1" + _from(plan, None, "") + _filtered(cache, plan, []) + limit
+
+
+def _filtered(cache: SchemaCache, plan: ReadPlan, terms: list[Sql]) -> Sql:
+    """WHERE with embedded relations tested by EXISTS instead of being joined."""
+
+    def presence(condition: EmbedIsNull) -> Sql:
+        embedded = plan.embedding(condition.embedded)
+        assert embedded is not None
+        found = _exists(cache, plan, embedded)
+        return found if condition.negated else "NOT " + found
+
+    inner = [found for found in plan.embeddings if found.join == "inner"]
+    terms = [
+        *terms,
+        *(condition_sql(cache, plan, condition, presence) for condition in plan.conditions),
+        *(_exists(cache, plan, embedded) for embedded in inner),
+    ]
+    return " WHERE " + joined(terms, " AND ") if terms else Sql("")
+
+
+def _exists(cache: SchemaCache, plan: ReadPlan, embedded: Embedded) -> Sql:
+    tied = [Sql(text) for text in condition_of_relationship(embedded, plan.alias)]
+    rows = " FROM " + source_of(embedded, plan.alias) + _filtered(cache, embedded.plan, tied)
+    return "EXISTS (SELECT 1" + rows + _limit(embedded.plan) + ")"
 
 
 def _columns(plan: ReadPlan) -> list[Sql]:

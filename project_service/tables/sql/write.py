@@ -13,9 +13,7 @@ from project_service.tables.sql.returning import returned
 _BODY = "pgrst_body"
 # Counts the rows that ON CONFLICT updated instead of inserting.
 UPDATED = "pgrst.updated"
-_COUNTED = (
-    f"set_config('{UPDATED}', (coalesce(nullif(current_setting('{UPDATED}', true), ''), '0')::int + 1)::text, true)"
-)
+_COUNTED = f"set_config('{UPDATED}', (coalesce(nullif(current_setting('{UPDATED}', true), ''), '0')::int + 1)::text, true)"
 
 
 def write_sql(cache: SchemaCache, plan: WritePlan) -> Sql:
@@ -25,9 +23,7 @@ def write_sql(cache: SchemaCache, plan: WritePlan) -> Sql:
     if plan.verb == "update":
         return _update(cache, plan)
     return (
-        f"DELETE FROM {qualified(plan.relation.key)}"
-        + _where(cache, plan)
-        + f" RETURNING {_returned(plan)}"
+        f"DELETE FROM {qualified(plan.relation.key)}" + _where(cache, plan) + f" RETURNING {_returned(plan)}"
     )
 
 
