@@ -1,0 +1,140 @@
+"""``project-service bucket``: create, list, update, delete."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import click
+
+from project_service.cli import frame
+from project_service.cli.opened import Opened
+from project_service.storage.assemble import build, sql_rows
+from project_service.storage.buckets import Buckets, parse_rules
+from project_service.storage.model import Bucket, BucketRules
+from project_service.storage.sql.buckets import SqlBuckets
+
+
+@click.group()
+def command() -> None:
+    """Buckets: who may read them and what they take."""
+
+
+def _rules(function: Callable[..., None]) -> Callable[..., None]:
+    """The options that set a bucket's rules; one that is not given is not in ``given``."""
+    for option in (
+        click.option("--public/--private", "public", default=None, help="Who may list and download."),
+        click.option("--max-object-bytes", metavar="N|none", help="The greatest size of one object."),
+        click.option(
+            "--max-bucket-bytes", metavar="N|none", help="The greatest size of all objects together."
+        ),
+        click.option(
+            "--content-type",
+            "content_types",
+            multiple=True,
+            metavar="TYPE|any",
+            help="A media type it takes, as image/png or image/*; may be repeated. `any` takes every one.",
+        ),
+        click.option(
+            "--owner-only-writes/--shared-writes",
+            "owner_only_writes",
+            default=None,
+            help="Whether only its uploader may overwrite or delete an object.",
+        ),
+    ):
+        function = option(function)
+    return function
+
+
+def _changes(
+    public: bool | None,
+    max_object_bytes: str | None,
+    max_bucket_bytes: str | None,
+    content_types: tuple[str, ...],
+    owner_only_writes: bool | None,
+) -> dict[str, Any]:
+    """The rules that were given, checked as ``/admin/buckets`` checks them."""
+    changes: dict[str, Any] = {}
+    if public is not None:
+        changes["visibility"] = "public" if public else "private"
+    for name, text in (("max_object_bytes", max_object_bytes), ("max_bucket_bytes", max_bucket_bytes)):
+        if text is not None:
+            changes[name] = None if text == "none" else _whole(name, text)
+    if content_types:
+        changes["allowed_content_types"] = None if "any" in content_types else list(content_types)
+    if owner_only_writes is not None:
+        changes["owner_only_writes"] = owner_only_writes
+    return parse_rules(changes)
+
+
+def _whole(name: str, text: str) -> int:
+    if not (text.isascii() and text.isdigit()):
+        raise click.BadParameter("must be a whole number or none", param_hint=f"--{name.replace('_', '-')}")
+    return int(text)
+
+
+def _line(bucket: Bucket) -> str:
+    counters = f"{bucket.object_count:>10} objects {bucket.total_bytes:>15} bytes"
+    return f"{bucket.name:<30} {bucket.rules.visibility:<8} {counters}"
+
+
+def _buckets(open_: Opened) -> Buckets:
+    """Needs no store, so that none is started for it."""
+    return Buckets(SqlBuckets(open_.pool), open_.reactor)
+
+
+@command.command()
+@click.argument("name")
+@_rules
+@frame.options
+def create(invocation: frame.Invocation, name: str, **given: Any) -> None:
+    """Make a bucket; private unless --public is given."""
+
+    async def work(open_: Opened) -> None:
+        bucket = await _buckets(open_).create(name, BucketRules(**_changes(**given)))
+        invocation.show(bucket.as_json(), _line(bucket))
+
+    invocation.run(work)
+
+
+@command.command("list")
+@frame.options
+def list_(invocation: frame.Invocation) -> None:
+    """All buckets, with how much is in them."""
+
+    async def work(open_: Opened) -> None:
+        found = await _buckets(open_).all()
+        invocation.show([bucket.as_json() for bucket in found], *map(_line, found))
+
+    invocation.run(work)
+
+
+@command.command()
+@click.argument("name")
+@_rules
+@frame.options
+def update(invocation: frame.Invocation, name: str, **given: Any) -> None:
+    """Change a bucket's rules. It holds everywhere within a second."""
+
+    async def work(open_: Opened) -> None:
+        bucket = await _buckets(open_).change(name, _changes(**given))
+        invocation.show(bucket.as_json(), _line(bucket))
+
+    invocation.run(work)
+
+
+@command.command()
+@click.argument("name")
+@click.option("--force", is_flag=True, help="Delete its objects too.")
+@frame.options
+def delete(invocation: frame.Invocation, name: str, force: bool) -> None:
+    """Delete a bucket; one that holds objects only with --force."""
+
+    async def work(open_: Opened) -> None:
+        objects = None
+        if force:
+            objects = build(open_.reactor, open_.settings.storage, open_.store, sql_rows(open_.pool)).objects
+        await _buckets(open_).delete(name, objects)
+        invocation.show({"name": name, "deleted": True}, f"deleted {name}")
+
+    invocation.run(work, store=force)
