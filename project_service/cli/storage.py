@@ -107,16 +107,14 @@ def import_(invocation: frame.Invocation, bucket: str, directory: Path, prefix: 
         storage = _storage(open_)
         target = await storage.buckets.fresh(bucket)
         limit = target.rules.max_object_bytes or open_.settings.storage.max_object_bytes
-        for path in sorted(directory.rglob("*")):
-            if path.is_file():
-                await _import_one(
-                    open_, storage, target, path, prefix + path.relative_to(directory).as_posix()
-                )
-        counts = f"{len(result.imported)} imported, {len(result.skipped)} there already, {len(result.refused)} refused"
-        invocation.show(
-            asdict(result), *(f"refused  {key}: {why}" for key, why in result.refused.items()), counts
+        for path, key in files:
+            await _import_one(storage, target, limit, path, key)
+        refusals = [f"refused  {key}: {why}" for key, why in result.refused.items()]
+        counts = (
+            f"{len(result.imported)} imported, {len(result.skipped)} there already, {len(refusals)} refused"
         )
-        if result.refused:
+        invocation.show(asdict(result), *refusals, counts)
+        if refusals:
             raise frame.Failed("not every file could be imported")
 
     async def _import_one(storage: Storage, target: Bucket, limit: int, path: Path, key: str) -> None:
