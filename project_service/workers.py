@@ -10,10 +10,13 @@ import os
 import signal
 import sys
 from pathlib import Path
+from shutil import rmtree
+from tempfile import mkdtemp
 from typing import Any
 
 import orjson
 from attrs import frozen
+from prometheus_client.multiprocess import mark_process_dead
 from twisted.internet.defer import Deferred, DeferredList
 from twisted.internet.error import ProcessExitedAlready
 from twisted.internet.interfaces import IListeningPort
@@ -22,6 +25,7 @@ from twisted.logger import Logger
 from twisted.python.failure import Failure
 
 from project_service.embedded.backoff import Backoff
+from project_service.http.metrics import MULTIPROCESS
 from project_service.launch import Launch
 from project_service.ports import bind_endpoints
 from project_service.settings import Settings
@@ -92,6 +96,8 @@ class Workers:
         self._ports: list[IListeningPort] = []
         self._workers: dict[int, _Worker] = {}
         self._stopping = False
+        # Where the workers keep their metrics for each other.
+        self._numbers = ""
 
     @property
     def addresses(self) -> list[Any]:
@@ -104,6 +110,7 @@ class Workers:
         self._ports = ports
         for port in ports:
             port.stopReading()  # the workers accept, not we
+        self._numbers = mkdtemp(prefix="project-service-metrics-")
         waiting = [self._spawn(number, Backoff()) for number in range(self._count)]
         ended = await DeferredList([worker.ready for worker in waiting], consumeErrors=True)
         failures: list[Any] = [result for good, result in ended if not good]
@@ -137,6 +144,7 @@ class Workers:
             await worker.ended
         if kill.active():
             kill.cancel()
+        rmtree(self._numbers, ignore_errors=True)
 
     def _spawn(self, number: int, backoff: Backoff) -> _Worker:
         worker = _Worker(self._assignment.to_json())
@@ -147,7 +155,11 @@ class Workers:
             worker,
             sys.executable,
             [sys.executable, "-m", "project_service.worker"],
-            env={**os.environ, "PYTHONPATH": os.pathsep.join(path for path in sys.path if path)},
+            env={
+                **os.environ,
+                "PYTHONPATH": os.pathsep.join(path for path in sys.path if path),
+                MULTIPROCESS: self._numbers,
+            },
             childFDs=descriptors,
             path=str(Path.cwd()),
         )
@@ -157,6 +169,7 @@ class Workers:
         return worker
 
     def _died(self, number: int, worker: _Worker, backoff: Backoff, born: float) -> None:
+        mark_process_dead(worker.pid, self._numbers)
         if self._stopping:
             return
         uptime = self._reactor.seconds() - born
@@ -189,10 +202,12 @@ class _Worker(ProcessProtocol):
         self.ended: Deferred[None] = Deferred()
         self.was_ready = False
         self.why = ""
+        self.pid = 0
 
     def connectionMade(self) -> None:
-        # One line; the pipe stays open, since its end tells the worker that we are gone.
         assert self.transport is not None
+        self.pid = self.transport.pid
+        # One line; the pipe stays open, since its end tells the worker that we are gone.
         self.transport.write(self._told + b"\n")
 
     def childDataReceived(self, childFD: int, data: bytes) -> None:

@@ -1,9 +1,18 @@
-"""What ``/metrics`` shows (Prometheus text format). Labels are route patterns, never paths, keys or tokens."""
+"""What ``/metrics`` shows (Prometheus text format). Labels are route patterns, never paths, keys or tokens.
+
+With several workers each writes its numbers into files of a folder that ``PROMETHEUS_MULTIPROC_DIR`` names, and any
+of them answers with the sums.
+"""
 
 from __future__ import annotations
 
+import os
+
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
 from prometheus_client.exposition import CONTENT_TYPE_LATEST
+from prometheus_client.multiprocess import MultiProcessCollector
+
+MULTIPROCESS = "PROMETHEUS_MULTIPROC_DIR"
 
 _BUCKETS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0)
 
@@ -16,7 +25,10 @@ class Metrics:
     def __init__(self) -> None:
         self.registry = CollectorRegistry()
         self.in_flight = Gauge(
-            "project_service_requests_in_flight", "Requests being answered.", registry=self.registry
+            "project_service_requests_in_flight",
+            "Requests being answered.",
+            registry=self.registry,
+            multiprocess_mode="livesum",
         )
         self._requests = Counter(
             "project_service_requests_total",
@@ -46,7 +58,11 @@ class Metrics:
             self._sent.labels(route).inc(sent)
 
     def exposition(self) -> bytes:
-        return generate_latest(self.registry)
+        if MULTIPROCESS not in os.environ:
+            return generate_latest(self.registry)
+        summed = CollectorRegistry()
+        MultiProcessCollector(summed)
+        return generate_latest(summed)
 
 
 _METHODS = frozenset({"GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS"})

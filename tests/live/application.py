@@ -49,7 +49,8 @@ class Api:
         **more: Any,
     ) -> tuple[int, Any, Any]:
         """Status, headers and body (JSON where it is, else bytes)."""
-        sent: dict[bytes | str, bytes | str] = {**(headers or {})}
+        sent: dict[bytes | str, bytes | str] = {}
+        sent.update(headers or {})
         if key is not None:
             sent["X-Service-Key"] = {"anon": self.anon_key, "service": self.service_key}.get(key, key)
         if token is not None:
