@@ -1,0 +1,179 @@
+"""SIGKILL at every step of every change: nothing acknowledged is lost or torn, and the sweeper finds the rest."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+import pytest_twisted
+
+from project_service.database import dsn as dsns
+from project_service.database.connect import Connector
+from project_service.database.pool import Pool
+from project_service.settings import Storage as StorageSettings
+from project_service.settings import Store
+from project_service.storage.assemble import Storage, assemble
+from project_service.storage.model import UNCONDITIONAL, BucketRules, Writer
+from project_service.storage.objects import Described
+from project_service.storage.upload import PartStream
+from tests.contracts.test_store_bytes import Collected
+from tests.live import storage_crash
+from tests.live.services import wait
+
+SERVICE = Writer(None, is_service=True)
+OLD = b"old"
+BIG = 3 * storage_crash.PART + 100
+
+SMALL_UPLOAD = ("announced", "stored", "switched", "done")
+CASES = [
+    *(("upload", 4000, False, step) for step in SMALL_UPLOAD),
+    *(("upload", 4000, True, step) for step in (*SMALL_UPLOAD, "removed")),
+    *(("upload", BIG, True, step) for step in ("announced", "half way", "stored", "switched")),
+    *(("copy", 4000, True, step) for step in ("announced", "stored", "switched", "removed")),
+    *(("move", 4000, True, step) for step in ("switched", "removed")),
+    *(("delete", 4000, True, step) for step in ("switched", "removed")),
+]
+
+
+@contextmanager
+def opened(dsn: str, store: Store) -> Iterator[Storage]:
+    from twisted.internet import reactor
+
+    pool = Pool(Connector(reactor, dsns.parse(dsn), 30, timezone="UTC"), 4, 5.0, reactor)
+    storage = assemble(reactor, StorageSettings(), store, pool)
+    wait(storage.start)
+    try:
+        yield storage
+    finally:
+        wait(storage.stop)
+        wait(pool.close)
+
+
+@pytest.fixture(scope="module")
+def storage(module_database: str, store_settings: Store) -> Iterator[Storage]:
+    with opened(module_database, store_settings) as made:
+        wait(lambda: bucket_b(made))
+        yield made
+
+
+async def bucket_b(storage: Storage) -> None:
+    await storage.buckets.create("b", BucketRules())
+
+
+async def put(storage: Storage, key: str, payload: bytes) -> None:
+    async def fill(parts: PartStream) -> Described:
+        await parts.write(payload)
+        return Described(key, "text/plain")
+
+    bucket = await storage.buckets.fresh("b")
+    await storage.objects.upload(bucket, SERVICE, UNCONDITIONAL, len(payload), len(payload), fill)
+
+
+async def content(storage: Storage, key: str) -> bytes | None:
+    row = await storage.objects.rows.find("b", key)
+    if row is None:
+        return None
+    sink = Collected()
+    await (await storage.objects.store.open(row.path, 0, row.size, row.size)).pour(sink)
+    return bytes(sink.data)
+
+
+def crash(dsn: str, store: Store, **given: Any) -> None:
+    assert store.secret_access_key is not None
+    access = {
+        "endpoint_url": store.endpoint_url,
+        "region": store.region,
+        "bucket": store.bucket,
+        "access_key_id": store.access_key_id,
+        "secret_access_key": store.secret_access_key.reveal(),
+    }
+    sent = json.dumps({"dsn": dsn, "store": access, **given})
+    program = [sys.executable, "-m", "tests.live.storage_crash", sent]
+    root = Path(__file__).parents[2]
+    ended = subprocess.run(program, cwd=root, capture_output=True, timeout=60, check=False)
+    assert ended.returncode == -9, ended.stderr.decode()
+
+
+@pytest.mark.parametrize(("what", "size", "exists", "step"), CASES)
+@pytest_twisted.ensureDeferred
+async def test_killed_at(
+    storage: Storage,
+    module_database: str,
+    store_settings: Store,
+    what: str,
+    size: int,
+    exists: bool,
+    step: str,
+) -> None:
+    key = f"{what}-{size}-{exists}-{step}"
+    new = storage_crash.new_payload(size)
+    if exists:
+        await put(storage, key, OLD)
+    if what in ("copy", "move"):
+        await put(storage, "source", new)
+    crash(module_database, store_settings, what=what, size=size, step=step, key=key)
+    switched = step in ("switched", "removed", "done")
+    expected = OLD if exists else None
+    if switched:
+        expected = None if what == "delete" else new
+    assert await content(storage, key) == expected
+    source_left = what == "copy" or (what == "move" and not switched)
+    if what in ("copy", "move"):
+        assert await content(storage, "source") == (new if source_left else None)
+    report = await storage.sweeper.verify()
+    assert report.sound, report
+    # What died is garbage that the ordinary sweeper knows of: it never has to search the store.
+    assert report.orphans == []
+    left = {entry.key for entry in await stored(storage)} - {
+        row.path for row in await storage.objects.garbage.objects_from(None, 1000)
+    }
+    swept = await storage.sweeper.sweep(timedelta(0))
+    assert swept.versions >= len(left)
+    assert len(await stored(storage)) == report.objects
+    assert await storage.objects.store.list_multiparts() == ()
+    assert await content(storage, key) == expected
+    if step in ("stored", "half way", "announced"):
+        assert swept.uploads == 1
+    if step == "half way":
+        assert swept.multiparts == 1
+    if step == "switched" and exists:
+        assert swept.versions == 1
+    bucket = await storage.buckets.fresh("b")
+    assert bucket.object_count == report.objects
+
+
+async def stored(storage: Storage) -> list[Any]:
+    found = (await storage.objects.store.list()).objects
+    return [entry for entry in found if entry.key.startswith("b/")]
+
+
+@pytest_twisted.ensureDeferred
+async def test_verify_and_sweep_find_what_is_wrong(storage: Storage) -> None:
+    await put(storage, "lost", b"lost")
+    await put(storage, "torn", b"torn")
+    lost = await storage.objects.rows.find("b", "lost")
+    torn = await storage.objects.rows.find("b", "torn")
+    assert lost is not None
+    assert torn is not None
+    store = storage.objects.store
+    await store.delete(lost.path)
+    await store.put(torn.path, b"other bytes", "text/plain", {})
+    orphan = lost.path[:-4] + "0000"
+    await store.put(orphan, b"x", "text/plain", {})
+    await store.put("b/not-a-version", b"x", "text/plain", {})
+    report = await storage.sweeper.verify()
+    assert (report.missing, report.torn, report.orphans) == (["b/lost"], ["b/torn"], [orphan])
+    assert not report.sound
+    assert (await storage.sweeper.sweep()).orphans == 0
+    assert (await storage.sweeper.sweep(orphans=True)).orphans == 1
+    assert (await storage.sweeper.verify()).orphans == []
+    assert (await store.stat("b/not-a-version")).size == 1
+    await storage.objects.delete(await storage.buckets.fresh("b"), ["lost", "torn"], SERVICE)
+    await store.delete("b/not-a-version")
