@@ -24,9 +24,12 @@ from project_service.tables.catalog.model import SchemaCache
 from project_service.tables.config import TablesConfig
 from project_service.tables.execute import Executor
 from project_service.tables.identity import Identities
+from project_service.tables.planner import Planner
+from project_service.tables.prepared_statements import PreparedStatements
 from project_service.tables.role_claim import parse_role_claim
 from project_service.tables.root import Root
 from project_service.tables.routes import TableRoutes
+from project_service.tables.run import Runner
 from project_service.tables.service import TableService
 from project_service.tables.tokens import OwnTokens, parse_keys
 
@@ -86,6 +89,7 @@ def _database(
     holder = CacheHolder(_loader(reactor, pool, config))
     listener = Listener(connector, reactor)
     listener.subscribe(CHANNEL, lambda payload: _heard(holder, payload), holder.reload)
+    runner = Runner(PreparedStatements() if config.prepare else None)
     keys = parse_keys(config.jwt_secret, config.jwks)
     identities = Identities(
         config,
@@ -93,7 +97,13 @@ def _database(
         OwnTokens(keys, config.jwt_aud, now) if keys else None,
         verifier,
     )
-    return pool, listener, TableService(config, holder, identities, Executor(config, pool), Root(config))
+    return (
+        pool,
+        listener,
+        TableService(
+            config, holder, identities, Planner(config), Executor(config, pool, runner), Root(config)
+        ),
+    )
 
 
 def config_of(database: StageDatabase) -> TablesConfig:

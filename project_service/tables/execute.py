@@ -15,10 +15,11 @@ from project_service.tables import errors
 from project_service.tables.config import TablesConfig
 from project_service.tables.parse.request import Request
 from project_service.tables.plan.write import WritePlan
+from project_service.tables.planner import Planned
 from project_service.tables.prepare import Prepared
 from project_service.tables.respond.outcome import Outcome, as_bytes, outcome_of_read, outcome_of_write
 from project_service.tables.respond.replies import check_outcome
-from project_service.tables.run import Row, Work, run
+from project_service.tables.run import Preamble, Row, Runner, Work
 from project_service.tables.sql.fragment import Sql
 
 T = TypeVar("T")
@@ -31,12 +32,20 @@ class Executor:
 
     config: TablesConfig
     pool: Pool
+    runner: Runner
 
-    async def execute(
-        self, request: Request, prepared: Prepared, preamble: Sql, authenticated: bool
-    ) -> Outcome:
+    async def execute(self, planned: Planned, preamble: Preamble, authenticated: bool) -> Outcome:
         """The outcome, checked; for an execution plan its text is the body. Raises ``TableError``."""
-        work = Work(preamble, prepared.statement.sql, None, self._ending(request, prepared), authenticated)
+        request, prepared = planned.request, planned.prepared
+        work = Work(
+            preamble,
+            prepared.statement.sql,
+            planned.operands,
+            planned.body,
+            self._ending(request, prepared),
+            authenticated,
+            planned.kept and prepared.rendering.explain is None,
+        )
 
         async def used(session: Session) -> Outcome:
             outcome = await self._run(session, work, request, prepared)
@@ -44,10 +53,10 @@ class Executor:
 
         return await use(self.pool, used)
 
-    async def read(self, preamble: Sql, sql: Sql, authenticated: bool) -> list[Row]:
+    async def read(self, preamble: Preamble, sql: Sql, authenticated: bool) -> list[Row]:
         """The rows of a query that only reads."""
-        work = Work(preamble, sql, None, "implicit", authenticated)
-        return await use(self.pool, lambda session: run(session, work, lambda _: None))
+        work = Work(preamble, sql, authenticated=authenticated)
+        return await use(self.pool, lambda session: self.runner.run(session, work))
 
     async def _run(self, session: Session, work: Work, request: Request, prepared: Prepared) -> Outcome:
         found: list[Outcome] = []
@@ -57,7 +66,7 @@ class Executor:
             check_outcome(request, prepared.plan, prepared.rendering, outcome)
             found.append(outcome)
 
-        await run(session, work, check)
+        await self.runner.run(session, work, check)
         return found[0]
 
     async def _estimated(
@@ -71,8 +80,8 @@ class Executor:
         most, exact = self.config.max_rows, outcome.total
         if count == "estimated" and most and exact is not None and exact <= most:
             return outcome
-        explain = evolve(work, statement="EXPLAIN (FORMAT JSON) " + counting, ending="implicit")
-        rows = await run(session, explain, lambda _: None)
+        explain = evolve(work, statement="EXPLAIN (FORMAT JSON) " + counting, ending="implicit", kept=False)
+        rows = await self.runner.run(session, explain)
         planned = int(orjson.loads(as_bytes(rows[0][0]))[0]["Plan"]["Plan Rows"])
         return evolve(outcome, total=planned if exact is None else max(planned, exact))
 

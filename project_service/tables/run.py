@@ -1,12 +1,12 @@
 """Running a statement: settings, pre-request and query in one message where nothing has to be decided in between.
 
 Several statements in one simple-protocol message are one implicit transaction, so the settings, which are local to a
-transaction, leave nothing behind on the connection (PostgreSQL's manual, 55.2.2.1).
+transaction, leave nothing behind on the connection (PostgreSQL's manual, "Multiple Statements in a Simple Query").
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, Literal
 
 import psycopg2
@@ -16,55 +16,79 @@ from project_service.database.session import DatabaseGone, Session
 from project_service.tables import errors
 from project_service.tables.errors import TableError
 from project_service.tables.failures import from_sqlstate
+from project_service.tables.prepared_statements import PreparedStatements
 from project_service.tables.sql.fragment import Sql
 
 Row = tuple[Any, ...]
+Check = Callable[[list[Row]], None]
+
+
+@frozen
+class Preamble:
+    """What is set for the transaction, as psycopg2 takes it."""
+
+    text: str
+    values: Sequence[str]
 
 
 @frozen
 class Work:
-    """``preamble`` sets what is local to the transaction. ``ending`` implicit commits with the message itself;
-    otherwise ``check`` may still refuse what was done before it is committed or rolled back."""
+    """``ending`` implicit commits with the message itself; otherwise what was done can still be refused before it is
+    committed or rolled back. ``kept`` allows the statement to be prepared."""
 
-    preamble: Sql
+    preamble: Preamble
     statement: Sql
-    operands: tuple[str, ...] | None = None
+    operands: Sequence[str] = ()
+    body: str = ""
     ending: Literal["implicit", "commit", "rollback"] = "implicit"
     authenticated: bool = True
+    kept: bool = False
 
 
-async def run(session: Session, work: Work, check: Callable[[list[Row]], None]) -> list[Row]:
-    """The rows of ``work.statement``. Raises ``TableError`` for what the database refuses."""
-    try:
-        if work.ending == "implicit":
-            found = await _send(session, "", work)
-            check(found)
-            return found
-        return await _explicit(session, work, check)
-    except psycopg2.Error as fault:
-        raise failure(fault, work.authenticated) from fault
-    except DatabaseGone:
-        raise errors.database_unreachable() from None
+@frozen
+class Runner:
+    """Runs work on a session. ``prepared`` is None where statements are not to be prepared."""
 
+    prepared: PreparedStatements | None
 
-async def _explicit(session: Session, work: Work, check: Callable[[list[Row]], None]) -> list[Row]:
-    try:
-        found = await _send(session, "BEGIN; ", work)
-        check(found)
-        if work.ending == "rollback":
-            # Deferred constraints speak up as they would have done at a commit.
-            await session.execute("SET CONSTRAINTS ALL IMMEDIATE")
-    except BaseException:
-        if session.in_transaction:
-            await session.execute("ROLLBACK")
-        raise
-    await session.execute("COMMIT" if work.ending == "commit" else "ROLLBACK")
-    return found
+    async def run(self, session: Session, work: Work, check: Check | None = None) -> list[Row]:
+        """The rows of ``work.statement``, looked at by ``check``. Raises ``TableError`` for what is refused."""
+        try:
+            if work.ending == "implicit":
+                found = await self._send(session, "", work)
+                if check is not None:
+                    check(found)
+                return found
+            return await self._explicit(session, work, check)
+        except psycopg2.Error as fault:
+            raise failure(fault, work.authenticated) from fault
+        except DatabaseGone:
+            raise errors.database_unreachable() from None
 
+    async def _explicit(self, session: Session, work: Work, check: Check | None) -> list[Row]:
+        try:
+            found = await self._send(session, "BEGIN; ", work)
+            if check is not None:
+                check(found)
+            if work.ending == "rollback":
+                # Deferred constraints speak up as they would have done at a commit.
+                await session.execute("SET CONSTRAINTS ALL IMMEDIATE")
+        except BaseException:
+            if session.in_transaction:
+                await session.execute("ROLLBACK")
+            raise
+        await session.execute("COMMIT" if work.ending == "commit" else "ROLLBACK")
+        return found
 
-async def _send(session: Session, prefix: str, work: Work) -> list[Row]:
-    text = prefix + work.preamble.for_driver + "; " + work.statement.for_driver
-    return await session.query(text, [*work.preamble.values(), *work.statement.values(work.operands)])
+    async def _send(self, session: Session, prefix: str, work: Work) -> list[Row]:
+        values = work.statement.values(work.operands, work.body)
+        head = f"{prefix}{work.preamble.text}; "
+        if self.prepared is None or not work.kept:
+            return await session.query(head + work.statement.for_driver, [*work.preamble.values, *values])
+        text = await self.prepared.text(session, work.statement, len(values))
+        rows = await session.query(head + text, [*work.preamble.values, *values])
+        self.prepared.succeeded(session)
+        return rows
 
 
 def failure(fault: psycopg2.Error, authenticated: bool) -> TableError:

@@ -14,10 +14,10 @@ from project_service.tables.config import TablesConfig
 from project_service.tables.errors import TableError
 from project_service.tables.execute import Executor
 from project_service.tables.identity import Identities, Identity
-from project_service.tables.parse.request import Head, Request, parse_head, parse_request
+from project_service.tables.parse.request import Head
 from project_service.tables.plan.call import CallPlan
 from project_service.tables.plan.write import WritePlan
-from project_service.tables.prepare import Prepared, prepare
+from project_service.tables.planner import Planned, Planner
 from project_service.tables.respond.options import options_reply
 from project_service.tables.respond.outcome import Outcome
 from project_service.tables.respond.replies import call_reply, explained, read_reply, write_reply
@@ -36,6 +36,7 @@ class TableService:
     config: TablesConfig
     holder: CacheHolder
     identities: Identities
+    planner: Planner
     executor: Executor
     root: Root
 
@@ -51,7 +52,7 @@ class TableService:
         authorization = [value for name, value in call.headers if name == "authorization"]
         identity = self.identities.identify(authorization, call.presented_key, call.is_service)
         timing.mark("jwt")
-        head = parse_head(call.method, call.segments, call.headers, self.config.schemas)
+        head, head_key = self.planner.head(call)
         cache = self.holder.current
         if head.method == "OPTIONS":
             return options_reply(cache, head)
@@ -60,13 +61,14 @@ class TableService:
             if delegated is None:
                 return await self._root(call, head, identity, cache, timing)
             call, head = delegated
-        request = parse_request(head, call.pairs, call.body)
+            head_key = None
+        request, shape, operands = self.planner.request(call, head)
         timing.mark("parse")
-        prepared = prepare(cache, self.config, request)
+        planned = self.planner.plan(cache, (head_key, head), shape, request, operands)
         timing.mark("plan")
-        outcome = await self._executed(call, request, prepared, identity, cache)
+        outcome = await self._executed(call, planned, identity, cache)
         timing.mark("transaction")
-        reply = self._reply(call, request, prepared, outcome)
+        reply = self._reply(call, planned, outcome)
         return self._timed(reply, timing)
 
     async def _root(
@@ -90,14 +92,16 @@ class TableService:
         return evolve(reply, headers=(*reply.headers, timing.header()))
 
     async def _executed(
-        self, call: Call, request: Request, prepared: Prepared, identity: Identity, cache: SchemaCache
+        self, call: Call, planned: Planned, identity: Identity, cache: SchemaCache
     ) -> Outcome:
+        prepared = planned.prepared
         told = preamble(
-            self.config, cache, call, request.head, identity, prepared.read_only, prepared.routine
+            self.config, cache, call, planned.request.head, identity, prepared.read_only, prepared.routine
         )
-        return await self.executor.execute(request, prepared, told, identity.authenticated)
+        return await self.executor.execute(planned, told, identity.authenticated)
 
-    def _reply(self, call: Call, request: Request, prepared: Prepared, outcome: Outcome) -> Reply:
+    def _reply(self, call: Call, planned: Planned, outcome: Outcome) -> Reply:
+        request, prepared = planned.request, planned.prepared
         allow_tx = self.config.tx_end.endswith("allow-override")
         if prepared.rendering.explain is not None:
             return explained(outcome.body, prepared.rendering)

@@ -11,8 +11,8 @@ from project_service.tables.catalog.model import Routine, SchemaCache
 from project_service.tables.config import TablesConfig
 from project_service.tables.identity import Identity
 from project_service.tables.parse.request import Head
-from project_service.tables.sql.fragment import Sql
-from project_service.tables.sql.settings import pre_request_sql, routine_settings, search_path, settings_sql
+from project_service.tables.run import Preamble
+from project_service.tables.sql.settings import pre_request_text, routine_settings, search_path, settings_text
 
 # Project keys are for this service, not for SQL to read.
 _SECRET_HEADERS = ("x-service-key", "apikey", "cookie")
@@ -26,7 +26,7 @@ def preamble(
     identity: Identity,
     read_only: bool,
     routine: Routine | None,
-) -> Sql:
+) -> Preamble:
     """One SELECT of settings, and the call of the pre-request function where there is one."""
     pairs = [
         ("search_path", search_path(head.schema, config.extra_search_path)),
@@ -46,10 +46,10 @@ def preamble(
     if routine is not None:
         pairs.extend(routine_settings(routine.settings))
     pairs.extend((f"app.settings.{name}", value) for name, value in config.app_settings.items())
-    found = settings_sql(pairs)
+    text = settings_text(name for name, _ in pairs)
     if config.pre_request is not None:
-        found = found + "; " + pre_request_sql(config.pre_request)
-    return found
+        text += "; " + pre_request_text(config.pre_request)
+    return Preamble(text, [value for _, value in pairs])
 
 
 def _headers(headers: Iterable[tuple[str, str]]) -> str:

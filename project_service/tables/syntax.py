@@ -13,11 +13,16 @@ Join = Literal["inner", "left"]
 Quantifier = Literal["any", "all"]
 
 
+# The slot of the one operand that is the request's body.
+BODY_SLOT = -2
+
+
 @frozen
 class Operand:
     """A value from the request: reaches PostgreSQL as a parameter only.
 
-    ``slot`` is its place among the request's operands, so that a kept plan can be run with others.
+    ``slot`` is its place among the request's operands, so that a kept plan can be run with others; -1 for one
+    that is part of the request's shape.
     """
 
     text: str
@@ -155,5 +160,4 @@ class Query:
     ranges: tuple[tuple[Path, Range], ...] = ()
     columns: tuple[str, ...] | None = None
     on_conflict: tuple[str, ...] | None = None
-    arguments: tuple[tuple[str, str], ...] = ()
-    operands: tuple[str, ...] = ()
+    arguments: tuple[tuple[str, Operand], ...] = ()

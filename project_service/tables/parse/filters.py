@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from typing import cast
 
-from attrs import define, field
+from attrs import define
 
 from project_service.tables.parse import names
 from project_service.tables.parse.scanner import Scanner
@@ -47,6 +47,7 @@ OPERATORS = {*COMPARISONS, *SEARCHES, "in", "is"}
 PATTERNS = ("LIKE", "ILIKE")
 
 _OPERATION = "operator (eq, gt, ...)"
+_PLAIN = re.compile(rf"(?:not\.)?({'|'.join(sorted([*COMPARISONS, 'in'], key=len, reverse=True))})\.")
 _WORD = re.compile(r"[a-z]+")
 _QUANTIFIER = re.compile(r"\((any|all)\)")
 _LANGUAGE = re.compile(r"\(([\w$ -]+)\)")
@@ -58,13 +59,13 @@ _LOGIC_ARRAY = re.compile(r"\{[^{}]*\}")
 
 @define
 class Operands:
-    """Gathers the request's operands in order, so that a kept plan can be run with others."""
+    """Numbers the operands of plain comparisons, so that a kept plan can be run with others."""
 
-    values: list[str] = field(factory=list)
+    count: int = 0
 
     def add(self, text: str) -> Operand:
-        self.values.append(text)
-        return Operand(text, len(self.values) - 1)
+        self.count += 1
+        return Operand(text, self.count - 1)
 
 
 def looks_like_filter(value: str) -> bool:
@@ -74,14 +75,35 @@ def looks_like_filter(value: str) -> bool:
     return bool(dot) and (word == "not" or word in OPERATORS)
 
 
+def shape_of_filter(value: str) -> tuple[str, str] | None:
+    """A plain comparison or a list, such as ``eq.5`` or ``not.in.(a,b)``: its operator, and its operand as
+    PostgreSQL takes it. None where the whole value belongs to the request's shape. Raises PGRST100 for a bad list.
+    """
+    found = _PLAIN.match(value)
+    if found is None:
+        return None
+    operator, rest = found.group(1), value[found.end() :]
+    if operator == "in":
+        scanner = Scanner(value, "filter", value, found.end())
+        return found.group(), array_literal(_list(scanner))
+    return found.group(), rest.replace("*", "%") if operator in ("like", "ilike") else rest
+
+
 def parse_filter(target: FieldName, value: str, operands: Operands) -> Filter:
     """The filter of a parameter such as ``age=not.gte.18``."""
+    shape = shape_of_filter(value)
+    if shape is not None:
+        prefix, text = shape
+        operator = prefix.removeprefix("not.").removesuffix(".")
+        operand = operands.add(text)
+        found = In(operand) if operator == "in" else Compare(COMPARISONS[operator], operand)
+        return Filter(target, found, prefix.startswith("not."))
     scanner = Scanner(value, "filter", value)
     negated = scanner.take("not.", '"not"')
-    return Filter(target, operation(scanner, operands, in_logic=False), negated)
+    return Filter(target, operation(scanner, in_logic=False), negated)
 
 
-def operation(scanner: Scanner, operands: Operands, in_logic: bool) -> Operation:
+def operation(scanner: Scanner, in_logic: bool) -> Operation:
     """An operator, a dot and its operand; inside a logic tree the operand ends at ``,`` or ``)``."""
     start = scanner.pos
     word = scanner.match(_WORD)
@@ -90,20 +112,20 @@ def operation(scanner: Scanner, operands: Operands, in_logic: bool) -> Operation
         scanner.fail(_OPERATION)
     if word == "in":
         scanner.need(".", "delimiter (.)")
-        return In(operands.add(array_literal(_list(scanner))))
+        return In(Operand(array_literal(_list(scanner))))
     if word == "is":
         scanner.need(".", "delimiter (.)")
         return _is(scanner)
     if word in SEARCHES:
         language = scanner.match(_LANGUAGE)
         scanner.need(".", "delimiter (.)")
-        operand = operands.add(_value(scanner, in_logic))
+        operand = Operand(_value(scanner, in_logic))
         return Search(SEARCHES[word], operand, language[1:-1] if language else None)
     quantifier = scanner.match(_QUANTIFIER) if word in QUANTIFIABLE else None
     scanner.need(".", "delimiter (.)")
     text = _value(scanner, in_logic)
     sql = COMPARISONS[word]
-    operand = operands.add(text.replace("*", "%") if sql in PATTERNS else text)
+    operand = Operand(text.replace("*", "%") if sql in PATTERNS else text)
     return Compare(sql, operand, cast("Quantifier", quantifier[1:-1]) if quantifier else None)
 
 

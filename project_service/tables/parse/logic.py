@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Literal
 
 from project_service.tables.parse import names
-from project_service.tables.parse.filters import Operands, operation
+from project_service.tables.parse.filters import operation
 from project_service.tables.parse.scanner import Scanner
 from project_service.tables.syntax import Condition, Filter, Logic
 
@@ -13,28 +13,28 @@ _NEGATION = "negation operator (not)"
 _OPERATOR = "logic operator (and, or)"
 
 
-def parse_logic(operator: str, negated: bool, value: str, operands: Operands) -> Logic:
+def parse_logic(operator: str, negated: bool, value: str) -> Logic:
     """The tree of a parameter named ``and``, ``or``, ``not.and`` or ``not.or``."""
     prefix = f"not.{operator}" if negated else operator
     scanner = Scanner(prefix + value, "logic tree", value)
     scanner.pos = len(prefix)
-    return _terms(scanner, "and" if operator == "and" else "or", negated, operands)
+    return _terms(scanner, "and" if operator == "and" else "or", negated)
 
 
-def _terms(scanner: Scanner, operator: Literal["and", "or"], negated: bool, operands: Operands) -> Logic:
+def _terms(scanner: Scanner, operator: Literal["and", "or"], negated: bool) -> Logic:
     scanner.deeper()
     scanner.spaces()
     scanner.need("(")
-    found = [_term(scanner, operands)]
+    found = [_term(scanner)]
     while scanner.take(","):
-        found.append(_term(scanner, operands))
+        found.append(_term(scanner))
     scanner.need(")")
     scanner.spaces()
     scanner.depth -= 1
     return Logic(operator, tuple(found), negated)
 
 
-def _term(scanner: Scanner, operands: Operands) -> Condition:
+def _term(scanner: Scanner) -> Condition:
     scanner.spaces()
     start = scanner.pos
     negated = scanner.take("not.", _NEGATION)
@@ -44,7 +44,7 @@ def _term(scanner: Scanner, operands: Operands) -> Condition:
             scanner.pos += len(operator)
             scanner.spaces()
             if scanner.peek("("):
-                return _terms(scanner, "and" if operator == "and" else "or", negated, operands)
+                return _terms(scanner, "and" if operator == "and" else "or", negated)
             scanner.pos = mark
     scanner.pos = start
     if scanner.at_end or scanner.text[scanner.pos] in "(),.":
@@ -52,7 +52,7 @@ def _term(scanner: Scanner, operands: Operands) -> Condition:
     field = names.field(scanner)
     scanner.need(".", "delimiter (.)")
     negated = scanner.take("not.", '"not"')
-    found = Filter(field, operation(scanner, operands, in_logic=True), negated)
+    found = Filter(field, operation(scanner, in_logic=True), negated)
     scanner.spaces()
     return found
 

@@ -14,7 +14,7 @@ from project_service.tables.parse.logic import parse_logic
 from project_service.tables.parse.order import parse_order
 from project_service.tables.parse.scanner import Scanner
 from project_service.tables.parse.select import EVERYTHING, parse_select
-from project_service.tables.syntax import Condition, Field, OrderTerm, Path, Query, Range, SelectItem
+from project_service.tables.syntax import Condition, Field, Operand, OrderTerm, Path, Query, Range, SelectItem
 
 _INTEGER = re.compile(r"-?\d{1,18}")
 
@@ -30,7 +30,7 @@ class _Gathered:
     offsets: dict[Path, int] = field(factory=dict)
     columns: tuple[str, ...] | None = None
     on_conflict: tuple[str, ...] | None = None
-    arguments: list[tuple[str, str]] = field(factory=list)
+    arguments: list[tuple[str, Operand]] = field(factory=list)
     operands: Operands = field(factory=Operands)
 
 
@@ -51,7 +51,6 @@ def parse_query(pairs: Sequence[tuple[str, str]], arguments: bool = False) -> Qu
         found.columns,
         found.on_conflict,
         tuple(found.arguments),
-        tuple(found.operands.values),
     )
 
 
@@ -66,13 +65,14 @@ def _sort(found: _Gathered, name: str, value: str, arguments: bool) -> None:
         found.columns = _names(value, "columns parameter")
     elif name == "on_conflict":
         found.on_conflict = _names(value, "on_conflict parameter")
-    elif arguments and _is_argument(name, value):
-        found.arguments.append((name, value))
+    elif arguments and is_argument(name, value):
+        found.arguments.append((name, found.operands.add(value)))
     else:
         _sort_by_path(found, name, value)
 
 
-def _is_argument(name: str, value: str) -> bool:
+def is_argument(name: str, value: str) -> bool:
+    """Whether a parameter of a function's URL is an argument rather than a filter on its result."""
     last = name.rpartition(".")[2]
     reserved = last in ("order", "limit", "offset") or (last in ("and", "or") and value.startswith("("))
     return not reserved and "." not in name and "->" not in name and not looks_like_filter(value)
@@ -87,7 +87,7 @@ def _sort_by_path(found: _Gathered, name: str, value: str) -> None:
     elif last in ("and", "or"):
         negated = path == "not" or path.endswith(".not")
         where = path.removesuffix("not").removesuffix(".") if negated else path
-        found.filters.append((_path(where), parse_logic(last, negated, value, found.operands)))
+        found.filters.append((_path(where), parse_logic(last, negated, value)))
     else:
         where_, target = _target(name)
         found.filters.append((where_, parse_filter(target, value, found.operands)))

@@ -11,7 +11,6 @@ from project_service.tables import errors
 from project_service.tables.parse.media import MediaType, parse_accept
 from project_service.tables.parse.payload import Payload, parse_payload
 from project_service.tables.parse.preferences import Preferences, parse_preferences
-from project_service.tables.parse.query import parse_query
 from project_service.tables.parse.ranges import intersect, parse_range
 from project_service.tables.syntax import Query, Range
 
@@ -51,7 +50,7 @@ def parse_head(
     Raises PGRST101, 106, 117, 122, 125 and 103.
     """
     pairs = list(headers)
-    first: Mapping[str, str] = {name: value for name, value in reversed(pairs)}
+    first = dict(reversed(pairs))
     kind, name = _target(segments)
     _check_method(method, kind)
     schema = _schema(method, first, schemas)
@@ -69,10 +68,13 @@ def parse_head(
     )
 
 
-def parse_request(head: Head, pairs: Sequence[tuple[str, str]], body: bytes) -> Request:
-    """The whole request. Raises PGRST100, 102 and 103."""
-    reading = head.method in READING
-    query = parse_query(pairs, arguments=head.kind == "routine" and reading)
+def takes_arguments(head: Head) -> bool:
+    """Whether parameters without an operator are a function's arguments."""
+    return head.kind == "routine" and head.method in READING
+
+
+def make_request(head: Head, query: Query, pairs: Sequence[tuple[str, str]], body: bytes) -> Request:
+    """The whole request, ``query`` parsed of ``pairs``. Raises PGRST102 and 103."""
     asked = next((found for path, found in query.ranges if path == ()), Range())
     payload = None
     if head.method in ("POST", "PATCH", "PUT"):

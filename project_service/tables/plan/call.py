@@ -16,7 +16,7 @@ from project_service.tables.plan.needs import needed_columns
 from project_service.tables.plan.nodes import ReadPlan
 from project_service.tables.plan.options import PlanOptions
 from project_service.tables.plan.read import Reader
-from project_service.tables.syntax import Filter, Logic, Query
+from project_service.tables.syntax import Filter, Logic, Operand, Query
 
 # The type a single unnamed argument must have to be given the whole body.
 _RAW_TYPES = {
@@ -35,7 +35,7 @@ class CallPlan:
     """
 
     routine: Routine
-    values: tuple[tuple[Argument, tuple[str, ...]], ...] = ()
+    values: tuple[tuple[Argument, tuple[Operand, ...]], ...] = ()
     arguments: tuple[Argument, ...] = ()
     payload: Payload | None = None
     whole: bool = False
@@ -78,23 +78,23 @@ def _filtered_names(query: Query) -> list[str]:
     return found
 
 
-def _given(request: Request) -> tuple[tuple[str, ...], Mapping[str, Sequence[str]]]:
+def _given(request: Request) -> tuple[tuple[str, ...], Mapping[str, Sequence[Operand]]]:
     """The arguments' names, and their values where they are not in a JSON body."""
-    pairs: Sequence[tuple[str, str]]
+    pairs: Sequence[tuple[str, Operand]]
     if request.head.method in READING:
         pairs = request.query.arguments
     elif request.payload is not None and request.payload.kind == "form":
-        pairs = request.payload.arguments
+        pairs = [(name, Operand(value)) for name, value in request.payload.arguments]
     else:
         return (request.payload.keys if request.payload is not None else ()), {}
-    values: dict[str, list[str]] = {}
+    values: dict[str, list[Operand]] = {}
     for name, value in pairs:
         values.setdefault(name, []).append(value)
     return tuple(values), values
 
 
 def _arguments(
-    routine: Routine, request: Request, values: Mapping[str, Sequence[str]], whole: bool
+    routine: Routine, request: Request, values: Mapping[str, Sequence[Operand]], whole: bool
 ) -> CallPlan:
     if whole:
         return CallPlan(routine, payload=request.payload, whole=True, arguments=routine.arguments)

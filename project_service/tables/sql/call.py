@@ -7,6 +7,7 @@ from project_service.tables.plan.call import CallPlan
 from project_service.tables.sql.fragment import Sql, joined, parameter
 from project_service.tables.sql.names import ident, qualified
 from project_service.tables.sql.returning import returned
+from project_service.tables.syntax import BODY_SLOT, Operand
 
 SCALAR = "pgrst_scalar"
 
@@ -39,7 +40,7 @@ def _arguments(plan: CallPlan) -> tuple[Sql, Sql]:
     return _from_body(plan), Sql(", ".join(_from_column(argument) for argument in plan.arguments))
 
 
-def _named(argument: Argument, values: tuple[str, ...]) -> Sql:
+def _named(argument: Argument, values: tuple[Operand, ...]) -> Sql:
     if not argument.variadic:
         return f"{ident(argument.name)} := " + parameter(values[-1]) + f"::{argument.cast}"
     items = joined(parameter(value) for value in values)
@@ -58,6 +59,6 @@ def _from_body(plan: CallPlan) -> Sql:
     shape = ", ".join(f"{ident(argument.name)} {argument.cast}" for argument in plan.arguments)
     return (
         f" FROM (SELECT {names} FROM {function}("
-        + parameter(plan.payload.text)
+        + parameter(Operand(plan.payload.text, BODY_SLOT))
         + f"::json) AS _({shape}) LIMIT 1) pgrst_args"
     )

@@ -8,7 +8,7 @@ from functools import cached_property
 
 from attrs import field, frozen
 
-from project_service.tables.syntax import Operand
+from project_service.tables.syntax import BODY_SLOT, Operand
 
 # PostgreSQL allows no NUL in SQL, so it can stand for a parameter.
 _MARK = "\0"
@@ -46,16 +46,16 @@ class Sql:
         pieces = self.text.replace("%", "%%").split(_MARK)
         return "".join(piece if number == 0 else f"${number}{piece}" for number, piece in enumerate(pieces))
 
-    def values(self, operands: Sequence[str] | None = None) -> list[str | bytes | None]:
-        """The parameters' values; ``operands`` replaces those of the request this was made for."""
+    def values(self, operands: Sequence[str] = (), body: str = "") -> list[str | bytes | None]:
+        """The parameters' values, those with a slot taken from ``operands`` and ``body``."""
         found: list[str | bytes | None] = []
-        for parameter in self.parameters:
-            if not isinstance(parameter, Operand):
-                found.append(parameter)
-            elif operands is not None and parameter.slot >= 0:
-                found.append(operands[parameter.slot])
+        for value in self.parameters:
+            if not isinstance(value, Operand):
+                found.append(value)
+            elif value.slot >= 0:
+                found.append(operands[value.slot])
             else:
-                found.append(parameter.text)
+                found.append(body if value.slot == BODY_SLOT else value.text)
         return found
 
 

@@ -4,22 +4,23 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from project_service.tables.sql.fragment import Sql, joined, parameter
-from project_service.tables.sql.names import ident, qualified
+from project_service.tables.sql.names import ident, literal, qualified
 
 
-def settings_sql(pairs: Iterable[tuple[str, str]]) -> Sql:
-    """One SELECT that sets them all; names are the service's and the database's own."""
-    return "SELECT " + joined(
-        "set_config(" + parameter(name) + ", " + parameter(value) + ", true)" for name, value in pairs
-    )
+def settings_text(names: Iterable[str]) -> str:
+    """One SELECT that sets each name, in psycopg2's form; names are the service's and the database's own."""
+    return "SELECT " + ", ".join(f"set_config({_name(name)}, %s, true)" for name in names)
 
 
-def pre_request_sql(function: str) -> Sql:
+def _name(name: str) -> str:
+    return literal(name).replace("%", "%%")
+
+
+def pre_request_text(function: str) -> str:
     """A call of the function that runs before each request."""
     schema, _, name = function.rpartition(".")
     called = qualified((schema, name)) if schema else ident(name)
-    return Sql(f"SELECT {called}()")
+    return f"SELECT {called}()".replace("%", "%%")
 
 
 def search_path(schema: str, extra: Iterable[str]) -> str:

@@ -9,6 +9,7 @@ from project_service.tables.sql.fields import field_sql
 from project_service.tables.sql.fragment import Sql, joined, parameter
 from project_service.tables.sql.names import ident, literal, qualified
 from project_service.tables.sql.returning import returned
+from project_service.tables.syntax import BODY_SLOT, Operand
 
 _BODY = "pgrst_body"
 # Counts the rows that ON CONFLICT updated instead of inserting.
@@ -76,7 +77,7 @@ def _from_payload(plan: WritePlan) -> Sql:
     limit = " LIMIT 1" if several and (plan.verb == "update" or plan.is_put) else ""
     return (
         " FROM (SELECT "
-        + parameter(plan.payload.text)
+        + parameter(Operand(plan.payload.text, BODY_SLOT))
         + f"::{kind} AS json_data) pgrst_payload{defaults}, "
         + f"LATERAL (SELECT {names} FROM {function}({source}) AS _({shape}){limit}) {_BODY}"
     )

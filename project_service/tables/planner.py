@@ -1,0 +1,68 @@
+"""From a call to what is run, with the work of earlier requests of the same shape kept."""
+
+from __future__ import annotations
+
+from collections.abc import Hashable
+
+from attrs import Factory, define, frozen
+
+from project_service.tables.call import Call
+from project_service.tables.catalog.model import SchemaCache
+from project_service.tables.config import TablesConfig
+from project_service.tables.parse.query import parse_query
+from project_service.tables.parse.request import Head, Request, make_request, parse_head, takes_arguments
+from project_service.tables.prepare import Prepared, prepare
+from project_service.tables.shape import Recent, shape_of_payload, shape_of_query
+from project_service.tables.syntax import Query
+
+# Enough for every distinct request an application makes, little enough to be nothing in memory.
+KEPT = 1000
+# What of the headers decides how a request is understood; the rest only SQL sees.
+_DECISIVE = frozenset(("accept", "prefer", "range", "content-type", "accept-profile", "content-profile"))
+
+
+@frozen
+class Planned:
+    """``operands`` are this request's, in the order of the plan's slots; ``kept`` tells a plan worth preparing."""
+
+    request: Request
+    prepared: Prepared
+    operands: list[str]
+    kept: bool
+
+    @property
+    def body(self) -> str:
+        return self.request.payload.text if self.request.payload is not None else ""
+
+
+@define
+class Planner:
+    """Pure but for what it remembers. Raises ``TableError`` for what cannot be understood or found."""
+
+    config: TablesConfig
+    _heads: Recent[Head] = Factory(lambda: Recent[Head](KEPT))
+    _queries: Recent[Query] = Factory(lambda: Recent[Query](KEPT))
+    _plans: Recent[Prepared] = Factory(lambda: Recent[Prepared](KEPT))
+
+    def head(self, call: Call) -> tuple[Head, Hashable]:
+        decisive = tuple(header for header in call.headers if header[0] in _DECISIVE)
+        key = (call.method, call.segments, decisive)
+        return self._heads.made(
+            key, lambda: parse_head(call.method, call.segments, decisive, self.config.schemas)
+        ), key
+
+    def request(self, call: Call, head: Head) -> tuple[Request, Hashable, list[str]]:
+        arguments = takes_arguments(head)
+        shape, operands = shape_of_query(call.pairs, arguments)
+        query = self._queries.made((arguments, shape), lambda: parse_query(call.pairs, arguments))
+        return make_request(head, query, call.pairs, call.body), shape, operands
+
+    def plan(
+        self, cache: SchemaCache, head_key: Hashable, shape: Hashable, request: Request, operands: list[str]
+    ) -> Planned:
+        body_shape = shape_of_payload(request.payload)
+        if body_shape is None:
+            return Planned(request, prepare(cache, self.config, request), operands, kept=False)
+        key = (cache.version, head_key, shape, body_shape)
+        found = self._plans.made(key, lambda: prepare(cache, self.config, request))
+        return Planned(request, found, operands, kept=True)

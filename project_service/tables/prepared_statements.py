@@ -1,0 +1,72 @@
+"""Which statements are prepared on which connection.
+
+PREPARE and EXECUTE travel in the message of the first use, so that preparing costs no round trip. A prepared statement
+outlives a transaction that fails after it: then the connection is asked, once, whether it is there.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from weakref import WeakKeyDictionary
+
+from attrs import Factory, define
+
+from project_service.database.session import Session
+from project_service.tables.sql.fragment import Sql
+
+# Each costs PostgreSQL some ten kilobytes on each connection.
+PER_CONNECTION = 200
+
+
+@define
+class _Known:
+    names: OrderedDict[str, str] = Factory(OrderedDict)
+    number: int = 0
+    pending: tuple[str, str] | None = None
+
+
+class PreparedStatements:
+    def __init__(self, per_connection: int = PER_CONNECTION) -> None:
+        self._most = per_connection
+        self._sessions: WeakKeyDictionary[Session, _Known] = WeakKeyDictionary()
+
+    async def text(self, session: Session, statement: Sql, count: int) -> str:
+        """The text that runs ``statement`` on ``session``: EXECUTE, after PREPARE where it is new there.
+
+        ``succeeded`` is to be called when the message has.
+        """
+        known = self._sessions.setdefault(session, _Known())
+        if known.pending is not None:
+            await self._settle(session, known)
+        name = known.names.get(statement.text)
+        if name is not None:
+            known.names.move_to_end(statement.text)
+            return _execute(name, count)
+        known.number += 1
+        name = f"pgrst_{known.number}"
+        known.pending = (statement.text, name)
+        dropped = ""
+        if len(known.names) >= self._most:
+            _, oldest = known.names.popitem(last=False)
+            dropped = f"DEALLOCATE {oldest}; "
+        return f"{dropped}PREPARE {name} AS {statement.for_prepare}; {_execute(name, count)}"
+
+    def succeeded(self, session: Session) -> None:
+        known = self._sessions[session]
+        if known.pending is not None:
+            text, name = known.pending
+            known.names[text] = name
+            known.pending = None
+
+    async def _settle(self, session: Session, known: _Known) -> None:
+        """A message with PREPARE failed: did it get that far?"""
+        assert known.pending is not None
+        text, name = known.pending
+        rows = await session.query("SELECT 1 FROM pg_prepared_statements WHERE name = %s", [name])
+        known.pending = None
+        if rows:
+            known.names[text] = name
+
+
+def _execute(name: str, count: int) -> str:
+    return f"EXECUTE {name}({', '.join(['%s'] * count)})" if count else f"EXECUTE {name}"

@@ -1,0 +1,77 @@
+"""The shape of a request: everything but the operands of its filters, its arguments and its body.
+
+Requests of one shape are answered by one plan; only the parameters differ.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Callable, Hashable, Sequence
+from typing import Generic, TypeVar
+
+from project_service.tables.parse.filters import shape_of_filter
+from project_service.tables.parse.payload import Payload
+from project_service.tables.parse.query import is_argument
+
+_WHOLE = ("select", "columns", "on_conflict", "order", "limit", "offset", "and", "or")
+
+V = TypeVar("V")
+
+
+def shape_of_query(pairs: Sequence[tuple[str, str]], arguments: bool) -> tuple[Hashable, list[str]]:
+    """The shape and the operands, numbered as ``parse_query`` numbers them. Raises PGRST100 for a bad list."""
+    shape: list[tuple[str, str]] = []
+    operands: list[str] = []
+    for name, value in pairs:
+        if name in _WHOLE or name.rpartition(".")[2] in _WHOLE:
+            shape.append((name, value))
+            continue
+        if arguments and is_argument(name, value):
+            shape.append((name, "="))
+            operands.append(value)
+            continue
+        found = shape_of_filter(value)
+        if found is None:
+            shape.append((name, "." + value))
+        else:
+            shape.append((name, found[0]))
+            operands.append(found[1])
+    return tuple(shape), operands
+
+
+def shape_of_payload(payload: Payload | None) -> Hashable | None:
+    """None where the body is part of the plan itself."""
+    if payload is None:
+        return ()
+    if payload.kind != "json":
+        return None
+    return (payload.media, payload.keys, payload.is_array, payload.is_empty)
+
+
+class Recent(Generic[V]):
+    """The values used last, at most ``capacity`` of them."""
+
+    def __init__(self, capacity: int) -> None:
+        self._capacity = capacity
+        self._found: OrderedDict[Hashable, V] = OrderedDict()
+
+    def __len__(self) -> int:
+        return len(self._found)
+
+    def get(self, key: Hashable) -> V | None:
+        found = self._found.get(key)
+        if found is not None:
+            self._found.move_to_end(key)
+        return found
+
+    def put(self, key: Hashable, value: V) -> None:
+        self._found[key] = value
+        if len(self._found) > self._capacity:
+            self._found.popitem(last=False)
+
+    def made(self, key: Hashable, make: Callable[[], V]) -> V:
+        found = self.get(key)
+        if found is None:
+            found = make()
+            self.put(key, found)
+        return found
