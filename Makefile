@@ -2,24 +2,38 @@
 PYTHON ?= python3
 VENV   ?= .venv
 BIN    := $(VENV)/bin
-STAMP  := $(VENV)/.installed
+RUNS   := $(VENV)/.installed
+TESTS  := $(VENV)/.installed-for-tests
 
 .PHONY: run test venv lint format
 .DEFAULT_GOAL := run
 
-venv: $(STAMP)
+venv: $(TESTS)
 
-# A stamp newer than setup.py means that the environment has what setup.py asks for.
-# PYTHONPATH shows the drop-in in the working tree, so nothing is installed twice.
-$(STAMP): setup.py
+# Debian's Python has venv without ensurepip; pip can put itself into an environment from outside.
+$(BIN)/python:
 	@echo "==> Making the virtual environment in $(VENV)"
-	@$(PYTHON) -m venv $(VENV)
-	@echo "==> Installing project-service and what it needs (a minute or two)"
-	@$(BIN)/pip install --quiet --upgrade pip setuptools
-	@$(BIN)/pip install --quiet --config-settings editable_mode=compat -e ".[embedded,test,lint]"
-	@touch $(STAMP)
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "Python 3.11 or newer is needed")'
+	@$(PYTHON) -m venv $(VENV) >/dev/null 2>&1 || \
+	  { $(PYTHON) -m venv --without-pip --clear $(VENV) && \
+	    $(PYTHON) -m pip --python $(BIN)/python install --disable-pip-version-check pip; }
 
-run: venv
+# A stamp newer than setup.py means that the environment has what setup.py asks for. The editable install is made in
+# compat mode, because the default one hides the drop-in from twistd.
+INSTALL = $(BIN)/python -m pip install --disable-pip-version-check --config-settings editable_mode=compat
+
+$(RUNS): setup.py | $(BIN)/python
+	@echo "==> Installing project-service and what it runs with"
+	@$(INSTALL) -e ".[embedded]"
+	@touch $@
+
+$(TESTS): setup.py $(RUNS)
+	@echo "==> Installing what tests and checks need"
+	@$(INSTALL) -e ".[embedded,test,lint]"
+	@touch $@
+
+run: $(RUNS)
+	@echo "==> Starting project-service (Ctrl-C stops it)"
 	@$(BIN)/twistd --nodaemon --pidfile= project-service
 
 test: venv
