@@ -15,6 +15,9 @@ from project_service.tables.plan.read import Reader
 from project_service.tables.plan.write import WritePlan, plan_write
 from project_service.tables.sql.statement import Statement, call_statement, read_statement, write_statement
 
+# Rows that nobody streams, whatever their size is thought to be.
+PROBE_ROWS = 1000
+
 
 @frozen
 class Prepared:
@@ -50,12 +53,19 @@ def find_relation(cache: SchemaCache, head: Head) -> Relation:
     return found
 
 
+def probe_rows(config: TablesConfig, relation: Relation | None) -> int:
+    """So many rows are read at once; where there are more, the reply is streamed."""
+    row_bytes = relation.row_bytes if relation is not None else 0
+    return max(1, min(PROBE_ROWS, config.stream_threshold_bytes // max(row_bytes, 1)))
+
+
 def _read(cache: SchemaCache, config: TablesConfig, request: Request, relation: Relation) -> Prepared:
     rendering = negotiate(cache, request.head.accept, relation.key, None, config.plan)
     reader = Reader(cache, request.head.schema, config.plan_options)
     plan = reader.plan(relation.key, request.query, request.range)
     count = request.head.preferences.get("count")
-    statement = read_statement(cache, plan, rendering, count, config.max_rows)
+    probe = 0 if request.head.method == "HEAD" else probe_rows(config, relation)
+    statement = read_statement(cache, plan, rendering, count, config.max_rows, probe)
     return Prepared(statement, rendering, None, read_only=True)
 
 
@@ -67,6 +77,8 @@ def _call(cache: SchemaCache, config: TablesConfig, request: Request) -> Prepare
         raise errors.max_affected_needs_rows()
     range_ = request.range.capped(config.max_rows)
     count = request.head.preferences.get("count")
-    statement = call_statement(cache, plan, rendering, count, config.max_rows, range_)
     read_only = request.head.method in READING or routine.volatility != "v"
+    relation = cache.relations.get(routine.returns) if routine.returns is not None else None
+    probe = 0 if request.head.method == "HEAD" or not read_only else probe_rows(config, relation)
+    statement = call_statement(cache, plan, rendering, count, config.max_rows, range_, probe)
     return Prepared(statement, rendering, plan, read_only)

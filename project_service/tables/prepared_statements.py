@@ -35,7 +35,9 @@ class PreparedStatements:
 
         ``succeeded`` is to be called when the message has.
         """
-        known = self._sessions.setdefault(session, _Known())
+        known = self._sessions.get(session)
+        if known is None:
+            known = self._sessions[session] = _Known()
         if known.pending is not None:
             await self._settle(session, known)
         name = known.names.get(statement.text)

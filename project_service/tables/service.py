@@ -20,11 +20,18 @@ from project_service.tables.plan.write import WritePlan
 from project_service.tables.planner import Planned, Planner
 from project_service.tables.respond.options import options_reply
 from project_service.tables.respond.outcome import Outcome
-from project_service.tables.respond.replies import call_reply, explained, read_reply, write_reply
+from project_service.tables.respond.replies import (
+    call_reply,
+    explained,
+    head_of_stream,
+    read_reply,
+    write_reply,
+)
 from project_service.tables.root import Root
-from project_service.tables.run import Row
+from project_service.tables.run import Preamble, Row
 from project_service.tables.session_settings import preamble
 from project_service.tables.sql.fragment import Sql
+from project_service.tables.streaming import FIRST_ROWS, RowStream
 
 R = TypeVar("R", Reply, StreamReply, Reply | StreamReply)
 
@@ -66,9 +73,13 @@ class TableService:
         timing.mark("parse")
         planned = self.planner.plan(cache, (head_key, head), shape, request, operands)
         timing.mark("plan")
-        outcome = await self._executed(call, planned, identity, cache)
+        prepared = planned.prepared
+        told = preamble(self.config, cache, call, head, identity, prepared.read_only, prepared.routine)
+        outcome = await self.executor.execute(planned, told, identity.authenticated)
         timing.mark("transaction")
-        reply = self._reply(call, planned, outcome)
+        reply: Reply | StreamReply = self._reply(call, planned, outcome)
+        if prepared.statement.stream is not None and outcome.rows > prepared.statement.probe:
+            reply = self._streamed(call, planned, outcome, told, identity)
         return self._timed(reply, timing)
 
     async def _root(
@@ -91,14 +102,19 @@ class TableService:
         timing.mark("response")
         return evolve(reply, headers=(*reply.headers, timing.header()))
 
-    async def _executed(
-        self, call: Call, planned: Planned, identity: Identity, cache: SchemaCache
-    ) -> Outcome:
-        prepared = planned.prepared
-        told = preamble(
-            self.config, cache, call, planned.request.head, identity, prepared.read_only, prepared.routine
-        )
-        return await self.executor.execute(planned, told, identity.authenticated)
+    def _streamed(
+        self, call: Call, planned: Planned, outcome: Outcome, told: Preamble, identity: Identity
+    ) -> StreamReply:
+        rendering, rows = planned.prepared.rendering, planned.prepared.statement.stream
+        assert rows is not None
+        allow_tx = self.config.tx_end.endswith("allow-override")
+        range_ = planned.request.range.capped(self.config.max_rows)
+        request = evolve(planned.request, range=range_)
+        head = head_of_stream(request, rendering, outcome, call.path, allow_tx)
+        values = rows.values(planned.operands, planned.body)
+        first = min(FIRST_ROWS, planned.prepared.statement.probe)
+        source = RowStream(self.executor.pool, told, rows, values, rendering, identity.authenticated, first)
+        return StreamReply(head.status, head.headers, None, source)
 
     def _reply(self, call: Call, planned: Planned, outcome: Outcome) -> Reply:
         request, prepared = planned.request, planned.prepared

@@ -104,6 +104,7 @@ def _relation(row: Rows, primary_keys: Mapping[Key, tuple[str, ...]]) -> Relatio
         bool(events & _UPDATE),
         bool(events & _DELETE),
         row["description"],
+        row["row_bytes"] or 0,
     )
 
 

@@ -31,7 +31,10 @@ class Column:
 
 @frozen
 class Relation:
-    """A table, view, materialised view, foreign or partitioned table."""
+    """A table, view, materialised view, foreign or partitioned table.
+
+    ``row_bytes`` is what a row takes on disk by the last ANALYZE, 0 where that is not known.
+    """
 
     schema: str
     name: str
@@ -42,6 +45,7 @@ class Relation:
     updatable: bool = False
     deletable: bool = False
     description: str | None = None
+    row_bytes: int = 0
 
     @property
     def key(self) -> Key:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from urllib.parse import quote
 
+from attrs import evolve
+
 from project_service.errors import Headers
 from project_service.http.outbound import Reply
 from project_service.tables import errors
@@ -56,6 +58,21 @@ def read_reply(request: Request, rendering: Rendering, found: Outcome, path: str
         ("Content-Type", rendering.content_type),
     )
     return _finished(request, found, status, headers, found.body, allow_tx)
+
+
+def head_of_stream(
+    request: Request, rendering: Rendering, found: Outcome, path: str, allow_tx: bool
+) -> Reply:
+    """The reply without its body: how many rows there will be is known only where the total was asked for."""
+    rows = 0
+    if found.total is not None:
+        rows = max(0, found.total - request.range.offset)
+        rows = rows if request.range.limit is None else min(rows, request.range.limit)
+    whole = read_reply(request, rendering, evolve(found, rows=rows, body=b""), path, allow_tx)
+    if found.total is not None:
+        return whole
+    kept = tuple(header for header in whole.headers if header[0] != "Content-Range")
+    return evolve(whole, headers=kept)
 
 
 def call_reply(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from attrs import frozen
+from attrs import evolve, frozen
 
 from project_service.tables.catalog.model import SchemaCache
 from project_service.tables.plan.call import CallPlan
@@ -34,18 +34,22 @@ _EXPLAIN_OPTIONS = {
 class Statement:
     """``sql`` returns one row: total, rows, (for writes: location), body, headers, status, (for writes: updated).
 
-    ``rows`` is what a stream reads row by row; ``count`` is what an estimate of the total explains.
+    With a ``stream`` it reads at most ``probe`` rows and one more: if there are more than ``probe``, the stream's
+    rows, each a text, are to be read instead. ``count`` is what an estimate of the total explains.
     """
 
     sql: Sql
-    rows: Sql | None = None
     count: Sql | None = None
+    stream: Sql | None = None
+    probe: int = 0
 
 
 def read_statement(
-    cache: SchemaCache, plan: ReadPlan, rendering: Rendering, count: str | None, max_rows: int
+    cache: SchemaCache, plan: ReadPlan, rendering: Rendering, count: str | None, max_rows: int, probe: int
 ) -> Statement:
-    rows = select_sql(cache, plan)
+    """``probe`` 0 never streams."""
+    streams = probe > 0 and (plan.range.limit is None or plan.range.limit > probe) and streamable(rendering)
+    rows = select_sql(cache, evolve(plan, range=plan.range.capped(probe + 1)) if streams else plan)
     counted, total = _total(cache, plan, count, max_rows)
     sql = (
         f"WITH {SOURCE} AS ("
@@ -55,7 +59,10 @@ def read_statement(
         + f" SELECT {total} AS total_result_set, count({ROWS}) AS page_total, {body_sql(rendering)} AS body, {_GUCS}"
         + f" FROM (SELECT * FROM {SOURCE}) AS {ROWS}"
     )
-    return Statement(_explained(sql, rendering), rows, count_sql(cache, plan) if count else None)
+    counting = count_sql(cache, plan) if count else None
+    if not streams:
+        return Statement(_explained(sql, rendering), counting)
+    return Statement(sql, counting, stream_sql(rendering, select_sql(cache, plan)), probe)
 
 
 def write_statement(cache: SchemaCache, plan: WritePlan, rendering: Rendering) -> Statement:
@@ -75,15 +82,25 @@ def write_statement(cache: SchemaCache, plan: WritePlan, rendering: Rendering) -
 
 
 def call_statement(
-    cache: SchemaCache, plan: CallPlan, rendering: Rendering, count: str | None, max_rows: int, range_: Range
+    cache: SchemaCache,
+    plan: CallPlan,
+    rendering: Rendering,
+    count: str | None,
+    max_rows: int,
+    range_: Range,
+    probe: int,
 ) -> Statement:
+    """``probe`` 0 never streams; a function that is streamed is called twice."""
     routine = plan.routine
     counted, total = Sql(""), "null::bigint"
+    streams = probe > 0 and routine.is_set and (range_.limit is None or range_.limit > probe)
+    streams = streams and streamable(rendering) and count is None
+    cut = range_.capped(probe + 1) if streams else range_
     if plan.read is not None:
-        rows = select_sql(cache, plan.read)
+        rows = select_sql(cache, evolve(plan.read, range=cut))
         counted, total = _total(cache, plan.read, count, max_rows)
     else:
-        rows = Sql(f"SELECT {SCALAR} FROM {SOURCE}") + _cut(range_ if routine.is_set else Range())
+        rows = _scalars(cut if routine.is_set else Range())
         if count:
             counted, total = Sql(f", pgrst_count AS (SELECT 1 FROM {SOURCE})"), _COUNT
     body = "''" if routine.is_void else body_sql(rendering, routine.is_scalar, not routine.is_set)
@@ -96,8 +113,11 @@ def call_statement(
         + rows
         + f") AS {ROWS}"
     )
-    streamed = f"WITH {SOURCE} AS (" + call_sql(plan) + ") " + rows
-    return Statement(_explained(sql, rendering), streamed if routine.is_set else None)
+    if not streams:
+        return Statement(_explained(sql, rendering))
+    whole = select_sql(cache, plan.read) if plan.read is not None else _scalars(range_)
+    streamed = f"WITH {SOURCE} AS (" + call_sql(plan) + ") " + stream_sql(rendering, whole, routine.is_scalar)
+    return Statement(sql, None, streamed, probe)
 
 
 _COUNT = "(SELECT count(*) FROM pgrst_count)"
@@ -110,6 +130,28 @@ def _total(cache: SchemaCache, plan: ReadPlan, count: str | None, max_rows: int)
         most = max_rows + 1 if max_rows else None
         return ", pgrst_count AS (" + count_sql(cache, plan, most) + ")", _COUNT
     return Sql(""), "null::bigint"
+
+
+def streamable(rendering: Rendering) -> bool:
+    """Whether the body is no more than its rows one after the other."""
+    return rendering.explain is None and rendering.form in ("json", "csv", "ndjson")
+
+
+def stream_sql(rendering: Rendering, rows: Sql, scalar: bool = False) -> Sql:
+    """Each row as the text it has in the body."""
+    item = f"{ROWS}.{SCALAR}" if scalar else ROWS
+    text = f"to_json({item})"
+    if rendering.form == "csv":
+        # The names of the columns come along, for the first line.
+        text = f"substring({ROWS}::text, 2, length({ROWS}::text) - 2), row_to_json({ROWS})"
+        return f"SELECT {text} FROM (" + rows + f") AS {ROWS}"
+    if rendering.nulls_stripped:
+        text = f"json_strip_nulls({text})"
+    return f"SELECT {text}::text FROM (" + rows + f") AS {ROWS}"
+
+
+def _scalars(range_: Range) -> Sql:
+    return Sql(f"SELECT {SCALAR} FROM {SOURCE}") + _cut(range_)
 
 
 def _cut(range_: Range) -> Sql:
