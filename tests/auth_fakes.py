@@ -42,7 +42,7 @@ class _Session:
 
 
 @define
-class _Counter:
+class Counter:
     failed: list[datetime] = field(factory=list)
     pending: list[datetime] = field(factory=list)
 
@@ -63,11 +63,11 @@ class MemoryStore:
         self.events: list[Event] = []
         self.ended: dict[str, float] = {}
         self.on_ended: Callable[[str, float], None] = lambda session_id, until: None
-        self._accounts: dict[str, Account] = {}
+        self.accounts: dict[str, Account] = {}
         self._sessions: dict[str, _Session] = {}
         self._tokens: dict[bytes, str] = {}
         self._letters: list[_Letter] = []
-        self._counters: dict[tuple[str, str], _Counter] = {}
+        self._counters: dict[tuple[str, str], Counter] = {}
         self._ids: Iterator[int] = itertools.count(1)
 
     def stores(self) -> Stores:
@@ -95,24 +95,24 @@ class MemoryStore:
             confirmed_at=event.at if confirmed else None,
             last_login_at=session.created_at if session else None,
         )
-        self._accounts[key] = account
+        self.accounts[key] = account
         if session is not None:
             self._add(key, session)
         self.events.append(evolve(event, user_id=event.user_id or key))
         return account
 
     async def find(self, user_id: str) -> Account | None:
-        return self._accounts.get(user_id)
+        return self.accounts.get(user_id)
 
     async def find_by_email(self, email: Email) -> Account | None:
         return self._by_key(email.key)
 
     async def page(self, after: tuple[datetime, str] | None, limit: int) -> list[Account]:
-        ordered = sorted(self._accounts.values(), key=lambda one: (one.user.created_at, one.user.id))
+        ordered = sorted(self.accounts.values(), key=lambda one: (one.user.created_at, one.user.id))
         return [one for one in ordered if after is None or (one.user.created_at, one.user.id) > after][:limit]
 
     async def set_metadata(self, user_id: str, metadata: Mapping[str, Any], event: Event) -> Account | None:
-        account = self._accounts.get(user_id)
+        account = self.accounts.get(user_id)
         if account is None:
             return None
         return self._changed(evolve(account, user=evolve(account.user, metadata=dict(metadata))), event)
@@ -120,7 +120,7 @@ class MemoryStore:
     async def set_password(
         self, user_id: str, password_hash: bytes, keep_session: str | None, event: Event
     ) -> Account | None:
-        account = self._accounts.get(user_id)
+        account = self.accounts.get(user_id)
         if account is None:
             return None
         self._end_all(user_id, but=keep_session)
@@ -128,7 +128,7 @@ class MemoryStore:
         return self._changed(evolve(account, password_hash=password_hash), event)
 
     async def set_disabled(self, user_id: str, disabled: bool, event: Event) -> Account | None:
-        account = self._accounts.get(user_id)
+        account = self.accounts.get(user_id)
         if account is None:
             return None
         if disabled:
@@ -136,7 +136,7 @@ class MemoryStore:
         return self._changed(evolve(account, disabled_at=event.at if disabled else None), event)
 
     async def delete(self, user_id: str, event: Event) -> bool:
-        if self._accounts.pop(user_id, None) is None:
+        if self.accounts.pop(user_id, None) is None:
             return False
         self._end_all(user_id)
         self._sessions = {key: one for key, one in self._sessions.items() if one.user_id != user_id}
@@ -149,7 +149,7 @@ class MemoryStore:
     async def start(
         self, account: Account, new_hash: bytes | None, session: NewSession, event: Event
     ) -> User | None:
-        known = self._accounts.get(account.user.id)
+        known = self.accounts.get(account.user.id)
         if known is None or known.disabled_at or known.password_hash != account.password_hash:
             return None
         hashed = new_hash or known.password_hash
@@ -172,7 +172,7 @@ class MemoryStore:
         session = self._sessions.get(self._tokens.get(digest, ""))
         if session is None or session.ended or session.expires_at <= now:
             return None
-        account = self._accounts[session.user_id]
+        account = self.accounts[session.user_id]
         if account.disabled_at is not None:
             return None
         session.access_expires_at = max(session.access_expires_at, access_expires_at)
@@ -214,10 +214,13 @@ class MemoryStore:
 
     # Attempts.
 
+    def counter(self, scope: str, subject: str) -> Counter:
+        return self._counters.setdefault((scope, subject), Counter())
+
     async def reserve(self, scope: str, subject: str, limit: Limit, now: datetime) -> Reservation:
         if limit.most <= 0:
             return Reservation("free")
-        counter = self._counters.setdefault((scope, subject), _Counter())
+        counter = self.counter(scope, subject)
         abandoned = [at for at in counter.pending if at <= now - MINUTE]
         failed = sorted(at for at in counter.failed + abandoned if at > now - limit.window)
         pending = sorted(at for at in counter.pending if at > now - MINUTE)
@@ -288,14 +291,14 @@ class MemoryStore:
     async def owner(self, digest: bytes, purpose: Purpose, now: datetime) -> User | None:
         for one in self._letters:
             if one.digest == digest and one.purpose == purpose and one.expires_at > now:
-                return self._accounts[one.user_id].user
+                return self.accounts[one.user_id].user
         return None
 
     async def reset_password(self, digest: bytes, password_hash: bytes, event: Event) -> User | None:
         user = await self._consumed(digest, "recovery", event.at)
         if user is None:
             return None
-        account = self._accounts[user.id]
+        account = self.accounts[user.id]
         self._end_all(user.id)
         self._counters.pop(("login", folded(user.email)), None)
         confirmed = account.confirmed_at or event.at
@@ -307,9 +310,9 @@ class MemoryStore:
 
     async def confirm(self, digest: bytes, session: NewSession, event: Event) -> User | None:
         user = await self._consumed(digest, "confirmation", event.at)
-        if user is None or self._accounts[user.id].disabled_at is not None:
+        if user is None or self.accounts[user.id].disabled_at is not None:
             return None
-        account = evolve(self._accounts[user.id], confirmed_at=event.at, last_login_at=session.created_at)
+        account = evolve(self.accounts[user.id], confirmed_at=event.at, last_login_at=session.created_at)
         self._changed(account, evolve(event, user_id=user.id, email=user.email))
         self._add(user.id, session)
         return user
@@ -327,13 +330,13 @@ class MemoryStore:
         return True
 
     def _by_key(self, key: str) -> Account | None:
-        for account in self._accounts.values():
+        for account in self.accounts.values():
             if folded(account.user.email) == key:
                 return account
         return None
 
     def _changed(self, account: Account, event: Event) -> Account:
-        self._accounts[account.user.id] = account
+        self.accounts[account.user.id] = account
         self.events.append(event)
         return account
 

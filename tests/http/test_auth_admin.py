@@ -1,0 +1,151 @@
+"""The operator's endpoints, over HTTP in memory."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import bcrypt
+from twisted.trial.unittest import TestCase
+
+from tests.http.auth_app import PASSWORD, Answer, AuthApp
+
+
+class Admin(TestCase):
+    def setUp(self) -> None:
+        self.app = AuthApp(self.mktemp())
+
+    def admin(self, method: str, path: str = "", body: Any = None) -> Answer:
+        return self.app.call(method, f"/admin/users{path}", body, X_Service_Key="service-key")
+
+    def test_only_the_service_key_opens_them(self) -> None:
+        token = self.app.sign_up().data["access_token"]
+        for method, path in (
+            ("GET", ""),
+            ("POST", ""),
+            ("GET", "/x"),
+            ("PATCH", "/x"),
+            ("DELETE", "/x"),
+            ("DELETE", "/x/sessions"),
+        ):
+            body: Any = {} if method in {"POST", "PATCH"} else None
+            url = f"/admin/users{path}"
+            assert self.app.call(method, url, body, token=token).code == "project_key_required"
+            refused = self.app.call(method, url, body, token=token, X_Service_Key="anon-key")
+            assert (refused.status, refused.code) == (403, "service_key_required")
+
+    def test_a_user_is_made_with_a_password(self) -> None:
+        answer = self.admin(
+            "POST", body={"email": "ada@example.test", "password": PASSWORD, "metadata": {"a": 1}}
+        )
+        assert answer.status == 201
+        user = answer.data["user"]
+        assert user["email"] == "ada@example.test"
+        assert (user["disabled"], user["email_confirmed"], user["last_login_at"]) == (False, True, None)
+        assert not any("hash" in name for name in user)
+        assert self.app.log_in().status == 200
+        assert self.admin("GET", f"/{user['id']}").data["user"]["last_login_at"] == "2026-11-21T03:04:05.678Z"
+        assert self.admin("POST", body={"email": "ADA@example.test"}).code == "email_taken"
+
+    def test_a_user_is_imported_with_a_bcrypt_hash(self) -> None:
+        made = bcrypt.hashpw(PASSWORD.encode(), bcrypt.gensalt(4)).decode()
+        for number, kind in enumerate(("$2a$", "$2b$", "$2y$")):
+            email = f"user{number}@example.test"
+            assert self.admin("POST", body={"email": email, "password_hash": kind + made[4:]}).status == 201
+            assert self.app.log_in(email).status == 200
+
+    def test_a_user_without_a_password_cannot_log_in(self) -> None:
+        assert self.admin("POST", body={"email": "ada@example.test"}).status == 201
+        for password in ("", PASSWORD):
+            assert self.app.log_in(password=password).code == "invalid_credentials"
+
+    def test_what_is_refused(self) -> None:
+        made = bcrypt.hashpw(b"x", bcrypt.gensalt(4)).decode()
+        for body, code in (
+            ({}, "validation_failed"),
+            ({"email": "no address"}, "validation_failed"),
+            ({"email": "a@example.test", "password": "short"}, "weak_password"),
+            ({"email": "a@example.test", "password": None}, "validation_failed"),
+            ({"email": "a@example.test", "password_hash": "plain"}, "validation_failed"),
+            ({"email": "a@example.test", "password_hash": made + "x"}, "validation_failed"),
+            ({"email": "a@example.test", "password_hash": made.replace("$04$", "$31$")}, "validation_failed"),
+            ({"email": "a@example.test", "password_hash": "$1$" + made}, "validation_failed"),
+            ({"email": "a@example.test", "password": PASSWORD, "password_hash": made}, "validation_failed"),
+            ({"email": "a@example.test", "role": "service_role"}, "validation_failed"),
+            ({"email": "a@example.test", "email_confirmed": "yes"}, "validation_failed"),
+        ):
+            answer = self.admin("POST", body=body)
+            assert (answer.status, answer.code) == (422, code), body
+        assert self.app.store.accounts == {}
+
+    def test_disabling_ends_the_sessions_and_enabling_does_not_bring_them_back(self) -> None:
+        session = self.app.sign_up().data
+        path = f"/{session['user']['id']}"
+        assert self.admin("PATCH", path, {"disabled": True}).data["user"]["disabled"] is True
+        assert self.app.user(session["access_token"]).code == "session_revoked"
+        assert self.app.refresh(session["refresh_token"]).code == "invalid_refresh_token"
+        assert self.app.log_in().code == "user_disabled"
+        assert self.admin("PATCH", path, {"disabled": False}).data["user"]["disabled"] is False
+        assert self.app.user(session["access_token"]).code == "session_revoked"
+        assert self.app.log_in().status == 200
+
+    def test_a_new_password_and_metadata_can_be_set(self) -> None:
+        session = self.app.sign_up().data
+        path = f"/{session['user']['id']}"
+        answer = self.admin("PATCH", path, {"password": "set by the operator", "metadata": {"vip": True}})
+        assert answer.data["user"]["metadata"] == {"vip": True}
+        assert self.app.user(session["access_token"]).code == "session_revoked"
+        assert self.app.log_in(password="set by the operator").status == 200
+        for body in ({"email": "new@example.test"}, {"disabled": "yes"}, {"metadata": 7}, {"password": 7}):
+            assert self.admin("PATCH", path, body).code == "validation_failed"
+
+    def test_sessions_are_ended_and_counted(self) -> None:
+        session = self.app.sign_up().data
+        self.app.log_in()
+        path = f"/{session['user']['id']}/sessions"
+        assert self.admin("DELETE", path).data == {"ended": 2}
+        assert self.admin("DELETE", path).data == {"ended": 0}
+        assert self.app.user(session["access_token"]).code == "session_revoked"
+
+    def test_a_deleted_user_is_gone(self) -> None:
+        session = self.app.sign_up().data
+        path = f"/{session['user']['id']}"
+        assert self.admin("DELETE", path).body == {"data": None, "error": None}
+        assert self.app.user(session["access_token"]).code == "session_revoked"
+        for method in ("GET", "DELETE"):
+            answer = self.admin(method, path)
+            assert (answer.status, answer.code) == (404, "user_not_found")
+        assert self.app.store.events[-1].actor == "service"
+
+    def test_a_user_is_found_by_email_too(self) -> None:
+        self.app.sign_up()
+        assert self.admin("GET", "/ADA@example.test").data["user"]["email"] == "ada@example.test"
+
+    def test_what_cannot_be_an_id_is_404(self) -> None:
+        for path in ("/nonsense", "/%00", "/00000000-0000-4000-8000-000000000009", "/'--"):
+            assert self.admin("GET", path).code == "user_not_found"
+
+    def test_the_list_is_read_page_by_page(self) -> None:
+        for number in range(5):
+            self.app.sign_up(f"user{number}@example.test")
+        seen: list[str] = []
+        query = "?limit=2"
+        while True:
+            page = self.admin("GET", query).data
+            assert len(page["users"]) <= 2
+            seen += [user["email"] for user in page["users"]]
+            if page["next_cursor"] is None:
+                break
+            query = f"?limit=2&cursor={page['next_cursor']}"
+        assert seen == [f"user{number}@example.test" for number in range(5)]
+
+    def test_bad_pages_are_422(self) -> None:
+        for query in (
+            "?limit=0",
+            "?limit=1001",
+            "?limit=x",
+            "?limit=%D9%A3",
+            "?cursor=x",
+            "?cursor=",
+            "?cursor=%C3%A9",
+        ):
+            assert self.admin("GET", query).code == "validation_failed", query

@@ -1,0 +1,189 @@
+"""Recovery and confirmation, over HTTP in memory."""
+
+from __future__ import annotations
+
+import re
+
+from twisted.trial.unittest import TestCase
+
+from tests.http.auth_app import PASSWORD, AuthApp
+
+TOKEN = re.compile(r"^[A-Za-z0-9_-]{43}$", re.MULTILINE)
+
+
+class Mailing(TestCase):
+    def make(self, **auth: object) -> AuthApp:
+        self.app = AuthApp(self.mktemp(), **auth)  # type: ignore[arg-type]  # settings by name
+        return self.app
+
+    def recover(self, email: object = "ada@example.test", **more: str) -> object:
+        answer = self.app.call("POST", "/auth/recover", {"email": email}, **more)  # type: ignore[arg-type]  # headers
+        return (answer.status, answer.body)
+
+    def token(self) -> str:
+        assert self.app.post is not None
+        found = TOKEN.findall(self.app.post.letters[-1].text)
+        assert len(found) == 1
+        return str(found[0])
+
+    def reset(self, token: object, password: object = "a brand new one") -> tuple[int, object]:
+        answer = self.app.call("POST", "/auth/reset", {"token": token, "password": password})
+        return answer.status, None if answer.status == 200 else answer.code
+
+
+class Recovery(Mailing):
+    def setUp(self) -> None:
+        self.make()
+        self.session = self.app.sign_up().data
+
+    def test_a_known_and_an_unknown_address_get_the_same_answer(self) -> None:
+        assert self.recover() == self.recover("nobody@example.test") == (200, {"data": None, "error": None})
+        assert self.app.post is not None
+        assert [letter.recipient for letter in self.app.post.letters] == ["ada@example.test"]
+        assert [event.action for event in self.app.store.events[-2:]] == ["mail_recovery"] * 2
+
+    def test_the_mailed_token_sets_a_password_once_and_ends_every_session(self) -> None:
+        self.recover()
+        token = self.token()
+        assert self.reset(token) == (200, None)
+        assert self.app.user(self.session["access_token"]).code == "session_revoked"
+        assert self.app.log_in().status == 401
+        assert self.app.log_in(password="a brand new one").status == 200
+        assert self.reset(token, "yet another one") == (422, "invalid_one_time_token")
+
+    def test_a_refused_password_leaves_the_token_good(self) -> None:
+        self.recover()
+        assert self.reset(self.token(), "short") == (422, "weak_password")
+        assert self.reset(self.token(), "ada@example.test") == (422, "weak_password")
+        assert self.reset(self.token()) == (200, None)
+
+    def test_it_expires_after_an_hour(self) -> None:
+        self.recover()
+        self.app.clock.advance(3600)
+        assert self.reset(self.token()) == (422, "invalid_one_time_token")
+
+    def test_a_newer_token_replaces_it_and_a_letter_a_minute_is_enough(self) -> None:
+        self.recover()
+        first = self.token()
+        self.recover()
+        assert self.app.post is not None
+        assert len(self.app.post.letters) == 1
+        self.app.clock.advance(60)
+        self.recover("ADA@example.TEST")
+        assert len(self.app.post.letters) == 2
+        assert self.reset(first) == (422, "invalid_one_time_token")
+        assert self.reset(self.token()) == (200, None)
+
+    def test_what_is_no_token(self) -> None:
+        for token in (
+            "",
+            "x" * 43,
+            "x" * 10_000,
+            self.session["refresh_token"],
+            self.session["access_token"],
+        ):
+            assert self.reset(token) == (422, "invalid_one_time_token"), token
+        for other in (None, 7, ["x"]):
+            assert self.reset(other) == (422, "validation_failed")
+
+    def test_no_get_consumes_a_token(self) -> None:
+        self.recover()
+        for path in ("/auth/reset", "/auth/verify"):
+            answer = self.app.call("GET", f"{path}?token={self.token()}")
+            assert (answer.status, answer.code) == (405, "method_not_allowed")
+        assert self.reset(self.token()) == (200, None)
+
+    def test_a_disabled_user_is_not_mailed(self) -> None:
+        path = f"/admin/users/{self.session['user']['id']}"
+        self.app.call("PATCH", path, {"disabled": True}, X_Service_Key="service-key")
+        assert self.recover() == (200, {"data": None, "error": None})
+        assert self.app.post is not None and not self.app.post.letters
+
+    def test_asking_is_limited_per_address(self) -> None:
+        self.app.reload(login_failures_max_per_address=2)
+        self.recover("one@example.test")
+        self.recover("two@example.test")
+        answer = self.app.call("POST", "/auth/recover", {"email": "three@example.test"})
+        assert (answer.status, answer.code) == (429, "rate_limited")
+
+    def test_a_reset_lets_a_locked_out_owner_in(self) -> None:
+        self.app.reload(login_failures_max=1)
+        self.app.log_in(password="wrong")
+        assert self.app.log_in().status == 429
+        self.recover()
+        self.reset(self.token())
+        assert self.app.log_in(password="a brand new one").status == 200
+
+    def test_the_link_carries_the_token(self) -> None:
+        self.app.reload(recover_url="https://app.example.test/reset?lang=en#form")
+        self.recover()
+        assert self.app.post is not None
+        assert (
+            f"https://app.example.test/reset?lang=en&token={self.token()}#form"
+            in self.app.post.letters[-1].text
+        )
+
+    def test_without_a_mail_server_it_is_501(self) -> None:
+        app = AuthApp(self.mktemp(), mail=False)
+        answer = app.call("POST", "/auth/recover", {"email": "ada@example.test"})
+        assert (answer.status, answer.code) == (501, "email_not_configured")
+        app.reload(confirm_email=True)
+        assert app.sign_up().code == "email_not_configured"
+        assert app.store.accounts == {}
+
+    def test_what_is_no_address_is_422(self) -> None:
+        for email in (
+            "a\r\nBcc: b@example.test",
+            "a@example.test\nBcc: b@example.test",
+            None,
+            7,
+            "x" * 10_000,
+        ):
+            answer = self.app.call("POST", "/auth/recover", {"email": email})
+            assert (answer.status, answer.code) == (422, "validation_failed"), email
+
+
+class Confirmation(Mailing):
+    def setUp(self) -> None:
+        self.make(confirm_email=True)
+        self.answer = self.app.sign_up()
+
+    def verify(self, token: str) -> tuple[int, object]:
+        answer = self.app.call("POST", "/auth/verify", {"token": token})
+        return answer.status, answer.data if answer.status == 200 else answer.code
+
+    def test_a_signup_has_no_session_until_the_token_is_posted(self) -> None:
+        assert self.answer.status == 200
+        assert self.answer.data["session"] is None
+        assert self.answer.data["user"]["email"] == "ada@example.test"
+        assert self.app.log_in(password="wrong").code == "invalid_credentials"
+        refused = self.app.log_in()
+        assert (refused.status, refused.code) == (403, "email_not_confirmed")
+        status, session = self.verify(self.token())
+        assert status == 200
+        assert isinstance(session, dict)
+        assert self.app.user(session["access_token"]).status == 200
+        assert self.app.log_in().status == 200
+
+    def test_a_token_works_once_and_only_for_its_purpose(self) -> None:
+        token = self.token()
+        assert self.reset(token) == (422, "invalid_one_time_token")
+        assert self.verify(token)[0] == 200
+        assert self.verify(token) == (422, "invalid_one_time_token")
+
+    def test_another_letter_can_be_asked_for(self) -> None:
+        first = self.token()
+        self.app.clock.advance(60)
+        for email in ("ada@example.test", "nobody@example.test"):
+            assert self.app.call("POST", "/auth/resend", {"email": email}).body == {
+                "data": None,
+                "error": None,
+            }
+        assert self.app.post is not None and len(self.app.post.letters) == 2
+        assert self.verify(first) == (422, "invalid_one_time_token")
+        assert self.verify(self.token())[0] == 200
+
+    def test_resetting_the_password_by_mail_confirms_the_address(self) -> None:
+        self.recover()
+        assert self.reset(self.token(), PASSWORD + "!") == (200, None)
+        assert self.app.log_in(password=PASSWORD + "!").status == 200

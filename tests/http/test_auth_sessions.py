@@ -1,0 +1,261 @@
+"""Refreshing, logging out and what a signed-in user may do, over HTTP in memory."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from twisted.trial.unittest import TestCase
+
+from project_service import errors
+from tests.http.auth_app import NOW, PASSWORD, AuthApp
+
+
+class Refresh(TestCase):
+    def setUp(self) -> None:
+        self.app = AuthApp(self.mktemp())
+        self.session: dict[str, Any] = self.app.sign_up().data
+
+    def test_a_refresh_gives_new_tokens_of_the_same_session(self) -> None:
+        self.app.clock.advance(60)
+        answer = self.app.refresh(self.session["refresh_token"])
+        assert answer.status == 200
+        assert answer.data["user"] == self.session["user"]
+        assert answer.data["expires_at"] == int(NOW + 60) + 3600
+        assert answer.data["refresh_token"] != self.session["refresh_token"]
+        assert answer.response.header("cache-control") == "no-store"
+        verify = self.app.auth.verifier.verify
+        assert verify(answer.data["access_token"]).sid == verify(self.session["access_token"]).sid
+
+    def test_a_stale_access_token_in_the_headers_is_not_in_the_way(self) -> None:
+        self.app.clock.advance(7200)
+        body = {"refresh_token": self.session["refresh_token"]}
+        answer = self.app.call("POST", "/auth/refresh", body, token=self.session["access_token"])
+        assert answer.status == 200
+
+    def test_a_repeat_within_the_window_gets_the_current_session(self) -> None:
+        first = self.app.refresh(self.session["refresh_token"]).data
+        self.app.clock.advance(9)
+        second = self.app.refresh(self.session["refresh_token"])
+        assert second.data["refresh_token"] == first["refresh_token"]
+        assert self.app.refresh(first["refresh_token"]).status == 200
+
+    def test_a_later_reuse_ends_the_session_and_its_access_tokens(self) -> None:
+        current = self.app.refresh(self.session["refresh_token"]).data
+        self.app.clock.advance(10)
+        answer = self.app.refresh(self.session["refresh_token"])
+        assert (answer.status, answer.code) == (401, "refresh_token_reused")
+        assert answer.response.header("www-authenticate") == "Bearer"
+        assert self.app.refresh(current["refresh_token"]).code == "invalid_refresh_token"
+        assert self.app.user(current["access_token"]).code == "session_revoked"
+        assert self.app.user(self.session["access_token"]).code == "session_revoked"
+        assert ("refresh", "refresh_token_reused") in {(e.action, e.result) for e in self.app.store.events}
+
+    def test_only_the_immediate_parent_may_be_repeated(self) -> None:
+        child = self.app.refresh(self.session["refresh_token"]).data
+        assert self.app.refresh(child["refresh_token"]).status == 200
+        assert self.app.refresh(self.session["refresh_token"]).code == "refresh_token_reused"
+
+    def test_a_refresh_token_lives_thirty_days_from_its_last_use(self) -> None:
+        token = self.session["refresh_token"]
+        for _ in range(3):
+            self.app.clock.advance(2592000 - 1)
+            answer = self.app.refresh(token)
+            assert answer.status == 200
+            token = answer.data["refresh_token"]
+        self.app.clock.advance(2592000)
+        assert self.app.refresh(token).code == "invalid_refresh_token"
+
+    def test_what_is_no_refresh_token_of_ours(self) -> None:
+        for token in ("", "x", "x" * 43, "x" * 10_000, "é" * 43, self.session["access_token"], "\0" * 43):
+            answer = self.app.refresh(token)
+            assert (answer.status, answer.code) == (401, "invalid_refresh_token"), token
+        others: tuple[object, ...] = (None, 7, [self.session["refresh_token"]], {})
+        for other in others:
+            answer = self.app.refresh(other)
+            assert (answer.status, answer.code, list(answer.details)) == (
+                422,
+                "validation_failed",
+                ["refresh_token"],
+            )
+
+    def test_a_refresh_token_is_no_access_token(self) -> None:
+        answer = self.app.user(self.session["refresh_token"])
+        assert (answer.status, answer.code) == (401, "invalid_token")
+
+
+class LogOut(TestCase):
+    def setUp(self) -> None:
+        self.app = AuthApp(self.mktemp())
+        self.first: dict[str, Any] = self.app.sign_up().data
+        self.second: dict[str, Any] = self.app.log_in().data
+        self.third: dict[str, Any] = self.app.log_in().data
+
+    def log_out(self, session: dict[str, Any], query: str = "") -> Any:
+        return self.app.call("POST", f"/auth/logout{query}", token=session["access_token"])
+
+    def alive(self) -> list[bool]:
+        return [
+            self.app.user(one["access_token"]).status == 200 for one in (self.first, self.second, self.third)
+        ]
+
+    def test_local_is_the_default(self) -> None:
+        answer = self.log_out(self.second)
+        assert (answer.status, answer.body) == (200, {"data": None, "error": None})
+        assert self.alive() == [True, False, True]
+        again = self.log_out(self.second)
+        assert (again.status, again.code) == (401, "session_revoked")
+        assert again.response.header("www-authenticate").startswith('Bearer error="invalid_token"')
+        assert self.app.refresh(self.second["refresh_token"]).code == "invalid_refresh_token"
+        self.log_out(self.first, "?scope=local")
+        assert self.alive() == [False, False, True]
+
+    def test_global(self) -> None:
+        assert self.log_out(self.second, "?scope=global").status == 200
+        assert self.alive() == [False, False, False]
+
+    def test_others(self) -> None:
+        assert self.log_out(self.second, "?scope=others").status == 200
+        assert self.alive() == [False, True, False]
+
+    def test_another_scope_is_422_and_ends_nothing(self) -> None:
+        for scope in ("everything", "", "LOCAL"):
+            answer = self.log_out(self.second, f"?scope={scope}")
+            assert (answer.status, answer.code, list(answer.details)) == (422, "validation_failed", ["scope"])
+        assert self.alive() == [True, True, True]
+
+    def test_without_a_token_it_is_401(self) -> None:
+        answer = self.app.call("POST", "/auth/logout")
+        assert (answer.status, answer.code) == (401, "authentication_required")
+        assert answer.response.header("www-authenticate") == "Bearer"
+
+    def test_other_users_are_left_alone(self) -> None:
+        other = self.app.sign_up("bob@example.test").data
+        self.log_out(self.first, "?scope=global")
+        assert self.app.user(other["access_token"]).status == 200
+
+    def test_the_list_of_sessions_and_ending_one(self) -> None:
+        answer = self.app.call("GET", "/auth/sessions", token=self.second["access_token"])
+        sids = [
+            self.app.auth.verifier.verify(one["access_token"]).sid
+            for one in (self.first, self.second, self.third)
+        ]
+        assert {one["id"]: one["current"] for one in answer.data["sessions"]} == dict(
+            zip(sids, (False, True, False), strict=True)
+        )
+        assert answer.data["sessions"][0]["created_at"] == "2026-11-21T03:04:05.678Z"
+        ended = self.app.call("DELETE", f"/auth/sessions/{sids[0]}", token=self.second["access_token"])
+        assert ended.body == {"data": None, "error": None}
+        assert self.alive() == [False, True, True]
+        again = self.app.call("DELETE", f"/auth/sessions/{sids[0]}", token=self.second["access_token"])
+        assert (again.status, again.code) == (404, "session_not_found")
+
+    def test_nobody_ends_anothers_session(self) -> None:
+        other = self.app.sign_up("bob@example.test").data
+        sid = self.app.auth.verifier.verify(self.first["access_token"]).sid
+        for target in (sid, "nonsense", "%00"):
+            answer = self.app.call("DELETE", f"/auth/sessions/{target}", token=other["access_token"])
+            assert (answer.status, answer.code) == (404, "session_not_found")
+        assert self.alive() == [True, True, True]
+
+
+class Profile(TestCase):
+    def setUp(self) -> None:
+        self.app = AuthApp(self.mktemp())
+        self.session: dict[str, Any] = self.app.sign_up().data
+        self.token = self.session["access_token"]
+
+    def change(self, **wanted: Any) -> Any:
+        return self.app.call("PATCH", "/auth/user", wanted, token=self.token)
+
+    def test_metadata_is_replaced(self) -> None:
+        assert self.change(metadata={"a": 1, "b": 2}).data["user"]["metadata"] == {"a": 1, "b": 2}
+        assert self.change(metadata={"b": 3}).data["user"]["metadata"] == {"b": 3}
+        assert self.app.user(self.token).data["user"]["metadata"] == {"b": 3}
+        assert self.change().data["user"]["metadata"] == {"b": 3}
+
+    def test_a_new_password_needs_the_old_one_and_ends_the_other_sessions(self) -> None:
+        other = self.app.log_in().data
+        answer = self.change(password="another good one", current_password=PASSWORD)
+        assert answer.status == 200
+        assert self.app.user(self.token).status == 200
+        assert self.app.user(other["access_token"]).code == "session_revoked"
+        assert self.app.log_in().status == 401
+        assert self.app.log_in(password="another good one").status == 200
+
+    def test_refusals_change_nothing(self) -> None:
+        for wanted, status, code in (
+            ({"password": "another good one"}, 422, "validation_failed"),
+            ({"password": "another good one", "current_password": "wrong"}, 401, "invalid_credentials"),
+            ({"password": "short", "current_password": PASSWORD}, 422, "weak_password"),
+            ({"password": "ada@example.test", "current_password": PASSWORD}, 422, "weak_password"),
+            ({"password": None, "current_password": PASSWORD}, 422, "validation_failed"),
+            ({"current_password": PASSWORD}, 422, "validation_failed"),
+            ({"email": "new@example.test"}, 422, "validation_failed"),
+            ({"id": "1", "metadata": {}}, 422, "validation_failed"),
+            ({"metadata": None, "role": "service_role"}, 422, "validation_failed"),
+        ):
+            answer = self.change(**wanted)
+            assert (answer.status, answer.code) == (status, code), wanted
+        assert self.app.log_in().status == 200
+
+    def test_guessing_with_a_stolen_token_is_limited_like_a_login(self) -> None:
+        self.app.reload(login_failures_max=2)
+        for _ in range(2):
+            assert self.change(password="another good one", current_password="wrong").status == 401
+        assert self.change(password="another good one", current_password=PASSWORD).code == "rate_limited"
+        body = {"current_password": PASSWORD}
+        assert self.app.call("DELETE", "/auth/user", body, token=self.token).code == "rate_limited"
+
+    def test_a_user_deletes_himself_with_his_password(self) -> None:
+        for body, code in (({}, "validation_failed"), ({"current_password": "wrong"}, "invalid_credentials")):
+            assert self.app.call("DELETE", "/auth/user", body, token=self.token).code == code
+        answer = self.app.call("DELETE", "/auth/user", {"current_password": PASSWORD}, token=self.token)
+        assert (answer.status, answer.body) == (200, {"data": None, "error": None})
+        assert self.app.user(self.token).code == "session_revoked"
+        assert self.app.refresh(self.session["refresh_token"]).code == "invalid_refresh_token"
+        assert self.app.log_in().code == "invalid_credentials"
+        assert self.app.sign_up().status == 201
+
+    def test_every_call_needs_a_token(self) -> None:
+        for method, path in (
+            ("GET", "/auth/user"),
+            ("PATCH", "/auth/user"),
+            ("DELETE", "/auth/user"),
+            ("GET", "/auth/sessions"),
+            ("DELETE", "/auth/sessions/x"),
+            ("POST", "/auth/logout"),
+        ):
+            answer = self.app.call(method, path, {} if method in {"PATCH", "DELETE"} else None)
+            assert (answer.status, answer.code) == (401, "authentication_required"), (method, path)
+
+    def test_a_service_key_is_nobodys_session(self) -> None:
+        app = AuthApp(self.mktemp(), require_project_key=True)
+        assert app.call("GET", "/auth/user", X_Service_Key="service-key").code == "authentication_required"
+
+    def test_a_project_key_is_asked_for_where_the_config_says_so(self) -> None:
+        app = AuthApp(self.mktemp(), require_project_key=True)
+        assert app.sign_up().code == "project_key_required"
+        assert app.sign_up(X_Service_Key="anon-key").status == 201
+        assert self.app.log_in(X_Service_Key="wrong").code == "project_key_invalid"
+
+    def test_the_audit_knows_who_what_when_from_where_with_what_result(self) -> None:
+        self.app.log_in(password="wrong", User_Agent="curl/8", X_Request_Id="req-7")
+        event = self.app.store.events[-1]
+        assert (event.action, event.result, event.email) == (
+            "login",
+            "invalid_credentials",
+            "ada@example.test",
+        )
+        assert event.user_id == self.session["user"]["id"]
+        assert event.at.timestamp() == NOW
+        assert (event.origin.address, event.origin.user_agent, event.origin.request_id) == (
+            "192.0.2.7",
+            "curl/8",
+            "req-7",
+        )
+        self.app.call("POST", "/auth/logout", token=self.token)
+        assert (self.app.store.events[-1].action, self.app.store.events[-1].actor) == ("logout_local", "user")
+
+    def test_an_overloaded_moment_is_503(self) -> None:
+        self.app.hashes.failure = errors.overloaded()
+        assert self.change(password="another good one", current_password=PASSWORD).status == 503
