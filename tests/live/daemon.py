@@ -1,0 +1,157 @@
+"""The service as its users have it: a ``twistd`` process on a free port, and what is left when it is gone."""
+
+from __future__ import annotations
+
+import os
+import queue
+import re
+import signal
+import subprocess
+import sys
+import threading
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from time import monotonic, sleep
+
+import requests
+
+from project_service.embedded.identity import PROC, identify, works_on
+
+ROOT = Path(__file__).parents[2]
+READY = re.compile(r"project-service is ready on (http://\S+)")
+PATIENCE_SECONDS = 60.0
+
+
+RUN_TWISTD = "from twisted.scripts.twistd import run; run()"
+SITE_PACKAGES = str(Path(requests.__file__).parents[1])
+
+
+def twistd_beside(python: str) -> str:
+    return str(Path(python).with_name("twistd"))
+
+
+def twistd(python: str) -> list[str]:
+    """The environment's own script, or for a Python outside the environment what the script does."""
+    script = twistd_beside(python)
+    return [script] if Path(script).exists() else [python, "-c", RUN_TWISTD]
+
+
+class Daemon:
+    """``twistd … project-service …`` in the foreground, with everything it prints kept.
+
+    ``before`` goes in front of the command line, e.g. ``setpriv``.
+    """
+
+    def __init__(
+        self,
+        data_dir: Path,
+        *options: str,
+        before: Sequence[str] = (),
+        python: str = sys.executable,
+        pythonpath: str = str(ROOT),
+    ) -> None:
+        self.data_dir = data_dir
+        argv = [*before, *twistd(python), "--nodaemon", "--pidfile=", "project-service"]
+        listen = ["--listen", "tcp:0:interface=127.0.0.1"]
+        environ = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
+        if pythonpath:
+            # The second part and PATH are for a Python from outside the environment.
+            environ["PYTHONPATH"] = f"{pythonpath}{os.pathsep}{SITE_PACKAGES}"
+            environ["PATH"] = f"{Path(sys.executable).parent}{os.pathsep}{environ['PATH']}"
+        self.process = subprocess.Popen(
+            [*argv, *listen, "--data-dir", str(data_dir), *options],
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            # Not below the repository: it must not matter where it is started.
+            cwd="/",
+            env=environ,
+            text=True,
+            start_new_session=True,
+        )
+        self.output: list[str] = []
+        self._lines: queue.Queue[str | None] = queue.Queue()
+        self._reader = threading.Thread(target=self._read, daemon=True)
+        self._reader.start()
+
+    def _read(self) -> None:
+        assert self.process.stdout is not None
+        for line in self.process.stdout:
+            self._lines.put(line.rstrip("\n"))
+        self._lines.put(None)
+
+    def wait_until_ready(self) -> str:
+        """The address it prints once it answers."""
+        deadline = monotonic() + PATIENCE_SECONDS
+        while True:
+            line = self._next(deadline)
+            if line is None:
+                raise AssertionError("it ended before it was ready:\n" + self.text)
+            match = READY.search(line)
+            if match:
+                return match[1]
+
+    def wait_until_ended(self) -> int:
+        deadline = monotonic() + PATIENCE_SECONDS
+        while self._next(deadline) is not None:
+            continue
+        return self.process.wait(PATIENCE_SECONDS)
+
+    def _next(self, deadline: float) -> str | None:
+        try:
+            line = self._lines.get(timeout=max(0.0, deadline - monotonic()))
+        except queue.Empty:
+            raise AssertionError("nothing more was printed in time:\n" + self.text) from None
+        if line is not None:
+            self.output.append(line)
+        return line
+
+    @property
+    def text(self) -> str:
+        return "\n".join(self.output)
+
+    def stop(self) -> int:
+        """SIGTERM; its exit code."""
+        self.process.send_signal(signal.SIGTERM)
+        return self.wait_until_ended()
+
+    def kill(self) -> None:
+        self.process.kill()
+        self.process.wait()
+
+    def __enter__(self) -> Daemon:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self.process.poll() is None:
+            self.process.terminate()
+            try:
+                self.process.wait(PATIENCE_SECONDS)
+            except subprocess.TimeoutExpired:
+                self.process.kill()
+                self.process.wait()
+        self._reader.join(PATIENCE_SECONDS)
+        assert self.process.stdout is not None
+        self.process.stdout.close()
+
+
+def children_on(data_dir: Path) -> list[int]:
+    """The pids of everything that works in or on a data directory."""
+    places = [data_dir, data_dir / "postgres", data_dir / "store"]
+    pids = [int(entry.name) for entry in PROC.iterdir() if entry.name.isdigit()]
+    return [pid for pid in pids if identify(pid) and any(works_on(pid, one) for one in places)]
+
+
+def eventually(condition: Callable[[], bool], what: str) -> None:
+    """Wait for a condition; only how long is given up after is timed."""
+    deadline = monotonic() + PATIENCE_SECONDS
+    while not condition():
+        assert monotonic() < deadline, f"{what} did not happen in time"
+        sleep(0.05)
+
+
+def answers(url: str, status: int = 200) -> bool:
+    try:
+        return requests.get(url, timeout=10).status_code == status
+    except requests.ConnectionError:
+        return False

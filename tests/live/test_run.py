@@ -1,0 +1,173 @@
+"""The daemon as a process: started, stopped, killed, daemonised, its children killed, as an ordinary user."""
+
+from __future__ import annotations
+
+import json
+import os
+import pwd
+import shutil
+import signal
+import stat
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from tempfile import mkdtemp
+
+import pytest
+import requests
+
+from tests.live.daemon import ROOT, Daemon, answers, children_on, eventually, twistd_beside
+
+ACCOUNT = {"email": "ada@example.test", "password": "correct horse 7"}
+
+
+@pytest.fixture(scope="module")
+def data_dir(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """One for the module: the tests go on where the one before left it, as starts after starts do."""
+    return tmp_path_factory.mktemp("run") / "var"
+
+
+@pytest.fixture
+def daemon(data_dir: Path) -> Iterator[Daemon]:
+    with Daemon(data_dir) as one:
+        yield one
+    assert children_on(data_dir) == []
+
+
+def test_first_start_and_stop(daemon: Daemon, data_dir: Path) -> None:
+    url = daemon.wait_until_ready()
+    assert answers(f"{url}/live")
+    assert answers(f"{url}/ready")
+    assert requests.post(f"{url}/auth/signup", json=ACCOUNT, timeout=10).status_code == 201
+    path = data_dir / "credentials.json"
+    assert stat.S_IMODE(path.stat().st_mode) == 0o600
+    credentials = json.loads(path.read_text())
+    assert credentials["base_url"] == url
+    assert set(credentials) == {"base_url", "anon_key", "service_key", "dsn"}
+    assert children_on(data_dir)
+    # Standard output is no terminal here: the keys stay in the file.
+    assert daemon.stop() == 0, daemon.text
+    assert str(path) in daemon.text
+    assert credentials["anon_key"] not in daemon.text
+    assert credentials["service_key"] not in daemon.text
+    assert children_on(data_dir) == []
+
+
+def test_a_second_service_on_the_same_data_is_refused(daemon: Daemon, data_dir: Path) -> None:
+    url = daemon.wait_until_ready()
+    with Daemon(data_dir) as rival:
+        assert rival.wait_until_ended() == 1
+        assert f"another project-service (pid {daemon.process.pid}) is running on {data_dir}" in rival.text
+        assert "Traceback" not in rival.text
+    assert answers(f"{url}/ready")
+
+
+def test_killed_then_started_again_with_everything_there(data_dir: Path) -> None:
+    with Daemon(data_dir) as first:
+        first.wait_until_ready()
+        before = json.loads((data_dir / "credentials.json").read_text())
+        first.kill()
+    with Daemon(data_dir) as second:
+        url = second.wait_until_ready()
+        assert requests.post(f"{url}/auth/login", json=ACCOUNT, timeout=10).status_code == 200
+        after = json.loads((data_dir / "credentials.json").read_text())
+        assert (after["anon_key"], after["service_key"]) == (before["anon_key"], before["service_key"])
+        assert second.stop() == 0, second.text
+    assert children_on(data_dir) == []
+
+
+def test_killed_children_come_back(daemon: Daemon, data_dir: Path) -> None:
+    url = daemon.wait_until_ready()
+    pids = {name: _pid(data_dir, name) for name in ("postgres", "weed")}
+    for pid in pids.values():
+        os.kill(pid, signal.SIGKILL)
+    eventually(
+        lambda: all(_pid(data_dir, name) not in (0, pid) for name, pid in pids.items()), "a new start of both"
+    )
+    eventually(lambda: answers(f"{url}/ready"), "being ready again")
+    assert requests.post(f"{url}/auth/login", json=ACCOUNT, timeout=10).status_code == 200
+    assert daemon.stop() == 0
+    assert daemon.text.count("died (signal SIGKILL)") == 2
+
+
+def _pid(data_dir: Path, name: str) -> int:
+    try:
+        return int(json.loads((data_dir / "run" / f"{name}.pid").read_text())["pid"])
+    except FileNotFoundError:
+        return 0
+
+
+@pytest.mark.parametrize("name", ["SIGTERM", "SIGINT"])
+def test_stopped_while_it_starts(data_dir: Path, name: str) -> None:
+    """SIGINT goes to the whole process group, as Ctrl-C does; the children are not in it."""
+    with Daemon(data_dir) as early:
+        eventually(lambda: _pid(data_dir, "weed") > 0, "a child")
+        os.killpg(early.process.pid, getattr(signal, name))
+        assert early.wait_until_ended() == 0, early.text
+        assert "Traceback" not in early.text
+    assert children_on(data_dir) == []
+
+
+def test_daemonised_with_a_pid_file(data_dir: Path, tmp_path: Path) -> None:
+    pid_file, log = tmp_path / "service.pid", tmp_path / "service.log"
+    options = [f"--pidfile={pid_file}", f"--logfile={log}", "project-service"]
+    listen = ["--listen", "tcp:0:interface=127.0.0.1", "--data-dir", str(data_dir)]
+    environ = {**os.environ, "PYTHONPATH": str(ROOT)}
+    credentials = data_dir / "credentials.json"
+    before = credentials.stat().st_ino
+    done = subprocess.run(
+        [twistd_beside(sys.executable), *options, *listen],
+        cwd=tmp_path,
+        env=environ,
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=60,
+    )
+    assert done.returncode == 0, done.stderr
+    eventually(lambda: credentials.stat().st_ino != before, f"being ready ({log})")
+    url = json.loads(credentials.read_text())["base_url"]
+    assert answers(f"{url}/ready")
+    os.kill(int(pid_file.read_text()), signal.SIGTERM)
+    eventually(lambda: not pid_file.exists() and not children_on(data_dir), "the end")
+    assert "Traceback" not in log.read_text()
+
+
+@pytest.fixture
+def public_dir() -> Iterator[Path]:
+    """Outside pytest's own directories, which are closed to other users."""
+    made = Path(mkdtemp(prefix="project-service-test-"))
+    yield made
+    shutil.rmtree(made)
+
+
+def test_as_an_ordinary_user(public_dir: Path) -> None:
+    if os.geteuid() != 0:
+        pytest.skip("the tests run as an ordinary user already")
+    setpriv = shutil.which("setpriv")
+    if setpriv is None:
+        pytest.skip("there is no setpriv to become another user with")
+    nobody = pwd.getpwnam("nobody")
+    become = [setpriv, f"--reuid={nobody.pw_uid}", f"--regid={nobody.pw_gid}", "--clear-groups"]
+    python = _python_for(become)
+    if python is None:
+        pytest.skip(f"an ordinary user may run neither {sys.executable} nor another Python of that version")
+    os.chown(public_dir, nobody.pw_uid, nobody.pw_gid)
+    data = public_dir / "var"
+    with Daemon(data, before=become, python=python) as daemon:
+        url = daemon.wait_until_ready()
+        assert answers(f"{url}/ready")
+        assert (data / "postgres").stat().st_uid == nobody.pw_uid
+        assert stat.S_IMODE(data.stat().st_mode) == 0o700
+        assert daemon.stop() == 0, daemon.text
+    assert children_on(data) == []
+
+
+def _python_for(become: list[str]) -> str | None:
+    """This Python where the other user may run it; else the system's, if it is of the same version."""
+    version = f"{sys.version_info.major}.{sys.version_info.minor}"
+    for python in (str(Path(sys.executable).resolve()), f"/usr/bin/python{version}"):
+        if subprocess.run([*become, "test", "-x", python], check=False).returncode == 0:
+            return python
+    return None
