@@ -74,11 +74,13 @@ class Application:
             part.mount(router)
         if self._admin_binder is None:
             health.mount(router)
-        else:
+        # The order matters: what clients use comes first in ``addresses``.
+        self._ports += await self._binder(self._factory(router, built, metrics))
+        if self._admin_binder is not None:
             admin = Router()
             health.mount(admin)
+            # What is asked there is not counted among the service's own requests.
             self._ports += await self._admin_binder(self._factory(admin, built, Metrics()))
-        self._ports += await self._binder(self._factory(router, built, metrics))
 
     def _factory(self, router: Router, built: parts.Parts, metrics: Metrics) -> ChannelFactory:
         edge = Edge(

@@ -11,12 +11,12 @@ import struct
 import termios
 from typing import Any, Protocol
 
-from twisted.internet.interfaces import IAddress, IReactorTime
+from twisted.internet.interfaces import IAddress, IProtocolNegotiationFactory, IReactorTime
 from twisted.internet.protocol import Factory
 from twisted.python.failure import Failure
 from twisted.web.http import HTTPChannel
 from twisted.web.iweb import INonQueuedRequestFactory
-from zope.interface import directlyProvides
+from zope.interface import directlyProvides, implementer
 
 from project_service import errors
 from project_service.errors import ApiError
@@ -253,8 +253,9 @@ def _persistent(version: bytes, headers: HeaderView) -> bool:
     return version == b"HTTP/1.1" and b"close" not in [token.strip() for token in tokens]
 
 
+@implementer(IProtocolNegotiationFactory)
 class ChannelFactory(Factory):
-    """Makes a channel a connection; ``connections`` counts those that are open."""
+    """Makes a channel for each connection."""
 
     noisy = False
 
@@ -262,6 +263,10 @@ class ChannelFactory(Factory):
         self._dispatch = dispatch
         self._clock = clock
         self._idle_seconds = idle_seconds
+
+    def acceptableProtocols(self) -> list[bytes]:
+        """For ALPN (RFC 7301). Without an answer Twisted 26 breaks off with clients that ask, and most do."""
+        return [b"http/1.1"]
 
     def buildProtocol(self, addr: IAddress | None) -> Channel:
         channel = Channel()

@@ -1,0 +1,111 @@
+"""What a daemon can serve on: TLS, Unix sockets, a second endpoint for health; with one process and with several."""
+
+from __future__ import annotations
+
+import datetime
+import re
+import socket
+import ssl
+from ipaddress import IPv4Address
+from pathlib import Path
+
+import pytest
+import requests
+from cryptography import x509
+from cryptography.hazmat.primitives import hashes, serialization
+from cryptography.hazmat.primitives.asymmetric import ec
+from cryptography.x509.oid import NameOID
+
+from tests.live.daemon import Daemon
+
+
+def certificate(folder: Path) -> tuple[Path, Path]:
+    """A self-signed certificate for 127.0.0.1 and its key, as PEM files."""
+    key = ec.generate_private_key(ec.SECP256R1())
+    name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "127.0.0.1")])
+    now = datetime.datetime.now(datetime.UTC)
+    made = (
+        x509.CertificateBuilder()
+        .subject_name(name)
+        .issuer_name(name)
+        .public_key(key.public_key())
+        .serial_number(x509.random_serial_number())
+        .not_valid_before(now - datetime.timedelta(minutes=5))
+        .not_valid_after(now + datetime.timedelta(days=1))
+        .add_extension(
+            x509.SubjectAlternativeName([x509.IPAddress(IPv4Address("127.0.0.1"))]), critical=False
+        )
+        .add_extension(x509.BasicConstraints(ca=True, path_length=None), critical=True)
+        .sign(key, hashes.SHA256())
+    )
+    cert_path, key_path = folder / "cert.pem", folder / "key.pem"
+    cert_path.write_bytes(made.public_bytes(serialization.Encoding.PEM))
+    key_path.write_bytes(
+        key.private_bytes(
+            serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption()
+        )
+    )
+    return cert_path, key_path
+
+
+@pytest.mark.parametrize("workers", ["1", "2"])
+def test_tls_unix_and_admin_beside_tcp(tmp_path: Path, workers: str) -> None:
+    cert, key = certificate(tmp_path)
+    path = tmp_path / "s"
+    options = [
+        *("--listen", f"ssl:0:interface=127.0.0.1:privateKey={key}:certKey={cert}"),
+        *("--listen", f"unix:{path}"),
+        *("--admin-listen", "tcp:0:interface=127.0.0.1"),
+        *("--workers", workers),
+    ]
+    with Daemon(tmp_path / "var", *options) as daemon:
+        url = daemon.wait_until_ready()
+        ports = {int(port) for port in re.findall(r"starting on (\d+)", daemon.text)}
+        plain = int(url.rpartition(":")[2])
+        (secure,) = {int(port) for port in re.findall(r"\(TLS\) starting on (\d+)", daemon.text)}
+        (admin,) = ports - {plain, secure}
+
+        assert (
+            requests.get(f"https://127.0.0.1:{secure}/auth/user", verify=str(cert), timeout=10).status_code
+            == 401
+        )
+        assert "401" in over_unix(path, "/auth/user")
+        assert requests.get(f"http://127.0.0.1:{admin}/ready", timeout=10).json() == {"status": "ready"}
+        # Health has an endpoint of its own, and only that.
+        assert requests.get(f"{url}/ready", timeout=10).status_code == 404
+        assert requests.get(f"http://127.0.0.1:{admin}/auth/user", timeout=10).status_code == 404
+        for old in ("TLSv1", "TLSv1_1"):
+            with pytest.raises((ssl.SSLError, ConnectionError)), pytest.warns(DeprecationWarning):
+                handshake(secure, ssl.TLSVersion[old])
+        assert daemon.stop() == 0, daemon.text
+    assert str(key) not in daemon.text
+
+
+def handshake(port: int, version: ssl.TLSVersion) -> None:
+    context = ssl.create_default_context()
+    context.check_hostname = False
+    context.verify_mode = ssl.CERT_NONE
+    # The client is willing, so that it is the server that refuses.
+    context.set_ciphers("ALL:@SECLEVEL=0")
+    context.minimum_version = context.maximum_version = version
+    with socket.create_connection(("127.0.0.1", port), 10) as plain, context.wrap_socket(plain):
+        return
+
+
+def over_unix(path: Path, target: str) -> str:
+    with socket.socket(socket.AF_UNIX) as client:
+        client.settimeout(10)
+        client.connect(str(path))
+        client.sendall(f"GET {target} HTTP/1.1\r\nHost: a\r\nConnection: close\r\n\r\n".encode())
+        return client.recv(65536).decode()
+
+
+def test_a_port_in_use_is_said_and_the_exit_code_tells(tmp_path: Path) -> None:
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        taken.listen()
+        port = taken.getsockname()[1]
+        with Daemon(tmp_path / "var", "--listen", f"tcp:{port}:interface=127.0.0.1") as daemon:
+            assert daemon.wait_until_ended() == 1
+    assert f"cannot listen on tcp:{port}:interface=127.0.0.1: Address already in use" in daemon.text
+    assert "Traceback" not in daemon.text
