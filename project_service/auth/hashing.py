@@ -12,7 +12,7 @@ from twisted.python.threadpool import ThreadPool
 
 from project_service import errors
 from project_service.auth.passwords import Bcrypt
-from project_service.deferreds import in_thread
+from project_service.deferreds import in_thread, shield
 
 T = TypeVar("T")
 
@@ -71,15 +71,15 @@ class Hashing(Service):
     async def _run(self, work: Callable[..., T], *args: object) -> T:
         if self._under_way >= self._most:
             raise errors.overloaded()
-        self._under_way += 1
-
-        def done(result: T) -> T:
-            self._under_way -= 1
-            return result
-
         # Counted until the thread is done with it, not until somebody stops waiting.
-        result: T = await in_thread(self._reactor, self._pool, self._politely, work, *args).addBoth(done)
-        return result
+        return await shield(self._in_turn(work, *args))
+
+    async def _in_turn(self, work: Callable[..., T], *args: object) -> T:
+        self._under_way += 1
+        try:
+            return await in_thread(self._reactor, self._pool, self._politely, work, *args)
+        finally:
+            self._under_way -= 1
 
     def _politely(self, work: Callable[..., T], *args: object) -> T:
         if not getattr(self._polite, "done", False):

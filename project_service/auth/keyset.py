@@ -116,7 +116,7 @@ def _key(jwk: dict[str, Any], position: int) -> Key:
     where = f"key {position}"
     try:
         parsed = PyJWK(jwk)
-    except PyJWTError:
+    except (PyJWTError, ValueError, TypeError, KeyError, NotImplementedError):
         # The library's message quotes the whole key.
         raise KeySetError(f"{where} is not a usable JWK") from None
     algorithm = parsed.algorithm_name

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Any
 
 import orjson
 from attrs import evolve, frozen
 from twisted.internet.task import Clock
+from twisted.trial.unittest import TestCase
 
 from project_service.auth import keyfile
 from project_service.auth.assemble import Auth, put_together
@@ -17,6 +17,7 @@ from project_service.settings import Auth as AuthSettings
 from project_service.settings import Settings
 from tests.auth_fakes import FakeListener, InlineHashes, KeptPost, MemoryStore
 from tests.fakes import App, Response
+from tests.places import temporary_directory
 
 NOW = 1_795_230_245.678
 PASSWORD = "correct horse battery"
@@ -47,9 +48,9 @@ class AuthApp:
     """``store``, ``hashes``, ``post`` and ``listener`` are there to be looked at and broken."""
 
     def __init__(
-        self, directory: str, *, mail: bool = True, trusted: tuple[str, ...] = (), **auth: Any
+        self, test: TestCase, *, mail: bool = True, trusted: tuple[str, ...] = (), **auth: Any
     ) -> None:
-        path = Path(directory).with_name("jwt-keys.json")
+        path = temporary_directory(test) / "jwt-keys.json"
         settings = AuthSettings(bcrypt_cost=4, jwt_keys_file=str(path), **auth)
         keyfile.load_or_create(path, settings.jwt_algorithm)
         self.settings = Settings(auth=settings)

@@ -14,7 +14,7 @@ from tests.http.auth_app import NOW, PASSWORD, AuthApp
 
 class SignUp(TestCase):
     def setUp(self) -> None:
-        self.app = AuthApp(self.mktemp())
+        self.app = AuthApp(self)
 
     def test_a_signup_answers_with_a_session(self) -> None:
         answer = self.app.sign_up("Ada.Lovelace@EXAMPLE.test")
@@ -158,7 +158,7 @@ class SignUp(TestCase):
 
 class LogIn(TestCase):
     def setUp(self) -> None:
-        self.app = AuthApp(self.mktemp())
+        self.app = AuthApp(self)
         self.app.sign_up()
 
     def test_a_login_answers_like_a_signup_with_200(self) -> None:
@@ -239,7 +239,7 @@ class LogIn(TestCase):
 
 class BruteForce(TestCase):
     def setUp(self) -> None:
-        self.app = AuthApp(self.mktemp(), login_failures_max=3, login_failures_max_per_address=5)
+        self.app = AuthApp(self, login_failures_max=3, login_failures_max_per_address=5)
         self.app.sign_up()
 
     def guess(self, times: int, email: str = "ada@example.test", **more: str) -> None:
@@ -297,7 +297,7 @@ class BruteForce(TestCase):
         assert self.app.log_in(X_Forwarded_For="203.0.113.77").status == 429
 
     def test_behind_a_proxy_the_right_most_untrusted_hop_counts(self) -> None:
-        app = self.app = AuthApp(self.mktemp(), trusted=("192.0.2.0/24",), login_failures_max_per_address=2)
+        app = self.app = AuthApp(self, trusted=("192.0.2.0/24",), login_failures_max_per_address=2)
         app.sign_up()
         for number in range(2):
             self.guess(1, f"user{number}@example.test", X_Forwarded_For=f"10.9.9.{number}, 203.0.113.5")

@@ -12,7 +12,7 @@ from tests.http.auth_app import PASSWORD, Answer, AuthApp
 
 class Admin(TestCase):
     def setUp(self) -> None:
-        self.app = AuthApp(self.mktemp())
+        self.app = AuthApp(self)
 
     def admin(self, method: str, path: str = "", body: Any = None) -> Answer:
         return self.app.call(method, f"/admin/users{path}", body, X_Service_Key="service-key")

@@ -13,7 +13,7 @@ TOKEN = re.compile(r"^[A-Za-z0-9_-]{43}$", re.MULTILINE)
 
 class Mailing(TestCase):
     def make(self, **auth: object) -> AuthApp:
-        self.app = AuthApp(self.mktemp(), **auth)  # type: ignore[arg-type]  # settings by name
+        self.app = AuthApp(self, **auth)  # type: ignore[arg-type]  # settings by name
         return self.app
 
     def recover(self, email: object = "ada@example.test", **more: str) -> object:
@@ -124,7 +124,7 @@ class Recovery(Mailing):
         )
 
     def test_without_a_mail_server_it_is_501(self) -> None:
-        app = AuthApp(self.mktemp(), mail=False)
+        app = AuthApp(self, mail=False)
         answer = app.call("POST", "/auth/recover", {"email": "ada@example.test"})
         assert (answer.status, answer.code) == (501, "email_not_configured")
         app.reload(confirm_email=True)

@@ -12,7 +12,7 @@ from tests.http.auth_app import NOW, PASSWORD, AuthApp
 
 class Refresh(TestCase):
     def setUp(self) -> None:
-        self.app = AuthApp(self.mktemp())
+        self.app = AuthApp(self)
         self.session: dict[str, Any] = self.app.sign_up().data
 
     def test_a_refresh_gives_new_tokens_of_the_same_session(self) -> None:
@@ -85,7 +85,7 @@ class Refresh(TestCase):
 
 class LogOut(TestCase):
     def setUp(self) -> None:
-        self.app = AuthApp(self.mktemp())
+        self.app = AuthApp(self)
         self.first: dict[str, Any] = self.app.sign_up().data
         self.second: dict[str, Any] = self.app.log_in().data
         self.third: dict[str, Any] = self.app.log_in().data
@@ -160,7 +160,7 @@ class LogOut(TestCase):
 
 class Profile(TestCase):
     def setUp(self) -> None:
-        self.app = AuthApp(self.mktemp())
+        self.app = AuthApp(self)
         self.session: dict[str, Any] = self.app.sign_up().data
         self.token = self.session["access_token"]
 
@@ -229,11 +229,11 @@ class Profile(TestCase):
             assert (answer.status, answer.code) == (401, "authentication_required"), (method, path)
 
     def test_a_service_key_is_nobodys_session(self) -> None:
-        app = AuthApp(self.mktemp(), require_project_key=True)
+        app = AuthApp(self, require_project_key=True)
         assert app.call("GET", "/auth/user", X_Service_Key="service-key").code == "authentication_required"
 
     def test_a_project_key_is_asked_for_where_the_config_says_so(self) -> None:
-        app = AuthApp(self.mktemp(), require_project_key=True)
+        app = AuthApp(self, require_project_key=True)
         assert app.sign_up().code == "project_key_required"
         assert app.sign_up(X_Service_Key="anon-key").status == 201
         assert self.app.log_in(X_Service_Key="wrong").code == "project_key_invalid"

@@ -1,0 +1,357 @@
+"""Access tokens and their keys: what is accepted, and every way to forge one that is not."""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import hmac
+import json
+import stat
+from typing import Any
+
+import jwt
+from attrs import evolve
+from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from twisted.trial.unittest import TestCase
+
+from project_service import errors
+from project_service.auth import keyfile, keyset
+from project_service.auth.keyset import KeySet, KeySetError
+from project_service.auth.model import User, moment
+from project_service.auth.tokens import LEEWAY_SECONDS, MAX_TOKEN_CHARACTERS, Issuer, Verifier
+from project_service.errors import ApiError
+from tests.places import temporary_directory
+
+NOW = 1_795_230_245.678
+USER = User("7b7a6a5c-0000-4000-8000-000000000001", "ada@example.test", moment(NOW))
+KEYS = {name: keyset.rotated(None, name) for name in keyset.ALGORITHMS}
+
+
+class Revoked:
+    def __init__(self) -> None:
+        self.sessions: set[str] = set()
+        self.known = True
+
+    def is_revoked(self, session_id: str) -> bool:
+        if not self.known:
+            raise errors.database_unavailable()
+        return session_id in self.sessions
+
+
+def issuer(algorithm: str = "ES256") -> Issuer:
+    return Issuer(KeySet.parse(KEYS[algorithm]), "https://api.example.test", 3600)
+
+
+def encoded(value: Any) -> str:
+    raw = value if isinstance(value, bytes) else json.dumps(value).encode()
+    return base64.urlsafe_b64encode(raw).rstrip(b"=").decode()
+
+
+class Base(TestCase):
+    def setUp(self) -> None:
+        self.now = NOW
+        self.revoked = Revoked()
+        self.issuer = issuer()
+        self.verifier = Verifier(self.issuer, self.revoked, lambda: self.now)
+        self.good = self.issuer.mint(USER, "session-1", NOW, "token-1").text
+
+    def signed(self, claims: dict[str, Any], header: dict[str, Any] | None = None) -> str:
+        key = self.issuer.keys.signing
+        return jwt.encode(claims, key.private, key.algorithm, {"kid": key.kid, **(header or {})})
+
+    def claims(self, **changes: Any) -> dict[str, Any]:
+        found: dict[str, Any] = jwt.decode(self.good, options={"verify_signature": False})
+        found |= changes
+        return {name: value for name, value in found.items() if value is not None}
+
+    def refused(self, token: str | bytes, code: str = "invalid_token") -> None:
+        fault = self.assertRaises(ApiError, self.verifier.verify, token)
+        assert (fault.status, fault.code) == (401, code), token
+        assert dict(fault.headers)["WWW-Authenticate"].startswith('Bearer error="invalid_token"')
+
+
+class Good(Base):
+    def test_the_claims_are_those_of_the_decisions(self) -> None:
+        for algorithm in keyset.ALGORITHMS:
+            made = issuer(algorithm).mint(USER, "session-1", NOW, "token-1")
+            assert jwt.get_unverified_header(made.text)["alg"] == algorithm
+            assert jwt.decode(made.text, options={"verify_signature": False}) == {
+                "iss": "https://api.example.test",
+                "sub": USER.id,
+                "aud": "authenticated",
+                "role": "authenticated",
+                "email": "ada@example.test",
+                "sid": "session-1",
+                "iat": int(NOW),
+                "exp": int(NOW) + 3600,
+                "jti": "token-1",
+            }
+            assert made.expires_at == int(NOW) + 3600
+
+    def test_what_was_minted_is_verified(self) -> None:
+        for algorithm in keyset.ALGORITHMS:
+            verifier = Verifier(issuer(algorithm), self.revoked, lambda: NOW)
+            token = issuer(algorithm).mint(USER, "session-1", NOW, "token-1").text
+            for form in (token, token.encode()):
+                claims = verifier.verify(form)
+                assert (claims.sub, claims.email, claims.role) == (USER.id, USER.email, "authenticated")
+                assert (claims.sid, claims.exp, claims.raw["jti"]) == (
+                    "session-1",
+                    int(NOW) + 3600,
+                    "token-1",
+                )
+
+    def test_it_expires_after_the_leeway_also_when_it_is_known(self) -> None:
+        for known in (True, False):
+            verifier = Verifier(self.issuer, self.revoked, lambda: self.now)
+            self.now = NOW
+            if known:
+                verifier.verify(self.good)
+            self.now = int(NOW) + 3600 + LEEWAY_SECONDS - 0.001
+            verifier.verify(self.good)
+            self.now = int(NOW) + 3600 + LEEWAY_SECONDS
+            assert self.assertRaises(ApiError, verifier.verify, self.good).code == "invalid_token"
+
+    def test_a_signature_is_checked_once(self) -> None:
+        calls: list[str] = []
+        real = jwt.decode
+
+        def counted(token: str, *rest: Any, **more: Any) -> Any:
+            calls.append(token)
+            return real(token, *rest, **more)
+
+        self.patch(jwt, "decode", counted)
+        for _ in range(5):
+            self.verifier.verify(self.good)
+        assert calls == [self.good]
+
+    def test_an_ended_session_is_refused_at_once_although_its_token_is_known(self) -> None:
+        self.verifier.verify(self.good)
+        self.revoked.sessions.add("session-1")
+        self.refused(self.good, "session_revoked")
+
+    def test_where_revocations_cannot_be_known_nobody_passes(self) -> None:
+        self.verifier.verify(self.good)
+        self.revoked.known = False
+        assert self.assertRaises(ApiError, self.verifier.verify, self.good).code == "database_unavailable"
+
+    def test_the_least_recently_used_token_leaves_first(self) -> None:
+        verifier = Verifier(self.issuer, self.revoked, lambda: self.now, capacity=2)
+        first, second, third = [self.issuer.mint(USER, "s", NOW, str(n)).text for n in range(3)]
+        for token in (first, second, first, third):
+            verifier.verify(token)
+        assert list(verifier._known) == [first, third]
+
+    def test_other_keys_are_taken_over(self) -> None:
+        self.verifier.verify(self.good)
+        rotated = KeySet.parse(keyset.rotated(KEYS["ES256"], "EdDSA"))
+        self.verifier.replace(evolve(self.issuer, keys=rotated))
+        self.verifier.verify(self.good)
+        self.verifier.verify(self.verifier.issuer.mint(USER, "s", NOW, "t").text)
+        self.verifier.replace(evolve(self.issuer, keys=KeySet.parse(KEYS["EdDSA"])))
+        self.refused(self.good)
+
+
+class Forged(Base):
+    def test_alg_none(self) -> None:
+        for alg in ("none", "None", "NONE", "nOnE", "", None):
+            for kid in (self.issuer.keys.signing.kid, None):
+                header = {"alg": alg, "typ": "JWT", "kid": kid}
+                self.refused(f"{encoded(header)}.{encoded(self.claims())}.")
+
+    def test_hmac_with_the_public_key_as_secret(self) -> None:
+        for algorithm in ("ES256", "RS256", "EdDSA"):
+            self.issuer = issuer(algorithm)
+            self.verifier = Verifier(self.issuer, self.revoked, lambda: NOW)
+            key = self.issuer.keys.signing
+            public = [
+                key.public.public_bytes(Encoding.PEM, PublicFormat.SubjectPublicKeyInfo),
+                key.public.public_bytes(Encoding.DER, PublicFormat.SubjectPublicKeyInfo),
+                json.dumps(dict(key.public_jwk or {})).encode(),
+            ]
+            for secret in public:
+                head = f"{encoded({'alg': 'HS256', 'kid': key.kid})}.{encoded(self.claims())}"
+                self.refused(f"{head}.{encoded(hmac.digest(secret, head.encode(), hashlib.sha256))}")
+
+    def test_another_algorithm_of_the_same_key_type(self) -> None:
+        self.issuer = issuer("RS256")
+        self.verifier = Verifier(self.issuer, self.revoked, lambda: NOW)
+        key = self.issuer.keys.signing
+        for algorithm in ("RS512", "PS256"):
+            self.refused(jwt.encode(self.claims(), key.private, algorithm, {"kid": key.kid}))
+
+    def test_a_stranger_s_key_under_our_kid(self) -> None:
+        stranger = KeySet.parse(keyset.rotated(None, "ES256")).signing
+        self.refused(
+            jwt.encode(self.claims(), stranger.private, "ES256", {"kid": self.issuer.keys.signing.kid})
+        )
+
+    def test_a_kid_that_points_elsewhere(self) -> None:
+        for kid in ("another", "../../etc/passwd", "' or 1=1 --", "", "https://evil.example.test/jwks.json"):
+            self.refused(self.signed(self.claims(), {"kid": kid}))
+        key = self.issuer.keys.signing
+        self.refused(jwt.encode(self.claims(), key.private, key.algorithm))
+
+    def test_keys_that_a_token_brings_along_are_not_used(self) -> None:
+        stranger = KeySet.parse(keyset.rotated(None, "ES256")).signing
+        header = {"kid": self.issuer.keys.signing.kid, "jwk": dict(stranger.public_jwk or {})}
+        self.refused(jwt.encode(self.claims(), stranger.private, "ES256", header))
+        header |= {"jku": "https://evil.example.test/jwks.json", "x5u": "https://evil.example.test/"}
+        self.refused(jwt.encode(self.claims(), stranger.private, "ES256", header))
+
+    def test_an_extension_that_must_be_understood(self) -> None:
+        self.refused(self.signed(self.claims(), {"crit": ["exp"]}))
+
+    def test_an_altered_payload(self) -> None:
+        head, _, signature = self.good.split(".")
+        for changes in ({"role": "service_role"}, {"sub": "somebody-else"}, {"exp": int(NOW) + 10**6}):
+            self.refused(f"{head}.{encoded(self.claims(**changes))}.{signature}")
+
+    def test_claims_that_are_wrong_or_missing(self) -> None:
+        wrong: tuple[dict[str, Any], ...] = (
+            {"exp": None},
+            {"iss": None},
+            {"aud": None},
+            {"sub": None},
+            {"sid": None},
+            {"iat": None},
+            {"role": None},
+            {"email": None},
+            {"iss": "https://other.example.test"},
+            {"aud": "anon"},
+            {"aud": ["authenticated", "other"]},
+            {"exp": int(NOW) - LEEWAY_SECONDS - 1},
+            {"exp": "9999999999"},
+            {"exp": True},
+            {"exp": float("inf")},
+            {"exp": {}},
+            {"iat": int(NOW) + LEEWAY_SECONDS + 2},
+            {"nbf": int(NOW) + LEEWAY_SECONDS + 2},
+            {"sub": 7},
+            {"sid": ["session-1"]},
+            {"role": {}},
+        )
+        for changes in wrong:
+            self.refused(self.signed(self.claims(**changes)))
+
+    def test_what_is_no_token(self) -> None:
+        for text in (
+            "",
+            ".",
+            "..",
+            "a.b.c",
+            "x" * 43,
+            self.good + "x",
+            self.good[:-2],
+            self.good + ".",
+            " " + self.good,
+            self.good.replace(".", ".."),
+            "é" * 20,
+            "\ud800",
+            f"{encoded([])}.{encoded({})}.",
+            f"{encoded(b'[' * 5000)}.{encoded({})}.x",
+            f"{encoded({'alg': 'ES256', 'kid': {}})}.{encoded({})}.x",
+            "x" * (MAX_TOKEN_CHARACTERS + 1),
+        ):
+            self.refused(text)
+        self.refused(b"\xff\xfe.x.y")
+        self.refused(self.signed(self.claims(email="x" * MAX_TOKEN_CHARACTERS)))
+
+    @settings(max_examples=200, deadline=None)
+    @given(st.integers(0, 1000), st.characters(codec="ascii"))
+    def test_one_changed_character_is_refused(self, place: int, character: str) -> None:
+        self.setUp()
+        at = place % len(self.good)
+        changed = self.good[:at] + character + self.good[at + 1 :]
+        if changed != self.good:
+            self.refused(changed)
+
+    def test_the_last_character_is_not_free_to_change_either(self) -> None:
+        letters = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789-_="
+        for letter in letters.replace(self.good[-1], ""):
+            self.refused(self.good[:-1] + letter)
+
+    @settings(max_examples=100, deadline=None)
+    @given(st.one_of(st.text(max_size=200), st.binary(max_size=200)))
+    def test_anything_else_is_refused(self, text: str | bytes) -> None:
+        self.setUp()
+        self.refused(text)
+
+
+class Keys(TestCase):
+    def test_rotation_puts_a_new_key_in_front_and_keeps_a_few(self) -> None:
+        text = keyset.rotated(None, "ES256")
+        kids = [KeySet.parse(text).signing.kid]
+        for _ in range(4):
+            text = keyset.rotated(text, "ES256", keep=2)
+            kids.insert(0, KeySet.parse(text).signing.kid)
+        assert [key.kid for key in KeySet.parse(text).keys] == kids[:3]
+        assert len(KeySet.parse(keyset.rotated(text, "HS256", keep=0)).keys) == 1
+
+    def test_only_public_halves_are_published(self) -> None:
+        text = keyset.rotated(None, "HS256")
+        for algorithm in ("EdDSA", "RS256", "ES256"):
+            text = keyset.rotated(text, algorithm, keep=3)
+        published = KeySet.parse(text).published()["keys"]
+        assert [key["alg"] for key in published] == ["ES256", "RS256", "EdDSA"]
+        for key in published:
+            assert set(key) <= {"kty", "crv", "x", "y", "n", "e", "alg", "use", "kid"}
+            assert key["use"] == "sig"
+
+    def test_a_kid_is_the_thumbprint_of_rfc_7638(self) -> None:
+        jwk = {
+            "kty": "RSA",
+            "n": "".join(
+                (
+                    "0vx7agoebGcQSuuPiLJXZptN9nndrQmbXEps2aiAFbWhM78LhWx4cbbfAAtVT86zwu1RK7aPFFxuhDR1L6tSoc_BJE",
+                    "CPebWKRXjBZCiFV4n3oknjhMstn64tZ_2W-5JsGY4Hc5n9yBXArwl93lqt7_RN5w6Cf0h4QyQ5v-65YGjQR0_FDW2Q",
+                    "vzqY368QQMicAtaSqzs8KJZgnYb9c7d0zgdAZHzu6qMQvRL5hajrn1n91CbOpbISD08qNLyrdkt-bFTWhAI4vMQFh6",
+                    "WeZu0fM4lFd2NcRwr3XPksINHaQ-G_xBniIqbw0Ls1jF44-csFCur-kEgU8awapJzKnqDKgw",
+                )
+            ),
+            "e": "AQAB",
+            "alg": "RS256",
+        }
+        good = json.loads(KEYS["ES256"])["keys"][0]
+        parsed = KeySet.parse(json.dumps({"keys": [good, jwk]}))
+        assert parsed.keys[1].kid == "NzbLsXh8uDCcd-6MNwXF4W_7noWXFZAfHkxZsRGC9Xs"
+
+    def test_sets_that_cannot_be_used_say_why_and_show_no_key(self) -> None:
+        good = json.loads(KEYS["ES256"])["keys"][0]
+        public = {name: value for name, value in good.items() if name != "d"}
+        weak = {"kty": "oct", "k": encoded(b"short secret"), "alg": "HS256"}
+        for value, why in (
+            ("{", "not JSON"),
+            ("[]", "JWK Set"),
+            ('{"keys": []}', "JWK Set"),
+            ('{"keys": [7]}', "JWK Set"),
+            (json.dumps({"keys": [public]}), "no private part"),
+            (json.dumps({"keys": [good, good]}), "same kid"),
+            (json.dumps({"keys": [weak]}), "32 bytes"),
+            (json.dumps({"keys": [{**good, "alg": "HS256"}]}), "key 1"),
+            (json.dumps({"keys": [{**good, "alg": "none"}]}), "key 1"),
+            (json.dumps({"keys": [{"kty": "oct", "k": encoded(b"x" * 64), "alg": "HS512"}]}), "key 1"),
+            (json.dumps({"keys": [{**good, "kid": 7}]}), "kid is not a string"),
+            (json.dumps({"keys": [{**good, "x": "AAAA"}]}), "not a usable JWK"),
+        ):
+            fault = self.assertRaises(KeySetError, KeySet.parse, value)
+            assert why in str(fault), (value, str(fault))
+            assert good["d"] not in str(fault)
+
+    def test_the_file_is_the_owners_alone_and_the_first_writer_wins(self) -> None:
+        path = temporary_directory(self) / "jwt-keys.json"
+        first = keyfile.load_or_create(path, "ES256")
+        assert stat.S_IMODE(path.stat().st_mode) == 0o600
+        assert keyfile.load_or_create(path, "ES256").signing.kid == first.signing.kid
+        assert keyfile.write(path, KEYS["EdDSA"], replace=False) is False
+        assert keyfile.load(path).signing.kid == first.signing.kid
+        assert keyfile.write(path, KEYS["EdDSA"], replace=True) is True
+        assert keyfile.load(path).signing.algorithm == "EdDSA"
+        assert stat.S_IMODE(path.stat().st_mode) == 0o600
+        assert [one.name for one in path.parent.iterdir()] == [path.name]
+
+    def test_a_file_that_is_not_there_is_named(self) -> None:
+        path = temporary_directory(self) / "jwt-keys.json"
+        assert path.name in str(self.assertRaises(KeySetError, keyfile.load, path))

@@ -1,0 +1,312 @@
+"""Addresses, passwords, opaque tokens, letters, hashing and revocations: the parts that need no database."""
+
+from __future__ import annotations
+
+import email
+import hashlib
+import string
+from email.policy import default
+from typing import Any
+
+import bcrypt
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from twisted.internet.defer import Deferred
+from twisted.internet.error import ConnectionRefusedError
+from twisted.internet.task import Clock
+from twisted.trial.unittest import TestCase
+
+from project_service.auth import hashing, mail, passwords, secrets
+from project_service.auth.metadata import checked
+from project_service.auth.model import Email, moment, timestamp
+from project_service.auth.revocations import CHANNEL, RevokedSessions
+from project_service.auth.throttle import place
+from project_service.deferreds import start
+from project_service.errors import ApiError
+from tests.auth_fakes import FakeListener
+
+ADA = Email.parse("ada@example.test")
+
+
+class Addresses(TestCase):
+    @settings(max_examples=200, deadline=None)
+    @given(st.one_of(st.text(max_size=300), st.emails()))
+    def test_an_address_is_taken_or_refused_and_taken_again_as_it_is_shown(self, text: str) -> None:
+        try:
+            found = Email.parse(text)
+        except ApiError as fault:
+            assert (fault.status, fault.code) == (422, "validation_failed")
+            return
+        assert Email.parse(found.address) == found
+        assert len(found.address.encode()) <= 254
+        assert not set(found.address) & set("\r\n\0 <>,;")
+
+    def test_the_key_ignores_letter_case_and_composition(self) -> None:
+        for one, other in (("ÅSA@x.test", "a\u030asa@x.test"), ("strasse@x.test", "STRASSE@X.TEST")):
+            assert Email.parse(one).key == Email.parse(other).key
+
+    def test_timestamps_are_rfc_3339_with_milliseconds(self) -> None:
+        assert timestamp(moment(1_795_230_245.6789)) == "2026-11-21T03:04:05.678Z"
+        assert timestamp(moment(1_795_230_245)) == "2026-11-21T03:04:05.000Z"
+
+    def test_an_ipv6_address_counts_as_its_64(self) -> None:
+        for address, counted in (
+            ("192.0.2.7", "192.0.2.7"),
+            ("2001:db8:1:2:3:4:5:6", "2001:db8:1:2::/64"),
+            ("::ffff:192.0.2.7", "192.0.2.7"),
+            ("unix", "unix"),
+        ):
+            assert place(address) == counted
+
+
+class Passwords(TestCase):
+    @settings(max_examples=200, deadline=None)
+    @given(st.text(max_size=90))
+    def test_what_is_accepted_can_be_hashed_and_checked(self, text: str) -> None:
+        try:
+            raw = passwords.acceptable(text, ADA, 8)
+        except ApiError as fault:
+            assert fault.status == 422
+            return
+        assert 8 <= len(raw) <= 72
+        assert passwords.candidate(text) == raw
+        assert text.casefold() not in passwords.common_passwords()
+
+    @settings(max_examples=200, deadline=None)
+    @given(st.text(alphabet=st.characters(), max_size=100))
+    def test_what_bcrypt_refuses_never_reaches_it(self, text: str) -> None:
+        raw = passwords.candidate(text)
+        assert raw is None or (0 < len(raw) <= 72 and b"\0" not in raw)
+
+    def test_the_shipped_list(self) -> None:
+        found = passwords.common_passwords()
+        assert len(found) > 5000
+        assert {"password", "password1", "12345678", "qwertyuiop", "iloveyou1", "letmein123"} <= found
+        assert all(line == line.casefold().strip() for line in found)
+
+    def test_the_cost_of_a_hash(self) -> None:
+        made = bcrypt.hashpw(b"x", bcrypt.gensalt(5))
+        for stored, cost in (
+            (made, 5),
+            (b"$2y$" + made[4:], 5),
+            (b"$2x$" + made[4:], None),
+            (made[:-1], None),
+            (made + b"x", None),
+            (b"", None),
+            (b"$2b$03$" + made[7:], None),
+            (b"$2b$32$" + made[7:], None),
+        ):
+            assert passwords.cost_of(stored) == cost, stored
+
+    def test_a_hash_that_only_looks_like_one_matches_nothing(self) -> None:
+        checker = passwords.Bcrypt(4)
+        for end in string.ascii_letters:
+            assert not checker.matches(b"x", b"$2b$04$" + b"." * 52 + end.encode())
+
+
+class Opaque(TestCase):
+    def test_only_the_digest_is_stored_and_the_text_is_256_bits(self) -> None:
+        token = secrets.fresh(lambda count: bytes(range(count)))
+        assert token.text == "AAECAwQFBgcICQoLDA0ODxAREhMUFRYXGBkaGxwdHh8"
+        assert token.digest == hashlib.sha256(token.text.encode()).digest() == secrets.digest(token.text)
+        assert token.text not in repr(token)
+
+    def test_a_successor_takes_both_the_token_and_the_salt(self) -> None:
+        one = secrets.fresh(lambda count: b"a" * count).text
+        other = secrets.fresh(lambda count: b"b" * count).text
+        made = {
+            secrets.successor(token, salt).text for token in (one, other) for salt in (b"1" * 32, b"2" * 32)
+        }
+        assert len(made) == 4
+        assert secrets.successor(one, b"1" * 32) == secrets.successor(one, b"1" * 32)
+        assert all(len(text) == secrets.LENGTH for text in made)
+
+    @given(st.one_of(st.text(max_size=60), st.binary(), st.integers(), st.none()))
+    def test_what_cannot_be_a_token_has_no_digest(self, value: object) -> None:
+        found = secrets.digest(value)
+        assert found is None or (isinstance(value, str) and len(value) == secrets.LENGTH)
+
+    def test_metadata_that_is_none_is_empty(self) -> None:
+        assert checked(None) == {}
+
+
+class Letters(TestCase):
+    def test_a_letter_has_the_token_on_a_line_of_its_own(self) -> None:
+        for template in ("recovery", "confirmation"):
+            letter = mail.compose(template, "ada@example.test", "TOKEN", None, 1)
+            assert "TOKEN" in letter.text.splitlines()
+            assert "link" not in letter.text
+            assert "$" not in letter.text
+            linked = mail.compose(template, "ada@example.test", "TOKEN", "https://x.test/a", 1)
+            assert "https://x.test/a?token=TOKEN" in linked.text.splitlines()
+
+    def test_the_message_is_rfc_5322(self) -> None:
+        letter = mail.Letter("zoë@bücher.test", "Ein Betreff mit ü", "Zeile eins\n.\nFrom hier\n")
+        raw = mail.message(letter, "Project <noreply@example.test>", 1_795_230_245, "id-1")
+        assert b"\r\n" in raw and b"\n" not in raw.replace(b"\r\n", b"")
+        assert raw.isascii()
+        parsed = email.message_from_bytes(raw, policy=default)
+        assert parsed["Subject"] == "Ein Betreff mit ü"
+        assert parsed["Message-ID"] == "<id-1@example.test>"
+        assert parsed["Date"] == "Sat, 21 Nov 2026 03:04:05 -0000"
+        assert parsed["Auto-Submitted"] == "auto-generated"
+        assert parsed.get_content().splitlines() == ["Zeile eins", ".", "From hier"]
+
+    def test_a_line_break_never_becomes_a_header(self) -> None:
+        for field in ("recipient", "subject"):
+            parts = {"recipient": "ada@example.test", "subject": "Hello", "text": "x"}
+            parts[field] += "\r\nBcc: everyone@example.test"
+            with self.assertRaises(ValueError):
+                mail.message(mail.Letter(**parts), "noreply@example.test", 0, "id")
+
+    def test_a_letter_that_is_not_taken_is_tried_twice_more(self) -> None:
+        clock, tried = Clock(), []
+
+        async def refuse(letter: mail.Letter) -> None:
+            tried.append(letter)
+            raise ConnectionRefusedError
+
+        outbox = mail.Outbox.over(refuse, clock)
+        letter = mail.Letter("ada@example.test", "s", "t")
+        outbox.post(letter)
+        assert len(tried) == 1
+        clock.advance(5)
+        assert len(tried) == 2
+        clock.advance(60)
+        assert tried == [letter] * 3
+        assert clock.getDelayedCalls() == []
+
+    def test_a_slow_mail_server_gets_four_letters_at_a_time(self) -> None:
+        open_: list[Deferred[None]] = []
+
+        async def slow(letter: mail.Letter) -> None:
+            waiting: Deferred[None] = Deferred()
+            open_.append(waiting)
+            await waiting
+
+        outbox = mail.Outbox.over(slow, Clock())
+        for _ in range(10):
+            outbox.post(mail.Letter("ada@example.test", "s", "t"))
+        assert len(open_) == 4
+        open_[0].callback(None)
+        assert len(open_) == 5
+        while any(not one.called for one in open_):
+            next(one for one in open_ if not one.called).callback(None)
+        assert len(open_) == 10
+
+
+class FakeThreads:
+    """A thread pool whose threads never get anywhere until told."""
+
+    def __init__(self) -> None:
+        self.queue: list[Any] = []
+
+    def callInThreadWithCallback(self, done: Any, work: Any, *args: Any, **kwargs: Any) -> None:
+        self.queue.append((done, work))
+
+    def finish_one(self) -> None:
+        done, work = self.queue.pop(0)
+        done(True, work())
+
+
+class AtOnceReactor(Clock):
+    def callFromThread(self, work: Any, *args: Any) -> None:
+        work(*args)
+
+
+class Hashing(TestCase):
+    def setUp(self) -> None:
+        self.threads = FakeThreads()
+        self.hashing = hashing.Hashing(AtOnceReactor(), passwords.Bcrypt(4), threads=2, queue_per_thread=2)
+        self.hashing._pool = self.threads  # type: ignore[assignment]  # what is used of it
+
+    def test_the_queue_is_bounded_and_a_place_in_it_is_kept_until_the_work_is_done(self) -> None:
+        under_way = [start(self.hashing.matches(b"x", None)) for _ in range(6)]
+        self.failureResultOf(start(self.hashing.hash(b"x")), ApiError)
+        # Hanging up does not make room: the thread goes on.
+        under_way[0].addErrback(lambda _: None).cancel()
+        fault = self.failureResultOf(start(self.hashing.hash(b"x")), ApiError).value
+        assert (fault.status, fault.code) == (503, "overloaded")
+        assert "Retry-After" in dict(fault.headers)
+        self.threads.finish_one()
+        accepted = start(self.hashing.hash(b"x"))
+        while self.threads.queue:
+            self.threads.finish_one()
+        assert self.successResultOf(accepted).startswith(b"$2b$04$")
+        assert self.successResultOf(under_way[-1]) is False
+        assert self.hashing.under_way == 0
+
+
+class Revocations(TestCase):
+    def setUp(self) -> None:
+        self.clock, self.listener = Clock(), FakeListener()
+        self.stored: list[tuple[str, float]] = []
+        self.reads = 0
+        self.failure: Exception | None = None
+        self.revoked = RevokedSessions(self.read, self.listener, self.clock.seconds)
+
+    async def read(self) -> list[tuple[str, float]]:
+        self.reads += 1
+        if self.failure is not None:
+            raise self.failure
+        return list(self.stored)
+
+    def poll(self) -> None:
+        self.successResultOf(start(self.revoked.poll()))
+
+    def test_what_is_announced_is_revoked(self) -> None:
+        self.listener.heard[CHANNEL]("session-1 100")
+        assert self.revoked.is_revoked("session-1")
+        assert not self.revoked.is_revoked("session-2")
+
+    def test_nothing_is_read_while_the_listener_is_current(self) -> None:
+        for _ in range(10):
+            self.clock.advance(1)
+            self.poll()
+            assert not self.revoked.is_revoked("session-1")
+        assert self.reads == 0
+
+    def test_after_a_gap_the_set_is_read_again(self) -> None:
+        self.stored = [("session-1", 100.0)]
+        for gap in self.listener.gaps:
+            self.successResultOf(start(gap()))  # type: ignore[arg-type]  # they are coroutines
+        assert self.revoked.is_revoked("session-1")
+
+    def test_while_nobody_listens_the_set_is_read_often_and_trusted_for_a_second(self) -> None:
+        self.poll()
+        self.listener.current = False
+        self.clock.advance(0.9)
+        assert not self.revoked.is_revoked("session-1")
+        self.stored = [("session-1", 100.0)]
+        self.poll()
+        assert self.revoked.is_revoked("session-1")
+        self.clock.advance(0.9)
+        assert not self.revoked.is_revoked("session-2")
+
+    def test_a_set_that_cannot_be_read_is_not_trusted(self) -> None:
+        self.poll()
+        self.listener.current = False
+        self.failure = RuntimeError("database away")
+        self.failureResultOf(start(self.revoked.poll()), RuntimeError)
+        self.clock.advance(1.01)
+        fault = self.assertRaises(ApiError, self.revoked.is_revoked, "session-2")
+        assert (fault.status, fault.code) == (503, "database_unavailable")
+        self.failure = None
+        self.poll()
+        assert not self.revoked.is_revoked("session-2")
+
+    def test_before_the_first_reading_nothing_is_trusted(self) -> None:
+        self.listener.current = False
+        self.clock.advance(5)
+        self.assertRaises(ApiError, self.revoked.is_revoked, "session-1")
+
+    def test_a_session_is_forgotten_when_its_tokens_have_expired(self) -> None:
+        self.revoked.add("session-1", 100.0)
+        # An earlier time that arrives later does not shorten it.
+        self.revoked.add("session-1", 50.0)
+        self.clock.advance(99)
+        self.poll()
+        assert len(self.revoked) == 1
+        self.clock.advance(1)
+        self.poll()
+        assert len(self.revoked) == 0
