@@ -18,6 +18,8 @@ from project_service.deferreds import in_thread
 from project_service.http.caller import TokenVerifier
 from project_service.http.router import Router
 from project_service.settings import Settings, StageDatabase
+from project_service.tables.catalog.freshness import CHANNEL as SYNC_CHANNEL
+from project_service.tables.catalog.freshness import Echo, Freshness
 from project_service.tables.catalog.holder import CacheHolder
 from project_service.tables.catalog.load import build, read
 from project_service.tables.catalog.model import SchemaCache
@@ -90,6 +92,8 @@ def _database(
     listener = Listener(connector, reactor)
     listener.subscribe(CHANNEL, lambda payload: _heard(holder, payload), holder.reload)
     runner = Runner(PreparedStatements() if config.prepare else None)
+    echo = Echo(pool, reactor)
+    listener.subscribe(SYNC_CHANNEL, echo.heard, _nothing_missed)
     keys = parse_keys(config.jwt_secret, config.jwks)
     identities = Identities(
         config,
@@ -101,7 +105,13 @@ def _database(
         pool,
         listener,
         TableService(
-            config, holder, identities, Planner(config), Executor(config, pool, runner), Root(config)
+            config,
+            holder,
+            identities,
+            Planner(config),
+            Freshness(holder, pool, echo),
+            Executor(config, pool, runner),
+            Root(config),
         ),
     )
 
@@ -139,6 +149,10 @@ def _loader(reactor: Any, pool: Pool, config: TablesConfig) -> Callable[[int], A
         return await in_thread(reactor, reactor.getThreadPool(), build, answers, config.schemas, version)
 
     return load
+
+
+async def _nothing_missed() -> None:
+    """After a gap: whoever waited for an echo has given up by then."""
 
 
 def _heard(holder: CacheHolder, payload: str) -> None:

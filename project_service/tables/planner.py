@@ -51,11 +51,11 @@ class Planner:
             key, lambda: parse_head(call.method, call.segments, decisive, self.config.schemas)
         ), key
 
-    def request(self, call: Call, head: Head) -> tuple[Request, Hashable, list[str]]:
+    def request(self, call: Call, head: Head) -> tuple[Hashable, Request, list[str]]:
         arguments = takes_arguments(head)
         shape, operands = shape_of_query(call.pairs, arguments)
         query = self._queries.made((arguments, shape), lambda: parse_query(call.pairs, arguments))
-        return make_request(head, query, call.pairs, call.body), shape, operands
+        return shape, make_request(head, query, call.pairs, call.body), operands
 
     def plan(
         self, cache: SchemaCache, head_key: Hashable, shape: Hashable, request: Request, operands: list[str]

@@ -8,6 +8,7 @@ from attrs import evolve, frozen
 
 from project_service.http.outbound import Reply, StreamReply
 from project_service.tables.call import Call, Timing
+from project_service.tables.catalog.freshness import Freshness
 from project_service.tables.catalog.holder import CacheHolder
 from project_service.tables.catalog.model import SchemaCache
 from project_service.tables.config import TablesConfig
@@ -33,6 +34,9 @@ from project_service.tables.session_settings import preamble
 from project_service.tables.sql.fragment import Sql
 from project_service.tables.streaming import FIRST_ROWS, RowStream
 
+# What is not in the schema cache: a relationship, a function, a column, a relation.
+_MISSES = ("PGRST200", "PGRST202", "PGRST204", "PGRST205")
+
 R = TypeVar("R", Reply, StreamReply, Reply | StreamReply)
 
 
@@ -44,6 +48,7 @@ class TableService:
     holder: CacheHolder
     identities: Identities
     planner: Planner
+    freshness: Freshness
     executor: Executor
     root: Root
 
@@ -69,9 +74,17 @@ class TableService:
                 return await self._root(call, head, identity, cache, timing)
             call, head = delegated
             head_key = None
-        request, shape, operands = self.planner.request(call, head)
+        asked = self.planner.request(call, head)
         timing.mark("parse")
-        planned = self.planner.plan(cache, (head_key, head), shape, request, operands)
+        try:
+            planned = self.planner.plan(cache, (head_key, head), *asked)
+        except TableError as fault:
+            if fault.code not in _MISSES:
+                raise
+            newer = await self.freshness.newer(cache, (head.schema, head.name))
+            if newer is None:
+                raise
+            cache, planned = newer, self.planner.plan(newer, (head_key, head), *asked)
         timing.mark("plan")
         prepared = planned.prepared
         told = preamble(self.config, cache, call, head, identity, prepared.read_only, prepared.routine)

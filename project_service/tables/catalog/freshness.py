@@ -1,0 +1,100 @@
+"""Whether a name that the schema cache does not know has come to be since it was read.
+
+Notifications arrive in the order of the commits that sent them: once our own has come back, every change of the
+catalogue committed before it has been announced to us as well.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+
+from attrs import Factory, define, frozen
+from twisted.internet.defer import Deferred
+from twisted.internet.interfaces import IReactorTime
+from twisted.logger import Logger
+
+from project_service.database.pool import Pool
+from project_service.deferreds import with_timeout
+from project_service.tables.catalog.holder import CacheHolder
+from project_service.tables.catalog.model import Key, SchemaCache
+
+CHANNEL = "pgrst_sync"
+WAIT_SECONDS = 1.0
+# More misses than these at a time do not each ask the database.
+_MOST_WAITING = 20
+_REMEMBERED = 200
+
+_SEND = "with mark as (select gen_random_uuid()::text as id) select id, pg_notify(%s, id)::text from mark"
+_EXISTS = """
+select exists (select from pg_class c join pg_namespace n on n.oid = c.relnamespace
+               where n.nspname = %(schema)s and c.relname = %(name)s and c.relkind in ('r', 'v', 'm', 'f', 'p')
+                 and not c.relispartition),
+  (select count(*) from pg_proc p join pg_namespace n on n.oid = p.pronamespace
+   where n.nspname = %(schema)s and p.proname = %(name)s and p.prokind = 'f'
+     and p.prorettype not in ('trigger'::regtype, 'event_trigger'::regtype))
+"""
+
+
+@define
+class Echo:
+    """Tells when a notification of our own has come back."""
+
+    pool: Pool
+    clock: IReactorTime
+    _waiting: dict[str, Deferred[None]] = Factory(dict)
+    _heard: deque[str] = Factory(lambda: deque(maxlen=_REMEMBERED))
+
+    def heard(self, payload: str) -> None:
+        """For the listener: a payload on ``CHANNEL``."""
+        self._heard.append(payload)
+        waiting = self._waiting.pop(payload, None)
+        if waiting is not None:
+            waiting.callback(None)
+
+    async def come_back(self) -> None:
+        """Returns when everything committed before the call has been announced, or after ``WAIT_SECONDS``."""
+        if len(self._waiting) >= _MOST_WAITING:
+            return
+        rows = await self.pool.query(_SEND, [CHANNEL])
+        mark = bytes(rows[0][0]).decode()
+        if mark in self._heard:
+            return
+        waiting = self._waiting[mark] = Deferred()
+        try:
+            await with_timeout(self.clock, WAIT_SECONDS, waiting, TimeoutError)
+        except TimeoutError:
+            return
+        finally:
+            self._waiting.pop(mark, None)
+
+
+@frozen
+class Freshness:
+    """Waits for a newer schema cache where there may be one."""
+
+    holder: CacheHolder
+    pool: Pool
+    echo: Echo
+
+    log = Logger()
+
+    async def newer(self, than: SchemaCache, missed: Key) -> SchemaCache | None:
+        """A cache read after ``than``, or None where nothing that was ``missed`` has changed since."""
+        try:
+            await self.echo.come_back()
+            if not self.holder.reloading and await self._exists(than, missed):
+                self.holder.announce()
+        except Exception as fault:
+            # A standby, or a database that is away: the miss stands.
+            self.log.debug("the schema cache was not checked ({why})", why=type(fault).__name__)
+        await self.holder.settled()
+        current = self.holder.current
+        return current if current.version != than.version else None
+
+    async def _exists(self, cache: SchemaCache, missed: Key) -> bool:
+        """For databases without the event trigger that announces changes."""
+        schema, name = missed
+        rows = await self.pool.query(_EXISTS, {"schema": schema, "name": name})
+        is_relation, routines = rows[0]
+        known = len(cache.routines.get(missed, ()))
+        return (bool(is_relation) and missed not in cache.relations) or int(routines) != known
