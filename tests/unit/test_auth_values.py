@@ -202,7 +202,7 @@ class FakeThreads:
         self.queue: list[Any] = []
 
     def callInThreadWithCallback(self, done: Any, work: Any, *args: Any, **kwargs: Any) -> None:
-        self.queue.append((done, work))
+        self.queue.append((done, lambda: work(*args, **kwargs)))
 
     def finish_one(self) -> None:
         done, work = self.queue.pop(0)
