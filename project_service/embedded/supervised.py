@@ -91,7 +91,7 @@ class Supervised:
         try:
             await with_timeout(self._reactor, self._program.stop_seconds, ended, TimeoutError)
         except TimeoutError:
-            self.log.warn("{name} did not stop in time and is killed", name=self._program.name)
+            self.log.info("{name} did not stop in time and is killed", name=self._program.name)
             child.signal(signal.SIGKILL)
             await child.when_ended()
 

@@ -1,0 +1,146 @@
+"""``project-service`` as a program: beside a service that runs, on data at rest, on a config's servers."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
+
+import orjson
+import psycopg2
+import pytest
+import pytest_twisted
+from attrs import frozen
+
+from project_service import keys
+from project_service.embedded.assemble import Embedded
+from tests.live.daemon import ROOT, children_on
+from tests.live.services import Services
+
+
+@frozen
+class Ended:
+    code: int
+    out: str
+    err: str
+
+    @property
+    def json(self) -> Any:
+        return orjson.loads(self.out)
+
+
+def cli(*arguments: str | Path) -> Ended:
+    script = Path(sys.executable).with_name("project-service")
+    done = subprocess.run(
+        [str(one) for one in (script, *arguments)],
+        env={**os.environ, "PYTHONPATH": str(ROOT)},
+        cwd="/",
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=60,
+    )
+    assert "Traceback" not in done.stderr, done.stderr
+    return Ended(done.returncode, done.stdout, done.stderr)
+
+
+@pytest.fixture(scope="module")
+def beside(services: Services) -> tuple[str, Path]:
+    """The options for the data directory that the test run's own servers work on, migrated."""
+    options = ("--data-dir", services.embedded.data_dir)
+    done = cli("migrate", *options)
+    assert (done.code, done.err) == (0, "")
+    assert "Applying migration 0001_base.sql" in done.out
+    return options
+
+
+def test_migrating_again_does_nothing(beside: tuple[str, Path]) -> None:
+    assert cli("migrate", "--json", *beside).json == {"applied": []}
+
+
+def test_the_life_of_a_key(beside: tuple[str, Path]) -> None:
+    made = cli("keys", "create", "service", "--label", "backend", *beside)
+    assert made.code == 0
+    key = made.out.strip()
+    assert key.startswith("psk_service_")
+    assert keys.well_formed(key)
+    listed = cli("keys", "list", "--json", *beside)
+    (record,) = [one for one in listed.json if one["label"] == "backend"]
+    assert record["revoked_at"] is None
+    assert key not in listed.out
+    assert cli("keys", "revoke", record["id"], *beside).code == 0
+    again = cli("keys", "revoke", record["id"], *beside)
+    assert again.code == 1
+    assert record["id"] in again.err
+    assert "revoked 20" in cli("keys", "list", *beside).out
+
+
+def test_the_dsn_works(beside: tuple[str, Path]) -> None:
+    printed = cli("dsn", *beside)
+    assert (printed.code, printed.err) == (0, "")
+    psycopg2.connect(printed.out.strip()).close()
+    assert cli("dsn", "--stage", "dev", "--database", "main", *beside).out == printed.out
+    unknown = cli("dsn", "--stage", "dev", "--database", "none", *beside)
+    assert unknown.code == 1
+    assert "no stage dev with a database none" in unknown.err
+
+
+def test_check_names_the_one_thing_that_is_wrong(beside: tuple[str, Path]) -> None:
+    """Only the servers run there; nobody has made token keys."""
+    checked = cli("check", "--json", *beside)
+    assert checked.code == 1
+    wrong = {part["part"]: part["message"] for part in checked.json["parts"] if not part["ok"]}
+    assert set(wrong) == {"token keys"}
+    assert "jwt-keys.json" in wrong["token keys"]
+    fine = {part["part"] for part in checked.json["parts"] if part["ok"]}
+    assert {"database", "migrations", "store"} <= fine
+
+
+def test_check_of_servers_that_are_not_there(tmp_path: Path) -> None:
+    config = tmp_path / "away.toml"
+    config.write_text(
+        '[database]\ndsn = "postgresql://u:hush@127.0.0.1:9/x"\n'
+        '[store]\nendpoint_url = "http://127.0.0.1:9"\naccess_key_id = "a"\nsecret_access_key = "hush"\n'
+        f'connect_timeout_seconds = 0.5\n[auth]\njwt_keys_file = "{tmp_path}/none.json"\n'
+    )
+    checked = cli("check", "--config", config)
+    assert checked.code == 1
+    for part in ("database", "migrations", "store", "token keys"):
+        assert f"FAIL  {part}:" in checked.out
+    assert "hush" not in checked.out + checked.err
+    listed = cli("keys", "list", "--config", config)
+    assert listed.code == 1
+    assert "hush" not in listed.err
+
+
+def test_no_project_there(tmp_path: Path) -> None:
+    nothing = cli("keys", "list", "--data-dir", tmp_path / "none")
+    assert nothing.code == 1
+    assert "no project in" in nothing.err
+    assert not (tmp_path / "none").exists()
+
+
+@pytest_twisted.async_yield_fixture
+async def at_rest(tmp_path: Path) -> AsyncIterator[Path]:
+    from twisted.internet import reactor
+
+    embedded = Embedded(reactor, tmp_path / "var", store=False)
+    await embedded.start()
+    await embedded.stop()
+    yield embedded.data_dir
+
+
+def test_a_data_directory_at_rest_is_woken_for_the_command(at_rest: Path) -> None:
+    unmigrated = cli("keys", "list", "--data-dir", at_rest)
+    assert unmigrated.code == 1
+    assert "project-service migrate" in unmigrated.err
+    assert cli("migrate", "--data-dir", at_rest).code == 0
+    made = cli("keys", "create", "anon", "--json", "--data-dir", at_rest)
+    assert made.json["kind"] == "anon"
+    dsn = cli("dsn", "--data-dir", at_rest)
+    assert dsn.code == 0
+    assert "nothing runs there" in dsn.err
+    assert children_on(at_rest) == []

@@ -1,0 +1,116 @@
+"""The command line's frame: its commands, how it ends, what it shows. What commands do is in tests/live."""
+
+from __future__ import annotations
+
+from importlib import import_module
+from pathlib import Path
+from tempfile import mkdtemp
+
+import click
+import orjson
+from click.testing import CliRunner
+from twisted.trial.unittest import TestCase
+
+from project_service import __version__
+from project_service.cli import NOUNS, frame, main
+from project_service.database.session import DatabaseGone
+from project_service.errors import ApiError
+from project_service.storage.s3.errors import StoreError, StoreUnreachable
+
+
+def leaves(command: click.Command, path: tuple[str, ...] = ()) -> list[tuple[tuple[str, ...], click.Command]]:
+    if isinstance(command, click.Group):
+        found = ((name, one) for name, one in command.commands.items())
+        return [leaf for name, one in found for leaf in leaves(one, (*path, name))]
+    return [(path, command)]
+
+
+ALL = [
+    leaf
+    for noun in NOUNS
+    for leaf in leaves(import_module(f"project_service.cli.{noun.replace('-', '_')}").command, (noun,))
+]
+
+
+class EveryCommand(TestCase):
+    def test_has_the_shared_options(self) -> None:
+        for path, command in ALL:
+            options = {option for parameter in command.params for option in parameter.opts}
+            self.assertTrue({"--config", "--data-dir", "--json"} <= options, path)
+
+    def test_says_what_it_does(self) -> None:
+        for path, command in ALL:
+            self.assertTrue(command.help, path)
+            self.assertEqual(CliRunner().invoke(main, [*path, "--help"]).exit_code, 0, path)
+
+    def test_is_listed(self) -> None:
+        shown = CliRunner().invoke(main, ["--help"]).output
+        for noun in NOUNS:
+            self.assertIn(noun, shown)
+
+
+class Ending(TestCase):
+    def test_wrong_usage_is_two(self) -> None:
+        for arguments in (
+            ["nonsense"],
+            ["keys", "create", "root"],
+            ["dsn", "--stage", "dev"],
+            ["keys", "--x"],
+        ):
+            self.assertEqual(CliRunner().invoke(main, arguments).exit_code, 2, arguments)
+
+    def test_a_bad_configuration_is_two_and_names_every_fault(self) -> None:
+        config = Path(mkdtemp()) / "bad.toml"
+        config.write_text("[server]\nworkers = 'many'\nnonsense = 1\n")
+        ended = CliRunner().invoke(main, ["keys", "list", "--config", str(config)])
+        self.assertEqual(ended.exit_code, 2)
+        self.assertIn("server.workers", ended.stderr)
+        self.assertIn("server.nonsense", ended.stderr)
+        self.assertIn("database.dsn", ended.stderr)
+
+    def test_the_version(self) -> None:
+        self.assertIn(__version__, CliRunner().invoke(main, ["--version"]).output)
+
+
+class Explaining(TestCase):
+    def test_faults_become_a_sentence(self) -> None:
+        self.assertEqual(frame.explained(frame.Failed("why")), "why")
+        self.assertEqual(
+            frame.explained(ApiError(422, "validation_failed", "No.", {"name": "is empty"})),
+            "No.\n  name: is empty",
+        )
+        self.assertIn("refused", frame.explained(DatabaseGone("refused")))
+        self.assertIn("AccessDenied", frame.explained(StoreError(403, "AccessDenied")))
+        self.assertIn("cannot be reached", frame.explained(StoreUnreachable("http://10.0.0.1/secret")))
+
+    def test_no_address_of_the_store(self) -> None:
+        self.assertNotIn("10.0.0.1", frame.explained(StoreUnreachable("http://10.0.0.1/secret")))
+
+
+class Showing(TestCase):
+    def _shown(self, json: bool) -> str:
+        @click.command()
+        @frame.options
+        def command(invocation: frame.Invocation) -> None:
+            invocation.show({"ids": [1, 2]}, "1", "2")
+
+        return CliRunner().invoke(command, ["--json"] if json else []).output
+
+    def test_lines_for_people(self) -> None:
+        self.assertEqual(self._shown(False), "1\n2\n")
+
+    def test_json_for_programs(self) -> None:
+        self.assertEqual(orjson.loads(self._shown(True)), {"ids": [1, 2]})
+
+
+class WhereItWorks(TestCase):
+    def test_the_rules_of_config_and_data_dir(self) -> None:
+        config, data = Path("/etc/x.toml"), Path("/srv/data")
+        self.assertEqual(frame.Invocation(None, None, False).embeds_into, Path("var").absolute())
+        self.assertEqual(frame.Invocation(None, data, False).embeds_into, data)
+        self.assertEqual(frame.Invocation(config, data, False).embeds_into, data)
+        self.assertIsNone(frame.Invocation(config, None, False).embeds_into)
+
+    def test_the_environment_is_not_shown(self) -> None:
+        shown = repr(frame.Invocation(None, None, False, {"PROJECT_SERVICE__DATABASE__DSN": "hush"}))
+        self.assertNotIn("hush", shown)
