@@ -1,6 +1,7 @@
 """The table API's errors: PostgREST's four members, codes and statuses.
 
-Source: PostgREST's reference, page "Errors". Each constructor is named for what went wrong and says which stage raises it.
+Source: PostgREST's reference, page "Errors". Each constructor is named for what
+went wrong.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ from project_service.errors import ApiError, Headers
 
 
 class TableError(ApiError):
-    """An error with ``code``, ``message``, ``details`` (text or JSON) and ``hint``, as PostgREST's clients read it."""
+    """An error with ``code``, ``message``, ``details`` (text or JSON) and ``hint``, as PostgREST has them."""
 
     def __init__(
         self,
@@ -205,7 +206,10 @@ def no_routine(message: str, details: str, hint: str | None) -> TableError:
 
 
 def ambiguous_routine(choices: list[str]) -> TableError:
-    hint = "Try renaming the parameters or the function itself in the database so function overloading can be resolved"
+    hint = (
+        "Try renaming the parameters or the function itself in the database "
+        "so function overloading can be resolved"
+    )
     message = "Could not choose the best candidate function between: " + ", ".join(choices)
     return TableError(300, "PGRST203", message, hint=hint)
 

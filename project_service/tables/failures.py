@@ -44,7 +44,10 @@ _CLASSES = {
     "P0": 500,
     "XX": 500,
 }
-_MESSAGE_HINT = "MESSAGE must be a JSON object with obligatory keys: 'code', 'message' and optional keys: 'details', 'hint'."
+_MESSAGE_HINT = (
+    "MESSAGE must be a JSON object with obligatory keys: 'code', 'message' "
+    "and optional keys: 'details', 'hint'."
+)
 _DETAIL_HINT = (
     "DETAIL must be a JSON object with obligatory keys: 'status', 'headers' and optional key: 'status_text'."
 )

@@ -1,7 +1,7 @@
 """Which statements are prepared on which connection.
 
-PREPARE and EXECUTE travel in the message of the first use, so that preparing costs no round trip. A prepared statement
-outlives a transaction that fails after it: then the connection is asked, once, whether it is there.
+PREPARE and EXECUTE travel in the message of the first use, so that preparing costs no round trip. A prepared
+statement outlives a transaction that fails after it: then the connection is asked, once, whether it is there.
 """
 
 from __future__ import annotations

@@ -59,7 +59,7 @@ class CacheHolder:
         """Returns once no reading is under way."""
         if self._running is None:
             return
-        waiting: Deferred[None] = Deferred(lambda gone: self._waiting.remove(gone))
+        waiting: Deferred[None] = Deferred(self._waiting.remove)
         self._waiting.append(waiting)
         await waiting
 

@@ -88,7 +88,7 @@ class Relationship:
 
 @frozen
 class Argument:
-    """``cast`` is the type to cast a value to: as ``type``, but never cut to a length the function did not ask for."""
+    """``cast`` is the type to cast a value to: ``type``, but never cut to a length that nobody asked for."""
 
     name: str
     type: str

@@ -41,7 +41,8 @@ select n.nspname as schema, c.relname as name, c.relkind as kind, obj_descriptio
               and d.refclassid = 'pg_class'::regclass and d.refobjid = c.oid and d.refobjsubid = a.attnum))
           when a.attgenerated <> '' then null
           else coalesce(pg_get_expr(ad.adbin, ad.adrelid), t.typdefault) end,
-     (select json_agg(e.enumlabel order by e.enumsortorder) from pg_enum e where e.enumtypid = coalesce(bases.base, a.atttypid)),
+     (select json_agg(e.enumlabel order by e.enumsortorder) from pg_enum e
+      where e.enumtypid = coalesce(bases.base, a.atttypid)),
      col_description(c.oid, a.attnum),
      information_schema._pg_char_max_length(coalesce(bases.base, a.atttypid),
        case when bases.base is null then a.atttypmod else t.typtypmod end),

@@ -1,4 +1,4 @@
-"""Relationships from foreign keys: to and from the tables themselves, the views that show their keys, and through junctions.
+"""Relationships from foreign keys: of the tables themselves, of the views that show their keys, through junctions.
 
 PostgREST's reference: "Resource Embedding".
 """

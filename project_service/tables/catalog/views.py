@@ -23,12 +23,12 @@ def target_list(rule: str) -> dict[int, Origin]:
     found: dict[int, Origin] = {}
     depth, opened = 0, -1
     for bracket in _BRACKET.finditer(rule):
-        token = bracket.group()
-        if token in "({":
+        found_one = bracket.group()
+        if found_one in "({":
             depth += 1
             if depth == _ENTRY_DEPTH and rule.startswith("{TARGETENTRY", bracket.start()):
                 opened = bracket.start()
-        elif token in ")}":
+        elif found_one in ")}":
             if depth == _ENTRY_DEPTH and opened >= 0:
                 _note(found, rule[opened : bracket.end()])
                 opened = -1

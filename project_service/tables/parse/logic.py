@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import Literal, NoReturn
 
 from project_service.tables.parse import names
 from project_service.tables.parse.filters import operation
@@ -50,6 +50,8 @@ def _term(scanner: Scanner) -> Condition:
     if scanner.at_end or scanner.text[scanner.pos] in "(),.":
         _refuse(scanner)
     field = names.field(scanner)
+    if scanner.peek("("):
+        _refuse_operator(scanner, start)
     scanner.need(".", "delimiter (.)")
     negated = scanner.take("not.", '"not"')
     found = Filter(field, operation(scanner, in_logic=True), negated)
@@ -57,7 +59,14 @@ def _term(scanner: Scanner) -> Condition:
     return found
 
 
-def _refuse(scanner: Scanner) -> None:
+def _refuse_operator(scanner: Scanner, start: int) -> NoReturn:
+    """``ord(…)``: something like an operator that is none."""
+    known = next((found for found in ("and", "or") if scanner.text.startswith(found, start)), "")
+    fresh = Scanner(scanner.text, scanner.what, scanner.shown, start + len(known))
+    fresh.fail('"("' if known else _OPERATOR)
+
+
+def _refuse(scanner: Scanner) -> NoReturn:
     fresh = Scanner(scanner.text, scanner.what, scanner.shown, scanner.pos)
     for label in (names.FIELD_NAME, _NEGATION, _OPERATOR):
         fresh.expecting(label)

@@ -1,4 +1,4 @@
-"""Media types of the ``Accept`` and ``Content-Type`` headers (RFC 9110 section 12.5.1) and PostgREST's vendored ones."""
+"""Media types of ``Accept`` and ``Content-Type`` (RFC 9110 section 12.5.1) and PostgREST's vendored ones."""
 
 from __future__ import annotations
 

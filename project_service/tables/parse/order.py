@@ -40,4 +40,4 @@ def _nulls(scanner: Scanner) -> Literal["nullsfirst", "nullslast"]:
         return "nullsfirst"
     if scanner.take("nullslast"):
         return "nullslast"
-    scanner.fail()
+    return scanner.fail()

@@ -1,4 +1,4 @@
-"""The ``select`` parameter. PostgREST's reference: "Vertical Filtering", "Resource Embedding", "Aggregate Functions"."""
+"""The ``select`` parameter. PostgREST's reference: "Vertical Filtering", "Resource Embedding"."""
 
 from __future__ import annotations
 

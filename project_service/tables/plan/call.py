@@ -1,4 +1,4 @@
-"""Calling functions: which of the overloads is meant, with what arguments. PostgREST's reference: "Functions as RPC"."""
+"""Calling functions: which overload is meant, with what arguments. PostgREST's reference: "Functions as RPC"."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Finding the relationship that an embedding means. PostgREST's reference: "Resource Embedding", "Foreign Key Joins"."""
+"""Finding the relationship that an embedding means. PostgREST's reference: "Resource Embedding"."""
 
 from __future__ import annotations
 
@@ -83,7 +83,10 @@ def _ambiguous(origin: str, target: str, found: list[Relationship]) -> errors.Ta
         for way in found
     ]
     hints = ", ".join(f"'{target}!{_distinguishing(way)}'" for way in found)
-    hint = f"Try changing '{target}' to one of the following: {hints}. Find the desired relationship in the 'details' key."
+    hint = (
+        f"Try changing '{target}' to one of the following: {hints}. "
+        "Find the desired relationship in the 'details' key."
+    )
     return errors.ambiguous_relationship(origin, target, choices, hint)
 
 

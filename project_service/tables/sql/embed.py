@@ -17,7 +17,7 @@ def is_joined(embedded: Embedded) -> bool:
 
 
 def source_of(embedded: Embedded, origin: str) -> str:
-    """What an embedding's subquery reads: a relation, a relation and a junction, or a function of the parent's row."""
+    """What an embedding reads: a relation, a relation and a junction, or a function of the parent's row."""
     way = embedded.relationship
     plan = embedded.plan
     alias = ident(plan.alias)

@@ -1,4 +1,4 @@
-"""What is set for one transaction only: role, claims and the request, as PostgREST's reference says under "Transactions"."""
+"""What is set for one transaction only: role, claims and the request. PostgREST's reference: "Transactions"."""
 
 from __future__ import annotations
 

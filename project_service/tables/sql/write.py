@@ -14,7 +14,8 @@ from project_service.tables.syntax import BODY_SLOT, Operand
 _BODY = "pgrst_body"
 # Counts the rows that ON CONFLICT updated instead of inserting.
 UPDATED = "pgrst.updated"
-_COUNTED = f"set_config('{UPDATED}', (coalesce(nullif(current_setting('{UPDATED}', true), ''), '0')::int + 1)::text, true)"
+_UPDATED_BEFORE = f"coalesce(nullif(current_setting('{UPDATED}', true), ''), '0')::int"
+_COUNTED = f"set_config('{UPDATED}', ({_UPDATED_BEFORE} + 1)::text, true)"
 
 
 def write_sql(cache: SchemaCache, plan: WritePlan) -> Sql:
