@@ -107,7 +107,8 @@ class SmtpTransport:
             settings.password.reveal().encode() if settings.password else b"",
             _envelope(settings.sender).encode("ascii"),
             _envelope(letter.recipient).encode("ascii"),
-            BytesIO(raw),
+            # The client itself makes each LF a CRLF.
+            BytesIO(raw.replace(b"\r\n", b"\n")),
             sent,
             retries=0,
             timeout=TIMEOUT_SECONDS,
