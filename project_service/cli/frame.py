@@ -67,18 +67,26 @@ class Invocation:
     ) -> None:
         """``work`` with what it needs open; ends the command with exit code 1 where that or ``work`` fails."""
         try:
-            self.attempt(work, database=database, store=store)
+            self.attempt(work, database=database, store=store, insist=True)
         except EXPECTED as fault:
             end(explained(fault), FAILED)
 
     def attempt(
-        self, work: Callable[[Opened], Awaitable[None]], *, database: bool = True, store: bool = False
+        self,
+        work: Callable[[Opened], Awaitable[None]],
+        *,
+        database: bool = True,
+        store: bool = False,
+        insist: bool = False,
     ) -> None:
-        """As ``run``, but raises what went wrong, one of ``EXPECTED`` or a fault in the program."""
+        """As ``run``, but raises what went wrong, one of ``EXPECTED`` or a fault in the program.
+
+        Without ``insist`` ``work`` runs even where the database cannot be reached.
+        """
         launch = self.launch()
 
         async def opened_work(reactor: Any) -> None:
-            async with opened(reactor, launch, database=database, store=store) as open_:
+            async with opened(reactor, launch, database=database, store=store, insist=insist) as open_:
                 await work(open_)
 
         _on_the_reactor(opened_work)

@@ -52,12 +52,17 @@ class Opened:
 
 
 @asynccontextmanager
-async def opened(reactor: Any, launch: Launch, *, database: bool, store: bool) -> AsyncIterator[Opened]:
+async def opened(
+    reactor: Any, launch: Launch, *, database: bool, store: bool, insist: bool = True
+) -> AsyncIterator[Opened]:
     """The config's database and store, or the data directory's: of the service that runs there, else started here.
 
-    Raises ``ChildFailed`` where there is no data directory yet, or its parts do not start.
+    Raises ``ChildFailed`` where there is no data directory yet, or its parts do not start; with ``insist`` also
+    ``DatabaseGone`` where the database is away, at once: a pool would wait for it to come back.
     """
     async with _reached(reactor, launch, database, store) as (settings, started_here):
+        if database and insist:
+            (await connector(reactor, settings)()).close()
         pool = Pool(connector(reactor, settings), 2, 10.0, reactor) if database else None
         client = connect_store(reactor, settings.store) if store else None
         try:

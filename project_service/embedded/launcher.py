@@ -31,7 +31,8 @@ def _die_with_parent(signal: int) -> None:
 
         ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal, 0, 0, 0)
     except (ImportError, OSError, AttributeError):
-        # Without it a killed service leaves the child to its next start, which finds it by its pid file.
+        # Without it, as after a change of user on some kernels, a killed service leaves the child to its next start,
+        # which finds it by its pid file.
         return
 
 
