@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import re
+import ssl
 from collections import Counter
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +19,11 @@ import pytest_twisted
 from aiosmtpd.controller import Controller
 from aiosmtpd.smtp import AuthResult, LoginPassword
 from attrs import evolve
+from cryptography import x509
+from cryptography.hazmat.primitives import hashes
+from cryptography.hazmat.primitives.asymmetric import ec
+from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat
+from cryptography.x509.oid import NameOID
 from twisted.internet import reactor as _reactor
 from twisted.internet.defer import gatherResults
 from twisted.internet.task import deferLater
@@ -300,6 +307,7 @@ async def test_a_password_is_recovered_through_a_real_mail_server(
             assert (await log_in(api, "ada@bücher.test", "a brand new one"))[0] == 200
 
 
+@pytest.mark.filterwarnings("ignore:Requiring AUTH while not requiring TLS")
 @pytest_twisted.ensureDeferred
 async def test_the_mail_server_s_password_is_used(
     database: str, store_settings: Store, tmp_path: Path
@@ -347,3 +355,48 @@ async def test_starttls_is_insisted_on() -> None:
             await SmtpTransport(reactor, evolve(settings, port=_free_port()), reactor.seconds, lambda: "id")(
                 Letter("ada@example.test", "s", "t")
             )
+
+
+def certificate(place: Path) -> tuple[Path, ssl.SSLContext]:
+    """A certificate for localhost that signs itself, and a server's context with it."""
+    key = ec.generate_private_key(ec.SECP256R1())
+    name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "localhost")])
+    now = datetime.now(UTC)
+    made = (
+        x509.CertificateBuilder()
+        .subject_name(name)
+        .issuer_name(name)
+        .public_key(key.public_key())
+        .serial_number(x509.random_serial_number())
+        .not_valid_before(now - timedelta(days=1))
+        .not_valid_after(now + timedelta(days=1))
+        .add_extension(x509.SubjectAlternativeName([x509.DNSName("localhost")]), critical=False)
+        .add_extension(x509.BasicConstraints(ca=True, path_length=None), critical=True)
+        .sign(key, hashes.SHA256())
+    )
+    path, key_path = place / "certificate.pem", place / "key.pem"
+    path.write_bytes(made.public_bytes(Encoding.PEM))
+    key_path.write_bytes(key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption()))
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.load_cert_chain(path, key_path)
+    return path, context
+
+
+@pytest.mark.parametrize("tls", ["starttls", "tls"])
+@pytest_twisted.ensureDeferred
+async def test_tls_goes_to_a_server_whose_certificate_is_trusted_and_to_no_other(
+    tls: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path, context = certificate(tmp_path)
+    options = (
+        {"tls_context": context, "require_starttls": True} if tls == "starttls" else {"ssl_context": context}
+    )
+    async with mail_server(**options) as (mailbox, port):
+        settings = Smtp(host="localhost", port=port, sender="noreply@example.test", tls=tls)
+        transport = SmtpTransport(reactor, settings, reactor.seconds, lambda: "id")
+        with pytest.raises(Exception, match="certificate verify failed"):
+            await transport(Letter("ada@example.test", "s", "t"))
+        assert mailbox.letters == []
+        monkeypatch.setenv("SSL_CERT_FILE", str(path))
+        await transport(Letter("ada@example.test", "s", "t"))
+        assert len(mailbox.letters) == 1
