@@ -27,6 +27,7 @@ NOUNS = {
     "dsn": "Print a database's connection string.",
     "jwt-keys": "The keys that sign access tokens.",
     "keys": "The project keys that clients send.",
+    "openapi": "Describe a database's table API.",
     "migrate": "Bring the database to the form this program needs.",
     "storage": "The objects behind the buckets: verify, sweep, import.",
     "sql": "Run an SQL file as the owner of the database.",

@@ -6,6 +6,7 @@ import os
 import subprocess
 import sys
 from collections.abc import AsyncIterator
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -86,6 +87,22 @@ def test_the_dsn_works(beside: tuple[str, Path]) -> None:
     unknown = cli("dsn", "--stage", "dev", "--database", "none", *beside)
     assert unknown.code == 1
     assert "no stage dev with a database none" in unknown.err
+
+
+def test_openapi_for_all_and_for_a_role(beside: tuple[str, Path]) -> None:
+    with closing(psycopg2.connect(cli("dsn", *beside).out.strip())) as connection:
+        connection.autocommit = True
+        connection.cursor().execute("create table public.cli_books (id int primary key, title text)")
+        try:
+            everything = cli("openapi", *beside).json
+            assert "/cli_books" in everything["paths"]
+            assert set(everything["definitions"]["cli_books"]["properties"]) == {"id", "title"}
+            assert everything["basePath"] == "/dev/db/main/rest"
+            # Secure by default: nobody has granted anon anything.
+            assert "/cli_books" not in cli("openapi", "--role", "anon", *beside).json["paths"]
+        finally:
+            connection.cursor().execute("drop table public.cli_books")
+    assert cli("openapi", "--schema", "auth", *beside).code == 1
 
 
 def test_check_names_the_one_thing_that_is_wrong(beside: tuple[str, Path]) -> None:

@@ -1,0 +1,89 @@
+"""``project-service openapi``: the description that a database's table API serves at its root, without a service."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import click
+import orjson
+from attrs import evolve
+
+from project_service.cli import frame
+from project_service.cli.opened import Opened
+from project_service.database.pool import Pool, Transaction
+from project_service.parts import connector
+from project_service.settings import Settings, StageDatabase
+from project_service.tables.catalog.load import build, read
+from project_service.tables.catalog.model import SchemaCache
+from project_service.tables.openapi.document import document
+from project_service.tables.openapi.rights import rights_sql
+
+# Where nothing says how clients reach the service.
+LOCAL_URL = "http://127.0.0.1:8080"
+
+
+@click.command()
+@click.option("--stage", default="dev", show_default=True, help="The stage of the database.")
+@click.option("--database", default="main", show_default=True, help="The database's name within the stage.")
+@click.option("--schema", help="One of its exposed schemas; the first without this.")
+@click.option("--role", help="Only what this role may use; everything without this.")
+@frame.options
+def command(
+    invocation: frame.Invocation, stage: str, database: str, schema: str | None, role: str | None
+) -> None:
+    """Print the OpenAPI description of a database's table API. It is JSON, with or without --json."""
+
+    async def work(open_: Opened) -> None:
+        found = _of(open_.settings, stage, database)
+        chosen = schema or found.schemas[0]
+        if chosen not in found.schemas:
+            raise frame.Failed(f"the database does not expose the schema {chosen}")
+        pool = open_.pool if found.dsn is None else _pool_of(open_, found)
+        try:
+            described = await pool.transaction(lambda run: _described(run, found, chosen, role))
+        finally:
+            if pool is not open_.pool:
+                await pool.close()
+        cache, usable, callable_ = described
+        url = f"{open_.settings.server.public_url or LOCAL_URL}/{stage}/db/{database}/rest"
+        value = document(cache, chosen, url, usable, callable_)
+        invocation.show(value, orjson.dumps(value, option=orjson.OPT_INDENT_2).decode())
+
+    invocation.run(work)
+
+
+Described = tuple[SchemaCache, frozenset[str] | None, frozenset[str] | None]
+
+
+async def _described(run: Transaction, database: StageDatabase, schema: str, role: str | None) -> Described:
+    """The schema cache, and the names of relations and functions that ``role`` may use."""
+
+    async def one(sql: str, params: Mapping[str, Any]) -> str:
+        value = (await run.query(sql, params))[0][0]
+        return value if isinstance(value, str) else orjson.dumps(value).decode()
+
+    # So that catalogue queries name every schema, as the service's do.
+    await run.query("set local search_path = ''")
+    answers = await read(one, database.schemas, database.extra_search_path)
+    cache = build(answers, database.schemas, 0)
+    if role is None:
+        return cache, None, None
+    await run.query("select set_config('role', %s, true)", (role,))
+    asked = rights_sql(schema)
+    rows = await run.query(asked.for_driver, asked.values())
+    usable, callable_ = (frozenset(orjson.loads(names)) for names in rows[0])
+    return cache, usable, callable_
+
+
+def _of(settings: Settings, stage: str, database: str) -> StageDatabase:
+    try:
+        return settings.stages[stage].databases[database]
+    except KeyError:
+        raise frame.Failed(f"the configuration has no stage {stage} with a database {database}") from None
+
+
+def _pool_of(open_: Opened, database: StageDatabase) -> Pool:
+    """Its own server instead of the system database's."""
+    settings = evolve(open_.settings, database=evolve(open_.settings.database, dsn=database.dsn))
+    return Pool(connector(open_.reactor, settings), 1, 10.0, open_.reactor)
