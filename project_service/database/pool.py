@@ -57,6 +57,8 @@ class Pool:
         self._busy: set[Session] = set()
         self._connecting: set[Deferred[None]] = set()
         self._waiting: deque[Deferred[Session]] = deque()
+        self._offered: deque[Session] = deque()
+        self._offering = False
         self._pause = 0.0
         self._retry: IDelayedCall | None = None
         self._closed = False
@@ -157,7 +159,26 @@ class Pool:
         self._busy.add(session)
 
     def _offer(self, session: Session) -> None:
-        if self._waiting:
+        """To who waits longest, else among the idle.
+
+        One at a time: a query whose answer is there at once gives its session back from inside its caller's
+        turn, and a queue served by such calls within calls would outgrow the stack.
+        """
+        self._offered.append(session)
+        if self._offering:
+            return
+        self._offering = True
+        try:
+            while self._offered:
+                self._place(self._offered.popleft())
+        finally:
+            self._offering = False
+
+    def _place(self, session: Session) -> None:
+        if self._closed or not session.usable:
+            session.close()
+            self._grow()
+        elif self._waiting:
             self._lend(session)
             self._waiting.popleft().callback(session)
         else:
@@ -174,7 +195,7 @@ class Pool:
         if self._closed or (self._retry is not None and self._retry.active()):
             return
         wanted = len(self._waiting) - len(self._connecting)
-        room = self._size - len(self._busy) - len(self._idle) - len(self._connecting)
+        room = self._size - len(self._busy) - len(self._idle) - len(self._offered) - len(self._connecting)
         for _ in range(min(wanted, room)):
             connecting = start(self._add())
             self._connecting.add(connecting)

@@ -73,6 +73,16 @@ class Case(TestCase):
 
 
 class Lending(Case):
+    def test_a_long_queue_that_is_answered_at_once_does_not_outgrow_the_stack(self) -> None:
+        first = [start(self.pool.query("wait")) for _ in range(2)]
+        queued = [start(self.pool.query("a")) for _ in range(2 * WAITERS_PER_CONNECTION)]
+        for session in self.made:
+            assert session.answer is not None
+            session.answer.callback([])
+        for done in (*first, *queued):
+            self.successResultOf(done)
+        self.assertEqual(self.pool.in_use, 0)
+
     def test_connections_are_made_when_needed_and_used_again(self) -> None:
         self.assertEqual(self.made, [])
         for _ in range(3):
