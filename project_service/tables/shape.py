@@ -13,7 +13,9 @@ from project_service.tables.parse.filters import shape_of_filter
 from project_service.tables.parse.payload import Payload
 from project_service.tables.parse.query import is_argument
 
-_WHOLE = ("select", "columns", "on_conflict", "order", "limit", "offset", "and", "or")
+# Parameters whose values are part of the shape: by name, and of embedded relations too.
+_WHOLE = ("select", "columns", "on_conflict")
+_WHOLE_ANYWHERE = ("order", "limit", "offset", "and", "or")
 
 V = TypeVar("V")
 
@@ -23,12 +25,15 @@ def shape_of_query(pairs: Sequence[tuple[str, str]], arguments: bool) -> tuple[H
     shape: list[tuple[str, str]] = []
     operands: list[str] = []
     for name, value in pairs:
-        if name in _WHOLE or name.rpartition(".")[2] in _WHOLE:
+        if name in _WHOLE:
             shape.append((name, value))
             continue
         if arguments and is_argument(name, value):
             shape.append((name, "="))
             operands.append(value)
+            continue
+        if name.rpartition(".")[2] in _WHOLE_ANYWHERE:
+            shape.append((name, value))
             continue
         found = shape_of_filter(value)
         if found is None:

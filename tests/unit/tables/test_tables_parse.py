@@ -1,0 +1,247 @@
+"""Every parser of the table API, whatever it is given."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from hypothesis import given
+from hypothesis import strategies as st
+from twisted.trial.unittest import SynchronousTestCase
+
+from project_service.tables.errors import TableError
+from project_service.tables.parse import media
+from project_service.tables.parse.logic import parse_logic
+from project_service.tables.parse.order import parse_order
+from project_service.tables.parse.payload import parse_payload
+from project_service.tables.parse.preferences import parse_preferences
+from project_service.tables.parse.query import parse_query
+from project_service.tables.parse.ranges import intersect, parse_range
+from project_service.tables.parse.request import parse_head
+from project_service.tables.parse.select import parse_select
+from project_service.tables.shape import shape_of_query
+from project_service.tables.syntax import (
+    Compare,
+    Field,
+    Filter,
+    In,
+    Logic,
+    Operand,
+    OrderTerm,
+    Range,
+    SelectItem,
+)
+from tests.unit.tables import rendered
+
+text = st.text(st.characters(exclude_categories=()), max_size=60)
+grammar = st.text(st.sampled_from('abcor12 ._-,:!*"\\()[]{}>-<$eqinotandlikesumcount'), max_size=60)
+words = st.sampled_from(
+    ["select", "order", "limit", "offset", "columns", "and", "or", "not.or", "a.order", "id"]
+)
+pairs = st.lists(st.tuples(st.one_of(words, grammar, text), st.one_of(grammar, text)), max_size=5)
+
+
+class Anything(SynchronousTestCase):
+    @given(pairs, st.booleans())
+    def test_a_query_is_understood_or_refused(
+        self, given_pairs: list[tuple[str, str]], arguments: bool
+    ) -> None:
+        try:
+            parse_query(given_pairs, arguments)
+        except TableError as refused:
+            self.assertIn(refused.status, (400, 416))
+
+    @given(pairs, st.booleans())
+    def test_shape_and_query_number_operands_alike(
+        self, given_pairs: list[tuple[str, str]], arguments: bool
+    ) -> None:
+        try:
+            query = parse_query(given_pairs, arguments)
+        except TableError:
+            return
+        _, operands = shape_of_query(given_pairs, arguments)
+        found = {operand.slot: operand.text for operand in _operands(query.filters, query.arguments)}
+        self.assertEqual(
+            {slot: value for slot, value in found.items() if slot >= 0}, dict(enumerate(operands))
+        )
+
+    @given(
+        st.sampled_from(["GET", "HEAD", "POST", "PATCH", "PUT", "DELETE", "OPTIONS", "TRACE"]),
+        st.lists(text, max_size=3),
+        st.lists(
+            st.tuples(
+                st.sampled_from(["accept", "prefer", "range", "accept-profile", "content-profile"]), text
+            ),
+            max_size=4,
+        ),
+    )
+    def test_a_head_is_understood_or_refused(
+        self, method: str, segments: list[str], headers: list[tuple[str, str]]
+    ) -> None:
+        try:
+            parse_head(method, segments, headers, ("one", "two"))
+        except TableError as refused:
+            self.assertIn(refused.status, (400, 404, 405, 406, 416))
+
+    @given(
+        st.sampled_from(
+            [None, "application/json", "text/csv", "application/x-www-form-urlencoded", "text/plain"]
+        ),
+        st.one_of(st.binary(max_size=80), text.map(lambda found: found.encode("utf-8", "replace"))),
+        st.booleans(),
+    )
+    def test_a_body_is_understood_or_refused(self, kind: str | None, body: bytes, routine: bool) -> None:
+        try:
+            parse_payload(kind, body, None, routine)
+        except Exception as refused:
+            # A form is read by the edge's own parser, which refuses in its own words.
+            self.assertEqual(getattr(refused, "status", None), 400, refused)
+
+
+def _operands(filters: object, arguments: Sequence[tuple[str, Operand]]) -> list[Operand]:
+    found = [operand for _, operand in arguments]
+
+    def visit(condition: object) -> None:
+        if isinstance(condition, Logic):
+            for term in condition.terms:
+                visit(term)
+        elif isinstance(condition, Filter) and isinstance(condition.operation, Compare | In):
+            found.append(condition.operation.operand)
+
+    assert isinstance(filters, tuple)
+    for _, condition in filters:
+        visit(condition)
+    return found
+
+
+class RoundTrips(SynchronousTestCase):
+    @given(rendered.logic)
+    def test_logic(self, tree: Logic) -> None:
+        self.assertEqual(parse_logic(tree.operator, tree.negated, rendered.logic_text(tree)), tree)
+
+    @given(rendered.orders)
+    def test_order(self, terms: tuple[OrderTerm, ...]) -> None:
+        self.assertEqual(parse_order(rendered.order_text(terms)), terms)
+
+    @given(rendered.selects)
+    def test_select(self, items: tuple[SelectItem, ...]) -> None:
+        self.assertEqual(parse_select(rendered.select_text(items)), items)
+
+    @given(rendered.names, rendered.anything, st.booleans())
+    def test_a_plain_filter_keeps_its_operand(self, name: str, value: str, negated: bool) -> None:
+        query = parse_query([(rendered.quoted(name), ("not." if negated else "") + "eq." + value)])
+        ((path, found),) = query.filters
+        self.assertEqual((path, found), ((), Filter(Field(name), Compare("=", Operand(value)), negated)))
+
+
+class Messages(SynchronousTestCase):
+    """The places and words of PGRST100, as clients show them."""
+
+    def refused(self, name: str, value: str) -> tuple[str, object]:
+        error = self.assertRaises(TableError, parse_query, [(name, value)])
+        self.assertEqual((error.status, error.code), (400, "PGRST100"))
+        return error.message, error.payload
+
+    def test_an_operator_is_missing(self) -> None:
+        self.assertEqual(
+            self.refused("id", "0"),
+            (
+                '"failed to parse filter (0)" (line 1, column 1)',
+                'unexpected "0" expecting "not" or operator (eq, gt, ...)',
+            ),
+        )
+
+    def test_a_tree_is_empty(self) -> None:
+        self.assertEqual(
+            self.refused("or", "()"),
+            (
+                '"failed to parse logic tree (())" (line 1, column 4)',
+                'unexpected ")" expecting field name (* or [a..z0..9_$]), negation operator (not) '
+                "or logic operator (and, or)",
+            ),
+        )
+
+    def test_a_list_does_not_end(self) -> None:
+        self.assertEqual(
+            self.refused("or", "(id.eq.1"),
+            (
+                '"failed to parse logic tree ((id.eq.1)" (line 1, column 11)',
+                'unexpected end of input expecting "," or ")"',
+            ),
+        )
+
+    def test_an_order_is_neither_way(self) -> None:
+        message, details = self.refused("order", "id.up")
+        self.assertEqual(message, '"failed to parse order (id.up)" (line 1, column 4)')
+        self.assertEqual(details, 'unexpected "u" expecting "asc", "desc", "nullsfirst" or "nullslast"')
+
+    def test_nesting_has_an_end(self) -> None:
+        deep = "(" + "and(" * 60 + "id.eq.1" + ")" * 61
+        _, details = self.refused("and", deep)
+        self.assertIn("nested deeper", str(details))
+
+
+class Headers(SynchronousTestCase):
+    def test_accept_goes_by_weight_then_by_order(self) -> None:
+        found = media.parse_accept("text/csv;q=0.5, application/json, text/plain;q=0, */*;q=0.1")
+        self.assertEqual([one.name for one in found], ["application/json", "text/csv", "*/*"])
+
+    def test_vendored_types_have_a_short_name(self) -> None:
+        (found,) = media.parse_accept("application/vnd.pgrst.object; nulls=stripped")
+        self.assertEqual(
+            found.content_type, "application/vnd.pgrst.object+json;nulls=stripped; charset=utf-8"
+        )
+
+    def test_a_plan_names_what_it_is_of(self) -> None:
+        (found,) = media.parse_accept('application/vnd.pgrst.plan; for="text/csv"; options=verbose|analyze')
+        self.assertEqual(
+            found.content_type,
+            'application/vnd.pgrst.plan+text; for="text/csv"; options=analyze|verbose; charset=utf-8',
+        )
+
+    def test_preferences_are_applied_in_one_order(self) -> None:
+        found = parse_preferences(["tx=commit, count=exact", "return=minimal, whatever"])
+        self.assertEqual(
+            found.applied(["return", "count", "tx"]),
+            (("Preference-Applied", "return=minimal, count=exact, tx=commit"),),
+        )
+
+    def test_strict_handling_names_what_is_unknown(self) -> None:
+        error = self.assertRaises(TableError, parse_preferences, ["handling=strict, a, b=c"])
+        self.assertEqual((error.code, error.payload), ("PGRST122", "Invalid preferences: a, b=c"))
+
+    def test_max_affected_needs_strict_handling(self) -> None:
+        self.assertIsNone(parse_preferences(["max-affected=3"]).max_affected)
+        self.assertEqual(parse_preferences(["max-affected=3, handling=strict"]).max_affected, 3)
+
+    @given(st.integers(0, 99), st.integers(0, 99), st.integers(0, 99), st.integers(0, 99))
+    def test_ranges_intersect_as_sets_of_rows(self, a: int, b: int, c: int, d: int) -> None:
+        def rows(offset: int, limit: int) -> set[int]:
+            return set(range(offset, offset + limit))
+
+        try:
+            found = intersect(Range(a, b), Range(c, d))
+        except TableError:
+            self.assertEqual(rows(a, b) & rows(c, d), set())
+            return
+        assert found.limit is not None
+        self.assertEqual(rows(found.offset, found.limit), rows(a, b) & rows(c, d))
+
+    def test_a_range_that_ends_before_it_begins(self) -> None:
+        self.assertEqual(self.assertRaises(TableError, parse_range, "5-1").status, 416)
+        self.assertEqual(parse_range("5-"), Range(5))
+        self.assertEqual(parse_range("bytes=0-1"), Range())
+
+
+class Bodies(SynchronousTestCase):
+    def test_objects_must_agree_unless_columns_are_named(self) -> None:
+        body = b'[{"a": 1}, {"b": 2}]'
+        self.assertRaises(TableError, parse_payload, None, body, None, False)
+        self.assertEqual(parse_payload(None, body, ("a",), False).keys, ("a",))
+
+    def test_csv_becomes_objects(self) -> None:
+        found = parse_payload("text/csv", b'a,b\n1,NULL\n"x,y",\n', None, False)
+        self.assertEqual(found.text, '[{"a":"1","b":null},{"a":"x,y","b":""}]')
+        self.assertEqual(found.keys, ("a", "b"))
+
+    def test_a_number_is_no_row(self) -> None:
+        self.assertTrue(parse_payload(None, b"5", None, False).is_empty)

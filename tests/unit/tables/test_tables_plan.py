@@ -1,0 +1,226 @@
+"""From requests to SQL: what is found in the schema cache, and where the request's values end up."""
+
+from __future__ import annotations
+
+from hypothesis import given
+from hypothesis import strategies as st
+from twisted.trial.unittest import SynchronousTestCase
+
+from project_service.tables.call import Call
+from project_service.tables.catalog.hints import nearest
+from project_service.tables.catalog.views import base_columns
+from project_service.tables.config import TablesConfig
+from project_service.tables.errors import TableError
+from project_service.tables.planner import Planned, Planner
+from project_service.tables.sql.names import alias, cast_type, ident, literal
+from tests.unit.tables.rendered import anything
+from tests.unit.tables.schema import cache
+
+CACHE = cache()
+CONFIG = TablesConfig(schemas=("api",), max_rows=0, unfiltered_writes="allow")
+
+
+def planned(
+    method: str,
+    path: str,
+    *pairs: tuple[str, str],
+    body: bytes = b"",
+    prefer: str = "",
+    planner: Planner | None = None,
+    config: TablesConfig = CONFIG,
+) -> Planned:
+    planner = planner or Planner(config)
+    headers = (("prefer", prefer),) if prefer else ()
+    call = Call(method, tuple(path.split("/")), pairs, headers, body)
+    head, key = planner.head(call)
+    shape, request, operands = planner.request(call, head)
+    return planner.plan(CACHE, key, shape, request, operands)
+
+
+def text(found: Planned) -> str:
+    return found.prepared.statement.sql.for_prepare
+
+
+class Embedding(SynchronousTestCase):
+    def refused(self, path: str, *pairs: tuple[str, str]) -> TableError:
+        error = self.assertRaises(TableError, planned, "GET", path, *pairs)
+        assert isinstance(error, TableError)
+        return error
+
+    def test_a_constraint_tells_two_ways_apart(self) -> None:
+        error = self.refused("works", ("select", "authors(*)"))
+        self.assertEqual((error.status, error.code), (300, "PGRST201"))
+        self.assertEqual(
+            [choice["relationship"] for choice in error.payload],
+            [
+                "works_author_fkey using works(author_id) and authors(id)",
+                "works_editor_fkey using works(editor_id) and authors(id)",
+            ],
+        )
+        for hint in ("works_author_fkey", "author_id"):
+            self.assertIn('"author_id"', text(planned("GET", "works", ("select", f"authors!{hint}(name)"))))
+
+    def test_a_column_is_a_way_too(self) -> None:
+        self.assertIn('."editor_id"', text(planned("GET", "works", ("select", "editor:editor_id(name)"))))
+
+    def test_a_junction_is_passed_through(self) -> None:
+        found = text(planned("GET", "works", ("select", "tags(label)")))
+        self.assertIn('"api"."works_tags"', found)
+
+    def test_a_view_shows_its_tables_keys(self) -> None:
+        self.assertEqual(CACHE.relations["api", "recent"].primary_key, ("work",))
+        found = text(planned("GET", "authors", ("select", "recent(work)")))
+        self.assertIn('."author" = "authors"."id"', found)
+
+    def test_no_way_names_what_is_near(self) -> None:
+        error = self.refused("authors", ("select", "wokrs(id)"))
+        self.assertEqual(
+            (error.code, error.hint), ("PGRST200", "Perhaps you meant 'works' instead of 'wokrs'.")
+        )
+
+    def test_only_rows_of_one_can_be_ordered_by(self) -> None:
+        error = self.refused("authors", ("select", "works!works_author_fkey(id)"), ("order", "works(id)"))
+        self.assertEqual(error.code, "PGRST118")
+
+    def test_what_is_not_embedded_cannot_be_filtered(self) -> None:
+        self.assertEqual(self.refused("authors", ("works.id", "eq.1")).code, "PGRST108")
+
+    def test_aggregates_can_be_switched_off(self) -> None:
+        config = TablesConfig(schemas=("api",), aggregates=False)
+        error = self.assertRaises(TableError, planned, "GET", "works", ("select", "id.sum()"), config=config)
+        self.assertEqual(error.code, "PGRST123")
+
+
+class Writing(SynchronousTestCase):
+    def test_a_write_without_a_filter_is_refused_unless_allowed(self) -> None:
+        careful = TablesConfig(schemas=("api",))
+        for method in ("PATCH", "DELETE"):
+            error = self.assertRaises(
+                TableError, planned, method, "works", body=b'{"title": "x"}', config=careful
+            )
+            self.assertEqual((error.status, error.code), (400, "21000"))
+            planned(method, "works", ("id", "eq.1"), body=b'{"title": "x"}', config=careful)
+
+    def test_columns_are_looked_up(self) -> None:
+        error = self.assertRaises(TableError, planned, "POST", "works", body=b'{"nope": 1}')
+        self.assertEqual(error.code, "PGRST204")
+
+    def test_put_wants_its_primary_key_and_nothing_else(self) -> None:
+        for pairs in ([], [("id", "gt.1")], [("id", "eq.1"), ("title", "eq.x")], [("id", "not.eq.1")]):
+            error = self.assertRaises(TableError, planned, "PUT", "works", *pairs, body=b'{"id": 1}')
+            self.assertEqual((error.status, error.code), (405, "PGRST105"))
+        self.assertIn("ON CONFLICT", text(planned("PUT", "works", ("id", "eq.1"), body=b'{"id": 1}')))
+
+    def test_a_limited_write_says_in_which_order(self) -> None:
+        error = self.assertRaises(TableError, planned, "DELETE", "works", ("limit", "1"), ("id", "gt.0"))
+        self.assertEqual(error.code, "PGRST109")
+        found = text(planned("DELETE", "works", ("limit", "1"), ("order", "id.desc"), ("id", "gt.0")))
+        self.assertIn('ORDER BY "works"."id" DESC LIMIT 1', found)
+
+
+class Calling(SynchronousTestCase):
+    def test_overloads_go_by_their_arguments_names(self) -> None:
+        self.assertIn('"b" := ', text(planned("GET", "rpc/add", ("a", "1"), ("b", "2"))))
+        self.assertIn('"c" := ', text(planned("GET", "rpc/add", ("a", "1"), ("c", "2"))))
+
+    def test_a_body_goes_whole_to_an_argument_without_a_name(self) -> None:
+        found = planned("POST", "rpc/whole", body=b'{"x": 1}')
+        self.assertIn("::json", text(found))
+
+    def test_a_missing_function_names_what_is_near(self) -> None:
+        error = self.assertRaises(TableError, planned, "GET", "rpc/ad")
+        self.assertEqual((error.status, error.hint), (404, "Perhaps you meant to call the function api.add"))
+        error = self.assertRaises(TableError, planned, "GET", "rpc/add", ("a", "1"), ("d", "2"))
+        self.assertIn("Searched for the function api.add with parameters a, d", error.payload)
+
+    def test_rows_of_a_function_are_filtered_like_a_tables(self) -> None:
+        found = text(planned("GET", "rpc/find", ("q", "x"), ("id", "gt.1"), ("select", "title,tags(label)")))
+        self.assertIn('"works"."id" > ', found)
+
+
+class NoValueInTheText(SynchronousTestCase):
+    """Operands, arguments and bodies are parameters; their text never is SQL's."""
+
+    marked = anything.map(lambda value: f"<~{value}~>")
+
+    @given(marked, st.sampled_from(["eq", "like", "not.match", "fts", "plfts(english)", "isdistinct", "cs"]))
+    def test_operands(self, value: str, operator: str) -> None:
+        found = planned("GET", "works", ("title", f"{operator}.{value}"))
+        self.assertNotIn("<~", text(found))
+        values = found.prepared.statement.sql.values(found.operands, found.body)
+        self.assertTrue(any(isinstance(one, str) and "<~" in one for one in values))
+
+    @given(marked.filter(lambda value: '"' not in value and "\\" not in value))
+    def test_lists_and_trees(self, value: str) -> None:
+        found = planned(
+            "GET", "works", ("title", f'in.("{value}")'), ("or", f'(title.eq."{value}",id.is.null)')
+        )
+        self.assertNotIn("<~", text(found))
+
+    @given(marked)
+    def test_arguments(self, value: str) -> None:
+        found = planned("GET", "rpc/find", ("q", value))
+        self.assertNotIn("<~", text(found))
+
+    @given(marked)
+    def test_bodies(self, value: str) -> None:
+        import json
+
+        found = planned("POST", "works", body=json.dumps({"title": value}).encode())
+        self.assertNotIn("<~", text(found))
+        self.assertIn("<~", found.body)
+
+    @given(st.text(st.characters(exclude_categories=["Cs"]), min_size=1, max_size=20))
+    def test_names_are_closed_by_their_own_quotes(self, name: str) -> None:
+        self.assertEqual(ident(name).replace('""', "").count('"'), 2)
+        self.assertNotIn("'", literal(name).strip().removeprefix("E")[1:-1].replace("''", ""))
+        self.assertLessEqual(len(alias(name, 12345).encode()), 63)
+
+    def test_casts_are_types_and_nothing_else(self) -> None:
+        self.assertEqual(cast_type("double  precision"), "double precision")
+        self.assertEqual(cast_type("int[]"), "int[]")
+        self.assertEqual(cast_type("mine"), '"mine"')
+
+
+class Keeping(SynchronousTestCase):
+    def test_one_shape_is_planned_once(self) -> None:
+        planner = Planner(CONFIG)
+        one = planned("GET", "works", ("id", "eq.1"), ("title", "in.(a,b)"), planner=planner)
+        two = planned("GET", "works", ("id", "eq.2"), ("title", "in.(c)"), planner=planner)
+        self.assertIs(one.prepared, two.prepared)
+        self.assertEqual(two.prepared.statement.sql.values(two.operands)[:2], ["2", '{"c"}'])
+
+    def test_another_shape_is_planned_anew(self) -> None:
+        planner = Planner(CONFIG)
+        one = planned("GET", "works", ("id", "eq.1"), planner=planner)
+        for pairs, prefer in (
+            ([("id", "neq.1")], ""),
+            ([("title", "eq.1")], ""),
+            ([("id", "eq.1"), ("limit", "1")], ""),
+            ([("id", "eq.1")], "count=exact"),
+        ):
+            other = planned("GET", "works", *pairs, prefer=prefer, planner=planner)
+            self.assertIsNot(one.prepared, other.prepared)
+
+    def test_bodies_of_one_shape_share_a_plan(self) -> None:
+        planner = Planner(CONFIG)
+        one = planned("POST", "works", body=b'{"title": "a"}', planner=planner)
+        two = planned("POST", "works", body=b'{"title": "b"}', planner=planner)
+        self.assertIs(one.prepared, two.prepared)
+        self.assertIn('{"title": "b"}', two.prepared.statement.sql.values(two.operands, two.body))
+
+
+class Catalogue(SynchronousTestCase):
+    def test_views_of_views_lead_to_tables(self) -> None:
+        entry = (
+            "({{QUERY :x ({{SUB :y ({{TARGETENTRY :resno 9 :resname n :resorigtbl 7 :resorigcol 7 "
+            ":resjunk false}})}}) :targetList ({{TARGETENTRY :expr {{VAR}} :resno 1 :resname a :ressortgroupref 0 "
+            ":resorigtbl {table} :resorigcol {column} :resjunk false}})}})"
+        )
+        rules = {10: entry.format(table=11, column=1), 11: entry.format(table=1, column=4)}
+        self.assertEqual(base_columns(rules), {10: {(1, 4): [1]}, 11: {(1, 4): [1]}})
+
+    def test_the_nearest_name_scores_by_edits(self) -> None:
+        self.assertEqual(nearest("projectx", ["projects", "tasks"], 0.75), "projects")
+        self.assertIsNone(nearest("projxxxx", ["projects", "tasks"], 0.75))
+        self.assertIsNone(nearest("same", ["same"]))

@@ -1,0 +1,199 @@
+"""Tokens, roles, errors of the database and what SQL says about the response."""
+
+from __future__ import annotations
+
+import base64
+import json
+from typing import Any
+
+import jwt
+from hypothesis import given
+from hypothesis import strategies as st
+from twisted.trial.unittest import SynchronousTestCase
+
+from project_service.http.caller import Claims
+from project_service.tables.config import TablesConfig
+from project_service.tables.errors import TableError
+from project_service.tables.failures import from_sqlstate
+from project_service.tables.identity import Identities
+from project_service.tables.respond.outcome import Outcome, headers_from_sql, status_from_sql
+from project_service.tables.respond.ranges import content_range, status_of_range
+from project_service.tables.respond.replies import location
+from project_service.tables.role_claim import parse_role_claim
+from project_service.tables.tokens import OwnTokens, parse_keys
+
+NOW = 1_000_000.0
+SECRET = "a secret of more than thirty-two bytes"
+
+
+def signed(claims: dict[str, Any], secret: str = SECRET, algorithm: str = "HS256") -> str:
+    return jwt.encode(claims, secret, algorithm=algorithm)
+
+
+class Tokens(SynchronousTestCase):
+    def setUp(self) -> None:
+        self.tokens = OwnTokens(parse_keys(SECRET, None), None, lambda: NOW)
+
+    def refused(self, token: str) -> tuple[str, str]:
+        error = self.assertRaises(TableError, self.tokens.claims, token)
+        self.assertEqual(error.status, 401)
+        self.assertTrue(any(name == "WWW-Authenticate" for name, _ in error.headers))
+        return error.code, error.message
+
+    def test_good_ones_are_read_and_remembered(self) -> None:
+        token = signed({"role": "author", "exp": NOW + 1})
+        self.assertEqual(self.tokens.claims(token)["role"], "author")
+        self.assertIs(self.tokens.claims(token), self.tokens.claims(token))
+
+    def test_what_was_remembered_still_expires(self) -> None:
+        clock = [NOW]
+        tokens = OwnTokens(parse_keys(SECRET, None), None, lambda: clock[0])
+        token = signed({"exp": NOW + 1})
+        tokens.claims(token)
+        clock[0] += 100
+        self.assertRaises(TableError, tokens.claims, token)
+
+    def test_each_fault_has_its_words(self) -> None:
+        self.assertEqual(self.refused("a.b"), ("PGRST301", "Expected 3 parts in JWT; got 2"))
+        self.assertEqual(self.refused("x.y.z"), ("PGRST301", "JWT cryptographic operation failed"))
+        other = signed({}, "another secret of more than thirty-two bytes")
+        self.assertEqual(self.refused(other), ("PGRST301", "No suitable key or wrong key type"))
+        self.assertEqual(self.refused(signed({"exp": NOW - 31})), ("PGRST303", "JWT expired"))
+        self.assertEqual(self.refused(signed({"nbf": NOW + 31})), ("PGRST303", "JWT not yet valid"))
+        self.assertEqual(self.refused(signed({"iat": NOW + 31})), ("PGRST303", "JWT issued at future"))
+        self.assertEqual(self.refused(signed({"exp": True}))[0], "PGRST303")
+
+    def test_the_algorithm_is_the_keys_never_the_tokens(self) -> None:
+        head = base64.urlsafe_b64encode(b'{"alg":"none"}').rstrip(b"=").decode()
+        body = base64.urlsafe_b64encode(b'{"role":"author"}').rstrip(b"=").decode()
+        unsigned = f"{head}.{body}."
+        self.assertEqual(self.refused(unsigned)[0], "PGRST301")
+
+    def test_an_audience_must_match_where_one_is_named(self) -> None:
+        tokens = OwnTokens(parse_keys(SECRET, None), "me", lambda: NOW)
+        tokens.claims(signed({"aud": ["you", "me"]}))
+        tokens.claims(signed({}))
+        error = self.assertRaises(TableError, tokens.claims, signed({"aud": "you"}))
+        self.assertEqual(error.message, "JWT not in audience")
+
+    @given(st.text(max_size=40))
+    def test_anything_else_is_refused(self, token: str) -> None:
+        self.assertRaises(TableError, self.tokens.claims, token)
+
+
+class Service:
+    """The service's own verifier: every token is a user's."""
+
+    def verify(self, token: str) -> Claims:
+        raw = {"sub": "u", "role": "authenticated"}
+        return Claims("u", "u@example.test", "authenticated", "s", 0, raw)
+
+
+class Roles(SynchronousTestCase):
+    def identities(self, **more: Any) -> Identities:
+        config = TablesConfig(**more)
+        return Identities(config, parse_role_claim(config.role_claim), None, Service())
+
+    def test_who_acts_as_whom(self) -> None:
+        found = self.identities()
+        self.assertEqual(found.identify([], "k", False).role, "anon")
+        self.assertEqual(found.identify(["Bearer t"], "k", False).role, "authenticated")
+        self.assertEqual(found.identify([], "k", True).role, "service_role")
+        self.assertEqual(found.identify(["Bearer k"], "k", False).role, "anon")
+        self.assertEqual(found.identify(["Basic abc"], "k", False).role, "anon")
+
+    def test_claims_always_hold_the_role(self) -> None:
+        found = self.identities()
+        self.assertEqual(json.loads(found.identify([], None, False).claims), {"role": "anon"})
+        self.assertEqual(json.loads(found.identify(["Bearer t"], None, True).claims)["role"], "service_role")
+
+    def test_configured_names_are_used(self) -> None:
+        found = self.identities(anon_role="web", authenticated_role="member")
+        self.assertEqual(found.identify([], None, False).role, "web")
+        self.assertEqual(found.identify(["Bearer t"], None, False).role, "member")
+
+    def test_an_empty_token_is_no_token(self) -> None:
+        self.assertRaises(TableError, self.identities().identify, ["Bearer "], None, False)
+
+    def test_the_role_can_be_anywhere_in_the_claims(self) -> None:
+        claims = {"app": {"the roles": ["user_a", "admin"]}}
+        self.assertEqual(parse_role_claim('.app."the roles"[1]').of(claims), "admin")
+        self.assertEqual(parse_role_claim('.app."the roles"[?(@ ^== "user")]').of(claims), "user_a")
+        self.assertIsNone(parse_role_claim(".app.nothing[3]").of(claims))
+        self.assertRaises(ValueError, parse_role_claim, "role")
+
+
+class Failures(SynchronousTestCase):
+    def test_statuses_follow_the_published_table(self) -> None:
+        for code, status in (
+            ("23505", 409),
+            ("23503", 409),
+            ("42P01", 404),
+            ("42883", 404),
+            ("25006", 405),
+            ("22P02", 400),
+            ("53300", 503),
+            ("40001", 500),
+            ("P0001", 400),
+            ("PT418", 418),
+            ("PT999", 500),
+            ("57014", 500),
+        ):
+            self.assertEqual(from_sqlstate(code, "m", None, None, True).status, status, code)
+
+    def test_a_missing_right_asks_the_anonymous_for_a_token(self) -> None:
+        self.assertEqual(from_sqlstate("42501", "m", None, None, True).status, 403)
+        error = from_sqlstate("42501", "m", None, None, False)
+        self.assertEqual(error.status, 401)
+        self.assertIn(("WWW-Authenticate", "Bearer"), error.headers)
+
+    def test_sql_can_make_the_whole_response(self) -> None:
+        message = json.dumps({"code": "7", "message": "no", "hint": "try"})
+        detail = json.dumps({"status": 418, "headers": {"X-Tea": "pot"}})
+        error = from_sqlstate("PGRST", message, detail, None, True)
+        self.assertEqual((error.status, error.code, error.hint), (418, "7", "try"))
+        self.assertIn(("X-Tea", "pot"), error.headers)
+
+    @given(st.text(max_size=30), st.one_of(st.none(), st.text(max_size=30)))
+    def test_whatever_sql_raises_is_a_table_error(self, message: str, detail: str | None) -> None:
+        self.assertEqual(from_sqlstate("PGRST", message, detail, None, True).code, "PGRST121")
+
+    def test_terse_errors_say_code_and_message_alone(self) -> None:
+        error = from_sqlstate("22P02", "m", "d", "h", True)
+        error.terse = True
+        self.assertEqual(json.loads(error.body()), {"code": "22P02", "message": "m"})
+
+
+class FromSql(SynchronousTestCase):
+    def test_headers(self) -> None:
+        self.assertEqual(
+            headers_from_sql(Outcome(headers=b'[{"A": "1"}, {"A": "2"}]')), (("A", "1"), ("A", "2"))
+        )
+        for bad in (
+            b"x",
+            b"{}",
+            b'["a"]',
+            b'[{"a": 1}]',
+            b'[{"a": "1", "b": "2"}]',
+            b'[{"a": "x\\r\\nB: y"}]',
+        ):
+            self.assertRaises(TableError, headers_from_sql, Outcome(headers=bad))
+
+    def test_status(self) -> None:
+        self.assertEqual(status_from_sql(Outcome(status=b"418")), 418)
+        for bad in (b"bad", b"99", b"1000", b""):
+            self.assertRaises(TableError, status_from_sql, Outcome(status=bad))
+
+    def test_content_range(self) -> None:
+        self.assertEqual(content_range(0, 0, None), "*/*")
+        self.assertEqual(content_range(5, 3, 10), "5-7/10")
+
+    def test_status_of_a_range(self) -> None:
+        self.assertEqual(status_of_range(0, 3, None), 200)
+        self.assertEqual(status_of_range(0, 3, 3), 200)
+        self.assertEqual(status_of_range(0, 3, 4), 206)
+        error = self.assertRaises(TableError, status_of_range, 5, 0, 4)
+        self.assertIn(("Content-Range", "*/4"), error.headers)
+
+    def test_a_location_is_a_request_that_reads_the_row(self) -> None:
+        self.assertEqual(location("/r/t", ("a b", "c"), ("x&y", None)), "/r/t?a%20b=eq.x%26y&c=is.null")
