@@ -57,7 +57,8 @@ class Embedded:
         say: Callable[[str], None] = lambda line: None,
     ) -> None:
         self._reactor = reactor
-        self.data_dir = data_dir.absolute()
+        # One name for it, whatever link it is given by: left-over processes are known by their directory.
+        self.data_dir = data_dir.resolve()
         self._wanted = (database, store)
         self._bucket = bucket
         self._say = say

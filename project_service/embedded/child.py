@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import contextlib
-import os
 import signal
 from collections import deque
 from collections.abc import Callable
 from typing import Any
 
 from twisted.internet.defer import Deferred
-from twisted.internet.error import ProcessDone, ProcessTerminated
+from twisted.internet.error import ProcessDone, ProcessExitedAlready, ProcessTerminated
 from twisted.internet.protocol import ProcessProtocol
 from twisted.logger import Logger, LogLevel
 from twisted.python.failure import Failure
@@ -31,7 +30,6 @@ class Child(ProcessProtocol):
         self._lines: deque[str] = deque(maxlen=TAIL_LINES)
         self._partial: dict[int, bytes] = {}
         self._waiting: list[Deferred[None]] = []
-        self._reaped = False
         self.ended = False
         self.end = "still running"
         self.pid = 0
@@ -51,10 +49,10 @@ class Child(ProcessProtocol):
         return waiting
 
     def signal(self, number: signal.Signals) -> None:
-        # Once reaped, the number may be another process's.
-        if not self._reaped and self.pid:
-            with contextlib.suppress(ProcessLookupError):
-                os.kill(self.pid, number)
+        """Sent unless it has ended: Twisted knows when a pid has been given up and may be another process's."""
+        if self.transport is not None:
+            with contextlib.suppress(ProcessExitedAlready):
+                self.transport.signalProcess(int(number))
 
     # Twisted's side.
 
@@ -74,7 +72,6 @@ class Child(ProcessProtocol):
 
     def processExited(self, reason: Failure) -> None:
         assert self.transport is not None
-        self._reaped = True
         self._reactor.callLater(LAST_WORDS_SECONDS, self.transport.loseConnection)
 
     def processEnded(self, reason: Failure) -> None:

@@ -22,7 +22,10 @@ def main(argv: list[str]) -> None:
     _die_with_parent(signal)
     if os.getppid() != parent:
         sys.exit("the service ended before its child began")
-    os.execv(argv[4], argv[4:])  # noqa: S606  # the whole point
+    try:
+        os.execv(argv[4], argv[4:])  # noqa: S606  # the whole point
+    except OSError as fault:
+        sys.exit(f"{argv[4]} cannot be run: {fault.strerror}")
 
 
 def _die_with_parent(signal: int) -> None:

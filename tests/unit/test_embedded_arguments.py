@@ -130,6 +130,17 @@ class Ports(TestCase):
         self.assertFalse(set(used) & taken)
         self.assertEqual(set(chosen), set(ports.NAMES))
 
+    def test_no_port_is_given_twice(self) -> None:
+        # Each number is offered twice.
+        numbers = iter([one for port in range(12000, 12100) for one in (port, port)])
+        fresh = iter(range(15000, 15100))
+        chosen = ports.choose({}, lambda port: True, lambda low, high: next(numbers))
+        self.assertEqual(len(set(chosen.values())), len(ports.NAMES))
+        doubled = ports.choose(
+            {"master": 12000, "s3": 12000}, lambda port: True, lambda low, high: next(fresh)
+        )
+        self.assertNotEqual(doubled["s3"], doubled["master"])
+
     def test_a_machine_without_free_ports_is_told(self) -> None:
         self.assertRaises(OSError, ports.choose, {}, lambda port: False, lambda low, high: low)
 

@@ -1,0 +1,284 @@
+"""A supervised program's life, with a clock that is turned by hand and programs that only exist here."""
+
+from __future__ import annotations
+
+import signal
+from collections.abc import Callable
+from pathlib import Path
+from tempfile import mkdtemp
+
+from twisted.internet.defer import Deferred
+from twisted.internet.error import ProcessDone, ProcessExitedAlready, ProcessTerminated
+from twisted.internet.task import Clock
+from twisted.logger import globalLogPublisher
+from twisted.python.failure import Failure
+from twisted.trial.unittest import TestCase
+
+from project_service.deferreds import start
+from project_service.embedded.child import LAST_WORDS_SECONDS, LONGEST_LINE, Child
+from project_service.embedded.command import ChildFailed, Command
+from project_service.embedded.supervised import POLL_SECONDS, Program, Supervised
+from tests.live.logged import LoggedErrors
+
+NOBODYS_PID = 2**22 + 1
+
+
+class NotYet(Exception):
+    pass
+
+
+class FakeProcess:
+    """What ``spawnProcess`` gives: hears signals, and ends when a test says so."""
+
+    def __init__(self, protocol: Child) -> None:
+        self.pid = NOBODYS_PID
+        self.protocol = protocol
+        self.signals: list[int] = []
+        self.ended = False
+
+    def closeStdin(self) -> None:
+        pass
+
+    def loseConnection(self) -> None:
+        pass
+
+    def signalProcess(self, number: int) -> None:
+        if self.ended:
+            raise ProcessExitedAlready
+        self.signals.append(number)
+
+    def say(self, text: str) -> None:
+        self.protocol.childDataReceived(2, text.encode())
+
+    def end(self, reason: Exception) -> None:
+        self.ended = True
+        self.protocol.processExited(Failure(reason))
+        self.protocol.processEnded(Failure(reason))
+
+
+class FakeReactor(Clock):
+    def __init__(self) -> None:
+        super().__init__()
+        self.spawned: list[FakeProcess] = []
+
+    def spawnProcess(
+        self, protocol: Child, executable: str, args: list[str], env: dict[str, str], path: str
+    ) -> FakeProcess:
+        process = FakeProcess(protocol)
+        self.spawned.append(process)
+        protocol.makeConnection(process)
+        return process
+
+
+class Lives(TestCase):
+    def setUp(self) -> None:
+        self.reactor = FakeReactor()
+        self.is_ready = True
+        self.cleaned = 0
+        self.errors = LoggedErrors()
+        globalLogPublisher.addObserver(self.errors)
+        self.addCleanup(globalLogPublisher.removeObserver, self.errors)
+        self.supervised = Supervised(
+            self.reactor,
+            Program(
+                name="Fake",
+                prepare=self._prepare,
+                ready=self._ready,
+                not_yet=(NotYet,),
+                pid_file=Path(mkdtemp()) / "pid",
+                stop_signal=signal.SIGINT,
+                cleanup=self._cleanup,
+                start_seconds=10,
+                stop_seconds=5,
+            ),
+        )
+
+    async def _prepare(self) -> Command:
+        return Command(("/bin/fake",), Path("/"))
+
+    async def _ready(self) -> None:
+        if not self.is_ready:
+            raise NotYet("still sleepy")
+
+    def _cleanup(self) -> None:
+        self.cleaned += 1
+
+    @property
+    def last(self) -> FakeProcess:
+        return self.reactor.spawned[-1]
+
+    def _dies(self, after: float = 0.0) -> None:
+        self.reactor.advance(after)
+        self.last.end(ProcessTerminated(None, signal.SIGKILL, None))
+        self.reactor.advance(LAST_WORDS_SECONDS)
+
+    def _up(self) -> None:
+        self.successResultOf(start(self.supervised.start()))
+
+    def _pass_until(self, condition: Callable[[], bool], limit: float) -> None:
+        passed = 0.0
+        while not condition() and passed < limit:
+            self.reactor.advance(POLL_SECONDS)
+            passed += POLL_SECONDS
+        self.assertTrue(condition())
+
+    def test_start_waits_for_work_to_be_done(self) -> None:
+        self.is_ready = False
+        starting = start(self.supervised.start())
+        self.reactor.advance(1)
+        self.assertNoResult(starting)
+        self.assertFalse(self.supervised.is_ready)
+        self.is_ready = True
+        self._pass_until(lambda: bool(starting.called), 1)
+        self.successResultOf(starting)
+        self.assertTrue(self.supervised.is_ready)
+
+    def test_a_program_that_ends_at_once_fails_the_start_with_its_words(self) -> None:
+        self.is_ready = False
+        starting = start(self.supervised.start())
+        self.last.say("bad option\n")
+        self.last.end(ProcessTerminated(3, None, None))
+        self._pass_until(lambda: bool(starting.called), 1)
+        fault = self.failureResultOf(starting, ChildFailed).value
+        self.assertIn("exit code 3", str(fault))
+        self.assertIn("bad option", str(fault))
+        self.assertEqual(len(self.reactor.spawned), 1)
+
+    def test_a_program_that_never_gets_ready_is_stopped(self) -> None:
+        self.is_ready = False
+        starting = start(self.supervised.start())
+        self._pass_until(lambda: bool(self.last.signals), 11)
+        self.assertEqual(self.last.signals, [signal.SIGINT])
+        self.last.end(ProcessDone(None))
+        self.reactor.advance(LAST_WORDS_SECONDS)
+        fault = self.failureResultOf(starting, ChildFailed).value
+        self.assertIn("still sleepy", str(fault))
+
+    def test_a_fault_in_the_question_is_no_reason_to_wait(self) -> None:
+        async def broken() -> None:
+            raise KeyError("a bug of ours")
+
+        program = Program("Fake", self._prepare, broken, (NotYet,), Path(mkdtemp()) / "pid", signal.SIGINT)
+        self.supervised = Supervised(self.reactor, program)
+        starting = start(self.supervised.start())
+        self.last.end(ProcessDone(None))
+        self.failureResultOf(starting, KeyError)
+
+    def test_deaths_are_answered_after_growing_pauses(self) -> None:
+        self._up()
+        for pause in (1, 2, 4):
+            before = len(self.reactor.spawned)
+            self.last.say("my last words\n")
+            self._dies()
+            self.reactor.advance(pause - 0.5)
+            self.assertEqual(len(self.reactor.spawned), before)
+            self.reactor.advance(0.5)
+            self.assertEqual(len(self.reactor.spawned), before + 1)
+            self.assertTrue(self.supervised.is_ready)
+        died = self.errors.flush("Fake died (signal SIGKILL)")
+        self.assertEqual(len(died), 3)
+        self.assertEqual(died[0]["tail"], "my last words")
+        self.assertEqual(self.cleaned, 3)
+
+    def test_who_was_up_for_long_begins_with_the_first_pause(self) -> None:
+        self._up()
+        self._dies()
+        self.reactor.advance(1)
+        self._dies(after=60)
+        self.reactor.advance(1)
+        self.assertEqual(len(self.reactor.spawned), 3)
+        self.errors.flush("Fake died")
+
+    def test_a_restart_that_fails_is_tried_again(self) -> None:
+        self._up()
+        self._dies()
+        self.is_ready = False
+        self.reactor.advance(1)
+        self.last.say("port is taken\n")
+        self.last.end(ProcessTerminated(1, None, None))
+        self.reactor.advance(POLL_SECONDS)
+        failed = self.errors.flush("did not start again")
+        self.assertEqual(len(failed), 1)
+        self.assertIn("port is taken", failed[0]["why"])
+        self.is_ready = True
+        self.reactor.advance(2)
+        self.assertTrue(self.supervised.is_ready)
+        self.errors.flush("Fake died")
+
+    def test_stop_asks_first(self) -> None:
+        self._up()
+        stopping = start(self.supervised.stop())
+        self.assertEqual(self.last.signals, [signal.SIGINT])
+        self.assertNoResult(stopping)
+        self.last.end(ProcessDone(None))
+        self.successResultOf(stopping)
+        self.reactor.advance(LAST_WORDS_SECONDS)
+        self.assertEqual(self.reactor.getDelayedCalls(), [])
+        self.assertEqual(len(self.reactor.spawned), 1)
+
+    def test_stop_kills_who_does_not_listen(self) -> None:
+        self._up()
+        stopping = start(self.supervised.stop())
+        self.reactor.advance(5)
+        self.assertEqual(self.last.signals, [signal.SIGINT, signal.SIGKILL])
+        self._dies()
+        self.successResultOf(stopping)
+
+    def test_stop_between_death_and_restart(self) -> None:
+        self._up()
+        self._dies()
+        self.successResultOf(start(self.supervised.stop()))
+        self.assertEqual(self.reactor.getDelayedCalls(), [])
+        self.reactor.advance(60)
+        self.assertEqual(len(self.reactor.spawned), 1)
+        self.assertEqual(self.reactor.getDelayedCalls(), [])
+        self.errors.flush("Fake died")
+
+    def test_stop_while_it_starts(self) -> None:
+        self.is_ready = False
+        starting: Deferred[None] = start(self.supervised.start())
+        stopping = start(self.supervised.stop())
+        self.last.end(ProcessDone(None))
+        self.reactor.advance(LAST_WORDS_SECONDS)
+        self.successResultOf(stopping)
+        self.failureResultOf(starting, ChildFailed)
+
+    def tearDown(self) -> None:
+        self.errors.raise_if_any()
+
+
+class Words(TestCase):
+    """Lines of output, however they arrive."""
+
+    def _child(self) -> Child:
+        child = Child("Fake", Clock(), lambda line: "debug")
+        child.makeConnection(FakeProcess(child))
+        return child
+
+    def test_lines_in_pieces_and_from_two_pipes(self) -> None:
+        child = self._child()
+        child.childDataReceived(1, b"one\ntw")
+        child.childDataReceived(2, b"err")
+        child.childDataReceived(1, b"o\n\n")
+        child.childDataReceived(2, b"or\n")
+        self.assertEqual(child.tail, "one\ntwo\nerror")
+
+    def test_the_last_line_needs_no_end(self) -> None:
+        child = self._child()
+        child.childDataReceived(2, b"panic")
+        child.processEnded(Failure(ProcessDone(None)))
+        self.assertEqual(child.tail, "panic")
+        self.assertEqual(child.end, "exit code 0")
+
+    def test_memory_is_bounded(self) -> None:
+        child = self._child()
+        for _ in range(1000):
+            child.childDataReceived(2, b"x" * 100)
+        child.childDataReceived(2, b"\n" + b"line\n" * 1000)
+        self.assertLess(len(child.tail), 21 * (LONGEST_LINE + 1))
+        self.assertEqual(child.tail.splitlines()[-1], "line")
+
+    def test_bytes_that_are_no_text(self) -> None:
+        child = self._child()
+        child.childDataReceived(2, b"\xff\xfe\n")
+        self.assertEqual(child.tail, "��")
