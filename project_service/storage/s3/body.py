@@ -123,6 +123,7 @@ class Pour(TwistedProtocol):
         self._clock = clock
         self._idle_seconds = idle_seconds
         self._timer: IdleTimer | None = None
+        self._paused = False
         self._over = False
 
     def connectionMade(self) -> None:
@@ -140,6 +141,9 @@ class Pour(TwistedProtocol):
         if self._timer is not None:
             self._timer.touch()
         self._sink.write(data)
+        if self._paused and not self._over and self.transport is not None:
+            # Twisted's Response resumes its transport once it has handed over what it held back.
+            self.transport.pauseProducing()  # type: ignore[attr-defined]
 
     def connectionLost(self, reason: Failure = Failure(ResponseDone())) -> None:  # noqa: B008 (Twisted's signature)
         if self._left == 0:
@@ -150,11 +154,13 @@ class Pour(TwistedProtocol):
     # The producer that the reader's socket governs.
 
     def pauseProducing(self) -> None:
+        self._paused = True
         self._stop_timer()
         if not self._over and self.transport is not None:
             self.transport.pauseProducing()  # type: ignore[attr-defined]
 
     def resumeProducing(self) -> None:
+        self._paused = False
         if not self._over and self.transport is not None:
             self._start_timer()
             self.transport.resumeProducing()  # type: ignore[attr-defined]
