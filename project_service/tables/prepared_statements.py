@@ -23,6 +23,7 @@ class _Known:
     names: OrderedDict[str, str] = Factory(OrderedDict)
     number: int = 0
     pending: tuple[str, str] | None = None
+    unwanted: list[str] = Factory(list)
 
 
 class PreparedStatements:
@@ -47,10 +48,10 @@ class PreparedStatements:
         known.number += 1
         name = f"pgrst_{known.number}"
         known.pending = (statement.text, name)
-        dropped = ""
         if len(known.names) >= self._most:
-            _, oldest = known.names.popitem(last=False)
-            dropped = f"DEALLOCATE {oldest}; "
+            known.unwanted.append(known.names.popitem(last=False)[1])
+        dropped = "".join(f"DEALLOCATE {unwanted}; " for unwanted in known.unwanted)
+        known.unwanted.clear()
         return f"{dropped}PREPARE {name} AS {statement.for_prepare}; {_execute(name, count)}"
 
     def succeeded(self, session: Session) -> None:
@@ -59,6 +60,13 @@ class PreparedStatements:
             text, name = known.pending
             known.names[text] = name
             known.pending = None
+
+    def forget(self, session: Session, statement: Sql) -> None:
+        """Do not run the prepared ``statement`` again."""
+        known = self._sessions[session]
+        name = known.names.pop(statement.text, None)
+        if name is not None:
+            known.unwanted.append(name)
 
     async def _settle(self, session: Session, known: _Known) -> None:
         """A message with PREPARE failed: did it get that far?"""

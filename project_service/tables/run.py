@@ -10,7 +10,7 @@ from collections.abc import Callable, Sequence
 from typing import Any, Literal
 
 import psycopg2
-from attrs import frozen
+from attrs import evolve, frozen
 
 from project_service.database.session import DatabaseGone, Session
 from project_service.tables import errors
@@ -18,6 +18,9 @@ from project_service.tables.errors import TableError
 from project_service.tables.failures import from_sqlstate
 from project_service.tables.prepared_statements import PreparedStatements
 from project_service.tables.sql.fragment import Sql
+
+# No such operator or function, a wrong type, a result of another type than before.
+_STALE = ("42883", "42804", "42846", "42725", "0A000")
 
 Row = tuple[Any, ...]
 Check = Callable[[list[Row]], None]
@@ -55,7 +58,7 @@ class Runner:
         """The rows of ``work.statement``, looked at by ``check``. Raises ``TableError`` for what is refused."""
         try:
             if work.ending == "implicit":
-                found = await self._send(session, "", work)
+                found = await self._implicit(session, work)
                 if check is not None:
                     check(found)
                 return found
@@ -64,6 +67,16 @@ class Runner:
             raise failure(fault, work.authenticated) from fault
         except DatabaseGone:
             raise errors.database_unreachable() from None
+
+    async def _implicit(self, session: Session, work: Work) -> list[Row]:
+        try:
+            return await self._send(session, "", work)
+        except psycopg2.Error as fault:
+            if self.prepared is None or not work.kept or fault.pgcode not in _STALE:
+                raise
+            # Its parameters' types were settled when it was prepared; the columns' may have changed since.
+            self.prepared.forget(session, work.statement)
+            return await self._send(session, "", evolve(work, kept=False))
 
     async def _explicit(self, session: Session, work: Work, check: Check | None) -> list[Row]:
         try:

@@ -1,0 +1,86 @@
+"""The table API on a real database, with the schema that its documentation shows."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import closing
+from pathlib import Path
+from typing import Any
+
+import psycopg2
+import pytest
+from attrs import evolve, frozen
+
+from project_service.settings import Stage, StageDatabase, Store
+from tests.live.application import Api, serving, settings_for
+from tests.live.services import wait
+
+DOCS = Path(__file__).parents[2] / "docs" / "tables.rst"
+BASE = "/dev/db/main/rest"
+
+
+@frozen
+class Tables:
+    """The running service and a signed-in user's token."""
+
+    api: Api
+    token: str
+
+    async def request(
+        self, method: str, path: str, *, base: str = BASE, token: str | None = None, **more: Any
+    ) -> tuple[int, Any, Any]:
+        """Status, headers and body, as the anon key alone unless ``key`` or ``token`` say otherwise."""
+        return await self.api.request(method, base + path, token=token, **more)
+
+    def sql(self, text: str) -> list[Any]:
+        """As the owner of the database."""
+        return run_sql(self.api.dsn, text)
+
+
+def run_sql(dsn: str, text: str) -> list[Any]:
+    with closing(psycopg2.connect(dsn)) as connection:
+        connection.autocommit = True
+        cursor = connection.cursor()
+        cursor.execute(text)
+        return cursor.fetchall() if cursor.description else []
+
+
+def blocks(kind: str) -> list[tuple[int, str]]:
+    """The code blocks of one kind in the documentation, with the line each begins on."""
+    found: list[tuple[int, str]] = []
+    lines = DOCS.read_text("utf-8").split("\n")
+    at = 0
+    while at < len(lines):
+        if lines[at].strip() == f".. code-block:: {kind}":
+            body, end = [], at + 2
+            while end < len(lines) and (lines[end].startswith("   ") or not lines[end]):
+                body.append(lines[end][3:])
+                end += 1
+            found.append((at, "\n".join(body).strip()))
+        at += 1
+    return found
+
+
+@pytest.fixture(scope="module")
+def tables(
+    module_database: str, store_settings: Store, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[Tables]:
+    for _, text in blocks("sql"):
+        run_sql(module_database, text)
+    data_dir = Path(tmp_path_factory.mktemp("tables"))
+    main = StageDatabase(pool_size=3, max_rows=0, stream_threshold_bytes=4096)
+    databases = {
+        "main": main,
+        "careful": evolve(main, prepare=False, max_rows=2, error_verbosity="minimal"),
+        "narrow": evolve(main, pool_size=1),
+    }
+    settings = settings_for(module_database, store_settings, data_dir, server={"idle_timeout_seconds": 2.0})
+    settings = evolve(settings, stages={"dev": Stage(databases=databases)})
+    context = serving(settings)
+    api = wait(context.__aenter__)
+
+    async def signed_up() -> str:
+        return str((await api.sign_up("tables@example.test"))["access_token"])
+
+    yield Tables(api, wait(signed_up))
+    wait(lambda: context.__aexit__(None, None, None))

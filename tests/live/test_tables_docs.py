@@ -1,0 +1,40 @@
+"""Every request that ``docs/tables.rst`` shows gets the answer that it shows."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+import pytest_twisted
+
+from tests.live.tables_service import Tables, blocks, tables
+
+__all__ = ["tables"]
+
+
+def examples() -> list[tuple[str, dict[str, str], str, Any]]:
+    """Request line, headers, body and the JSON that follows in the text."""
+    answers = blocks("json")
+    found = []
+    for line, text in blocks("http"):
+        head, _, body = text.partition("\n\n")
+        first, *rest = head.split("\n")
+        headers = dict(header.split(": ", 1) for header in rest)
+        answer = next(text for at, text in answers if at > line)
+        found.append((first, headers, body, json.loads(answer)))
+    return found
+
+
+@pytest.mark.parametrize(("line", "headers", "body", "answer"), examples(), ids=lambda value: str(value)[:60])
+@pytest_twisted.ensureDeferred
+async def test_an_example(tables: Tables, line: str, headers: dict[str, str], body: str, answer: Any) -> None:
+    method, _, path = line.partition(" ")
+    sent = {name: value for name, value in headers.items() if name != "Authorization"}
+    token = tables.token if "Authorization" in headers else None
+    if body:
+        sent["Content-Type"] = "application/json"
+    _, _, got = await tables.request(
+        method, path.replace(" ", "%20"), token=token, headers=sent, data=body.encode() or None
+    )
+    assert (json.loads(got) if isinstance(got, bytes) else got) == answer

@@ -1,0 +1,270 @@
+"""The table API as its users have it: rights, hostile input, large results, a changing schema, clients that leave."""
+
+from __future__ import annotations
+
+import json
+import random
+import socket
+from collections.abc import AsyncIterator
+from contextlib import suppress
+from typing import Any
+from urllib.parse import quote
+
+import pytest
+import pytest_twisted
+import treq
+from twisted.internet.defer import DeferredList
+from twisted.internet.task import deferLater
+from twisted.web.client import ResponseFailed
+
+from project_service.deferreds import start
+from tests.live.logged import LoggedErrors
+from tests.live.tables_service import BASE, Tables, tables
+
+__all__ = ["tables"]
+
+HOSTILE = [
+    "'; drop table canary; --",
+    '"; drop table canary; --',
+    "\\'; drop table canary; --",
+    "1) or (1=1",
+    "$$; drop table canary; $$",
+    "%s %(name)s %%",
+    "\u2019 or 1=1 --",
+    '{"a": 1}',
+    "{1,2}",
+    "a,b)(c",
+    "\\",
+    "'",
+    "\x01\x7f",
+    "$1 :name ? @x",
+    "E'\\x27'",
+    "/* */ --",
+    "x" * 3000,
+]
+
+
+@pytest_twisted.async_yield_fixture
+async def canary(tables: Tables) -> AsyncIterator[None]:
+    tables.sql(
+        "create table canary (id int primary key, txt text, doc jsonb);"
+        "insert into canary values (1, 'sings', '{}');"
+        "grant select, insert, update, delete on canary to anon"
+    )
+    yield
+    assert tables.sql("select txt from canary where id = 1") == [("sings",)]
+    tables.sql("drop table canary")
+
+
+@pytest.mark.parametrize("text", HOSTILE, ids=range(len(HOSTILE)))
+@pytest_twisted.ensureDeferred
+async def test_hostile_input_is_data_or_refused(tables: Tables, canary: None, text: str) -> None:
+    escaped = quote(text, safe="")
+    quoted = quote('"' + text.replace("\\", "\\\\").replace('"', '\\"') + '"', safe="")
+    for path in (
+        f"/canary?txt=eq.{escaped}",
+        f"/canary?txt=in.({quoted})",
+        f"/canary?txt=like(any).{escaped}",
+        f"/canary?or=(txt.eq.{quoted},id.eq.0)",
+        f"/canary?txt=fts({escaped}).x",
+        f"/canary?{escaped}=eq.1",
+        f"/canary?select={escaped}",
+        f"/canary?select={quoted}",
+        f"/canary?select=id::{escaped}",
+        f"/canary?select={quoted}:txt",
+        f"/canary?select=doc->>{quoted}",
+        f"/canary?doc->>{quoted}=eq.1",
+        f"/canary?order={quoted}.desc",
+        f"/canary?select=id,{quoted}(*)",
+        f"/canary?limit={escaped}&offset={escaped}",
+        f"/{escaped}",
+        f"/rpc/{escaped}",
+        f"/rpc/add?a={escaped}",
+        f"/rpc/add?{escaped}=1",
+    ):
+        for base in (BASE, BASE.replace("main", "careful")):
+            status, _, body = await tables.request("GET", path, base=base)
+            assert status < 500, (path, body)
+    for headers in ({"Prefer": f"timezone={escaped}"}, {"Accept-Profile": escaped}, {"Accept": escaped}):
+        status, _, body = await tables.request("GET", "/canary", headers=headers)
+        assert status < 500, (headers, body)
+
+
+@pytest.mark.parametrize("text", HOSTILE, ids=range(len(HOSTILE)))
+@pytest_twisted.ensureDeferred
+async def test_hostile_values_come_back_as_they_were(tables: Tables, canary: None, text: str) -> None:
+    rows = [{"id": 2, "txt": text, "doc": {text: text}}]
+    wanted = {"Prefer": "return=representation"}
+    status, _, body = await tables.request("POST", "/canary", json=rows, headers=wanted)
+    assert (status, body) == (201, rows)
+    path = f"/canary?txt=eq.{quote(text, safe='')}"
+    assert (await tables.request("GET", path))[2] == rows
+    status, _, body = await tables.request("DELETE", path, headers=wanted)
+    assert (status, body) == (200, rows)
+
+
+@pytest_twisted.ensureDeferred
+async def test_rights_are_the_roles(tables: Tables) -> None:
+    tables.sql("create table secrets (owner uuid default auth.uid(), word text)")
+    assert (await tables.request("GET", "/secrets"))[0] == 401
+    assert (await tables.request("GET", "/secrets", token=tables.token))[0] == 403
+    status, _, _ = await tables.request("POST", "/secrets", key="service", json={"word": "theirs"})
+    assert status == 201
+    tables.sql(
+        "alter table secrets enable row level security;"
+        "grant select, insert on secrets to authenticated;"
+        "create policy own on secrets to authenticated using (owner = auth.uid())"
+    )
+    assert (await tables.request("POST", "/secrets", token=tables.token, json={"word": "mine"}))[0] == 201
+    _, _, body = await tables.request("GET", "/secrets?select=word", token=tables.token)
+    assert body == [{"word": "mine"}]
+    _, _, body = await tables.request("GET", "/secrets?select=word&order=word", key="service")
+    assert body == [{"word": "mine"}, {"word": "theirs"}]
+    tables.sql("drop table secrets")
+
+
+@pytest_twisted.ensureDeferred
+async def test_who_is_not_known_is_told_in_four_members(tables: Tables) -> None:
+    for expected, more in (
+        (401, {"key": None}),
+        (401, {"key": "psk_anon_wrong"}),
+        (401, {"token": "not.a.token"}),
+        (404, {"base": "/dev/db/nowhere/rest"}),
+    ):
+        status, _, body = await tables.request("GET", "/books", **more)
+        assert (status, set(body)) == (expected, {"code", "message", "details", "hint"}), body
+
+
+@pytest_twisted.ensureDeferred
+async def test_settings_are_the_databases_own(tables: Tables) -> None:
+    careful = BASE.replace("main", "careful")
+    _, _, body = await tables.request("GET", "/books?select=id&order=id", base=careful)
+    assert body == [{"id": 1}, {"id": 2}]
+    _, _, body = await tables.request("GET", "/boks", base=careful)
+    assert set(body) == {"code", "message"}
+
+
+@pytest_twisted.ensureDeferred
+async def test_a_statement_that_fails_leaves_the_connection_usable(tables: Tables) -> None:
+    """With one connection, so that each request finds what the last one left, prepared statements included."""
+    narrow = BASE.replace("main", "narrow")
+    tables.sql("create table fragile (id int primary key, x int); grant all on fragile to anon")
+    for _ in range(3):
+        assert (await tables.request("POST", "/fragile", base=narrow, json={"id": 1, "x": 1}))[0] in (
+            201,
+            409,
+        )
+        assert (await tables.request("GET", "/fragile?x=eq.nonsense", base=narrow))[0] == 400
+        assert (await tables.request("GET", "/fragile?x=eq.1", base=narrow))[0] == 200
+    tables.sql("alter table fragile alter x type text")
+    status, _, body = await tables.request("GET", "/fragile?x=eq.1", base=narrow)
+    assert (status, body) == (200, [{"id": 1, "x": "1"}])
+    tables.sql("drop table fragile")
+
+
+@pytest_twisted.ensureDeferred
+async def test_a_write_that_must_not_be_is_undone(tables: Tables) -> None:
+    tables.sql("create table many as select i as id from generate_series(1, 5) i; grant all on many to anon")
+    strict = {"Prefer": "handling=strict, max-affected=2"}
+    assert (await tables.request("DELETE", "/many?id=gt.0", headers=strict))[2]["code"] == "PGRST124"
+    single = {"Accept": "application/vnd.pgrst.object+json", "Prefer": "return=representation"}
+    assert (await tables.request("DELETE", "/many?id=gt.0", headers=single))[0] == 406
+    assert tables.sql("select count(*) from many") == [(5,)]
+    assert (await tables.request("DELETE", "/many?id=gt.0&order=id.desc&limit=2"))[0] == 204
+    assert tables.sql("select array_agg(id order by id) from many") == [([1, 2, 3],)]
+    tables.sql("drop table many")
+
+
+@pytest_twisted.ensureDeferred
+async def test_what_is_new_is_there_at_once(tables: Tables) -> None:
+    for number in range(5):
+        tables.sql(f"create table fresh_{number} (id int); grant select on fresh_{number} to anon")
+        assert (await tables.request("GET", f"/fresh_{number}"))[0] == 200
+        tables.sql(f"create function made_{number}() returns int language sql stable as 'select {number}'")
+        assert (await tables.request("GET", f"/rpc/made_{number}"))[2] == number
+    tables.sql("alter table fresh_0 add column more int default 7; notify pgrst, 'reload schema'")
+    await until_answered(tables, "POST", "/fresh_0?columns=more", 401, json={"more": 1})
+
+
+async def until_answered(tables: Tables, method: str, path: str, expected: int, **more: Any) -> None:
+    from twisted.internet import reactor
+
+    deadline = reactor.seconds() + 20
+    while (await tables.request(method, path, **more))[0] != expected:
+        assert reactor.seconds() < deadline, "the schema cache was not read anew"
+        await deferLater(reactor, 0.05, lambda: None)
+
+
+@pytest_twisted.ensureDeferred
+async def test_large_results_are_whole_in_every_form(tables: Tables) -> None:
+    tables.sql(
+        "create table big as select i as id, 'row '||i as name from generate_series(1, 20000) i; "
+        "grant select on big to anon; analyze big"
+    )
+    expected = [{"id": number, "name": f"row {number}"} for number in range(1, 20001)]
+    status, headers, body = await tables.request("GET", "/big?order=id")
+    assert (status, body) == (200, expected)
+    assert headers.getRawHeaders("content-range") is None
+    lines = (await tables.request("GET", "/big?order=id", headers={"Accept": "application/x-ndjson"}))[2]
+    assert [json.loads(line) for line in lines.splitlines()] == expected
+    rows = (
+        (await tables.request("GET", "/big?order=id", headers={"Accept": "text/csv"}))[2].decode().split("\n")
+    )
+    assert (rows[0], rows[1], rows[-1], len(rows)) == ("id,name", '1,"row 1"', '20000,"row 20000"', 20001)
+    status, headers, body = await tables.request(
+        "GET", "/big?order=id&limit=15000&offset=10", headers={"Prefer": "count=exact"}
+    )
+    assert (status, headers.getRawHeaders("content-range")) == (206, ["10-15009/20000"])
+    assert body == expected[10:15010]
+
+
+@pytest_twisted.ensureDeferred
+async def test_an_error_in_the_middle_is_no_polite_end(tables: Tables, logged_errors: LoggedErrors) -> None:
+    tables.sql("create view breaks as select id, 1/(15000-id) as x from big; grant select on breaks to anon")
+    with pytest.raises(ResponseFailed):
+        await tables.request("GET", "/breaks")
+    logged_errors.flush()
+    assert (await tables.request("GET", "/books?select=id&id=eq.1"))[2] == [{"id": 1}]
+
+
+@pytest_twisted.ensureDeferred
+async def test_a_client_that_stops_reading_loses_its_place(tables: Tables) -> None:
+    narrow = BASE.replace("main", "narrow")
+    stalled = socket.create_connection(("127.0.0.1", tables.api.port))
+    stalled.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+    # Larger than all buffers on the way.
+    path = f"{narrow}/rpc/wide"
+    tables.sql(
+        "create function wide() returns setof text language sql stable "
+        "as $$ select repeat('x', 1000) from generate_series(1, 50000) $$"
+    )
+    await until_answered(tables, "HEAD", "/rpc/wide", 200)
+    stalled.sendall(
+        f"GET {path} HTTP/1.1\r\nHost: x\r\nX-Service-Key: {tables.api.anon_key}\r\n\r\n".encode()
+    )
+    # The one connection comes back once the edge has dropped the client, and the next request gets it.
+    await until_answered(tables, "GET", "/books?select=id&id=eq.1", 200, base=narrow)
+    stalled.close()
+
+
+@pytest_twisted.ensureDeferred
+async def test_no_role_outlives_its_request(tables: Tables) -> None:
+    """Clients with the service key hang up at random moments; nobody after them acts in their role (trap 1)."""
+    from twisted.internet import reactor
+
+    narrow = BASE.replace("main", "narrow")
+    tables.sql("create function me() returns text language sql stable as 'select current_user::text'")
+    await until_answered(tables, "GET", "/rpc/me", 200, base=narrow)
+    chance = random.Random(7)
+
+    async def hang_up() -> None:
+        sent: dict[bytes | str, bytes | str] = {"X-Service-Key": tables.api.service_key}
+        waiting = treq.get(f"{tables.api.base_url}{narrow}/rpc/me", headers=sent, persistent=False)
+        reactor.callLater(chance.random() * 0.01, waiting.cancel)
+        with suppress(Exception):  # cancelled, wherever it was
+            await treq.content(await waiting)
+
+    for _ in range(10):
+        await DeferredList([start(hang_up()) for _ in range(5)])
+        status, _, body = await tables.request("GET", "/rpc/me", base=narrow)
+        assert (status, body) == (200, "anon")
