@@ -5,7 +5,6 @@ RFC 7519 (JWT), RFC 8725 (its best current practices): the algorithm is the key'
 
 from __future__ import annotations
 
-import base64
 import math
 from collections import OrderedDict
 from collections.abc import Callable, Mapping
@@ -125,11 +124,11 @@ class Verifier:
         if len(text) > MAX_TOKEN_CHARACTERS:
             raise invalid_token()
         try:
-            _refuse_spelling(text)
             key = self._key_of(jwt.get_unverified_header(text))
             payload = jwt.decode(
                 text,
                 key.public,
+                # RFC 8725 section 3.1: the key says how it is checked, not the token.
                 algorithms=[key.algorithm],
                 audience=AUDIENCE,
                 issuer=self._issuer.name,
@@ -141,9 +140,7 @@ class Verifier:
 
     def _key_of(self, header: Mapping[str, Any]) -> Key:
         key = self._issuer.keys.find(header.get("kid"))
-        # RFC 8725 section 3.1: a token does not choose how it is checked. RFC 7515 section 4.1.11: crit names
-        # extensions that must be understood, and none is.
-        if key is None or header.get("alg") != key.algorithm or "crit" in header:
+        if key is None:
             raise invalid_token()
         return key
 
@@ -156,14 +153,6 @@ class Verifier:
             raise invalid_token("The access token is not valid yet.")
         sub, email, role, sid = texts
         return Claims(sub=sub, email=email, role=role, sid=sid, exp=int(exp), raw=dict(payload))  # type: ignore[arg-type]
-
-
-def _refuse_spelling(text: str) -> None:
-    """One token, one spelling: base64 readers ignore the last bits of a signature, which is all nobody signs."""
-    signature = text.rpartition(".")[2].encode("ascii")
-    raw = base64.urlsafe_b64decode(signature + b"=" * (-len(signature) % 4))
-    if base64.urlsafe_b64encode(raw).rstrip(b"=") != signature:
-        raise ValueError
 
 
 def _is_number(value: object) -> bool:
