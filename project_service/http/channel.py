@@ -176,7 +176,22 @@ class Channel(HTTPChannel):
             self.refuse(errors.request_timeout())
         else:
             self.loseConnection()
-        self._abortingCall = self.callLater(self.abortTimeout, self.forceAbortClient)
+
+    def loseConnection(self) -> None:
+        """Close once everything is written; a client that takes nothing any more is cut off."""
+        self._closing = True
+        if self._abortingCall is None:
+            self.setTimeout(None)
+            self._abortingCall = self.clock.callLater(self.idle_seconds, self._look_again, self.progress())
+            super().loseConnection()
+
+    def _look_again(self, seen: object) -> None:
+        now = self.progress()
+        if now == seen:
+            self._abortingCall = None
+            self.transport.abortConnection()
+        else:
+            self._abortingCall = self.clock.callLater(self.idle_seconds, self._look_again, now)
 
     # What an exchange asks of its connection (wire.Connection).
 
