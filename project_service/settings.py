@@ -151,6 +151,7 @@ class StageDatabase:
     openapi: str = key(choice("follow-privileges", "ignore-privileges", "disabled"), "follow-privileges")
     root_spec: str | None = key(optional(text), None)
     prepare: bool = key(flag, True)
+    legacy_target_names: bool = key(flag, True)
 
 
 @frozen

@@ -1,0 +1,92 @@
+"""The table API alone, without auth and storage, for one database: what is measured and scored.
+
+python -m benchmarks.tables_serving '{"dsn": …, …}' ['["*"]']
+
+The settings are those of ``[stages.dev.databases.suite]``; the keys are ``anon`` and ``service``. Prints
+``serving PORT``.
+"""
+
+from __future__ import annotations
+
+import json
+import secrets
+import sys
+import time
+from typing import Any, NoReturn
+
+from twisted.internet import endpoints
+
+from project_service.database.sqlstate import translate
+from project_service.deferreds import background
+from project_service.http.caller import Claims, KeyKind
+from project_service.http.channel import ChannelFactory
+from project_service.http.clock import HttpDate
+from project_service.http.edge import Edge, EdgeSettings
+from project_service.http.metrics import Metrics
+from project_service.http.router import Router
+from project_service.settings import Secret, Settings, Stage, StageDatabase
+from project_service.tables.assemble import Tables, assemble
+
+
+class Keys:
+    """The project keys are their own kinds."""
+
+    def kind_of(self, presented: str) -> KeyKind | None:
+        kinds: dict[str, KeyKind] = {"anon": "anon", "service": "service"}
+        return kinds.get(presented)
+
+
+class NoTokens:
+    """Never asked: the table API verifies tokens itself."""
+
+    def verify(self, token: str) -> Claims:
+        self._refuse()
+
+    def _refuse(self) -> NoReturn:
+        raise RuntimeError("tokens are the table API's business")
+
+
+def settings_of(values: dict[str, Any]) -> Settings:
+    known = dict(values)
+    for name in ("dsn", "jwt_secret"):
+        if known.get(name) is not None:
+            known[name] = Secret(known[name])
+    for name, value in known.items():
+        if isinstance(value, list):
+            known[name] = tuple(value)
+    return Settings(stages={"dev": Stage(databases={"suite": StageDatabase(**known)})})
+
+
+def serve(reactor: Any, values: dict[str, Any], origins: tuple[str, ...]) -> None:
+    tables = assemble(reactor, settings_of(values), None, time.time)
+    router = Router()
+    tables.mount(router)
+    edge = Edge(
+        router,
+        Keys(),
+        NoTokens(),
+        EdgeSettings(None, origins, (), 16 * 1024 * 1024),
+        reactor,
+        lambda: secrets.token_hex(16),
+        Metrics(),
+        translate,
+        HttpDate(reactor),
+    )
+    for service in tables.services:
+        service.startService()
+    reactor.callWhenRunning(background, _listen(reactor, tables, edge), "listening")
+
+
+async def _listen(reactor: Any, tables: Tables, edge: Edge) -> None:
+    for holder in tables.holders.values():
+        await holder.reload()
+    factory = ChannelFactory(edge, reactor, 60.0)
+    port = await endpoints.serverFromString(reactor, "tcp:0:interface=127.0.0.1").listen(factory)
+    print(f"serving {port.getHost().port}", flush=True)
+
+
+if __name__ == "__main__":
+    from twisted.internet import reactor as found
+
+    serve(found, json.loads(sys.argv[1]), tuple(json.loads(sys.argv[2]) if len(sys.argv) > 2 else ["*"]))
+    found.run()
