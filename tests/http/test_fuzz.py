@@ -12,7 +12,7 @@ from project_service.http.outbound import Reply, envelope
 from project_service.http.router import Router
 from tests.fakes import ANON_KEY, App
 
-ROUNDS = 4000
+ROUNDS = 20_000
 
 GOOD = [
     b"GET /x HTTP/1.1\r\nHost: a\r\n\r\n",
