@@ -81,9 +81,7 @@ def message(letter: Letter, sender: str, now: float, message_id: str) -> bytes:
 
 def _envelope(address: str) -> str:
     """The address with its domain in ASCII, as SMTP without extensions takes it."""
-    found = validate_email(
-        address, check_deliverability=False, test_environment=True, allow_display_name=True
-    )
+    found = validate_email(address, check_deliverability=False, allow_display_name=True)
     return found.ascii_email or found.normalized
 
 

@@ -37,14 +37,20 @@ class Letters:
             raise errors.email_not_configured()
         return self.post
 
+    async def requested(self, email: object, purpose: Purpose, origin: Origin) -> None:
+        """As ``send``, for anybody who asks: limited per client address."""
+        self.require()
+        address = Email.parse(email)
+        held = await self.throttle.reserve("mail", origin, self.context.per_address())
+        await self.throttle.settle("mail", origin, held, "failed")
+        await self.send(address, purpose, origin)
+
     async def send(self, email: Email, purpose: Purpose, origin: Origin) -> None:
         """Mail a token to ``email`` if it is somebody's who may have one; nobody can tell whether it was.
 
         The letter leaves after the answer, so that the answer takes the same time either way.
         """
         post = self.require()
-        held = await self.throttle.reserve("mail", origin, self.context.per_address())
-        await self.throttle.settle("mail", origin, held, "failed")
         token, now = secrets.fresh(self.context.randomness), self.context.now()
         user = await self.tokens.issue(
             email=email,
@@ -71,13 +77,11 @@ class Recovery:
 
     async def recover(self, email: object, origin: Origin) -> None:
         """Mail a token for a new password. Raises ``email_not_configured``, ``rate_limited`` (per address)."""
-        self.letters.require()
-        await self.letters.send(Email.parse(email), "recovery", origin)
+        await self.letters.requested(email, "recovery", origin)
 
     async def resend(self, email: object, origin: Origin) -> None:
         """Mail another token for the confirmation of an address."""
-        self.letters.require()
-        await self.letters.send(Email.parse(email), "confirmation", origin)
+        await self.letters.requested(email, "confirmation", origin)
 
     async def reset(self, token: object, password: object, origin: Origin) -> None:
         """Set a new password and end every session.

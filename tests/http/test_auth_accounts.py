@@ -71,6 +71,8 @@ class SignUp(TestCase):
             "ada@localhost.test",
             "ada+tag@bücher.test",
             "o'neil@example.test",
+            "ada@printer.local",
+            "ada@x.invalid",
         ):
             assert self.app.sign_up(email).status == 201, email
 

@@ -183,6 +183,12 @@ class Confirmation(Mailing):
         assert self.verify(first) == (422, "invalid_one_time_token")
         assert self.verify(self.token())[0] == 200
 
+    def test_a_signup_is_not_stopped_by_the_limit_on_letters(self) -> None:
+        self.app.reload(login_failures_max_per_address=1)
+        for number in range(3):
+            self.recover(f"nobody{number}@example.test")
+        assert self.app.sign_up("bob@example.test").status == 200
+
     def test_resetting_the_password_by_mail_confirms_the_address(self) -> None:
         self.recover()
         assert self.reset(self.token(), PASSWORD + "!") == (200, None)

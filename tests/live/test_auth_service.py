@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 import ssl
 from collections import Counter
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -29,6 +29,10 @@ from twisted.internet.defer import gatherResults
 from twisted.internet.task import deferLater
 
 from project_service.auth.mail import Letter, SmtpTransport
+from project_service.auth.sql.upkeep import LOCK, SqlHousekeeping
+from project_service.database import dsn as dsns
+from project_service.database.connect import Connector
+from project_service.database.pool import Pool
 from project_service.deferreds import start
 from project_service.settings import Secret, Smtp, Store
 from tests.live.application import Api, serving, settings_for
@@ -43,9 +47,11 @@ async def api_on(database: str, store: Store, place: Path, **sections: Any) -> A
         yield api
 
 
-async def until(condition: Callable[[], bool]) -> None:
-    """Wait for ``condition()``; the run's own time limit ends a wait in vain."""
-    while not condition():
+async def until(condition: Callable[[], Awaitable[bool]]) -> None:
+    """Wait for ``condition()``, at most half a minute."""
+    end = reactor.seconds() + 30
+    while not await condition():
+        assert reactor.seconds() < end, "waited in vain"
         await deferLater(reactor, 0.005, lambda: None)
 
 
@@ -200,8 +206,10 @@ async def test_an_ended_session_is_refused_by_every_worker(
         assert [await code_for(other, token) for token in tokens] == ["ok"] * 4
 
         async def refused(token: str) -> None:
-            while await code_for(other, token) != "session_revoked":
-                await deferLater(reactor, 0.005, lambda: None)
+            async def seen() -> bool:
+                return bool(await code_for(other, token) == "session_revoked")
+
+            await until(seen)
 
         await one.request("POST", "/auth/logout", key=None, token=tokens[0])
         assert await code_for(one, tokens[0]) == "session_revoked"
@@ -254,11 +262,39 @@ async def test_a_change_of_password_wins_over_a_login_with_the_old_one(
             sql(database, "update auth.throttle set failed = '{}'")
 
 
+@pytest_twisted.ensureDeferred
+async def test_one_worker_at_a_time_cleans_up(database: str) -> None:
+    sql(
+        database,
+        "insert into auth.audit (at, actor, action, result) select now() - interval '91 days', '', '', ''",
+    )
+    sql(database, "insert into auth.revocations values (gen_random_uuid(), now() - interval '1 second')")
+    sql(database, "insert into auth.throttle values ('login', 'x', '{}', '{}', now() - interval '1 second')")
+    pool = Pool(Connector(reactor, dsns.parse(database), 10.0), 2, 5.0, reactor)
+    now = datetime.now(UTC)
+    housekeeping = SqlHousekeeping(pool)
+    other = psycopg2.connect(database)
+    try:
+        with other.cursor() as cursor:
+            cursor.execute("select pg_advisory_xact_lock(%s)", (LOCK,))
+            assert await housekeeping.clean(now, now, now - timedelta(days=90)) is False
+        other.rollback()
+        assert await housekeeping.clean(now, now, now - timedelta(days=90)) is True
+    finally:
+        other.close()
+        await pool.close()
+    for table in ("audit", "revocations", "throttle"):
+        assert sql(database, f"select count(*) from auth.{table}") == [(0,)], table
+
+
 class Mailbox:
     """What a mail server took."""
 
     def __init__(self) -> None:
         self.letters: list[Any] = []
+
+    async def has_mail(self) -> bool:
+        return bool(self.letters)
 
     async def handle_DATA(self, server: Any, session: Any, envelope: Any) -> str:
         self.letters.append(envelope)
@@ -298,7 +334,7 @@ async def test_a_password_is_recovered_through_a_real_mail_server(
                     200,
                     {"data": None, "error": None},
                 )
-            await until(lambda: bool(mailbox.letters))
+            await until(mailbox.has_mail)
             (letter,) = mailbox.letters
             assert (letter.mail_from, letter.rcpt_tos) == ("noreply@example.test", ["ada@xn--bcher-kva.test"])
             token = re.findall(rb"^([A-Za-z0-9_-]{43})\r$", letter.content, re.MULTILINE)[0].decode()
@@ -334,7 +370,7 @@ async def test_the_mail_server_s_password_is_used(
                 api, "/auth/signup", {"email": "a@example.test", "password": PASSWORD}
             )
             assert (status, answer["data"]["session"]) == (200, None)
-            await until(lambda: bool(mailbox.letters))
+            await until(mailbox.has_mail)
             assert logins == [b"mailer"]
             token = re.findall(rb"^([A-Za-z0-9_-]{43})\r$", mailbox.letters[0].content, re.MULTILINE)[0]
             status, answer = await post(api, "/auth/verify", {"token": token.decode()})
