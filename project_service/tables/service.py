@@ -100,9 +100,9 @@ class TableService:
     ) -> Reply | StreamReply:
         told = preamble(self.config, cache, call, head, identity, True, None)
         timing.mark("parse")
+        timing.mark("plan")
 
         async def run(sql: Sql) -> list[Row]:
-            timing.mark("plan")
             return await self.executor.read(told, sql, identity.authenticated)
 
         reply = await self.root.answer(cache, call, head, run)
