@@ -8,6 +8,7 @@ from datetime import datetime, timedelta
 from typing import Any
 
 from attrs import define, evolve, field
+from twisted.internet.defer import Deferred
 
 from project_service.auth.model import Account, Email, Origin, SessionInfo, User, folded
 from project_service.auth.passwords import Bcrypt
@@ -379,12 +380,13 @@ class MemoryStore:
 
 
 class InlineHashes:
-    """``Hashes`` without threads; ``checks`` counts what was spent, ``failure`` is raised instead once set."""
+    """``Hashes`` without threads; ``checks`` counts what was spent, ``failure`` is raised and ``gate`` waited for."""
 
     def __init__(self, cost: int = 4) -> None:
         self.bcrypt = Bcrypt(cost)
         self.checks: list[tuple[bytes | None, bytes | None]] = []
         self.failure: Exception | None = None
+        self.gate: Deferred[None] | None = None
 
     async def hash(self, password: bytes) -> bytes:
         if self.failure is not None:
@@ -395,6 +397,8 @@ class InlineHashes:
         if self.failure is not None:
             raise self.failure
         self.checks.append((password, stored))
+        if self.gate is not None:
+            await self.gate
         return self.bcrypt.matches(password, stored)
 
     def outdated(self, stored: bytes) -> bool:

@@ -44,11 +44,11 @@ class Administration:
 
     async def page(self, cursor: str | None, limit: str | None) -> Page:
         """Users in the order they were made; raises ``validation_failed``."""
-        size = _page_size(limit)
-        found = await self.users.page(None if cursor is None else _read_cursor(cursor), size + 1)
+        size = page_size(limit)
+        found = await self.users.page(None if cursor is None else read_cursor(cursor), size + 1)
         if len(found) <= size:
             return Page(found, None)
-        return Page(found[:size], _cursor(found[size - 1]))
+        return Page(found[:size], cursor_after(found[size - 1]))
 
     async def find(self, id_or_email: str) -> Account:
         """Raises ``user_not_found``."""
@@ -163,7 +163,8 @@ def _imported(value: object) -> bytes:
     return value.encode("ascii")
 
 
-def _page_size(limit: str | None) -> int:
+def page_size(limit: str | None) -> int:
+    """Raises ``validation_failed``."""
     if limit is None:
         return PAGE
     if not (limit.isascii() and limit.isdigit() and len(limit) < 6 and 1 <= int(limit) <= LARGEST_PAGE):
@@ -171,12 +172,14 @@ def _page_size(limit: str | None) -> int:
     return int(limit)
 
 
-def _cursor(last: Account) -> str:
+def cursor_after(last: Account) -> str:
+    """Where the page after this account begins."""
     text = f"{last.user.created_at.isoformat()} {last.user.id}"
     return base64.urlsafe_b64encode(text.encode()).rstrip(b"=").decode()
 
 
-def _read_cursor(cursor: str) -> tuple[datetime, str]:
+def read_cursor(cursor: str) -> tuple[datetime, str]:
+    """Raises ``validation_failed`` for what ``cursor_after`` never made."""
     try:
         text = base64.b64decode(cursor.encode() + b"=" * (-len(cursor) % 4), b"-_", validate=True).decode(
             "ascii"

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import bcrypt
 from attrs import evolve
+from twisted.internet.defer import Deferred
 from twisted.trial.unittest import TestCase
 
 from project_service import errors
 from project_service.auth import passwords
 from project_service.auth.model import Account
+from project_service.errors import ApiError
 from tests.http.auth_app import NOW, PASSWORD, AuthApp
 
 
@@ -317,6 +319,20 @@ class BruteForce(TestCase):
         assert [self.app.log_in(password="wrong").status for _ in range(6)] == [503] * 6
         self.app.hashes.failure = None
         assert self.app.log_in().status == 200
+
+    def test_hanging_up_does_not_spare_an_attempt_from_being_counted(self) -> None:
+        gate: Deferred[None] = Deferred()
+        self.app.hashes.gate = gate
+        client = self.app.app.connect()
+        body = b'{"email":"ada@example.test","password":"wrong"}'
+        head = "POST /auth/login HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\nContent-Length: %d\r\n\r\n"
+        client.send((head % len(body)).encode() + body)
+        client.hang_up()
+        self.app.hashes.gate = None
+        gate.callback(None)
+        counter = self.app.store.counter("login", "ada@example.test")
+        assert (len(counter.failed), counter.pending) == (1, [])
+        self.flushLoggedErrors(ApiError)
 
     def test_zero_switches_the_limits_off(self) -> None:
         self.app.reload(login_failures_max=0, login_failures_max_per_address=0)

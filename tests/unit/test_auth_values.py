@@ -4,7 +4,11 @@ from __future__ import annotations
 
 import email
 import hashlib
+import json
 import string
+import uuid
+from base64 import b64encode
+from datetime import UTC, datetime
 from email.policy import default
 from typing import Any
 
@@ -16,9 +20,10 @@ from twisted.internet.error import ConnectionRefusedError
 from twisted.internet.task import Clock
 from twisted.trial.unittest import TestCase
 
-from project_service.auth import hashing, mail, passwords, secrets
+from project_service.auth import admin, hashing, mail, passwords, secrets
+from project_service.auth.keyset import KeySet, KeySetError
 from project_service.auth.metadata import checked
-from project_service.auth.model import Email, moment, timestamp
+from project_service.auth.model import Account, Email, User, moment, timestamp
 from project_service.auth.revocations import CHANNEL, RevokedSessions
 from project_service.auth.throttle import place
 from project_service.deferreds import start
@@ -26,6 +31,18 @@ from project_service.errors import ApiError
 from tests.auth_fakes import FakeListener
 
 ADA = Email.parse("ada@example.test")
+JSON = st.recursive(
+    st.one_of(st.none(), st.booleans(), st.integers(-(2**53), 2**53), st.text(max_size=20)),
+    lambda inner: st.one_of(
+        st.lists(inner, max_size=4),
+        st.dictionaries(
+            st.one_of(st.sampled_from(["kty", "alg", "k", "kid", "x"]), st.text(max_size=5)),
+            inner,
+            max_size=4,
+        ),
+    ),
+    max_leaves=8,
+)
 
 
 class Addresses(TestCase):
@@ -128,6 +145,54 @@ class Opaque(TestCase):
 
     def test_metadata_that_is_none_is_empty(self) -> None:
         assert checked(None) == {}
+
+
+class Parsers(TestCase):
+    """What comes from outside is read or refused, never a surprise."""
+
+    @settings(max_examples=200, deadline=None)
+    @given(st.one_of(st.text(max_size=80), st.binary(max_size=60).map(lambda raw: b64encode(raw).decode())))
+    def test_a_cursor(self, text: str) -> None:
+        try:
+            when, key = admin.read_cursor(text)
+        except ApiError as fault:
+            assert fault.code == "validation_failed"
+            return
+        assert when.tzinfo is not None
+        assert len(key) == 36
+
+    @given(st.datetimes(timezones=st.just(UTC)), st.uuids())
+    def test_a_cursor_leads_back_to_its_place(self, when: datetime, key: uuid.UUID) -> None:
+        account = Account(User(str(key), "ada@example.test", when))
+        assert admin.read_cursor(admin.cursor_after(account)) == (when, str(key))
+
+    @given(st.text(max_size=10))
+    def test_a_page_size(self, text: str) -> None:
+        try:
+            assert 1 <= admin.page_size(text) <= admin.LARGEST_PAGE
+        except ApiError as fault:
+            assert fault.code == "validation_failed"
+
+    @settings(max_examples=200, deadline=None)
+    @given(JSON)
+    def test_a_key_set(self, value: Any) -> None:
+        for keys in (value, {"keys": value}, {"keys": [value]}, {"keys": [{"kty": "EC", "crv": value}]}):
+            with self.assertRaises(KeySetError):
+                KeySet.parse(json.dumps(keys))
+
+    @given(JSON)
+    def test_metadata(self, value: Any) -> None:
+        try:
+            assert checked(value) == (value if value is not None else {})
+        except ApiError as fault:
+            assert fault.code == "validation_failed"
+
+    @given(st.text(max_size=40))
+    def test_a_users_id(self, text: str) -> None:
+        try:
+            assert len(admin.user_id(text)) == 36
+        except ApiError as fault:
+            assert fault.code == "user_not_found"
 
 
 class Letters(TestCase):

@@ -21,7 +21,7 @@ _EXPIRED = tuple(
         f"""
 with gone as (
     select ctid from {table} where {condition} limit %(batch)s for update skip locked)
-delete from {table} where ctid in (select ctid from gone)
+delete from {table} where ctid in (select ctid from gone) returning 1
 """,
     )
     for table, condition in (
@@ -39,6 +39,7 @@ _WIPE_SALTS = Query(
 update auth.sessions set salt = null where id in (
     select id from auth.sessions where salt is not null and rotated_at < %(salt_before)s
     limit %(batch)s for update skip locked)
+returning 1
 """,
 )
 
@@ -50,14 +51,15 @@ class SqlHousekeeping:
     database: Database
 
     async def clean(self, now: datetime, salt_before: datetime, audit_before: datetime) -> bool:
-        async def work(transaction: Runs) -> bool:
+        async def one_batch(transaction: Runs) -> int | None:
             row = await _LOCK.one(transaction, lock=LOCK)
             if row is None or not row[0]:
-                return False
-            for query in (_WIPE_SALTS, *_EXPIRED):
-                await query.run(
-                    transaction, now=now, salt_before=salt_before, audit_before=audit_before, batch=BATCH
-                )
-            return True
+                return None
+            times = {"now": now, "salt_before": salt_before, "audit_before": audit_before}
+            found = [await query.run(transaction, batch=BATCH, **times) for query in (_WIPE_SALTS, *_EXPIRED)]
+            return max(len(rows) for rows in found)
 
-        return await self.database.transaction(work)
+        while (most := await self.database.transaction(one_batch)) is not None:
+            if most < BATCH:
+                return True
+        return False
