@@ -138,6 +138,12 @@ class Supervised:
         try:
             await with_timeout(self._reactor, LOOK_SECONDS, looking, lambda: TimeoutError("no answer"))
         except not_yet as fault:
+            self.log.debug(
+                "{name} is not ready yet: {kind} {fault}",
+                name=self._program.name,
+                kind=type(fault).__name__,
+                fault=str(fault),
+            )
             return fault
         return None
 

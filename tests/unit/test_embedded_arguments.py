@@ -71,6 +71,7 @@ class Seaweed(TestCase):
             "-ip=127.0.0.1",
             "-ip.bind=127.0.0.1",
             "-master.telemetry=false",
+            "-master.resumeState=false",
             "-master.volumeSizeLimitMB=256",
             "-s3.port.iceberg=0",
             "-s3.port.lance=0",
