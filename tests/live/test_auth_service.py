@@ -29,7 +29,7 @@ from twisted.internet.defer import gatherResults
 from twisted.internet.task import deferLater
 
 from project_service.auth.mail import Letter, SmtpTransport
-from project_service.auth.sql.upkeep import LOCK, SqlHousekeeping
+from project_service.auth.sql.upkeep import BATCH, LOCK, SqlHousekeeping
 from project_service.database import dsn as dsns
 from project_service.database.connect import Connector
 from project_service.database.pool import Pool
@@ -264,10 +264,9 @@ async def test_a_change_of_password_wins_over_a_login_with_the_old_one(
 
 @pytest_twisted.ensureDeferred
 async def test_one_worker_at_a_time_cleans_up(database: str) -> None:
-    sql(
-        database,
-        "insert into auth.audit (at, actor, action, result) select now() - interval '91 days', '', '', ''",
-    )
+    more_than_a_batch = """insert into auth.audit (at, actor, action, result)
+        select now() - interval '91 days', '', '', '' from generate_series(1, %s)"""
+    sql(database, more_than_a_batch, 2 * BATCH + 1)
     sql(database, "insert into auth.revocations values (gen_random_uuid(), now() - interval '1 second')")
     sql(database, "insert into auth.throttle values ('login', 'x', '{}', '{}', now() - interval '1 second')")
     pool = Pool(Connector(reactor, dsns.parse(database), 10.0), 2, 5.0, reactor)
