@@ -63,7 +63,10 @@ def from_sqlstate(
     status = _status(code, message)
     if code == "42501":
         status = 403 if authenticated else 401
-        headers = () if authenticated else (("WWW-Authenticate", "Bearer"),)
+    elif code == "22023" and message.startswith('role "'):
+        status = 401
+    if status == 401:
+        headers = (("WWW-Authenticate", "Bearer"),)
     return TableError(status, code, message, details, hint, headers)
 
 

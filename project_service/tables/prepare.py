@@ -27,6 +27,7 @@ class Prepared:
     rendering: Rendering
     plan: WritePlan | CallPlan | None
     read_only: bool
+    renamed: tuple[tuple[str, str], ...] = ()
 
     @property
     def routine(self) -> Routine | None:
@@ -42,7 +43,8 @@ def prepare(cache: SchemaCache, config: TablesConfig, request: Request) -> Prepa
         return _read(cache, config, request, relation)
     rendering = negotiate(cache, request.head.accept, relation.key, None, config.plan)
     plan = plan_write(cache, config.plan_options, relation, request)
-    return Prepared(write_statement(cache, plan, rendering), rendering, plan, read_only=False)
+    statement = write_statement(cache, plan, rendering)
+    return Prepared(statement, rendering, plan, read_only=False, renamed=plan.read.renamed)
 
 
 def find_relation(cache: SchemaCache, head: Head) -> Relation:
@@ -66,7 +68,7 @@ def _read(cache: SchemaCache, config: TablesConfig, request: Request, relation: 
     count = request.head.preferences.get("count")
     probe = 0 if request.head.method == "HEAD" else probe_rows(config, relation)
     statement = read_statement(cache, plan, rendering, count, config.max_rows, probe)
-    return Prepared(statement, rendering, None, read_only=True)
+    return Prepared(statement, rendering, None, read_only=True, renamed=plan.renamed)
 
 
 def _call(cache: SchemaCache, config: TablesConfig, request: Request) -> Prepared:
@@ -81,4 +83,5 @@ def _call(cache: SchemaCache, config: TablesConfig, request: Request) -> Prepare
     relation = cache.relations.get(routine.returns) if routine.returns is not None else None
     probe = 0 if request.head.method == "HEAD" or not read_only else probe_rows(config, relation)
     statement = call_statement(cache, plan, rendering, count, config.max_rows, range_, probe)
-    return Prepared(statement, rendering, plan, read_only)
+    renamed = plan.read.renamed if plan.read is not None else ()
+    return Prepared(statement, rendering, plan, read_only, renamed)

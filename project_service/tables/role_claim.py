@@ -1,6 +1,7 @@
-"""Where in a token's claims the role is: ``.role``, ``.app."user role"[0]``, ``.roles[?(@ ^== "admin")]``.
+"""Where in a token's claims the role is: ``$.role``, ``$.app["user role"][0]``, ``$.roles[?@ == "admin"]``.
 
-PostgREST's reference: ``jwt-role-claim-key``.
+JSON Path (RFC 9535) as far as a role can need it, with or without the ``$``, and PostgREST's older tests such as
+``[?(@ ^== "admin")]``. PostgREST's reference: ``jwt-role-claim-key``.
 """
 
 from __future__ import annotations
@@ -12,8 +13,9 @@ from typing import Any
 from attrs import frozen
 
 _STEP = re.compile(
-    r'\.(?P<key>[\w$@-]+)|\."(?P<quoted>[^"]+)"|\[(?P<index>\d+)\]'
-    r'|\[\?\(@ ?(?P<test>==|!=|\^==|==\^|\*==) ?"(?P<text>[^"]*)"\)\]'
+    r"\.(?P<key>[\w$@-]+)|\.?\[?[\"'](?P<quoted>[^\"']+)[\"']\]?|\[(?P<index>\d+)\]"
+    r"|\[\?\(?@ ?(?P<test>==|!=|\^==|==\^|\*==) ?[\"'](?P<text>[^\"']*)[\"']\)?\]"
+    r"|\[\?search\(@, ?[\"'](?P<search>[^\"']*)[\"']\)\]"
 )
 
 
@@ -32,14 +34,23 @@ class RoleClaim:
 
 def parse_role_claim(text: str) -> RoleClaim:
     """Raises ``ValueError`` where ``text`` is not such a path."""
-    steps, at = [], 0
+    steps, at = [], int(text.startswith("$"))
     while at < len(text):
         found = _STEP.match(text, at)
         if found is None:
             raise ValueError(f"not a path to a claim: {text!r}")
+        if found["search"] is not None:
+            _checked(found["search"])
         steps.append(found.groupdict())
         at = found.end()
     return RoleClaim(tuple(steps))
+
+
+def _checked(pattern: str) -> None:
+    try:
+        re.compile(pattern)
+    except re.error as fault:
+        raise ValueError(f"not a regular expression: {fault}") from None
 
 
 def _follow(value: Any, step: Mapping[str, str | None]) -> Any:
@@ -51,6 +62,9 @@ def _follow(value: Any, step: Mapping[str, str | None]) -> Any:
     if step["index"] is not None:
         index = int(step["index"])
         return value[index] if index < len(value) else None
+    if step["search"] is not None:
+        pattern = re.compile(step["search"])
+        return next((item for item in value if isinstance(item, str) and pattern.search(item)), None)
     wanted = step["text"] or ""
     return next(
         (item for item in value if isinstance(item, str) and _passes(item, step["test"], wanted)), None

@@ -40,7 +40,8 @@ class Root:
         """Raises PGRST107 and 126. ``run`` runs a query as the caller."""
         if self.config.openapi == "disabled":
             raise errors.root_disabled()
-        headers = (("Content-Type", _content_type(head)), ("Vary", "Accept, Prefer, Range"))
+        profile = (("Content-Profile", head.schema),) if head.profiled else ()
+        headers = (("Content-Type", _content_type(head)), *profile, ("Vary", "Accept, Prefer, Range"))
         if head.method == "HEAD":
             return StreamReply(200, headers, None, _nothing)
         usable, callable_ = None, None

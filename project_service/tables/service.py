@@ -23,6 +23,7 @@ from project_service.tables.respond.options import options_reply
 from project_service.tables.respond.outcome import Outcome
 from project_service.tables.respond.replies import (
     call_reply,
+    deprecated_names,
     explained,
     head_of_stream,
     read_reply,
@@ -93,6 +94,8 @@ class TableService:
         reply: Reply | StreamReply = self._reply(call, planned, outcome)
         if prepared.statement.stream is not None and outcome.rows > prepared.statement.probe:
             reply = self._streamed(call, planned, outcome, told, identity)
+        if prepared.renamed:
+            reply = evolve(reply, headers=(*reply.headers, deprecated_names(prepared.renamed)))
         return self._timed(reply, timing)
 
     async def _root(

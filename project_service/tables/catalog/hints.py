@@ -14,7 +14,9 @@ def nearest(name: str, known: Iterable[str], least: float = NAME_SCORE) -> str |
     """The one of ``known`` most like ``name``, if it scores ``least`` (1 is equal) and is not ``name`` itself."""
     wanted = name.lower()
     grams = _grams(wanted)
-    shared = ((len(grams & _grams(other.lower())), other) for other in known)
+    # Edits are at least as many as the lengths differ: most of thousands of names are out by that alone.
+    near = (other for other in known if _can_score(len(wanted), len(other), least))
+    shared = ((len(grams & _grams(other.lower())), other) for other in near)
     ranked = sorted((pair for pair in shared if pair[0]), key=lambda pair: -pair[0])[:_CANDIDATES]
     best, found = 0.0, None
     for _, other in ranked:
@@ -22,6 +24,10 @@ def nearest(name: str, known: Iterable[str], least: float = NAME_SCORE) -> str |
         if score > best:
             best, found = score, other
     return found if found != name and best >= least else None
+
+
+def _can_score(a: int, b: int, least: float) -> bool:
+    return abs(a - b) <= (1 - least) * max(a, b)
 
 
 def _grams(text: str) -> set[str]:

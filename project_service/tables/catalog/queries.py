@@ -61,20 +61,29 @@ where c.relkind in ('r', 'v', 'm', 'f', 'p') and n.nspname = any(%(schemas)s) an
 order by n.nspname, c.relname) as found
 """
 
-PRIMARY_KEYS = _json(f"""
+# Columns that keys are made of, and all columns of views, by relation.
+PRIMARY_KEYS = f"""
+with needed as (
+  select conrelid as relation, unnest(conkey) as number from pg_constraint where contype in ('p', 'f')
+  union
+  select confrelid, unnest(confkey) from pg_constraint where contype = 'f'
+  union
+  select a.attrelid, a.attnum from pg_attribute a join pg_class c on c.oid = a.attrelid
+  where c.relkind in ('v', 'm') and a.attnum > 0 and not a.attisdropped
+), named as (
+  select a.attrelid, json_agg(json_build_array(a.attnum, a.attname) order by a.attnum) as columns
+  from needed join pg_attribute a on a.attrelid = needed.relation and a.attnum = needed.number
+  group by a.attrelid
+)
+select coalesce(json_agg(found), '[]')::text from (
 select c.oid::int8 as oid, n.nspname as schema, c.relname as name, c.relkind in ('v', 'm') as is_view,
-  (select json_agg(json_build_array(a.attnum, a.attname) order by a.attnum) from pg_attribute a
-    where a.attrelid = c.oid and a.attnum > 0 and not a.attisdropped
-      and (c.relkind in ('v', 'm') or k.conkey @> array[a.attnum]
-        or exists (select from pg_constraint f where f.contype = 'f'
-             and ((f.conrelid = c.oid and f.conkey @> array[a.attnum])
-               or (f.confrelid = c.oid and f.confkey @> array[a.attnum]))))) as columns,
-  k.conkey as key
-from pg_class c
+  named.columns, k.conkey as key
+from named
+join pg_class c on c.oid = named.attrelid
 join pg_namespace n on n.oid = c.relnamespace
 left join pg_constraint k on k.conrelid = c.oid and k.contype = 'p'
-where c.relkind in ('r', 'p', 'f', 'v', 'm') and {_SYSTEM}
-""")
+where {_SYSTEM}) as found
+"""
 
 FOREIGN_KEYS = _json(f"""
 select con.conname as name, con.conrelid::int8 as origin, con.confrelid::int8 as target,

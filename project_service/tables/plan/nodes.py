@@ -99,7 +99,10 @@ class Order:
 
 @frozen
 class ReadPlan:
-    """``key`` None reads from the statement's own source: what was written, or what a function returned."""
+    """``key`` None reads from the statement's own source: what was written, or what a function returned.
+
+    ``renamed`` are embedded relations that the request named by their target although they have an alias.
+    """
 
     key: Key | None
     alias: str
@@ -108,6 +111,7 @@ class ReadPlan:
     conditions: tuple[Condition, ...] = ()
     order: tuple[Order, ...] = ()
     range: Range = field(factory=Range)
+    renamed: tuple[tuple[str, str], ...] = ()
 
     @property
     def grouped(self) -> bool:

@@ -67,6 +67,7 @@ class Reader:
     schema: str
     options: PlanOptions
     _count: int = field(default=0, init=False)
+    _renamed: dict[str, str] = field(factory=dict, init=False)
 
     def plan(
         self, key: Key, query: Query, range_: Range, from_source: bool = False, capped: bool = True
@@ -82,7 +83,8 @@ class Reader:
             self._cap(root)
             range_ = range_.capped(self.options.max_rows)
         plan, _ = self._frozen(root)
-        return evolve(plan, key=None if from_source else key, range=range_)
+        renamed = tuple(self._renamed.items())
+        return evolve(plan, key=None if from_source else key, range=range_, renamed=renamed)
 
     def _items(self, parent: Node, items: tuple[SelectItem, ...]) -> list[SelectColumn | Node]:
         return [item if isinstance(item, SelectColumn) else self._child(parent, item) for item in items]
@@ -129,6 +131,8 @@ class Reader:
             if child.embed.target == name:
                 if not self.options.legacy_target_names:
                     raise errors.not_embedded(name, child.embed.alias)
+                if child.embed.alias is not None:
+                    self._renamed[name] = child.embed.alias
                 return child
         raise errors.not_embedded(name)
 

@@ -146,6 +146,18 @@ def _finished(
     return Reply(status, (*kept, *said), body)
 
 
+def deprecated_names(renamed: tuple[tuple[str, str], ...]) -> tuple[str, str]:
+    """The warning for a request that names an embedded relation otherwise than it did itself."""
+    changes = ", ".join(f"`{target}` to `{alias}`" for target, alias in renamed)
+    text = (
+        "Embedded resource was referenced by relation name even though it has an alias. "
+        "This is deprecated and will stop working in a future release. "
+        f"Update {changes} in query string filters, orders or limits."
+    )
+    shown = "".join(c for c in text if c.isprintable()).replace("\\", "").replace('"', "")
+    return ("Warning", f'299 PostgREST "{shown}"')
+
+
 def content_location(request: Request, path: str) -> str:
     """The request's path with its parameters in order of their names."""
     query = "&".join(f"{_escaped(name)}={_escaped(value)}" for name, value in sorted(request.pairs))

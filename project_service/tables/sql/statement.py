@@ -51,6 +51,8 @@ def read_statement(
     streams = probe > 0 and (plan.range.limit is None or plan.range.limit > probe) and streamable(rendering)
     rows = select_sql(cache, evolve(plan, range=plan.range.capped(probe + 1)) if streams else plan)
     counted, total = _total(cache, plan, count, max_rows)
+    if count == "exact" and plan.range.whole and not streams:
+        counted, total = Sql(""), f"count({ROWS})"
     sql = (
         f"WITH {SOURCE} AS ("
         + rows

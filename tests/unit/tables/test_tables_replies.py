@@ -120,7 +120,11 @@ class Roles(SynchronousTestCase):
         self.assertEqual(parse_role_claim('.app."the roles"[1]').of(claims), "admin")
         self.assertEqual(parse_role_claim('.app."the roles"[?(@ ^== "user")]').of(claims), "user_a")
         self.assertIsNone(parse_role_claim(".app.nothing[3]").of(claims))
-        self.assertRaises(ValueError, parse_role_claim, "role")
+        self.assertEqual(parse_role_claim("$.app['the roles'][0]").of(claims), "user_a")
+        self.assertEqual(parse_role_claim('$.app["the roles"][?@ == "admin"]').of(claims), "admin")
+        self.assertEqual(parse_role_claim("$.app['the roles'][?search(@, '^ad')]").of(claims), "admin")
+        for bad in ("role", "$.roles[?search(@, '(')]", ".a["):
+            self.assertRaises(ValueError, parse_role_claim, bad)
 
 
 class Failures(SynchronousTestCase):
@@ -146,6 +150,10 @@ class Failures(SynchronousTestCase):
         error = from_sqlstate("42501", "m", None, None, False)
         self.assertEqual(error.status, 401)
         self.assertIn(("WWW-Authenticate", "Bearer"), error.headers)
+
+    def test_a_role_that_is_none_is_the_tokens_fault(self) -> None:
+        self.assertEqual(from_sqlstate("22023", 'role "x" does not exist', None, None, True).status, 401)
+        self.assertEqual(from_sqlstate("22023", "invalid value", None, None, True).status, 400)
 
     def test_sql_can_make_the_whole_response(self) -> None:
         message = json.dumps({"code": "7", "message": "no", "hint": "try"})
