@@ -10,6 +10,7 @@ from typing import Any
 from attrs import define, evolve, field
 from twisted.internet.defer import Deferred
 
+from project_service.auth.mail import Letter
 from project_service.auth.model import Account, Email, Origin, SessionInfo, User, folded
 from project_service.auth.passwords import Bcrypt
 from project_service.auth.ports import (
@@ -424,7 +425,7 @@ class KeptPost:
     """``Post`` that keeps the letters."""
 
     def __init__(self) -> None:
-        self.letters: list[Any] = []
+        self.letters: list[Letter] = []
 
-    def post(self, letter: Any) -> None:
-        self.letters.append(letter)
+    def post(self, write: Callable[[], Letter]) -> None:
+        self.letters.append(write())

@@ -128,7 +128,9 @@ class Accounts:
     def _refusal(self, account: Account) -> ApiError | None:
         if account.disabled_at is not None:
             return errors.user_disabled()
-        if self.context.settings.confirm_email and account.confirmed_at is None:
+        # Who was in before confirmation was switched on is not locked out by it.
+        unconfirmed = account.confirmed_at is None and account.last_login_at is None
+        if self.context.settings.confirm_email and unconfirmed:
             return errors.email_not_confirmed()
         return None
 

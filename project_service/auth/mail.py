@@ -41,8 +41,8 @@ class Letter:
 
 
 class Post(Protocol):
-    def post(self, letter: Letter) -> None:
-        """Hand a letter over and return at once; what becomes of it is logged."""
+    def post(self, write: Callable[[], Letter]) -> None:
+        """Have a letter written and sent once this turn of the reactor is over; what becomes of it is logged."""
 
 
 def compose(template: str, recipient: str, token: str, url: str | None, hours: int) -> Letter:
@@ -135,26 +135,30 @@ class Outbox:
 
     send: Callable[[Letter], Awaitable[None]]
     clock: IReactorTime
-    _waiting: deque[Letter]
+    _waiting: deque[Callable[[], Letter]]
     _under_way: int = 0
 
     @classmethod
     def over(cls, send: Callable[[Letter], Awaitable[None]], clock: IReactorTime) -> Outbox:
         return cls(send, clock, deque())
 
-    def post(self, letter: Letter) -> None:
+    def post(self, write: Callable[[], Letter]) -> None:
         if len(self._waiting) >= MOST_WAITING:
             self.log.error("too many letters are waiting; one was dropped")
             return
-        self._waiting.append(letter)
-        if self._under_way < AT_ONCE:
+        self._waiting.append(write)
+        # Later, so that the answer to who asked for the letter takes no longer than without one.
+        self.clock.callLater(0, self._begin)
+
+    def _begin(self) -> None:
+        if self._waiting and self._under_way < AT_ONCE:
             self._under_way += 1
             start(self._empty()).addErrback(lambda failure: self.log.failure("the outbox failed", failure))
 
     async def _empty(self) -> None:
         try:
             while self._waiting:
-                await self._deliver(self._waiting.popleft())
+                await self._deliver(self._waiting.popleft()())
         finally:
             self._under_way -= 1
 

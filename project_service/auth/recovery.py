@@ -65,7 +65,7 @@ class Letters:
         settings = self.context.settings
         url = settings.recover_url if purpose == "recovery" else settings.verify_url
         hours = int(LIFETIME.total_seconds()) // 3600
-        post.post(mail.compose(purpose, user.email, token.text, url, hours))
+        post.post(lambda: mail.compose(purpose, user.email, token.text, url, hours))
 
 
 @frozen

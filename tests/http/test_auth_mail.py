@@ -165,6 +165,13 @@ class Confirmation(Mailing):
         assert self.app.user(session["access_token"]).status == 200
         assert self.app.log_in().status == 200
 
+    def test_who_was_in_before_confirmation_was_switched_on_stays_in(self) -> None:
+        self.app.reload(confirm_email=False)
+        assert self.app.sign_up("bob@example.test").status == 201
+        self.app.reload(confirm_email=True)
+        assert self.app.log_in("bob@example.test").status == 200
+        assert self.app.log_in("ada@example.test").code == "email_not_confirmed"
+
     def test_a_token_works_once_and_only_for_its_purpose(self) -> None:
         token = self.token()
         assert self.reset(token) == (422, "invalid_one_time_token")

@@ -233,7 +233,9 @@ class Letters(TestCase):
 
         outbox = mail.Outbox.over(refuse, clock)
         letter = mail.Letter("ada@example.test", "s", "t")
-        outbox.post(letter)
+        outbox.post(lambda: letter)
+        assert tried == []
+        clock.advance(0)
         assert len(tried) == 1
         clock.advance(5)
         assert len(tried) == 2
@@ -249,9 +251,11 @@ class Letters(TestCase):
             open_.append(waiting)
             await waiting
 
-        outbox = mail.Outbox.over(slow, Clock())
+        clock = Clock()
+        outbox = mail.Outbox.over(slow, clock)
         for _ in range(10):
-            outbox.post(mail.Letter("ada@example.test", "s", "t"))
+            outbox.post(lambda: mail.Letter("ada@example.test", "s", "t"))
+        clock.advance(0)
         assert len(open_) == 4
         open_[0].callback(None)
         assert len(open_) == 5
