@@ -19,7 +19,7 @@ from twisted.internet import endpoints
 from project_service.database.sqlstate import translate
 from project_service.deferreds import background
 from project_service.http.caller import Claims, KeyKind
-from project_service.http.channel import ChannelFactory
+from project_service.http.channel_factory import ChannelFactory
 from project_service.http.clock import HttpDate
 from project_service.http.edge import Edge, EdgeSettings
 from project_service.http.metrics import Metrics
