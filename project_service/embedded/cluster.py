@@ -22,9 +22,8 @@ from project_service.embedded.command import Account, ChildFailed, Command, run
 from project_service.embedded.secrets_file import Secrets
 from project_service.embedded.supervised import Program
 
-# A fast shutdown, then an immediate one, which the next start recovers from (postgres(1)). The first gets little
-# time: it hung in 2 of 40 servers whose service had been killed, and who starts a service again is waiting.
-STOPS = ((signal.SIGINT, 3.0), (signal.SIGQUIT, 3.0), (signal.SIGKILL, 5.0))
+# A fast shutdown, then an immediate one, which the next start recovers from, then no more questions (postgres(1)).
+STOPS = ((signal.SIGINT, 10.0), (signal.SIGQUIT, 5.0), (signal.SIGKILL, 5.0))
 
 
 class Cluster:

@@ -13,13 +13,15 @@ PR_SET_PDEATHSIG = 1
 
 def main(argv: list[str]) -> None:
     parent, signal, uid, gid = (int(one) for one in argv[:4])
+    # Found while this is still root: the standard library may be where the other user cannot read.
+    prctl = _prctl()
     os.setsid()
     if uid >= 0:
         os.setgroups([])
         os.setgid(gid)
         os.setuid(uid)
     # After the change of user, which clears it (prctl(2)).
-    _die_with_parent(signal)
+    prctl(PR_SET_PDEATHSIG, signal, 0, 0, 0)
     if os.getppid() != parent:
         sys.exit("the service ended before its child began")
     try:
@@ -28,15 +30,14 @@ def main(argv: list[str]) -> None:
         sys.exit(f"{argv[4]} cannot be run: {fault.strerror}")
 
 
-def _die_with_parent(signal: int) -> None:
+def _prctl():  # type: ignore[no-untyped-def]  # ctypes is imported late, and may be missing
+    """The system call; where there is none, a killed service leaves the child to its next start."""
     try:
         import ctypes
 
-        ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal, 0, 0, 0)
+        return ctypes.CDLL(None).prctl
     except (ImportError, OSError, AttributeError):
-        # Without it, as after a change of user on some kernels, a killed service leaves the child to its next start,
-        # which finds it by its pid file.
-        return
+        return lambda *arguments: None
 
 
 if __name__ == "__main__":

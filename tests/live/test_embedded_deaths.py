@@ -110,17 +110,30 @@ reactor.run()
 """
 
 
-@pytest_twisted.ensureDeferred
-async def test_a_killed_service_is_followed_by_another(embedded: Embedded) -> None:
-    """SIGKILL gives it no chance to stop anything; what it left must not keep the next one from starting."""
-    directory = embedded.data_dir
-    service = subprocess.Popen(  # noqa: ASYNC220  # a test waits gladly
+def _service(directory: Path) -> tuple[subprocess.Popen[str], list[Identity]]:
+    """A process of its own with embedded servers, and who those are."""
+    service = subprocess.Popen(
         [sys.executable, "-c", SERVICE, str(directory)], stdout=subprocess.PIPE, text=True
     )
     assert service.stdout is not None
     children = [_identity(int(pid)) for pid in service.stdout.readline().split()]
     service.stdout.close()
     assert len(children) == 2
+    return service, children
+
+
+@pytest_twisted.ensureDeferred
+async def test_children_do_not_outlive_a_killed_service(tmp_path: Path) -> None:
+    service, children = _service(tmp_path / "var")
+    service.kill()
+    service.wait()
+    await _until(lambda: not any(alive(child) for child in children))
+
+
+@pytest_twisted.ensureDeferred
+async def test_a_killed_service_is_followed_by_another(embedded: Embedded) -> None:
+    """SIGKILL gives it no chance to stop anything; what it left must not keep the next one from starting."""
+    service, children = _service(embedded.data_dir)
     # A stopped process does not act on being orphaned, so this one surely is still there at the next start.
     os.kill(children[0].pid, signal.SIGSTOP)
     service.kill()
