@@ -6,12 +6,13 @@ import secrets
 from typing import Any
 
 from attrs import evolve
+from twisted.internet.defer import Deferred
 from twisted.internet.interfaces import IListeningPort
 from twisted.logger import Logger
 
 from project_service import parts
 from project_service.deferreds import with_timeout
-from project_service.http.channel import ChannelFactory
+from project_service.http.channel_factory import ChannelFactory
 from project_service.http.clock import HttpDate
 from project_service.http.edge import Edge, EdgeSettings
 from project_service.http.health import Health
@@ -21,6 +22,9 @@ from project_service.http.router import Router
 from project_service.lifecycle import Ordered
 from project_service.ports import Binder
 from project_service.settings import Settings
+
+# What is given to a step of the end whose time is up: enough for a cancelled request to answer.
+LEAST_SECONDS = 0.2
 
 
 class Application:
@@ -48,6 +52,7 @@ class Application:
         self._ports: list[IListeningPort] = []
         self._ordered = Ordered([])
         self._edges: list[Edge] = []
+        self._factories: list[ChannelFactory] = []
         self._built: parts.Parts | None = None
 
     @property
@@ -95,7 +100,9 @@ class Application:
             HttpDate(self._reactor),
         )
         self._edges.append(edge)
-        return ChannelFactory(edge, self._reactor, self._settings.server.idle_timeout_seconds)
+        factory = ChannelFactory(edge, self._reactor, self._settings.server.idle_timeout_seconds)
+        self._factories.append(factory)
+        return factory
 
     def reload(self, settings: Settings) -> None:
         """Take over what can change while running; ``settings`` is checked already."""
@@ -112,18 +119,30 @@ class Application:
             stopped = port.stopListening()
             if stopped is not None:
                 await stopped
-        for edge in self._edges:
-            await self._drain(edge)
+        await self._drain()
         await self._ordered.stop()
 
-    async def _drain(self, edge: Edge) -> None:
-        seconds = self._settings.server.shutdown_seconds
-        edge.close_connections()
+    async def _drain(self) -> None:
+        """Answers are finished, then taken by their readers; at the end of ``shutdown_seconds`` both are given up."""
+        deadline = self._reactor.seconds() + self._settings.server.shutdown_seconds
+        for edge in self._edges:
+            edge.close_connections()
+        for edge in self._edges:
+            if not await self._within(deadline, edge.drained()):
+                self.log.warn("requests were still under way at the end of shutdown_seconds")
+                edge.cancel_all()
+        for factory in self._factories:
+            if not await self._within(deadline, factory.close_all()):
+                self.log.warn("answers were still being read at the end of shutdown_seconds")
+                factory.abort_all()
+
+    async def _within(self, deadline: float, waiting: Deferred[None]) -> bool:
+        left = max(deadline - self._reactor.seconds(), LEAST_SECONDS)
         try:
-            await with_timeout(self._reactor, seconds, edge.drained(), TimeoutError)
+            await with_timeout(self._reactor, left, waiting, TimeoutError)
         except TimeoutError:
-            self.log.warn("requests were still under way after {seconds} s", seconds=seconds)
-            edge.cancel_all()
+            return False
+        return True
 
 
 def edge_settings(settings: Settings) -> EdgeSettings:

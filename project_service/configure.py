@@ -166,18 +166,22 @@ class _Reader:
 def _cross_check(
     settings: Settings, given: dict[str, _Given], where: str, embedded: bool, faults: list[Fault]
 ) -> None:
-    def fault(name: str, reason: str) -> None:
-        faults.append(Fault(given[name].where if name in given else where, name, reason))
+    faulty = {one.name for one in faults}
 
-    if not embedded and settings.database.dsn is None and "database.dsn" not in given:
+    def fault(name: str, reason: str) -> None:
+        """One fault a key: what could not be read is not missing as well."""
+        if name not in faulty:
+            faults.append(Fault(given[name].where if name in given else where, name, reason))
+
+    if not embedded and settings.database.dsn is None:
         fault("database.dsn", "is missing (or name a --data-dir to run an embedded database)")
     store = settings.store
     if store.endpoint_url is None:
-        if not embedded and "store.endpoint_url" not in given:
+        if not embedded:
             fault("store.endpoint_url", "is missing (or name a --data-dir to run an embedded store)")
     else:
         for name in ("access_key_id", "secret_access_key"):
-            if getattr(store, name) is None and f"store.{name}" not in given:
+            if getattr(store, name) is None:
                 fault(f"store.{name}", "is missing")
     auth = settings.auth
     if not embedded and auth.jwt_keys_file is None:

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from attrs import evolve, field, frozen
+from attrs import evolve, frozen
 
 from project_service.settings import Secret, Settings, Stage, StageDatabase, Store
 
@@ -19,7 +19,6 @@ class Launch:
     config: Path | None
     options: Mapping[str, Any]
     data_dir: Path | None
-    python: Path = field(repr=False)
 
     @property
     def embeds_database(self) -> bool:

@@ -8,7 +8,7 @@ from types import FrameType
 from typing import Any, TextIO, cast
 
 from attrs import define, field
-from twisted.logger import ILogObserver
+from twisted.logger import ILogObserver, Logger
 from twisted.python.logfile import LogFile
 
 from project_service.journal import Levels, observer
@@ -25,6 +25,7 @@ class _Log:
 
 
 _log = _Log()
+_logger = Logger()
 
 
 def install(twistd: Any, log_format: str, log_level: str) -> None:
@@ -48,10 +49,12 @@ def set_level(name: str) -> None:
 
 
 def write_line(line: str) -> None:
-    """A finished line (a worker's) beside our own."""
+    """A finished line (a worker's) beside our own; as an event where the operator's own observer has the log."""
     if _log.out is not None:
         _log.out.write(line + "\n")
         _log.out.flush()
+    else:
+        _logger.info("{line}", line=line)
 
 
 def _output(twistd: Any) -> TextIO:

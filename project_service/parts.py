@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from typing import Any, Protocol
 
 from attrs import define, frozen
@@ -15,19 +16,22 @@ from project_service.database import sqlstate
 from project_service.database.connect import Connector
 from project_service.database.listener import Listener
 from project_service.database.pool import Pool
-from project_service.deferreds import background, with_timeout
+from project_service.deferreds import with_timeout
 from project_service.errors import ApiError
 from project_service.http.caller import KeyRing, TokenVerifier
 from project_service.http.health import Check
 from project_service.http.metrics import Metrics
 from project_service.http.router import Router
 from project_service.lifecycle import Closing, Part, ServicePart
+from project_service.rereading import Rereading
 from project_service.settings import Settings, Storage
 from project_service.storage import assemble as storage
 from project_service.tables import assemble as tables
 
 _log = Logger()
 
+# How long a query may still run after the last request has been answered or given up.
+POOL_GRACE_SECONDS = 2.0
 # How long the start waits for the schema cache of a database that may be away.
 SCHEMA_CACHE_SECONDS = 5.0
 
@@ -68,9 +72,8 @@ def assemble(reactor: Any, settings: Settings, metrics: Metrics, processes: int)
     pool = Pool(connect, database.pool_size, database.acquire_timeout_seconds, reactor)
     listener = Listener(connect, reactor)
     ring = keys.KeyRing(pool)
-    listener.subscribe(
-        keys.CHANNEL, lambda _: background(ring.reload(), "reading the project keys"), ring.reload
-    )
+    reading = Rereading(ring.reload, reactor, "the project keys")
+    listener.subscribe(keys.CHANNEL, lambda _: reading.soon(), reading.now)
     live = _Live(settings.storage)
     accounts = auth.assemble(settings, pool, listener, reactor, processes)
     store = storage.assemble(reactor, settings.storage, settings.store, pool, limits=lambda: live.storage)
@@ -86,22 +89,22 @@ def assemble(reactor: Any, settings: Settings, metrics: Metrics, processes: int)
         tokens=accounts.verifier,
         mounted=[accounts, store, rest],
         ordered=[
-            Closing(pool.close),
-            *(Closing(each.close) for each in rest.pools),
+            *(Closing(partial(each.close, POOL_GRACE_SECONDS)) for each in (pool, *rest.pools)),
+            Closing(reading.close),
             ServicePart(listener),
             _Ready(listener, reactor),
             store,
             *(ServicePart(service) for service in (*accounts.services, *store.services, *rest.services)),
             *(_Ready(one, reactor, SCHEMA_CACHE_SECONDS) for one in caches),
         ],
-        checks=_checks(pool, listener, store, rest),
+        checks=_checks(pool, listener, reading, store, rest),
         translate=sqlstate.translate,
         reload=reload,
     )
 
 
 def _checks(
-    pool: Pool, listener: Listener, store: storage.Storage, rest: tables.Tables
+    pool: Pool, listener: Listener, reading: Rereading, store: storage.Storage, rest: tables.Tables
 ) -> Mapping[str, Check]:
     """What ``/ready`` asks, by the name it gives to what is away."""
 
@@ -109,8 +112,8 @@ def _checks(
         await pool.query("select 1")
 
     async def listener_works() -> None:
-        if not listener.current:
-            raise RuntimeError("not listening")
+        if not (listener.current and reading.current):
+            raise RuntimeError("not listening, or the project keys are being read")
 
     async def tables_loaded() -> None:
         if not rest.ready:

@@ -15,6 +15,7 @@ from project_service.settings_kinds import (
     Secret,
     choice,
     dsn,
+    endpoint,
     flag,
     network,
     optional,
@@ -24,6 +25,7 @@ from project_service.settings_kinds import (
     table_of,
     text,
     url,
+    web_origin,
     whole,
 )
 
@@ -45,11 +47,11 @@ def _workers(value: Any) -> int | str:
 
 @frozen
 class Server:
-    listen: tuple[str, ...] = key(several(text), ("tcp:8080:interface=127.0.0.1",))
-    admin_listen: str | None = key(optional(text), None)
+    listen: tuple[str, ...] = key(several(endpoint, least=1), ("tcp:8080:interface=127.0.0.1",))
+    admin_listen: str | None = key(optional(endpoint), None)
     workers: int | str = key(_workers, 1)
     public_url: str | None = key(optional(url), None, reloads=True)
-    cors_origins: tuple[str, ...] = key(several(text), ("*",), reloads=True)
+    cors_origins: tuple[str, ...] = key(several(web_origin), ("*",), reloads=True)
     trusted_proxies: tuple[str, ...] = key(several(network), (), reloads=True)
     shutdown_seconds: float = key(seconds(), 30.0)
     idle_timeout_seconds: float = key(seconds(1), 60.0)
@@ -126,7 +128,7 @@ class StageDatabase:
     """``[stages.<stage>.databases.<name>]``, in PostgREST's terms. ``dsn`` None: the system database's."""
 
     dsn: Secret | None = key(optional(dsn), None)
-    schemas: tuple[str, ...] = key(several(text), ("public",))
+    schemas: tuple[str, ...] = key(several(text, least=1), ("public",))
     extra_search_path: tuple[str, ...] = key(several(text), ("public",))
     max_rows: int = key(whole(0), 1000)
     pool_size: int = key(whole(1, 10000), 10)

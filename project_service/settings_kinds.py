@@ -70,6 +70,10 @@ def _range(least: int, most: int | None) -> str:
     return f"at least {least}" if most is None else f"from {least} to {most}"
 
 
+# PostgreSQL and the reactor count milliseconds in 32 bits.
+MOST_SECONDS = 2147483
+
+
 def seconds(least: float = 0.0) -> Kind:
     def read(value: Any) -> float:
         if isinstance(value, str):
@@ -79,8 +83,8 @@ def seconds(least: float = 0.0) -> Kind:
                 raise ValueError("must be a number of seconds") from None
         if not isinstance(value, int | float) or isinstance(value, bool):
             raise ValueError("must be a number of seconds")
-        if not least <= value <= 10 * 366 * 86400:
-            raise ValueError(f"must be at least {least:g} seconds")
+        if not least <= value <= MOST_SECONDS:
+            raise ValueError(f"must be from {least:g} to {MOST_SECONDS} seconds")
         return float(value)
 
     return read
@@ -104,13 +108,15 @@ def optional(kind: Kind) -> Kind:
     return read
 
 
-def several(kind: Kind) -> Kind:
+def several(kind: Kind, least: int = 0) -> Kind:
     """A list; from the environment a JSON array."""
 
     def read(value: Any) -> tuple[Any, ...]:
-        value = from_json(value)
+        value = from_json(value, "a list")
         if not isinstance(value, list | tuple):
             raise ValueError("must be a list")
+        if len(value) < least:
+            raise ValueError("must not be empty")
         return tuple(kind(item) for item in value)
 
     return read
@@ -120,7 +126,7 @@ def table_of(kind: Kind) -> Kind:
     """A table of names; from the environment a JSON object."""
 
     def read(value: Any) -> dict[str, Any]:
-        value = from_json(value)
+        value = from_json(value, "a table")
         if not isinstance(value, Mapping):
             raise ValueError("must be a table")
         return {str(name): kind(item) for name, item in value.items()}
@@ -128,13 +134,13 @@ def table_of(kind: Kind) -> Kind:
     return read
 
 
-def from_json(value: Any) -> Any:
+def from_json(value: Any, what: str) -> Any:
     if not isinstance(value, str):
         return value
     try:
         return orjson.loads(value)
     except orjson.JSONDecodeError:
-        raise ValueError("must be JSON in the environment") from None
+        raise ValueError(f"must be {what} (as JSON in the environment)") from None
 
 
 def network(value: Any) -> str:
@@ -145,13 +151,35 @@ def network(value: Any) -> str:
     return str(value)
 
 
+_ENDPOINT = re.compile(r"(?:tcp6?:(?:port=)?[0-9]{1,5}|ssl:(?:port=)?[0-9]{1,5}|unix:|systemd:|haproxy:).*\Z")
+
+
+def endpoint(value: Any) -> str:
+    """A Twisted server endpoint. What it names (a port, a certificate) is tried when it is opened."""
+    if not _ENDPOINT.match(text(value)):
+        raise ValueError("must be endpoints such as tcp:8080:interface=127.0.0.1, ssl:443:… or unix:/run/…")
+    return str(value)
+
+
+def web_origin(value: Any) -> str:
+    """``*`` or an origin as browsers send it: scheme, host and port, nothing behind."""
+    parts = urlsplit(text(value))
+    if value != "*" and (not parts.scheme or not parts.netloc or f"{parts.scheme}://{parts.netloc}" != value):
+        raise ValueError('must be origins such as https://www.example.com, or "*"')
+    return str(value)
+
+
 def url(value: Any) -> str:
     """An http or https address without a trailing slash."""
     parts = urlsplit(text(value))
     if parts.scheme not in ("http", "https") or not parts.hostname:
         raise ValueError("must be an http or https address")
-    if parts.username or parts.password:
-        raise ValueError("must not hold a user name or password")
+    if parts.username or parts.password or parts.query or parts.fragment:
+        raise ValueError("must not hold a user name, password, query or fragment")
+    try:
+        _ = parts.port
+    except ValueError:
+        raise ValueError("must have a port from 0 to 65535") from None
     return str(value).rstrip("/")
 
 

@@ -20,8 +20,8 @@ from project_service.database.connect import Connector
 from project_service.database.dsn import parse
 from project_service.database.migrate import migrate, shipped
 from project_service.database.pool import Pool
-from project_service.database.prepare import grant_service_role, watch_ddl
-from project_service.database.session import DatabaseGone
+from project_service.database.prepare import prepare, watch_ddl
+from project_service.database.session import DatabaseGone, Session
 from project_service.embedded.assemble import Embedded
 from project_service.launch import (
     Launch,
@@ -118,14 +118,14 @@ class Startup:
                 pause = min(pause * 2, LONGEST_PAUSE_SECONDS)
                 continue
             try:
-                await migrate(session, shipped(), say)
-                await grant_service_role(session, exposed_schemas(self._settings))
-                watched = await watch_ddl(session)
+                await migrate(session, shipped(), say, self._prepare)
             finally:
                 session.close()
-            if not watched:
-                await self._watch_as_admin()
+            await self._watch_as_admin()
             return
+
+    async def _prepare(self, session: Session) -> None:
+        await prepare(session, exposed_schemas(self._settings))
 
     async def _watch_as_admin(self) -> None:
         """The embedded database's superuser may do what its owner may not."""

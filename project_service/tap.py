@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-import sys
+import signal
 from pathlib import Path
 from typing import Any
 
@@ -63,7 +63,9 @@ class Options(usage.Options):
         except BadSettings as fault:
             raise usage.UsageError(f"the configuration cannot be used\n{fault}") from None
         data_dir = Path(self["data-dir"] or DEFAULT_DATA_DIR).absolute() if embedded else None
-        self.launch = Launch(settings, config, given, data_dir, Path(sys.executable))
+        # From now on a reload that comes too early is not the end; the daemon takes the signal when it runs.
+        signal.signal(signal.SIGHUP, signal.SIG_IGN)
+        self.launch = Launch(settings, config, given, data_dir)
         logging_setup.install(self.parent, settings.server.log_format, settings.server.log_level)
 
 

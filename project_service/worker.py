@@ -47,9 +47,13 @@ def _adopted(reactor: Any, endpoint: str, descriptor: int, factory: Factory) -> 
         serving = TLSMemoryBIOFactory(described._sslContextFactory, False, factory)
     with socket.socket(fileno=os.dup(descriptor)) as seen:
         family = seen.family
-    port: IListeningPort = reactor.adoptStreamPort(descriptor, family, serving)
+    port: Any = reactor.adoptStreamPort(descriptor, family, serving)
     os.close(descriptor)
-    return port
+    if family == socket.AF_UNIX:
+        # The socket in the file system is the parent's to remove; a name that starts with NUL is in none.
+        port._bindPath = b"\0" + port._bindPath
+    adopted: IListeningPort = port
+    return adopted
 
 
 class Worker:
@@ -57,6 +61,7 @@ class Worker:
         self._reactor = reactor
         self._told = told
         self._settings = self._load()
+        self.levels = Levels(self._settings.server.log_level)
         server = self._settings.server
         admin = None
         if server.admin_listen is not None:
@@ -110,6 +115,7 @@ class Worker:
         try:
             fresh = self._load()
             self._settings = self._settings.changed_without_restart(fresh)
+            self.levels.set_default(self._settings.server.log_level)
             self._application.reload(self._settings)
         except BadSettings as fault:
             log.error("the configuration was not reloaded: {fault}", fault=str(fault))
@@ -152,7 +158,7 @@ def main() -> None:
     server = worker.settings.server
     assert sys.__stdout__ is not None
     globalLogBeginner.beginLoggingTo(
-        [observer(sys.__stdout__, server.log_format, Levels(server.log_level))], redirectStandardIO=False
+        [observer(sys.__stdout__, server.log_format, worker.levels)], redirectStandardIO=False
     )
     worker.run()
 

@@ -24,6 +24,7 @@ from twisted.internet.protocol import Factory, ProcessProtocol
 from twisted.logger import Logger
 from twisted.python.failure import Failure
 
+from project_service import logging_setup
 from project_service.embedded.backoff import Backoff
 from project_service.http.metrics import MULTIPROCESS
 from project_service.launch import Launch
@@ -34,6 +35,8 @@ from project_service.settings import Settings
 STATUS_FD = 3
 FIRST_PORT_FD = 4
 READY = b"ready\n"
+
+log = Logger()
 # How much longer than shutdown_seconds a worker may take before it is killed.
 STOP_MARGIN_SECONDS = 5.0
 
@@ -127,9 +130,7 @@ class Workers:
         self._stopping = True
         ports, self._ports = self._ports, []
         for port in ports:
-            stopped = port.stopListening()
-            if stopped is not None:
-                await stopped
+            await _closed(port)
         workers = list(self._workers.values())
         for worker in workers:
             worker.signal(signal.SIGTERM)
@@ -197,7 +198,7 @@ class _Worker(ProcessProtocol):
 
     def __init__(self, told: bytes) -> None:
         self._told = told
-        self._lines = b""
+        self._rests: dict[int, bytes] = {}
         self.ready: Deferred[None] = Deferred()
         self.ended: Deferred[None] = Deferred()
         self.was_ready = False
@@ -216,13 +217,15 @@ class _Worker(ProcessProtocol):
                 self.was_ready = True
                 self.ready.callback(None)
             return
-        self._lines += data
-        *lines, self._lines = self._lines.split(b"\n")
+        *lines, self._rests[childFD] = (self._rests.get(childFD, b"") + data).split(b"\n")
         for line in lines:
-            write_raw(line.decode("utf-8", "replace"))
+            logging_setup.write_line(line.decode("utf-8", "replace"))
 
     def processEnded(self, reason: Failure) -> None:
         value: Any = reason.value
+        for rest in self._rests.values():
+            if rest:
+                logging_setup.write_line(rest.decode("utf-8", "replace"))
         self.why = f"signal {value.signal}" if value.signal else f"exit code {value.exitCode}"
         if not self.ready.called:
             self.ready.errback(RuntimeError(f"a worker ended while starting: {self.why}"))
@@ -236,8 +239,10 @@ class _Worker(ProcessProtocol):
             return
 
 
-def write_raw(line: str) -> None:
-    """A worker's log line is complete already: to where our own lines go, unchanged."""
-    from project_service import logging_setup
-
-    logging_setup.write_line(line)
+async def _closed(port: IListeningPort) -> None:
+    try:
+        stopped = port.stopListening()
+        if stopped is not None:
+            await stopped
+    except OSError:
+        log.failure("a port did not close cleanly")

@@ -60,7 +60,7 @@ class Invocation:
         return with_data_dir_defaults(settings, self.embeds_into) if self.embeds_into else settings
 
     def launch(self) -> Launch:
-        return Launch(self.settings(), self.config, {}, self.embeds_into, Path(sys.executable))
+        return Launch(self.settings(), self.config, {}, self.embeds_into)
 
     def run(
         self, work: Callable[[Opened], Awaitable[None]], *, database: bool = True, store: bool = False

@@ -10,7 +10,7 @@ from attrs import evolve
 from project_service.cli import frame
 from project_service.cli.opened import Opened
 from project_service.database.migrate import migrate, shipped
-from project_service.database.prepare import grant_service_role, watch_ddl
+from project_service.database.prepare import prepare
 from project_service.launch import exposed_schemas
 from project_service.parts import connector
 
@@ -28,9 +28,10 @@ def command(invocation: frame.Invocation) -> None:
         # A migration may take longer than any request should.
         session = await evolve(connector(open_.reactor, open_.settings), statement_timeout_seconds=0.0)()
         try:
-            done = await migrate(session, shipped(), _progress(invocation))
-            await grant_service_role(session, exposed_schemas(open_.settings))
-            await watch_ddl(session)
+            exposed = exposed_schemas(open_.settings)
+            done = await migrate(
+                session, shipped(), _progress(invocation), lambda locked: prepare(locked, exposed)
+            )
         finally:
             session.close()
         applied = [one.name for one in done]

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
+from math import ceil
 from typing import Any
 
 import psycopg2
 from attrs import frozen
 from twisted.internet.defer import Deferred
-from twisted.internet.error import DNSLookupError
 
 from project_service.database.dsn import Candidate, Target
+from project_service.database.resolve import addresses_of
 from project_service.database.session import DatabaseGone, Session
 from project_service.deferreds import start, with_timeout
 
@@ -43,15 +44,24 @@ class Connector:
         for candidate in self.target.candidates:
             try:
                 return await self._attempt(candidate)
-            except (DatabaseGone, psycopg2.Error, DNSLookupError) as fault:
+            except (DatabaseGone, psycopg2.Error) as fault:
                 why = _reason(fault)
         raise DatabaseGone(why)
 
     async def _attempt(self, candidate: Candidate) -> Session:
         params = {"application_name": self.application_name, **candidate.params}
-        if candidate.needs_resolving:
-            assert candidate.host is not None
-            params["hostaddr"] = await self._limited(self.reactor.resolve(candidate.host))
+        if not candidate.needs_resolving:
+            return await self._open(params)
+        assert candidate.host is not None
+        last: Exception = DatabaseGone("unknown host")
+        for address in await self._limited(addresses_of(self.reactor, candidate.host)):
+            try:
+                return await self._open({**params, "hostaddr": address})
+            except (DatabaseGone, psycopg2.Error) as fault:
+                last = fault
+        raise last
+
+    async def _open(self, params: dict[str, Any]) -> Session:
         session = Session(self.reactor)
         try:
             await self._limited(start(session.open(**params)))
@@ -68,7 +78,8 @@ class Connector:
         return session
 
     def _setup_params(self) -> dict[str, Any]:
-        return {"timeout": f"{int(self.statement_timeout_seconds * 1000)}ms", "timezone": self.timezone}
+        # Rounded up: 0 would mean no limit.
+        return {"timeout": f"{ceil(self.statement_timeout_seconds * 1000)}ms", "timezone": self.timezone}
 
     def _limited(self, waiting: Deferred[Any]) -> Deferred[Any]:
         return with_timeout(
@@ -80,4 +91,24 @@ def _reason(fault: Exception) -> str:
     """What may be shown: never the server's address or libpq's text, which names user and host."""
     if isinstance(fault, DatabaseGone):
         return str(fault)
-    return fault.pgcode or "refused" if isinstance(fault, psycopg2.Error) else "unknown host"
+    text = str(fault)
+    return next((meaning for words, meaning in _MEANINGS if words in text), "refused")
+
+
+# libpq gives no SQLSTATE for a connection that was refused; its words (in English or not at all) say why.
+_MEANINGS = (
+    ("password authentication failed", "the password was refused"),
+    ("no password supplied", "a password is needed"),
+    ("no pg_hba.conf entry", "the server does not let this client in"),
+    ("too many clients", "too many connections"),
+    ("connection slots", "too many connections"),
+    ("too many connections", "too many connections"),
+    ("starting up", "the server is starting"),
+    ("shutting down", "the server is stopping"),
+    ("recovery", "the server is recovering"),
+    ("does not exist", "there is no such database or role"),
+    ("certificate", "the certificate is not trusted"),
+    ("SSL", "TLS failed"),
+    ("No such file", "there is no such socket"),
+    ("Connection refused", "nobody listens there"),
+)

@@ -43,7 +43,10 @@ def parse(dsn: str) -> Target:
         params: dict[str, Any] = dict(parse_dsn(dsn))
     except ProgrammingError:
         raise ValueError("is not a PostgreSQL connection string") from None
-    writable = params.pop("target_session_attrs", "any") in _WRITABLE
+    wanted = params.pop("target_session_attrs", "any")
+    if wanted not in ("any", *_WRITABLE):
+        raise ValueError("asks for a server that does not accept writes (target_session_attrs)")
+    writable = wanted in _WRITABLE
     params.pop("load_balance_hosts", None)
     hosts = str(params.pop("host", "")).split(",")
     addresses = str(params.pop("hostaddr", "")).split(",")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Awaitable, Callable
 
-from attrs import define, field
+from attrs import frozen
 from twisted.application.service import Service
 from twisted.internet.defer import CancelledError, Deferred
 from twisted.internet.interfaces import IReactorTime
@@ -21,12 +21,11 @@ FIRST_PAUSE_SECONDS = 0.2
 LONGEST_PAUSE_SECONDS = 5.0
 
 
-@define
+@frozen
 class _Subscription:
     channel: str
     on_payload: Callable[[str], None]
     on_gap: Callable[[], Awaitable[None]]
-    trusted: bool = field(default=False)
 
 
 class Listener(Service):
@@ -104,6 +103,8 @@ class Listener(Service):
     async def _listen(self) -> None:
         session = await self._connect()
         self._session = session
+        # Whatever statement_timeout is: a peer that answers nothing is to be noticed.
+        session.guard_seconds = PROBE_SECONDS
         session.on_notify = self._dispatch
         for channel in sorted({subscription.channel for subscription in self._subscriptions}):
             await session.query(f'listen "{channel}"')

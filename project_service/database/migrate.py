@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from importlib import resources
 
 from attrs import frozen
@@ -84,23 +84,31 @@ async def state(session: Session) -> list[tuple[int, str, str]]:
     return [(int(number), str(name), str(sha256)) for number, name, sha256 in rows]
 
 
-async def migrate(
-    session: Session, known: Sequence[Migration], say: Callable[[str], None] = lambda _: None
-) -> tuple[Migration, ...]:
-    """Apply what is pending and return it. Two processes at once are safe: the second one waits, then finds it done.
+async def _nothing_more(session: Session) -> None:
+    return
 
+
+async def migrate(
+    session: Session,
+    known: Sequence[Migration],
+    say: Callable[[str], None] = lambda _: None,
+    afterwards: Callable[[Session], Awaitable[None]] = _nothing_more,
+) -> tuple[Migration, ...]:
+    """Apply what is pending, run ``afterwards`` under the same lock, and return what was applied.
+
+    Two processes at once are safe: the second one waits, then finds it done.
     ``session`` should have no statement timeout. Raises ``MigrationRefused``, or ``psycopg2.Error`` from a
     migration, which is then rolled back whole.
     """
-    if not pending(known, await state(session)):
-        return ()
     await session.query("select pg_advisory_lock(%s)", (LOCK,))
     try:
-        await session.query(_BOOK)
         todo = pending(known, await state(session))
+        if todo:
+            await session.query(_BOOK)
         for migration in todo:
             say(f"Applying migration {migration.name}")
             await _apply(session, migration)
+        await afterwards(session)
         return todo
     finally:
         if session.usable:

@@ -135,8 +135,11 @@ class Pool:
             self._grow()
         self._check_empty()
 
-    async def close(self) -> None:
-        """Refuse new callers, wait for those inside, close everything."""
+    async def close(self, grace_seconds: float | None = None) -> None:
+        """Refuse new callers, wait for those inside, close everything.
+
+        After ``grace_seconds`` what is still at work loses its connection, and its caller gets ``DatabaseGone``.
+        """
         self._closed = True
         if self._retry is not None and self._retry.active():
             self._retry.cancel()
@@ -146,9 +149,21 @@ class Pool:
             connecting.cancel()
         while self._idle:
             self._idle.pop().close()
-        if self._busy:
-            self._empty = Deferred()
-            await self._empty
+        if not self._busy:
+            return
+        empty: Deferred[None] = Deferred()
+        self._empty = empty
+        if grace_seconds is None:
+            await empty
+            return
+        cut = self._clock.callLater(grace_seconds, self._cut_off)
+        await empty
+        if cut.active():
+            cut.cancel()
+
+    def _cut_off(self) -> None:
+        for session in list(self._busy):
+            session.close()
 
     def _left(self, waiting: Deferred[Session]) -> None:
         if waiting in self._waiting:
@@ -195,6 +210,9 @@ class Pool:
         if self._closed or (self._retry is not None and self._retry.active()):
             return
         wanted = len(self._waiting) - len(self._connecting)
+        if self._pause:
+            # The last attempt failed: one connection finds out whether the database is back.
+            wanted = min(wanted, 1 - len(self._connecting))
         room = self._size - len(self._busy) - len(self._idle) - len(self._offered) - len(self._connecting)
         for _ in range(min(wanted, room)):
             connecting = start(self._add())
@@ -204,10 +222,14 @@ class Pool:
     async def _add(self) -> None:
         try:
             session = await self._connect()
-        except DatabaseGone as fault:
-            self._pause = min(max(self._pause * 2, FIRST_PAUSE_SECONDS), LONGEST_PAUSE_SECONDS)
-            self.log.warn("cannot connect to the database: {why}", why=str(fault))
+        except CancelledError:
+            raise
+        except Exception as fault:
+            why = str(fault) if isinstance(fault, DatabaseGone) else type(fault).__name__
+            self.log.warn("cannot connect to the database: {why}", why=why)
+            # Those that were under way together count as one failure.
             if not self._closed and (self._retry is None or not self._retry.active()):
+                self._pause = min(max(self._pause * 2, FIRST_PAUSE_SECONDS), LONGEST_PAUSE_SECONDS)
                 self._retry = self._clock.callLater(self._pause, self._grow_again)
             return
         self._pause = 0.0

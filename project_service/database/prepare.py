@@ -23,6 +23,12 @@ where n.nspname = any(%s)
 """
 
 
+async def prepare(session: Session, schemas: Iterable[str]) -> None:
+    """Both; to be run under the lock of the migrations."""
+    await grant_service_role(session, schemas)
+    await watch_ddl(session)
+
+
 async def grant_service_role(session: Session, schemas: Iterable[str]) -> None:
     """Everything in ``schemas`` to ``service_role``, tables to come included; nothing but passing to the others.
 

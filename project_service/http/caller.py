@@ -90,7 +90,7 @@ def bearer_token(headers: HeaderView) -> str | None:
 
 def presented_key(headers: HeaderView) -> str | None:
     """The project key of ``X-Service-Key`` or its alias ``apikey``; two that differ are refused."""
-    values = set(headers.all(b"x-service-key") or headers.all(b"apikey"))
+    values = {*headers.all(b"x-service-key"), *headers.all(b"apikey")}
     if not values:
         return None
     if len(values) > 1:

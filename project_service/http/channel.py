@@ -11,29 +11,33 @@ import struct
 import termios
 from typing import Any, Protocol
 
-from twisted.internet.interfaces import IAddress, IProtocolNegotiationFactory, IReactorTime
-from twisted.internet.protocol import Factory
+from twisted.internet.interfaces import IAddress, IReactorTime
+from twisted.internet.protocol import connectionDone
 from twisted.python.failure import Failure
 from twisted.web.http import HTTPChannel
 from twisted.web.iweb import INonQueuedRequestFactory
-from zope.interface import directlyProvides, implementer
+from zope.interface import directlyProvides
 
 from project_service import errors
 from project_service.errors import ApiError
-from project_service.http import wire
 from project_service.http.exchange import Exchange
+from project_service.http.framing import head_fault, origin_form, persistent
 from project_service.http.headers import HeaderView
 from project_service.http.outbound import Producer
 
 MAX_TARGET_BYTES = 32 * 1024
 MAX_HEAD_BYTES = 64 * 1024
 MAX_HEADERS = 200
+# More than any size there is; Python refuses to read numbers of thousands of digits.
+MAX_LENGTH_DIGITS = 19
 
 
 class Dispatch(Protocol):
     """What a channel hands its exchanges to."""
 
     def begin(self, exchange: Exchange, peer: IAddress, secure: bool) -> None: ...
+    def refusal(self, error: ApiError, peer: IAddress) -> bytes:
+        """The whole response to a request that could not be parsed; the connection closes after it."""
 
 
 class _Pending:
@@ -76,13 +80,13 @@ class Channel(HTTPChannel):
     MAX_LENGTH = MAX_TARGET_BYTES + 32
     maxHeaders = MAX_HEADERS
     totalHeadersSize = MAX_HEAD_BYTES
+    factory: Any
     dispatch: Dispatch
     clock: IReactorTime
     idle_seconds: float
 
     def __init__(self) -> None:
         super().__init__()
-        self._in_head = False
         self._reading_paused = False
         self._closing = False
 
@@ -92,10 +96,14 @@ class Channel(HTTPChannel):
         if self._closing:
             return
         # A head trickling in byte by byte does not win time with each byte.
-        if not self._in_head:
+        if not self._head_begun():
             self.resetTimeout()
-            self._in_head = not self.requests
         super(HTTPChannel, self).dataReceived(data)
+
+    def _head_begun(self) -> bool:
+        if self.requests:
+            return self.requests[-1].exchange is None
+        return bool(self._buffer)
 
     def lineReceived(self, line: bytes) -> None:
         if self._closing:
@@ -115,26 +123,30 @@ class Channel(HTTPChannel):
         if self._receivedHeaderCount >= MAX_HEADERS:
             self.refuse(errors.headers_too_large(MAX_HEAD_BYTES))
             return False
+        name, _, value = line.partition(b":")
+        if name.lower() == b"content-length" and len(value.strip()) > MAX_LENGTH_DIGITS:
+            self._respondToBadRequestAndDisconnect()
+            return False
         return bool(super().headerReceived(line))
 
     def allHeadersReceived(self) -> None:
         pending: _Pending = self.requests[-1]
         headers = HeaderView(pending.pairs)
-        self._in_head = False
-        fault = _head_fault(self._version, headers)
-        if fault is not None:
-            self.refuse(fault)
+        target = origin_form(self._path)
+        fault = head_fault(self._version, headers)
+        if target is None or fault is not None:
+            self.refuse(fault or errors.bad_request("bad_request", "The request target is not a path."))
             return
         exchange = Exchange(
             self,
             self.clock,
             self.idle_seconds,
             self._command.decode("ascii", "replace"),
-            self._path,
+            target,
             self._version,
             headers,
             self.length,
-            keep_alive=_persistent(self._version, headers),
+            keep_alive=persistent(self._version, headers),
         )
         pending.exchange = exchange
         self.dispatch.begin(exchange, self.transport.getPeer(), self.isSecure())
@@ -160,14 +172,7 @@ class Channel(HTTPChannel):
         if exchange is not None:
             exchange.fail_body(error)
             return
-        body = error.body()
-        headers = [
-            ("Content-Type", error.content_type),
-            ("Content-Length", str(len(body))),
-            ("Connection", "close"),
-            *error.headers,
-        ]
-        self.write(wire.head(error.status, headers) + body)
+        self.write(self.dispatch.refusal(error, self.transport.getPeer()))
         self.loseConnection()
 
     def timeoutConnection(self) -> None:
@@ -226,13 +231,20 @@ class Channel(HTTPChannel):
         self.unregisterProducer()
 
     def exchange_done(self, keep_alive: bool) -> None:
-        self._in_head = False
         self._reading_paused = False
         self._savedTimeOut = self.idle_seconds
         self.persistent = keep_alive and not self._closing
         # What is still to come of this request, or after it, is not looked at.
         self._closing = not self.persistent
         self.requestDone(self.requests[0])
+
+    def connectionMade(self) -> None:
+        self.factory.opened(self)
+        super().connectionMade()
+
+    def connectionLost(self, reason: Failure = connectionDone) -> None:
+        self.factory.gone(self)
+        super().connectionLost(reason)
 
     def abort(self) -> None:
         self.transport.abortConnection()
@@ -247,47 +259,3 @@ class Channel(HTTPChannel):
             return None
         queued = struct.unpack("i", fcntl.ioctl(handle.fileno(), termios.TIOCOUTQ, b"\0" * 4))[0]
         return (queued, len(transport.dataBuffer) - transport.offset, transport._tempDataLen)
-
-
-def _head_fault(version: bytes, headers: HeaderView) -> ApiError | None:
-    """RFC 9112 section 3.2 (exactly one Host) and section 6.1 (no transfer coding before HTTP/1.1)."""
-    if version not in (b"HTTP/1.1", b"HTTP/1.0"):
-        return ApiError(505, "http_version_not_supported", "This service speaks HTTP/1.1.")
-    hosts = len(headers.all(b"host"))
-    if hosts > 1 or (hosts == 0 and version == b"HTTP/1.1"):
-        return errors.bad_request("bad_request", "The request needs exactly one Host header.")
-    codings = headers.all(b"transfer-encoding")
-    if codings and (version == b"HTTP/1.0" or [c.lower() for c in codings] != [b"chunked"]):
-        return errors.bad_request("bad_request", "The transfer coding is not supported.")
-    return None
-
-
-def _persistent(version: bytes, headers: HeaderView) -> bool:
-    """RFC 9112 section 9.3; an HTTP/1.0 connection is always closed."""
-    tokens = b",".join(headers.all(b"connection")).lower().split(b",")
-    return version == b"HTTP/1.1" and b"close" not in [token.strip() for token in tokens]
-
-
-@implementer(IProtocolNegotiationFactory)
-class ChannelFactory(Factory):
-    """Makes a channel for each connection."""
-
-    noisy = False
-
-    def __init__(self, dispatch: Dispatch, clock: IReactorTime, idle_seconds: float) -> None:
-        self._dispatch = dispatch
-        self._clock = clock
-        self._idle_seconds = idle_seconds
-
-    def acceptableProtocols(self) -> list[bytes]:
-        """For ALPN (RFC 7301). Without an answer Twisted 26 breaks off with clients that ask, and most do."""
-        return [b"http/1.1"]
-
-    def buildProtocol(self, addr: IAddress | None) -> Channel:
-        channel = Channel()
-        channel.factory = self
-        channel.dispatch = self._dispatch
-        channel.clock = self._clock
-        channel.timeOut = channel.idle_seconds = self._idle_seconds
-        channel.__dict__["callLater"] = self._clock.callLater
-        return channel

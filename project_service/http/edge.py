@@ -13,7 +13,7 @@ from twisted.python.failure import Failure
 
 from project_service import errors, journal
 from project_service.errors import ApiError, Headers
-from project_service.http import cors, origin
+from project_service.http import cors, origin, wire
 from project_service.http.body import ClientGone
 from project_service.http.caller import KeyRing, TokenVerifier, identify
 from project_service.http.exchange import Exchange
@@ -77,6 +77,22 @@ class Edge:
         exchange.on_gone = running.cancel
         running.addBoth(self._ended, running, exchange, inbound)
 
+    def refusal(self, error: ApiError, peer: Any) -> bytes:
+        """A whole response to what was no request; counted and logged like any other."""
+        request_id = self._new_id()
+        body = error.body()
+        headers = [
+            ("Date", self._date()),
+            ("Content-Type", error.content_type),
+            *error.headers,
+            ("X-Request-Id", request_id),
+            ("Content-Length", str(len(body))),
+            ("Connection", "close"),
+        ]
+        self._metrics.observe("-", "-", error.status, 0.0, len(body))
+        self._log_access(request_id, "-", "-", error.status, len(body), 0.0, getattr(peer, "host", "-"))
+        return wire.head(error.status, headers) + body
+
     def drained(self) -> Deferred[None]:
         """Fires when no request is being answered."""
         if not self._running:
@@ -138,7 +154,8 @@ class Edge:
         except ApiError as fault:
             if inbound.method == "OPTIONS" and fault.status == 405:
                 return Reply(204, fault.headers)
-            raise
+            style = self._router.style_of(inbound.raw_path) if fault.status == 405 else "envelope"
+            return self._failed(fault, style, inbound)
 
     async def _handled(self, match: Match, inbound: Inbound) -> Reply | StreamReply:
         inbound.path_args = match.path_args
@@ -191,16 +208,25 @@ class Edge:
         # 499 is nginx's word for a client that left before its answer.
         status = exchange.status or 499
         self._metrics.observe(inbound.method, route, status, seconds, exchange.sent_bytes)
+        path = inbound.raw_path.decode("latin-1")
+        sent = exchange.sent_bytes
+        self._log_access(
+            inbound.request_id, inbound.method, path, status, sent, seconds, inbound.client_address
+        )
+
+    def _log_access(
+        self, request_id: str, method: str, path: str, status: int, sent: int, seconds: float, client: str
+    ) -> None:
         journal.access_event(
             self.log,
             {
-                "request_id": inbound.request_id,
-                "method": inbound.method,
-                "path": inbound.raw_path.decode("latin-1"),
+                "request_id": request_id,
+                "method": method,
+                "path": path,
                 "status": status,
-                "bytes": exchange.sent_bytes,
+                "bytes": sent,
                 "ms": round(seconds * 1000, 1),
-                "client": inbound.client_address,
+                "client": client,
             },
         )
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Mapping
 
-from attrs import frozen
+from attrs import define, field, frozen
 from twisted.internet.interfaces import IReactorTime
 from twisted.logger import Logger
 
@@ -19,10 +19,17 @@ Check = Callable[[], Awaitable[None]]
 
 # A part that has not answered by then is not ready.
 CHECK_SECONDS = 5.0
+STANDS_SECONDS = 1.0
 
 
 class _TooSlow(Exception):
     """A check that did not end in time."""
+
+
+@define
+class _Answer:
+    at: float = float("-inf")
+    away: dict[str, str] = field(factory=dict)
 
 
 @frozen
@@ -33,6 +40,7 @@ class Health:
     metrics: Metrics
     clock: IReactorTime
     log: Logger = Logger()
+    _asked: _Answer = field(factory=_Answer)
 
     def mount(self, router: Router) -> None:
         for url, handler in (("/live", self.live), ("/ready", self.ready), ("/metrics", self.exposition)):
@@ -43,7 +51,24 @@ class Health:
         return json_reply({"status": "live"}, headers=(NO_STORE,))
 
     async def ready(self, inbound: Inbound) -> Reply:
-        """200 when every part works, else 503 whose details name those that do not."""
+        """200 when every part works, else 503 whose details name those that do not.
+
+        An answer stands for a second, so that whoever asks often costs the parts nothing.
+        """
+        if self.clock.seconds() - self._asked.at > STANDS_SECONDS:
+            self._asked.away = await self._away()
+            self._asked.at = self.clock.seconds()
+        if self._asked.away:
+            raise ApiError(
+                503,
+                "not_ready",
+                "A part of the service is away.",
+                self._asked.away,
+                (("Retry-After", str(RETRY_AFTER_SECONDS)), NO_STORE),
+            )
+        return json_reply({"status": "ready"}, headers=(NO_STORE,))
+
+    async def _away(self) -> dict[str, str]:
         away = {}
         for name, check in self.checks.items():
             try:
@@ -51,15 +76,7 @@ class Health:
             except Exception as fault:
                 self.log.warn("{part} is not ready: {why}", part=name, why=type(fault).__name__)
                 away[name] = "does not answer as it should"
-        if away:
-            raise ApiError(
-                503,
-                "not_ready",
-                "A part of the service is away.",
-                away,
-                (("Retry-After", str(RETRY_AFTER_SECONDS)), NO_STORE),
-            )
-        return json_reply({"status": "ready"}, headers=(NO_STORE,))
+        return away
 
     async def exposition(self, inbound: Inbound) -> Reply:
         return Reply(200, (("Content-Type", self.metrics.content_type), NO_STORE), self.metrics.exposition())

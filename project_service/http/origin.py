@@ -16,6 +16,10 @@ Network = ipaddress.IPv4Network | ipaddress.IPv6Network
 _HOST = re.compile(r"(?:[A-Za-z0-9._~-]{1,255}|\[[0-9A-Fa-f:.]{2,45}\])(?::[0-9]{1,5})?\Z")
 
 
+def is_host(text: str) -> bool:
+    return _HOST.match(text) is not None
+
+
 @frozen
 class Origin:
     address: str
@@ -38,12 +42,13 @@ def locate(
     """
     scheme = "https" if secure else "http"
     host = headers.text(b"host") or local_host
-    if not _HOST.match(host):
+    if not is_host(host):
         host = local_host
     near = peer if peer is not None else "127.0.0.1"
     if not trusted or not (peer is None or _is_trusted(near, trusted)):
         return Origin(near, scheme, host)
-    forwarded = (headers.text(b"x-forwarded-proto") or "").rpartition(",")[2].strip().lower()
+    said = b",".join(headers.all(b"x-forwarded-proto")).decode("latin-1")
+    forwarded = said.rpartition(",")[2].strip().lower()
     if forwarded in ("http", "https"):
         scheme = forwarded
     hops = b",".join(headers.all(b"x-forwarded-for")).decode("latin-1").split(",")

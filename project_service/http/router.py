@@ -106,10 +106,20 @@ class Router:
 
     def allowed(self, raw_path: bytes) -> tuple[str, ...]:
         """The methods of a path, for preflights; raises ``not_found`` where there are none."""
+        if raw_path.startswith(b"//"):
+            raise errors.not_found()
         methods = self._adapter.allowed_methods(raw_path.decode("latin-1"))
         if not methods:
             raise errors.not_found()
         return self._with_options(methods)
+
+    def style_of(self, raw_path: bytes) -> ErrorStyle:
+        """How a path tells its errors, whatever the method; the envelope where there is no such path."""
+        path = raw_path.decode("latin-1")
+        for method in self._adapter.allowed_methods(path):
+            rule, _ = self._adapter.match(path, method, return_rule=True)
+            return self._routes[rule.endpoint].error_style
+        return "envelope"
 
     @staticmethod
     def _with_options(methods: object) -> tuple[str, ...]:

@@ -112,6 +112,9 @@ class Failures(TestCase):
     def test_a_table_path_has_postgrests_members(self) -> None:
         app = app_of(hello, "/t", key="required", errors="tables")
         self.assertEqual(
+            set(json.loads(app.request("PUT", "/t").body)), {"code", "message", "details", "hint"}
+        )
+        self.assertEqual(
             json.loads(app.request("GET", "/t").body),
             {
                 "code": "project_key_required",
@@ -159,6 +162,11 @@ class Keys(TestCase):
 
     def test_a_wrong_key_is_refused_where_none_is_needed(self) -> None:
         self.assertEqual(self.code(app_of(hello), {"apikey": "wrong"}), (401, "project_key_invalid"))
+
+    def test_a_wrong_key_beside_a_right_one_is_refused(self) -> None:
+        both = {"X-Service-Key": ANON_KEY, "apikey": "wrong"}
+        self.assertEqual(self.code(app_of(hello), both), (401, "project_key_invalid"))
+        self.assertEqual(self.code(app_of(hello), {**both, "apikey": ANON_KEY}), (200, None))
 
     def test_service_only(self) -> None:
         app = app_of(hello, key="service")
@@ -336,6 +344,7 @@ class Framing(TestCase):
         response = parse_response(client.received())
         self.assertEqual(response.header("connection"), "close")
         self.assertIn("error", json.loads(response.body))
+        self.assertEqual(response.header("x-request-id"), "made-here")
         self.assertTrue(client.transport.disconnecting)
         return response.status
 
@@ -349,6 +358,10 @@ class Framing(TestCase):
             post + b"Content-Length: 3\r\nTransfer-Encoding: chunked\r\n\r\n": 400,
             post + b"Content-Length: 3\r\nContent-Length: 4\r\n\r\n": 400,
             post + b"Content-Length: -3\r\n\r\n": 400,
+            post + b"Content-Length: " + b"1" * 5000 + b"\r\n\r\n": 400,
+            b"GET x HTTP/1.1\r\nHost: a\r\n\r\n": 400,
+            b"GET /x HTTP/1.1\r\nHost: a b/c\r\n\r\n": 400,
+            b"GET /x HTTP/2.0\r\nHost: a\r\n\r\n": 400,
             post + b"Transfer-Encoding: gzip, chunked\r\n\r\n": 400,
             post + b"Transfer-Encoding: identity\r\n\r\n": 400,
             b"GET /" + b"x" * 40_000 + b" HTTP/1.1\r\nHost: a\r\n\r\n": 414,
@@ -370,6 +383,28 @@ class Framing(TestCase):
             client.send(bytes([byte]))
             client.clock.advance(3)
         self.assertTrue(client.transport.disconnecting)
+
+    def test_nor_does_one_behind_another_request(self) -> None:
+        client = app_of(hello).connect()
+        client.send(raw_request("GET", "/x", {}, None) + b"GET /x HTTP/1.1\r\nHo")
+        for _ in range(5):
+            client.clock.advance(15)
+            client.send(b"s")
+        self.assertTrue(client.transport.disconnecting)
+
+    def test_a_closing_connection_that_takes_nothing_is_cut_off(self) -> None:
+        client = app_of(hello).connect()
+        client.send(raw_request("GET", "/x", {"Connection": "close"}, None))
+        self.assertEqual(parse_response(client.received()).status, 200)
+        self.assertFalse(client.transport.aborted)
+        client.clock.advance(61)
+        self.assertTrue(client.transport.aborted)
+
+    def test_a_target_may_be_a_whole_url(self) -> None:
+        app = app_of(hello)
+        self.assertEqual(app.request("GET", "http://api.example.test/x").status, 200)
+        self.assertEqual(app.request("GET", "HTTPS://other.test/x?a=b").status, 200)
+        self.assertEqual(app.request("GET", "http://api.example.test").status, 404)
 
     def test_a_body_that_stalls_is_a_408(self) -> None:
         client = app_of(echo, methods=("POST",)).connect()

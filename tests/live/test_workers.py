@@ -45,7 +45,7 @@ def workers_of(daemon: Daemon) -> set[int]:
 
 
 def url_of(daemon: Daemon) -> str:
-    return re.findall(r"ready on (http://\S+)", daemon.text)[-1]
+    return str(re.findall(r"ready on (http://\S+)", daemon.text)[-1])
 
 
 def alive(pid: int) -> bool:

@@ -202,8 +202,53 @@ class Healing(Case):
         self.clock.pump([0.1] * 51)
         self.failure(waiting, ApiError)
 
+    def test_only_one_connection_finds_out_whether_it_is_back(self) -> None:
+        self.away = True
+        tried: list[float] = []
+        connect = self.connect
+
+        async def counted() -> Session:
+            tried.append(self.clock.seconds())
+            return await connect()
+
+        self.pool = Pool(counted, 10, 60.0, self.clock)
+        waiting = [start(self.pool.query("a")) for _ in range(10)]
+        self.clock.advance(0.1)
+        self.clock.advance(0.2)
+        self.assertEqual(tried.count(0.1), 1)
+        self.assertEqual(len([moment for moment in tried if moment > 0.1]), 1)
+        self.away = False
+        self.clock.advance(0.4)
+        for one in waiting:
+            self.successResultOf(one)
+
+    def test_a_failure_nobody_thought_of_is_no_reason_to_spin(self) -> None:
+        tried: list[int] = []
+
+        async def broken() -> Session:
+            tried.append(1)
+            raise OSError("too many open files")
+
+        self.pool = Pool(broken, 2, 5.0, self.clock)
+        waiting = start(self.pool.query("a"))
+        self.clock.pump([0.1] * 51)
+        self.failure(waiting, ApiError)
+        self.assertLess(len(tried), 10)
+
 
 class Ending(Case):
+    def test_who_does_not_end_in_time_loses_the_connection(self) -> None:
+        asking = start(self.pool.query("wait"))
+        closing = start(self.pool.close(2.0))
+        self.clock.advance(1.9)
+        self.assertFalse(self.made[0].closed)
+        self.clock.advance(0.2)
+        self.assertTrue(self.made[0].closed)
+        assert self.made[0].answer is not None
+        self.made[0].answer.errback(DatabaseGone("closed"))
+        self.failure(asking, DatabaseGone)
+        self.successResultOf(closing)
+
     def test_close_waits_for_those_inside_and_refuses_the_rest(self) -> None:
         held = self.successResultOf(start(self.pool.take()))
         closing = start(self.pool.close())

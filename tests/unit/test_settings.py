@@ -78,6 +78,27 @@ class Faults(TestCase):
             ["store.access_key_id", "store.secret_access_key"],
         )
 
+    def test_values_that_would_only_fail_later(self) -> None:
+        for toml, words in {
+            "[server]\nlisten = []": "server.listen must not be empty",
+            "[server]\nlisten = ['foo']": "server.listen must be endpoints such as",
+            "[server]\nlisten = 'tcp:1'": "server.listen must be a list",
+            "[server]\nadmin_listen = 'port 80'": "server.admin_listen must be endpoints",
+            "[server]\ncors_origins = ['https://a.test/']": "server.cors_origins must be origins",
+            "[server]\npublic_url = 'https://a.test:99999'": "server.public_url must have a port",
+            "[server]\npublic_url = 'https://a.test?x=y'": "server.public_url must not hold",
+            "[database]\nstatement_timeout_seconds = 3000000": "database.statement_timeout_seconds must be from 0",
+            "[database]\ndsn = 'host=a target_session_attrs=standby'": "database.dsn asks for a server",
+            "[stages.d.databases.m]\nschemas = []": "stages.d.databases.m.schemas must not be empty",
+        }.items():
+            self.assertTrue(faults(toml + "\n")[0].startswith(words), (toml, faults(toml + "\n")))
+
+    def test_what_is_empty_is_missing(self) -> None:
+        self.assertEqual(
+            [fault.split()[0] for fault in faults("[database]\ndsn = ''\n", embedded=False)],
+            ["database.dsn", "store.endpoint_url", "auth.jwt_keys_file"],
+        )
+
     def test_a_secret_is_never_in_a_fault(self) -> None:
         for bad in ("postgres://u:hunter2@h/db?bogus=1", "password=hunter2 bogus=1", "://hunter2"):
             for fault in faults(f"[database]\ndsn = '{bad}'\n"):

@@ -1,0 +1,42 @@
+"""Host names to addresses without making the process wait (trap 2), IPv6 included."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from twisted.internet.abstract import isIPAddress, isIPv6Address
+from twisted.internet.defer import Deferred
+from twisted.internet.interfaces import IAddress, IHostResolution, IResolutionReceiver
+from zope.interface import implementer
+
+
+def addresses_of(reactor: Any, host: str) -> Deferred[list[str]]:
+    """The addresses of ``host`` in the resolver's order; an empty list for a name that is none."""
+    found: Deferred[list[str]] = Deferred()
+    if isIPAddress(host) or isIPv6Address(host):
+        found.callback([host])
+        return found
+    try:
+        reactor.nameResolver.resolveHostName(_Receiver(found), host, 0)
+    except UnicodeError:  # no name of the DNS, such as a label of more than 63 characters
+        found.callback([])
+    return found
+
+
+@implementer(IResolutionReceiver)
+class _Receiver:
+    def __init__(self, found: Deferred[list[str]]) -> None:
+        self._found = found
+        self._addresses: list[str] = []
+
+    def resolutionBegan(self, resolutionInProgress: IHostResolution) -> None:
+        return
+
+    def addressResolved(self, address: IAddress) -> None:
+        host: str = getattr(address, "host", "")
+        if host and host not in self._addresses:
+            self._addresses.append(host)
+
+    def resolutionComplete(self) -> None:
+        if not self._found.called:
+            self._found.callback(self._addresses)

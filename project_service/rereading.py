@@ -1,0 +1,76 @@
+"""Something in memory that is read again whenever it may have changed: one reading at a time, until one succeeds."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+from twisted.internet.defer import CancelledError, Deferred, DeferredLock
+from twisted.internet.interfaces import IReactorTime
+from twisted.internet.task import deferLater
+from twisted.logger import Logger
+
+from project_service.deferreds import start
+
+FIRST_PAUSE_SECONDS = 0.1
+LONGEST_PAUSE_SECONDS = 2.0
+
+
+class Rereading:
+    """``read`` reads and takes over. An older answer never lands on a newer one, and a failed reading is repeated."""
+
+    log = Logger()
+
+    def __init__(self, read: Callable[[], Awaitable[None]], clock: IReactorTime, what: str) -> None:
+        self._read = read
+        self._clock: Any = clock
+        self._what = what
+        self._lock = DeferredLock()
+        self._queued: Deferred[None] | None = None
+        self._wanted = False
+
+    @property
+    def current(self) -> bool:
+        """False from an announcement until a reading that began after it has succeeded."""
+        return not self._wanted
+
+    async def now(self) -> None:
+        """A reading that begins no earlier than this call; raises what it raises."""
+        await self._lock.acquire()
+        try:
+            await self._read()
+        finally:
+            self._lock.release()
+
+    def soon(self) -> None:
+        """It may have changed: read it, again and again with growing pauses, until that succeeds."""
+        self._wanted = True
+        if self._queued is None:
+            self._queued = start(self._until_read())
+            self._queued.addErrback(self._ended)
+
+    async def close(self) -> None:
+        if self._queued is not None:
+            self._queued.cancel()
+
+    async def _until_read(self) -> None:
+        pause = FIRST_PAUSE_SECONDS
+        while self._wanted:
+            # What is announced while this reading runs asks for another.
+            self._wanted = False
+            try:
+                await self.now()
+                pause = FIRST_PAUSE_SECONDS
+            except CancelledError:
+                raise
+            except Exception as fault:
+                self._wanted = True
+                self.log.warn("{what} could not be read: {why}", what=self._what, why=type(fault).__name__)
+                await deferLater(self._clock, pause, lambda: None)
+                pause = min(pause * 2, LONGEST_PAUSE_SECONDS)
+        self._queued = None
+
+    def _ended(self, failure: Any) -> None:
+        self._queued = None
+        if not failure.check(CancelledError):
+            self.log.failure("reading {what} again failed", failure, what=self._what)

@@ -1,0 +1,63 @@
+"""What is kept in memory is read again in order, and until it succeeds."""
+
+from __future__ import annotations
+
+from twisted.internet.defer import Deferred
+from twisted.internet.task import Clock
+from twisted.trial.unittest import TestCase
+
+from project_service.deferreds import start
+from project_service.rereading import Rereading
+
+
+class Case(TestCase):
+    def setUp(self) -> None:
+        self.clock = Clock()
+        self.pending: list[Deferred[None]] = []
+        self.reading = Rereading(self.read, self.clock, "it")
+
+    async def read(self) -> None:
+        answer: Deferred[None] = Deferred()
+        self.pending.append(answer)
+        await answer
+
+    def test_one_at_a_time_and_once_more_for_what_came_meanwhile(self) -> None:
+        for _ in range(5):
+            self.reading.soon()
+        self.assertEqual(len(self.pending), 1)
+        self.reading.soon()
+        self.assertFalse(self.reading.current)
+        self.pending[0].callback(None)
+        self.assertEqual(len(self.pending), 2)
+        self.pending[1].callback(None)
+        self.assertEqual(len(self.pending), 2)
+        self.assertTrue(self.reading.current)
+
+    def test_a_reading_that_fails_is_repeated(self) -> None:
+        self.reading.soon()
+        self.pending[0].errback(RuntimeError("the pool is empty"))
+        self.assertFalse(self.reading.current)
+        self.clock.advance(0.1)
+        self.pending[1].errback(RuntimeError("still"))
+        self.clock.advance(0.1)
+        self.assertEqual(len(self.pending), 2)
+        self.clock.advance(0.1)
+        self.pending[2].callback(None)
+        self.assertTrue(self.reading.current)
+        self.reading.soon()
+        self.assertEqual(len(self.pending), 4)
+
+    def test_now_waits_for_the_one_before_and_tells_of_its_failure(self) -> None:
+        self.reading.soon()
+        asked = start(self.reading.now())
+        self.assertEqual(len(self.pending), 1)
+        self.pending[0].callback(None)
+        self.assertNoResult(asked)
+        self.pending[1].errback(RuntimeError("no"))
+        self.failureResultOf(asked, RuntimeError)
+
+    def test_closing_ends_the_repetition(self) -> None:
+        self.reading.soon()
+        self.pending[0].errback(RuntimeError("no"))
+        self.successResultOf(start(self.reading.close()))
+        self.assertEqual(self.clock.getDelayedCalls(), [])
