@@ -16,8 +16,8 @@ from project_service.deferreds import in_thread, shield
 
 T = TypeVar("T")
 
-# At cost 12 a core does some four hashes a second: these are several seconds of waiting, and then 503.
-QUEUE_PER_THREAD = 16
+# At cost 12 a core does some four hashes a second: these are eight seconds of waiting, and then 503.
+QUEUE_PER_THREAD = 32
 # Hashing takes every cycle it gets; the reactor and the database go first.
 NICENESS = 10
 

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable
 from typing import Protocol
 
+from twisted.logger import Logger
+
 from project_service.errors import database_unavailable
 
 CHANNEL = "auth_revocations"
@@ -34,6 +36,8 @@ class RevokedSessions:
     somebody's logout may have been missed.
     """
 
+    log = Logger()
+
     def __init__(
         self, read: Callable[[], Awaitable[Ended]], listener: Currency, now: Callable[[], float]
     ) -> None:
@@ -42,6 +46,7 @@ class RevokedSessions:
         self._now = now
         self._ended: dict[str, float] = {}
         self._known_at = float("-inf")
+        self._failing = False
         listener.subscribe(CHANNEL, self._hear, self.reread)
 
     def __len__(self) -> int:
@@ -71,8 +76,19 @@ class RevokedSessions:
             # Until this moment nothing was missed, should the connection be lost in the next.
             self._known_at = self._now()
         else:
-            await self.reread()
+            await self._reread_quietly()
         self._forget()
+
+    async def _reread_quietly(self) -> None:
+        """Says once that the database is away; whoever asks meanwhile gets ``database_unavailable``."""
+        try:
+            await self.reread()
+        except Exception as fault:
+            if not self._failing:
+                self.log.warn("ended sessions cannot be read: {why}", why=type(fault).__name__)
+            self._failing = True
+        else:
+            self._failing = False
 
     def _forget(self) -> None:
         now = self._now()

@@ -308,6 +308,13 @@ class BruteForce(TestCase):
         assert app.log_in(X_Forwarded_For="10.9.9.9, 203.0.113.5").status == 429
         assert app.log_in(X_Forwarded_For="203.0.113.5, 203.0.113.6").status == 200
 
+    def test_a_missing_forwarding_header_counts_for_the_proxy_itself(self) -> None:
+        app = self.app = AuthApp(self, trusted=("192.0.2.0/24",), login_failures_max_per_address=2)
+        app.sign_up()
+        for number in range(2):
+            self.guess(1, f"user{number}@example.test")
+        assert app.log_in().status == 429
+
     def test_one_ipv6_host_is_one_address_whatever_it_calls_itself(self) -> None:
         for number in range(5):
             self.guess(1, f"user{number}@example.test", host=f"2001:db8::{number}")
