@@ -40,6 +40,7 @@ EXTRAS = {
         "moto[s3,server]>=5.1",
         "aiosmtpd>=1.4.6",
         "build>=1.2",
+        "postgrest>=2.34",
     ],
     "lint": [
         "ruff>=0.15",

@@ -56,13 +56,14 @@ def invalid_parameter(message: str, details: str | None = None) -> TableError:
     return TableError(400, "PGRST100", message, details)
 
 
-def method_not_allowed(method: str, allowed: tuple[str, ...] = ()) -> TableError:
-    headers = (("Allow", ",".join(allowed)),) if allowed else ()
+def method_not_allowed(method: str, allowed: tuple[str, ...]) -> TableError:
+    headers = (("Allow", ",".join(allowed)),)
     return TableError(405, "PGRST117", f"Unsupported HTTP method: {method}", headers=headers)
 
 
-def routine_method(method: str) -> TableError:
-    return TableError(405, "PGRST101", f"Cannot use the {method} method on RPC")
+def routine_method(method: str, allowed: tuple[str, ...]) -> TableError:
+    headers = (("Allow", ",".join(allowed)),)
+    return TableError(405, "PGRST101", f"Cannot use the {method} method on RPC", headers=headers)
 
 
 def invalid_body(message: str) -> TableError:

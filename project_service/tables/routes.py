@@ -14,7 +14,8 @@ from project_service.tables import errors
 from project_service.tables.call import Call
 from project_service.tables.service import TableService
 
-_METHODS = ("GET", "HEAD", "POST", "PATCH", "PUT", "DELETE", "OPTIONS")
+# TRACE and CONNECT only to refuse them as PostgREST does.
+_METHODS = ("GET", "HEAD", "POST", "PATCH", "PUT", "DELETE", "OPTIONS", "TRACE", "CONNECT")
 _BASE = "/<stage>/db/<database>/rest"
 
 

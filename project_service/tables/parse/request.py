@@ -93,13 +93,19 @@ def _target(segments: Sequence[str]) -> tuple[Kind, str]:
     raise errors.invalid_path()
 
 
+_ALLOWED: dict[Kind, tuple[str, ...]] = {
+    "root": ("OPTIONS", "GET", "HEAD"),
+    "routine": ("OPTIONS", "GET", "HEAD", "POST"),
+    "relation": ("OPTIONS", "GET", "HEAD", "POST", "PUT", "PATCH", "DELETE"),
+}
+
+
 def _check_method(method: str, kind: Kind) -> None:
-    if method not in ("GET", "HEAD", "POST", "PATCH", "PUT", "DELETE", "OPTIONS"):
-        raise errors.method_not_allowed(method)
-    if kind == "routine" and method not in ("GET", "HEAD", "POST", "OPTIONS"):
-        raise errors.routine_method(method)
-    if kind == "root" and method not in ("GET", "HEAD", "OPTIONS"):
-        raise errors.method_not_allowed(method)
+    if method in _ALLOWED[kind]:
+        return
+    if kind == "routine" and method in _ALLOWED["relation"]:
+        raise errors.routine_method(method, _ALLOWED[kind])
+    raise errors.method_not_allowed(method, _ALLOWED[kind])
 
 
 def _schema(method: str, headers: Mapping[str, str], schemas: tuple[str, ...]) -> str:
