@@ -110,5 +110,5 @@ _MEANINGS = (
     ("certificate", "the certificate is not trusted"),
     ("SSL", "TLS failed"),
     ("No such file", "there is no such socket"),
-    ("Connection refused", "nobody listens there"),
+    ("Connection refused", "no server listens there"),
 )
