@@ -211,7 +211,7 @@ class MemoryStore:
         self.events.append(event)
         return self._end_all(user_id, only=only, but=but)
 
-    async def revoked(self, now: datetime) -> list[tuple[str, float]]:
+    async def revoked(self, now: datetime, since: datetime | None = None) -> list[tuple[str, float]]:
         return [(key, until) for key, until in self.ended.items() if until > now.timestamp()]
 
     # Attempts.

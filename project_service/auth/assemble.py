@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import uuid
+from collections.abc import Awaitable
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
@@ -18,11 +19,12 @@ from project_service.auth.admin_routes import AdminRoutes
 from project_service.auth.context import Context
 from project_service.auth.hashing import Hashes, Hashing, cpus
 from project_service.auth.keyset import KeySetError
+from project_service.auth.model import moment
 from project_service.auth.passwords import Bcrypt, common_passwords
 from project_service.auth.ports import Housekeeping, Stores
 from project_service.auth.profile import Profile
 from project_service.auth.recovery import Letters, Recovery
-from project_service.auth.revocations import REREAD_SECONDS, Currency, RevokedSessions
+from project_service.auth.revocations import POLL_SECONDS, Currency, RevokedSessions
 from project_service.auth.routes import AuthRoutes
 from project_service.auth.sessions import SessionService
 from project_service.auth.sql.attempts import SqlAttempts
@@ -102,7 +104,11 @@ def put_together(
 ) -> Auth:
     """Everything but the threads and the database, which tests bring themselves."""
     clock = reactor.seconds
-    revoked = RevokedSessions(lambda: stores.sessions.revoked(context.now()), listener, clock)
+
+    def read_revoked(since: float | None) -> Awaitable[list[tuple[str, float]]]:
+        return stores.sessions.revoked(context.now(), None if since is None else moment(since))
+
+    revoked = RevokedSessions(read_revoked, listener, clock)
     verifier = Verifier(issuer_of(settings), revoked, clock)
     context = Context(settings.auth, verifier, clock, os.urandom, lambda: str(uuid.uuid4()))
     throttle = Throttle(stores.attempts, context, reactor)
@@ -125,7 +131,7 @@ def put_together(
         actor="service",
     )
     services = (
-        Every(REREAD_SECONDS, revoked.poll, reactor, "revocations"),
+        Every(POLL_SECONDS, revoked.poll, reactor, "revocations"),
         Every(CLEAN_SECONDS, lambda: clean(stores.housekeeping, context), reactor, "auth-upkeep"),
     )
     return Auth(verifier, services, routes, AdminRoutes(administration), context)

@@ -165,8 +165,8 @@ class Sessions(Protocol):
         Returned are their ids with the Unix time their access tokens end; the reason is the event's action.
         """
 
-    async def revoked(self, now: datetime) -> list[tuple[str, float]]:
-        """Ended sessions whose access tokens may still be valid."""
+    async def revoked(self, now: datetime, since: datetime | None = None) -> list[tuple[str, float]]:
+        """Ended sessions whose access tokens may still be valid: all, or those that ended after ``since``."""
 
 
 class OneTimeTokens(Protocol):

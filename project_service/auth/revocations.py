@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Awaitable, Callable
 from typing import Protocol
 
@@ -12,8 +13,11 @@ from project_service.errors import database_unavailable
 CHANNEL = "auth_revocations"
 # Other workers must hear of a logout within a second; an answer older than this is not trusted.
 FRESH_SECONDS = 1.0
-# While nobody listens the set is read this often instead.
-REREAD_SECONDS = 0.4
+# How often ``poll`` is to be called. While notifications arrive it reads every other time: a listening connection
+# can be dead for long before anybody notices.
+POLL_SECONDS = 0.4
+# What is new is asked for with so much overlap: clocks differ, and a transaction may have been under way.
+OVERLAP_SECONDS = 60.0
 
 Ended = list[tuple[str, float]]
 
@@ -30,22 +34,22 @@ class Currency(Protocol):
 
 
 class RevokedSessions:
-    """Kept current by notifications; read again after every gap, and by ``poll`` while there is no listening.
+    """Kept current by notifications; read whole after every gap, and by ``poll`` what is new.
 
     Where neither works for a second the set is not trusted, and asking it raises ``database_unavailable``:
-    somebody's logout may have been missed.
+    somebody's logout may have been missed. ``read`` is given the time from which on it is to tell, or None.
     """
 
     log = Logger()
 
     def __init__(
-        self, read: Callable[[], Awaitable[Ended]], listener: Currency, now: Callable[[], float]
+        self, read: Callable[[float | None], Awaitable[Ended]], listener: Currency, now: Callable[[], float]
     ) -> None:
         self._read = read
         self._listener = listener
         self._now = now
         self._ended: dict[str, float] = {}
-        self._known_at = float("-inf")
+        self._known_at = -math.inf
         self._failing = False
         listener.subscribe(CHANNEL, self._hear, self.reread)
 
@@ -64,31 +68,32 @@ class RevokedSessions:
         self._ended[session_id] = max(until, self._ended.get(session_id, until))
 
     async def reread(self) -> None:
-        """Add what the database knows; what was heard while reading stays."""
-        started = self._now()
-        for session_id, until in await self._read():
-            self.add(session_id, until)
-        self._known_at = started
+        """Add all the database knows; what was heard while reading stays."""
+        await self._add_read(None)
 
     async def poll(self) -> None:
-        """Called often: reads only while the notifications cannot be relied on, and forgets what has expired."""
-        if self._listener.current:
-            # Until this moment nothing was missed, should the connection be lost in the next.
-            self._known_at = self._now()
-        else:
-            await self._reread_quietly()
+        """Read what is new, and forget what has expired."""
+        age = self._now() - self._known_at
+        if not self._listener.current or age > FRESH_SECONDS - POLL_SECONDS:
+            await self._read_quietly()
         self._forget()
 
-    async def _reread_quietly(self) -> None:
+    async def _read_quietly(self) -> None:
         """Says once that the database is away; whoever asks meanwhile gets ``database_unavailable``."""
         try:
-            await self.reread()
+            await self._add_read(self._known_at - OVERLAP_SECONDS if math.isfinite(self._known_at) else None)
         except Exception as fault:
             if not self._failing:
                 self.log.warn("ended sessions cannot be read: {why}", why=type(fault).__name__)
             self._failing = True
         else:
             self._failing = False
+
+    async def _add_read(self, since: float | None) -> None:
+        started = self._now()
+        for session_id, until in await self._read(since):
+            self.add(session_id, until)
+        self._known_at = started
 
     def _forget(self) -> None:
         now = self._now()

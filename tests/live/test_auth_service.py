@@ -235,6 +235,27 @@ async def test_an_ended_session_is_refused_by_every_worker(
 
 
 @pytest_twisted.ensureDeferred
+async def test_an_ended_session_is_refused_although_no_notification_arrives(
+    database: str, store_settings: Store, tmp_path: Path
+) -> None:
+    (body,) = sql(database, "select pg_get_functiondef('auth.revoke_ended_session'::regproc)")[0]
+    assert "pg_notify(" in body
+    sql(database, body.replace("pg_notify(", "concat(").replace("%", "%%"))
+    async with (
+        api_on(database, store_settings, tmp_path) as one,
+        api_on(database, store_settings, tmp_path) as other,
+    ):
+        token = (await one.sign_up("ada@example.test"))["access_token"]
+        assert await code_for(other, token) == "ok"
+        await one.request("POST", "/auth/logout", key=None, token=token)
+
+        async def refused() -> bool:
+            return bool(await code_for(other, token) == "session_revoked")
+
+        await until(refused)
+
+
+@pytest_twisted.ensureDeferred
 async def test_a_change_of_password_wins_over_a_login_with_the_old_one(
     database: str, store_settings: Store, tmp_path: Path
 ) -> None:

@@ -311,12 +311,12 @@ class Revocations(TestCase):
     def setUp(self) -> None:
         self.clock, self.listener = Clock(), FakeListener()
         self.stored: list[tuple[str, float]] = []
-        self.reads = 0
+        self.reads: list[float | None] = []
         self.failure: Exception | None = None
         self.revoked = RevokedSessions(self.read, self.listener, self.clock.seconds)
 
-    async def read(self) -> list[tuple[str, float]]:
-        self.reads += 1
+    async def read(self, since: float | None) -> list[tuple[str, float]]:
+        self.reads.append(since)
         if self.failure is not None:
             raise self.failure
         return list(self.stored)
@@ -329,12 +329,19 @@ class Revocations(TestCase):
         assert self.revoked.is_revoked("session-1")
         assert not self.revoked.is_revoked("session-2")
 
-    def test_nothing_is_read_while_the_listener_is_current(self) -> None:
-        for _ in range(10):
-            self.clock.advance(1)
-            self.poll()
-            assert not self.revoked.is_revoked("session-1")
-        assert self.reads == 0
+    def test_a_listening_connection_that_is_dead_without_a_sign_is_made_up_for_within_a_second(self) -> None:
+        self.poll()
+        for tenth in range(100):
+            if tenth == 55:
+                self.stored = [("session-1", 100.0)]
+            self.clock.advance(0.1)
+            if tenth % 4 == 3:
+                self.poll()
+            assert self.revoked.is_revoked("session-1") or tenth < 55 + 9
+        # All at first, then what is new: about once a second.
+        assert self.reads[0] is None
+        assert len(self.reads) == 13
+        assert all(since is not None and since < 0 for since in self.reads[1:])
 
     def test_after_a_gap_the_set_is_read_again(self) -> None:
         self.stored = [("session-1", 100.0)]

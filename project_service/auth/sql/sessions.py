@@ -86,10 +86,10 @@ select id::text, extract(epoch from access_expires_at + interval '1 minute')::fl
 )
 
 _REVOKED = Query(
-    "every ended session whose access tokens may still be valid",
+    "ended sessions whose access tokens may still be valid",
     """
 select session_id::text, extract(epoch from expires_at)::float8 from auth.revocations
-where expires_at > %(now)s
+where expires_at > %(now)s and (%(since)s is null or added_at > %(since)s)
 """,
 )
 
@@ -156,5 +156,5 @@ class SqlSessions:
         rows = await _END.run(self.database, user_id=user_id, only=only, but=but, **event_params(event))
         return [(row[0], row[1]) for row in rows]
 
-    async def revoked(self, now: datetime) -> list[tuple[str, float]]:
-        return [(row[0], row[1]) for row in await _REVOKED.run(self.database, now=now)]
+    async def revoked(self, now: datetime, since: datetime | None = None) -> list[tuple[str, float]]:
+        return [(row[0], row[1]) for row in await _REVOKED.run(self.database, now=now, since=since)]

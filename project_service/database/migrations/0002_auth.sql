@@ -50,8 +50,11 @@ create index refresh_tokens_by_session on auth.refresh_tokens (session_id);
 -- Sessions that ended while an access token of theirs may still be valid: what every worker keeps in memory.
 create table auth.revocations (
     session_id uuid primary key,
-    expires_at timestamptz not null
+    expires_at timestamptz not null,
+    -- By the database's clock, so that workers can ask for what is new.
+    added_at timestamptz not null default clock_timestamp()
 );
+create index revocations_by_addition on auth.revocations (added_at);
 
 -- However a session ends (logout, theft, deletion of its user, an operator at a prompt), every worker hears of it.
 create function auth.revoke_ended_session() returns trigger language plpgsql as $$
