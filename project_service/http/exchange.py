@@ -7,15 +7,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-from twisted.internet.defer import Deferred
-from twisted.internet.error import AlreadyCalled, AlreadyCancelled
 from twisted.internet.interfaces import IDelayedCall, IReactorTime
 
 from project_service.errors import ApiError
 from project_service.http import wire
 from project_service.http.body import Body, ClientGone
 from project_service.http.headers import HeaderView
-from project_service.http.outbound import Producer, Reply
+from project_service.http.outbound import Reply
+from project_service.http.stream import Stream, cancel
 
 # After an early answer so much of an unread body is still taken in, so that the client gets to read the answer
 # instead of a reset; beyond it the connection goes.
@@ -55,7 +54,7 @@ class Exchange:
         self._received = False
         self._closed = False
         self._drain_call: IDelayedCall | None = None
-        self._stream: _Stream | None = None
+        self._stream: Stream | None = None
         expects = version == b"HTTP/1.1" and (headers.get(b"expect") or b"").lower() == b"100-continue"
         self.body = Body(self, length, expects and length != 0)
 
@@ -97,7 +96,7 @@ class Exchange:
     def connection_lost(self) -> None:
         self.gone = True
         self._closed = True
-        _cancel(self._drain_call)
+        cancel(self._drain_call)
         self.body.fail(ClientGone())
         if self._stream is not None:
             self._stream.lost()
@@ -121,7 +120,7 @@ class Exchange:
         self._begin(reply.status, headers, framing, body)
         self.end()
 
-    def start(self, status: int, headers: Sequence[tuple[str, str]], length: int | None) -> _Stream:
+    def start(self, status: int, headers: Sequence[tuple[str, str]], length: int | None) -> Stream:
         """Write the head of a streamed response; the sink writes the body, ``end`` ends it."""
         framing: list[tuple[str, str]] = []
         bodiless = self.method == "HEAD" or status in (204, 304)
@@ -133,7 +132,7 @@ class Exchange:
         elif not bodiless:
             self._keep_alive = False
         self._begin(status, headers, framing, b"")
-        self._stream = _Stream(self, self._connection, self._clock, self._idle_seconds)
+        self._stream = Stream(self, self._connection, self._clock, self._idle_seconds)
         return self._stream
 
     def write(self, data: bytes) -> None:
@@ -184,109 +183,5 @@ class Exchange:
         if self._closed:
             return
         self._closed = True
-        _cancel(self._drain_call)
+        cancel(self._drain_call)
         self._connection.exchange_done(self._keep_alive and self._received)
-
-
-class _Stream:
-    """The ``Sink`` of a streamed response, and the producer the connection pauses."""
-
-    def __init__(
-        self, exchange: Exchange, connection: wire.Connection, clock: IReactorTime, idle_seconds: float
-    ) -> None:
-        self._exchange = exchange
-        self._connection = connection
-        self._clock = clock
-        self._idle_seconds = idle_seconds
-        self._paused = False
-        self._producer: Producer | None = None
-        self._waiting: Deferred[None] | None = None
-        self._stall_call: IDelayedCall | None = None
-        self._seen: object = None
-        connection.register_producer(self)
-
-    def write(self, data: bytes) -> None:
-        self._exchange.write(data)
-
-    async def drained(self) -> None:
-        if self._exchange.gone:
-            raise ClientGone
-        if not self._paused:
-            return
-        self._waiting = Deferred()
-        try:
-            await self._waiting
-        finally:
-            self._waiting = None
-
-    def register_producer(self, producer: Producer) -> None:
-        self._producer = producer
-        if self._exchange.gone:
-            producer.stopProducing()
-        elif self._paused:
-            producer.pauseProducing()
-
-    def unregister_producer(self) -> None:
-        self._producer = None
-
-    def close(self) -> None:
-        _cancel(self._stall_call)
-        self._producer = None
-        if not self._exchange.gone:
-            self._connection.unregister_producer()
-
-    def lost(self) -> None:
-        _cancel(self._stall_call)
-        producer, self._producer = self._producer, None
-        if producer is not None:
-            producer.stopProducing()
-        self._fire(ClientGone())
-
-    # What the connection calls.
-
-    def pauseProducing(self) -> None:
-        if self._paused:
-            return
-        self._paused = True
-        self._watch()
-        if self._producer is not None:
-            self._producer.pauseProducing()
-
-    def resumeProducing(self) -> None:
-        if not self._paused:
-            return
-        self._paused = False
-        _cancel(self._stall_call)
-        if self._producer is not None:
-            self._producer.resumeProducing()
-        self._fire(None)
-
-    def stopProducing(self) -> None:
-        """The connection is going down; ``connection_lost`` follows."""
-
-    def _watch(self) -> None:
-        """Drop a client that took nothing at all since the last look."""
-        self._seen = self._connection.progress()
-        self._stall_call = self._clock.callLater(self._idle_seconds, self._look)
-
-    def _look(self) -> None:
-        if self._connection.progress() == self._seen:
-            self._exchange.abort()
-        else:
-            self._watch()
-
-    def _fire(self, failure: Exception | None) -> None:
-        waiting, self._waiting = self._waiting, None
-        if waiting is not None and not waiting.called:
-            if failure is None:
-                waiting.callback(None)
-            else:
-                waiting.errback(failure)
-
-
-def _cancel(call: IDelayedCall | None) -> None:
-    if call is not None:
-        try:
-            call.cancel()
-        except (AlreadyCalled, AlreadyCancelled):
-            return

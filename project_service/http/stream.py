@@ -1,0 +1,126 @@
+"""A streamed response's way to its client: paused and resumed by the socket, dropped when nothing moves."""
+
+from __future__ import annotations
+
+from typing import Protocol
+
+from twisted.internet.defer import Deferred
+from twisted.internet.error import AlreadyCalled, AlreadyCancelled
+from twisted.internet.interfaces import IDelayedCall, IReactorTime
+
+from project_service.http import wire
+from project_service.http.body import ClientGone
+from project_service.http.outbound import Producer
+
+
+class Answering(Protocol):
+    """What a stream needs of its exchange."""
+
+    gone: bool
+
+    def write(self, data: bytes) -> None: ...
+    def abort(self) -> None: ...
+
+
+class Stream:
+    """The ``Sink`` of a streamed response, and the producer the connection pauses."""
+
+    def __init__(
+        self, exchange: Answering, connection: wire.Connection, clock: IReactorTime, idle_seconds: float
+    ) -> None:
+        self._exchange = exchange
+        self._connection = connection
+        self._clock = clock
+        self._idle_seconds = idle_seconds
+        self._paused = False
+        self._producer: Producer | None = None
+        self._waiting: Deferred[None] | None = None
+        self._stall_call: IDelayedCall | None = None
+        self._seen: object = None
+        connection.register_producer(self)
+
+    def write(self, data: bytes) -> None:
+        self._exchange.write(data)
+
+    async def drained(self) -> None:
+        if self._exchange.gone:
+            raise ClientGone
+        if not self._paused:
+            return
+        self._waiting = Deferred()
+        try:
+            await self._waiting
+        finally:
+            self._waiting = None
+
+    def register_producer(self, producer: Producer) -> None:
+        self._producer = producer
+        if self._exchange.gone:
+            producer.stopProducing()
+        elif self._paused:
+            producer.pauseProducing()
+
+    def unregister_producer(self) -> None:
+        self._producer = None
+
+    def close(self) -> None:
+        cancel(self._stall_call)
+        self._producer = None
+        if not self._exchange.gone:
+            self._connection.unregister_producer()
+
+    def lost(self) -> None:
+        cancel(self._stall_call)
+        producer, self._producer = self._producer, None
+        if producer is not None:
+            producer.stopProducing()
+        self._fire(ClientGone())
+
+    # What the connection calls.
+
+    def pauseProducing(self) -> None:
+        if self._paused:
+            return
+        self._paused = True
+        self._watch()
+        if self._producer is not None:
+            self._producer.pauseProducing()
+
+    def resumeProducing(self) -> None:
+        if not self._paused:
+            return
+        self._paused = False
+        cancel(self._stall_call)
+        if self._producer is not None:
+            self._producer.resumeProducing()
+        self._fire(None)
+
+    def stopProducing(self) -> None:
+        """The connection is going down; ``connection_lost`` follows."""
+
+    def _watch(self) -> None:
+        """Drop a client that took nothing at all since the last look."""
+        self._seen = self._connection.progress()
+        self._stall_call = self._clock.callLater(self._idle_seconds, self._look)
+
+    def _look(self) -> None:
+        if self._connection.progress() == self._seen:
+            self._exchange.abort()
+        else:
+            self._watch()
+
+    def _fire(self, failure: Exception | None) -> None:
+        waiting, self._waiting = self._waiting, None
+        if waiting is not None and not waiting.called:
+            if failure is None:
+                waiting.callback(None)
+            else:
+                waiting.errback(failure)
+
+
+def cancel(call: IDelayedCall | None) -> None:
+    if call is not None:
+        try:
+            call.cancel()
+        except (AlreadyCalled, AlreadyCancelled):
+            return

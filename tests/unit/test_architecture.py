@@ -1,0 +1,118 @@
+"""The rules of docs/architecture.rst, read off the source: what may import what, how large a file may be."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator
+from pathlib import Path
+
+from twisted.trial.unittest import TestCase
+
+ROOT = Path(__file__).parents[2]
+PACKAGE = ROOT / "project_service"
+
+# Values and functions: no reactor, no web framework, no database driver.
+PURE = [
+    "errors.py",
+    "settings.py",
+    "configure.py",
+    "http/headers.py",
+    "http/inbound.py",
+    "http/outbound.py",
+    "http/wire.py",
+    "http/framing.py",
+    "http/origin.py",
+    "http/cors.py",
+    "http/strict_json.py",
+    "auth/model.py",
+    "auth/tokens.py",
+    "auth/keyset.py",
+    "storage/model.py",
+    "storage/access.py",
+    "storage/keys.py",
+    "storage/ranges.py",
+    "storage/s3/sign.py",
+    "tables/syntax.py",
+    "tables/parse",
+    "tables/plan",
+    "tables/sql",
+    "tables/respond",
+]
+IMPURE = ("twisted", "klein", "treq", "txpostgres", "psycopg2")
+# A layer may import itself and those before it.
+LAYERS = {
+    "errors": 0,
+    "deferreds": 0,
+    "http": 1,
+    "database": 1,
+    "auth": 2,
+    "storage": 2,
+    "tables": 2,
+    "parts": 3,
+    "application": 4,
+    "startup": 5,
+    "daemon": 6,
+    "tap": 7,
+}
+LONGEST_FILE = 300
+
+
+def sources(*places: str) -> Iterator[Path]:
+    for place in places:
+        path = PACKAGE / place
+        assert path.exists(), place
+        yield from sorted(path.rglob("*.py")) if path.is_dir() else [path]
+
+
+def imports(path: Path, *, inner: bool = True) -> set[str]:
+    """Every module that a file imports; without ``inner`` only those imported when it is loaded."""
+    tree = ast.parse(path.read_text("utf-8"))
+    nodes = ast.walk(tree) if inner else iter(tree.body)
+    found = set()
+    for node in nodes:
+        if isinstance(node, ast.Import):
+            found.update(alias.name for alias in node.names)
+        elif isinstance(node, ast.ImportFrom) and node.module is not None:
+            found.add(node.module)
+            found.update(f"{node.module}.{alias.name}" for alias in node.names)
+    return found
+
+
+class Architecture(TestCase):
+    def test_pure_modules_import_no_machinery(self) -> None:
+        for path in sources(*PURE):
+            for name in imports(path, inner=False):
+                self.assertNotIn(name.partition(".")[0], IMPURE, f"{path.name} imports {name}")
+
+    def test_layers_point_one_way(self) -> None:
+        for path in sources("."):
+            mine = LAYERS.get(path.relative_to(PACKAGE).parts[0].removesuffix(".py"))
+            if mine is None:
+                continue
+            for name in imports(path):
+                parts = name.split(".")
+                if parts[0] == "project_service" and len(parts) > 1 and parts[1] in LAYERS:
+                    theirs = LAYERS[parts[1]]
+                    self.assertLessEqual(theirs, mine, f"{path.relative_to(ROOT)} imports {name}")
+
+    def test_parts_do_not_know_each_other(self) -> None:
+        for part in ("auth", "storage", "tables"):
+            others = {"auth", "storage", "tables"} - {part}
+            for path in sources(part):
+                for name in imports(path):
+                    parts = name.split(".")
+                    self.assertFalse(
+                        parts[0] == "project_service" and len(parts) > 1 and parts[1] in others,
+                        f"{path.relative_to(ROOT)} imports {name}",
+                    )
+
+    def test_the_reactor_is_imported_where_it_is_used_and_nowhere_on_loading(self) -> None:
+        for path in sources("."):
+            loaded = imports(path, inner=False)
+            self.assertNotIn("twisted.internet.reactor", loaded, str(path))
+
+    def test_files_fit_in_a_head(self) -> None:
+        for path in [*sources("."), *(ROOT / "tests").rglob("*.py")]:
+            length = len(path.read_text("utf-8").splitlines())
+            limit = LONGEST_FILE if path.is_relative_to(PACKAGE) else 2 * LONGEST_FILE
+            self.assertLessEqual(length, limit, str(path.relative_to(ROOT)))
