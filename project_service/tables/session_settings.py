@@ -14,6 +14,7 @@ from project_service.tables.parse.request import Head
 from project_service.tables.run import Preamble
 from project_service.tables.sql.settings import pre_request_text, routine_settings, search_path, settings_text
 
+_LEVELS = ("serializable", "repeatable read", "read committed", "read uncommitted")
 # Project keys are for this service, not for SQL to read.
 _SECRET_HEADERS = ("x-service-key", "apikey", "cookie")
 
@@ -46,10 +47,16 @@ def preamble(
     if routine is not None:
         pairs.extend(routine_settings(routine.settings))
     pairs.extend((f"app.settings.{name}", value) for name, value in config.app_settings.items())
-    text = settings_text(name for name, _ in pairs)
+    text = _isolation(pairs) + settings_text(name for name, _ in pairs)
     if config.pre_request is not None:
         text += "; " + pre_request_text(config.pre_request)
     return Preamble(text, [value for _, value in pairs])
+
+
+def _isolation(pairs: Iterable[tuple[str, str]]) -> str:
+    """A role's or function's isolation level, which has to be set before anything else is done."""
+    level = dict(pairs).get("default_transaction_isolation")
+    return f"SET TRANSACTION ISOLATION LEVEL {level.upper()}; " if level in _LEVELS else ""
 
 
 def _headers(headers: Iterable[tuple[str, str]]) -> str:

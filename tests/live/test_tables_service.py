@@ -145,6 +145,25 @@ async def test_settings_are_the_databases_own(tables: Tables) -> None:
 
 
 @pytest_twisted.ensureDeferred
+async def test_roles_and_functions_bring_their_settings(tables: Tables) -> None:
+    database = tables.sql("select quote_ident(current_database())")[0][0]
+    tables.sql(
+        "create function told() returns text language sql stable as "
+        "$$ select concat_ws('/', current_setting('statement_timeout'), current_setting('transaction_isolation'),"
+        " current_setting('transaction_read_only')) $$;"
+        "create function strict() returns text language sql set default_transaction_isolation = 'serializable'"
+        " set statement_timeout = '9s' as $$ select told() $$;"
+    )
+    tables.sql(f"alter role anon in database {database} set statement_timeout = '7s'; notify pgrst")
+    try:
+        await until_answered(tables, "GET", "/rpc/told", 200)
+        assert (await tables.request("GET", "/rpc/told"))[2] == "7s/read committed/on"
+        assert (await tables.request("POST", "/rpc/strict"))[2] == "9s/serializable/off"
+    finally:
+        tables.sql(f"alter role anon in database {database} reset statement_timeout; notify pgrst")
+
+
+@pytest_twisted.ensureDeferred
 async def test_a_statement_that_fails_leaves_the_connection_usable(tables: Tables) -> None:
     """With one connection, so that each request finds what the last one left, prepared statements included."""
     narrow = BASE.replace("main", "narrow")

@@ -185,12 +185,15 @@ order by n.nspname, p.proname
 
 ROLE_SETTINGS = _json("""
 select r.rolname as role, s.name, s.value
-from pg_roles r
+from pg_db_role_setting d
+join pg_roles r on r.oid = d.setrole
 cross join lateral (select split_part(c, '=', 1) as name, substr(c, position('=' in c) + 1) as value
-                    from unnest(r.rolconfig) as c) as s
+                    from unnest(d.setconfig) as c) as s
 left join pg_settings g on g.name = s.name
-where pg_has_role(session_user, r.oid, 'member') and r.rolname <> session_user
+where d.setdatabase in (0, (select oid from pg_database where datname = current_database()))
+  and pg_has_role(session_user, r.oid, 'member') and r.rolname <> session_user
   and (g.context = 'user' or position('.' in s.name) > 0) and s.name not in ('search_path', 'role')
+order by r.rolname, d.setdatabase
 """)
 
 EXTRAS = """

@@ -44,8 +44,11 @@ def _schema(schema: str, argument: Argument) -> dict[str, Any]:
 
 
 def _parameter(schema: str, argument: Argument) -> dict[str, Any]:
+    """In a query arrays and JSON are written as PostgreSQL's text."""
     found: dict[str, Any] = {"name": argument.name, "required": argument.required, "in": "query"}
+    described = _schema(schema, argument)
     if argument.variadic:
-        items = {"type": "string", "format": argument.type.removesuffix("[]")}
+        items = schema_of(argument.type.removeprefix(f"{schema}.").removesuffix("[]"))
         return {**found, "type": "array", "collectionFormat": "multi", "items": items}
-    return {**found, "type": "string", "format": _schema(schema, argument)["format"]}
+    kind = described.get("type", "string")
+    return {**found, "type": "string" if kind == "array" else kind, "format": described["format"]}

@@ -13,8 +13,6 @@ from project_service.tables.syntax import Compare, Filter, In, Is, Search
 
 Presence = Callable[[EmbedIsNull], Sql]
 
-# Types that full-text search turns into a tsvector first.
-_DOCUMENTS = ("text", "json", "jsonb", "character varying", "character")
 _IS = {
     "null": "IS NULL",
     "not_null": "IS NOT NULL",
@@ -81,6 +79,6 @@ def _in(field: str, operation: In, reader: Key | None) -> Sql:
 def _search(field: str, column: Column | None, found: Filter, operation: Search) -> Sql:
     language = parameter(operation.language) + "::regconfig, " if operation.language else Sql("")
     document = Sql(field)
-    if column is not None and not found.field.path and column.base_type in _DOCUMENTS:
+    if column is not None and not found.field.path and column.base_type != "tsvector":
         document = "to_tsvector(" + language + document + ")"
     return document + f" @@ {operation.function}(" + language + parameter(operation.operand) + ")"
