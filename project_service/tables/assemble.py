@@ -70,7 +70,7 @@ def assemble(
         for name, database in found.databases.items():
             pool, listener, service = _database(reactor, settings, database, verifier, now)
             services[stage, name] = service
-            listeners.append(listener)
+            listeners.extend((service.holder, listener))
             pools.append(pool)
     holders = {key: service.holder for key, service in services.items()}
     return Tables(TableRoutes(services), tuple(listeners), tuple(pools), holders)
@@ -88,7 +88,7 @@ def _database(
     assert dsn is not None
     connector = Connector(reactor, dsns.parse(dsn.reveal()), settings.database.statement_timeout_seconds)
     pool = Pool(_raw(connector), database.pool_size, settings.database.acquire_timeout_seconds, reactor)
-    holder = CacheHolder(_loader(reactor, pool, config))
+    holder = CacheHolder(_loader(reactor, pool, config), reactor)
     listener = Listener(connector, reactor)
     listener.subscribe(CHANNEL, lambda payload: _heard(holder, payload), holder.reload)
     runner = Runner(PreparedStatements() if config.prepare else None)

@@ -240,7 +240,9 @@ def schema_cache_missing() -> TableError:
 
 
 def pool_timeout() -> TableError:
-    return TableError(504, "PGRST003", "Timed out acquiring connection from connection pool.")
+    # PostgREST sends no Retry-After with this one; a client can use it as it does with the others.
+    message = "Timed out acquiring connection from connection pool."
+    return TableError(504, "PGRST003", message, headers=(("Retry-After", "2"),))
 
 
 def no_jwt_secret() -> TableError:

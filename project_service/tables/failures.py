@@ -71,8 +71,8 @@ def from_sqlstate(
 
 
 def _status(code: str, message: str) -> int:
-    if code.startswith("PT") and code[2:].isdigit():
-        return int(code[2:]) if 100 <= int(code[2:]) <= 599 else 500
+    if code.startswith("PT"):
+        return int(code[2:]) if code[2:].isdigit() and 200 <= int(code[2:]) <= 599 else 500
     if code == "21000" and message.endswith("WHERE clause"):
         return 400
     if code == "42883" and message.startswith("function xmlagg("):

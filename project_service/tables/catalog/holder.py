@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
 
+from twisted.application.service import Service
 from twisted.internet.defer import Deferred
+from twisted.internet.interfaces import IDelayedCall, IReactorTime
 from twisted.logger import Logger
 
 from project_service.deferreds import start
@@ -14,13 +16,23 @@ from project_service.tables.catalog.model import SchemaCache
 Load = Callable[[int], Awaitable[SchemaCache]]
 
 
-class CacheHolder:
-    """``reload`` reads the catalogue once at a time; what is announced meanwhile makes it read once more."""
+FIRST_PAUSE_SECONDS = 1.0
+LONGEST_PAUSE_SECONDS = 30.0
+
+
+class CacheHolder(Service):
+    """``reload`` reads the catalogue once at a time; what is announced meanwhile makes it read once more.
+
+    A reading that failed is tried again, at ever longer intervals, until the service stops.
+    """
 
     log = Logger()
 
-    def __init__(self, load: Load) -> None:
+    def __init__(self, load: Load, clock: IReactorTime) -> None:
         self._load = load
+        self._clock = clock
+        self._pause = FIRST_PAUSE_SECONDS
+        self._retry: IDelayedCall | None = None
         self._current: SchemaCache | None = None
         self._version = 0
         self._running: Deferred[None] | None = None
@@ -42,8 +54,13 @@ class CacheHolder:
     def reloading(self) -> bool:
         return self._running is not None
 
+    def stopService(self) -> None:
+        super().stopService()
+        self._forget_retry()
+
     def announce(self) -> None:
         """The catalogue has changed: read it, or once more if it is being read."""
+        self._forget_retry()
         if self._running is not None:
             self._again = True
             return
@@ -80,8 +97,20 @@ class CacheHolder:
         self._version += 1
         try:
             self._current = await self._load(self._version)
+            self._pause = FIRST_PAUSE_SECONDS
         except Exception as fault:
+            self._retry = self._clock.callLater(self._pause, self._try_again)
+            self._pause = min(self._pause * 2, LONGEST_PAUSE_SECONDS)
             kept = "the old one is kept" if self._current is not None else "there is none yet"
             self.log.warn(
                 "the schema cache could not be read ({why}); {kept}", why=type(fault).__name__, kept=kept
             )
+
+    def _try_again(self) -> None:
+        self._retry = None
+        self.announce()
+
+    def _forget_retry(self) -> None:
+        if self._retry is not None and self._retry.active():
+            self._retry.cancel()
+        self._retry = None

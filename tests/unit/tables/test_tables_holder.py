@@ -1,0 +1,78 @@
+"""The schema cache in use: read once at a time, kept when reading fails, tried again."""
+
+from __future__ import annotations
+
+from twisted.internet.defer import Deferred
+from twisted.internet.task import Clock
+from twisted.trial.unittest import SynchronousTestCase
+
+from project_service.deferreds import start
+from project_service.tables.catalog.holder import CacheHolder
+from project_service.tables.catalog.model import SchemaCache
+from project_service.tables.errors import TableError
+
+
+class Catalogue:
+    """Readings that end when the test says so."""
+
+    def __init__(self) -> None:
+        self.readings: list[Deferred[SchemaCache]] = []
+
+    async def load(self, version: int) -> SchemaCache:
+        waiting: Deferred[SchemaCache] = Deferred()
+        self.readings.append(waiting)
+        return await waiting
+
+
+class Holding(SynchronousTestCase):
+    def setUp(self) -> None:
+        self.catalogue = Catalogue()
+        self.clock = Clock()
+        self.holder = CacheHolder(self.catalogue.load, self.clock)
+
+    def succeed(self, version: int) -> None:
+        self.catalogue.readings[-1].callback(SchemaCache(version))
+
+    def test_nothing_is_there_until_the_first_reading(self) -> None:
+        self.assertEqual(self.assertRaises(TableError, lambda: self.holder.current).code, "PGRST002")
+        reloading = start(self.holder.reload())
+        self.assertNoResult(reloading)
+        self.succeed(1)
+        self.successResultOf(reloading)
+        self.assertEqual(self.holder.current.version, 1)
+
+    def test_what_is_announced_meanwhile_makes_one_more_reading(self) -> None:
+        reloading = start(self.holder.reload())
+        for _ in range(5):
+            self.holder.announce()
+        self.succeed(1)
+        self.assertNoResult(reloading)
+        self.succeed(2)
+        self.successResultOf(reloading)
+        self.assertEqual((len(self.catalogue.readings), self.holder.current.version), (2, 2))
+
+    def test_a_failed_reading_keeps_the_old_cache_and_is_tried_again(self) -> None:
+        self.holder.announce()
+        self.succeed(1)
+        self.holder.announce()
+        self.catalogue.readings[-1].errback(OSError("away"))
+        self.assertEqual(self.holder.current.version, 1)
+        self.clock.advance(1)
+        self.assertTrue(self.holder.reloading)
+        self.succeed(3)
+        self.assertEqual(self.holder.current.version, 3)
+        self.assertEqual(self.clock.getDelayedCalls(), [])
+
+    def test_trying_again_ends_with_the_service(self) -> None:
+        self.holder.startService()
+        self.holder.announce()
+        self.catalogue.readings[-1].errback(OSError("away"))
+        self.holder.stopService()
+        self.assertEqual(self.clock.getDelayedCalls(), [])
+
+    def test_a_caller_who_leaves_is_not_waited_for(self) -> None:
+        reloading = start(self.holder.reload())
+        reloading.cancel()
+        self.failureResultOf(reloading)
+        self.succeed(1)
+        self.assertEqual(self.holder.current.version, 1)
