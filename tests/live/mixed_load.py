@@ -1,0 +1,247 @@
+"""A modest load on all three parts that remembers what was acknowledged, and asks for it again afterwards."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from hashlib import sha256
+from itertools import pairwise
+from random import Random
+from time import monotonic
+from types import TracebackType
+from typing import Any
+from uuid import uuid4
+
+import requests
+from attrs import define, field
+
+PARTS = ("storage", "tables", "auth")
+ROWS = "/dev/db/main/rest/ledger"
+LEDGER = "create table public.ledger (id uuid primary key, n integer not null)"
+PASSWORD = "correct horse 7"
+# No configured timeout is longer in the tests: who waits for this long hangs.
+HANGING_SECONDS = 20.0
+# Between two requests of one client: a load, not a flood.
+PACE_SECONDS = 0.01
+AFTER_FAILURE_SECONDS = 0.05
+VERIFYING_SECONDS = 60.0
+
+
+@define
+class Tally:
+    """What one part was sent and how that ended."""
+
+    sent: int = 0
+    acknowledged: int = 0
+    refused: int = 0  # 503 or 504 with Retry-After
+    broken: int = 0  # the connection ended without an answer
+    wrong: list[str] = field(factory=list)
+    longest: float = 0.0
+    acknowledged_at: list[float] = field(factory=list)
+
+    def outage(self, since: float) -> float:
+        """The longest time without an acknowledgement, from ``since`` on."""
+        times = [since, *(at for at in self.acknowledged_at if at > since)]
+        return max((later - earlier for earlier, later in pairwise(times)), default=0.0)
+
+
+class Load:
+    """Runs from ``start`` to ``stop``. ``base_url`` may change meanwhile, when a service comes back elsewhere."""
+
+    def __init__(self, base_url: str, service_key: str, clients: int = 2) -> None:
+        self.base_url = base_url
+        self._key = service_key
+        self._done = threading.Event()
+        self._lock = threading.Lock()
+        self.tallies = {part: Tally() for part in PARTS}
+        self.objects: dict[str, str] = {}
+        self.rows: set[str] = set()
+        self.accounts: list[str] = []
+        works: dict[str, Callable[[_Client], None]] = {
+            "storage": _Client.write_object,
+            "tables": _Client.write_row,
+            "auth": _Client.sign_up,
+        }
+        self._threads = [
+            threading.Thread(target=_Client(self, part, number).run, args=(works[part],))
+            for part in PARTS
+            for number in range(1 if part == "auth" else clients)
+        ]
+
+    def __enter__(self) -> Load:
+        for thread in self._threads:
+            thread.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, fault: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.stop()
+
+    def stop(self) -> None:
+        self._done.set()
+        for thread in self._threads:
+            thread.join()
+
+    @property
+    def headers(self) -> dict[str, str]:
+        return {"X-Service-Key": self._key}
+
+    @property
+    def ended(self) -> bool:
+        return self._done.is_set()
+
+    def pause(self, seconds: float) -> None:
+        self._done.wait(seconds)
+
+    def count(self, part: str, what: str) -> int:
+        counted: int = getattr(self.tallies[part], what)
+        return counted
+
+    def acknowledged(self) -> dict[str, int]:
+        return {part: tally.acknowledged for part, tally in self.tallies.items()}
+
+    def has_gone_on(self, before: dict[str, int], more: int = 5) -> bool:
+        """Every part has acknowledged ``more`` than ``before``."""
+        return all(self.acknowledged()[part] >= before[part] + more for part in PARTS)
+
+    def record(self, part: str, begun: float, outcome: str, remember: Callable[[], None]) -> None:
+        now = monotonic()
+        with self._lock:
+            tally = self.tallies[part]
+            tally.sent += 1
+            tally.longest = max(tally.longest, now - begun)
+            if outcome == "acknowledged":
+                tally.acknowledged += 1
+                tally.acknowledged_at.append(now)
+                remember()
+            elif outcome in {"refused", "broken"}:
+                setattr(tally, outcome, getattr(tally, outcome) + 1)
+            else:
+                tally.wrong.append(outcome)
+
+    def wrong(self) -> list[str]:
+        """Answers that are neither a success nor an honest refusal, and requests that hung."""
+        return [f"{part}: {text}" for part, tally in self.tallies.items() for text in tally.wrong]
+
+    def lost(self) -> list[str]:
+        """Acknowledged, and not there now; to be asked after ``stop``."""
+        return [*self._lost_objects(), *self._lost_rows(), *self._lost_accounts()]
+
+    def _lost_objects(self) -> list[str]:
+        lost = []
+        with requests.Session() as session:
+            for key, digest in self.objects.items():
+                url = f"{self.base_url}/storage/buckets/private/objects/{key}"
+                got = session.get(url, headers=self.headers, timeout=VERIFYING_SECONDS)
+                if got.status_code != 200 or sha256(got.content).hexdigest() != digest:
+                    lost.append(
+                        f"object {key}: {got.status_code} {len(got.content)} bytes {got.content[:80]!r}"
+                    )
+        return lost
+
+    def _lost_rows(self) -> list[str]:
+        found: set[str] = set()
+        last = "00000000-0000-0000-0000-000000000000"
+        while True:
+            page = requests.get(
+                f"{self.base_url}{ROWS}?select=id&order=id&limit=1000&id=gt.{last}",
+                headers=self.headers,
+                timeout=VERIFYING_SECONDS,
+            )
+            page.raise_for_status()
+            ids = [row["id"] for row in page.json()]
+            found.update(ids)
+            if len(ids) < 1000:
+                return [f"row {one}" for one in sorted(self.rows - found)]
+            last = ids[-1]
+
+    def _lost_accounts(self) -> list[str]:
+        with requests.Session() as session:
+            return [
+                f"account {email}: {answer.status_code}"
+                for email in self.accounts
+                if (
+                    answer := session.post(
+                        f"{self.base_url}/auth/login",
+                        json={"email": email, "password": PASSWORD},
+                        timeout=VERIFYING_SECONDS,
+                    )
+                ).status_code
+                != 200
+            ]
+
+    def report(self, fault: str, since: float, lost: list[str]) -> str:
+        lines = [f"{fault}:"]
+        for part, tally in self.tallies.items():
+            lines.append(
+                f"  {part:8} sent {tally.sent:5}  acknowledged {tally.acknowledged:5}  refused {tally.refused:4}"
+                f"  broken {tally.broken:3}  longest answer {tally.longest:5.2f} s"
+                f"  longest time without one {tally.outage(since):5.2f} s"
+            )
+        lines.append(f"  lost {len(lost)}, wrong answers {len(self.wrong())}")
+        return "\n".join(lines)
+
+
+class _Client:
+    """One client of one part, in a thread of its own."""
+
+    def __init__(self, load: Load, part: str, number: int) -> None:
+        self._load = load
+        self._part = part
+        self._random = Random(f"{part}-{number}")
+        # Several loads may run on one database after each other.
+        self._name = f"{part}-{number}-{uuid4().hex[:12]}"
+        self._number = 0
+        self._session = requests.Session()
+
+    def run(self, work: Callable[[_Client], None]) -> None:
+        with self._session:
+            while not self._load.ended:
+                self._number += 1
+                work(self)
+                self._load.pause(PACE_SECONDS)
+
+    def write_object(self) -> None:
+        key = f"{self._name}/{self._number}"
+        payload = self._random.randbytes(self._random.choice((0, 10, 1000, 70_000, 300_000)))
+        digest = sha256(payload).hexdigest()
+        path = f"/storage/buckets/private/objects/{key}"
+        self._send("PUT", path, lambda: self._load.objects.update({key: digest}), data=payload)
+
+    def write_row(self) -> None:
+        row = {"id": str(uuid4()), "n": self._number}
+        self._send("POST", ROWS, lambda: self._load.rows.add(str(row["id"])), json=row)
+
+    def sign_up(self) -> None:
+        email = f"{self._name}-{self._number}@example.test"
+        account = {"email": email, "password": PASSWORD}
+        self._send("POST", "/auth/signup", lambda: self._load.accounts.append(email), json=account)
+
+    def _send(self, method: str, path: str, remember: Callable[[], None], **more: Any) -> None:
+        begun = monotonic()
+        try:
+            answer = self._session.request(
+                method,
+                self._load.base_url + path,
+                headers=self._load.headers,
+                timeout=HANGING_SECONDS,
+                **more,
+            )
+            outcome = judged(answer)
+        except requests.Timeout:
+            outcome = f"{method} {path} hung"
+        except requests.ConnectionError:
+            outcome = "broken"
+        self._load.record(self._part, begun, outcome, remember)
+        if outcome != "acknowledged":
+            self._load.pause(AFTER_FAILURE_SECONDS)
+
+
+def judged(answer: requests.Response) -> str:
+    """How a request ended: acknowledged, refused as it should be, or what is wrong with the answer."""
+    if answer.status_code in {200, 201}:
+        return "acknowledged"
+    if answer.status_code in {503, 504} and answer.headers.get("Retry-After", "").isdigit():
+        return "refused"
+    return f"{answer.request.method} {answer.request.path_url} -> {answer.status_code} {answer.text[:200]}"
