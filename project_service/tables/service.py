@@ -82,7 +82,7 @@ class TableService:
         except TableError as fault:
             if fault.code not in _MISSES:
                 raise
-            newer = await self.freshness.newer(cache, (head.schema, head.name))
+            newer = await self.freshness.newer(cache)
             if newer is None:
                 raise
             cache, planned = newer, self.planner.plan(newer, (head_key, head), *asked)

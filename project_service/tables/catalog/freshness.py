@@ -9,14 +9,15 @@ from __future__ import annotations
 from collections import deque
 
 from attrs import Factory, define, frozen
-from twisted.internet.defer import Deferred
+from twisted.internet.defer import Deferred, DeferredLock
 from twisted.internet.interfaces import IReactorTime
 from twisted.logger import Logger
 
 from project_service.database.pool import Pool
 from project_service.deferreds import with_timeout
 from project_service.tables.catalog.holder import CacheHolder
-from project_service.tables.catalog.model import Key, SchemaCache
+from project_service.tables.catalog.model import SchemaCache
+from project_service.tables.catalog.queries import FINGERPRINT
 
 CHANNEL = "pgrst_sync"
 WAIT_SECONDS = 1.0
@@ -25,14 +26,6 @@ _MOST_WAITING = 20
 _REMEMBERED = 200
 
 _SEND = "with mark as (select gen_random_uuid()::text as id) select id, pg_notify(%s, id)::text from mark"
-_EXISTS = """
-select exists (select from pg_class c join pg_namespace n on n.oid = c.relnamespace
-               where n.nspname = %(schema)s and c.relname = %(name)s and c.relkind in ('r', 'v', 'm', 'f', 'p')
-                 and not c.relispartition),
-  (select count(*) from pg_proc p join pg_namespace n on n.oid = p.pronamespace
-   where n.nspname = %(schema)s and p.proname = %(name)s and p.prokind = 'f'
-     and p.prorettype not in ('trigger'::regtype, 'event_trigger'::regtype))
-"""
 
 
 @define
@@ -75,14 +68,15 @@ class Freshness:
     holder: CacheHolder
     pool: Pool
     echo: Echo
+    _turn: DeferredLock = Factory(DeferredLock)
 
     log = Logger()
 
-    async def newer(self, than: SchemaCache, missed: Key) -> SchemaCache | None:
-        """A cache read after ``than``, or None where nothing that was ``missed`` has changed since."""
+    async def newer(self, than: SchemaCache) -> SchemaCache | None:
+        """A cache read after ``than``, or None where nothing has changed since."""
         try:
             await self.echo.come_back()
-            if not self.holder.reloading and await self._exists(than, missed):
+            if not self.holder.reloading and await self._has_changed():
                 self.holder.announce()
         except Exception as fault:
             # A standby, or a database that is away: the miss stands.
@@ -91,10 +85,13 @@ class Freshness:
         current = self.holder.current
         return current if current.version != than.version else None
 
-    async def _exists(self, cache: SchemaCache, missed: Key) -> bool:
-        """For databases without the event trigger that announces changes."""
-        schema, name = missed
-        rows = await self.pool.query(_EXISTS, {"schema": schema, "name": name})
-        is_relation, routines = rows[0]
-        known = len(cache.routines.get(missed, ()))
-        return (bool(is_relation) and missed not in cache.relations) or int(routines) != known
+    async def _has_changed(self) -> bool:
+        """For databases without the event trigger that announces changes. One miss after the other asks."""
+        if len(self._turn.waiting) >= _MOST_WAITING:
+            return False
+        await self._turn.acquire()
+        try:
+            rows = await self.pool.query(f"select {FINGERPRINT}", [])
+            return bytes(rows[0][0]).decode() != self.holder.current.fingerprint
+        finally:
+            self._turn.release()

@@ -58,6 +58,7 @@ def build(answers: Mapping[str, str], schemas: tuple[str, ...], version: int) ->
         _role_settings(rows["roles"]),
         {name: text for name, text in rows["extras"]["comments"].items() if text},
         rows["extras"]["postgis"],
+        rows["extras"]["fingerprint"],
     )
 
 

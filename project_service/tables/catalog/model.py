@@ -146,3 +146,4 @@ class SchemaCache:
     role_settings: Mapping[str, tuple[tuple[str, str], ...]] = field(repr=False, factory=dict)
     schema_comments: Mapping[str, str] = field(repr=False, factory=dict)
     has_postgis: bool = False
+    fingerprint: str = ""

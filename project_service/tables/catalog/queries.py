@@ -196,10 +196,20 @@ where d.setdatabase in (0, (select oid from pg_database where datname = current_
 order by r.rolname, d.setdatabase
 """)
 
-EXTRAS = """
+# Changes with nearly every change of the catalogue that matters; asked on a miss, so it has to be quick.
+FINGERPRINT = """
+(select concat_ws(':', count(*), max(c.oid::int8), sum(c.relnatts)) from pg_class c
+  join pg_namespace n on n.oid = c.relnamespace
+  where c.relkind in ('r', 'v', 'm', 'f', 'p') and n.nspname not like 'pg\\_t%%')
+|| '/' || (select concat_ws(':', count(*), max(oid::int8)) from pg_proc)
+|| '/' || (select concat_ws(':', count(*), max(oid::int8)) from pg_constraint where contype in ('p', 'u', 'f'))
+"""
+
+EXTRAS = f"""
 select json_build_object(
+  'fingerprint', {FINGERPRINT},
   'postgis', exists (select from pg_extension where extname = 'postgis'),
-  'comments', (select coalesce(json_object_agg(n.nspname, obj_description(n.oid, 'pg_namespace')), '{}')
+  'comments', (select coalesce(json_object_agg(n.nspname, obj_description(n.oid, 'pg_namespace')), '{{}}')
                from pg_namespace n where n.nspname = any(%(schemas)s)))::text
 """
 
