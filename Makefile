@@ -5,7 +5,7 @@ BIN    := $(VENV)/bin
 RUNS   := $(VENV)/.installed
 TESTS  := $(VENV)/.installed-for-tests
 
-.PHONY: run test venv lint format conformance
+.PHONY: run test venv lint format bench conformance
 .DEFAULT_GOAL := run
 
 venv: $(TESTS)
@@ -47,6 +47,12 @@ lint: venv
 format: venv
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
+
+# Ratios beside the limit, measured in one run on one machine.
+bench: venv
+	$(BIN)/python -m benchmarks.auth
+	$(BIN)/python -m benchmarks.tables
+	@test ! -f benchmarks/storage.py || $(BIN)/python -m benchmarks.storage
 
 # Scores the table API by the cases that POSTGREST_SUITE names; nothing to do without it.
 conformance: venv

@@ -27,9 +27,8 @@ class _TooSlow(Exception):
 
 
 @define
-class _Answer:
+class _Moment:
     at: float = float("-inf")
-    away: dict[str, str] = field(factory=dict)
 
 
 @frozen
@@ -40,7 +39,7 @@ class Health:
     metrics: Metrics
     clock: IReactorTime
     log: Logger = Logger()
-    _asked: _Answer = field(factory=_Answer)
+    _last_good: _Moment = field(factory=_Moment)
 
     def mount(self, router: Router) -> None:
         for url, handler in (("/live", self.live), ("/ready", self.ready), ("/metrics", self.exposition)):
@@ -53,19 +52,19 @@ class Health:
     async def ready(self, inbound: Inbound) -> Reply:
         """200 when every part works, else 503 whose details name those that do not.
 
-        An answer stands for a second, so that whoever asks often costs the parts nothing.
+        A good answer stands for a second, so that whoever asks often costs the parts nothing.
         """
-        if self.clock.seconds() - self._asked.at > STANDS_SECONDS:
-            self._asked.away = await self._away()
-            self._asked.at = self.clock.seconds()
-        if self._asked.away:
-            raise ApiError(
-                503,
-                "not_ready",
-                "A part of the service is away.",
-                self._asked.away,
-                (("Retry-After", str(RETRY_AFTER_SECONDS)), NO_STORE),
-            )
+        if self.clock.seconds() - self._last_good.at > STANDS_SECONDS:
+            away = await self._away()
+            if away:
+                raise ApiError(
+                    503,
+                    "not_ready",
+                    "A part of the service is away.",
+                    away,
+                    (("Retry-After", str(RETRY_AFTER_SECONDS)), NO_STORE),
+                )
+            self._last_good.at = self.clock.seconds()
         return json_reply({"status": "ready"}, headers=(NO_STORE,))
 
     async def _away(self) -> dict[str, str]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import re
 import subprocess
+import sys
 from pathlib import Path
 
 from tests.live.daemon import ROOT, Daemon
@@ -24,7 +25,7 @@ def test_the_first_session(tmp_path: Path) -> None:
     folder = tmp_path / "clone"
     folder.mkdir()
     # A clone has the program in .venv and, once `make run` has run, its state in var.
-    (folder / ".venv").symlink_to(Path(os.environ.get("VIRTUAL_ENV", ROOT / ".venv")))
+    (folder / ".venv").symlink_to(sys.prefix)
     (folder / "README.rst").write_text(readme)
     with Daemon(folder / "var") as daemon:
         url = daemon.wait_until_ready()

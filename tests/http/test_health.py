@@ -1,0 +1,88 @@
+"""``/live``, ``/ready`` and ``/metrics``."""
+
+from __future__ import annotations
+
+import json
+import re
+
+from twisted.internet.defer import Deferred
+from twisted.trial.unittest import TestCase
+
+from project_service.http.health import CHECK_SECONDS, Check, Health
+from project_service.http.metrics import Metrics
+from project_service.http.router import Router
+from tests.fakes import App, parse_response, raw_request
+
+
+async def works() -> None:
+    return
+
+
+async def broken() -> None:
+    raise RuntimeError("the password is hunter2")
+
+
+async def hangs() -> None:
+    await Deferred()
+
+
+def app_of(**checks: Check) -> App:
+    router = Router()
+    app = App(router)
+    Health(checks, app.metrics, app.clock).mount(router)
+    # The first answer is not one of a second ago.
+    app.clock.advance(10)
+    return app
+
+
+class HealthTests(TestCase):
+    def test_live_asks_nobody(self) -> None:
+        self.assertEqual(app_of(database=broken).request("GET", "/live").status, 200)
+
+    def test_ready_names_what_is_away_and_nothing_else(self) -> None:
+        response = app_of(database=works, store=broken).request("GET", "/ready")
+        self.assertEqual((response.status, response.header("retry-after")), (503, "2"))
+        error = json.loads(response.body)["error"]
+        self.assertEqual((error["code"], list(error["details"])), ("not_ready", ["store"]))
+        self.assertNotIn(b"hunter2", response.body)
+
+    def test_a_part_that_hangs_is_away(self) -> None:
+        app = app_of(store=hangs)
+        client = app.connect()
+        client.send(raw_request("GET", "/ready", {}, None))
+        self.assertEqual(client.received(), b"")
+        app.clock.advance(CHECK_SECONDS)
+        self.assertEqual(parse_response(client.received()).status, 503)
+
+    def test_a_good_answer_stands_for_a_second_and_a_bad_one_does_not(self) -> None:
+        asked: list[int] = []
+        good = [True]
+
+        async def counted() -> None:
+            asked.append(1)
+            if not good[0]:
+                raise RuntimeError
+
+        app = app_of(database=counted)
+        self.assertEqual([app.request("GET", "/ready").status for _ in range(3)], [200] * 3)
+        self.assertEqual(len(asked), 1)
+        app.clock.advance(1.1)
+        good[0] = False
+        self.assertEqual([app.request("GET", "/ready").status for _ in range(2)], [503] * 2)
+        good[0] = True
+        self.assertEqual(app.request("GET", "/ready").status, 200)
+
+    def test_metrics_count_by_pattern_and_show_no_path(self) -> None:
+        app = app_of()
+        app.request("GET", "/live")
+        app.request("GET", "/secret-path?token=abc")
+        text = app.request("GET", "/metrics").body.decode()
+        self.assertRegex(text, r'requests_total\{method="GET",route="/live",status="200"\} 1\.0')
+        self.assertRegex(text, r'requests_total\{method="GET",route="-",status="404"\} 1\.0')
+        self.assertNotIn("secret-path", text)
+        self.assertFalse(re.search("abc", text))
+
+    def test_metrics_of_several_services_are_apart(self) -> None:
+        one, two = Metrics(), Metrics()
+        one.observe("GET", "/x", 200, 0.1, 5)
+        self.assertNotIn(b'route="/x"', two.exposition())
