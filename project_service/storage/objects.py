@@ -11,6 +11,7 @@ from collections.abc import Awaitable, Callable, Sequence
 from uuid import UUID
 
 from attrs import frozen
+from twisted.internet.defer import CancelledError
 from twisted.internet.interfaces import IReactorTime
 
 from project_service.deferreds import shield
@@ -62,8 +63,7 @@ class Objects:
         """
         version = self.new_version()
         path = store_path(bucket.name, version)
-        await self.rows.begin_upload(version, bucket.name)
-        self.steps("announced")
+        await self._announce(version, bucket.name)
         parts = PartStream(
             self.store, path, part_size(self.part_bytes, expected), limit, self._keep_alive(version)
         )
@@ -84,8 +84,7 @@ class Objects:
         await self.check_write(bucket, target, writer, conditions)
         row = await self._existing(bucket, source)
         version = self.new_version()
-        await self.rows.begin_upload(version, bucket.name)
-        self.steps("announced")
+        await self._announce(version, bucket.name)
         try:
             path = store_path(bucket.name, version)
             try:
@@ -142,6 +141,22 @@ class Objects:
         outcome = refusal(row, guarded, writer, conditions)
         if outcome is not None:
             raise errors.refused(outcome)
+
+    async def _announce(self, version: UUID, bucket: str) -> None:
+        """Before the first byte. A client that leaves meanwhile leaves no announcement behind."""
+        left = False
+
+        async def announced() -> None:
+            await self.rows.begin_upload(version, bucket)
+            if left:
+                await self._give_up(version, bucket, None)
+
+        try:
+            await shield(announced())
+        except CancelledError:
+            left = True
+            raise
+        self.steps("announced")
 
     async def _existing(self, bucket: Bucket, key: str) -> ObjectRow:
         row = await self.rows.find(bucket.name, key)

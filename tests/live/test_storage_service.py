@@ -102,6 +102,10 @@ async def nothing_left(running: Running) -> bool:
     return known == held and await store.list_multiparts() == () and await rows.garbage(10) == []
 
 
+async def no_upload(running: Running) -> bool:
+    return await running.behind.objects.garbage.stale_uploads(timedelta(0), 10) == []
+
+
 @pytest_twisted.ensureDeferred
 async def test_a_large_file_there_and_back(running: Running, tmp_path: Path) -> None:
     payload = os.urandom(20 * MIB + 12345)
@@ -226,10 +230,10 @@ async def test_an_upload_that_breaks_off_leaves_nothing(running: Running) -> Non
                 client.sendall(b"x" * size)
 
     await deferToThread(session)
+    await until(lambda: no_upload(running))
     await until(lambda: nothing_left(running))
     missing = await deferToThread(call, "GET", running.url("broken"), headers=running.headers())
     assert missing.status_code == 404
-    assert await running.behind.objects.garbage.stale_uploads(timedelta(0), 10) == []
 
 
 @pytest_twisted.ensureDeferred
@@ -274,9 +278,10 @@ async def test_a_reader_that_leaves_or_stalls(running: Running) -> None:
     gone = threading.Event()
     (edge,) = running.api.application._edges
     await deferToThread(leave)
+    await until(lambda: _true(not edge._running))
     stalled = deferToThread(stall)
     await until(lambda: _true(bool(edge._running)))
-    await edge.drained()
+    await until(lambda: _true(not edge._running))
     gone.set()
     assert await stalled < len(payload)
     whole = await deferToThread(call, "GET", running.url("large"), headers=running.headers())
