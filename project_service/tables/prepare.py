@@ -6,9 +6,10 @@ from attrs import frozen
 
 from project_service.tables import errors
 from project_service.tables.catalog.hints import TABLE_SCORE, nearest
-from project_service.tables.catalog.model import Relation, Routine, SchemaCache
+from project_service.tables.catalog.model import Key, Relation, Routine, SchemaCache
 from project_service.tables.config import TablesConfig
 from project_service.tables.parse.request import READING, Head, Request
+from project_service.tables.parse.select import EVERYTHING
 from project_service.tables.plan.call import CallPlan, plan_call
 from project_service.tables.plan.media import Rendering, negotiate
 from project_service.tables.plan.read import Reader
@@ -41,10 +42,17 @@ def prepare(cache: SchemaCache, config: TablesConfig, request: Request) -> Prepa
     relation = find_relation(cache, request.head)
     if request.head.method in READING:
         return _read(cache, config, request, relation)
-    rendering = negotiate(cache, request.head.accept, relation.key, None, config.plan)
+    rendering = _negotiated(cache, config, request, relation.key, None)
     plan = plan_write(cache, config.plan_options, relation, request)
     statement = write_statement(cache, plan, rendering)
     return Prepared(statement, rendering, plan, read_only=False, renamed=plan.read.renamed)
+
+
+def _negotiated(
+    cache: SchemaCache, config: TablesConfig, request: Request, relation: Key | None, routine: Routine | None
+) -> Rendering:
+    whole_rows = request.query.select == EVERYTHING
+    return negotiate(cache, request.head.accept, relation, routine, config.plan, whole_rows)
 
 
 def find_relation(cache: SchemaCache, head: Head) -> Relation:
@@ -62,7 +70,7 @@ def probe_rows(config: TablesConfig, relation: Relation | None) -> int:
 
 
 def _read(cache: SchemaCache, config: TablesConfig, request: Request, relation: Relation) -> Prepared:
-    rendering = negotiate(cache, request.head.accept, relation.key, None, config.plan)
+    rendering = _negotiated(cache, config, request, relation.key, None)
     reader = Reader(cache, request.head.schema, config.plan_options)
     plan = reader.plan(relation.key, request.query, request.range)
     count = request.head.preferences.get("count")
@@ -74,7 +82,7 @@ def _read(cache: SchemaCache, config: TablesConfig, request: Request, relation: 
 def _call(cache: SchemaCache, config: TablesConfig, request: Request) -> Prepared:
     plan = plan_call(cache, config.plan_options, request)
     routine = plan.routine
-    rendering = negotiate(cache, request.head.accept, routine.returns, routine, config.plan)
+    rendering = _negotiated(cache, config, request, routine.returns, routine)
     if request.head.preferences.max_affected is not None and not routine.is_set:
         raise errors.max_affected_needs_rows()
     range_ = request.range.capped(config.max_rows)

@@ -45,39 +45,45 @@ def negotiate(
     relation: Key | None,
     routine: Routine | None,
     explain: bool,
+    whole_rows: bool,
 ) -> Rendering:
-    """The best representation that the client takes and the database or this service makes. Raises PGRST107."""
+    """The best representation that the client takes and the database or this service makes. Raises PGRST107.
+
+    An aggregate over the rows of one relation can be used only for ``whole_rows``: with nothing selected.
+    """
     asked = list(accept)
+    offered = _Offered(cache, relation, routine, whole_rows)
     for wanted in asked:
-        found = _plan_of(cache, wanted, relation, routine, explain) if wanted.is_plan else None
-        found = found or _rendering(cache, wanted, relation, routine)
+        found = _plan_of(offered, wanted) if wanted.is_plan and explain else None
+        found = found or _rendering(offered, wanted)
         if found is not None:
             return found
     raise errors.unacceptable_media([wanted.shown for wanted in asked])
 
 
-def _plan_of(
-    cache: SchemaCache, wanted: MediaType, relation: Key | None, routine: Routine | None, enabled: bool
-) -> Rendering | None:
-    if not enabled:
-        return None
-    inner = MediaType(wanted.plan_of, nulls_stripped=wanted.nulls_stripped)
-    found = _rendering(cache, inner, relation, routine)
+@frozen
+class _Offered:
+    cache: SchemaCache
+    relation: Key | None
+    routine: Routine | None
+    whole_rows: bool
+
+
+def _plan_of(offered: _Offered, wanted: MediaType) -> Rendering | None:
+    found = _rendering(offered, MediaType(wanted.plan_of, nulls_stripped=wanted.nulls_stripped))
     if found is None:
         return None
     return Rendering(found.form, wanted.content_type, found.nulls_stripped, found.handler, wanted)
 
 
-def _rendering(
-    cache: SchemaCache, wanted: MediaType, relation: Key | None, routine: Routine | None
-) -> Rendering | None:
+def _rendering(offered: _Offered, wanted: MediaType) -> Rendering | None:
     if wanted.name not in _VENDORED:
-        custom = _of_routine(wanted, routine) or _custom(cache, wanted, relation)
+        custom = _of_routine(wanted, offered.routine) or _custom(offered, wanted)
         if custom is not None:
             return custom
     if wanted.name == media.ANY:
-        return _rendering(cache, MediaType(media.JSON), relation, routine)
-    if wanted.name == media.GEOJSON and cache.has_postgis:
+        return _rendering(offered, MediaType(media.JSON))
+    if wanted.name == media.GEOJSON and offered.cache.has_postgis:
         return Rendering("geojson", wanted.content_type)
     form = _BUILT_IN.get(wanted.name)
     return Rendering(form, wanted.content_type, wanted.nulls_stripped) if form is not None else None
@@ -95,14 +101,15 @@ def _of_routine(wanted: MediaType, routine: Routine | None) -> Rendering | None:
     return None
 
 
-def _custom(cache: SchemaCache, wanted: MediaType, relation: Key | None) -> Rendering | None:
-    named = [found for found in cache.handlers if found.media == wanted.name]
-    anything = [found for found in cache.handlers if found.media == media.ANY]
-    for handler in (*named, *anything):
-        if handler.relation is not None and handler.relation == relation:
+def _custom(offered: _Offered, wanted: MediaType) -> Rendering | None:
+    handlers = offered.cache.handlers
+    named = [found for found in handlers if found.media == wanted.name]
+    anything = [found for found in handlers if found.media == media.ANY]
+    for handler in (*named, *anything) if offered.whole_rows else ():
+        if handler.relation is not None and handler.relation == offered.relation:
             type_ = media.OCTETS if handler.media == media.ANY else MediaType(handler.media).content_type
             return Rendering("custom", type_, handler=handler)
     for handler in named:
-        if handler.relation is None and relation is not None:
+        if handler.relation is None and offered.relation is not None:
             return Rendering("custom", MediaType(handler.media).content_type, handler=handler)
     return None
