@@ -68,7 +68,7 @@ def imports(path: Path, *, inner: bool = True) -> set[str]:
     """Every module that a file imports; without ``inner`` only those imported when it is loaded."""
     tree = ast.parse(path.read_text("utf-8"))
     nodes = ast.walk(tree) if inner else iter(tree.body)
-    found = set()
+    found: set[str] = set()
     for node in nodes:
         if isinstance(node, ast.Import):
             found.update(alias.name for alias in node.names)
