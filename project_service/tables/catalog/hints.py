@@ -3,19 +3,27 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from itertools import islice
 
+# A name of its own has to be close, so that guessing does not enumerate what there is; one among a relation's few
+# relationships may be further off.
 TABLE_SCORE = 0.75
 NAME_SCORE = 0.33
+# With so many names the search costs more than a hint is worth.
+MOST_NAMES = 500
 ARGUMENTS_SCORE = 0.2
 _CANDIDATES = 50
 
 
 def nearest(name: str, known: Iterable[str], least: float = NAME_SCORE) -> str | None:
     """The one of ``known`` most like ``name``, if it scores ``least`` (1 is equal) and is not ``name`` itself."""
+    names = list(islice(known, MOST_NAMES))
+    if len(names) == MOST_NAMES:
+        return None
     wanted = name.lower()
     grams = _grams(wanted)
-    # Edits are at least as many as the lengths differ: most of thousands of names are out by that alone.
-    near = (other for other in known if _can_score(len(wanted), len(other), least))
+    # Edits are at least as many as the lengths differ: most names are out by that alone.
+    near = (other for other in names if _can_score(len(wanted), len(other), least))
     shared = ((len(grams & _grams(other.lower())), other) for other in near)
     ranked = sorted((pair for pair in shared if pair[0]), key=lambda pair: -pair[0])[:_CANDIDATES]
     best, found = 0.0, None

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from attrs import evolve, frozen
 
 from project_service.tables import errors
-from project_service.tables.catalog.hints import ARGUMENTS_SCORE, nearest
+from project_service.tables.catalog.hints import ARGUMENTS_SCORE, TABLE_SCORE, nearest
 from project_service.tables.catalog.model import Argument, Routine, SchemaCache
 from project_service.tables.parse import media
 from project_service.tables.parse.payload import Payload
@@ -179,7 +179,7 @@ def unknown_routine(cache: SchemaCache, schema: str, name: str) -> errors.TableE
 def _hint(cache: SchemaCache, schema: str, name: str, names: tuple[str, ...]) -> str | None:
     overloads = cache.routines.get((schema, name))
     if overloads is None:
-        near = nearest(name, [known for of, known in cache.routines if of == schema])
+        near = nearest(name, [known for of, known in cache.routines if of == schema], TABLE_SCORE)
         return f"Perhaps you meant to call the function {schema}.{near}" if near else None
     lists = [", ".join(argument.name for argument in routine.arguments) for routine in overloads]
     near = nearest(", ".join(names), dict.fromkeys(filter(None, lists)), ARGUMENTS_SCORE)

@@ -128,8 +128,8 @@ class Calling(SynchronousTestCase):
         self.assertIn("::json", text(found))
 
     def test_a_missing_function_names_what_is_near(self) -> None:
-        error = self.assertRaises(TableError, planned, "GET", "rpc/ad")
-        self.assertEqual((error.status, error.hint), (404, "Perhaps you meant to call the function api.add"))
+        error = self.assertRaises(TableError, planned, "GET", "rpc/fnd")
+        self.assertEqual((error.status, error.hint), (404, "Perhaps you meant to call the function api.find"))
         error = self.assertRaises(TableError, planned, "GET", "rpc/add", ("a", "1"), ("d", "2"))
         self.assertIn("Searched for the function api.add with parameters a, d", error.payload)
 
@@ -226,3 +226,4 @@ class Catalogue(SynchronousTestCase):
         self.assertEqual(nearest("projectx", ["projects", "tasks"], 0.75), "projects")
         self.assertIsNone(nearest("projxxxx", ["projects", "tasks"], 0.75))
         self.assertIsNone(nearest("same", ["same"]))
+        self.assertIsNone(nearest("name", ["nama", *(f"t{number}" for number in range(500))]))
