@@ -130,8 +130,10 @@ class Session(txpostgres.Connection):  # type: ignore[misc]  # txpostgres is not
     # The reactor's side.
 
     def doRead(self) -> None:
-        if self._pollingD is not None:  # still connecting: txpostgres' own steps
-            super().doRead()
+        if self._pollingD is not None:
+            # Still connecting. The step alone: txpostgres' own goes on to watch a socket that libpq closes when the
+            # server hangs up on it.
+            txpostgres._PollingMixin.doRead(self)
             return
         self._advance()
 

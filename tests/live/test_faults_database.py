@@ -1,0 +1,198 @@
+"""A database that drops its clients, has no room, hangs or says nothing: 503 in time, then all is well by itself."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Iterator
+from contextlib import ExitStack, closing
+from pathlib import Path
+from typing import Any
+
+import psycopg2
+import pytest
+import pytest_twisted
+from attrs import evolve, frozen
+from psycopg2.extensions import make_dsn, parse_dsn
+from twisted.internet.defer import Deferred, gatherResults
+from twisted.internet.task import deferLater
+
+from project_service.deferreds import start
+from project_service.settings import Stage, StageDatabase, Store
+from tests.live.application import Api, serving, settings_for
+from tests.live.proxy import Manners, RudeProxy, rude_proxy
+from tests.live.services import Services, wait
+from tests.live.tables_service import run_sql
+
+ACQUIRE_SECONDS = 0.5
+STATEMENT_SECONDS = 1.0
+# What the guard adds for a server that does not even end its statement (database/connect.py), and some room.
+BOUND_SECONDS = ACQUIRE_SECONDS + STATEMENT_SECONDS + 5.0 + 3.0
+ACCOUNT = {"email": "faults@example.test", "password": "a long enough one"}
+
+
+@frozen
+class Shaken:
+    """A service whose database is behind the proxy, and the database itself."""
+
+    api: Api
+    proxy: RudeProxy
+    dsn: str
+    admin_dsn: str
+
+    def admin(self, sql: str) -> list[Any]:
+        return run_sql(str(make_dsn(self.admin_dsn, dbname=parse_dsn(self.dsn)["dbname"])), sql)
+
+    def terminate_all(self) -> int:
+        """Connections of the service that were ended."""
+        ended = self.admin(
+            "select pg_terminate_backend(pid) from pg_stat_activity"
+            " where datname = current_database() and application_name = 'project-service'"
+        )
+        return len(ended)
+
+    async def kinds(self) -> dict[str, int]:
+        """The status of one request of each part."""
+        asked = {
+            "auth": ("POST", "/auth/login", None, {"json": ACCOUNT}),
+            "storage": ("GET", "/storage/buckets/private/objects", "service", {}),
+            "tables": ("GET", "/dev/db/main/rest/kept", "service", {}),
+        }
+        waiting = [start(self._status(*one)) for one in asked.values()]
+        return dict(zip(asked, await gatherResults(waiting), strict=True))
+
+    async def _status(self, method: str, path: str, key: str | None, more: dict[str, Any]) -> int:
+        status, headers, _ = await self.api.request(method, path, key=key, **more)
+        assert status < 500 or headers.hasHeader("Retry-After")
+        return status
+
+
+WELL = {"auth": 200, "storage": 200, "tables": 200}
+
+
+@pytest.fixture(scope="module")
+def shaken(
+    services: Services,
+    module_database: str,
+    store_settings: Store,
+    tmp_path_factory: pytest.TempPathFactory,
+) -> Iterator[Shaken]:
+    run_sql(module_database, "create table public.kept as select 7 as n")
+    assert services.running.admin_dsn is not None
+    known = parse_dsn(module_database)
+    proxying = rude_proxy(f"unix:{known['host']}/.s.PGSQL.{known['port']}")
+    proxy, port = wait(proxying.__aenter__)
+    dsn = str(make_dsn(module_database, host="127.0.0.1", port=port))
+    limits = {"acquire_timeout_seconds": ACQUIRE_SECONDS, "statement_timeout_seconds": STATEMENT_SECONDS}
+    settings = settings_for(dsn, store_settings, Path(tmp_path_factory.mktemp("shaken")), database=limits)
+    settings = evolve(settings, stages={"dev": Stage(databases={"main": StageDatabase(pool_size=3)})})
+    context = serving(settings)
+    api = wait(context.__aenter__)
+
+    async def signed_up() -> None:
+        await api.sign_up(ACCOUNT["email"], ACCOUNT["password"])
+
+    wait(signed_up)
+    yield Shaken(api, proxy, module_database, services.running.admin_dsn)
+    proxy.manners = Manners()
+    wait(lambda: context.__aexit__(None, None, None))
+    wait(lambda: proxying.__aexit__(None, None, None))
+
+
+async def until(condition: Callable[[], Awaitable[bool]]) -> None:
+    from twisted.internet import reactor
+
+    deadline = reactor.seconds() + 20
+    while not await condition():
+        assert reactor.seconds() < deadline, "it never came to that"
+        await deferLater(reactor, 0.02, lambda: None)
+
+
+async def bounded(waiting: Deferred[Any]) -> Any:
+    """Fails where the configured timeouts do not end it."""
+    from twisted.internet import reactor
+
+    return await waiting.addTimeout(BOUND_SECONDS, reactor)
+
+
+async def well(shaken: Shaken) -> bool:
+    status, _, _ = await shaken.api.request("GET", "/ready", key=None)
+    return status == 200 and await shaken.kinds() == WELL
+
+
+@pytest_twisted.ensureDeferred
+async def test_all_connections_are_terminated(shaken: Shaken) -> None:
+    await until(lambda: well(shaken))
+    asking = [start(shaken.kinds()) for _ in range(10)]
+    assert shaken.terminate_all() > 2
+    for statuses in await bounded(gatherResults(asking)):
+        assert set(statuses.values()) <= {200, 503, 504}
+    await until(lambda: well(shaken))
+    # What is announced is heard again: a table that was made just now is known.
+    run_sql(shaken.dsn, "create table public.later as select 1 as n; notify pgrst, 'reload schema'")
+
+    async def known() -> bool:
+        status, _, _ = await shaken.api.request("GET", "/dev/db/main/rest/later", key="service")
+        return status == 200
+
+    await until(known)
+
+
+def fill(held: ExitStack, dsn: str) -> None:
+    """Take every connection that the server has left for those who are no superusers."""
+    while True:
+        try:
+            held.enter_context(closing(psycopg2.connect(dsn)))
+        except psycopg2.OperationalError as fault:
+            if "remaining connection slots" in str(fault):
+                return
+            raise
+
+
+@pytest_twisted.ensureDeferred
+async def test_no_room_for_more_connections(shaken: Shaken) -> None:
+    await until(lambda: well(shaken))
+    with ExitStack() as held:
+        fill(held, shaken.dsn)
+        # Those that it has serve on.
+        assert await bounded(start(shaken.kinds())) == WELL
+
+        async def refused() -> bool:
+            shaken.terminate_all()
+            fill(held, shaken.dsn)
+            statuses = await bounded(start(shaken.kinds()))
+            assert set(statuses.values()) <= {200, 503, 504}
+            return 200 not in statuses.values()
+
+        # More than once only where the service was quicker than we.
+        await until(refused)
+    await until(lambda: well(shaken))
+
+
+@pytest_twisted.ensureDeferred
+async def test_statements_that_hang_end_and_hold_up_no_other_part(shaken: Shaken) -> None:
+    await until(lambda: well(shaken))
+    with closing(psycopg2.connect(shaken.dsn)) as rival:
+        rival.cursor().execute("lock table public.kept in access exclusive mode")
+        hanging = [
+            start(shaken.api.request("GET", "/dev/db/main/rest/kept", key="service")) for _ in range(6)
+        ]
+        statuses = await bounded(start(shaken.kinds()))
+        assert statuses["tables"] >= 500
+        assert {**statuses, "tables": 200} == WELL
+        for status, _, body in await bounded(gatherResults(hanging)):
+            # Ended by statement_timeout, or no connection was free.
+            assert (status, body["code"]) in {(500, "57014"), (503, "57014"), (504, "PGRST003")}
+    assert await shaken.kinds() == WELL
+
+
+@pytest_twisted.ensureDeferred
+async def test_a_database_that_says_nothing_any_more(shaken: Shaken) -> None:
+    """Nothing tells of a host that is switched off: only our own clock does."""
+    await until(lambda: well(shaken))
+    shaken.proxy.manners = Manners(silent=True)
+    statuses = await bounded(start(shaken.kinds()))
+    assert set(statuses.values()) <= {503, 504}
+    shaken.proxy.manners = Manners(refuse=True)
+    statuses = await bounded(start(shaken.kinds()))
+    assert set(statuses.values()) <= {503, 504}
+    shaken.proxy.manners = Manners()
+    await until(lambda: well(shaken))
