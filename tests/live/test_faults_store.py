@@ -1,0 +1,231 @@
+"""A store that is rude: refusals, resets, silence and dribbling never hang a request or show half an object."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import pytest_twisted
+from attrs import evolve, frozen
+from twisted.internet.defer import Deferred
+from twisted.internet.endpoints import TCP4ClientEndpoint, connectProtocol
+from twisted.internet.protocol import Protocol
+from twisted.internet.task import deferLater
+from twisted.web.client import ResponseFailed
+
+from project_service.deferreds import start
+from project_service.settings import Stage, StageDatabase, Store
+from tests.live.application import Api, serving, settings_for
+from tests.live.logged import LoggedErrors
+from tests.live.proxy import BUSY, Manners, RudeProxy, rude_proxy
+from tests.live.services import wait
+from tests.live.tables_service import run_sql
+
+# The store client's own limits here; no request may take much more than one after the other.
+IDLE_SECONDS = 1.0
+CONNECT_SECONDS = 1.0
+BOUND_SECONDS = 4 * (IDLE_SECONDS + CONNECT_SECONDS) + 2.0
+PAYLOAD = os.urandom(400_000)
+
+
+@frozen
+class Rude:
+    """A service whose store is behind the proxy."""
+
+    api: Api
+    proxy: RudeProxy
+
+    async def put(self, key: str, payload: bytes = PAYLOAD) -> tuple[int, Any]:
+        status, headers, _ = await self.api.request("PUT", path_of(key), key="service", data=payload)
+        return status, headers
+
+    async def get(self, key: str) -> tuple[int, Any, Any]:
+        return await self.api.request("GET", path_of(key), key="service")
+
+    async def rows(self) -> int:
+        status, _, body = await self.api.request("GET", "/dev/db/main/rest/others", key="service")
+        return len(body) if status == 200 else -status
+
+
+def path_of(key: str) -> str:
+    return f"/storage/buckets/private/objects/{key}"
+
+
+@pytest.fixture(scope="module")
+def rude(
+    module_database: str, store_settings: Store, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[Rude]:
+    run_sql(module_database, "create table public.others as select 1 as n")
+    assert store_settings.endpoint_url is not None
+    host, _, port = store_settings.endpoint_url.rpartition("/")[2].partition(":")
+    proxying = rude_proxy(f"tcp:{host}:{port}")
+    proxy, listens = wait(proxying.__aenter__)
+    store = evolve(
+        store_settings,
+        endpoint_url=f"http://127.0.0.1:{listens}",
+        idle_timeout_seconds=IDLE_SECONDS,
+        connect_timeout_seconds=CONNECT_SECONDS,
+    )
+    settings = settings_for(module_database, store, Path(tmp_path_factory.mktemp("rude")))
+    settings = evolve(settings, stages={"dev": Stage(databases={"main": StageDatabase(pool_size=2)})})
+    context = serving(settings)
+    api = wait(context.__aenter__)
+    yield Rude(api, proxy)
+    proxy.manners = Manners()
+    wait(lambda: context.__aexit__(None, None, None))
+    wait(lambda: proxying.__aexit__(None, None, None))
+
+
+@pytest.fixture(autouse=True)
+def polite_again(rude: Rude) -> Iterator[None]:
+    yield
+    rude.proxy.manners = Manners()
+
+
+async def until(condition: Callable[[], bool]) -> None:
+    from twisted.internet import reactor
+
+    deadline = reactor.seconds() + 20
+    while not condition():
+        assert reactor.seconds() < deadline, "it never came to that"
+        await deferLater(reactor, 0.01, lambda: None)
+
+
+async def bounded(waiting: Deferred[Any]) -> Any:
+    """Fails where the configured timeouts do not end it."""
+    from twisted.internet import reactor
+
+    return await waiting.addTimeout(BOUND_SECONDS, reactor)
+
+
+def refused(status: int, headers: Any) -> bool:
+    return status == 503 and bool(headers.hasHeader("Retry-After"))
+
+
+async def holds(rude: Rude, key: str, payload: bytes = PAYLOAD) -> bool:
+    status, _, body = await rude.get(key)
+    return status == 200 and body == payload
+
+
+@pytest_twisted.ensureDeferred
+async def test_a_short_burst_of_refusals_is_not_noticed(rude: Rude) -> None:
+    rude.proxy.manners = Manners(answer=BUSY, times=2)
+    assert (await rude.put("burst"))[0] == 201
+    rude.proxy.manners = Manners(answer=BUSY, times=2)
+    assert await holds(rude, "burst")
+    assert rude.proxy.done == 2
+
+
+@pytest_twisted.ensureDeferred
+@pytest.mark.parametrize(
+    "manners",
+    [Manners(answer=BUSY), Manners(refuse=True), Manners(silent=True), Manners(dribble_down_after=0)],
+    ids=["5xx", "refused", "silent", "a-byte-a-second"],
+)
+async def test_a_store_that_is_away(rude: Rude, manners: Manners, request: pytest.FixtureRequest) -> None:
+    """503 in time, the other parts go on meanwhile, and afterwards all is well by itself."""
+    kept, new = (f"{name}-{request.node.callspec.id}" for name in ("kept", "new"))
+    assert (await rude.put(kept))[0] == 201
+    rude.proxy.manners = manners
+    # Both are on their way while the tables are asked.
+    writing, reading = start(rude.put(new)), start(rude.get(kept))
+    assert await rude.rows() == 1
+    status, headers = await bounded(writing)
+    assert refused(status, headers)
+    status, headers, body = await bounded(reading)
+    assert refused(status, headers)
+    assert body["error"]["code"] == "store_unavailable"
+    ready, _, said = await bounded(start(rude.api.request("GET", "/ready", key=None)))
+    assert (ready, list(said["error"]["details"])) == (503, ["store"])
+    rude.proxy.manners = Manners()
+    assert await holds(rude, kept)
+    assert (await rude.get(new))[0] == 404
+    assert (await rude.put(new))[0] == 201
+    assert await holds(rude, new)
+
+
+@pytest_twisted.ensureDeferred
+async def test_an_upload_that_is_reset_once_goes_out_again(rude: Rude) -> None:
+    rude.proxy.manners = Manners(reset_up_after=200_000, times=1)
+    assert (await rude.put("reset-once"))[0] == 201
+    assert rude.proxy.done == 1
+    assert await holds(rude, "reset-once")
+
+
+@pytest_twisted.ensureDeferred
+async def test_an_upload_in_parts_that_is_reset_goes_on(rude: Rude) -> None:
+    payload = os.urandom(20 * 1024 * 1024)
+    rude.proxy.manners = Manners(reset_up_after=3_000_000, times=2)
+    assert (await rude.put("parts", payload))[0] == 201
+    assert rude.proxy.done == 2
+    assert await holds(rude, "parts", payload)
+
+
+@pytest_twisted.ensureDeferred
+async def test_an_upload_that_is_always_reset_leaves_the_old_object(rude: Rude) -> None:
+    assert (await rude.put("old", b"old"))[0] == 201
+    rude.proxy.manners = Manners(reset_up_after=200_000)
+    status, headers = await bounded(start(rude.put("old")))
+    assert refused(status, headers)
+    rude.proxy.manners = Manners()
+    assert await holds(rude, "old", b"old")
+
+
+@pytest_twisted.ensureDeferred
+async def test_an_answer_that_is_reset_in_its_body_never_looks_whole(
+    rude: Rude, logged_errors: LoggedErrors
+) -> None:
+    assert (await rude.put("down"))[0] == 201
+    rude.proxy.manners = Manners(reset_down_after=200_000, times=1)
+    with pytest.raises(ResponseFailed):
+        await bounded(start(rude.get("down")))
+    assert len(logged_errors.flush("streaming failed")) == 1
+    assert await holds(rude, "down")
+
+
+class Reader(Protocol):
+    """A client that reads an answer as it comes."""
+
+    def __init__(self, request: bytes) -> None:
+        self.request = request
+        self.read = b""
+
+    def connectionMade(self) -> None:
+        self._transport.write(self.request)
+
+    def dataReceived(self, data: bytes) -> None:
+        self.read += data
+
+    def leave(self) -> None:
+        self._transport.abortConnection()
+
+    @property
+    def _transport(self) -> Any:
+        assert self.transport is not None
+        return self.transport
+
+
+@pytest_twisted.ensureDeferred
+async def test_a_body_that_dribbles_stops_nobody_and_ends_with_its_reader(rude: Rude) -> None:
+    from twisted.internet import reactor
+
+    assert (await rude.put("slow"))[0] == 201
+    rude.proxy.manners = Manners(dribble_down_after=200_000)
+    lines = [f"GET {path_of('slow')} HTTP/1.1", "Host: h", f"X-Service-Key: {rude.api.service_key}", "", ""]
+    reader: Any = await connectProtocol(
+        TCP4ClientEndpoint(reactor, "127.0.0.1", rude.api.port), Reader("\r\n".join(lines).encode())
+    )
+
+    def dribbling() -> list[Any]:
+        return [one for one in rude.proxy.open if one.dribbling is not None]
+
+    await until(lambda: len(reader.read) > 150_000 and len(dribbling()) == 1)
+    assert reader.read.startswith(b"HTTP/1.1 200 ")
+    assert await rude.rows() == 1
+    reader.leave()
+    await until(lambda: not dribbling())
+    rude.proxy.manners = Manners()
+    assert await holds(rude, "slow")
