@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import io
 from typing import Any, Literal
+from urllib.parse import parse_qsl
 
 import orjson
 from attrs import field, frozen
@@ -104,9 +105,10 @@ def _csv(body: bytes, columns: tuple[str, ...] | None) -> Payload:
 
 
 def _form(body: bytes, columns: tuple[str, ...] | None) -> Payload:
-    from project_service.http.inbound import parse_query as parse_pairs
-
-    pairs = tuple(parse_pairs(body))
+    try:
+        pairs = tuple(parse_qsl(body.decode("utf-8"), keep_blank_values=True, errors="strict"))
+    except ValueError:
+        raise errors.invalid_body("Invalid form") from None
     text = orjson.dumps(dict(pairs)).decode("utf-8")
     keys = columns if columns is not None else tuple(dict(pairs))
     return Payload("form", media.FORM, text, keys, raw=body, arguments=pairs)

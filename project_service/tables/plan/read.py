@@ -8,12 +8,12 @@ from attrs import Factory, define, evolve, field
 
 from project_service.tables import errors
 from project_service.tables.catalog.model import Key, Relation, Relationship, SchemaCache
+from project_service.tables.plan.aliases import alias as sql_alias
 from project_service.tables.plan.conditions import plan_conditions
 from project_service.tables.plan.nodes import Embedded, Everything, Hoisted, Order, Output, ReadPlan
 from project_service.tables.plan.options import PlanOptions
 from project_service.tables.plan.outputs import plan_column, without_repeats
 from project_service.tables.plan.relationships import find_relationship
-from project_service.tables.sql.names import alias as sql_alias
 from project_service.tables.syntax import (
     Condition,
     OrderTerm,

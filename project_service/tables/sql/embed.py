@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from project_service.tables.plan.aliases import alias as sql_alias
 from project_service.tables.plan.nodes import Embedded
 from project_service.tables.plan.outputs import result_names
 from project_service.tables.sql.fields import hoisted_sql
-from project_service.tables.sql.names import alias as sql_alias
 from project_service.tables.sql.names import ident, qualified
 
 

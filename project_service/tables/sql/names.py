@@ -12,7 +12,6 @@ _KEYWORD_TYPES = {
     *("time", "time with time zone", "time without time zone", "interval"),
     *("timestamp", "timestamp with time zone", "timestamp without time zone"),
 }
-_NAME_BYTES = 63
 
 
 def ident(name: str) -> str:
@@ -39,10 +38,3 @@ def cast_type(name: str) -> str:
     base = folded.removesuffix("[]").strip()
     spelt = base if base in _KEYWORD_TYPES else ident(base)
     return spelt + ("[]" if array else "")
-
-
-def alias(name: str, number: int) -> str:
-    """A name for a relation within one statement, unique by ``number`` and never cut by PostgreSQL."""
-    suffix = f"_{number}"
-    kept = name.encode()[: _NAME_BYTES - len(suffix)].decode(errors="ignore")
-    return kept + suffix

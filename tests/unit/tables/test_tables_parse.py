@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import ast
 from collections.abc import Sequence
+from pathlib import Path
 
 from hypothesis import given
 from hypothesis import strategies as st
 from twisted.trial.unittest import SynchronousTestCase
 
+from project_service import tables
 from project_service.tables.errors import TableError
 from project_service.tables.parse import media
 from project_service.tables.parse.logic import parse_logic
@@ -92,9 +95,8 @@ class Anything(SynchronousTestCase):
     def test_a_body_is_understood_or_refused(self, kind: str | None, body: bytes, routine: bool) -> None:
         try:
             parse_payload(kind, body, None, routine)
-        except Exception as refused:
-            # A form is read by the edge's own parser, which refuses in its own words.
-            self.assertEqual(getattr(refused, "status", None), 400, refused)
+        except TableError as refused:
+            self.assertEqual((refused.status, refused.code), (400, "PGRST102"))
 
 
 def _operands(filters: object, arguments: Sequence[tuple[str, Operand]]) -> list[Operand]:
@@ -131,6 +133,39 @@ class RoundTrips(SynchronousTestCase):
         query = parse_query([(rendered.quoted(name), ("not." if negated else "") + "eq." + value)])
         ((path, found),) = query.filters
         self.assertEqual((path, found), ((), Filter(Field(name), Compare("=", Operand(value)), negated)))
+
+
+class Purity(SynchronousTestCase):
+    def test_the_pure_stages_import_no_io(self) -> None:
+        folder = Path(tables.__file__).parent
+        files = [folder / "syntax.py", *(file for stage in _PURE for file in (folder / stage).glob("*.py"))]
+        self.assertGreater(len(files), 25)
+        for file in files:
+            for name in _imported(file.read_text("utf-8")):
+                self.assertNotIn(name.partition(".")[0], ("twisted", "klein", "psycopg2", "txpostgres"), file)
+
+    def test_each_stage_knows_only_those_before_it(self) -> None:
+        folder = Path(tables.__file__).parent
+        for number, stage in enumerate(("parse", "plan", "sql", "respond")):
+            later = ("parse", "plan", "sql", "respond")[number + 1 :]
+            for file in (folder / stage).glob("*.py"):
+                for name in _imported(file.read_text("utf-8")):
+                    self.assertFalse(
+                        name.startswith(tuple(f"{tables.__name__}.{one}" for one in later)), file
+                    )
+
+
+_PURE = ("parse", "plan", "sql", "respond", "openapi")
+
+
+def _imported(source: str) -> list[str]:
+    found: list[str] = []
+    for node in ast.walk(ast.parse(source)):
+        if isinstance(node, ast.Import):
+            found.extend(alias.name for alias in node.names)
+        elif isinstance(node, ast.ImportFrom) and node.module is not None:
+            found.append(node.module)
+    return found
 
 
 class Messages(SynchronousTestCase):

@@ -11,8 +11,9 @@ from project_service.tables.catalog.hints import nearest
 from project_service.tables.catalog.views import base_columns
 from project_service.tables.config import TablesConfig
 from project_service.tables.errors import TableError
+from project_service.tables.plan.aliases import alias
 from project_service.tables.planner import Planned, Planner
-from project_service.tables.sql.names import alias, cast_type, ident, literal
+from project_service.tables.sql.names import cast_type, ident, literal
 from tests.unit.tables.rendered import anything
 from tests.unit.tables.schema import cache
 
