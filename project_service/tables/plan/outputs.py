@@ -50,22 +50,6 @@ def _name(item: SelectColumn) -> str:
     return item.field.name
 
 
-def without_repeats(outputs: list[Output | Everything | Embedded]) -> list[Output | Everything | Embedded]:
-    """A spread relation's columns go by name, so that a second column of one name is left out."""
-    seen: set[str] = set()
-    kept: list[Output | Everything | Embedded] = []
-    for output in outputs:
-        if isinstance(output, Everything) and output.named and seen:
-            kept.append(Everything(tuple(one for one in output.named if one.name not in seen), True))
-        elif not isinstance(output, Output) or output.name not in seen:
-            kept.append(output)
-        if isinstance(output, Everything):
-            seen.update(one.name for one in output.named)
-        elif isinstance(output, Output):
-            seen.add(output.name)
-    return kept
-
-
 def result_names(plan: ReadPlan) -> list[str] | None:
     """The names of a plan's columns in order, carriers included; None where the schema cache cannot tell."""
     found: list[str] = []
@@ -84,7 +68,7 @@ def result_names(plan: ReadPlan) -> list[str] | None:
             if names is None:
                 return None
             found.extend(names)
-    return found
+    return list(dict.fromkeys(found))
 
 
 def spread_names(embedded: Embedded) -> list[str] | None:

@@ -12,7 +12,7 @@ from project_service.tables.plan.aliases import alias as sql_alias
 from project_service.tables.plan.conditions import plan_conditions
 from project_service.tables.plan.nodes import Embedded, Everything, Hoisted, Order, Output, ReadPlan
 from project_service.tables.plan.options import PlanOptions
-from project_service.tables.plan.outputs import plan_column, without_repeats
+from project_service.tables.plan.outputs import plan_column
 from project_service.tables.plan.relationships import find_relationship
 from project_service.tables.syntax import (
     Condition,
@@ -160,8 +160,6 @@ class Reader:
                 embedded = self._embedding(node, item, item.name in tested)
                 outputs.append(embedded)
                 hoisted.extend(embedded.hoisted if node.spreads_one else ())
-        if node.embed is not None and node.embed.spread:
-            outputs = without_repeats(outputs)
         order = tuple(self._order(node, term, names) for term in node.order)
         plan = ReadPlan(node.key, node.alias, node.relation, tuple(outputs), conditions, order, node.range)
         return plan, tuple(hoisted)

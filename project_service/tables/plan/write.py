@@ -68,6 +68,8 @@ def plan_write(cache: SchemaCache, options: PlanOptions, relation: Relation, req
     limited = request.range if method in ("PATCH", "DELETE") else Range()
     if not limited.whole and not read.order:
         raise errors.limit_without_order()
+    if not limited.whole and relation.is_view and not relation.primary_key:
+        raise errors.not_implemented("A limited write to a view needs the primary key of its table.")
     return WritePlan(
         _VERBS[method],
         relation,

@@ -52,25 +52,25 @@ def _junction_alias(embedded: Embedded) -> str:
     return sql_alias("pgrst_" + junction.key[1], number)
 
 
-def embedded_columns(embedded: Embedded, grouped: bool) -> Iterator[str]:
-    """The columns that an embedding adds to its parent."""
+def embedded_columns(embedded: Embedded, grouped: bool) -> Iterator[tuple[str | None, str]]:
+    """The columns that an embedding adds to its parent, with their names where they are known."""
     if not embedded.plan.outputs:
         return
     alias = ident(embedded.alias)
     if not embedded.spread:
-        yield f"{_value(embedded, grouped)} AS {ident(embedded.name)}"
+        yield embedded.name, f"{_value(embedded, grouped)} AS {ident(embedded.name)}"
         return
     names = result_names(embedded.plan)
     if names is None:
-        yield f"{alias}.*"
+        yield None, f"{alias}.*"
         return
     carriers = {hoisted.carrier for hoisted in embedded.hoisted}
     for name in names:
         if name not in carriers or embedded.carries:
-            yield f"{_spread_value(embedded, name, grouped)} AS {ident(name)}"
+            yield name, f"{_spread_value(embedded, name, grouped)} AS {ident(name)}"
     if not embedded.carries:
         for hoisted in embedded.hoisted:
-            yield hoisted_sql(embedded.alias, hoisted)
+            yield hoisted.name, hoisted_sql(embedded.alias, hoisted)
 
 
 def embedded_groups(embedded: Embedded) -> Iterator[str]:

@@ -25,7 +25,8 @@ SOURCE = "pgrst_source"
 
 def select_sql(cache: SchemaCache, plan: ReadPlan, parent: Embedded | None = None, origin: str = "") -> Sql:
     """The rows of ``plan``; inside an embedding those that belong to the row of ``origin``."""
-    columns = _columns(plan) or [Sql("1 AS pgrst_one")]
+    # A spread relation's columns go by name: of two with one name the first is meant.
+    columns = _columns(plan, by_name=parent is not None and parent.spread) or ["1 AS pgrst_one"]
     return (
         "SELECT "
         + joined(columns)
@@ -70,22 +71,23 @@ def _exists(cache: SchemaCache, plan: ReadPlan, embedded: Embedded) -> Sql:
     return "EXISTS (SELECT 1" + rows + _limit(embedded.plan) + ")"
 
 
-def _columns(plan: ReadPlan) -> list[Sql]:
-    found: list[Sql] = []
+def _columns(plan: ReadPlan, by_name: bool) -> list[str]:
+    found: list[tuple[str | None, str]] = []
     for output in plan.outputs:
         if isinstance(output, Output):
-            found.append(Sql(output_sql(plan.alias, output)))
-        elif isinstance(output, Everything):
-            found.extend(_everything(plan, output))
+            found.append((output.name, output_sql(plan.alias, output)))
+        elif not isinstance(output, Everything):
+            found.extend(embedded_columns(output, plan.grouped))
+        elif output.formatted or plan.grouped or (by_name and output.named):
+            found.extend((named.name, output_sql(plan.alias, named)) for named in output.named)
         else:
-            found.extend(Sql(column) for column in embedded_columns(output, plan.grouped))
-    return found
-
-
-def _everything(plan: ReadPlan, output: Everything) -> list[Sql]:
-    if output.formatted or plan.grouped:
-        return [Sql(output_sql(plan.alias, named)) for named in output.named]
-    return [Sql(f"{ident(plan.alias)}.*")]
+            found.append((None, f"{ident(plan.alias)}.*"))
+    if not by_name:
+        return [column for _, column in found]
+    seen: dict[str, str] = {}
+    for name, column in found:
+        seen.setdefault(name or column, column)
+    return list(seen.values())
 
 
 def _from(plan: ReadPlan, parent: Embedded | None, origin: str) -> str:
