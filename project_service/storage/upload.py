@@ -19,11 +19,45 @@ _log = Logger()
 MAX_PARTS = 10_000
 # User metadata may be 2 KB in all.
 _MAX_METADATA_BYTES = 1800
+GROWING_BYTES = 1024 * 1024
 
 
 def part_size(part_bytes: int, expected: int) -> int:
     """``part_bytes``, or more where an object of ``expected`` bytes would need more parts than S3 allows."""
     return max(part_bytes, -(-expected // MAX_PARTS))
+
+
+class PartBuffer:
+    """The bytes of one part. Grows while they are few, then has room for the whole part at once.
+
+    A buffer that grows to its end is moved about by the allocator, which costs memory that is not given back.
+    """
+
+    def __init__(self, size: int) -> None:
+        self.used = 0
+        self._size = size
+        self._bytes = bytearray()
+
+    @property
+    def full(self) -> bool:
+        return self.used >= self._size
+
+    def take(self, data: memoryview) -> int:
+        """Copy in as much as there is room for; how much that was."""
+        count = min(len(data), self._size - self.used)
+        end = self.used + count
+        if end > len(self._bytes):
+            wanted = self._size if end > GROWING_BYTES else end
+            self._bytes += bytes(wanted - len(self._bytes))
+        self._bytes[self.used : end] = data[:count]
+        self.used = end
+        return count
+
+    def view(self) -> memoryview:
+        return memoryview(self._bytes)[: self.used]
+
+    def clear(self) -> None:
+        self.used = 0
 
 
 class PartStream:
@@ -44,10 +78,11 @@ class PartStream:
         self._limit = limit
         self._keep_alive = keep_alive
         self._metadata: dict[str, str] = {}
-        self._filling = bytearray()
+        self._filling = PartBuffer(part_bytes)
+        self._spare: PartBuffer | None = None
         self._upload_id: str | None = None
         self._etags: list[str] = []
-        self._sending: Deferred[str] | None = None
+        self._sending: tuple[Deferred[str], PartBuffer] | None = None
 
     def describe(self, content_type: str, key: str | None) -> None:
         """What the store is told beside the bytes, as far as it is known before the first one."""
@@ -62,28 +97,27 @@ class PartStream:
         if self.size > self._limit:
             raise payload_too_large(self._limit)
         await self._keep_alive()
-        offset = 0
-        while offset < len(data):
-            if len(self._filling) >= self._part_bytes:
+        left = memoryview(data)
+        while left:
+            if self._filling.full:
                 await self._send_part()
-            room = self._part_bytes - len(self._filling)
-            self._filling += memoryview(data)[offset : offset + room]
-            offset += room
+            left = left[self._filling.take(left) :]
 
     async def finish(self) -> str:
         """Everything is in the store, whole, when this returns; its ETag."""
         if self._upload_id is None:
-            return await self._store.put(self._path, self._filling, self.content_type, self._metadata)
-        if self._filling:
+            return await self._store.put(self._path, self._filling.view(), self.content_type, self._metadata)
+        if self._filling.used:
             await self._send_part()
         await self._settle()
         return await self._store.complete_multipart(self._path, self._upload_id, self._etags)
 
     async def abandon(self) -> None:
         """Stop sending and drop the parts that are at the store. Failures are left to the sweeper."""
-        self._filling = bytearray()
-        sending, self._sending = self._sending, None
-        if sending is not None:
+        self._filling = PartBuffer(0)
+        going, self._sending = self._sending, None
+        if going is not None:
+            sending, _ = going
             sending.addErrback(lambda _: "")
             sending.cancel()
         if self._upload_id is not None:
@@ -96,17 +130,23 @@ class PartStream:
         if self._upload_id is None:
             self._upload_id = await self._store.start_multipart(self._path, self.content_type, self._metadata)
         await self._settle()
-        part, self._filling = self._filling, bytearray()
+        part = self._filling
         number = len(self._etags) + 1
-        self._sending = start(self._store.put_part(self._path, self._upload_id, number, part))
+        sending = start(self._store.put_part(self._path, self._upload_id, number, part.view()))
+        self._sending = (sending, part)
+        self._filling, self._spare = self._spare or PartBuffer(self._part_bytes), None
 
     async def _settle(self) -> None:
-        sending, self._sending = self._sending, None
-        if sending is None:
+        """Until the part that is on its way is at the store; its buffer is free again."""
+        going, self._sending = self._sending, None
+        if going is None:
             return
+        sending, part = going
         try:
             self._etags.append(await sending)
         except BaseException:
             # Cancelled while waiting: the part may still be on its way.
             sending.cancel()
             raise
+        part.clear()
+        self._spare = part

@@ -12,14 +12,18 @@ from typing import Any
 
 from attrs import frozen
 from twisted.internet.defer import Deferred
+from twisted.internet.endpoints import HostnameEndpoint, wrapClientTLS
+from twisted.internet.interfaces import IStreamClientEndpoint
 from twisted.internet.ssl import Certificate, trustRootFromCertificates
-from twisted.web.client import Agent, BrowserLikePolicyForHTTPS, HTTPConnectionPool
+from twisted.web.client import URI, Agent, BrowserLikePolicyForHTTPS, HTTPConnectionPool
 from twisted.web.http_headers import Headers
-from twisted.web.iweb import IAgent, IBodyProducer, IResponse
+from twisted.web.iweb import IAgent, IAgentEndpointFactory, IBodyProducer, IResponse
 from zope.interface import implementer
 
 from project_service.storage.s3.sign import EMPTY_SHA256, Signer
 
+# Four of Twisted's usual reads.
+READ_BYTES = 256 * 1024
 PAYLOAD_DIGEST = b"x-amz-content-sha256"
 _NOT_SENT = (b"accept-encoding", b"cookie")
 _NOT_SHOWN = (b"content-encoding", b"set-cookie")
@@ -63,8 +67,44 @@ def store_agent(
 ) -> IAgent:
     """A pooled agent. https verifies certificate and name with pyOpenSSL, by ``ca_pem`` alone where given."""
     policy = BrowserLikePolicyForHTTPS(_trust_root(ca_pem) if ca_pem else None)
-    agent: IAgent = Agent(reactor, policy, connectTimeout=connect_timeout, pool=pool)
+    agent: IAgent = Agent.usingEndpointFactory(
+        reactor, StoreEndpoints(reactor, policy, connect_timeout), pool
+    )
     return agent
+
+
+@implementer(IAgentEndpointFactory)
+@frozen(eq=False)
+class StoreEndpoints:
+    """Connections that read ``READ_BYTES`` at a time: each read costs a trip through the reactor."""
+
+    reactor: Any
+    policy: BrowserLikePolicyForHTTPS
+    connect_timeout: float
+
+    def endpointForURI(self, uri: URI) -> _WideReads:
+        endpoint: Any = HostnameEndpoint(self.reactor, uri.host, uri.port, self.connect_timeout)
+        if uri.scheme == b"https":
+            endpoint = wrapClientTLS(self.policy.creatorForNetloc(uri.host, uri.port), endpoint)
+        return _WideReads(endpoint)
+
+
+@implementer(IStreamClientEndpoint)
+@frozen(eq=False)
+class _WideReads:
+    endpoint: Any
+
+    def connect(self, protocolFactory: Any) -> Deferred[Any]:
+        connected: Deferred[Any] = self.endpoint.connect(protocolFactory)
+        return connected.addCallback(_widened)
+
+
+def _widened(protocol: Any) -> Any:
+    transport = protocol.transport
+    while getattr(transport, "transport", None) is not None:
+        transport = transport.transport
+    transport.bufferSize = READ_BYTES
+    return protocol
 
 
 def _trust_root(ca_pem: bytes) -> Any:

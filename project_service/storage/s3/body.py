@@ -68,6 +68,7 @@ class MemoryBody:
         if self.length <= SLICE:
             if self.length:
                 consumer.write(bytes(self._payload))
+            self._release()
             return succeed(None)
         self._consumer = consumer
         self._done = Deferred(lambda _: self.stopProducing())
@@ -85,6 +86,11 @@ class MemoryBody:
 
     def stopProducing(self) -> None:
         self._consumer = None
+        self._release()
+
+    def _release(self) -> None:
+        """Twisted's objects refer to each other in a ring: what they hold stays until it is collected."""
+        self._payload = memoryview(b"")
 
     def _write(self) -> None:
         if self._writing:
@@ -97,6 +103,7 @@ class MemoryBody:
         self._writing = False
         if self._offset >= self.length and self._done is not None and self._consumer is not None:
             done, self._done, self._consumer = self._done, None, None
+            self._release()
             done.callback(None)
 
 
