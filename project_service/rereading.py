@@ -27,6 +27,7 @@ class Rereading:
         self._what = what
         self._lock = DeferredLock()
         self._queued: Deferred[None] | None = None
+        self._busy = False
         self._wanted = False
 
     @property
@@ -45,9 +46,11 @@ class Rereading:
     def soon(self) -> None:
         """It may have changed: read it, again and again with growing pauses, until that succeeds."""
         self._wanted = True
-        if self._queued is None:
+        # Not told by the Deferred: an answer may be there at once, before there is anything to remember.
+        if not self._busy:
+            self._busy = True
             self._queued = start(self._until_read())
-            self._queued.addErrback(self._ended)
+            self._queued.addBoth(self._ended)
 
     async def close(self) -> None:
         if self._queued is not None:
@@ -68,9 +71,8 @@ class Rereading:
                 self.log.warn("{what} could not be read: {why}", what=self._what, why=type(fault).__name__)
                 await deferLater(self._clock, pause, lambda: None)
                 pause = min(pause * 2, LONGEST_PAUSE_SECONDS)
-        self._queued = None
 
     def _ended(self, failure: Any) -> None:
-        self._queued = None
-        if not failure.check(CancelledError):
+        self._busy = False
+        if failure is not None and not failure.check(CancelledError):
             self.log.failure("reading {what} again failed", failure, what=self._what)

@@ -56,6 +56,19 @@ class Case(TestCase):
         self.pending[1].errback(RuntimeError("no"))
         self.failureResultOf(asked, RuntimeError)
 
+    def test_one_that_is_over_at_once_is_not_the_last(self) -> None:
+        """A fast database answers before the caller has got its Deferred."""
+        read: list[None] = []
+
+        async def at_once() -> None:
+            read.append(None)
+
+        reading = Rereading(at_once, self.clock, "it")
+        for _ in range(3):
+            reading.soon()
+            self.assertTrue(reading.current)
+        self.assertEqual(len(read), 3)
+
     def test_closing_ends_the_repetition(self) -> None:
         self.reading.soon()
         self.pending[0].errback(RuntimeError("no"))

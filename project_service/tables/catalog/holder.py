@@ -35,7 +35,8 @@ class CacheHolder(Service):
         self._retry: IDelayedCall | None = None
         self._current: SchemaCache | None = None
         self._version = 0
-        self._running: Deferred[None] | None = None
+        # Not told by a Deferred: a reading may be over at once, before there is anything to remember.
+        self._running = False
         self._again = False
         self._waiting: list[Deferred[None]] = []
 
@@ -52,7 +53,7 @@ class CacheHolder(Service):
 
     @property
     def reloading(self) -> bool:
-        return self._running is not None
+        return self._running
 
     def stopService(self) -> None:
         super().stopService()
@@ -61,11 +62,11 @@ class CacheHolder(Service):
     def announce(self) -> None:
         """The catalogue has changed: read it, or once more if it is being read."""
         self._forget_retry()
-        if self._running is not None:
+        if self._running:
             self._again = True
             return
-        self._running = start(self._run())
-        self._running.addErrback(lambda failure: self.log.failure("reading the schema cache failed", failure))
+        self._running = True
+        start(self._run()).addErrback(lambda failure: self.log.failure("reading the schema cache failed", failure))
 
     async def reload(self) -> None:
         """Returns once a reading that began no earlier than now has ended, well or not."""
@@ -74,7 +75,7 @@ class CacheHolder(Service):
 
     async def settled(self) -> None:
         """Returns once no reading is under way."""
-        if self._running is None:
+        if not self._running:
             return
         waiting: Deferred[None] = Deferred(self._waiting.remove)
         self._waiting.append(waiting)
@@ -88,7 +89,7 @@ class CacheHolder(Service):
                 if not self._again:
                     return
         finally:
-            self._running = None
+            self._running = False
             waiting, self._waiting = self._waiting, []
             for one in waiting:
                 one.callback(None)

@@ -41,6 +41,18 @@ class Holding(SynchronousTestCase):
         self.successResultOf(reloading)
         self.assertEqual(self.holder.current.version, 1)
 
+    def test_a_reading_that_is_over_at_once_is_not_the_last(self) -> None:
+        """A fast database answers before the caller has got its Deferred."""
+
+        async def at_once(version: int) -> SchemaCache:
+            return SchemaCache(version)
+
+        holder = CacheHolder(at_once, self.clock)
+        for version in (1, 2, 3):
+            holder.announce()
+            self.assertFalse(holder.reloading)
+            self.assertEqual(holder.current.version, version)
+
     def test_what_is_announced_meanwhile_makes_one_more_reading(self) -> None:
         reloading = start(self.holder.reload())
         for _ in range(5):
