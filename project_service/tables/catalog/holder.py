@@ -66,7 +66,9 @@ class CacheHolder(Service):
             self._again = True
             return
         self._running = True
-        start(self._run()).addErrback(lambda failure: self.log.failure("reading the schema cache failed", failure))
+        start(self._run()).addErrback(
+            lambda failure: self.log.failure("reading the schema cache failed", failure)
+        )
 
     async def reload(self) -> None:
         """Returns once a reading that began no earlier than now has ended, well or not."""
