@@ -47,7 +47,7 @@ def preamble(
     if routine is not None:
         pairs.extend(routine_settings(routine.settings))
     pairs.extend((f"app.settings.{name}", value) for name, value in config.app_settings.items())
-    text = _isolation(pairs) + settings_text(name for name, _ in pairs)
+    text = _isolation(pairs) + settings_text(tuple(name for name, _ in pairs))
     if config.pre_request is not None:
         text += "; " + pre_request_text(config.pre_request)
     return Preamble(text, [value for _, value in pairs])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from urllib.parse import quote
 
 from attrs import evolve
@@ -16,6 +17,8 @@ from project_service.tables.plan.write import WritePlan
 from project_service.tables.respond.outcome import Outcome, headers_from_sql, status_from_sql
 from project_service.tables.respond.ranges import content_range, status_of_range
 
+# RFC 3986 section 2.3: what is never escaped.
+_UNRESERVED = re.compile(r"[A-Za-z0-9._~-]*")
 _COMMON = ("count", "handling", "timezone", "max-affected", "tx")
 _APPLIED = {
     "GET": ("count", "handling", "timezone", "tx"),
@@ -174,4 +177,4 @@ def location(path: str, names: tuple[str, ...], values: tuple[str | None, ...]) 
 
 
 def _escaped(text: str) -> str:
-    return quote(text, safe="-_.~")
+    return text if _UNRESERVED.fullmatch(text) else quote(text, safe="-_.~")

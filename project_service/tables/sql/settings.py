@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from functools import lru_cache
 
 from project_service.tables.sql.names import ident, literal, qualified
 
 
-def settings_text(names: Iterable[str]) -> str:
+@lru_cache(maxsize=256)
+def settings_text(names: tuple[str, ...]) -> str:
     """One SELECT that sets each name, in psycopg2's form; names are the service's and the database's own."""
     return "SELECT " + ", ".join(f"set_config({_name(name)}, %s, true)" for name in names)
 
