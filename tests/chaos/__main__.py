@@ -1,0 +1,42 @@
+"""The faults that take too long for every test run: ``make chaos``, or ``python -m tests.chaos [failover|kills]``.
+
+Each prints what was sent, acknowledged, refused and lost, and for how long a part acknowledged nothing.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from pathlib import Path
+from random import Random, SystemRandom
+from tempfile import TemporaryDirectory
+
+from tests.chaos.failover import fail_over
+from tests.chaos.kills import Rounds
+
+FAULTS = ("failover", "kills")
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(prog="python -m tests.chaos", description=__doc__)
+    parser.add_argument("faults", nargs="*", choices=[*FAULTS, []], default=list(FAULTS))
+    parser.add_argument("--rounds", type=int, default=20)
+    parser.add_argument("--seed", type=int, default=SystemRandom().randrange(10**6))
+    asked = parser.parse_args()
+    failed = False
+    for fault in asked.faults:
+        print(f"==> {fault} (seed {asked.seed})", flush=True)
+        with TemporaryDirectory(prefix="project-service-chaos-") as place:
+            try:
+                if fault == "failover":
+                    fail_over(Path(place))
+                else:
+                    Rounds(Path(place), Random(asked.seed)).run(asked.rounds)
+            except AssertionError as wrong:
+                failed = True
+                print(f"FAILED: {wrong}", flush=True)
+    return int(failed)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

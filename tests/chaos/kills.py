@@ -1,0 +1,68 @@
+"""Rounds of SIGKILL at random moments under a mixed load: a server, a worker, or the parent with everything."""
+
+from __future__ import annotations
+
+import os
+import signal
+from contextlib import ExitStack
+from pathlib import Path
+from random import Random
+from time import monotonic
+
+from tests.live.daemon import Daemon, answers, eventually
+from tests.live.loaded_service import (
+    credentials,
+    gone_on,
+    judge,
+    load_on,
+    make_ledger,
+    pid_of,
+    started,
+    warmed_up,
+)
+from tests.live.mixed_load import PARTS, Load
+from tests.live.test_workers import workers_of
+
+VICTIMS = ("postgres", "weed", "worker", "parent")
+
+
+class Rounds:
+    def __init__(self, place: Path, random: Random) -> None:
+        self._place = place
+        self._random = random
+        self._services = ExitStack()
+
+    def run(self, rounds: int) -> None:
+        """Raises ``AssertionError`` where something acknowledged is gone or an answer is wrong."""
+        with self._services:
+            daemon = self._services.enter_context(started(self._place))
+            make_ledger(self._place)
+            with load_on(self._place) as load:
+                warmed_up(load)
+                begun = monotonic()
+                for number in range(1, rounds + 1):
+                    daemon = self._round(number, daemon, load)
+                load.stop()
+                judge(load, f"{rounds} rounds of SIGKILL", begun)
+
+    def _round(self, number: int, daemon: Daemon, load: Load) -> Daemon:
+        victim = self._random.choice(VICTIMS)
+        load.pause(self._random.uniform(0.1, 1.5))
+        since = monotonic()
+        if victim == "parent":
+            daemon.kill()
+            daemon = self._services.enter_context(started(self._place))
+            load.base_url = credentials(self._place)["base_url"]
+        elif victim == "worker":
+            before = workers_of(daemon)
+            os.kill(self._random.choice(sorted(before)), signal.SIGKILL)
+            eventually(lambda: len(workers_of(daemon) - before) == 1, "a new worker")
+        else:
+            old = pid_of(self._place, victim)
+            os.kill(old, signal.SIGKILL)
+            eventually(lambda: pid_of(self._place, victim) not in {0, old}, f"a new {victim}")
+        eventually(lambda: answers(f"{load.base_url}/ready"), "readiness")
+        gone_on(load)
+        away = "  ".join(f"{part} {load.tallies[part].outage(since):5.2f} s" for part in PARTS)
+        print(f"round {number:2}: {victim:8} killed; longest time without an acknowledgement: {away}")
+        return daemon

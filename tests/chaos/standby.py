@@ -1,0 +1,145 @@
+"""A primary and a synchronous standby, made with the programs of the embedded wheel."""
+
+from __future__ import annotations
+
+import os
+import pwd
+import socket
+import subprocess
+from contextlib import closing
+from pathlib import Path
+from secrets import token_urlsafe
+from typing import Any
+
+import psycopg2
+
+from project_service.embedded import postgres, reach
+from project_service.embedded.account import NAME
+from project_service.embedded.command import Account
+from tests.live.daemon import eventually
+
+
+def free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
+
+
+class Pair:
+    """``start`` makes both; ``kill_primary`` and ``promote`` do what a failover consists of."""
+
+    def __init__(self, place: Path) -> None:
+        self._place = place
+        self._bin = postgres.programs().directory
+        self._password = token_urlsafe(16)
+        self._ports = {"primary": free_port(), "standby": free_port()}
+        self._servers: dict[str, subprocess.Popen[bytes]] = {}
+        # PostgreSQL does not run as root (trap 16).
+        entry = pwd.getpwnam(NAME) if os.geteuid() == 0 else None
+        self._as: dict[str, Any] = {}
+        if entry is not None:
+            self._as = {"user": entry.pw_uid, "group": entry.pw_gid, "extra_groups": []}
+            os.chown(place, entry.pw_uid, entry.pw_gid)
+            for closed in (place, self._bin):
+                reach.let_pass(closed, Account(entry.pw_name, entry.pw_uid, entry.pw_gid))
+
+    @property
+    def dsn(self) -> str:
+        """The service's, naming both servers."""
+        hosts = ",".join(f"127.0.0.1:{port}" for port in self._ports.values())
+        account = f"{postgres.OWNER}:{self._password}"
+        return f"postgresql://{account}@{hosts}/{postgres.DATABASE}?target_session_attrs=read-write"
+
+    def start(self) -> None:
+        self._initialise()
+        self._serve("primary")
+        self._primary(
+            f"create role {postgres.OWNER} login createrole createdb bypassrls password '{self._password}'"
+        )
+        self._primary(f"create database {postgres.DATABASE} owner {postgres.OWNER}")
+        source = f"{self._dsn('primary')} application_name=standby"
+        self._run(
+            "pg_basebackup", "-D", self._data("standby"), "-d", source, "-R", "-X", "stream", "-c", "fast"
+        )
+        self._serve("standby")
+        self._primary("alter system set synchronous_standby_names = 'standby'")
+        self._primary("select pg_reload_conf()")
+        in_step = "select count(*) from pg_stat_replication where sync_state = 'sync' and state = 'streaming'"
+        eventually(lambda: self._primary(in_step) == [(1,)], "a synchronous standby")
+
+    def kill_primary(self) -> None:
+        server = self._servers.pop("primary")
+        server.kill()
+        server.wait()
+
+    def promote(self) -> None:
+        self._run("pg_ctl", "promote", "-w", "-D", self._data("standby"))
+
+    def stop(self) -> None:
+        for server in self._servers.values():
+            server.terminate()
+        for server in self._servers.values():
+            server.wait(30)
+
+    def _initialise(self) -> None:
+        password_file = self._place / "password"
+        password_file.write_text(self._password)
+        if self._as:
+            os.chown(password_file, self._as["user"], self._as["group"])
+        arguments = postgres.initdb_arguments("initdb", Path(self._data("primary")), password_file)
+        self._run(*arguments)
+
+    def _serve(self, name: str) -> None:
+        settings = {
+            "listen_addresses": "127.0.0.1",
+            "port": str(self._ports[name]),
+            "unix_socket_directories": "",
+            "max_connections": "60",
+        }
+        options = [part for key, value in settings.items() for part in ("-c", f"{key}={value}")]
+        with (self._place / f"{name}.log").open("wb") as log:
+            self._servers[name] = subprocess.Popen(
+                [self._bin / "postgres", "-D", self._data(name), *options],
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=log,
+                cwd=self._place,
+                **self._as,
+            )
+        eventually(lambda: self._answers(name), f"the {name}")
+
+    def _answers(self, name: str) -> bool:
+        assert self._servers[name].poll() is None, (self._place / f"{name}.log").read_text()
+        try:
+            psycopg2.connect(self._dsn(name)).close()
+        except psycopg2.OperationalError:
+            return False
+        return True
+
+    def _primary(self, sql: str) -> list[Any]:
+        with closing(psycopg2.connect(self._dsn("primary"))) as connection:
+            connection.autocommit = True
+            cursor = connection.cursor()
+            cursor.execute(sql)
+            return cursor.fetchall() if cursor.description else []
+
+    def _dsn(self, name: str) -> str:
+        return (
+            f"host=127.0.0.1 port={self._ports[name]} user={postgres.SUPERUSER} password={self._password}"
+            f" dbname={postgres.SUPERUSER}"
+        )
+
+    def _data(self, name: str) -> str:
+        return str(self._place / name)
+
+    def _run(self, program: str, *arguments: str) -> None:
+        done = subprocess.run(
+            [self._bin / program, *arguments],
+            cwd=self._place,
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            text=True,
+            check=False,
+            **self._as,
+        )
+        assert done.returncode == 0, f"{program}: {done.stdout}{done.stderr}"

@@ -1,0 +1,99 @@
+"""A service with everything embedded, short timeouts and a table for the mixed load, as a process of its own."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from contextlib import closing, contextmanager
+from pathlib import Path
+
+import psycopg2
+import requests
+
+from tests.live.daemon import Daemon, eventually
+from tests.live.mixed_load import LEDGER, PARTS, ROWS, Load
+
+# Short, so that an absence of a second is seen as 503 and not as a slow answer.
+CONFIG = """
+[server]
+workers = 2
+shutdown_seconds = 5
+[database]
+acquire_timeout_seconds = 0.5
+{database}
+[auth]
+bcrypt_cost = 4
+signups_max_per_address = 0
+login_failures_max_per_address = 0
+"""
+# What one request may take with these settings: the acquire timeout, or the store client's tries and pauses; and
+# a machine that is busy with the recovery.
+LONGEST_SECONDS = 12.0
+
+
+@contextmanager
+def started(place: Path, database: str = "") -> Iterator[Daemon]:
+    """The service on ``place / "var"``. ``database`` is for the section ``[database]``; empty: embedded."""
+    config = place / "faults.toml"
+    config.write_text(CONFIG.format(database=database))
+    with Daemon(place / "var", "--config", str(config)) as daemon:
+        daemon.wait_until_ready()
+        yield daemon
+
+
+def make_ledger(place: Path) -> None:
+    """The load's table, known to every worker."""
+    known = credentials(place)
+    with closing(psycopg2.connect(known["dsn"])) as connection:
+        connection.autocommit = True
+        connection.cursor().execute(LEDGER + "; notify pgrst, 'reload schema'")
+    eventually(lambda: _knows_the_ledger(known), "the schema cache's reload in every worker")
+
+
+def credentials(place: Path) -> dict[str, str]:
+    found: dict[str, str] = json.loads((place / "var" / "credentials.json").read_text())
+    return found
+
+
+def _knows_the_ledger(known: dict[str, str]) -> bool:
+    # A new connection each time, so that both workers are asked.
+    asked = [
+        requests.get(
+            known["base_url"] + ROWS,
+            headers={"X-Service-Key": known["service_key"], "Connection": "close"},
+            timeout=10,
+        )
+        for _ in range(20)
+    ]
+    return all(one.status_code == 200 for one in asked)
+
+
+def load_on(place: Path) -> Load:
+    known = credentials(place)
+    return Load(known["base_url"], known["service_key"])
+
+
+def warmed_up(load: Load) -> None:
+    eventually(lambda: load.has_gone_on(dict.fromkeys(PARTS, 0), 10), "a first acknowledgement of each kind")
+
+
+def gone_on(load: Load) -> None:
+    before = load.acknowledged()
+    eventually(lambda: load.has_gone_on(before), "acknowledgements of all three parts")
+
+
+def judge(load: Load, fault: str, since: float) -> None:
+    """Prints what happened. To be called when the load has ended."""
+    lost = load.lost()
+    print("\n" + load.report(fault, since, lost))  # noqa: T201  # pytest shows it with -s or -rP
+    assert lost == []
+    assert load.wrong() == []
+    assert all(tally.longest < LONGEST_SECONDS for tally in load.tallies.values())
+
+
+def pid_of(place: Path, name: str) -> int:
+    """The embedded server's pid; 0 while there is none."""
+    try:
+        return int(json.loads((place / "var" / "run" / f"{name}.pid").read_text())["pid"])
+    except FileNotFoundError:
+        return 0
