@@ -5,7 +5,7 @@ BIN    := $(VENV)/bin
 RUNS   := $(VENV)/.installed
 TESTS  := $(VENV)/.installed-for-tests
 
-.PHONY: run test venv lint format bench conformance
+.PHONY: run test venv lint format bench conformance chaos
 .DEFAULT_GOAL := run
 
 venv: $(TESTS)
@@ -57,3 +57,8 @@ bench: venv
 # Scores the table API by the cases that POSTGREST_SUITE names; nothing to do without it.
 conformance: venv
 	$(BIN)/python -m benchmarks.tables_conformance
+
+# Faults under load: the short ones of `make test` with their figures, then failover and 20 rounds of random kills.
+chaos: venv
+	$(BIN)/python -m pytest -q -s tests/live/test_faults_processes.py
+	$(BIN)/python -m tests.chaos
