@@ -279,7 +279,8 @@ def listing(service: Service) -> None:
             cursor.execute("explain (analyze, timing off, format json) " + sql, params)
             plan = cursor.fetchone()[0][0]
             times.append(plan["Planning Time"] + plan["Execution Time"])
-        what = f"page of 100: {bucket} {prefix or '(all)'} after {after or 'the start'}{' recursive' if recursive else ''}"
+        kind = "recursive " if recursive else ""
+        what = f"{kind}page of 100: {bucket} {prefix or '(all)'} after {after or 'the start'}"
         show(what, f"{min(times):.1f} ms", f"worst of 5: {max(times):.1f} ms", max(times), 10)
     connection.close()
 

@@ -12,6 +12,7 @@ from project_service.deferreds import start
 from project_service.errors import payload_too_large
 from project_service.storage.content_types import DEFAULT
 from project_service.storage.ports import Store
+from project_service.storage.s3.client import Digests
 
 _log = Logger()
 
@@ -129,12 +130,21 @@ class PartStream:
     async def _send_part(self) -> None:
         if self._upload_id is None:
             self._upload_id = await self._store.start_multipart(self._path, self.content_type, self._metadata)
-        await self._settle()
         part = self._filling
-        number = len(self._etags) + 1
-        sending = start(self._store.put_part(self._path, self._upload_id, number, part.view()))
-        self._sending = (sending, part)
+        # The digests of this part are computed while the one before it is still on its way.
+        digesting = start(self._store.digest(part.view()))
+        try:
+            await self._settle()
+        except BaseException:
+            digesting.addErrback(lambda _: None)
+            digesting.cancel()
+            raise
+        self._sending = (start(self._put(len(self._etags) + 1, part, digesting)), part)
         self._filling, self._spare = self._spare or PartBuffer(self._part_bytes), None
+
+    async def _put(self, number: int, part: PartBuffer, digesting: Deferred[Digests]) -> str:
+        assert self._upload_id is not None
+        return await self._store.put_part(self._path, self._upload_id, number, part.view(), await digesting)
 
     async def _settle(self) -> None:
         """Until the part that is on its way is at the store; its buffer is free again."""

@@ -10,7 +10,7 @@ from collections.abc import Callable
 from datetime import datetime
 from typing import Any
 
-from attrs import frozen
+from attrs import field, frozen
 from twisted.internet.defer import Deferred
 from twisted.internet.endpoints import HostnameEndpoint, wrapClientTLS
 from twisted.internet.interfaces import IStreamClientEndpoint
@@ -81,12 +81,17 @@ class StoreEndpoints:
     reactor: Any
     policy: BrowserLikePolicyForHTTPS
     connect_timeout: float
+    # One store has one address, and making an endpoint is not cheap: its name is checked letter by letter.
+    _made: dict[tuple[bytes, bytes, int], _WideReads] = field(factory=dict, init=False)
 
     def endpointForURI(self, uri: URI) -> _WideReads:
-        endpoint: Any = HostnameEndpoint(self.reactor, uri.host, uri.port, self.connect_timeout)
-        if uri.scheme == b"https":
-            endpoint = wrapClientTLS(self.policy.creatorForNetloc(uri.host, uri.port), endpoint)
-        return _WideReads(endpoint)
+        place = (uri.scheme, uri.host, uri.port)
+        if place not in self._made:
+            endpoint: Any = HostnameEndpoint(self.reactor, uri.host, uri.port, self.connect_timeout)
+            if uri.scheme == b"https":
+                endpoint = wrapClientTLS(self.policy.creatorForNetloc(uri.host, uri.port), endpoint)
+            self._made[place] = _WideReads(endpoint)
+        return self._made[place]
 
 
 @implementer(IStreamClientEndpoint)
