@@ -1,0 +1,88 @@
+"""``project-service bucket`` and ``project-service storage`` on the real database and store."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from project_service.settings import Store
+
+
+@pytest.fixture
+def config(database: str, store_settings: Store, tmp_path: Path) -> Path:
+    assert store_settings.secret_access_key is not None
+    keys = tmp_path / "jwt-keys.json"
+    path = tmp_path / "service.toml"
+    path.write_text(
+        f"""
+        [database]
+        dsn = {json.dumps(database)}
+        [store]
+        endpoint_url = "{store_settings.endpoint_url}"
+        bucket = "{store_settings.bucket}"
+        access_key_id = "{store_settings.access_key_id}"
+        secret_access_key = "{store_settings.secret_access_key.reveal()}"
+        [auth]
+        jwt_keys_file = "{keys}"
+        """
+    )
+    return path
+
+
+def run(config: Path, *words: str) -> tuple[int, Any, str]:
+    """Exit code, what is printed as JSON, and what is said on standard error."""
+    program = [sys.executable, "-c", "from project_service.cli import main; main()"]
+    done = subprocess.run(
+        [*program, *words, "--config", str(config), "--json"],
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+        cwd=Path(__file__).parents[2],
+    )
+    return done.returncode, json.loads(done.stdout) if done.stdout else None, done.stderr
+
+
+def test_a_bucket_from_its_first_day_to_its_last(config: Path, tmp_path: Path) -> None:
+    rules = ["--public", "--max-object-bytes", "1000", "--content-type", "text/*", "--owner-only-writes"]
+    code, made, _ = run(config, "bucket", "create", "papers", *rules)
+    assert code == 0
+    assert (made["visibility"], made["max_object_bytes"], made["owner_only_writes"]) == ("public", 1000, True)
+    assert made["allowed_content_types"] == ["text/*"]
+    code, _, said = run(config, "bucket", "create", "papers")
+    assert (code, "already" in said) == (1, True)
+    assert run(config, "bucket", "create", "No")[0] == 1
+    assert run(config, "bucket", "update", "papers", "--max-bucket-bytes", "many")[0] == 2
+    changes = ["--private", "--max-object-bytes", "none", "--content-type", "any", "--shared-writes"]
+    code, changed, _ = run(config, "bucket", "update", "papers", *changes)
+    assert code == 0
+    assert (changed["visibility"], changed["max_object_bytes"]) == ("private", None)
+    assert (changed["allowed_content_types"], changed["owner_only_writes"]) == (None, False)
+
+    files = tmp_path / "files"
+    (files / "sub").mkdir(parents=True)
+    (files / "one.txt").write_text("one")
+    (files / "sub" / "zwei ö.txt").write_text("zwei")
+    (files / "bad\nname").write_text("bad")
+    code, imported, _ = run(config, "storage", "import", "papers", str(files), "--prefix", "in/")
+    assert code == 1
+    assert imported["imported"] == ["in/one.txt", "in/sub/zwei ö.txt"]
+    assert list(imported["refused"]) == ["in/bad\nname"]
+    (files / "bad\nname").unlink()
+    code, again, _ = run(config, "storage", "import", "papers", str(files), "--prefix", "in/")
+    assert (code, again["imported"], len(again["skipped"])) == (0, [], 2)
+
+    code, report, _ = run(config, "storage", "verify")
+    assert (code, report["sound"], report["objects"]) == (0, True, 2)
+    assert run(config, "storage", "sweep")[0] == 0
+    assert [bucket["object_count"] for bucket in run(config, "bucket", "list")[1]] == [2]
+    code, _, said = run(config, "bucket", "delete", "papers")
+    assert (code, "force" in said) == (1, True)
+    assert run(config, "bucket", "delete", "papers", "--force")[0] == 0
+    assert run(config, "bucket", "delete", "papers", "--force")[0] == 1
+    assert run(config, "storage", "verify")[1]["orphans"] == []
