@@ -8,6 +8,7 @@ from typing import Any
 from attrs import frozen
 from psycopg2 import extensions
 from twisted.application.service import IService
+from twisted.internet.defer import DeferredSemaphore
 
 from project_service.database import dsn as dsns
 from project_service.database.connect import Connector
@@ -112,6 +113,7 @@ def _database(
             Freshness(holder, pool, echo),
             Executor(config, pool, runner),
             Root(config),
+            DeferredSemaphore(max(1, database.pool_size // 2)),
         ),
     )
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TypeVar
 
 from attrs import evolve, frozen
+from twisted.internet.defer import DeferredSemaphore
 
 from project_service.http.outbound import Reply, StreamReply
 from project_service.tables.call import Call, Timing
@@ -52,6 +53,7 @@ class TableService:
     freshness: Freshness
     executor: Executor
     root: Root
+    streams: DeferredSemaphore
 
     async def answer(self, call: Call) -> Reply | StreamReply:
         try:
@@ -129,7 +131,9 @@ class TableService:
         head = head_of_stream(request, rendering, outcome, call.path, allow_tx)
         values = rows.values(planned.operands, planned.body)
         first = min(FIRST_ROWS, planned.prepared.statement.probe)
-        source = RowStream(self.executor.pool, told, rows, values, rendering, identity.authenticated, first)
+        source = RowStream(
+            self.executor.pool, told, rows, values, rendering, identity.authenticated, self.streams, first
+        )
         return StreamReply(head.status, head.headers, None, source)
 
     def _reply(self, call: Call, planned: Planned, outcome: Outcome) -> Reply:

@@ -12,6 +12,7 @@ from typing import Any
 import orjson
 import psycopg2
 from attrs import frozen
+from twisted.internet.defer import DeferredSemaphore
 
 from project_service.database.pool import Pool
 from project_service.database.session import Session
@@ -38,15 +39,24 @@ class RowStream:
     values: list[Any]
     rendering: Rendering
     authenticated: bool
+    gate: DeferredSemaphore
     first_rows: int = FIRST_ROWS
 
     async def __call__(self, sink: Sink) -> None:
-        async with self.pool.acquire() as session:
-            try:
-                await self._write(session, sink)
-                await session.query("COMMIT")
-            except psycopg2.Error as fault:
-                raise failure(fault, self.authenticated) from fault
+        # Slow readers hold their connections for long: some are always left for everybody else.
+        await self.gate.acquire()
+        try:
+            async with self.pool.acquire() as session:
+                await self._written(session, sink)
+        finally:
+            self.gate.release()
+
+    async def _written(self, session: Session, sink: Sink) -> None:
+        try:
+            await self._write(session, sink)
+            await session.query("COMMIT")
+        except psycopg2.Error as fault:
+            raise failure(fault, self.authenticated) from fault
 
     async def _write(self, session: Session, sink: Sink) -> None:
         fetched = await self._open(session)

@@ -43,6 +43,12 @@ HOSTILE = [
     "x" * 3000,
 ]
 
+# Larger than all buffers on the way to a client that does not read.
+WIDE = (
+    "create or replace function wide() returns setof text language sql stable "
+    "as $$ select repeat('x', 1000) from generate_series(1, 50000) $$"
+)
+
 
 @pytest_twisted.async_yield_fixture
 async def canary(tables: Tables) -> AsyncIterator[None]:
@@ -259,12 +265,8 @@ async def test_a_client_that_stops_reading_loses_its_place(tables: Tables) -> No
     narrow = BASE.replace("main", "narrow")
     stalled = socket.create_connection(("127.0.0.1", tables.api.port))
     stalled.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
-    # Larger than all buffers on the way.
     path = f"{narrow}/rpc/wide"
-    tables.sql(
-        "create function wide() returns setof text language sql stable "
-        "as $$ select repeat('x', 1000) from generate_series(1, 50000) $$"
-    )
+    tables.sql(WIDE)
     await until_answered(tables, "HEAD", "/rpc/wide", 200)
     stalled.sendall(
         f"GET {path} HTTP/1.1\r\nHost: x\r\nX-Service-Key: {tables.api.anon_key}\r\n\r\n".encode()
@@ -272,6 +274,29 @@ async def test_a_client_that_stops_reading_loses_its_place(tables: Tables) -> No
     # The one connection comes back once the edge has dropped the client, and the next request gets it.
     await until_answered(tables, "GET", "/books?select=id&id=eq.1", 200, base=narrow)
     stalled.close()
+
+
+@pytest_twisted.ensureDeferred
+async def test_slow_readers_leave_room(tables: Tables) -> None:
+    """More of them than there are connections, and nobody else has to wait for their end."""
+    tables.sql(WIDE)
+    await until_answered(tables, "HEAD", "/rpc/wide", 200)
+    slow = [socket.create_connection(("127.0.0.1", tables.api.port)) for _ in range(5)]
+    head = f"GET {BASE}/rpc/wide HTTP/1.1\r\nHost: x\r\nX-Service-Key: {tables.api.anon_key}\r\n\r\n".encode()
+    for client in slow:
+        client.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+        client.sendall(head)
+    streaming = (
+        "select count(*) from pg_stat_activity where datname = current_database()"
+        " and state = 'idle in transaction' and query like '%pgrst_rows%'"
+    )
+    most = 0
+    for _ in range(20):
+        assert (await tables.request("GET", "/books?select=id&id=eq.1"))[0] == 200
+        most = max(most, tables.sql(streaming)[0][0])
+    for client in slow:
+        client.close()
+    assert most == 1  # of three connections
 
 
 @pytest_twisted.ensureDeferred
