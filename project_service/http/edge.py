@@ -177,12 +177,13 @@ class Edge:
         return Reply(error.status, (("Content-Type", error.content_type), *error.headers), body)
 
     async def _deliver(self, exchange: Exchange, inbound: Inbound, reply: Reply | StreamReply) -> None:
+        reply = self._writable(reply, inbound)
         headers = self._headers(inbound, reply.headers)
         if isinstance(reply, Reply):
             exchange.send(reply, headers)
             return
         sink = exchange.start(reply.status, headers, reply.length)
-        if exchange.method != "HEAD":
+        if not exchange.is_bodiless(reply.status):
             try:
                 await reply.source(sink)
             except (ClientGone, CancelledError):
@@ -194,6 +195,17 @@ class Edge:
                 exchange.abort()
                 return
         exchange.end()
+
+    def _writable(self, reply: Reply | StreamReply, inbound: Inbound) -> Reply | StreamReply:
+        """The reply, or a 500 where its head would break the framing: nothing of such a reply may go out."""
+        fault = wire.fault_of(reply.status, reply.headers)
+        if fault is None:
+            return reply
+        self.log.error(
+            "a response was not sent: {fault} id={request_id}", fault=fault, request_id=inbound.request_id
+        )
+        error = errors.internal_error(inbound.request_id)
+        return Reply(500, (("Content-Type", error.content_type),), error.body())
 
     def _headers(self, inbound: Inbound, own: Headers) -> list[tuple[str, str]]:
         return [

@@ -50,6 +50,7 @@ class Exchange:
         self._idle_seconds = idle_seconds
         self._keep_alive = keep_alive
         self._chunked = False
+        self._bodiless = False
         self._answered = False
         self._received = False
         self._closed = False
@@ -109,22 +110,24 @@ class Exchange:
         """The connection closes when this response is out."""
         self._keep_alive = False
 
+    def is_bodiless(self, status: int) -> bool:
+        """RFC 9110 section 6.4.1: whatever would be written, none of it may go out."""
+        return self.method == "HEAD" or status in (204, 304)
+
     def send(self, reply: Reply, headers: Sequence[tuple[str, str]]) -> None:
         """Write a whole response. ``headers`` are complete but for framing."""
         if self.gone:
             return
-        body = b"" if self.method == "HEAD" or reply.status in (204, 304) else reply.body
-        framing = [] if reply.status == 204 else [("Content-Length", str(len(reply.body)))]
-        if reply.status == 304:
-            framing = []
+        body = b"" if self.is_bodiless(reply.status) else reply.body
+        framing = [] if reply.status in (204, 304) else [("Content-Length", str(len(reply.body)))]
         self._begin(reply.status, headers, framing, body)
         self.end()
 
     def start(self, status: int, headers: Sequence[tuple[str, str]], length: int | None) -> Stream:
         """Write the head of a streamed response; the sink writes the body, ``end`` ends it."""
         framing: list[tuple[str, str]] = []
-        bodiless = self.method == "HEAD" or status in (204, 304)
-        if length is not None:
+        self._bodiless = bodiless = self.is_bodiless(status)
+        if length is not None and status != 204:
             framing.append(("Content-Length", str(length)))
         elif not bodiless and self.version == b"HTTP/1.1":
             framing.append(("Transfer-Encoding", "chunked"))
@@ -136,7 +139,7 @@ class Exchange:
         return self._stream
 
     def write(self, data: bytes) -> None:
-        if not self.gone and data:
+        if not self.gone and data and not self._bodiless:
             self.sent_bytes += len(data)
             self._connection.write(wire.chunk(data) if self._chunked else data)
 

@@ -35,6 +35,24 @@ class Connection(Protocol):
         """A value that changes whenever the client has taken bytes."""
 
 
+# What only the connection may say.
+_FRAMING = frozenset(
+    {"content-length", "transfer-encoding", "connection", "keep-alive", "upgrade", "trailer"}
+)
+
+
+def fault_of(status: int, headers: Iterable[tuple[str, str]]) -> str | None:
+    """What keeps a final response from being written, in words without its values; None where nothing does."""
+    if not 200 <= status <= 599:
+        return "its status is none of a final response"
+    for name, value in headers:
+        if not _NAME.match(name) or _BAD_VALUE.search(value):
+            return "a header is not one"
+        if name.lower() in _FRAMING:
+            return "a header is the connection's to set"
+    return None
+
+
 def head(status: int, headers: Iterable[tuple[str, str]]) -> bytes:
     """Status line and headers; raises ``ValueError`` for what would break the framing."""
     lines = [f"HTTP/1.1 {status} {_REASONS.get(status, 'Unknown')}"]

@@ -138,11 +138,24 @@ class Failures(TestCase):
         async def splitting(inbound: Inbound) -> Reply:
             return Reply(200, (("X-A", "a\r\nSet-Cookie: b"),))
 
-        client = app_of(splitting).connect()
-        client.send(raw_request("GET", "/x", {}, None))
-        self.assertTrue(client.transport.aborted)
-        self.assertEqual(client.received(), b"")
-        self.assertEqual(len(self.flushLoggedErrors(ValueError)), 1)
+        response = app_of(splitting).request("GET", "/x")
+        self.assertEqual(response.status, 500)
+        self.assertIsNone(response.header("set-cookie"))
+
+    def test_nor_do_framing_headers_or_odd_statuses_get_out(self) -> None:
+        for reply in (
+            Reply(200, (("Content-Length", "1"),), b"abc"),
+            Reply(200, (("transfer-encoding", "chunked"),), b"abc"),
+            Reply(100),
+            Reply(99999),
+            Reply(-1),
+        ):
+
+            async def answer(inbound: Inbound, made: Reply = reply) -> Reply:
+                return made
+
+            response = app_of(answer).request("GET", "/x")
+            self.assertEqual((response.status, response.header("transfer-encoding")), (500, None), reply)
 
 
 class Keys(TestCase):
@@ -451,6 +464,22 @@ class Streams(TestCase):
         sized = streaming(source, 5).request("GET", "/x")
         self.assertEqual((sized.body, sized.header("content-length")), (b"abcde", "5"))
         self.assertEqual(streaming(source).request("HEAD", "/x").body, b"")
+
+    def test_a_stream_without_a_body_writes_none(self) -> None:
+        async def source(sink: Sink) -> None:
+            sink.write(b"HTTP/1.1 200 OK\r\n\r\nforged")
+
+        for status in (204, 304):
+
+            async def reply(inbound: Inbound, made: int = status) -> StreamReply:
+                return StreamReply(made, (), None, source)
+
+            client = app_of(reply).connect()
+            client.send(raw_request("GET", "/x", {}, None))
+            raw = client.received()
+            self.assertTrue(raw.startswith(b"HTTP/1.1 %d " % status))
+            self.assertTrue(raw.endswith(b"\r\n\r\n"))
+            self.assertNotIn(b"forged", raw)
 
     def test_a_failure_in_mid_stream_aborts(self) -> None:
         async def source(sink: Sink) -> None:
