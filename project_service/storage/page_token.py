@@ -11,7 +11,7 @@ import binascii
 
 import orjson
 
-from project_service.errors import validation_failed
+from project_service.errors import ApiError, validation_failed
 from project_service.storage import keys
 
 _VERSION = 1
@@ -32,6 +32,10 @@ def decode(token: str, prefix: str, recursive: bool) -> str:
         raise bad from None
     if version != _VERSION or listing != [prefix, recursive] or not isinstance(last, str):
         raise bad
-    if not last.startswith(prefix) or len(last.encode()) > keys.MAX_KEY_BYTES or keys.LEAST in last:
+    if not last.startswith(prefix):
         raise bad
-    return last
+    try:
+        # A key or a folder: what no key begins with was never the end of a page.
+        return keys.parse_prefix(last)
+    except ApiError:
+        raise bad from None

@@ -162,6 +162,12 @@ class PageTokens(SynchronousTestCase):
             (422, {"page_token": "is not a token of this listing"}),
         )
 
+    def test_an_entry_that_no_key_can_be_is_refused(self) -> None:
+        for last in ("a\x00", "a\x01", "a\x7f", "a\x85", "k" * 901):
+            with self.assertRaises(ApiError) as caught:
+                page_token.decode(page_token.encode(last, "", False), "", False)
+            self.assertEqual(caught.exception.code, "validation_failed", last)
+
 
 class ContentTypes(SynchronousTestCase):
     @given(st.text(max_size=300))
