@@ -37,7 +37,11 @@ def range_applies(headers: HeaderView, row: ObjectRow) -> bool:
         return True
     if text.strip().startswith("W/"):
         return False
-    stated = parse_if_range_header(text)
+    try:
+        stated = parse_if_range_header(text)
+    except OverflowError:
+        # A date beyond all calendars is no validator of this object.
+        return False
     if stated.date is not None:
         return _whole_second(row.updated_at) == stated.date
     return stated.etag == row.etag
@@ -62,7 +66,10 @@ def _joined(headers: HeaderView, name: bytes) -> str | None:
 
 def _date(headers: HeaderView, name: bytes) -> datetime | None:
     """A date that cannot be read counts as absent (section 13.1.3)."""
-    return parse_date(headers.text(name))
+    try:
+        return parse_date(headers.text(name))
+    except OverflowError:
+        return None
 
 
 def _whole_second(moment: datetime) -> datetime:

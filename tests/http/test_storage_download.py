@@ -12,6 +12,7 @@ from tests.http.storage_app import ANON, USER, StorageApp, refused
 BASE = "/storage/buckets/open/objects"
 PAYLOAD = bytes(range(100))
 FIRST = "Sat, 21 Nov 2026 00:00:00 GMT"
+BEYOND = "1 Jan 99999999999999999999 0:0"
 
 
 class Whole(TestCase):
@@ -110,6 +111,7 @@ class Ranges(TestCase):
             FIRST: 206,
             "Sat, 21 Nov 2026 00:00:01 GMT": 200,
             "nonsense": 200,
+            BEYOND: 200,
         }.items():
             response = self.app.get("k", Range="bytes=0-1", If_Range=condition)
             self.assertEqual(response.status, status, condition)
@@ -119,6 +121,12 @@ class Conditions(TestCase):
     def setUp(self) -> None:
         self.app = StorageApp()
         self.etag = json.loads(self.app.put("k", PAYLOAD).body)["etag"]
+
+    def test_a_date_that_no_calendar_has_counts_as_absent(self) -> None:
+        for name in ("If-Modified-Since", "If-Unmodified-Since"):
+            for method in ("GET", "HEAD"):
+                response = self.app.request(method, f"{BASE}/k", {**ANON, name: BEYOND})
+                self.assertEqual(response.status, 200, (method, name))
 
     def test_not_modified(self) -> None:
         for headers in (
