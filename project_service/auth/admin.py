@@ -6,7 +6,7 @@ import base64
 import binascii
 import uuid
 from collections.abc import Callable, Mapping
-from datetime import datetime
+from datetime import UTC, datetime
 from typing import Any
 
 from attrs import frozen
@@ -188,6 +188,7 @@ def read_cursor(cursor: str) -> tuple[datetime, str]:
         when = datetime.fromisoformat(moment)
         if when.tzinfo is None:
             raise ValueError
-        return when, str(uuid.UUID(key))
-    except (ValueError, binascii.Error):
+        # In UTC: PostgreSQL takes neither every offset nor a moment outside Python's calendar.
+        return when.astimezone(UTC), str(uuid.UUID(key))
+    except (ValueError, OverflowError, binascii.Error):
         raise validation_failed({"cursor": "is not one that was handed out"}) from None

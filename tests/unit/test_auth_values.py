@@ -7,7 +7,7 @@ import hashlib
 import json
 import string
 import uuid
-from base64 import b64encode
+from base64 import b64encode, urlsafe_b64encode
 from datetime import UTC, datetime
 from email.policy import default
 from typing import Any
@@ -161,6 +161,17 @@ class Parsers(TestCase):
             return
         assert when.tzinfo is not None
         assert len(key) == 36
+
+    def test_a_cursor_of_an_odd_offset_is_refused_or_taken_as_utc(self) -> None:
+        def cursor(moment: str) -> str:
+            return urlsafe_b64encode(f"{moment} {uuid.UUID(int=1)}".encode()).decode().rstrip("=")
+
+        when, _ = admin.read_cursor(cursor("2026-11-21T03:04:05+23:59"))
+        assert when.tzinfo is UTC and when == datetime(2026, 11, 20, 3, 5, 5, tzinfo=UTC)
+        for moment in ("0001-01-01T00:00:00+23:59", "9999-12-31T23:59:59-23:59"):
+            with self.assertRaises(ApiError) as caught:
+                admin.read_cursor(cursor(moment))
+            assert caught.exception.code == "validation_failed", moment
 
     @given(st.datetimes(timezones=st.just(UTC)), st.uuids())
     def test_a_cursor_leads_back_to_its_place(self, when: datetime, key: uuid.UUID) -> None:
