@@ -21,7 +21,6 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
-import psutil
 import psycopg2
 import requests
 
@@ -72,12 +71,10 @@ class Service:
     def object_url(self, key: str) -> str:
         return f"{self.url}/storage/buckets/private/objects/{key}"
 
-    def serving(self) -> psutil.Process:
-        """The process that answers: the service itself, or its only worker."""
-        return psutil.Process(self.process.pid)
-
     def resident(self) -> float:
-        return float(self.serving().memory_info().rss) / MIB
+        """MiB in real memory; Linux, proc(5)."""
+        pages = int(Path(f"/proc/{self.process.pid}/statm").read_text().split()[1])
+        return pages * os.sysconf("SC_PAGE_SIZE") / MIB
 
     def stop(self) -> None:
         self.process.terminate()

@@ -1,0 +1,103 @@
+"""What a service takes in memory while bytes flow through it, measured from outside."""
+
+from __future__ import annotations
+
+import json
+import os
+import socket
+import threading
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import pytest
+import requests
+from attrs import frozen
+
+from tests.live.daemon import Daemon
+
+MIB = 1024 * 1024
+SIZE = 48 * MIB
+
+
+@frozen
+class Served:
+    url: str
+    headers: dict[str, str]
+    pid: int
+
+    def resident(self) -> float:
+        """MiB in real memory; Linux, proc(5)."""
+        pages = int(Path(f"/proc/{self.pid}/statm").read_text().split()[1])
+        return pages * os.sysconf("SC_PAGE_SIZE") / MIB
+
+    def object_url(self, key: str) -> str:
+        return f"{self.url}/storage/buckets/private/objects/{key}"
+
+    def growth(self, work: Callable[[], None]) -> float:
+        """How many MiB more it ever held while ``work`` ran."""
+        before = self.resident()
+        peak = [before]
+        done = threading.Event()
+
+        def watch() -> None:
+            while not done.wait(0.02):
+                peak[0] = max(peak[0], self.resident())
+
+        watcher = threading.Thread(target=watch)
+        watcher.start()
+        try:
+            work()
+        finally:
+            done.set()
+            watcher.join()
+        return peak[0] - before
+
+
+@pytest.fixture(scope="module")
+def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
+    data_dir = Path(tmp_path_factory.mktemp("memory")) / "var"
+    with Daemon(data_dir) as daemon:
+        url = daemon.wait_until_ready()
+        key = json.loads((data_dir / "credentials.json").read_text())["service_key"]
+        yield Served(url, {"X-Service-Key": key}, daemon.process.pid)
+
+
+def test_uploads_hold_two_parts_each(served: Served) -> None:
+    block = os.urandom(MIB)
+
+    def upload(number: int) -> None:
+        stream = (block for _ in range(SIZE // MIB))
+        url = served.object_url(f"m{number}")
+        requests.put(url, headers=served.headers, data=stream, timeout=120).raise_for_status()
+
+    def work() -> None:
+        with ThreadPoolExecutor(6) as pool:
+            list(pool.map(upload, range(6)))
+
+    upload(0)
+    assert served.growth(work) <= 6 * 2 * 8 + 32
+
+
+def test_readers_that_hardly_read_cost_hardly_anything(served: Served) -> None:
+    """They ask for ten times the limit in all."""
+    requests.put(served.object_url("slow"), headers=served.headers, data=os.urandom(SIZE), timeout=120)
+    lines = "".join(f"{name}: {value}\r\n" for name, value in served.headers.items())
+    head = f"GET /storage/buckets/private/objects/slow HTTP/1.1\r\nHost: x\r\n{lines}\r\n".encode()
+    host, port = served.url.removeprefix("http://").split(":")
+    readers: list[socket.socket] = []
+
+    def work() -> None:
+        for _ in range(100):
+            reader = socket.create_connection((host, int(port)), timeout=60)
+            reader.sendall(head)
+            readers.append(reader)
+        for _ in range(20):
+            for reader in readers:
+                assert reader.recv(16384)
+
+    try:
+        assert served.growth(work) <= 100 * 0.5 + 32
+    finally:
+        for reader in readers:
+            reader.close()
