@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import os
 import signal
+import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 from time import monotonic
 
 import pytest
 
-from tests.live.daemon import Daemon, answers, children_on, eventually
+from tests.live.daemon import ROOT, Daemon, answers, children_on, eventually, twistd
 from tests.live.loaded_service import (
     credentials,
     gone_on,
@@ -74,7 +76,7 @@ def test_a_worker_that_is_killed(daemon: Daemon, place: Path) -> None:
 
 
 def test_the_parent_that_is_killed(daemon: Daemon, place: Path) -> None:
-    """The last of this module: who starts the service again finds everything."""
+    """Who starts the service again finds everything. After this the module's service is gone."""
     with load_on(place) as load:
         warmed_up(load)
         workers = workers_of(daemon)
@@ -87,4 +89,31 @@ def test_the_parent_that_is_killed(daemon: Daemon, place: Path) -> None:
             assert not workers & workers_of(again)
             judge(load, "the parent killed", since)
             assert again.stop() == 0, again.text
+    assert children_on(place / "var") == []
+
+
+def test_a_full_disk_under_the_log(place: Path) -> None:
+    """Every write of the log fails; requests are answered all the same, and the end is clean."""
+    made = place / "var" / "credentials.json"
+    before = made.stat().st_ino if made.exists() else 0
+    options = ["--listen", "tcp:0:interface=127.0.0.1", "--data-dir", str(place / "var"), "--workers", "2"]
+    with Path("/dev/full").open("w") as full:
+        service = subprocess.Popen(
+            [*twistd(sys.executable), "--nodaemon", "--pidfile=", "project-service", *options],
+            stdin=subprocess.DEVNULL,
+            stdout=full,
+            stderr=full,
+            cwd="/",
+            env={**os.environ, "PYTHONPATH": str(ROOT)},
+        )
+    try:
+        eventually(lambda: made.exists() and made.stat().st_ino != before, "being ready")
+        url = credentials(place)["base_url"]
+        assert answers(f"{url}/ready")
+        os.kill(pid_of(place, "weed"), signal.SIGKILL)  # something to log
+        eventually(lambda: answers(f"{url}/ready", 503), "the absence of the store")
+        eventually(lambda: answers(f"{url}/ready"), "readiness")
+    finally:
+        service.terminate()
+    assert service.wait(60) == 0
     assert children_on(place / "var") == []
