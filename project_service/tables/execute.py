@@ -42,6 +42,7 @@ class Executor:
             prepared.statement.sql,
             planned.operands,
             planned.body,
+            planned.raw,
             self._ending(request, prepared),
             authenticated,
             planned.kept and prepared.rendering.explain is None,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Hashable
 
-from attrs import Factory, define, frozen
+from attrs import Factory, define, evolve, frozen
 
 from project_service.tables.call import Call
 from project_service.tables.catalog.model import SchemaCache
@@ -33,6 +33,10 @@ class Planned:
     @property
     def body(self) -> str:
         return self.request.payload.text if self.request.payload is not None else ""
+
+    @property
+    def raw(self) -> bytes:
+        return self.request.payload.raw if self.request.payload is not None else b""
 
 
 @define
@@ -64,5 +68,12 @@ class Planner:
         if body_shape is None:
             return Planned(request, prepare(cache, self.config, request), operands, kept=False)
         key = (cache.version, head_key, shape, body_shape)
-        found = self._plans.made(key, lambda: prepare(cache, self.config, request))
+        found = self._plans.made(key, lambda: prepare(cache, self.config, _without_body(request)))
         return Planned(request, found, operands, kept=True)
+
+
+def _without_body(request: Request) -> Request:
+    """What is kept for other requests holds nothing of this one's body."""
+    if request.payload is None:
+        return request
+    return evolve(request, payload=evolve(request.payload, text="", raw=b"", arguments=()))

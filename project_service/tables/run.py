@@ -43,6 +43,7 @@ class Work:
     statement: Sql
     operands: Sequence[str] = ()
     body: str = ""
+    raw: bytes = b""
     ending: Literal["implicit", "commit", "rollback"] = "implicit"
     authenticated: bool = True
     kept: bool = False
@@ -94,7 +95,7 @@ class Runner:
         return found
 
     async def _send(self, session: Session, prefix: str, work: Work) -> list[Row]:
-        values = work.statement.values(work.operands, work.body)
+        values = work.statement.values(work.operands, work.body, work.raw)
         head = f"{prefix}{work.preamble.text}; "
         if self.prepared is None or not work.kept:
             return await session.query(head + work.statement.for_driver, [*work.preamble.values, *values])

@@ -129,7 +129,7 @@ class TableService:
         range_ = planned.request.range.capped(self.config.max_rows)
         request = evolve(planned.request, range=range_)
         head = head_of_stream(request, rendering, outcome, call.path, allow_tx)
-        values = rows.values(planned.operands, planned.body)
+        values = rows.values(planned.operands, planned.body, planned.raw)
         first = min(FIRST_ROWS, planned.prepared.statement.probe)
         source = RowStream(
             self.executor.pool, told, rows, values, rendering, identity.authenticated, self.streams, first

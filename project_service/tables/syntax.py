@@ -13,8 +13,10 @@ Join = Literal["inner", "left"]
 Quantifier = Literal["any", "all"]
 
 
-# The slot of the one operand that is the request's body.
+# The slots of operands that are the request's body: as JSON, as text untouched and as bytes untouched.
 BODY_SLOT = -2
+TEXT_SLOT = -3
+BYTES_SLOT = -4
 
 
 @frozen

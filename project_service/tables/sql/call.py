@@ -7,7 +7,7 @@ from project_service.tables.plan.call import CallPlan
 from project_service.tables.sql.fragment import Sql, joined, parameter
 from project_service.tables.sql.names import ident, qualified
 from project_service.tables.sql.returning import returned
-from project_service.tables.syntax import BODY_SLOT, Operand
+from project_service.tables.syntax import BODY_SLOT, BYTES_SLOT, TEXT_SLOT, Operand
 
 SCALAR = "pgrst_scalar"
 
@@ -29,10 +29,9 @@ def call_sql(plan: CallPlan) -> Sql:
 def _arguments(plan: CallPlan) -> tuple[Sql, Sql]:
     """What the call reads from, and its argument list."""
     if plan.whole:
-        assert plan.payload is not None
         argument = plan.arguments[0]
-        value = plan.payload.raw if argument.type == "bytea" else plan.payload.raw.decode("utf-8", "replace")
-        return Sql(""), parameter(value) + f"::{argument.type}"
+        slot = BYTES_SLOT if argument.type == "bytea" else TEXT_SLOT
+        return Sql(""), parameter(Operand("", slot)) + f"::{argument.type}"
     if plan.payload is None or plan.payload.kind == "form":
         return Sql(""), joined(_named(argument, values) for argument, values in plan.values)
     if not plan.arguments:
@@ -59,6 +58,6 @@ def _from_body(plan: CallPlan) -> Sql:
     shape = ", ".join(f"{ident(argument.name)} {argument.cast}" for argument in plan.arguments)
     return (
         f" FROM (SELECT {names} FROM {function}("
-        + parameter(Operand(plan.payload.text, BODY_SLOT))
+        + parameter(Operand("", BODY_SLOT))
         + f"::json) AS _({shape}) LIMIT 1) pgrst_args"
     )

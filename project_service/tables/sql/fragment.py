@@ -8,7 +8,7 @@ from functools import cached_property
 
 from attrs import field, frozen
 
-from project_service.tables.syntax import BODY_SLOT, Operand
+from project_service.tables.syntax import BODY_SLOT, BYTES_SLOT, TEXT_SLOT, Operand
 
 # PostgreSQL allows no NUL in SQL, so it can stand for a parameter.
 _MARK = "\0"
@@ -46,8 +46,10 @@ class Sql:
         pieces = self.text.replace("%", "%%").split(_MARK)
         return "".join(piece if number == 0 else f"${number}{piece}" for number, piece in enumerate(pieces))
 
-    def values(self, operands: Sequence[str] = (), body: str = "") -> list[str | bytes | None]:
-        """The parameters' values, those with a slot taken from ``operands`` and ``body``."""
+    def values(
+        self, operands: Sequence[str] = (), body: str = "", raw: bytes = b""
+    ) -> list[str | bytes | None]:
+        """The parameters' values, those with a slot taken from ``operands``, ``body`` and ``raw``."""
         found: list[str | bytes | None] = []
         for value in self.parameters:
             if not isinstance(value, Operand):
@@ -55,8 +57,16 @@ class Sql:
             elif value.slot >= 0:
                 found.append(operands[value.slot])
             else:
-                found.append(body if value.slot == BODY_SLOT else value.text)
+                found.append(_of_body(value, body, raw))
         return found
+
+
+def _of_body(operand: Operand, body: str, raw: bytes) -> str | bytes:
+    if operand.slot == BODY_SLOT:
+        return body
+    if operand.slot == TEXT_SLOT:
+        return raw.decode("utf-8", "replace")
+    return raw if operand.slot == BYTES_SLOT else operand.text
 
 
 def parameter(value: Parameter) -> Sql:

@@ -78,7 +78,7 @@ def _from_payload(plan: WritePlan) -> Sql:
     limit = " LIMIT 1" if several and (plan.verb == "update" or plan.is_put) else ""
     return (
         " FROM (SELECT "
-        + parameter(Operand(plan.payload.text, BODY_SLOT))
+        + parameter(Operand("", BODY_SLOT))
         + f"::{kind} AS json_data) pgrst_payload{defaults}, "
         + f"LATERAL (SELECT {names} FROM {function}({source}) AS _({shape}){limit}) {_BODY}"
     )

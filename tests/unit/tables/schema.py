@@ -112,6 +112,10 @@ def cache() -> SchemaCache:
             ),
             _routine("add", [["a", "integer", "integer", True, None], ["c", "text", "text", True, None]]),
             _routine("whole", [["", "json", "json", True, None]], volatility="v"),
+            *(
+                _routine(f"whole_{type_}", [["", type_, type_, True, None]], volatility="v")
+                for type_ in ("jsonb", "text", "xml", "bytea")
+            ),
             _routine(
                 "find",
                 [["q", "text", "text", True, None]],

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+
 from hypothesis import given
 from hypothesis import strategies as st
 from twisted.trial.unittest import SynchronousTestCase
@@ -18,6 +20,12 @@ from tests.unit.tables.rendered import anything
 from tests.unit.tables.schema import cache
 
 CACHE = cache()
+
+
+def _as_json(value: object) -> bytes:
+    return json.dumps(value).encode()
+
+
 CONFIG = TablesConfig(schemas=("api",), max_rows=0, unfiltered_writes="allow")
 
 
@@ -27,11 +35,12 @@ def planned(
     *pairs: tuple[str, str],
     body: bytes = b"",
     prefer: str = "",
+    media: str = "",
     planner: Planner | None = None,
     config: TablesConfig = CONFIG,
 ) -> Planned:
     planner = planner or Planner(config)
-    headers = (("prefer", prefer),) if prefer else ()
+    headers = tuple(pair for pair in (("prefer", prefer), ("content-type", media)) if pair[1])
     call = Call(method, tuple(path.split("/")), pairs, headers, body)
     head, key = planner.head(call)
     shape, request, operands = planner.request(call, head)
@@ -211,6 +220,70 @@ class Keeping(SynchronousTestCase):
         two = planned("POST", "works", body=b'{"title": "b"}', planner=planner)
         self.assertIs(one.prepared, two.prepared)
         self.assertIn('{"title": "b"}', two.prepared.statement.sql.values(two.operands, two.body))
+
+    def sent(self, found: Planned) -> tuple[str, list[str | bytes | None]]:
+        return text(found), found.prepared.statement.sql.values(found.operands, found.body, found.raw)
+
+    objects = st.fixed_dictionaries({"q": st.text(st.characters(exclude_categories=["Cs"]), max_size=9)})
+    documents = st.one_of(objects, st.lists(objects, max_size=2), st.integers())
+    writes = st.tuples(
+        st.sampled_from(["rpc/whole", "rpc/whole_jsonb", "rpc/find", "works"]), documents.map(_as_json)
+    ).map(lambda found: (*found, "application/json"))
+    untouched = st.sampled_from(
+        [
+            ("rpc/whole_text", "text/plain"),
+            ("rpc/whole_xml", "text/xml"),
+            ("rpc/whole_bytea", "application/octet-stream"),
+            ("rpc/find", "application/x-www-form-urlencoded"),
+            ("works", "text/csv"),
+        ]
+    ).flatmap(
+        lambda kind: st.text("qab", min_size=1, max_size=5).map(
+            lambda word: (
+                kind[0],
+                {"rpc/find": f"q={word}", "works": f"title\n{word}"}.get(kind[0], word).encode(),
+                kind[1],
+            )
+        )
+    )
+
+    @given(st.lists(st.one_of(writes, untouched), max_size=8))
+    def test_what_was_kept_never_sends_another_body(self, requests: list[tuple[str, bytes, str]]) -> None:
+        """Each request on a planner that remembers says what it says on a new one."""
+        planner = Planner(CONFIG)
+        for path, body, media in requests:
+            try:
+                alone = self.sent(planned("POST", path, body=body, media=media))
+            except TableError as refused:
+                again = self.assertRaises(
+                    TableError, planned, "POST", path, body=body, media=media, planner=planner
+                )
+                self.assertEqual(again.code, refused.code)
+                continue
+            self.assertEqual(self.sent(planned("POST", path, body=body, media=media, planner=planner)), alone)
+
+    def test_a_whole_body_is_each_requests_own(self) -> None:
+        planner = Planner(CONFIG)
+        for path in ("rpc/whole", "rpc/whole_jsonb"):
+            for body in (b'{"x": 1}', b'{"x": 2}'):
+                found = planned("POST", path, body=body, planner=planner)
+                self.assertEqual(self.sent(found)[1], [body.decode()])
+        for path, media in (
+            ("rpc/whole_text", "text/plain"),
+            ("rpc/whole_bytea", "application/octet-stream"),
+        ):
+            for body in (b"one", b"two"):
+                found = planned("POST", path, body=body, media=media, planner=planner)
+                self.assertEqual(self.sent(found)[1], [body if path == "rpc/whole_bytea" else body.decode()])
+
+    def test_nothing_of_a_body_is_kept(self) -> None:
+        for path in ("works", "rpc/whole", "rpc/find"):
+            found = planned(
+                "POST", path, body=b'{"q": "secret"}' if path == "rpc/find" else b'{"title": "secret"}'
+            )
+            plan = found.prepared.plan
+            assert plan is not None and plan.payload is not None
+            self.assertEqual((plan.payload.text, plan.payload.raw), ("", b""))
 
 
 class Catalogue(SynchronousTestCase):
