@@ -1,4 +1,4 @@
-"""Cross-origin rules (the Fetch standard's CORS protocol). Credentials travel in headers, never in cookies."""
+"""Cross-origin rules (the Fetch standard's CORS protocol)."""
 
 from __future__ import annotations
 
@@ -29,6 +29,8 @@ def origin_headers(allowed: tuple[str, ...], headers: HeaderView) -> Headers:
         return (("Vary", "Origin"),)
     return (
         ("Access-Control-Allow-Origin", origin),
+        # Only for origins that are named: a page that may call with credentials is one that is trusted.
+        ("Access-Control-Allow-Credentials", "true"),
         ("Access-Control-Expose-Headers", EXPOSED),
         ("Vary", "Origin"),
     )
@@ -36,6 +38,22 @@ def origin_headers(allowed: tuple[str, ...], headers: HeaderView) -> Headers:
 
 def is_preflight(method: str, headers: HeaderView) -> bool:
     return method == "OPTIONS" and b"origin" in headers and b"access-control-request-method" in headers
+
+
+# What PostgREST answers, whatever the path: clients of its API may rely on it.
+TABLE_METHODS = ("GET", "POST", "PATCH", "PUT", "DELETE", "OPTIONS", "HEAD")
+_TABLE_HEADERS = ("Accept", "Accept-Language", "Content-Language")
+
+
+def table_preflight_headers(headers: HeaderView) -> Headers:
+    """The answer to a preflight below a table API's path, in PostgREST's form."""
+    asked = [name.strip() for name in (headers.text(b"access-control-request-headers") or "").split(",")]
+    allowed = ["Authorization", *(name for name in asked if name), *_TABLE_HEADERS]
+    return (
+        ("Access-Control-Allow-Methods", ", ".join(TABLE_METHODS)),
+        ("Access-Control-Allow-Headers", ", ".join(allowed)),
+        ("Access-Control-Max-Age", str(MAX_AGE_SECONDS)),
+    )
 
 
 def preflight_headers(methods: tuple[str, ...], headers: HeaderView) -> Headers:

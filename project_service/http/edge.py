@@ -148,6 +148,8 @@ class Edge:
     def _matched(self, inbound: Inbound) -> Match | Reply:
         if cors.is_preflight(inbound.method, inbound.headers):
             methods = self._router.allowed(inbound.raw_path)
+            if self._router.style_of(inbound.raw_path) == "tables":
+                return Reply(200, cors.table_preflight_headers(inbound.headers))
             return Reply(204, cors.preflight_headers(methods, inbound.headers))
         try:
             return self._router.match(inbound.method, inbound.raw_path)

@@ -222,6 +222,19 @@ class CrossOrigin(TestCase):
         self.assertEqual(response.header("access-control-allow-methods"), "GET, HEAD, OPTIONS")
         self.assertEqual(response.header("access-control-max-age"), "86400")
 
+    def test_preflight_below_a_table_path_is_postgrests(self) -> None:
+        app = app_of(hello, "/t/<path:rest>", key="required", errors="tables")
+        asked = {"Origin": "https://a.test", "Access-Control-Request-Method": "PATCH"}
+        response = app.request(
+            "OPTIONS", "/t/x", {**asked, "Access-Control-Request-Headers": "prefer,apikey"}
+        )
+        self.assertEqual((response.status, response.body), (200, b""))
+        self.assertIn("PATCH", response.header("access-control-allow-methods") or "")
+        self.assertEqual(
+            response.header("access-control-allow-headers"),
+            "Authorization, prefer, apikey, Accept, Accept-Language, Content-Language",
+        )
+
     def test_errors_carry_the_headers_too(self) -> None:
         response = app_of(hello).request("GET", "/y", {"Origin": "https://a.test"})
         self.assertEqual(response.status, 404)
