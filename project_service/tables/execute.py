@@ -46,6 +46,7 @@ class Executor:
             self._ending(request, prepared),
             authenticated,
             planned.kept and prepared.rendering.explain is None,
+            planned.version,
         )
 
         async def used(session: Session) -> Outcome:

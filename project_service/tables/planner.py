@@ -23,12 +23,14 @@ _DECISIVE = frozenset(("accept", "prefer", "range", "content-type", "accept-prof
 
 @frozen
 class Planned:
-    """``operands`` are this request's, in the order of the plan's slots; ``kept`` tells a plan worth preparing."""
+    """``operands`` are this request's, in the order of the plan's slots; ``kept`` tells a plan worth preparing,
+    ``version`` is the schema cache's."""
 
     request: Request
     prepared: Prepared
     operands: list[str]
     kept: bool
+    version: int
 
     @property
     def body(self) -> str:
@@ -66,10 +68,10 @@ class Planner:
     ) -> Planned:
         body_shape = shape_of_payload(request.payload)
         if body_shape is None:
-            return Planned(request, prepare(cache, self.config, request), operands, kept=False)
+            return Planned(request, prepare(cache, self.config, request), operands, False, cache.version)
         key = (cache.version, head_key, shape, body_shape)
         found = self._plans.made(key, lambda: prepare(cache, self.config, _without_body(request)))
-        return Planned(request, found, operands, kept=True)
+        return Planned(request, found, operands, True, cache.version)
 
 
 def _without_body(request: Request) -> Request:

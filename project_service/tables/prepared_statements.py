@@ -2,6 +2,9 @@
 
 PREPARE and EXECUTE travel in the message of the first use, so that preparing costs no round trip. A prepared
 statement outlives a transaction that fails after it: then the connection is asked, once, whether it is there.
+
+Its parameters have for ever the types they had when it was prepared, so it is used for one version of the schema
+cache only: with another, the same text may mean another operator.
 """
 
 from __future__ import annotations
@@ -24,6 +27,14 @@ class _Known:
     number: int = 0
     pending: tuple[str, str] | None = None
     unwanted: list[str] = Factory(list)
+    version: int = 0
+
+    def renew(self, version: int) -> None:
+        """Let go of what was prepared for another schema cache."""
+        if version != self.version:
+            self.unwanted.extend(self.names.values())
+            self.names.clear()
+            self.version = version
 
 
 class PreparedStatements:
@@ -31,9 +42,10 @@ class PreparedStatements:
         self._most = per_connection
         self._sessions: WeakKeyDictionary[Session, _Known] = WeakKeyDictionary()
 
-    async def text(self, session: Session, statement: Sql, count: int) -> str:
+    async def text(self, session: Session, statement: Sql, count: int, version: int) -> str:
         """The text that runs ``statement`` on ``session``: EXECUTE, after PREPARE where it is new there.
 
+        ``version`` is that of the schema cache the statement was planned with.
         ``succeeded`` is to be called when the message has.
         """
         known = self._sessions.get(session)
@@ -41,6 +53,7 @@ class PreparedStatements:
             known = self._sessions[session] = _Known()
         if known.pending is not None:
             await self._settle(session, known)
+        known.renew(version)
         name = known.names.get(statement.text)
         if name is not None:
             known.names.move_to_end(statement.text)

@@ -37,7 +37,8 @@ class Preamble:
 @frozen
 class Work:
     """``ending`` implicit commits with the message itself; otherwise what was done can still be refused before it is
-    committed or rolled back. ``kept`` allows the statement to be prepared."""
+    committed or rolled back. ``kept`` allows the statement to be prepared, for that ``version`` of the schema cache.
+    """
 
     preamble: Preamble
     statement: Sql
@@ -47,6 +48,7 @@ class Work:
     ending: Literal["implicit", "commit", "rollback"] = "implicit"
     authenticated: bool = True
     kept: bool = False
+    version: int = 0
 
 
 @frozen
@@ -99,7 +101,7 @@ class Runner:
         head = f"{prefix}{work.preamble.text}; "
         if self.prepared is None or not work.kept:
             return await session.query(head + work.statement.for_driver, [*work.preamble.values, *values])
-        text = await self.prepared.text(session, work.statement, len(values))
+        text = await self.prepared.text(session, work.statement, len(values), work.version)
         rows = await session.query(head + text, [*work.preamble.values, *values])
         self.prepared.succeeded(session)
         return rows

@@ -219,6 +219,33 @@ async def test_what_is_new_is_there_at_once(tables: Tables) -> None:
         assert (await tables.request("GET", f"/fresh_{number}?select=id,leaf_{number}(*)"))[0] == 200
 
 
+@pytest_twisted.ensureDeferred
+async def test_a_changed_type_is_the_one_that_is_asked(tables: Tables) -> None:
+    """On connections where the same statements were prepared for the old types."""
+    narrow = BASE.replace("main", "narrow")
+    tables.sql(
+        "create table retyped (id int, at timestamp);"
+        "insert into retyped values (1, '2024-01-01 12:00'); grant select on retyped to anon"
+    )
+    at = "/retyped?select=id&at=eq.2024-01-01T12:00:00%2B05:00"
+    assert (await tables.request("GET", "/retyped?select=id&id=eq.1", base=narrow))[2] == [{"id": 1}]
+    assert (await tables.request("GET", at, base=narrow))[2] == [{"id": 1}]
+    tables.sql(
+        "alter table retyped alter id type bigint;"
+        "alter table retyped alter at type timestamptz using at at time zone 'Asia/Karachi';"
+        "insert into retyped values (3000000000, null);"
+        "create table after_retyped (); grant select on after_retyped to anon"
+    )
+    # What is there at once tells that the schema cache has been read anew.
+    assert (await tables.request("GET", "/after_retyped", base=narrow))[0] == 200
+    status, _, body = await tables.request("GET", "/retyped?select=id&id=eq.3000000000", base=narrow)
+    assert (status, body) == (200, [{"id": 3000000000}])
+    assert (await tables.request("GET", at, base=narrow))[2] == [{"id": 1}]
+    utc = {"Prefer": "timezone=UTC"}
+    assert (await tables.request("GET", at, base=narrow, headers=utc))[2] == [{"id": 1}]
+    tables.sql("drop table retyped, after_retyped")
+
+
 async def until_answered(tables: Tables, method: str, path: str, expected: int, **more: Any) -> None:
     from twisted.internet import reactor
 
