@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
+import orjson
 import pytest
 import pytest_twisted
 from attrs import evolve
@@ -103,6 +104,15 @@ async def test_a_user_is_kept_as_he_was_made(stores: Stores) -> None:
     assert await stores.users.find(account.user.id) == account
     assert await stores.users.find_by_email(email) == account
     assert await stores.users.find(str(uuid.uuid4())) is None
+
+
+@contract
+async def test_a_number_beyond_64_bits_can_be_sent_again(stores: Stores) -> None:
+    account = await made(stores)
+    await stores.users.set_metadata(account.user.id, {"a": [1e20, -1e308], "b": 1}, event())
+    found = await stores.users.find(account.user.id)
+    assert found is not None
+    assert orjson.loads(orjson.dumps(found.view()["metadata"])) == {"a": [1e20, -1e308], "b": 1}
 
 
 @contract

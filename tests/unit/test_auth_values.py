@@ -5,6 +5,7 @@ from __future__ import annotations
 import email
 import hashlib
 import json
+import math
 import string
 import uuid
 from base64 import b64encode, urlsafe_b64encode
@@ -13,6 +14,7 @@ from email.policy import default
 from typing import Any
 
 import bcrypt
+import orjson
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from twisted.internet.defer import Deferred
@@ -23,7 +25,7 @@ from twisted.trial.unittest import TestCase
 
 from project_service.auth import admin, hashing, mail, passwords, secrets
 from project_service.auth.keyset import KeySet, KeySetError
-from project_service.auth.metadata import checked
+from project_service.auth.metadata import checked, loaded
 from project_service.auth.model import Account, Email, User, moment, timestamp
 from project_service.auth.revocations import CHANNEL, RevokedSessions
 from project_service.auth.throttle import place
@@ -147,6 +149,22 @@ class Opaque(TestCase):
     def test_metadata_that_is_none_is_empty(self) -> None:
         assert checked(None) == {}
 
+    def test_metadata_has_no_number_that_the_database_would_give_back_as_a_longer_one(self) -> None:
+        for number in (1e20, -1e20, 1e308, 2.0**63, 2**64, -(2**63) - 1, math.inf, math.nan):
+            for value in ({"a": number}, {"a": [{"b": [number]}]}):
+                with self.assertRaises(ApiError) as caught:
+                    checked(value)
+                assert (caught.exception.status, caught.exception.code) == (422, "validation_failed"), number
+        fine = {"a": [2**63 - 1, -(2**63), 2**64 - 1, 2.0**53, 9.2e18, 0.1, 1e-300, 5e-324, True]}
+        assert checked(fine) == fine
+
+    def test_metadata_that_came_by_sql_can_be_sent(self) -> None:
+        for digits in ("1" + "0" * 20, "-" + "9" * 19, "9" * 20, "1" + "0" * 308, "7" * 5000):
+            found = loaded(f'{{"a": [{digits}]}}')
+            assert isinstance(found["a"][0], float)
+            orjson.dumps(found)
+        assert loaded('{"a": 18446744073709551615, "b": 1.5}') == {"a": 2**64 - 1, "b": 1.5}
+
 
 class Parsers(TestCase):
     """What comes from outside is read or refused, never a surprise."""
@@ -168,10 +186,10 @@ class Parsers(TestCase):
 
         when, _ = admin.read_cursor(cursor("2026-11-21T03:04:05+23:59"))
         assert when.tzinfo is UTC and when == datetime(2026, 11, 20, 3, 5, 5, tzinfo=UTC)
-        for moment in ("0001-01-01T00:00:00+23:59", "9999-12-31T23:59:59-23:59"):
+        for beyond in ("0001-01-01T00:00:00+23:59", "9999-12-31T23:59:59-23:59"):
             with self.assertRaises(ApiError) as caught:
-                admin.read_cursor(cursor(moment))
-            assert caught.exception.code == "validation_failed", moment
+                admin.read_cursor(cursor(beyond))
+            assert caught.exception.code == "validation_failed", beyond
 
     @given(st.datetimes(timezones=st.just(UTC)), st.uuids())
     def test_a_cursor_leads_back_to_its_place(self, when: datetime, key: uuid.UUID) -> None:

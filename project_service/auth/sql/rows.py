@@ -4,14 +4,15 @@ from __future__ import annotations
 
 from typing import Any
 
+from project_service.auth.metadata import loaded
 from project_service.auth.model import Account, User
 from project_service.auth.ports import Event, NewSession
 from project_service.auth.sql.query import Row
 
 # The columns of ``account``, of a table or a subquery called u.
-ACCOUNT = """u.id::text, u.email, u.created_at, u.metadata,
+ACCOUNT = """u.id::text, u.email, u.created_at, u.metadata::text,
     u.password_hash, u.disabled_at, u.confirmed_at, u.last_login_at"""
-USER = "u.id::text, u.email, u.created_at, u.metadata"
+USER = "u.id::text, u.email, u.created_at, u.metadata::text"
 
 # One audit line; ``{source}`` limits or multiplies it, ``{who}`` and ``{result}`` are expressions.
 AUDIT = """insert into auth.audit (at, actor, user_id, email, action, result, address, user_agent, request_id)
@@ -21,12 +22,12 @@ RECORD = AUDIT.format(who="%(audit_user)s::uuid", result="%(result)s")
 
 
 def user(row: Row) -> User:
-    return User(*row[:4])
+    key, email, created_at, metadata = row[:4]
+    return User(key, email, created_at, loaded(metadata))
 
 
 def account(row: Row) -> Account:
-    who, stored = row[:4], row[4]
-    return Account(User(*who), (stored or "").encode("ascii"), *row[5:8])
+    return Account(user(row), (row[4] or "").encode("ascii"), *row[5:8])
 
 
 def event_params(event: Event) -> dict[str, Any]:
