@@ -39,7 +39,7 @@ class Accounts:
         settings = self.context.settings
         if not settings.allow_signup:
             raise errors.signup_disabled()
-        address = Email.parse(email)
+        address = Email.parse_new(email)
         raw = passwords.acceptable(password, address, settings.password_min_bytes)
         if settings.confirm_email:
             self.letters.require()

@@ -64,7 +64,7 @@ class Administration:
         """
         known = ("email", "password", "password_hash", "metadata", "email_confirmed")
         _refuse_unknown(wanted, known)
-        email = Email.parse(wanted.get("email"))
+        email = Email.parse_new(wanted.get("email"))
         confirmed = wanted.get("email_confirmed", True)
         if not isinstance(confirmed, bool):
             raise validation_failed({"email_confirmed": "must be true or false"})

@@ -53,6 +53,17 @@ class Email:
             raise validation_failed({name: f"must be at most {EMAIL_MAX_BYTES} bytes"})
         return cls(address=address, key=folded(address))
 
+    @classmethod
+    def parse_new(cls, text: object, name: str = "email") -> Email:
+        """As ``parse``, for a new account: letters must be able to reach it.
+
+        The SMTP client has no SMTPUTF8 (RFC 6531), without which what is before the @ is ASCII.
+        """
+        email = cls.parse(text, name)
+        if not email.address.rpartition("@")[0].isascii():
+            raise validation_failed({name: "must be ASCII before the @"})
+        return email
+
 
 def folded(address: str) -> str:
     """The form in which two addresses are the same: case-folded and composed (Unicode section 3.13)."""

@@ -63,6 +63,7 @@ class Admin(TestCase):
         for body, code in (
             ({}, "validation_failed"),
             ({"email": "no address"}, "validation_failed"),
+            ({"email": "zoë@example.test"}, "validation_failed"),
             ({"email": "a@example.test", "password": "short"}, "weak_password"),
             ({"email": "a@example.test", "password": None}, "validation_failed"),
             ({"email": "a@example.test", "password_hash": "plain"}, "validation_failed"),
