@@ -36,7 +36,7 @@ _SECRETS = re.compile(
 )
 
 # Fields of a log event that are the machinery's, not the message's.
-_PLUMBING = frozenset({"isError", "why", "message", "format", "time", "system", "failure"})
+_PLUMBING = frozenset({"isError", "why", "message", "format", "time", "system", "failure", "access_line"})
 
 
 def request_id(sent: bytes | None, new: Callable[[], str]) -> str:
@@ -60,7 +60,8 @@ def text_observer(out: TextIO) -> ILogObserver:
 
     def observe(event: LogEvent) -> None:
         level = event.get("log_level", LogLevel.info).name
-        text = eventAsText(event, includeTimestamp=False, includeSystem=False)
+        # Formatting by twisted.logger costs more than most requests; access lines come finished.
+        text = event.get("access_line") or eventAsText(event, includeTimestamp=False, includeSystem=False)
         lines = redact(text).replace("\n", "\n\t")
         out.write(f"{_timestamp(event)} {level:<8} [{event.get('log_namespace', '-')}] {lines}\n")
         out.flush()
@@ -76,7 +77,7 @@ def json_observer(out: TextIO) -> ILogObserver:
             "time": _timestamp(event),
             "level": event.get("log_level", LogLevel.info).name,
             "logger": event.get("log_namespace", "-"),
-            "message": redact(formatEvent(event)),
+            "message": redact(event.get("access_line") or formatEvent(event)),
         }
         for key, value in event.items():
             if key.startswith("log_") or key in _PLUMBING:
@@ -105,7 +106,7 @@ class Levels(LogLevelFilterPredicate):
         self.setLogLevelForNamespace("twisted.web.client", LogLevel.warn)
 
     def set_default(self, name: str) -> None:
-        self.defaultLogLevel = LogLevel.levelWithName(name)
+        self.setLogLevelForNamespace("", LogLevel.levelWithName(name))
 
 
 def observer(out: TextIO, log_format: str, levels: Levels) -> ILogObserver:
@@ -116,4 +117,5 @@ def observer(out: TextIO, log_format: str, levels: Levels) -> ILogObserver:
 
 def access_event(log: Logger, fields: dict[str, object]) -> None:
     """One line a request; ``path`` comes without its query, which may hold a token."""
-    log.info("{method} {path} {status} {bytes}B {ms}ms id={request_id}", **fields)
+    line = f"{fields['method']} {fields['path']} {fields['status']} {fields['bytes']}B {fields['ms']}ms"
+    log.info("{access_line}", access_line=f"{line} id={fields['request_id']}", **fields)

@@ -49,13 +49,23 @@ class Metrics:
             ("route",),
             registry=self.registry,
         )
+        self._series: dict[tuple[str, str, int], tuple[Counter, Histogram, Counter]] = {}
 
     def observe(self, method: str, route: str, status: int, seconds: float, sent: int) -> None:
         method = method if method in _METHODS else "other"
-        self._requests.labels(method, route, str(status)).inc()
-        self._seconds.labels(method, route).observe(seconds)
+        series = self._series.get((method, route, status))
+        if series is None:
+            # Routes, methods and statuses are few, so these are too.
+            series = self._series[method, route, status] = (
+                self._requests.labels(method, route, str(status)),
+                self._seconds.labels(method, route),
+                self._sent.labels(route),
+            )
+        counted, timed, bytes_sent = series
+        counted.inc()
+        timed.observe(seconds)
         if sent:
-            self._sent.labels(route).inc(sent)
+            bytes_sent.inc(sent)
 
     def exposition(self) -> bytes:
         if MULTIPROCESS not in os.environ:

@@ -1,0 +1,69 @@
+"""Log lines: one line an event in either form, access lines whole, secrets out, the level changeable."""
+
+from __future__ import annotations
+
+import io
+import json
+
+from twisted.logger import Logger, LogPublisher
+from twisted.trial.unittest import TestCase
+
+from project_service.journal import Levels, access_event, observer
+
+FIELDS: dict[str, object] = {
+    "request_id": "abc",
+    "method": "GET",
+    "path": "/x/psk_anon_0123456789abcdef",
+    "status": 200,
+    "bytes": 5,
+    "ms": 1.5,
+    "client": "192.0.2.1",
+}
+
+
+class Lines(TestCase):
+    def log(self, log_format: str, level: str = "info") -> tuple[Logger, io.StringIO, Levels]:
+        out, levels = io.StringIO(), Levels(level)
+        publisher = LogPublisher(observer(out, log_format, levels))
+        return Logger(namespace="there", observer=publisher), out, levels
+
+    def test_an_access_line_as_text(self) -> None:
+        log, out, _ = self.log("text")
+        access_event(log, FIELDS)
+        self.assertRegex(
+            out.getvalue(),
+            r"\A\d{4}-\d\d-\d\dT[\d:.]{12}Z info     \[there\] GET /x/\*\*\* 200 5B 1.5ms id=abc\n\Z",
+        )
+
+    def test_an_access_line_as_json(self) -> None:
+        log, out, _ = self.log("json")
+        access_event(log, FIELDS)
+        record = json.loads(out.getvalue())
+        self.assertEqual(record["message"], "GET /x/*** 200 5B 1.5ms id=abc")
+        self.assertEqual({name: record[name] for name in FIELDS}, {**FIELDS, "path": "/x/***"})
+        self.assertEqual((record["level"], record["logger"]), ("info", "there"))
+
+    def test_a_failure_keeps_its_traceback_and_stays_one_json_line(self) -> None:
+        for log_format in ("text", "json"):
+            log, out, _ = self.log(log_format)
+            try:
+                raise ValueError("postgresql://u:hunter2@h/db")
+            except ValueError:
+                log.failure("it broke {what}", what="here")
+            self.assertIn("ValueError", out.getvalue())
+            self.assertNotIn("hunter2", out.getvalue())
+            if log_format == "json":
+                self.assertEqual(json.loads(out.getvalue())["message"], "it broke here")
+
+    def test_a_line_break_in_a_value_makes_no_second_event(self) -> None:
+        log, out, _ = self.log("text")
+        log.info("{value}", value="a\n2026-01-01T00:00:00.000Z info     [there] forged")
+        self.assertEqual(out.getvalue().count("\n2026"), 0)
+
+    def test_the_level_can_change(self) -> None:
+        log, out, levels = self.log("text", "warn")
+        log.info("one")
+        levels.set_default("info")
+        log.info("two")
+        self.assertNotIn("one", out.getvalue())
+        self.assertIn("two", out.getvalue())
