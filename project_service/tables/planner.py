@@ -13,7 +13,7 @@ from project_service.tables.parse.query import parse_query
 from project_service.tables.parse.request import Head, Request, make_request, parse_head, takes_arguments
 from project_service.tables.prepare import Prepared, prepare
 from project_service.tables.shape import Recent, shape_of_payload, shape_of_query
-from project_service.tables.syntax import Query
+from project_service.tables.syntax import Operand, Query
 
 # Enough for every distinct request an application makes, little enough to be nothing in memory.
 KEPT = 1000
@@ -47,8 +47,8 @@ class Planner:
 
     config: TablesConfig
     _heads: Recent[Head] = Factory(lambda: Recent[Head](KEPT))
-    _queries: Recent[Query] = Factory(lambda: Recent[Query](KEPT))
-    _plans: Recent[Prepared] = Factory(lambda: Recent[Prepared](KEPT))
+    _queries: Recent[Query] = Factory(lambda: Recent[Query](KEPT, lambda query: len(repr(query))))
+    _plans: Recent[Prepared] = Factory(lambda: Recent[Prepared](KEPT, _weight))
 
     def head(self, call: Call) -> tuple[Head, Hashable]:
         decisive = tuple(header for header in call.headers if header[0] in _DECISIVE)
@@ -71,7 +71,14 @@ class Planner:
             return Planned(request, prepare(cache, self.config, request), operands, False, cache.version)
         key = (cache.version, head_key, shape, body_shape)
         found = self._plans.made(key, lambda: prepare(cache, self.config, _without_body(request)))
-        return Planned(request, found, operands, True, cache.version)
+        return Planned(request, found, operands, key in self._plans, cache.version)
+
+
+def _weight(prepared: Prepared) -> int:
+    """The SQL and the operands of the request it was made for, which it holds on to."""
+    sql = prepared.statement.sql
+    operands = (found.text for found in sql.parameters if isinstance(found, Operand))
+    return len(sql.text) + sum(len(text) for text in operands)
 
 
 def _without_body(request: Request) -> Request:

@@ -17,6 +17,9 @@ from project_service.tables.parse.query import is_argument
 _WHOLE = ("select", "columns", "on_conflict")
 _WHOLE_ANYWHERE = ("order", "limit", "offset", "and", "or")
 
+# More than an application's own requests are written in; a thousand of them are a few megabytes.
+MOST = 8192
+
 V = TypeVar("V")
 
 
@@ -54,14 +57,22 @@ def shape_of_payload(payload: Payload | None) -> Hashable | None:
 
 
 class Recent(Generic[V]):
-    """The values used last, at most ``capacity`` of them."""
+    """The values used last, at most ``capacity`` of them.
 
-    def __init__(self, capacity: int) -> None:
+    What clients send makes the keys and values, so both are bounded: ``made`` keeps nothing whose key is written in
+    more than ``MOST`` characters, nor whose value ``weigh`` finds heavier.
+    """
+
+    def __init__(self, capacity: int, weigh: Callable[[V], int] = lambda value: 0) -> None:
         self._capacity = capacity
+        self._weigh = weigh
         self._found: OrderedDict[Hashable, V] = OrderedDict()
 
     def __len__(self) -> int:
         return len(self._found)
+
+    def __contains__(self, key: Hashable) -> bool:
+        return key in self._found
 
     def get(self, key: Hashable) -> V | None:
         found = self._found.get(key)
@@ -78,5 +89,6 @@ class Recent(Generic[V]):
         found = self.get(key)
         if found is None:
             found = make()
-            self.put(key, found)
+            if len(repr(key)) <= MOST and self._weigh(found) <= MOST:
+                self.put(key, found)
         return found

@@ -276,6 +276,32 @@ class Keeping(SynchronousTestCase):
                 found = planned("POST", path, body=body, media=media, planner=planner)
                 self.assertEqual(self.sent(found)[1], [body if path == "rpc/whole_bytea" else body.decode()])
 
+    def test_what_is_large_is_not_kept(self) -> None:
+        """Nor prepared: what is kept is bounded in bytes, however clients ask."""
+        large = "x" * 9000
+        pairs = [
+            ("works", "title", f"eq.{large}"),
+            ("works", "or", f"(title.eq.{large},id.eq.1)"),
+            ("works", "select", ",".join(["id", "title"] * 800)),
+            ("rpc/find", "q", large),
+        ]
+        for path, name, value in pairs:
+            planner = Planner(CONFIG)
+            one, two = (planned("GET", path, (name, value), planner=planner) for _ in range(2))
+            self.assertFalse(one.kept or two.kept)
+            self.assertIsNot(one.prepared, two.prepared)
+            self.assertIsNot(one.request.query, two.request.query)
+        planner = Planner(CONFIG)
+        one, two = (planned("GET", "works", prefer=f"x={large}", planner=planner) for _ in range(2))
+        self.assertFalse(one.kept or two.kept)
+        self.assertIsNot(one.request.head, two.request.head)
+
+    def test_what_asks_little_and_means_much_is_not_kept(self) -> None:
+        embeds = ",".join(f"a{number}:tags(label)" for number in range(60))
+        found = planned("GET", "works", ("select", embeds), planner=Planner(CONFIG))
+        self.assertLess(len(embeds), 2000)
+        self.assertFalse(found.kept)
+
     def test_nothing_of_a_body_is_kept(self) -> None:
         for path in ("works", "rpc/whole", "rpc/find"):
             found = planned(
