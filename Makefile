@@ -58,7 +58,7 @@ bench: venv
 conformance: venv
 	$(BIN)/python -m benchmarks.tables_conformance
 
-# Faults under load: the short ones of `make test` with their figures, then failover and 20 rounds of random kills.
+# Faults under load: the short ones of `make test` with their figures, then failover, a store cluster and 20 rounds of random kills.
 chaos: venv
 	$(BIN)/python -m pytest -q -s tests/live/test_faults_processes.py
 	$(BIN)/python -m tests.chaos

@@ -1,4 +1,4 @@
-"""The faults that take too long for every test run: ``make chaos``, or ``python -m tests.chaos [failover|kills]``.
+"""The faults that take too long for every test run: ``make chaos``, or ``python -m tests.chaos [fault…]``.
 
 Each prints what was sent, acknowledged, refused and lost, and for how long a part acknowledged nothing.
 """
@@ -13,8 +13,9 @@ from tempfile import TemporaryDirectory
 
 from tests.chaos.failover import fail_over
 from tests.chaos.kills import Rounds
+from tests.chaos.store_cluster import lose_a_volume_server
 
-FAULTS = ("failover", "kills")
+FAULTS = ("failover", "cluster", "kills")
 
 
 def main() -> int:
@@ -30,6 +31,8 @@ def main() -> int:
             try:
                 if fault == "failover":
                     fail_over(Path(place))
+                elif fault == "cluster":
+                    lose_a_volume_server(Path(place))
                 else:
                     Rounds(Path(place), Random(asked.seed)).run(asked.rounds)
             except AssertionError as wrong:

@@ -32,10 +32,10 @@ LONGEST_SECONDS = 12.0
 
 
 @contextmanager
-def started(place: Path, database: str = "") -> Iterator[Daemon]:
-    """The service on ``place / "var"``. ``database`` is for the section ``[database]``; empty: embedded."""
+def started(place: Path, database: str = "", more: str = "") -> Iterator[Daemon]:
+    """The service on ``place / "var"``. ``database`` is for ``[database]``, ``more`` for other sections."""
     config = place / "faults.toml"
-    config.write_text(CONFIG.format(database=database))
+    config.write_text(CONFIG.format(database=database) + more)
     with Daemon(place / "var", "--config", str(config)) as daemon:
         daemon.wait_until_ready()
         yield daemon
