@@ -22,6 +22,8 @@ from project_service.tables.sql.fragment import Sql
 # No such operator or function, a wrong type, a result of another type than before.
 _STALE = ("42883", "42804", "42846", "42725", "0A000")
 
+_NUL = 'invalid byte sequence for encoding "UTF8": 0x00'
+
 Row = tuple[Any, ...]
 Check = Callable[[list[Row]], None]
 
@@ -68,6 +70,11 @@ class Runner:
             return await self._explicit(session, work, check)
         except psycopg2.Error as fault:
             raise failure(fault, work.authenticated) from fault
+        except ValueError as fault:
+            # What psycopg2 itself refuses to send; what clients send is looked at before, so this is for the rest.
+            if "NUL" not in str(fault):
+                raise
+            raise from_sqlstate("22021", _NUL, None, None, work.authenticated) from fault
         except DatabaseGone:
             raise errors.database_unreachable() from None
 

@@ -11,7 +11,7 @@ from typing import Generic, TypeVar
 
 from project_service.tables.parse.filters import shape_of_filter
 from project_service.tables.parse.payload import Payload
-from project_service.tables.parse.query import is_argument
+from project_service.tables.parse.query import is_argument, refuse_nul
 
 # Parameters whose values are part of the shape: by name, and of embedded relations too.
 _WHOLE = ("select", "columns", "on_conflict")
@@ -24,10 +24,11 @@ V = TypeVar("V")
 
 
 def shape_of_query(pairs: Sequence[tuple[str, str]], arguments: bool) -> tuple[Hashable, list[str]]:
-    """The shape and the operands, numbered as ``parse_query`` numbers them. Raises PGRST100 for a bad list."""
+    """The shape and the operands, numbered as ``parse_query`` numbers them. Raises PGRST100."""
     shape: list[tuple[str, str]] = []
     operands: list[str] = []
     for name, value in pairs:
+        refuse_nul(name, value)
         if name in _WHOLE:
             shape.append((name, value))
             continue

@@ -51,6 +51,8 @@ def parse_payload(
     if name == media.FORM:
         return _form(body, columns)
     if routine and name in (media.TEXT, media.XML, media.OCTETS):
+        if name != media.OCTETS and b"\0" in body:
+            raise errors.invalid_body("The body holds a NUL character")
         return Payload("raw", name, raw=body)
     raise errors.invalid_body(f"Content-Type not acceptable: {content_type}")
 
@@ -109,6 +111,8 @@ def _form(body: bytes, columns: tuple[str, ...] | None) -> Payload:
         pairs = tuple(parse_qsl(body.decode("utf-8"), keep_blank_values=True, errors="strict"))
     except ValueError:
         raise errors.invalid_body("Invalid form") from None
+    if any("\0" in name or "\0" in value for name, value in pairs):
+        raise errors.invalid_body("The form holds a NUL character")
     text = orjson.dumps(dict(pairs)).decode("utf-8")
     keys = columns if columns is not None else tuple(dict(pairs))
     return Payload("form", media.FORM, text, keys, raw=body, arguments=pairs)

@@ -38,8 +38,7 @@ def parse_query(pairs: Sequence[tuple[str, str]], arguments: bool = False) -> Qu
     """Sort out the parameters; with ``arguments`` those that hold no operator are a function's arguments."""
     found = _Gathered()
     for name, value in pairs:
-        if "\0" in name or "\0" in value:
-            raise errors.invalid_parameter("A parameter holds a NUL character")
+        refuse_nul(name, value)
         _sort(found, name, value, arguments)
     paths = [*found.limits, *(path for path in found.offsets if path not in found.limits)]
     ranges = tuple((path, _range(found, path)) for path in paths)
@@ -52,6 +51,12 @@ def parse_query(pairs: Sequence[tuple[str, str]], arguments: bool = False) -> Qu
         found.on_conflict,
         tuple(found.arguments),
     )
+
+
+def refuse_nul(name: str, value: str) -> None:
+    """PostgreSQL has no text with a NUL. Raises PGRST100."""
+    if "\0" in name or "\0" in value:
+        raise errors.invalid_parameter("A parameter holds a NUL character")
 
 
 def _range(found: _Gathered, path: Path) -> Range:

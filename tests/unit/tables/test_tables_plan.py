@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from typing import Any
 
 from hypothesis import given
 from hypothesis import strategies as st
@@ -310,6 +311,33 @@ class Keeping(SynchronousTestCase):
             plan = found.prepared.plan
             assert plan is not None and plan.payload is not None
             self.assertEqual((plan.payload.text, plan.payload.raw), ("", b""))
+
+
+class NoNul(SynchronousTestCase):
+    """PostgreSQL has no text with a NUL; that a request of the same shape was good before changes nothing."""
+
+    def refused(self, planner: Planner, path: str, *pairs: tuple[str, str], **more: Any) -> None:
+        method = "POST" if more else "GET"
+        error = self.assertRaises(TableError, planned, method, path, *pairs, planner=planner, **more)
+        self.assertEqual(error.status, 400)
+
+    def test_in_the_query(self) -> None:
+        planner = Planner(CONFIG)
+        planned("GET", "works", ("title", "eq.a"), planner=planner)
+        planned("GET", "works", ("id", "in.(1)"), planner=planner)
+        planned("GET", "rpc/find", ("q", "a"), planner=planner)
+        self.refused(planner, "works", ("title", "eq.\0"))
+        self.refused(planner, "works", ("id", "in.(\0)"))
+        self.refused(planner, "rpc/find", ("q", "\0"))
+
+    def test_in_the_body(self) -> None:
+        planner = Planner(CONFIG)
+        self.refused(planner, "rpc/whole_text", body=b"a\0", media="text/plain")
+        self.refused(planner, "rpc/whole_xml", body=b"<a/>\0", media="text/xml")
+        for form in (b"q=%00", b"%00=1"):
+            self.refused(planner, "rpc/find", body=form, media="application/x-www-form-urlencoded")
+        octets = planned("POST", "rpc/whole_bytea", body=b"\0", media="application/octet-stream")
+        self.assertEqual(octets.raw, b"\0")
 
 
 class Catalogue(SynchronousTestCase):

@@ -7,7 +7,9 @@ from typing import Any, cast
 from twisted.trial.unittest import SynchronousTestCase
 
 from project_service.database.session import Session
+from project_service.tables.errors import TableError
 from project_service.tables.prepared_statements import PreparedStatements
+from project_service.tables.run import Preamble, Runner, Work
 from project_service.tables.sql.fragment import Sql
 
 
@@ -44,3 +46,14 @@ class Versions(SynchronousTestCase):
             "DEALLOCATE pgrst_1; DEALLOCATE pgrst_2; PREPARE pgrst_3 AS SELECT 1; EXECUTE pgrst_3",
         )
         self.assertEqual(self.sent("SELECT 1", 2), "EXECUTE pgrst_3")
+
+
+class Nul(SynchronousTestCase):
+    def test_what_the_driver_will_not_send_is_the_clients_fault(self) -> None:
+        class Driver:
+            async def query(self, sql: str, params: object = None) -> list[tuple[Any, ...]]:
+                raise ValueError("A string literal cannot contain NUL (0x00) characters.")
+
+        running = Runner(None).run(cast(Session, Driver()), Work(Preamble("SELECT 1", []), Sql("SELECT 2")))
+        error = self.assertRaises(TableError, running.send, None)
+        self.assertEqual((error.status, error.code), (400, "22021"))
