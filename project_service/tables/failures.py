@@ -9,6 +9,7 @@ import orjson
 from project_service.errors import Headers
 from project_service.tables import errors
 from project_service.tables.errors import TableError
+from project_service.tables.headers import is_header, is_status, settable
 
 _EXACT = {
     "23503": 409,
@@ -88,9 +89,9 @@ def _raised_as_json(message: str, details: str | None) -> TableError:
     if details is None:
         return errors.unreadable_raise("DETAIL is missing in the RAISE statement", _DETAIL_HINT)
     shape = _object(details)
-    if shape is None or not isinstance(shape.get("status"), int) or not _are_headers(shape.get("headers")):
+    if shape is None or not is_status(shape.get("status")) or not _are_headers(shape.get("headers")):
         return errors.unreadable_raise(f"Invalid JSON value for DETAIL: '{details}'", _DETAIL_HINT)
-    headers = tuple(shape["headers"].items())
+    headers = settable(shape["headers"].items())
     return TableError(
         shape["status"], said["code"], said["message"], said.get("details"), said.get("hint"), headers
     )
@@ -105,4 +106,4 @@ def _object(text: str) -> dict[str, Any] | None:
 
 
 def _are_headers(found: object) -> bool:
-    return isinstance(found, dict) and all(isinstance(value, str) for value in found.values())
+    return isinstance(found, dict) and all(is_header(name, value) for name, value in found.items())

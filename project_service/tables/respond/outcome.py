@@ -10,6 +10,7 @@ from attrs import frozen
 
 from project_service.errors import Headers
 from project_service.tables import errors
+from project_service.tables.headers import is_header, settable
 
 
 @frozen
@@ -59,7 +60,7 @@ def _optional(value: Any) -> bytes | None:
 
 
 def headers_from_sql(outcome: Outcome) -> Headers:
-    """``response.headers``: a JSON array of objects with one member each. Raises PGRST111."""
+    """``response.headers``: a JSON array of objects with one member each. Raises PGRST111 for what is no header."""
     if outcome.headers is None:
         return ()
     try:
@@ -76,7 +77,7 @@ def headers_from_sql(outcome: Outcome) -> Headers:
         if not isinstance(value, str) or not is_header(name, value):
             raise errors.invalid_response_headers()
         headers.append((name, value))
-    return tuple(headers)
+    return settable(headers)
 
 
 def status_from_sql(outcome: Outcome) -> int | None:
@@ -86,9 +87,3 @@ def status_from_sql(outcome: Outcome) -> int | None:
     if not outcome.status.isdigit() or not 200 <= int(outcome.status) <= 599:
         raise errors.invalid_response_status()
     return int(outcome.status)
-
-
-def is_header(name: str, value: str) -> bool:
-    """Nothing that would start another header line or end the head."""
-    token = name.isascii() and bool(name) and all(c.isalnum() or c in "!#$%&'*+-.^_`|~" for c in name)
-    return token and not any(c in value for c in "\r\n\0")

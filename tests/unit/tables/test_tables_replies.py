@@ -187,6 +187,32 @@ class FromSql(SynchronousTestCase):
         ):
             self.assertRaises(TableError, headers_from_sql, Outcome(headers=bad))
 
+    def test_framing_is_not_sqls(self) -> None:
+        for name in ("Content-Length", "transfer-encoding", "CONNECTION", "Upgrade", "Trailer", "Keep-Alive"):
+            said = json.dumps([{name: "5"}, {"X-Tea": "pot"}]).encode()
+            self.assertEqual(headers_from_sql(Outcome(headers=said)), (("X-Tea", "pot"),))
+            detail = json.dumps({"status": 418, "headers": {name: "5", "X-Tea": "pot"}})
+            error = from_sqlstate("PGRST", '{"code": "7", "message": "no"}', detail, None, True)
+            self.assertIn(("X-Tea", "pot"), error.headers)
+            self.assertNotIn(name, dict(error.headers))
+
+    def test_what_is_no_header_or_status_is_no_response(self) -> None:
+        for headers in (
+            {"a b": "c"},
+            {"": "c"},
+            {"a": "b\r\nc: d"},
+            {"a\n": "b"},
+            {"a": "b\n"},
+        ):
+            self.assertRaises(TableError, headers_from_sql, Outcome(headers=json.dumps([headers]).encode()))
+            self.assertEqual(self.raised({"status": 418, "headers": headers}), "PGRST121")
+        for status in (99999, -1, True, 100, 199, 600, "418", 418.5):
+            self.assertEqual(self.raised({"status": status, "headers": {}}), "PGRST121")
+
+    def raised(self, detail: object) -> str:
+        message = '{"code": "7", "message": "no"}'
+        return from_sqlstate("PGRST", message, json.dumps(detail), None, True).code
+
     def test_status(self) -> None:
         self.assertEqual(status_from_sql(Outcome(status=b"418")), 418)
         for bad in (b"bad", b"99", b"1000", b""):

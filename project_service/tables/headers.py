@@ -1,0 +1,40 @@
+"""What SQL may say in the head of a response."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+
+from project_service.errors import Headers
+
+# RFC 9110, sections 5.1 and 5.5: no control characters but tabs.
+_NAME = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+")
+_VALUE = re.compile(r"[^\x00-\x08\x0a-\x1f\x7f]*")
+# The connection's own, and what the edge sets on every response.
+_OURS = frozenset(
+    {
+        "connection",
+        "content-length",
+        "date",
+        "keep-alive",
+        "trailer",
+        "transfer-encoding",
+        "upgrade",
+        "x-request-id",
+    }
+)
+
+
+def is_header(name: str, value: object) -> bool:
+    """Nothing that would start another header line or end the head."""
+    return isinstance(value, str) and bool(_NAME.fullmatch(name)) and bool(_VALUE.fullmatch(value))
+
+
+def settable(headers: Iterable[tuple[str, str]]) -> Headers:
+    """Those that are not the service's alone to set; where a body ends is never SQL's to say."""
+    return tuple(header for header in headers if header[0].lower() not in _OURS)
+
+
+def is_status(value: object) -> bool:
+    """A final response's; JSON's ``true`` is an ``int`` to Python."""
+    return isinstance(value, int) and not isinstance(value, bool) and 200 <= value <= 599
