@@ -20,7 +20,7 @@ from project_service.storage.model import UNCONDITIONAL, Bucket, Conditions, Obj
 from project_service.storage.ports import Deleted, GarbageRows, NewObject, ObjectRows, Store, Switched
 from project_service.storage.removal import Removal
 from project_service.storage.s3.errors import NoSuchObject
-from project_service.storage.upload import PartStream, part_size
+from project_service.storage.upload import PartSizes, PartStream
 
 # How often an upload says that it is still going; the sweeper takes one that was silent far longer.
 KEEP_ALIVE_SECONDS = 60.0
@@ -59,14 +59,13 @@ class Objects:
     ) -> Switched:
         """A new version from what ``fill`` writes, then the switch. What fails leaves nothing behind.
 
-        ``limit`` is the greatest size, ``expected`` the size to make ready for.
+        ``limit`` is the greatest size, ``expected`` the greatest to make ready for.
         """
         version = self.new_version()
         path = store_path(bucket.name, version)
         await self._announce(version, bucket.name)
-        parts = PartStream(
-            self.store, path, part_size(self.part_bytes, expected), limit, self._keep_alive(version)
-        )
+        sizes = PartSizes.up_to(expected, self.part_bytes)
+        parts = PartStream(self.store, path, sizes, limit, self._keep_alive(version))
         try:
             described = await fill(parts)
             etag = await parts.finish()

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable
 from urllib.parse import quote
 
+from attrs import frozen
 from twisted.internet.defer import Deferred
 from twisted.logger import Logger
 
@@ -18,14 +19,32 @@ _log = Logger()
 
 # S3 API Reference, "Multipart upload limits".
 MAX_PARTS = 10_000
+PARTS_ALIKE = 1000
 # User metadata may be 2 KB in all.
 _MAX_METADATA_BYTES = 1800
 GROWING_BYTES = 1024 * 1024
 
 
-def part_size(part_bytes: int, expected: int) -> int:
-    """``part_bytes``, or more where an object of ``expected`` bytes would need more parts than S3 allows."""
-    return max(part_bytes, -(-expected // MAX_PARTS))
+@frozen
+class PartSizes:
+    """How large each part is: all alike, or larger every thousand parts, so that S3's number of parts is enough.
+
+    What a client declares, or an operator allows, costs no memory: large parts come after many bytes that were sent.
+    """
+
+    first: int
+    step: int
+
+    @classmethod
+    def up_to(cls, expected: int, part_bytes: int) -> PartSizes:
+        """For an object of at most ``expected`` bytes, beginning with ``part_bytes``."""
+        missing = max(0, expected - MAX_PARTS * part_bytes)
+        steps = sum(range(MAX_PARTS // PARTS_ALIKE)) * PARTS_ALIKE
+        return cls(part_bytes, -(-missing // steps))
+
+    def of(self, number: int) -> int:
+        """The size of a part; the first has the number 1."""
+        return self.first + (number - 1) // PARTS_ALIKE * self.step
 
 
 class PartBuffer:
@@ -36,19 +55,19 @@ class PartBuffer:
 
     def __init__(self, size: int) -> None:
         self.used = 0
-        self._size = size
+        self.size = size
         self._bytes = bytearray()
 
     @property
     def full(self) -> bool:
-        return self.used >= self._size
+        return self.used >= self.size
 
     def take(self, data: memoryview) -> int:
         """Copy in as much as there is room for; how much that was."""
-        count = min(len(data), self._size - self.used)
+        count = min(len(data), self.size - self.used)
         end = self.used + count
         if end > len(self._bytes):
-            wanted = self._size if end > GROWING_BYTES else end
+            wanted = self.size if end > GROWING_BYTES else end
             self._bytes += bytes(wanted - len(self._bytes))
         self._bytes[self.used : end] = data[:count]
         self.used = end
@@ -69,17 +88,17 @@ class PartStream:
     """
 
     def __init__(
-        self, store: Store, path: str, part_bytes: int, limit: int, keep_alive: Callable[[], Awaitable[None]]
+        self, store: Store, path: str, sizes: PartSizes, limit: int, keep_alive: Callable[[], Awaitable[None]]
     ) -> None:
         self.size = 0
         self.content_type = DEFAULT
         self._store = store
         self._path = path
-        self._part_bytes = part_bytes
+        self._sizes = sizes
         self._limit = limit
         self._keep_alive = keep_alive
         self._metadata: dict[str, str] = {}
-        self._filling = PartBuffer(part_bytes)
+        self._filling = PartBuffer(sizes.of(1))
         self._spare: PartBuffer | None = None
         self._upload_id: str | None = None
         self._etags: list[str] = []
@@ -139,8 +158,15 @@ class PartStream:
             digesting.addErrback(lambda _: None)
             digesting.cancel()
             raise
-        self._sending = (start(self._put(len(self._etags) + 1, part, digesting)), part)
-        self._filling, self._spare = self._spare or PartBuffer(self._part_bytes), None
+        number = len(self._etags) + 1
+        self._sending = (start(self._put(number, part, digesting)), part)
+        self._filling = self._buffer(self._sizes.of(number + 1))
+
+    def _buffer(self, size: int) -> PartBuffer:
+        spare, self._spare = self._spare, None
+        if spare is not None and spare.size == size:
+            return spare
+        return PartBuffer(size)
 
     async def _put(self, number: int, part: PartBuffer, digesting: Deferred[Digests]) -> str:
         assert self._upload_id is not None

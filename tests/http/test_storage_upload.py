@@ -201,6 +201,18 @@ class Sizes(TestCase):
                 self.assertTrue(client.received().startswith(b"HTTP/1.1 " + status), length)
         self.assertEqual(app.stored(), [b"x" * 50])
 
+    def test_parts_grow_only_behind_many_small_ones(self) -> None:
+        app = StorageApp(part_bytes=1, max_object_bytes=100_000)
+        payload = bytes(range(250)) * 4 + b"one"
+        for length, parts in ((3, 3), (1000, 1000), (1003, 1001)):
+            app.store.calls.clear()
+            client = app.connect()
+            client.send(head({"Transfer-Encoding": "chunked"}, "PUT", BASE + f"/{length}"))
+            client.send(b"%x\r\n" % length + payload[:length] + b"\r\n0\r\n\r\n")
+            self.assertTrue(client.received().startswith(b"HTTP/1.1 201 "), length)
+            self.assertEqual(app.store.calls.count("put_part"), parts)
+            self.assertEqual(app.get(str(length)).body, payload[:length])
+
     def test_a_form_is_counted_by_its_file_alone(self) -> None:
         app = StorageApp(max_object_bytes=100)
         self.assertEqual(app.upload(file_form(b"x" * 100)).status, 201)

@@ -7,7 +7,7 @@ from datetime import UTC, datetime, timedelta, timezone
 from urllib.parse import unquote
 from uuid import UUID
 
-from hypothesis import example, given
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from twisted.trial.unittest import SynchronousTestCase
 
@@ -20,7 +20,7 @@ from project_service.storage.model import Bucket, BucketRules, store_path, times
 from project_service.storage.ranges import parse_range
 from project_service.storage.s3.errors import BrokenRead, StoreError, StoreUnreachable
 from project_service.storage.sweeper import version_at
-from project_service.storage.upload import MAX_PARTS, part_size
+from project_service.storage.upload import MAX_PARTS, PartSizes
 
 text = st.text(alphabet=st.characters(exclude_categories=()), max_size=300)
 segments = st.text(
@@ -262,11 +262,17 @@ class Small(SynchronousTestCase):
         )
         self.assertEqual(timestamp(datetime(2026, 11, 21, tzinfo=UTC)), "2026-11-21T00:00:00.000Z")
 
-    @given(st.integers(0, 5 * 1024**4))
-    def test_parts_are_never_too_many(self, expected: int) -> None:
-        size = part_size(8 * 1024**2, expected)
-        self.assertGreaterEqual(size, 8 * 1024**2)
-        self.assertLessEqual(-(-expected // size), MAX_PARTS)
+    @given(st.integers(0, 5 * 1024**4), st.integers(5 * 1024**2, 5 * 1024**3))
+    @settings(max_examples=20, deadline=None)
+    def test_parts_are_never_too_many_nor_large_too_early(self, expected: int, part_bytes: int) -> None:
+        sizes = PartSizes.up_to(expected, part_bytes)
+        each = [sizes.of(number) for number in range(1, MAX_PARTS + 1)]
+        self.assertGreaterEqual(sum(each), expected)
+        self.assertEqual(set(each[:1000]), {part_bytes})
+        self.assertEqual(each, sorted(each))
+        self.assertLessEqual(each[-1], max(part_bytes, expected // MAX_PARTS * 2))
+        if expected <= MAX_PARTS * part_bytes:
+            self.assertEqual(each[-1], part_bytes)
 
     @given(st.uuids())
     def test_only_our_own_paths_are_versions(self, version: UUID) -> None:
