@@ -139,13 +139,15 @@ class FakeObjects:
         )
         return self._placed(row, old)
 
-    async def delete(self, bucket: str, keys: Sequence[str], writer: Writer) -> Deleted:
+    async def delete(
+        self, bucket: str, keys: Sequence[str], writer: Writer, conditions: Conditions = UNCONDITIONAL
+    ) -> Deleted:
         rules = self._rules(bucket)
         found = {
             key: self.tables.objects[bucket, key] for key in keys if (bucket, key) in self.tables.objects
         }
-        for row in found.values():
-            self._check(row, rules, writer, UNCONDITIONAL)
+        for key in keys:
+            self._check(found.get(key), rules, writer, conditions)
         for key, row in found.items():
             del self.tables.objects[bucket, key]
             self.tables.garbage[row.version] = bucket

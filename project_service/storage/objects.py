@@ -112,11 +112,17 @@ class Objects:
 
         return await shield(moved())
 
-    async def delete(self, bucket: Bucket, keys: Sequence[str], writer: Writer) -> Deleted:
+    async def delete(
+        self,
+        bucket: Bucket,
+        keys: Sequence[str],
+        writer: Writer,
+        conditions: Conditions = UNCONDITIONAL,
+    ) -> Deleted:
         """The rows go first, all in one transaction; then the bytes."""
 
         async def deleted() -> Deleted:
-            result = await self.rows.delete(bucket.name, keys, writer)
+            result = await self.rows.delete(bucket.name, keys, writer, conditions)
             self.steps("switched")
             await self._removed(list(result.versions.values()), bucket.name)
             return result

@@ -78,8 +78,13 @@ class ObjectRows(Protocol):
     async def put(self, new: NewObject, writer: Writer, conditions: Conditions = UNCONDITIONAL) -> Switched:
         """The switch. The version must have been announced by ``begin_upload`` and not discarded since."""
 
-    async def delete(self, bucket: str, keys: Sequence[str], writer: Writer) -> Deleted:
-        """All that are there, or none: one that is another's in an ``owner_only_writes`` bucket refuses all."""
+    async def delete(
+        self, bucket: str, keys: Sequence[str], writer: Writer, conditions: Conditions = UNCONDITIONAL
+    ) -> Deleted:
+        """All that are there, or none: one that is another's in an ``owner_only_writes`` bucket refuses all.
+
+        So does one that is not in the state that ``conditions`` ask for, in the same transaction.
+        """
 
     async def move(
         self, bucket: str, source: str, target: str, writer: Writer, conditions: Conditions = UNCONDITIONAL

@@ -117,8 +117,7 @@ class StorageRoutes:
         key = keys.parse_key(inbound.path_args["key"])
         bucket, writer = await self._writable(inbound)
         stated = conditions.for_write(inbound.headers)
-        await self.objects.check_write(bucket, key, writer, stated)
-        if not (await self.objects.delete(bucket, [key], writer)).versions:
+        if not (await self.objects.delete(bucket, [key], writer, stated)).versions:
             raise errors.object_not_found()
         return Reply(204)
 

@@ -159,6 +159,23 @@ async def test_deleting(rows: Rows) -> None:
 
 
 @pytest_twisted.ensureDeferred
+async def test_deleting_in_a_state(rows: Rows) -> None:
+    kept = (await put(rows, "k")).row
+    for code, conditions in (
+        ("precondition_failed", Conditions(if_match=("other",))),
+        ("precondition_failed", Conditions(if_none_match=(ETAG,))),
+        ("object_exists", Conditions(if_none_match=("*",))),
+    ):
+        assert await refused(rows.objects.delete("b", ["k"], ALICE, conditions)) == code
+    assert await rows.objects.find("b", "k") == kept
+    there = Conditions(if_match=("*",))
+    assert await refused(rows.objects.delete("b", ["none"], ALICE, there)) == "precondition_failed"
+    assert (await rows.objects.delete("b", ["none"], ALICE, Conditions(if_none_match=("*",)))).versions == {}
+    mine = Conditions(if_match=("x", ETAG))
+    assert (await rows.objects.delete("b", ["k"], ALICE, mine)).versions == {"k": kept.version}
+
+
+@pytest_twisted.ensureDeferred
 async def test_moving(rows: Rows) -> None:
     source, target = (await put(rows, "a", 3)).row, (await put(rows, "b", 4)).row
     none_there = Conditions(if_none_match=("*",))

@@ -6,6 +6,7 @@ import json
 
 from twisted.trial.unittest import TestCase
 
+from project_service.storage.model import ObjectRow
 from tests.http.storage_app import (
     ANON,
     BOUNDARY,
@@ -19,6 +20,7 @@ from tests.http.storage_app import (
     part,
     refused,
 )
+from tests.storage_fakes import FakeObjects
 
 BASE = "/storage/buckets/open/objects"
 
@@ -284,6 +286,19 @@ class Conditions(TestCase):
         client.send(b"two")
         self.assertIn(b"object_exists", client.received())
         self.assertEqual(sorted(self.app.stored()), [b"one", b"won"])
+
+    def test_an_object_overwritten_since_it_was_looked_at_is_not_deleted(self) -> None:
+        stale = self.app.tables.objects["open", "k"]
+        self.app.put("k", b"newer")
+
+        async def looked_at_before(*_: object) -> ObjectRow:
+            return stale
+
+        self.patch(FakeObjects, "find", looked_at_before)
+        sent = {**USER, "If-Match": f'"{self.etag}"'}
+        response = self.app.request("DELETE", f"{BASE}/k", sent)
+        self.assertEqual(refused(response), (412, "precondition_failed"))
+        self.assertEqual(self.app.stored(), [b"newer"])
 
 
 class Rules(TestCase):

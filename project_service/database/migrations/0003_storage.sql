@@ -166,7 +166,9 @@ end
 $$;
 
 -- All of them or, when one may not be deleted, none.
-create function storage.delete_objects(p_bucket text, p_keys text[], p_owner uuid, p_as_service boolean)
+create function storage.delete_objects(
+    p_bucket text, p_keys text[], p_owner uuid, p_as_service boolean, p_if_match text[], p_if_none_match text[]
+)
 returns table (outcome text, key text, version uuid) language plpgsql as $$
 #variable_conflict use_column
 declare
@@ -185,7 +187,8 @@ begin
     with wanted as (
         select distinct k as key from unnest(p_keys) k
     ), found as (
-        select w.key as key, o as o, storage.refusal(o, b.owner_only_writes, p_owner, p_as_service, null, null) as refused
+        select w.key as key, o as o,
+            storage.refusal(o, b.owner_only_writes, p_owner, p_as_service, p_if_match, p_if_none_match) as refused
         from wanted w left join storage.objects o on o.bucket = p_bucket and o.key = w.key
     ), gone as (
         delete from storage.objects o using found f

@@ -90,13 +90,16 @@ class SqlObjects:
         )
         return Switched(row, _uuid(replaced))
 
-    async def delete(self, bucket: str, keys: Sequence[str], writer: Writer) -> Deleted:
+    async def delete(
+        self, bucket: str, keys: Sequence[str], writer: Writer, conditions: Conditions = UNCONDITIONAL
+    ) -> Deleted:
         rows = await self.database.query(
-            "select * from storage.delete_objects(%(bucket)s, %(keys)s::text[], %(owner)s::uuid, %(service)s)",
-            {"bucket": bucket, "keys": list(keys), **_writer(writer)},
+            "select * from storage.delete_objects(%(bucket)s, %(keys)s::text[], %(owner)s::uuid, %(service)s,"
+            " %(if_match)s::text[], %(if_none_match)s::text[])",
+            {"bucket": bucket, "keys": list(keys), **_writer(writer), **_conditions(conditions)},
         )
         outcomes = {outcome for outcome, _, _ in rows}
-        for refusal in ("bucket_not_found", "not_owner"):
+        for refusal in ("bucket_not_found", "not_owner", "object_exists", "precondition_failed"):
             if refusal in outcomes:
                 raise errors.refused(refusal)
         versions = {key: UUID(version) for _, key, version in rows if version is not None}
