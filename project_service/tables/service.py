@@ -39,6 +39,9 @@ from project_service.tables.streaming import FIRST_ROWS, RowStream
 # What is not in the schema cache: a relationship, a function, a column, a relation.
 _MISSES = ("PGRST200", "PGRST202", "PGRST204", "PGRST205")
 
+# SQL may have said so, however many rows there are.
+_BODILESS = (204, 304)
+
 R = TypeVar("R", Reply, StreamReply, Reply | StreamReply)
 
 
@@ -122,13 +125,15 @@ class TableService:
 
     def _streamed(
         self, call: Call, planned: Planned, outcome: Outcome, told: Preamble, identity: Identity
-    ) -> StreamReply:
+    ) -> Reply | StreamReply:
         rendering, rows = planned.prepared.rendering, planned.prepared.statement.stream
         assert rows is not None
         allow_tx = self.config.tx_end.endswith("allow-override")
         range_ = planned.request.range.capped(self.config.max_rows)
         request = evolve(planned.request, range=range_)
         head = head_of_stream(request, rendering, outcome, call.path, allow_tx)
+        if head.status in _BODILESS:
+            return head
         values = rows.values(planned.operands, planned.body, planned.raw)
         first = min(FIRST_ROWS, planned.prepared.statement.probe)
         source = RowStream(

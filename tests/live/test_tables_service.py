@@ -279,6 +279,22 @@ async def test_large_results_are_whole_in_every_form(tables: Tables) -> None:
 
 
 @pytest_twisted.ensureDeferred
+async def test_a_status_without_a_body_has_none_however_large(tables: Tables) -> None:
+    tables.sql(
+        "create function many_unsaid(said text) returns setof int language plpgsql stable as $$ begin "
+        "perform set_config('response.status', said, true); "
+        "return query select generate_series(1, 50000); end $$"
+    )
+    for said in (204, 304):
+        path = f"/rpc/many_unsaid?said={said}"
+        await until_answered(tables, "GET", path, said)
+        status, headers, body = await tables.request("GET", path)
+        assert (status, body or b"") == (said, b"")
+        assert headers.getRawHeaders("transfer-encoding") is None
+        assert (await tables.request("GET", "/books?select=id&id=eq.1"))[2] == [{"id": 1}]
+
+
+@pytest_twisted.ensureDeferred
 async def test_an_error_in_the_middle_is_no_polite_end(tables: Tables, logged_errors: LoggedErrors) -> None:
     tables.sql("create view breaks as select id, 1/(15000-id) as x from big; grant select on breaks to anon")
     with pytest.raises(ResponseFailed):
