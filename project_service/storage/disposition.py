@@ -9,6 +9,9 @@ from project_service.errors import Headers, validation_failed
 # A stored page that is shown inline may neither run script nor load anything but data from this site.
 SANDBOX = "sandbox; default-src 'none'; style-src 'unsafe-inline'; img-src 'self' data:; media-src 'self'"
 
+# The content type that is sent holds, whatever the bytes look like.
+NO_SNIFFING = ("X-Content-Type-Options", "nosniff")
+
 # RFC 8187 section 3.2.1, attr-char.
 _ATTR_CHAR = "!#$&+-.^_`|~"
 
@@ -32,6 +35,6 @@ def presentation(key: str, content_type: str, inline: bool) -> Headers:
     headers: Headers = (
         ("Content-Type", content_type),
         ("Content-Disposition", content_disposition(key, inline)),
-        ("X-Content-Type-Options", "nosniff"),
+        NO_SNIFFING,
     )
     return (*headers, ("Content-Security-Policy", SANDBOX)) if inline else headers

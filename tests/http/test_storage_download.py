@@ -56,6 +56,20 @@ class Whole(TestCase):
         for bad in ("", "1", "TRUE", "yes"):
             self.assertEqual(refused(self.app.get(f"d/%C3%B6.png?inline={bad}")), (422, "validation_failed"))
 
+    def test_refusals_are_not_sniffed_either(self) -> None:
+        for key, headers, status in (
+            ("none", {}, 404),
+            ("d/%C3%B6.png", {"Range": "bytes=500-"}, 416),
+            ("d/%C3%B6.png", {"If_Match": '"other"'}, 412),
+            ("a//b", {}, 422),
+        ):
+            response = self.app.get(key, **headers)
+            self.assertEqual(response.status, status)
+            self.assertEqual(response.header("x-content-type-options"), "nosniff", status)
+        self.app.store.away = True
+        response = self.app.get("d/%C3%B6.png")
+        self.assertEqual((response.status, response.header("x-content-type-options")), (503, "nosniff"))
+
     def test_private_objects_are_not_cached(self) -> None:
         self.app.put("k", bucket="shut")
         self.assertEqual(self.app.get("k", bucket="shut").header("cache-control"), "private, no-store")
