@@ -22,7 +22,7 @@ from project_service.http.caller import KeyRing, TokenVerifier
 from project_service.http.health import Check
 from project_service.http.metrics import Metrics
 from project_service.http.router import Router
-from project_service.lifecycle import Closing, Part, ServicePart
+from project_service.lifecycle import Closing, Every, Part, ServicePart
 from project_service.rereading import Rereading
 from project_service.settings import Settings, Storage
 from project_service.storage import assemble as storage
@@ -34,6 +34,8 @@ _log = Logger()
 POOL_GRACE_SECONDS = 2.0
 # How long the start waits for the schema cache of a database that may be away.
 SCHEMA_CACHE_SECONDS = 5.0
+# A listening connection can be dead for long before anybody notices; a revoked key is to end within a second or so.
+KEYS_POLL_SECONDS = 1.0
 
 
 class Mounted(Protocol):
@@ -93,6 +95,7 @@ def assemble(reactor: Any, settings: Settings, metrics: Metrics, processes: int)
             Closing(reading.close),
             ServicePart(listener),
             _Ready(listener, reactor),
+            ServicePart(Every(KEYS_POLL_SECONDS, reading.poll, reactor, "project keys")),
             store,
             *(ServicePart(service) for service in (*accounts.services, *store.services, *rest.services)),
             *(_Ready(one, reactor, SCHEMA_CACHE_SECONDS) for one in caches),

@@ -29,6 +29,7 @@ class Rereading:
         self._queued: Deferred[None] | None = None
         self._busy = False
         self._wanted = False
+        self._failing = False
 
     @property
     def current(self) -> bool:
@@ -42,6 +43,19 @@ class Rereading:
             await self._read()
         finally:
             self._lock.release()
+
+    async def poll(self) -> None:
+        """A reading for what nobody announced. One that fails is left to the next poll; the first one is logged."""
+        try:
+            await self.now()
+        except CancelledError:
+            raise
+        except Exception as fault:
+            if not self._failing:
+                self.log.warn("{what} cannot be read: {why}", what=self._what, why=type(fault).__name__)
+            self._failing = True
+        else:
+            self._failing = False
 
     def soon(self) -> None:
         """It may have changed: read it, again and again with growing pauses, until that succeeds."""

@@ -82,6 +82,26 @@ async def test_a_key_that_is_made_and_revoked(two: Two) -> None:
 
 
 @pytest_twisted.ensureDeferred
+async def test_a_key_that_is_revoked_although_no_notification_arrives(two: Two) -> None:
+    """As behind a listening connection that died without a sign."""
+    made = keys.make("service", secrets.token_bytes)
+
+    async def counts(expected: int) -> bool:
+        status, _, _ = await two.there.request("GET", OBJECTS, key=made)
+        return bool(status == expected)
+
+    digest = keys.digest(made).hex()
+    run_sql(two.here.dsn, f"insert into auth.project_keys (kind, sha256) values ('service', '\\x{digest}')")
+    await until(lambda: counts(200))
+    run_sql(two.here.dsn, "alter table auth.project_keys disable trigger announce")
+    try:
+        run_sql(two.here.dsn, f"update auth.project_keys set revoked_at = now() where sha256 = '\\x{digest}'")
+        await until(lambda: counts(401))
+    finally:
+        run_sql(two.here.dsn, "alter table auth.project_keys enable trigger announce")
+
+
+@pytest_twisted.ensureDeferred
 async def test_a_session_that_ends(two: Two) -> None:
     session = await two.here.sign_up("two@example.test")
     token = session["access_token"]

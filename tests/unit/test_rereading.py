@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from twisted.internet.defer import Deferred
 from twisted.internet.task import Clock
+from twisted.logger import capturedLogs
 from twisted.trial.unittest import TestCase
 
 from project_service.deferreds import start
@@ -55,6 +56,19 @@ class Case(TestCase):
         self.assertNoResult(asked)
         self.pending[1].errback(RuntimeError("no"))
         self.failureResultOf(asked, RuntimeError)
+
+    def test_a_poll_that_fails_is_logged_once_and_leaves_the_rest_alone(self) -> None:
+        with capturedLogs() as said:
+            for number, answer in enumerate((RuntimeError("away"), RuntimeError("still"), None)):
+                polled = start(self.reading.poll())
+                self.pending[number].callback(None) if answer is None else self.pending[number].errback(
+                    answer
+                )
+                self.assertIsNone(self.successResultOf(polled))
+        self.assertEqual([event["why"] for event in said], ["RuntimeError"])
+        self.assertTrue(self.reading.current)
+        self.clock.advance(60)
+        self.assertEqual(len(self.pending), 3)
 
     def test_one_that_is_over_at_once_is_not_the_last(self) -> None:
         """A fast database answers before the caller has got its Deferred."""
