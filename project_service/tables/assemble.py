@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from math import ceil
 from typing import Any
 
-from attrs import frozen
+from attrs import evolve, frozen
 from psycopg2 import extensions
 from twisted.application.service import IService
 from twisted.internet.defer import DeferredSemaphore
@@ -84,7 +85,8 @@ def _database(
     verifier: TokenVerifier | None,
     now: Callable[[], float],
 ) -> tuple[Pool, Listener, TableService]:
-    config = config_of(database)
+    timeout = f"{ceil(settings.database.statement_timeout_seconds * 1000)}ms"
+    config = evolve(config_of(database), statement_timeout=timeout)
     dsn = database.dsn or settings.database.dsn
     assert dsn is not None
     connector = Connector(reactor, dsns.parse(dsn.reveal()), settings.database.statement_timeout_seconds)
@@ -138,11 +140,17 @@ def _raw(connector: Connector) -> Callable[[], Any]:
     return connect
 
 
+# A request may have left the session another timeout, too short to read the catalogue in.
+_SETTINGS = "select set_config('search_path', '', true), set_config('statement_timeout', %(timeout)s, true)"
+
+
 def _loader(reactor: Any, pool: Pool, config: TablesConfig) -> Callable[[int], Any]:
     async def load(version: int) -> SchemaCache:
         async def reading(session: Session) -> dict[str, str]:
             async def one(sql: str, params: Mapping[str, Any]) -> str:
-                rows = await session.query(f"select set_config('search_path', '', true); {sql}", params)
+                rows = await session.query(
+                    f"{_SETTINGS}; {sql}", {**params, "timeout": config.statement_timeout}
+                )
                 return bytes(rows[0][0]).decode()
 
             return await read(one, config.schemas, config.extra_search_path)

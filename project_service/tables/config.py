@@ -14,7 +14,10 @@ TxEnd = Literal["commit", "commit-allow-override", "rollback", "rollback-allow-o
 
 @frozen
 class TablesConfig:
-    """The names are those of the configuration file; ``max_rows`` 0 is no limit."""
+    """The names are those of the configuration file; ``max_rows`` 0 is no limit.
+
+    ``statement_timeout`` is the service's, as PostgreSQL takes it; None leaves the connection's alone.
+    """
 
     schemas: tuple[str, ...] = ("public",)
     extra_search_path: tuple[str, ...] = ("public",)
@@ -39,6 +42,7 @@ class TablesConfig:
     root_spec: str | None = None
     prepare: bool = True
     legacy_target_names: bool = True
+    statement_timeout: str | None = None
 
     @property
     def plan_options(self) -> PlanOptions:

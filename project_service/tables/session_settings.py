@@ -30,6 +30,7 @@ def preamble(
 ) -> Preamble:
     """One SELECT of settings, and the call of the pre-request function where there is one."""
     pairs = [
+        *_reset(config),
         ("search_path", search_path(head.schema, config.extra_search_path)),
         *cache.role_settings.get(identity.role, ()),
         ("role", identity.role),
@@ -51,6 +52,14 @@ def preamble(
     if config.pre_request is not None:
         text += "; " + pre_request_text(config.pre_request)
     return Preamble(text, [value for _, value in pairs])
+
+
+def _reset(config: TablesConfig) -> list[tuple[str, str]]:
+    """What SQL can have set for the rest of the session, and would be said or suffered by later requests."""
+    found = [("response.headers", ""), ("response.status", "")]
+    if config.statement_timeout is not None:
+        found.append(("statement_timeout", config.statement_timeout))
+    return found
 
 
 def _isolation(pairs: Iterable[tuple[str, str]]) -> str:

@@ -343,6 +343,24 @@ async def test_slow_readers_leave_room(tables: Tables) -> None:
 
 
 @pytest_twisted.ensureDeferred
+async def test_what_a_function_says_for_the_session_ends_with_its_request(tables: Tables) -> None:
+    narrow = BASE.replace("main", "narrow")
+    tables.sql(
+        "create function says_for_ever() returns int language sql as $$"
+        " select set_config('response.headers', '[{\"X-Said\": \"yes\"}]', false);"
+        " select set_config('response.status', '418', false);"
+        " select set_config('statement_timeout', '1s', false); select 1 $$;"
+        "create function timeout_now() returns text language sql stable"
+        " as $$ select current_setting('statement_timeout') $$"
+    )
+    usual = (await tables.request("GET", "/rpc/timeout_now"))[2]
+    status, headers, _ = await tables.request("POST", "/rpc/says_for_ever", base=narrow, json={})
+    assert (status, headers.getRawHeaders("x-said")) == (418, ["yes"])
+    status, headers, body = await tables.request("GET", "/rpc/timeout_now", base=narrow)
+    assert (status, headers.getRawHeaders("x-said"), body) == (200, None, usual)
+
+
+@pytest_twisted.ensureDeferred
 async def test_no_role_outlives_its_request(tables: Tables) -> None:
     """Clients with the service key hang up at random moments; nobody after them acts in their role (trap 1)."""
     from twisted.internet import reactor
