@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping
 from typing import Any
 
@@ -52,7 +53,7 @@ class Identities:
         else:
             raise errors.anonymous_disabled()
         told = {**claims, "role": claims.get("role", role) if not is_service else role}
-        return Identity(role, orjson.dumps(told).decode(), is_service or claimed is not None)
+        return Identity(role, _as_json(told), is_service or claimed is not None)
 
     def _claims(self, token: str) -> Mapping[str, Any]:
         if not token:
@@ -62,6 +63,20 @@ class Identities:
         if self.service is None:
             raise errors.no_jwt_secret()
         return self.service.verify(token).raw
+
+
+def _as_json(claims: Mapping[str, Any]) -> str:
+    """As the token had them, integers beyond 64 bits too. Raises PGRST301 for text that is none."""
+    try:
+        return orjson.dumps(claims).decode()
+    except TypeError:
+        pass
+    try:
+        found = json.dumps(claims, ensure_ascii=False, allow_nan=False)
+        found.encode("utf-8")
+    except (TypeError, ValueError, RecursionError):
+        raise errors.undecodable_token("The claims cannot be read") from None
+    return found
 
 
 def _bearer(headers: list[str]) -> str | None:

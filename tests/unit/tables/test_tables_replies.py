@@ -112,6 +112,19 @@ class Roles(SynchronousTestCase):
         self.assertEqual(found.identify([], None, False).role, "web")
         self.assertEqual(found.identify(["Bearer t"], None, False).role, "member")
 
+    def test_claims_may_hold_what_64_bits_do_not(self) -> None:
+        def told(raw: dict[str, Any]) -> str:
+            claims = Claims("u", "u@example.test", "authenticated", "s", 0, {"role": "authenticated", **raw})
+            verifier = Service()
+            verifier.verify = lambda token: claims  # type: ignore[method-assign]
+            found = Identities(TablesConfig(), parse_role_claim(".role"), None, verifier)
+            return found.identify(["Bearer t"], "k", False).claims
+
+        self.assertEqual(json.loads(told({"n": 2**70}))["n"], 2**70)
+        for bad in ({"s": "\ud800"}, {"\ud800": 1}, {"n": 2**70, "s": "\ud800"}):
+            error = self.assertRaises(TableError, told, bad)
+            self.assertEqual((error.status, error.code), (401, "PGRST301"))
+
     def test_an_empty_token_is_no_token(self) -> None:
         self.assertRaises(TableError, self.identities().identify, ["Bearer "], None, False)
 
