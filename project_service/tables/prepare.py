@@ -18,6 +18,8 @@ from project_service.tables.sql.statement import Statement, call_statement, read
 
 # Rows that nobody streams, whatever their size is thought to be.
 PROBE_ROWS = 1000
+# The same where nothing is known of their size: of views, partitioned and foreign tables, or before ANALYZE.
+PROBE_UNKNOWN = 100
 
 
 @frozen
@@ -66,7 +68,8 @@ def find_relation(cache: SchemaCache, head: Head) -> Relation:
 def probe_rows(config: TablesConfig, relation: Relation | None) -> int:
     """So many rows are read at once; where there are more, the reply is streamed."""
     row_bytes = relation.row_bytes if relation is not None else 0
-    return max(1, min(PROBE_ROWS, config.stream_threshold_bytes // max(row_bytes, 1)))
+    most = PROBE_ROWS if row_bytes else PROBE_UNKNOWN
+    return max(1, min(most, config.stream_threshold_bytes // max(row_bytes, 1)))
 
 
 def _read(cache: SchemaCache, config: TablesConfig, request: Request, relation: Relation) -> Prepared:

@@ -29,8 +29,9 @@ select coalesce(json_agg(found), '[]')::text from (
 select n.nspname as schema, c.relname as name, c.relkind as kind, obj_description(c.oid, 'pg_class') as description,
   case when c.relkind in ('r', 'p') then 28 else pg_relation_is_updatable(c.oid, true) end as events,
   case when c.reltuples > 0 and c.relkind in ('r', 'm') then
-    ceil((c.relpages + coalesce((select t.relpages from pg_class t where t.oid = c.reltoastrelid), 0))
-         * current_setting('block_size')::int8 / c.reltuples)::int8 end as row_bytes,
+    ceil((c.relpages * current_setting('block_size')::int8
+          + case when c.reltoastrelid <> 0 then coalesce(pg_relation_size(c.reltoastrelid), 0) else 0 end)
+         / c.reltuples)::int8 end as row_bytes,
   (select json_agg(json_build_array(
      a.attname,
      format_type(a.atttypid, a.atttypmod),

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from typing import Any
 
+from attrs import evolve
 from hypothesis import given
 from hypothesis import strategies as st
 from twisted.trial.unittest import SynchronousTestCase
@@ -16,6 +17,7 @@ from project_service.tables.config import TablesConfig
 from project_service.tables.errors import TableError
 from project_service.tables.plan.aliases import alias
 from project_service.tables.planner import Planned, Planner
+from project_service.tables.prepare import probe_rows
 from project_service.tables.sql.names import cast_type, ident, literal
 from tests.unit.tables.rendered import anything
 from tests.unit.tables.schema import cache
@@ -311,6 +313,15 @@ class Keeping(SynchronousTestCase):
             plan = found.prepared.plan
             assert plan is not None and plan.payload is not None
             self.assertEqual((plan.payload.text, plan.payload.raw), ("", b""))
+
+
+class Probing(SynchronousTestCase):
+    def test_of_rows_nobody_has_measured_few_are_read_at_once(self) -> None:
+        relation = CACHE.relations["api", "works"]
+        self.assertEqual(relation.row_bytes, 0)
+        self.assertEqual(planned("GET", "works").prepared.statement.probe, 100)
+        for row_bytes, rows in ((10, 1000), (10_000, 104), (10_000_000, 1)):
+            self.assertEqual(probe_rows(CONFIG, evolve(relation, row_bytes=row_bytes)), rows)
 
 
 class NoNul(SynchronousTestCase):
