@@ -279,6 +279,17 @@ async def test_large_results_are_whole_in_every_form(tables: Tables) -> None:
 
 
 @pytest_twisted.ensureDeferred
+async def test_a_timezone_that_is_none_is_ignored_unless_strict(tables: Tables) -> None:
+    path = "/books?select=id&id=eq.1"
+    for zone, applied in (("Nope/Nope", None), ("UTC", ["timezone=UTC"])):
+        status, headers, body = await tables.request("GET", path, headers={"Prefer": f"timezone={zone}"})
+        assert (status, headers.getRawHeaders("preference-applied"), body) == (200, applied, [{"id": 1}])
+    strict = {"Prefer": "handling=strict, timezone=Nope/Nope"}
+    status, _, body = await tables.request("GET", path, headers=strict)
+    assert (status, body["code"]) == (400, "PGRST122")
+
+
+@pytest_twisted.ensureDeferred
 async def test_rows_that_grew_since_analyze_are_streamed(tables: Tables) -> None:
     tables.sql(
         "create table grown (id int, txt text); alter table grown alter txt set storage external;"
