@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import os
 import socket
 from collections.abc import Callable, Mapping
+from pathlib import Path
 
 # Below the range the kernel gives to outgoing connections (32768 up), also with SeaweedFS' offset added.
 LOWEST, HIGHEST = 12000, 22000
@@ -14,6 +16,9 @@ NAMES = ("master", "master_grpc", "volume", "volume_grpc", "filer", "filer_grpc"
 # A port of these takes the one at GRPC_OFFSET with it.
 PAIRED = frozenset({"admin"})
 ATTEMPTS = 1000
+
+# Where SeaweedFS puts its sockets, whatever TMPDIR says (trap 17).
+SOCKETS = Path("/tmp")  # noqa: S108  # only to see, and to remove, what it leaves
 
 Pick = Callable[[int, int], int]
 IsFree = Callable[[int], bool]
@@ -46,7 +51,13 @@ def _numbers(name: str, port: int) -> tuple[int, ...]:
 
 
 def is_free(port: int) -> bool:
-    """Whether a server could listen on the port, on loopback and on every address (the store tries both)."""
+    """Whether a server could listen on the port, on loopback and on every address (the store tries both).
+
+    The store puts a socket named after each port into the temporary folder too; one that another user left there is
+    in its way for ever.
+    """
+    if any(_is_anothers(path) for path in SOCKETS.glob(f"seaweedfs-*-{port}.sock")):
+        return False
     with socket.socket(socket.AF_INET, socket.SOCK_STREAM) as probe:
         # As servers do, so that a port whose last connections are still in TIME_WAIT counts as free.
         probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
@@ -55,3 +66,11 @@ def is_free(port: int) -> bool:
         except OSError:
             return False
     return True
+
+
+def _is_anothers(path: Path) -> bool:
+    """Whether we may not remove it: the temporary folder lets only owners (and root) do that."""
+    try:
+        return os.geteuid() not in (0, path.lstat().st_uid)
+    except FileNotFoundError:
+        return False

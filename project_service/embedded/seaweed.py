@@ -34,8 +34,6 @@ PROBE = b"written and read back at start"
 # Killing it loses nothing: what it acknowledged is in its files, and those belong to the kernel by then.
 STOP_SECONDS = 3.0
 STOPS = ((signal.SIGTERM, STOP_SECONDS), (signal.SIGKILL, 5.0))
-# Where it puts its sockets, whatever TMPDIR says (trap 17).
-SOCKETS = Path("/tmp")  # noqa: S108  # only to remove what it leaves
 
 
 class ObjectStore:
@@ -114,7 +112,7 @@ class ObjectStore:
         for name in socket_names(self._ports):
             # One that is another user's stays; then its port is not free either, and another one was chosen.
             with contextlib.suppress(PermissionError):
-                (SOCKETS / name).unlink(missing_ok=True)
+                (ports.SOCKETS / name).unlink(missing_ok=True)
 
     async def _ready(self) -> None:
         """Write an object, read it back, delete it: the port answers before objects can be read (trap 17)."""
