@@ -17,7 +17,7 @@ from twisted.internet.task import deferLater
 
 from project_service.database import dsn as dsns
 from project_service.database.connect import Connector
-from project_service.embedded import seaweed
+from project_service.embedded import ports
 from project_service.embedded.assemble import Embedded, Running, running_beside
 from project_service.embedded.identity import Identity, alive, identify
 from project_service.settings import Store
@@ -86,7 +86,7 @@ async def test_stop_leaves_no_process_and_no_socket(embedded: Embedded) -> None:
     await embedded.stop()
     assert not any(alive(child) for child in children)
     assert running_beside(embedded.data_dir) is None
-    assert not (seaweed.SOCKETS / f"seaweedfs-s3-{_port(running.store)}.sock").exists()  # a test
+    assert not (ports.SOCKETS / f"seaweedfs-s3-{_port(running.store)}.sock").exists()  # a test
 
 
 def _identity(pid: int) -> Identity:

@@ -61,7 +61,7 @@ class Shaken:
 
     async def _status(self, method: str, path: str, key: str | None, more: dict[str, Any]) -> int:
         status, headers, body = await self.api.request(method, path, key=key, **more)
-        # A statement that is ended by its time limit is PostgREST's 500; whatever else is away says when to come back.
+        # A statement ended by its time limit is PostgREST's 500; whatever else is away says when to come back.
         timed_out = status == 500 and isinstance(body, dict) and body.get("code") == "57014"
         assert status < 500 or timed_out or headers.hasHeader("Retry-After")
         return status
