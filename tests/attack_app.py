@@ -1,0 +1,62 @@
+"""The application that the attack corpus is sent to, and the reading of what it answers."""
+
+from __future__ import annotations
+
+from project_service.http.inbound import Inbound
+from project_service.http.outbound import Reply
+from project_service.http.router import Router
+from tests.attack_cases import Answer, Case, Then
+
+METHODS = ("GET", "POST", "PUT", "DELETE", "PATCH")
+PROBE = b"GET /echo?probe HTTP/1.1\r\nHost: a\r\n\r\n"
+PROBED: Answer = (200, "GET /echo?probe||")
+
+
+def router() -> Router:
+    async def echo(inbound: Inbound) -> Reply:
+        body = await inbound.body.read(1 << 20)
+        target = inbound.raw_path + (b"?" + inbound.raw_query if inbound.raw_query else b"")
+        mark = inbound.headers.get(b"x-mark") or b""
+        return Reply(200, (), b"%b %b|%b|%b" % (inbound.method.encode(), target, body, mark))
+
+    async def early(inbound: Inbound) -> Reply:
+        return Reply(200, (), b"EARLY")
+
+    async def hidden(inbound: Inbound) -> Reply:
+        return Reply(200, (), b"HIDDEN")
+
+    made = Router()
+    made.route("/echo", methods=METHODS, key="optional")(echo)
+    made.route("/early", methods=("POST",), key="optional")(early)
+    made.route("/hidden", methods=("GET",), key="optional")(hidden)
+    return made
+
+
+def answers_in(raw: bytes, to_head: bool = False) -> list[Answer]:
+    """Every response in ``raw``, which has to be made of whole ones with a length and nothing else."""
+    found: list[Answer] = []
+    while raw:
+        head, separator, raw = raw.partition(b"\r\n\r\n")
+        assert separator, f"not a whole response: {head!r}"
+        status_line, *lines = head.decode("latin-1").split("\r\n")
+        assert status_line.startswith("HTTP/1.1 "), status_line
+        status = int(status_line[9:12])
+        headers = {name.lower(): value.strip() for name, _, value in (line.partition(":") for line in lines)}
+        length = 0 if to_head or status == 100 else int(headers["content-length"])
+        body, raw = raw[:length], raw[length:]
+        assert len(body) == length, f"{len(body)} of {length} bytes"
+        found.append((status, None if status == 100 else body.decode("latin-1")))
+    return found
+
+
+def fault_in(case: Case, answers: list[Answer], then: Then) -> str | None:
+    """What is wrong with this end of a case; None where it is one of those that are allowed."""
+    for outcome in case.outcomes:
+        wanted = outcome.answers
+        matches = len(wanted) == len(answers) and all(
+            status == got and (body is None or body == seen)
+            for (status, body), (got, seen) in zip(wanted, answers, strict=True)
+        )
+        if matches and then == outcome.then:
+            return None
+    return f"{case.name} ({case.section}): {answers} then {then}; allowed: {case.outcomes}"

@@ -1,0 +1,56 @@
+"""The attack corpus in memory, whole and in pieces: what is no request is refused, and nothing hides behind it."""
+
+from __future__ import annotations
+
+from twisted.trial.unittest import TestCase
+
+from tests.attack_app import PROBE, PROBED, answers_in, fault_in, router
+from tests.attack_cases import Case, Then
+from tests.attack_corpus import CORPUS
+from tests.fakes import App
+
+WHOLE = 1 << 20
+
+
+class Corpus(TestCase):
+    def faults(self, size: int) -> list[str]:
+        """Each case on a connection of its own, ``size`` bytes at a time."""
+        app = App(router())
+        found = [self.fault(app, case, size) for case in CORPUS]
+        self.assertEqual(self.flushLoggedErrors(), [])
+        return [fault for fault in found if fault is not None]
+
+    def fault(self, app: App, case: Case, size: int) -> str | None:
+        client = app.connect()
+        for start in range(0, len(case.sent), size):
+            client.send(case.sent[start : start + size])
+        raw = client.received()
+        # After an early answer the rest of a body is taken in for a moment.
+        client.clock.advance(6)
+        if client.transport.disconnecting:
+            then: Then = "closed"
+            client.send(PROBE)
+            raw += client.received()
+        elif any(outcome.then == "waiting" for outcome in case.outcomes):
+            then = "waiting"
+            client.clock.advance(61)
+            client.clock.advance(6)
+            self.assertTrue(client.transport.disconnecting, case.name)
+        else:
+            then = "open"
+            client.send(PROBE)
+            probed = answers_in(client.received())
+            if probed != [PROBED]:
+                return f"{case.name}: {answers_in(raw)}, then {probed} to another request"
+        client.hang_up()
+        return fault_in(case, answers_in(raw, case.sent.startswith(b"HEAD ")), then)
+
+    def test_whole(self) -> None:
+        self.assertEqual(self.faults(WHOLE), [])
+
+    def test_byte_by_byte(self) -> None:
+        self.assertEqual(self.faults(1), [])
+
+    def test_in_pieces(self) -> None:
+        for size in (2, 7, 64):
+            self.assertEqual(self.faults(size), [], size)
