@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 from project_service import errors
 from project_service.errors import ApiError
 from project_service.http.headers import HeaderView
@@ -21,15 +23,21 @@ def head_fault(version: bytes, headers: HeaderView) -> ApiError | None:
     return None
 
 
+# RFC 3986: visible ASCII; a fragment is never sent.
+_TARGET = re.compile(rb"[!\"$-~]+\Z")
+_WHOLE_URL = re.compile(rb"https?://([^/?]*)([^?]*)(.*)\Z", re.IGNORECASE)
+
+
 def origin_form(target: bytes) -> bytes | None:
     """RFC 9112 section 3.2: a path as it is, the path of a whole URL, ``*`` for OPTIONS; None for anything else."""
+    if not _TARGET.match(target):
+        return None
     if target.startswith(b"/") or target == b"*":
         return target
-    scheme, separator, rest = target.partition(b"://")
-    if separator and scheme.lower() in (b"http", b"https"):
-        slash = rest.find(b"/")
-        return rest[slash:] if slash >= 0 else b"/"
-    return None
+    url = _WHOLE_URL.match(target)
+    if url is None or not is_host(url[1].decode("ascii")):
+        return None
+    return (url[2] or b"/") + url[3]
 
 
 def persistent(version: bytes, headers: HeaderView) -> bool:

@@ -95,6 +95,8 @@ class Router:
         """The route of a request; raises ``not_found`` or ``method_not_allowed`` (with ``Allow``)."""
         if raw_path.startswith(b"//"):
             raise errors.not_found()  # werkzeug would take leading slashes for one
+        if method != method.upper():  # ... and ``get`` for ``GET`` (RFC 9110 section 9.1)
+            raise errors.method_not_allowed(self.allowed(raw_path))
         try:
             rule, raw_args = self._adapter.match(raw_path.decode("latin-1"), method, return_rule=True)
         except MethodNotAllowed as fault:
