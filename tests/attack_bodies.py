@@ -82,9 +82,10 @@ SMUGGLING: list[Case] = [
             b"X: a\rTransfer-Encoding:", b"Transfer-\r\n Encoding:", b"Transfer Encoding:", b"X\x00: a\r\nY:",
         )
     ),
-    taken("TE with tabs, another case", "7",
-        POST + b"transfer-ENCODING:\t chUNKed \t\r\n\r\n3\r\nabc\r\n0\r\n\r\n",
+    taken("TE in another case", "7", POST + b"transfer-ENCODING:\t chUNKed  \r\n\r\n3\r\nabc\r\n0\r\n\r\n",
           ok("POST /echo|abc|")),
+    refused("TE with a tab behind it", "5.1", POST + b"Transfer-Encoding: chunked\t\r\n\r\n3\r\nabc\r\n0\r\n\r\n",
+            Outcome((ok("POST /echo|abc|"),), "open")),
     taken("TE spelt with an underscore is no TE", "6.1",
         CL3 + b"Transfer_Encoding: chunked\r\n\r\nabc" + HIDDEN,
           ok("POST /echo|abc|"), HIDDEN_TOO),
@@ -153,9 +154,14 @@ CHUNKS: list[Case] = [
     ),
     taken("trailers are ignored", "7.1.2", _chunks(b"3\r\nabc\r\n0\r\nX-Mark: late\r\nX-Other: b\r\n\r\n"),
           ok("POST /echo|abc|"), HIDDEN_TOO),
-    taken("forbidden trailers too", "7.1.2", _chunks(b"3\r\nabc\r\n0\r\nContent-Length: 90\r\nHost: b\r\n"
-          b"Transfer-Encoding: chunked\r\nX-Service-Key: forged\r\nConnection: close\r\n\r\n"),
-          ok("POST /echo|abc|"), HIDDEN_TOO),
+    Case("forbidden trailers too", "7.1.2", _chunks(b"3\r\nabc\r\n0\r\nHost: b\r\nX-Service-Key: forged\r\n"
+          b"Authorization: Bearer forged\r\nConnection: close\r\nUpgrade: h2c\r\n\r\n"),
+         (Outcome((ok("POST /echo|abc|"), HIDDEN_TOO), "open"), Outcome((ok("POST /echo|abc|"),), "closed"))),
+    *(
+        refused(f"trailer {framing!r}", "7.1.2", _chunks(b"3\r\nabc\r\n0\r\n" + framing + b"\r\n\r\n"),
+                Outcome((ok("POST /echo|abc|"), HIDDEN_TOO), "open"))
+        for framing in (b"Content-Length: 90", b"Transfer-Encoding: chunked", b"Transfer-Encoding: identity")
+    ),
     *(
         refused(f"trailer {trailer[:20]!r}", "7.1.2", _chunks(b"3\r\nabc\r\n0\r\n" + trailer + b"\r\n\r\n"),
                 Outcome(((431, None),), "closed"))
