@@ -70,7 +70,7 @@ def serve(reactor: Any, values: dict[str, Any], origins: tuple[str, ...]) -> Non
         lambda: secrets.token_hex(16),
         Metrics(),
         translate,
-        HttpDate(reactor),
+        HttpDate(time.time),
     )
     for service in tables.services:
         service.startService()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import secrets
+import time
 from typing import Any
 
 from attrs import evolve
@@ -97,7 +98,7 @@ class Application:
             lambda: secrets.token_hex(16),
             metrics,
             built.translate,
-            HttpDate(self._reactor),
+            HttpDate(time.time),
         )
         self._edges.append(edge)
         factory = ChannelFactory(edge, self._reactor, self._settings.server.idle_timeout_seconds)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Any, Protocol
@@ -79,7 +80,7 @@ def assemble(reactor: Any, settings: Settings, metrics: Metrics, processes: int)
     live = _Live(settings.storage)
     accounts = auth.assemble(settings, pool, listener, reactor, processes)
     store = storage.assemble(reactor, settings.storage, settings.store, pool, limits=lambda: live.storage)
-    rest = tables.assemble(reactor, settings, accounts.verifier, reactor.seconds)
+    rest = tables.assemble(reactor, settings, accounts.verifier, time.time)
     caches = [one for one in rest.services if isinstance(one, Listener)]
 
     def reload(fresh: Settings) -> None:

@@ -73,7 +73,9 @@ def makeService(options: Options) -> IService:
     """The composition root; the reactor is imported here and nowhere above."""
     from twisted.internet import reactor
 
+    from project_service.clocks import count_steadily
     from project_service.daemon import Daemon
 
+    count_steadily(reactor)
     daemon: IService = Daemon(reactor, options.launch)
     return daemon

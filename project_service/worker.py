@@ -19,6 +19,7 @@ from twisted.python.failure import Failure
 from zope.interface import implementer
 
 from project_service.application import Application, share
+from project_service.clocks import count_steadily
 from project_service.configure import BadSettings, load
 from project_service.deferreds import start
 from project_service.journal import Levels, observer
@@ -153,6 +154,7 @@ class _ParentWatch:
 def main() -> None:
     from twisted.internet import reactor
 
+    count_steadily(reactor)
     told = Assignment.from_json(_first_line(0))
     worker = Worker(reactor, told)
     server = worker.settings.server

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import os
+import time
 import uuid
-from collections.abc import Awaitable
+from collections.abc import Awaitable, Callable
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
@@ -82,7 +83,9 @@ def assemble(
     workers makes it with ``keyfile.load_or_create`` first. Raises ``KeySetError``.
     """
     hashing = Hashing(reactor, Bcrypt(settings.auth.bcrypt_cost), max(1, cpus() // processes))
-    auth = put_together(settings, sql_stores(pool), hashing, _post(settings, reactor), listener, reactor)
+    auth = put_together(
+        settings, sql_stores(pool), hashing, _post(settings, reactor), listener, reactor, time.time
+    )
     # Read once here, rather than in somebody's first signup.
     common_passwords()
     return evolve(auth, services=(hashing, *auth.services))
@@ -101,9 +104,9 @@ def put_together(
     post: mail.Post | None,
     listener: Currency,
     reactor: Any,
+    clock: Callable[[], float],
 ) -> Auth:
-    """Everything but the threads and the database, which tests bring themselves."""
-    clock = reactor.seconds
+    """Everything but the threads and the database, which tests bring themselves. ``clock`` tells the date."""
 
     def read_revoked(since: float | None) -> Awaitable[list[tuple[str, float]]]:
         return stores.sessions.revoked(context.now(), None if since is None else moment(since))
@@ -148,5 +151,5 @@ async def clean(housekeeping: Housekeeping, context: Context) -> None:
 def _post(settings: Settings, reactor: Any) -> mail.Post | None:
     if settings.smtp.host is None or settings.smtp.sender is None:
         return None
-    transport = mail.SmtpTransport(reactor, settings.smtp, reactor.seconds, lambda: str(uuid.uuid4()))
+    transport = mail.SmtpTransport(reactor, settings.smtp, time.time, lambda: str(uuid.uuid4()))
     return mail.Outbox.over(transport, reactor)

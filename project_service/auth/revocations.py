@@ -59,7 +59,7 @@ class RevokedSessions:
     def is_revoked(self, session_id: str) -> bool:
         if session_id in self._ended:
             return True
-        if not self._listener.current and self._now() - self._known_at > FRESH_SECONDS:
+        if not self._listener.current and not self._known_within(FRESH_SECONDS):
             raise database_unavailable()
         return False
 
@@ -73,15 +73,19 @@ class RevokedSessions:
 
     async def poll(self) -> None:
         """Read what is new, and forget what has expired."""
-        age = self._now() - self._known_at
-        if not self._listener.current or age > FRESH_SECONDS - POLL_SECONDS:
+        if not self._listener.current or not self._known_within(FRESH_SECONDS - POLL_SECONDS):
             await self._read_quietly()
         self._forget()
+
+    def _known_within(self, seconds: float) -> bool:
+        """No answer is younger than now: then the clock was set back, and how old it is nobody can say."""
+        return 0.0 <= self._now() - self._known_at <= seconds
 
     async def _read_quietly(self) -> None:
         """Says once that the database is away; whoever asks meanwhile gets ``database_unavailable``."""
         try:
-            await self._add_read(self._known_at - OVERLAP_SECONDS if math.isfinite(self._known_at) else None)
+            told_apart = -math.inf < self._known_at <= self._now()
+            await self._add_read(self._known_at - OVERLAP_SECONDS if told_apart else None)
         except Exception as fault:
             if not self._failing:
                 self.log.warn("ended sessions cannot be read: {why}", why=type(fault).__name__)

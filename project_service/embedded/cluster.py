@@ -24,6 +24,8 @@ from project_service.embedded.supervised import Program
 
 # A fast shutdown, then an immediate one, which the next start recovers from, then no more questions (postgres(1)).
 STOPS = ((signal.SIGINT, 10.0), (signal.SIGQUIT, 5.0), (signal.SIGKILL, 5.0))
+# What a server does to its processes when one of them has crashed.
+ORPHAN_STOPS = ((signal.SIGQUIT, 3.0), (signal.SIGKILL, 5.0))
 
 
 class Cluster:
@@ -93,6 +95,8 @@ class Cluster:
         await leftovers.stop_leftover(self._run / "postgres.pid", self._data, STOPS, self._sleep)
         # Ours may have been killed before it wrote its own file; the server's says the same.
         await leftovers.stop_postmaster(self._data, STOPS, self._sleep)
+        program = Path(self._programs.postgres)
+        await leftovers.stop_orphans(program, self._data, ORPHAN_STOPS, self._sleep)
 
     async def _initialise(self, account: Account | None) -> None:
         """Into a directory of another name first, so that a start that is killed leaves nothing half made."""

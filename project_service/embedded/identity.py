@@ -52,6 +52,22 @@ def works_on(pid: int, directory: Path, proc: Path = PROC) -> bool:
         return False
 
 
+def processes_of(program: Path, directory: Path, proc: Path = PROC) -> list[Identity]:
+    """The processes of ``program`` whose working directory is ``directory``."""
+    found = []
+    for entry in proc.iterdir():
+        if not entry.name.isdigit():
+            continue
+        try:
+            fits = (entry / "exe").readlink() == program and (entry / "cwd").readlink() == directory
+        except OSError:
+            continue  # it ended while we looked, or is none of ours
+        identity = identify(int(entry.name), proc) if fits else None
+        if identity is not None:
+            found.append(identity)
+    return found
+
+
 def _parse_stat(stat: str) -> tuple[str, int] | None:
     """State and start time (fields 3 and 22 of proc_pid_stat(5)); the name before them may hold anything."""
     fields = stat.rpartition(")")[2].split()

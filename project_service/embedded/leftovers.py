@@ -11,7 +11,7 @@ from pathlib import Path
 from twisted.logger import Logger
 
 from project_service.embedded import private_file
-from project_service.embedded.identity import Identity, alive, identify, works_on
+from project_service.embedded.identity import Identity, alive, identify, processes_of, works_on
 
 log = Logger()
 
@@ -93,4 +93,19 @@ async def stop_postmaster(
         return
     if identity is not None and works_on(identity.pid, data):
         log.info("stopping a PostgreSQL that still runs on {data}", data=str(data))
+        await _stop(identity, signals, sleep)
+
+
+async def stop_orphans(
+    program: Path,
+    data: Path,
+    signals: tuple[tuple[signal.Signals, float], ...],
+    sleep: Callable[[float], Awaitable[None]],
+) -> None:
+    """End what a killed PostgreSQL server left of itself; to be called when that server is gone.
+
+    Its processes end by themselves once they look up from their work. Until then they hold its shared memory, and
+    the next server would refuse to start.
+    """
+    for identity in processes_of(program, data):
         await _stop(identity, signals, sleep)

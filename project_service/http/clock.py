@@ -2,21 +2,20 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from email.utils import formatdate
-
-from twisted.internet.interfaces import IReactorTime
 
 
 class HttpDate:
-    """Calling it gives the current date in HTTP's form."""
+    """Calling it gives the current date in HTTP's form. ``now`` is the wall clock, in seconds since the epoch."""
 
-    def __init__(self, clock: IReactorTime) -> None:
-        self._clock = clock
+    def __init__(self, now: Callable[[], float]) -> None:
+        self._now = now
         self._second = -1
         self._text = ""
 
     def __call__(self) -> str:
-        second = int(self._clock.seconds())
+        second = int(self._now())
         if second != self._second:
             self._second = second
             self._text = formatdate(second, usegmt=True)

@@ -59,7 +59,13 @@ class AuthApp:
         self.store, self.hashes, self.listener = MemoryStore(), InlineHashes(), FakeListener()
         self.post = KeptPost() if mail else None
         self.auth: Auth = put_together(
-            self.settings, self.store.stores(), self.hashes, self.post, self.listener, self.clock
+            self.settings,
+            self.store.stores(),
+            self.hashes,
+            self.post,
+            self.listener,
+            self.clock,
+            self.clock.seconds,
         )
         self.store.on_ended = self._announce
         router = Router()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import ssl
+import time
 from collections import Counter
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
@@ -403,12 +404,12 @@ async def test_starttls_is_insisted_on() -> None:
     """A server without it gets neither password nor letter."""
     async with mail_server() as (mailbox, port):
         settings = Smtp(host="127.0.0.1", port=port, sender="noreply@example.test", tls="starttls")
-        transport = SmtpTransport(reactor, settings, reactor.seconds, lambda: "id")
+        transport = SmtpTransport(reactor, settings, time.time, lambda: "id")
         with pytest.raises(Exception, match="TLS"):
             await transport(Letter("ada@example.test", "s", "t"))
         assert mailbox.letters == []
         with pytest.raises(Exception, match="refused"):
-            await SmtpTransport(reactor, evolve(settings, port=_free_port()), reactor.seconds, lambda: "id")(
+            await SmtpTransport(reactor, evolve(settings, port=_free_port()), time.time, lambda: "id")(
                 Letter("ada@example.test", "s", "t")
             )
 
@@ -449,7 +450,7 @@ async def test_tls_goes_to_a_server_whose_certificate_is_trusted_and_to_no_other
     )
     async with mail_server(**options) as (mailbox, port):
         settings = Smtp(host="localhost", port=port, sender="noreply@example.test", tls=tls)
-        transport = SmtpTransport(reactor, settings, reactor.seconds, lambda: "id")
+        transport = SmtpTransport(reactor, settings, time.time, lambda: "id")
         with pytest.raises(Exception, match="certificate verify failed"):
             await transport(Letter("ada@example.test", "s", "t"))
         assert mailbox.letters == []
