@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from project_service.errors import validation_failed
+from project_service.errors import bad_request, unsupported_media_type, validation_failed
+from project_service.http.headers import HeaderView
 from project_service.http.inbound import Inbound
 from project_service.storage import keys
 from project_service.storage.links import MAX_EXPIRES_IN_SECONDS, MAX_USES
@@ -30,6 +31,14 @@ def max_keys(inbound: Inbound) -> int:
     if not (value.isascii() and value.isdigit() and len(value) <= 9 and 1 <= int(value) <= MOST_MAX_KEYS):
         raise validation_failed({"max_keys": f"must be a whole number from 1 to {MOST_MAX_KEYS}"})
     return int(value)
+
+
+def refuse_partial_and_encoded(headers: HeaderView) -> None:
+    """A piece would replace the whole object (RFC 9110 section 14.5), and a content coding would be forgotten."""
+    if headers.get(b"content-range") is not None:
+        raise bad_request("bad_request", "An object is uploaded whole; Content-Range is not supported.")
+    if headers.get(b"content-encoding") not in (None, b"", b"identity"):
+        raise unsupported_media_type("sent without a content encoding")
 
 
 def refuse_unknown(body: Mapping[str, Any], known: set[str]) -> None:

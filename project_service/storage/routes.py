@@ -11,7 +11,7 @@ from project_service.errors import Headers, validation_failed
 from project_service.http.inbound import Inbound
 from project_service.http.outbound import Reply, StreamReply, json_reply
 from project_service.http.router import Router
-from project_service.storage import access, conditions, errors, intake, keys, page_token, requests
+from project_service.storage import access, conditions, described, errors, intake, keys, page_token, requests
 from project_service.storage.buckets import Buckets
 from project_service.storage.download import Downloads, Terms
 from project_service.storage.failures import told
@@ -49,18 +49,22 @@ class StorageRoutes:
 
     def mount(self, router: Router) -> None:
         """Declare every endpoint."""
-        router.route(f"{BUCKET}/objects", methods=("GET",))(told(self.list))
-        router.route(f"{BUCKET}/objects", methods=("POST",), bearer="required")(told(self.upload_form))
-        router.route(OBJECT, methods=("GET",))(told(self.download))
-        router.route(OBJECT, methods=("PUT",), bearer="required")(told(self.upload_raw))
-        router.route(OBJECT, methods=("DELETE",), bearer="required")(told(self.delete))
-        router.route(f"{BUCKET}/presign", methods=("POST",))(told(self.presign))
-        router.route(f"{BUCKET}/copy", methods=("POST",), bearer="required")(told(self.copy))
-        router.route(f"{BUCKET}/move", methods=("POST",), bearer="required")(told(self.move))
-        router.route(f"{BUCKET}/delete", methods=("POST",), bearer="required")(told(self.bulk_delete))
-        router.route("/storage/download", methods=("GET",), key="optional", bearer="own")(
-            told(self.download_link)
-        )
+        objects = f"{BUCKET}/objects"
+        router.route(objects, described.LIST, methods=("GET",))(told(self.list))
+        for url, method, said, writing in (
+            (objects, "POST", described.UPLOAD_FORM, self.upload_form),
+            (OBJECT, "PUT", described.UPLOAD_RAW, self.upload_raw),
+            (OBJECT, "DELETE", described.DELETE, self.delete),
+            (f"{BUCKET}/copy", "POST", described.COPY, self.copy),
+            (f"{BUCKET}/move", "POST", described.MOVE, self.move),
+            (f"{BUCKET}/delete", "POST", described.BULK_DELETE, self.bulk_delete),
+        ):
+            router.route(url, said, methods=(method,), bearer="required")(told(writing))
+        router.route(OBJECT, described.DOWNLOAD, methods=("GET",))(told(self.download))
+        router.route(f"{BUCKET}/presign", described.PRESIGN, methods=("POST",))(told(self.presign))
+        router.route(
+            "/storage/download", described.DOWNLOAD_LINK, methods=("GET",), key="optional", bearer="own"
+        )(told(self.download_link))
 
     async def list(self, inbound: Inbound) -> Reply:
         bucket = await self._readable(inbound)
@@ -83,6 +87,7 @@ class StorageRoutes:
     async def upload_form(self, inbound: Inbound) -> Reply:
         bucket, writer = await self._writable(inbound)
         stated = conditions.for_write(inbound.headers)
+        requests.refuse_partial_and_encoded(inbound.headers)
         boundary = boundary_of(inbound.headers.text(b"content-type"))
         limit = self._limit(bucket)
         intake.refuse_declared(inbound.body.length, limit, intake.FORM_OVERHEAD_BYTES)
@@ -99,6 +104,7 @@ class StorageRoutes:
         key = keys.parse_key(inbound.path_args["key"])
         bucket, writer = await self._writable(inbound)
         stated = conditions.for_write(inbound.headers)
+        requests.refuse_partial_and_encoded(inbound.headers)
         limit = self._limit(bucket)
         intake.refuse_declared(inbound.body.length, limit)
         fill = intake.raw_fill(inbound.body, bucket, key, inbound.headers.text(b"content-type"))

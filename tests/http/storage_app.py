@@ -20,6 +20,7 @@ SERVICE = {"X-Service-Key": SERVICE_KEY}
 USER = {**ANON, "Authorization": f"Bearer user:{ALICE}"}
 OTHER = {**ANON, "Authorization": f"Bearer user:{BOB}"}
 BOUNDARY = "frontier"
+OBJECTS = "/storage/buckets/open/objects"
 FORM = {"Content-Type": f"multipart/form-data; boundary={BOUNDARY}"}
 
 
@@ -37,6 +38,14 @@ def form(*parts: bytes) -> bytes:
 def file_form(payload: bytes = b"hello", filename: str = "a.txt", key: str | None = None) -> bytes:
     parts = [part("file", payload, filename)]
     return form(*parts) if key is None else form(part("key", key.encode()), *parts)
+
+
+def head(lines: dict[str, str], method: str = "POST", path: str = OBJECTS) -> bytes:
+    """The head of a request by ``USER``, to be followed by as much of a body as a test likes."""
+    sent = {"Host": "x", **USER, **lines}
+    return (
+        f"{method} {path} HTTP/1.1\r\n" + "".join(f"{k}: {v}\r\n" for k, v in sent.items()) + "\r\n"
+    ).encode()
 
 
 class StorageApp(App):

@@ -67,6 +67,12 @@ class Matrix(TestCase):
         self.assertEqual(refused(response), (401, "invalid_token"))
         self.assertIn('error="invalid_token"', response.header("www-authenticate") or "")
 
+    def test_the_credentials_of_a_store_are_none_here(self) -> None:
+        signed = "AWS4-HMAC-SHA256 Credential=AKID/20261121/us-east-1/s3/aws4_request, Signature=0"
+        sent = {**ANON, "Authorization": signed}
+        for method, path in (("PUT", self.base("open") + "/b"), ("GET", self.base("shut") + "/a.txt")):
+            self.assertEqual(refused(self.app.request(method, path, sent)), (401, "invalid_token"))
+
     def test_presign_needs_what_a_download_needs(self) -> None:
         wanted = {"key": "a.txt"}
         self.assertEqual(self.app.post("/storage/buckets/open/presign", wanted, ANON).status, 200)

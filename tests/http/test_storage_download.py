@@ -256,6 +256,14 @@ class Listing(TestCase):
             token = f"&page_token={page['next_token']}"
         self.assertEqual(sorted(seen), sorted(["Z", "a/", "a0", "b", "z/", "ä"]))
 
+    def test_a_page_has_a_hundred_entries_unless_asked_otherwise(self) -> None:
+        for number in range(101):
+            self.app.put(f"many/{number:03}", b"x")
+        page = self.list("prefix=many/")
+        self.assertEqual(len(page["objects"]), 100)  # type: ignore[arg-type]
+        self.assertTrue(page["is_truncated"])
+        self.assertEqual(self.list(f"prefix=many/&page_token={page['next_token']}")["objects"], ["many/100"])
+
     def test_pages_do_not_shift(self) -> None:
         first = self.list("max_keys=3")
         self.app.put("A", b"x")

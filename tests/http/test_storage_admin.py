@@ -1,0 +1,120 @@
+"""Buckets, made and changed with the service key."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+from twisted.trial.unittest import TestCase
+
+from tests.http.storage_app import ANON, SERVICE, USER, StorageApp, refused
+
+
+class Admin(TestCase):
+    def setUp(self) -> None:
+        self.app = StorageApp()
+
+    def change(self, name: str, /, **rules: Any) -> Any:
+        sent = {**SERVICE, "Content-Type": "application/json"}
+        return self.app.request("PATCH", f"/admin/buckets/{name}", sent, json.dumps(rules).encode())
+
+    def test_only_with_the_service_key(self) -> None:
+        for headers in (ANON, USER):
+            for method, path in (
+                ("GET", "/admin/buckets"), ("POST", "/admin/buckets"), ("GET", "/admin/buckets/open"),
+                ("PATCH", "/admin/buckets/open"), ("DELETE", "/admin/buckets/open"),
+                ("DELETE", "/admin/buckets/open/objects?prefix="),
+            ):  # fmt: skip
+                self.assertEqual(
+                    refused(self.app.request(method, path, headers)), (403, "service_key_required")
+                )
+        self.assertEqual(refused(self.app.request("GET", "/admin/buckets")), (401, "project_key_required"))
+
+    def test_create_show_list(self) -> None:
+        given = {
+            "name": "b.new",
+            "visibility": "public",
+            "max_object_bytes": 10,
+            "max_bucket_bytes": 100,
+            "allowed_content_types": ["image/*"],
+            "owner_only_writes": True,
+        }
+        response = self.app.post("/admin/buckets", given, SERVICE)
+        self.assertEqual(response.status, 201)
+        expected = {**given, "object_count": 0, "total_bytes": 0, "created_at": "2026-11-21T00:00:00.000Z"}
+        self.assertEqual(json.loads(response.body), expected)
+        self.assertEqual(json.loads(self.app.request("GET", "/admin/buckets/b.new", SERVICE).body), expected)
+        names = [
+            b["name"] for b in json.loads(self.app.request("GET", "/admin/buckets", SERVICE).body)["buckets"]
+        ]
+        self.assertEqual(names, ["b.new", "open", "shut"])
+        self.assertEqual(refused(self.app.post("/admin/buckets", given, SERVICE)), (409, "bucket_exists"))
+
+    def test_a_new_bucket_is_private(self) -> None:
+        response = self.app.post("/admin/buckets", {"name": "n"}, SERVICE)
+        self.assertEqual(json.loads(response.body)["visibility"], "private")
+
+    def test_values_that_are_not_allowed(self) -> None:
+        for given in (
+            {}, {"name": 1}, {"name": "No"}, {"name": ""}, {"name": "a" * 64}, {"name": "a-"}, {"name": "a/b"},
+            {"name": "n", "visibility": "secret"}, {"name": "n", "max_object_bytes": 0},
+            {"name": "n", "max_object_bytes": "1"}, {"name": "n", "max_bucket_bytes": -1},
+            {"name": "n", "max_bucket_bytes": True}, {"name": "n", "max_bucket_bytes": 10**30},
+            {"name": "n", "allowed_content_types": "image/*"}, {"name": "n", "allowed_content_types": ["image"]},
+            {"name": "n", "owner_only_writes": 1}, {"name": "n", "object_count": 5}, {"name": "n", "other": 1},
+        ):  # fmt: skip
+            self.assertEqual(
+                refused(self.app.post("/admin/buckets", given, SERVICE)), (422, "validation_failed"), given
+            )
+        self.assertEqual(sorted(self.app.tables.buckets), ["open", "shut"])
+
+    def test_a_change_holds_at_once_here(self) -> None:
+        self.app.put("k", bucket="shut")
+        path = "/storage/buckets/shut/objects/k"
+        self.assertEqual(self.app.request("GET", path, ANON).status, 401)
+        self.assertEqual(self.change("shut", visibility="public").status, 200)
+        self.assertEqual(self.app.request("GET", path, ANON).status, 200)
+        self.assertEqual(self.change("shut", visibility="private", max_object_bytes=3).status, 200)
+        self.assertEqual(self.app.request("GET", path, ANON).status, 401)
+        self.assertEqual(refused(self.app.put("l", b"1234", bucket="shut")), (413, "payload_too_large"))
+        self.change("shut", max_object_bytes=None)
+        self.assertEqual(self.app.put("l", b"1234", bucket="shut").status, 201)
+        self.assertEqual(refused(self.change("none", visibility="public")), (404, "bucket_not_found"))
+        self.assertEqual(refused(self.change("shut", name="x")), (422, "validation_failed"))
+
+    def test_a_change_elsewhere_holds_within_a_second(self) -> None:
+        path = "/storage/buckets/shut/objects"
+        self.assertEqual(self.app.request("GET", path, ANON).status, 401)
+        self.app.tables.buckets["shut"] = self.app.tables.buckets["open"]
+        self.app.clock.advance(0.9)
+        self.assertEqual(self.app.request("GET", path, ANON).status, 200)
+
+    def test_delete(self) -> None:
+        self.app.put("a/1")
+        self.app.put("b")
+        path = "/admin/buckets/open"
+        self.assertEqual(refused(self.app.request("DELETE", path, SERVICE)), (409, "bucket_not_empty"))
+        self.assertEqual(
+            refused(self.app.request("DELETE", path + "?force=1", SERVICE)), (422, "validation_failed")
+        )
+        self.assertEqual(self.app.request("DELETE", path + "?force=true", SERVICE).status, 204)
+        self.assertEqual(self.app.stored(), [])
+        self.assertEqual(refused(self.app.get("b")), (404, "bucket_not_found"))
+        self.assertEqual(refused(self.app.request("DELETE", path, SERVICE)), (404, "bucket_not_found"))
+
+    def test_delete_a_prefix(self) -> None:
+        for key in ("a/1", "a/b/2", "a2", "b"):
+            self.app.put(key)
+        path = "/admin/buckets/open/objects"
+        self.assertEqual(refused(self.app.request("DELETE", path, SERVICE)), (422, "validation_failed"))
+        response = self.app.request("DELETE", path + "?prefix=a/", SERVICE)
+        self.assertEqual((response.status, json.loads(response.body)), (200, {"deleted": 2}))
+        self.assertEqual(sorted(key for _, key in self.app.tables.objects), ["a2", "b"])
+        self.assertEqual(len(self.app.stored()), 2)
+
+    def test_counters(self) -> None:
+        self.app.put("a", b"123")
+        self.app.put("a", b"12345")
+        self.app.put("b", b"1")
+        value = json.loads(self.app.request("GET", "/admin/buckets/open", SERVICE).body)
+        self.assertEqual((value["object_count"], value["total_bytes"]), (2, 6))

@@ -1,0 +1,92 @@
+"""Copy, move and delete, one by one and in bulk."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+from twisted.trial.unittest import TestCase
+
+from tests.http.storage_app import USER, StorageApp, refused
+
+
+class CopyMoveDelete(TestCase):
+    def setUp(self) -> None:
+        self.app = StorageApp()
+        self.app.put("a", b"aaa", Content_Type="text/x-a")
+
+    def post(self, what: str, source: str, target: str, **headers: str) -> Any:
+        sent = {**USER, **{name.replace("_", "-"): value for name, value in headers.items()}}
+        return self.app.post(f"/storage/buckets/open/{what}", {"from": source, "to": target}, sent)
+
+    def test_copy(self) -> None:
+        response = self.post("copy", "a", "b/c")
+        self.assertEqual(response.status, 201)
+        value = json.loads(response.body)
+        self.assertEqual((value["key"], value["size"], value["content_type"]), ("b/c", 3, "text/x-a"))
+        self.assertEqual(self.app.stored(), [b"aaa", b"aaa"])
+
+    def test_move_changes_rows_alone(self) -> None:
+        calls = list(self.app.store.calls)
+        response = self.post("move", "a", "b")
+        self.assertEqual((response.status, json.loads(response.body)["key"]), (200, "b"))
+        self.assertEqual(self.app.store.calls, calls)
+        self.assertEqual(refused(self.app.get("a")), (404, "object_not_found"))
+        self.assertEqual(self.app.get("b").body, b"aaa")
+
+    def test_they_overwrite_unless_told_not_to(self) -> None:
+        for what in ("copy", "move"):
+            self.app.put("a", b"aaa")
+            self.app.put("b", b"bbb")
+            self.assertEqual(refused(self.post(what, "a", "b", If_None_Match="*")), (412, "object_exists"))
+            self.assertIn(self.post(what, "a", "b").status, (200, 201))
+            self.assertEqual(self.app.get("b").body, b"aaa")
+        self.assertEqual(self.app.stored(), [b"aaa"])
+
+    def test_what_they_refuse(self) -> None:
+        for what in ("copy", "move"):
+            self.assertEqual(refused(self.post(what, "none", "b")), (404, "object_not_found"))
+            self.assertEqual(refused(self.post(what, "a", "a")), (422, "validation_failed"))
+            self.assertEqual(refused(self.post(what, "a", "../b")), (422, "invalid_key"))
+            path = f"/storage/buckets/open/{what}"
+            for body in (
+                {"from": "a"},
+                {"to": "a"},
+                {"from": 1, "to": "b"},
+                {"from": "a", "to": "b", "x": 1},
+            ):
+                self.assertEqual(refused(self.app.post(path, body)), (422, "validation_failed"))
+        self.assertEqual(self.app.stored(), [b"aaa"])
+
+    def test_copy_keeps_the_quota(self) -> None:
+        self.app.rules("open", max_bucket_bytes=5)
+        self.assertEqual(refused(self.post("copy", "a", "b")), (413, "payload_too_large"))
+        self.assertEqual(self.app.stored(), [b"aaa"])
+
+    def test_delete(self) -> None:
+        path = "/storage/buckets/open/objects/a"
+        response = self.app.request("DELETE", path, USER)
+        self.assertEqual(
+            (response.status, response.body, response.header("content-length")), (204, b"", None)
+        )
+        self.assertEqual(self.app.stored(), [])
+        self.assertEqual(refused(self.app.request("DELETE", path, USER)), (404, "object_not_found"))
+
+    def test_delete_while_the_store_is_away_is_done_later(self) -> None:
+        self.app.store.away = True
+        self.assertEqual(self.app.request("DELETE", "/storage/buckets/open/objects/a", USER).status, 204)
+        self.assertEqual((len(self.app.tables.objects), len(self.app.tables.garbage)), (0, 1))
+
+    def test_bulk_delete(self) -> None:
+        self.app.put("b")
+        response = self.app.post("/storage/buckets/open/delete", {"keys": ["b", "x", "a", "b"]})
+        self.assertEqual(
+            (response.status, json.loads(response.body)), (200, {"deleted": ["b", "a"], "missing": ["x"]})
+        )
+        self.assertEqual(self.app.stored(), [])
+        for keys, expected in (
+            ([], "validation_failed"), (["x"] * 1001, "validation_failed"), ("a", "validation_failed"),
+            ([1], "validation_failed"), (["../x"], "invalid_key"), (None, "validation_failed"),
+        ):  # fmt: skip
+            refusal = self.app.post("/storage/buckets/open/delete", {"keys": keys})
+            self.assertEqual(refused(refusal), (422, expected))

@@ -1,0 +1,156 @@
+"""Upload forms, as browsers and clients send them, and every way in which one can be broken."""
+
+from __future__ import annotations
+
+import json
+
+from twisted.trial.unittest import TestCase
+
+from tests.http.storage_app import (
+    BOUNDARY,
+    FORM,
+    OBJECTS,
+    USER,
+    StorageApp,
+    file_form,
+    form,
+    head,
+    part,
+    refused,
+)
+
+
+class Forms(TestCase):
+    def setUp(self) -> None:
+        self.app = StorageApp()
+
+    def test_metadata_is_returned(self) -> None:
+        response = self.app.upload(form(part("file", b"hello", "a.png", "image/png")))
+        self.assertEqual(response.status, 201)
+        self.assertEqual(
+            json.loads(response.body),
+            {
+                "key": "a.png",
+                "size": 5,
+                "content_type": "image/png",
+                "last_modified": "2026-11-21T00:00:00.000Z",
+                "etag": "5d41402abc4b2a76b9719d911017c592",
+            },
+        )
+
+    def test_the_key_may_come_before_or_after_the_file(self) -> None:
+        for number, parts in enumerate(
+            [
+                (part("key", b"x/1"), part("file", b"one", "n.txt")),
+                (part("file", b"two", "n.txt"), part("key", "x/ö".encode())),
+            ]
+        ):
+            response = self.app.upload(form(*parts))
+            self.assertEqual(json.loads(response.body)["key"], ["x/1", "x/ö"][number])
+        self.assertEqual(self.app.stored(), [b"one", b"two"])
+
+    def test_the_stores_metadata_has_the_key_where_it_is_known_in_time(self) -> None:
+        self.app.upload(form(part("key", b"a b"), part("file", b"one", "n.txt")))
+        self.app.upload(form(part("file", b"two", "n.txt"), part("key", b"c")))
+        known = sorted(dict(stored.metadata).get("key", "") for stored in self.app.store.objects.values())
+        self.assertEqual(known, ["", "a%20b"])
+
+    def test_an_empty_file_and_other_fields(self) -> None:
+        response = self.app.upload(form(part("note", b"\xff\xfe"), part("file", b"", "empty.bin")))
+        self.assertEqual((response.status, json.loads(response.body)["size"]), (201, 0))
+
+    def test_content_type_of_the_part_else_by_the_key_else_bytes(self) -> None:
+        cases = [
+            (part("file", b"x", "a.png", "text/x-odd; charset=utf-8"), "text/x-odd; charset=utf-8"),
+            (part("file", b"x", "a.png"), "image/png"),
+            (part("file", b"x", "a.unheard-of"), "application/octet-stream"),
+            (part("file", b"x", "a.tar.gz"), "application/octet-stream"),
+        ]
+        for one, expected in cases:
+            self.assertEqual(json.loads(self.app.upload(form(one)).body)["content_type"], expected)
+        bad = self.app.upload(form(part("file", b"x", "a", "no type")))
+        self.assertEqual(refused(bad), (422, "validation_failed"))
+
+    def test_however_the_body_is_cut_it_means_the_same(self) -> None:
+        body = file_form(b"\r\n--frontie\r\n" * 7, key="k")
+        for size in (1, 2, 3, 7, 50):
+            client = self.app.connect()
+            client.send(head({**FORM, "Content-Length": str(len(body))}))
+            for first in range(0, len(body), size):
+                client.send(body[first : first + size])
+            self.assertIn(b" 201 ", client.received())
+        self.assertEqual(self.app.stored(), [b"\r\n--frontie\r\n" * 7])
+
+
+class BadForms(TestCase):
+    def setUp(self) -> None:
+        self.app = StorageApp()
+
+    def tearDown(self) -> None:
+        self.assertEqual(self.app.stored(), [])
+
+    def bad(self, body: bytes, expected: tuple[int, str] = (400, "invalid_multipart")) -> None:
+        self.assertEqual(refused(self.app.upload(body)), expected)
+
+    def test_no_file_two_files_two_keys(self) -> None:
+        self.bad(form(part("key", b"a")))
+        self.bad(form(part("file", b"a", "a"), part("file", b"b", "b")))
+        self.bad(form(part("key", b"a"), part("key", b"b"), part("file", b"a", "a")))
+        self.bad(form())
+
+    def test_truncated_anywhere(self) -> None:
+        body = file_form(b"hello", key="k")
+        for length in range(len(body) - 4):
+            self.bad(body[:length])
+
+    def test_a_boundary_that_never_comes(self) -> None:
+        self.bad(b"--other\r\nContent-Disposition: form-data; name=file\r\n\r\nx\r\n--other--\r\n")
+        self.bad(b"x" * 200_000)
+
+    def test_part_headers_too_long_or_too_many(self) -> None:
+        self.bad(f"--{BOUNDARY}\r\nX-Long: ".encode() + b"x" * 20_000 + b"\r\n\r\n")
+        self.bad(f"--{BOUNDARY}\r\nX-Long: ".encode() + b"x" * 20_000)
+        self.bad(f"--{BOUNDARY}\r\n".encode() + b"X-A: b\r\n" * 50 + b"\r\n")
+
+    def test_ten_thousand_parts(self) -> None:
+        self.bad(form(*[part(f"f{number}", b"") for number in range(10_000)], part("file", b"x", "a")))
+
+    def test_a_field_that_does_not_end(self) -> None:
+        self.bad(form(part("note", b"x" * 100_000), part("file", b"x", "a")))
+
+    def test_a_part_without_disposition(self) -> None:
+        self.bad(f"--{BOUNDARY}\r\nContent-Type: text/plain\r\n\r\nx\r\n--{BOUNDARY}--\r\n".encode())
+
+    def test_a_file_name_that_is_not_utf8(self) -> None:
+        body = form(part("file", b"x", "NAME"))
+        self.assertEqual(self.app.upload(body.replace(b"NAME", b"ok")).status, 201)
+        self.app.request("DELETE", f"{OBJECTS}/ok", USER)
+        self.bad(body.replace(b"NAME", b"\xff\xfe"))
+
+    def test_no_boundary_and_no_form(self) -> None:
+        for content_type, expected in {
+            "multipart/form-data": (400, "invalid_multipart"),
+            "multipart/form-data; boundary=": (400, "invalid_multipart"),
+            f"multipart/form-data; boundary={'x' * 71}": (400, "invalid_multipart"),
+            "application/json": (415, "unsupported_media_type"),
+            "multipart/mixed; boundary=x": (415, "unsupported_media_type"),
+        }.items():
+            response = self.app.request("POST", OBJECTS, {**USER, "Content-Type": content_type}, file_form())
+            self.assertEqual(refused(response), expected, content_type)
+
+    def test_keys_that_are_not_allowed(self) -> None:
+        for key in (b"", b"/a", b"a//b", b"a/", b"../a", b"a/./b", b"a\nb", b"a\x00b", b"\xff", b"x" * 901):
+            self.bad(form(part("key", key), part("file", b"x", "a")), (422, "invalid_key"))
+            self.bad(form(part("file", b"x", "a"), part("key", key)), (422, "invalid_key"))
+        self.bad(form(part("file", b"x")), (422, "invalid_key"))
+        self.bad(form(part("file", b"x", "")), (422, "invalid_key"))
+
+    def test_a_client_that_hangs_up(self) -> None:
+        app = StorageApp(part_bytes=10)
+        for length in (5, 25, 45):
+            client = app.connect()
+            client.send(head({**FORM, "Content-Length": "100000"}))
+            client.send(form(part("file", b"x" * length, "a"))[: -len(f"\r\n--{BOUNDARY}--\r\n")])
+            client.hang_up()
+            self.assertEqual(app.stored(), [])
+        self.assertIn("abort_multipart", app.store.calls)
