@@ -72,6 +72,11 @@ def range_not_satisfiable(size: int) -> ApiError:
     )
 
 
+def piece_of_an_object() -> ApiError:
+    """RFC 9110 section 14.5: taken for the whole, a piece would replace it."""
+    return errors.bad_request("bad_request", "An object is uploaded whole; Content-Range is not supported.")
+
+
 def invalid_multipart(why: str) -> ApiError:
     return errors.bad_request("invalid_multipart", f"The form cannot be read: {why}.")
 

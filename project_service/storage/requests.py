@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from project_service.errors import bad_request, unsupported_media_type, validation_failed
+from project_service.errors import unsupported_media_type, validation_failed
 from project_service.http.headers import HeaderView
 from project_service.http.inbound import Inbound
-from project_service.storage import keys
+from project_service.storage import errors, keys
 from project_service.storage.links import MAX_EXPIRES_IN_SECONDS, MAX_USES
 
 DEFAULT_MAX_KEYS = 100
@@ -36,7 +36,7 @@ def max_keys(inbound: Inbound) -> int:
 def refuse_partial_and_encoded(headers: HeaderView) -> None:
     """A piece would replace the whole object (RFC 9110 section 14.5), and a content coding would be forgotten."""
     if headers.get(b"content-range") is not None:
-        raise bad_request("bad_request", "An object is uploaded whole; Content-Range is not supported.")
+        raise errors.piece_of_an_object()
     if headers.get(b"content-encoding") not in (None, b"", b"identity"):
         raise unsupported_media_type("sent without a content encoding")
 
