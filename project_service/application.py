@@ -12,7 +12,9 @@ from twisted.internet.interfaces import IListeningPort
 from twisted.logger import Logger
 
 from project_service import parts
+from project_service.auth.hashing import cpus
 from project_service.deferreds import with_timeout
+from project_service.http.admission import Admission
 from project_service.http.channel_factory import ChannelFactory
 from project_service.http.clock import HttpDate
 from project_service.http.edge import Edge, EdgeSettings
@@ -20,6 +22,7 @@ from project_service.http.health import Health
 from project_service.http.metrics import Metrics
 from project_service.http.origin import parse_networks
 from project_service.http.router import Router
+from project_service.lanes import lanes
 from project_service.lifecycle import Ordered
 from project_service.ports import Binder
 from project_service.settings import Settings
@@ -99,6 +102,7 @@ class Application:
             metrics,
             built.translate,
             HttpDate(time.time),
+            Admission(lanes(self._settings, max(1, cpus() // self._processes)), self._reactor.seconds),
         )
         self._edges.append(edge)
         factory = ChannelFactory(edge, self._reactor, self._settings.server.idle_timeout_seconds)

@@ -56,6 +56,7 @@ class Server:
     shutdown_seconds: float = key(seconds(), 30.0)
     idle_timeout_seconds: float = key(seconds(1), 60.0)
     max_json_bytes: int = key(whole(1024), 1048576, reloads=True)
+    max_waiting: int = key(whole(0, 1000000), 500)
     log_level: str = key(choice("debug", "info", "warn", "error"), "info", reloads=True)
     log_format: str = key(choice("text", "json"), "text")
 

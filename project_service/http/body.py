@@ -28,6 +28,8 @@ class BodyWire(Protocol):
     def send_continue(self) -> None: ...
     def pause_body(self) -> None: ...
     def resume_body(self) -> None: ...
+    def body_awaited(self, waiting: bool) -> None:
+        """Somebody waits for the client to send more, or does no longer."""
 
 
 class Body:
@@ -84,10 +86,12 @@ class Body:
                 return b""
             self._resume()
             self._waiting = Deferred()
+            self._wire.body_awaited(True)
             try:
                 await self._waiting
             finally:
                 self._waiting = None
+                self._wire.body_awaited(False)
         chunk = self._chunks.popleft()
         self._buffered -= len(chunk)
         if self._buffered < HIGH_WATER // 2:

@@ -14,9 +14,11 @@ from twisted.python.failure import Failure
 from project_service import errors, journal
 from project_service.errors import ApiError, Headers
 from project_service.http import cors, origin, wire
+from project_service.http.admission import Admission
 from project_service.http.body import ClientGone
 from project_service.http.caller import KeyRing, TokenVerifier, identify
 from project_service.http.exchange import Exchange
+from project_service.http.gate import Gate, Pass
 from project_service.http.inbound import Inbound
 from project_service.http.metrics import Metrics
 from project_service.http.outbound import Reply, StreamReply
@@ -51,6 +53,7 @@ class Edge:
         metrics: Metrics,
         translate: Callable[[BaseException], ApiError | None],
         date: Callable[[], str],
+        admission: Admission | None = None,
     ) -> None:
         self.settings = settings
         self._router = router
@@ -61,6 +64,7 @@ class Edge:
         self._metrics = metrics
         self._translate = translate
         self._date = date
+        self._gate = Gate(admission or Admission({}, clock.seconds), clock, new_id, metrics, date)
         self._running: set[Deferred[None]] = set()
         self._idle: Deferred[None] | None = None
         self._closing = False
@@ -70,8 +74,11 @@ class Edge:
         started = self._clock.seconds()
         if self._closing:
             exchange.close_after()
+        passed = self._gate.enter(exchange, self.settings.cors_origins)
+        if passed is None:
+            return
         inbound = self._inbound(exchange, peer, secure)
-        running = Deferred.fromCoroutine(self._answer(exchange, inbound, started))
+        running = Deferred.fromCoroutine(self._answer(exchange, inbound, started, passed))
         self._running.add(running)
         self._metrics.in_flight.inc()
         exchange.on_gone = running.cancel
@@ -123,7 +130,7 @@ class Edge:
             idle, self._idle = self._idle, None
             idle.callback(None)
 
-    async def _answer(self, exchange: Exchange, inbound: Inbound, started: float) -> None:
+    async def _answer(self, exchange: Exchange, inbound: Inbound, started: float, passed: Pass) -> None:
         route = "-"
         style: ErrorStyle = "envelope"
         try:
@@ -132,6 +139,7 @@ class Edge:
                 reply: Reply | StreamReply
                 if isinstance(found, Match):
                     route, style = found.route.url, found.route.error_style
+                    await passed.turn()
                     reply = await self._handled(found, inbound)
                 else:
                     reply = found
@@ -141,8 +149,11 @@ class Edge:
                 reply = self._failed(errors.shutting_down(), style, inbound)
             except Exception as failure:
                 reply = self._failed(failure, style, inbound)
+            if isinstance(reply, StreamReply):
+                passed.leave()  # the rest is its reader's time
             await self._deliver(exchange, inbound, reply)
         finally:
+            passed.leave()
             self._account(exchange, inbound, route, started)
 
     def _matched(self, inbound: Inbound) -> Match | Reply:

@@ -45,6 +45,7 @@ class Exchange:
         self.status = 0
         self.gone = False
         self.on_gone: Callable[[], None] | None = None
+        self.on_body_awaited: Callable[[bool], None] | None = None
         self._connection = connection
         self._clock = clock
         self._idle_seconds = idle_seconds
@@ -55,6 +56,7 @@ class Exchange:
         self._received = False
         self._closed = False
         self._drain_call: IDelayedCall | None = None
+        self._pause_seconds = 0.0
         self._stream: Stream | None = None
         expects = version == b"HTTP/1.1" and (headers.get(b"expect") or b"").lower() == b"100-continue"
         self.body = Body(self, length, expects and length != 0)
@@ -71,6 +73,10 @@ class Exchange:
 
     def resume_body(self) -> None:
         self._connection.resume_reading()
+
+    def body_awaited(self, waiting: bool) -> None:
+        if self.on_body_awaited is not None:
+            self.on_body_awaited(waiting)
 
     # The channel's side.
 
@@ -109,6 +115,10 @@ class Exchange:
     def close_after(self) -> None:
         """The connection closes when this response is out."""
         self._keep_alive = False
+
+    def pause_after(self, seconds: float) -> None:
+        """The next request on this connection is read only ``seconds`` after this response is out."""
+        self._pause_seconds = seconds
 
     def is_bodiless(self, status: int) -> bool:
         """RFC 9110 section 6.4.1: whatever would be written, none of it may go out."""
@@ -185,6 +195,10 @@ class Exchange:
     def _close(self) -> None:
         if self._closed:
             return
-        self._closed = True
         cancel(self._drain_call)
+        if self._pause_seconds and self._keep_alive and self._received:
+            pause, self._pause_seconds = self._pause_seconds, 0.0
+            self._drain_call = self._clock.callLater(pause, self._close)
+            return
+        self._closed = True
         self._connection.exchange_done(self._keep_alive and self._received)

@@ -49,6 +49,12 @@ class Metrics:
             ("route",),
             registry=self.registry,
         )
+        self._refused = Counter(
+            "project_service_requests_refused_total",
+            "Requests answered 503 at once, because there was too much to do.",
+            ("part", "reason"),
+            registry=self.registry,
+        )
         self._series: dict[tuple[str, str, int], tuple[Counter, Histogram, Counter]] = {}
 
     def observe(self, method: str, route: str, status: int, seconds: float, sent: int) -> None:
@@ -66,6 +72,9 @@ class Metrics:
         timed.observe(seconds)
         if sent:
             bytes_sent.inc(sent)
+
+    def refused(self, part: str, reason: str) -> None:
+        self._refused.labels(part, reason).inc()
 
     def exposition(self) -> bytes:
         if MULTIPROCESS not in os.environ:

@@ -1,0 +1,181 @@
+"""Who is served, who waits for a moment, and who is told at once that there is too much to do. Pure.
+
+Each part has a *lane*: so many requests are served at once, so many more may wait. Waiting is for bursts. A lane in
+which requests have had to wait for ``STANDING_SECONDS`` without a break has more to do than it can, and a longer
+queue would only make everybody later: from then on who would wait longer than ``SHORT_SECONDS`` is refused (the idea
+of CoDel, RFC 8289: what tells overload is not the length of a queue but a delay that does not go away).
+
+Only what waits for the service counts: a request that waits for its own client, to send its body or to read its
+answer, has no place.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Callable, Mapping
+from typing import Literal
+from urllib.parse import unquote_to_bytes
+
+from attrs import define, field, frozen
+
+STANDING_SECONDS = 0.5
+SHORT_SECONDS = 0.02
+# Refusing costs time too. Who was refused is read again after a pause, so that all together ask no more often.
+REFUSALS_PER_SECOND = 500.0
+LEAST_PAUSE_SECONDS = 0.05
+# No longer than ``Retry-After`` says: who heeds it never notices.
+LONGEST_PAUSE_SECONDS = 2.0
+
+Reason = Literal["full", "standing"]
+
+_PASSWORD_PATHS = frozenset({b"/auth/signup", b"/auth/login", b"/auth/reset", b"/auth/user"})
+
+
+@frozen
+class Limits:
+    """Of a lane: ``places`` are served at once, ``waiting`` more may wait, each for ``patience_seconds`` at most."""
+
+    places: int
+    waiting: int
+    patience_seconds: float
+
+
+@define(eq=False)
+class Place:
+    """One request in its lane. ``turn`` is called once, when its turn has come, if it had to wait."""
+
+    lane: Lane
+    since: float
+    turn: Callable[[], None]
+    waiting: bool = False
+    counted: bool = False
+    left: bool = False
+
+    def leave(self) -> None:
+        """Served, or given up; once is enough."""
+        if not self.left:
+            self.left = True
+            self.lane.left(self)
+
+    def step_out(self) -> None:
+        """It waits for its own client now."""
+        if not self.left and self.counted:
+            self.lane.free(self)
+
+    def step_in(self) -> None:
+        """It goes on. It is served whatever there is to do: it was admitted before."""
+        if not self.left and not self.waiting and not self.counted:
+            self.lane.take(self)
+
+
+@define(eq=False)
+class Lane:
+    limits: Limits
+    clock: Callable[[], float]
+    served: int = 0
+    _queue: OrderedDict[Place, None] = field(factory=OrderedDict)
+    _full_since: float | None = None
+    _calling: bool = False
+
+    @property
+    def waiting(self) -> int:
+        return len(self._queue)
+
+    def enter(self, turn: Callable[[], None]) -> Place | Reason:
+        """A place, at once or to wait for (``Place.waiting``); otherwise why there is none."""
+        now = self.clock()
+        place = Place(self, now, turn)
+        if self.served < self.limits.places and not self._queue:
+            self.take(place)
+            return place
+        if self._full_since is None:
+            self._full_since = now
+        if len(self._queue) >= self.limits.waiting:
+            return "full"
+        if now - self._full_since > STANDING_SECONDS and self._delay(now) > SHORT_SECONDS:
+            return "standing"
+        place.waiting = True
+        self._queue[place] = None
+        return place
+
+    def _delay(self, now: float) -> float:
+        """How long the one who is next has waited already."""
+        return now - next(iter(self._queue)).since if self._queue else 0.0
+
+    def take(self, place: Place) -> None:
+        place.counted = True
+        self.served += 1
+
+    def free(self, place: Place) -> None:
+        place.counted = False
+        self.served -= 1
+        self._go_on()
+
+    def left(self, place: Place) -> None:
+        if place.waiting:
+            place.waiting = False
+            self._queue.pop(place, None)
+        elif place.counted:
+            self.free(place)
+
+    def _go_on(self) -> None:
+        # One after the other: a request that is answered at once leaves its place from within its own turn.
+        if self._calling:
+            return
+        self._calling = True
+        try:
+            while self._queue and self.served < self.limits.places:
+                place, _ = self._queue.popitem(last=False)
+                place.waiting = False
+                self.take(place)
+                place.turn()
+        finally:
+            self._calling = False
+        if self.served < self.limits.places:
+            self._full_since = None
+
+
+class Pauses:
+    """For how long the connection of a refused request is not read."""
+
+    def __init__(self) -> None:
+        self._next = float("-inf")
+
+    def after(self, now: float) -> float:
+        at = max(self._next, now + LEAST_PAUSE_SECONDS)
+        at = min(at, now + LONGEST_PAUSE_SECONDS)
+        self._next = at + 1 / REFUSALS_PER_SECOND
+        return at - now
+
+
+class Admission:
+    """``limits`` by the names that ``lane_of`` gives; what has none is always served: it costs next to nothing."""
+
+    def __init__(self, limits: Mapping[str, Limits], clock: Callable[[], float]) -> None:
+        self.lanes = {name: Lane(limit, clock) for name, limit in limits.items()}
+        self.pauses = Pauses()
+
+    def lane(self, method: str, target: bytes) -> tuple[str, Lane | None]:
+        name = lane_of(method, target)
+        return name, self.lanes.get(name)
+
+
+def lane_of(method: str, target: bytes) -> str:
+    """``auth``, ``passwords`` (what hashes one), ``storage``, ``tables:STAGE/DATABASE``, or ``-`` for all others."""
+    path = target.partition(b"?")[0]
+    segments = path.split(b"/", 5)
+    if len(segments) < 3:
+        return "-"
+    first = segments[1]
+    if first == b"auth":
+        hashing = path in _PASSWORD_PATHS or segments[2] == b"admin"
+        return "passwords" if hashing and method in ("POST", "PATCH", "DELETE") else "auth"
+    if first == b"storage":
+        return "storage"
+    if segments[2] == b"db" and len(segments) > 4 and segments[4] == b"rest":
+        return f"tables:{_plain(first)}/{_plain(segments[3])}"
+    return "-"
+
+
+def _plain(segment: bytes) -> str:
+    return unquote_to_bytes(segment).decode("utf-8", "replace")

@@ -1,0 +1,113 @@
+"""Admission as the edge asks for it: a request goes in, waits for its turn, or is answered 503 at once."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from attrs import define
+from twisted.internet.defer import Deferred
+from twisted.internet.interfaces import IReactorTime
+from twisted.logger import Logger
+
+from project_service import errors, journal
+from project_service.deferreds import with_timeout
+from project_service.http import cors
+from project_service.http.admission import Admission, Place, Reason
+from project_service.http.exchange import Exchange
+from project_service.http.metrics import Metrics
+from project_service.http.outbound import Reply
+
+# Under a flood a line for each refusal would be a flood of its own.
+LOG_SECONDS = 1.0
+
+
+@define(eq=False)
+class Pass:
+    """What a request holds that was let in. ``leave`` it when the service's own work is done."""
+
+    _place: Place | None = None
+    _turn: Deferred[None] | None = None
+    _clock: IReactorTime | None = None
+    _patience_seconds: float = 0.0
+
+    async def turn(self) -> None:
+        """Returns when it is this request's turn. Raises ``overloaded`` when that does not come in time."""
+        if self._turn is not None and not self._turn.called:
+            assert self._clock is not None
+            await with_timeout(self._clock, self._patience_seconds, self._turn, errors.overloaded)
+
+    def awaits_client(self, waiting: bool) -> None:
+        if self._place is not None:
+            if waiting:
+                self._place.step_out()
+            else:
+                self._place.step_in()
+
+    def leave(self) -> None:
+        if self._place is not None:
+            self._place.leave()
+
+
+class Gate:
+    """In front of every handler."""
+
+    log = Logger()
+
+    def __init__(
+        self,
+        admission: Admission,
+        clock: IReactorTime,
+        new_id: Callable[[], str],
+        metrics: Metrics,
+        date: Callable[[], str],
+    ) -> None:
+        self._admission = admission
+        self._clock = clock
+        self._new_id = new_id
+        self._metrics = metrics
+        self._date = date
+        self._unreported = 0
+        self._reported_at = float("-inf")
+
+    def enter(self, exchange: Exchange, cors_origins: tuple[str, ...]) -> Pass | None:
+        """None: there is no room, and the exchange has been answered."""
+        name, lane = self._admission.lane(exchange.method, exchange.target)
+        if lane is None:
+            return Pass()
+        turn: Deferred[None] = Deferred()
+        place = lane.enter(lambda: _fire(turn))
+        if not isinstance(place, Place):
+            self._refuse(exchange, name, place, cors_origins)
+            return None
+        passed = Pass(place, turn if place.waiting else None, self._clock, lane.limits.patience_seconds)
+        exchange.on_body_awaited = passed.awaits_client
+        return passed
+
+    def _refuse(self, exchange: Exchange, name: str, reason: Reason, cors_origins: tuple[str, ...]) -> None:
+        now = self._clock.seconds()
+        error = errors.overloaded()
+        body = error.table_body() if name.startswith("tables:") else error.body()
+        headers = [
+            ("Date", self._date()),
+            ("Content-Type", error.content_type),
+            *error.headers,
+            ("X-Request-Id", journal.request_id(exchange.headers.get(b"x-request-id"), self._new_id)),
+            *cors.origin_headers(cors_origins, exchange.headers),
+        ]
+        exchange.pause_after(self._admission.pauses.after(now))
+        exchange.send(Reply(error.status, (), body), headers)
+        self._metrics.refused(name, reason)
+        self._metrics.observe(exchange.method, "-", error.status, 0.0, len(body))
+        self._report(now)
+
+    def _report(self, now: float) -> None:
+        self._unreported += 1
+        if now - self._reported_at >= LOG_SECONDS:
+            self.log.warn("overloaded: {count} refused", count=self._unreported)
+            self._unreported, self._reported_at = 0, now
+
+
+def _fire(turn: Deferred[Any]) -> None:
+    if not turn.called:
+        turn.callback(None)

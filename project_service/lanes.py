@@ -1,0 +1,30 @@
+"""How many requests of each part one process serves at once, from its settings."""
+
+from __future__ import annotations
+
+from project_service.http.admission import Limits
+from project_service.settings import Settings
+
+# Each place beyond the connections is a request that is being read or answered meanwhile.
+PLACES_PER_CONNECTION = 2
+PLACES_MORE = 16
+# As many as the queue of hashes takes beside each thread: at cost 12 a thread makes four a second.
+HASHES_WAITING_PER_THREAD = 32
+
+
+def lanes(settings: Settings, threads: int) -> dict[str, Limits]:
+    """``settings`` are one process's share; ``threads`` hash its passwords."""
+    waiting, patience = settings.server.max_waiting, settings.database.acquire_timeout_seconds
+    found = {
+        "auth": Limits(_places(settings.database.pool_size), waiting, patience),
+        "passwords": Limits(2 * threads + 2, min(waiting, HASHES_WAITING_PER_THREAD * threads), patience),
+        "storage": Limits(max(settings.store.max_connections, PLACES_MORE), waiting, patience),
+    }
+    for stage_name, stage in settings.stages.items():
+        for name, database in stage.databases.items():
+            found[f"tables:{stage_name}/{name}"] = Limits(_places(database.pool_size), waiting, patience)
+    return found
+
+
+def _places(connections: int) -> int:
+    return PLACES_PER_CONNECTION * connections + PLACES_MORE
