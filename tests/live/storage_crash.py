@@ -6,6 +6,7 @@ import json
 import os
 import signal
 import sys
+from datetime import UTC, datetime
 from typing import Any
 
 from twisted.internet.defer import Deferred
@@ -16,8 +17,10 @@ from project_service.database.connect import Connector
 from project_service.database.pool import Pool
 from project_service.settings import Secret, Storage, Store
 from project_service.storage.assemble import assemble
+from project_service.storage.links import Links
 from project_service.storage.model import UNCONDITIONAL, Writer
-from project_service.storage.objects import Described
+from project_service.storage.objects import Described, Objects
+from project_service.storage.sql.links import SqlLinks
 from project_service.storage.upload import PartStream
 
 PART = 5 * 1024 * 1024
@@ -30,6 +33,26 @@ def die() -> None:
 
 def new_payload(size: int) -> bytes:
     return b"new!" * (size // 4)
+
+
+async def die_instead(*_: Any) -> None:
+    die()
+
+
+def die_between_steps(step: str, objects: Objects) -> None:
+    """Where no step is told of: what would come next is death."""
+    if step == "parts sent":
+        type(objects.store).complete_multipart = die_instead  # type: ignore[method-assign, assignment]
+    elif step == "bytes deleted":
+        type(objects.garbage).forget = die_instead  # type: ignore[method-assign, assignment]
+
+
+async def link(pool: Pool, given: dict[str, Any]) -> None:
+    links = Links(SqlLinks(pool), lambda: datetime.now(UTC), lambda: given["token"])
+    await links.make("b", given["key"], 3600, 1)
+    if given["step"] == "used":
+        await links.use(given["token"])
+    die()
 
 
 async def work(reactor: Any, given: dict[str, Any]) -> None:
@@ -52,11 +75,14 @@ async def work(reactor: Any, given: dict[str, Any]) -> None:
             await parts.write(payload[first : first + 65536])
         return Described(given["key"], "text/plain")
 
+    if given["what"] == "link":
+        await link(pool, given)
     objects = storage.objects
+    die_between_steps(given["step"], objects)
     if given["what"] == "upload":
         await objects.upload(bucket, SERVICE, UNCONDITIONAL, 2 * size + 1, size, fill)
     elif given["what"] == "delete":
-        await objects.delete(bucket, [given["key"]], SERVICE)
+        await objects.delete(bucket, given["keys"], SERVICE)
     elif given["what"] == "copy":
         await objects.copy(bucket, "source", given["key"], SERVICE)
     else:

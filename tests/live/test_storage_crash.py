@@ -17,11 +17,14 @@ import pytest_twisted
 from project_service.database import dsn as dsns
 from project_service.database.connect import Connector
 from project_service.database.pool import Pool
+from project_service.errors import ApiError
 from project_service.settings import Storage as StorageSettings
 from project_service.settings import Store
 from project_service.storage.assemble import Storage, assemble
+from project_service.storage.links import Links
 from project_service.storage.model import UNCONDITIONAL, BucketRules, Writer
 from project_service.storage.objects import Described
+from project_service.storage.sweeper import KEEP_EXPIRED_LINKS
 from project_service.storage.upload import PartStream
 from tests.contracts.test_store_bytes import Collected
 from tests.live import storage_crash
@@ -35,10 +38,13 @@ SMALL_UPLOAD = ("announced", "stored", "switched", "done")
 CASES = [
     *(("upload", 4000, False, step) for step in SMALL_UPLOAD),
     *(("upload", 4000, True, step) for step in (*SMALL_UPLOAD, "removed")),
-    *(("upload", BIG, True, step) for step in ("announced", "half way", "stored", "switched")),
+    *(("upload", BIG, True, step) for step in ("announced", "half way", "parts sent", "stored", "switched")),
+    ("upload", BIG, False, "half way"),
+    ("upload", 4000, True, "bytes deleted"),
     *(("copy", 4000, True, step) for step in ("announced", "stored", "switched", "removed")),
     *(("move", 4000, True, step) for step in ("switched", "removed")),
-    *(("delete", 4000, True, step) for step in ("switched", "removed")),
+    *(("delete", 4000, True, step) for step in ("switched", "bytes deleted", "removed")),
+    *(("bulk delete", 4000, True, step) for step in ("switched", "bytes deleted")),
 ]
 
 
@@ -118,12 +124,16 @@ async def test_killed_at(
         await put(storage, key, OLD)
     if what in ("copy", "move"):
         await put(storage, "source", new)
-    crash(module_database, store_settings, what=what, size=size, step=step, key=key)
-    switched = step in ("switched", "removed", "done")
+    keys = [key]
+    if what == "bulk delete":
+        what, keys = "delete", [key, f"{key}/2"]
+        await put(storage, keys[1], OLD)
+    crash(module_database, store_settings, what=what, size=size, step=step, key=key, keys=keys)
+    switched = step in ("switched", "bytes deleted", "removed", "done")
     expected = OLD if exists else None
     if switched:
         expected = None if what == "delete" else new
-    assert await content(storage, key) == expected
+    assert [await content(storage, one) for one in keys] == [expected] * len(keys)
     source_left = what == "copy" or (what == "move" and not switched)
     if what in ("copy", "move"):
         assert await content(storage, "source") == (new if source_left else None)
@@ -139,14 +149,40 @@ async def test_killed_at(
     assert len(await stored(storage)) == report.objects
     assert await storage.objects.store.list_multiparts() == ()
     assert await content(storage, key) == expected
-    if step in ("stored", "half way", "announced"):
+    if not switched:
         assert swept.uploads == 1
-    if step == "half way":
+    if step in ("half way", "parts sent"):
         assert swept.multiparts == 1
-    if step == "switched" and exists:
-        assert swept.versions == 1
+    if step in ("switched", "bytes deleted") and exists:
+        assert swept.versions == len(keys)
     bucket = await storage.buckets.fresh("b")
     assert bucket.object_count == report.objects
+
+
+@pytest.mark.parametrize("step", ["made", "used"])
+@pytest_twisted.ensureDeferred
+async def test_a_link_outlives_its_maker_and_is_never_used_twice(
+    storage: Storage, module_database: str, store_settings: Store, step: str
+) -> None:
+    await put(storage, "linked", OLD)
+    crash(
+        module_database, store_settings, what="link", size=0, step=step, key="linked", token=f"token {step}"
+    )
+    rows = storage.sweeper.links
+    links = Links(rows, storage.sweeper.now, lambda: "old")
+    if step == "made":
+        assert (await links.find("token made")).key == "linked"
+        await links.use("token made")
+    with pytest.raises(ApiError) as refused:
+        await links.use(f"token {step}")
+    assert refused.value.code == "token_used"
+    # Expired a day ago: the sweeper forgets it, and no other.
+    await links.make("b", "linked", -int(KEEP_EXPIRED_LINKS.total_seconds()) - 1, 1)
+    assert (await storage.sweeper.sweep()).links == 1
+    with pytest.raises(ApiError) as refused:
+        await links.find("old")
+    assert refused.value.code == "token_not_found"
+    await storage.objects.delete(await storage.buckets.fresh("b"), ["linked"], SERVICE)
 
 
 async def stored(storage: Storage) -> list[Any]:
