@@ -11,7 +11,7 @@ from twisted.internet.defer import Deferred
 from twisted.internet.interfaces import IListeningPort
 from twisted.logger import Logger
 
-from project_service import parts
+from project_service import __version__, parts
 from project_service.auth.hashing import cpus
 from project_service.deferreds import with_timeout
 from project_service.http.admission import Admission
@@ -20,6 +20,7 @@ from project_service.http.clock import HttpDate
 from project_service.http.edge import Edge, EdgeSettings
 from project_service.http.health import Health
 from project_service.http.metrics import Metrics
+from project_service.http.openapi_route import OpenApi
 from project_service.http.origin import parse_networks
 from project_service.http.router import Router
 from project_service.lanes import lanes
@@ -83,11 +84,13 @@ class Application:
             part.mount(router)
         if self._admin_binder is None:
             health.mount(router)
+        OpenApi(__version__).mount(router)
         # The order matters: what clients use comes first in ``addresses``.
         self._ports += await self._binder(self._factory(router, built, metrics))
         if self._admin_binder is not None:
             admin = Router()
             health.mount(admin)
+            OpenApi(__version__).mount(admin)
             # What is asked there is not counted among the service's own requests.
             self._ports += await self._admin_binder(self._factory(admin, built, Metrics()))
 

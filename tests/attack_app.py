@@ -6,6 +6,7 @@ from project_service.http.inbound import Inbound
 from project_service.http.outbound import Reply
 from project_service.http.router import Router
 from tests.attack_cases import Answer, Case, Then
+from tests.told import told
 
 METHODS = ("GET", "POST", "PUT", "DELETE", "PATCH")
 PROBE = b"GET /echo?probe HTTP/1.1\r\nHost: a\r\n\r\n"
@@ -26,9 +27,9 @@ def router() -> Router:
         return Reply(200, (), b"HIDDEN")
 
     made = Router()
-    made.route("/echo", methods=METHODS, key="optional")(echo)
-    made.route("/early", methods=("POST",), key="optional")(early)
-    made.route("/hidden", methods=("GET",), key="optional")(hidden)
+    made.route("/echo", told("/echo"), methods=METHODS, key="optional")(echo)
+    made.route("/early", told("/early"), methods=("POST",), key="optional")(early)
+    made.route("/hidden", told("/hidden"), methods=("GET",), key="optional")(hidden)
     return made
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from attrs import frozen
 
+from project_service.auth import described
 from project_service.auth.admin import Administration
 from project_service.auth.routes import origin_of, token_reply
 from project_service.http.inbound import Inbound
@@ -17,15 +18,15 @@ class AdminRoutes:
 
     def mount(self, router: Router) -> None:
         one = "/admin/users/<user_id>"
-        for url, method, handler in (
-            ("/admin/users", "GET", self.page),
-            ("/admin/users", "POST", self.create),
-            (one, "GET", self.read),
-            (one, "PATCH", self.change),
-            (one, "DELETE", self.delete),
-            (f"{one}/sessions", "DELETE", self.end_sessions),
+        for url, method, said, handler in (
+            ("/admin/users", "GET", described.LIST_USERS, self.page),
+            ("/admin/users", "POST", described.CREATE_USER, self.create),
+            (one, "GET", described.SHOW_USER, self.read),
+            (one, "PATCH", described.UPDATE_USER, self.change),
+            (one, "DELETE", described.REMOVE_USER, self.delete),
+            (f"{one}/sessions", "DELETE", described.END_USER_SESSIONS, self.end_sessions),
         ):
-            router.route(url, methods=(method,), key="service", bearer="own")(handler)
+            router.route(url, said, methods=(method,), key="service", bearer="own")(handler)
 
     async def page(self, inbound: Inbound) -> Reply:
         page = await self.administration.page(inbound.query_value("cursor"), inbound.query_value("limit"))

@@ -7,6 +7,7 @@ from typing import Any
 
 from attrs import frozen
 
+from project_service.auth import described
 from project_service.auth.accounts import Accounts
 from project_service.auth.context import Context
 from project_service.auth.model import IssuedSession, Origin
@@ -50,26 +51,27 @@ class AuthRoutes:
     def mount(self, router: Router) -> None:
         key: KeyDemand = "required" if self.context.settings.require_project_key else "optional"
         # These take no bearer token, and a stale one in a client's default headers must not be in their way.
-        for url, handler in (
-            ("/auth/signup", self.sign_up),
-            ("/auth/login", self.log_in),
-            ("/auth/refresh", self.refresh),
-            ("/auth/recover", self.recover),
-            ("/auth/reset", self.reset),
-            ("/auth/verify", self.verify),
-            ("/auth/resend", self.resend),
+        for url, said, handler in (
+            ("/auth/signup", described.SIGN_UP, self.sign_up),
+            ("/auth/login", described.LOG_IN, self.log_in),
+            ("/auth/refresh", described.REFRESH, self.refresh),
+            ("/auth/recover", described.RECOVER, self.recover),
+            ("/auth/reset", described.RESET, self.reset),
+            ("/auth/verify", described.VERIFY, self.verify),
+            ("/auth/resend", described.RESEND, self.resend),
         ):
-            router.route(url, methods=("POST",), key=key, bearer="own")(handler)
-        for url, method, signed_handler in (
-            ("/auth/logout", "POST", self.log_out),
-            ("/auth/user", "GET", self.user),
-            ("/auth/user", "PATCH", self.change_user),
-            ("/auth/user", "DELETE", self.delete_user),
-            ("/auth/sessions", "GET", self.list_sessions),
-            ("/auth/sessions/<session_id>", "DELETE", self.end_session),
+            router.route(url, said, methods=("POST",), key=key, bearer="own")(handler)
+        for url, method, said, signed_handler in (
+            ("/auth/logout", "POST", described.LOG_OUT, self.log_out),
+            ("/auth/user", "GET", described.READ_USER, self.user),
+            ("/auth/user", "PATCH", described.CHANGE_USER, self.change_user),
+            ("/auth/user", "DELETE", described.DELETE_USER, self.delete_user),
+            ("/auth/sessions", "GET", described.LIST_SESSIONS, self.list_sessions),
+            ("/auth/sessions/<session_id>", "DELETE", described.END_SESSION, self.end_session),
         ):
-            router.route(url, methods=(method,), key=key, bearer="required")(signed_handler)
-        router.route("/.well-known/jwks.json", methods=("GET",), key="optional", bearer="own")(self.jwks)
+            router.route(url, said, methods=(method,), key=key, bearer="required")(signed_handler)
+        jwks = "/.well-known/jwks.json"
+        router.route(jwks, described.READ_KEYS, methods=("GET",), key="optional", bearer="own")(self.jwks)
 
     async def sign_up(self, inbound: Inbound) -> Reply:
         body = await inbound.json_object()

@@ -10,6 +10,7 @@ from twisted.logger import Logger
 
 from project_service.deferreds import start, with_timeout
 from project_service.errors import RETRY_AFTER_SECONDS, ApiError
+from project_service.http.described import JSON, STRING, Answer, Described, obj
 from project_service.http.inbound import Inbound
 from project_service.http.metrics import Metrics
 from project_service.http.outbound import NO_STORE, Reply, json_reply
@@ -20,6 +21,31 @@ Check = Callable[[], Awaitable[None]]
 # A part that has not answered by then is not ready.
 CHECK_SECONDS = 5.0
 STANDS_SECONDS = 1.0
+
+
+TAG = "service"
+
+
+def not_ready(away: Mapping[str, str]) -> ApiError:
+    retry = ("Retry-After", str(RETRY_AFTER_SECONDS))
+    return ApiError(503, "not_ready", "A part of the service is away.", away, (retry, NO_STORE))
+
+
+def _says(word: str) -> Answer:
+    return Answer(200, f"It is {word}.", {JSON: obj(("status",), status={"const": word})})
+
+
+LIVE = Described("live", TAG, "Whether the process answers", (_says("live"),), needs=())
+READY = Described(
+    "ready", TAG, "Whether every part works", (_says("ready"),), errors=(not_ready({}),), needs=()
+)
+METRICS = Described(
+    "metrics",
+    TAG,
+    "Counters for Prometheus",
+    (Answer(200, "Its text format", {"text/plain": STRING}),),
+    needs=(),
+)
 
 
 class _TooSlow(Exception):
@@ -42,8 +68,12 @@ class Health:
     _last_good: _Moment = field(factory=_Moment)
 
     def mount(self, router: Router) -> None:
-        for url, handler in (("/live", self.live), ("/ready", self.ready), ("/metrics", self.exposition)):
-            router.route(url, methods=("GET",), key="optional", bearer="own")(handler)
+        for url, said, handler in (
+            ("/live", LIVE, self.live),
+            ("/ready", READY, self.ready),
+            ("/metrics", METRICS, self.exposition),
+        ):
+            router.route(url, said, methods=("GET",), key="optional", bearer="own")(handler)
 
     async def live(self, inbound: Inbound) -> Reply:
         """200 as long as the process answers."""
@@ -57,13 +87,7 @@ class Health:
         if self.clock.seconds() - self._last_good.at > STANDS_SECONDS:
             away = await self._away()
             if away:
-                raise ApiError(
-                    503,
-                    "not_ready",
-                    "A part of the service is away.",
-                    away,
-                    (("Retry-After", str(RETRY_AFTER_SECONDS)), NO_STORE),
-                )
+                raise not_ready(away)
             self._last_good.at = self.clock.seconds()
         return json_reply({"status": "ready"}, headers=(NO_STORE,))
 

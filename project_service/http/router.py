@@ -16,7 +16,9 @@ from werkzeug.exceptions import MethodNotAllowed, NotFound
 from werkzeug.routing import BaseConverter, RequestRedirect
 
 from project_service import errors
+from project_service.http import described as descriptions
 from project_service.http.caller import Access, BearerDemand, KeyDemand
+from project_service.http.described import Described
 from project_service.http.inbound import Inbound
 from project_service.http.outbound import Reply, StreamReply
 
@@ -40,6 +42,8 @@ class Route:
     handler: Handler
     access: Access
     error_style: ErrorStyle
+    described: tuple[Described, ...]
+    refused: tuple[str, ...]
 
 
 @frozen
@@ -69,23 +73,27 @@ class Router:
     def route(
         self,
         url: str,
-        *,
+        *described: Described,
         methods: tuple[str, ...],
         key: KeyDemand = "required",
         bearer: BearerDemand = "optional",
         errors: ErrorStyle = "envelope",
+        refuses: tuple[str, ...] = (),
     ) -> Callable[[Handler], Handler]:
-        """Declare ``async def handler(inbound)`` for ``url`` (werkzeug's syntax).
+        """Declare ``async def handler(inbound)`` for ``url`` (werkzeug's syntax), as ``/openapi.json`` tells it.
 
         ``<path:name>`` takes the rest of the raw path, slashes included. Path arguments are percent-decoded
         once; a ``path`` argument that is not UTF-8 keeps its bytes as surrogate escapes for the handler to
-        refuse, any other such argument is 404.
+        refuse, any other such argument is 404. ``refuses`` names methods that the handler only refuses in
+        its own words. Raises ``ValueError`` for a method of ``methods`` or a path argument that is not ``described``.
         """
+        descriptions.check(url, methods, described)
 
         def declare(handler: Handler) -> Handler:
-            endpoint = f"{'|'.join(methods)} {url}"
-            self._routes[endpoint] = Route(url, handler, Access(key, bearer), errors)
-            declare_on_klein: Any = self.app.route(url, methods=list(methods), endpoint=endpoint)
+            taken = [*methods, *refuses]
+            endpoint = f"{'|'.join(taken)} {url}"
+            self._routes[endpoint] = Route(url, handler, Access(key, bearer), errors, described, refuses)
+            declare_on_klein: Any = self.app.route(url, methods=taken, endpoint=endpoint)
             declare_on_klein(handler)
             return handler
 

@@ -8,6 +8,7 @@ from project_service.errors import validation_failed
 from project_service.http.inbound import Inbound
 from project_service.http.outbound import Reply, json_reply
 from project_service.http.router import Router
+from project_service.storage import described_admin as described
 from project_service.storage import keys, requests
 from project_service.storage.buckets import Buckets, parse_rules
 from project_service.storage.failures import told
@@ -24,12 +25,15 @@ class BucketRoutes:
     objects: Objects
 
     def mount(self, router: Router) -> None:
-        router.route(BUCKETS, methods=("POST",), key="service")(told(self.create))
-        router.route(BUCKETS, methods=("GET",), key="service")(told(self.list))
-        router.route(BUCKET, methods=("GET",), key="service")(told(self.show))
-        router.route(BUCKET, methods=("PATCH",), key="service")(told(self.change))
-        router.route(BUCKET, methods=("DELETE",), key="service")(told(self.delete))
-        router.route(f"{BUCKET}/objects", methods=("DELETE",), key="service")(told(self.delete_prefix))
+        for url, method, said, handler in (
+            (BUCKETS, "POST", described.CREATE_BUCKET, self.create),
+            (BUCKETS, "GET", described.LIST_BUCKETS, self.list),
+            (BUCKET, "GET", described.SHOW_BUCKET, self.show),
+            (BUCKET, "PATCH", described.CHANGE_BUCKET, self.change),
+            (BUCKET, "DELETE", described.DELETE_BUCKET, self.delete),
+            (f"{BUCKET}/objects", "DELETE", described.DELETE_PREFIX, self.delete_prefix),
+        ):
+            router.route(url, said, methods=(method,), key="service")(told(handler))
 
     async def create(self, inbound: Inbound) -> Reply:
         body = await inbound.json_object()

@@ -10,12 +10,14 @@ from project_service.http.caller import presented_key
 from project_service.http.inbound import Inbound
 from project_service.http.outbound import Reply, StreamReply
 from project_service.http.router import Router
-from project_service.tables import errors
+from project_service.tables import described, errors
 from project_service.tables.call import Call
 from project_service.tables.service import TableService
 
-# TRACE and CONNECT only to refuse them as PostgREST does.
-_METHODS = ("GET", "HEAD", "POST", "PATCH", "PUT", "DELETE", "OPTIONS", "TRACE", "CONNECT")
+_READING = ("GET", "HEAD", "OPTIONS")
+_WRITING = ("POST", "PATCH", "PUT", "DELETE")
+# What is none of PostgREST's methods is refused as PostgREST does.
+_NEVER = ("TRACE", "CONNECT")
 _BASE = "/<stage>/db/<database>/rest"
 
 
@@ -26,8 +28,13 @@ class TableRoutes:
     services: Mapping[tuple[str, str], TableService]
 
     def mount(self, router: Router) -> None:
-        for url in (_BASE, f"{_BASE}/<path:below>"):
-            router.route(url, methods=_METHODS, key="required", bearer="own", errors="tables")(self.answer)
+        for url, said, methods, refused in (
+            (_BASE, described.AT_ROOT, _READING, (*_WRITING, *_NEVER)),
+            (f"{_BASE}/<path:below>", described.BELOW, (*_READING, *_WRITING), _NEVER),
+        ):
+            router.route(url, *said, methods=methods, refuses=refused, bearer="own", errors="tables")(
+                self.answer
+            )
 
     async def answer(self, inbound: Inbound) -> Reply | StreamReply:
         service = self.services.get((inbound.path_args["stage"], inbound.path_args["database"]))

@@ -14,6 +14,7 @@ from project_service.http.inbound import Inbound
 from project_service.http.outbound import Reply, Sink, StreamReply, envelope, json_reply
 from project_service.http.router import Handler, Router
 from tests.fakes import ANON_KEY, SERVICE_KEY, App, Client, parse_response, raw_request
+from tests.told import told
 
 ANON = {"X-Service-Key": ANON_KEY}
 SERVICE = {"X-Service-Key": SERVICE_KEY}
@@ -21,7 +22,7 @@ SERVICE = {"X-Service-Key": SERVICE_KEY}
 
 def app_of(handler: Handler, url: str = "/x", methods: tuple[str, ...] = ("GET",), **access: str) -> App:
     router = Router()
-    router.route(url, methods=methods, **{"key": "optional", **access})(handler)  # type: ignore[arg-type]
+    router.route(url, told(url), methods=methods, **{"key": "optional", **access})(handler)  # type: ignore[arg-type]
     return App(router)
 
 
@@ -243,7 +244,7 @@ class CrossOrigin(TestCase):
 
     def test_listed_origins(self) -> None:
         router = Router()
-        router.route("/x", methods=("GET",), key="optional")(hello)
+        router.route("/x", told(), methods=("GET",), key="optional")(hello)
         app = App(router, cors_origins=("https://a.test",))
         self.assertEqual(
             app.request("GET", "/x", {"Origin": "https://a.test"}).header("access-control-allow-origin"),
@@ -263,7 +264,7 @@ class Origins(TestCase):
             return Reply(204)
 
         router = Router()
-        router.route("/x", methods=("GET",), key="optional")(remember)
+        router.route("/x", told(), methods=("GET",), key="optional")(remember)
         App(router, trusted_proxies=trusted).request("GET", "/x", headers)
         return seen[0].client_address, seen[0].base_url
 

@@ -11,6 +11,7 @@ from project_service.http.inbound import Inbound
 from project_service.http.outbound import Reply, envelope
 from project_service.http.router import Router
 from tests.fakes import ANON_KEY, App
+from tests.told import told
 
 ROUNDS = 20_000
 
@@ -80,8 +81,8 @@ def app() -> App:
         return envelope({"value": value, "path": ascii(inbound.path_args)})
 
     router = Router()
-    router.route("/x", methods=("GET", "POST"), key="optional")(answer)
-    router.route("/o/<bucket>/k/<path:key>", methods=("GET", "PUT"), key="optional")(answer)
+    for url, methods in (("/x", ("GET", "POST")), ("/o/<bucket>/k/<path:key>", ("GET", "PUT"))):
+        router.route(url, told(url), methods=methods, key="optional")(answer)
     return App(router)
 
 

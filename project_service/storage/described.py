@@ -1,0 +1,293 @@
+"""What ``/openapi.json`` says of the routes below ``/storage``."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from project_service.errors import (
+    ApiError,
+    authentication_required,
+    unsupported_media_type,
+    validation_failed,
+)
+from project_service.http.described import (
+    BOOLEAN,
+    JSON,
+    MOMENT,
+    STRING,
+    Answer,
+    Described,
+    Named,
+    Need,
+    Parameter,
+    Schema,
+    Taken,
+    array,
+    in_header,
+    in_path,
+    obj,
+)
+from project_service.storage import errors
+from project_service.storage.keys import MAX_KEY_BYTES
+from project_service.storage.links import MAX_EXPIRES_IN_SECONDS, MAX_USES
+from project_service.storage.requests import DEFAULT_MAX_KEYS, MOST_BULK_KEYS, MOST_MAX_KEYS
+
+TAG = "storage"
+BOTH: tuple[Need, ...] = ("database", "store")
+
+COUNT: Schema = {"type": "integer", "minimum": 0}
+KEY: Schema = {
+    "type": "string",
+    "minLength": 1,
+    "maxLength": MAX_KEY_BYTES,
+    "description": f"1 to {MAX_KEY_BYTES} bytes of UTF-8 without control characters; no leading /, no empty, . or .. "
+    "segment.",
+}
+PREFIX: Schema = {"type": "string", "maxLength": MAX_KEY_BYTES}
+BUCKET_NAME: Schema = {"type": "string", "pattern": "^[a-z0-9]([a-z0-9._-]{0,61}[a-z0-9])?$"}
+_OBJECT: Mapping[str, Schema] = {
+    "key": KEY,
+    "size": COUNT,
+    "content_type": STRING,
+    "last_modified": MOMENT,
+    "etag": {"type": "string", "description": "The store's, without quotes; opaque."},
+}
+OBJECT = Named("Object", obj(_OBJECT, **_OBJECT))
+_LISTING: Mapping[str, Any] = {
+    "objects": array(OBJECT),
+    "folders": array({"type": "string", "pattern": "/$"}),
+    "prefix": STRING,
+    "is_truncated": BOOLEAN,
+    "next_token": {
+        "type": ["string", "null"],
+        "description": "page_token of the next page; null on the last.",
+    },
+}
+LISTING = Named("ObjectListing", obj(_LISTING, **_LISTING))
+SIGNED_URL = Named(
+    "SignedUrl",
+    obj(
+        ("url", "expires_at", "method"),
+        url={"type": "string", "format": "uri"},
+        expires_at=MOMENT,
+        method={"const": "GET"},
+    ),
+)
+IN_BUCKET = in_path("bucket", "The bucket's name.", STRING)
+_KEY_IN_PATH = in_path("key", "The object's key; its / may be sent as they are or as %2F.", KEY)
+_INLINE = Parameter("inline", "true: to be shown in the browser, in a sandbox; else to be saved.", BOOLEAN)
+_WRITE_IF = (
+    in_header("If-Match", "Only if the object is this very one."),
+    in_header("If-None-Match", "*: only if there is no object with that key."),
+)
+_READ_IF = (
+    in_header("If-Match", "412 unless the object is this one."),
+    in_header("If-Unmodified-Since", "412 if it has changed since."),
+    in_header("If-None-Match", "304 if the object is this one."),
+    in_header("If-Modified-Since", "304 if it has not changed since."),
+    in_header("Range", "One range of bytes; several, and other units, give the whole."),
+    in_header("If-Range", "The range counts only if the object is this one."),
+)
+
+NO_BUCKET, _NO_OBJECT = errors.bucket_not_found(), errors.object_not_found()
+BAD_KEY = errors.invalid_key("why")
+# A private bucket is read by signed-in users alone.
+_READ_REFUSED: tuple[ApiError, ...] = (NO_BUCKET, authentication_required())
+_STATED: tuple[ApiError, ...] = (errors.object_exists(), errors.precondition_failed())
+_WRITE_REFUSED: tuple[ApiError, ...] = (NO_BUCKET, errors.not_owner(), BAD_KEY, *_STATED)
+_SENT_REFUSED: tuple[ApiError, ...] = (
+    errors.piece_of_an_object(),
+    *_WRITE_REFUSED,
+    errors.bucket_full(),
+    errors.upload_expired(),
+    errors.content_type_not_allowed("a type that the bucket does not take"),
+    validation_failed({}),
+)
+
+
+def json_answer(status: int, summary: str, schema: Schema | Named) -> Answer:
+    return Answer(status, summary, {JSON: schema})
+
+
+def takes(*required: str, **members: Schema) -> Taken:
+    return Taken({JSON: obj(required, **members)})
+
+
+_OBJECT_HEADERS = {
+    "Content-Disposition": "attachment or inline, with the last segment of the key as file name.",
+    "ETag": "The entity tag, in quotes.",
+    "Last-Modified": "When the object was written.",
+    "Accept-Ranges": "bytes",
+    "Cache-Control": "As the bucket's visibility asks.",
+    "X-Content-Type-Options": "nosniff",
+}
+_BYTES: Mapping[str, Schema] = {"*/*": {}}
+_DOWNLOADED = (
+    Answer(200, "The bytes, with the object's own Content-Type", _BYTES, _OBJECT_HEADERS),
+    Answer(
+        206,
+        "One range of the bytes",
+        _BYTES,
+        {**_OBJECT_HEADERS, "Content-Range": "Which bytes of how many these are."},
+    ),
+    Answer(304, "The object is the one that the condition names"),
+)
+
+LIST = Described(
+    "listObjects",
+    TAG,
+    "List objects, ordered bytewise by key and grouped into folders",
+    (json_answer(200, "A page of the listing", LISTING),),
+    (
+        IN_BUCKET,
+        Parameter("prefix", "Only keys that begin with it.", PREFIX),
+        Parameter(
+            "max_keys",
+            "Objects and folders on a page.",
+            {"type": "integer", "minimum": 1, "maximum": MOST_MAX_KEYS, "default": DEFAULT_MAX_KEYS},
+        ),
+        Parameter("recursive", "true: no folders, every key.", BOOLEAN),
+        Parameter("page_token", "next_token of the page before, with the same prefix and recursive."),
+    ),
+    errors=(*_READ_REFUSED, BAD_KEY),
+)
+UPLOAD_FORM = Described(
+    "uploadForm",
+    TAG,
+    "Upload an object from a form; an existing one is replaced",
+    (json_answer(201, "The object's metadata", OBJECT),),
+    (IN_BUCKET, *_WRITE_IF),
+    Taken(
+        {
+            "multipart/form-data": obj(
+                ("file",),
+                False,
+                file={"type": "string", "contentMediaType": "application/octet-stream"},
+                key={**KEY, "description": "The object's key; the name of the file without it."},
+            )
+        },
+        summary="The key may come before or after the file; other fields are read past.",
+    ),
+    (*_SENT_REFUSED, errors.invalid_multipart("why"), unsupported_media_type("multipart/form-data")),
+    BOTH,
+)
+UPLOAD_RAW = Described(
+    "uploadRaw",
+    TAG,
+    "Upload an object: the body is its bytes, Content-Type its type",
+    (
+        json_answer(201, "The metadata of a new object", OBJECT),
+        json_answer(200, "The metadata of an object that replaced another", OBJECT),
+    ),
+    (IN_BUCKET, _KEY_IN_PATH, *_WRITE_IF),
+    Taken({"*/*": {}}, required=False, summary="Any bytes, or none."),
+    _SENT_REFUSED,
+    BOTH,
+)
+DOWNLOAD = Described(
+    "downloadObject",
+    TAG,
+    "Download an object",
+    _DOWNLOADED,
+    (IN_BUCKET, _KEY_IN_PATH, _INLINE, *_READ_IF),
+    errors=(
+        *_READ_REFUSED,
+        _NO_OBJECT,
+        BAD_KEY,
+        errors.precondition_failed(),
+        errors.range_not_satisfiable(0),
+    ),
+    needs=BOTH,
+)
+DELETE = Described(
+    "deleteObject",
+    TAG,
+    "Delete an object",
+    (Answer(204, "It is gone."),),
+    (IN_BUCKET, _KEY_IN_PATH, *_WRITE_IF),
+    errors=(*_WRITE_REFUSED, _NO_OBJECT),
+    needs=BOTH,
+)
+PRESIGN = Described(
+    "presign",
+    TAG,
+    "Make a link that downloads an object without any key or token",
+    (json_answer(200, "The link", SIGNED_URL),),
+    (IN_BUCKET,),
+    takes(
+        "key",
+        key=KEY,
+        expires_in_seconds={
+            "type": "integer",
+            "minimum": 1,
+            "maximum": MAX_EXPIRES_IN_SECONDS,
+            "default": 3600,
+        },
+        uses={
+            "type": "integer",
+            "minimum": 0,
+            "maximum": MAX_USES,
+            "default": 1,
+            "description": "How many downloads it is good for; 0: any number until it expires.",
+        },
+    ),
+    (*_READ_REFUSED, _NO_OBJECT, BAD_KEY),
+)
+DOWNLOAD_LINK = Described(
+    "downloadByLink",
+    TAG,
+    "Download the object of a link",
+    _DOWNLOADED,
+    (
+        Parameter("token", "The link's token.", {"type": "string", "minLength": 1}, required=True),
+        _INLINE,
+        *_READ_IF,
+    ),
+    errors=(
+        errors.token_not_found(),
+        errors.token_used(),
+        errors.token_expired(),
+        _NO_OBJECT,
+        errors.precondition_failed(),
+        errors.range_not_satisfiable(0),
+    ),
+    needs=BOTH,
+)
+_FROM_TO = Taken({JSON: obj(("from", "to"), **{"from": KEY, "to": KEY})})
+COPY = Described(
+    "copyObject",
+    TAG,
+    "Copy an object within its bucket",
+    (json_answer(201, "The metadata of the copy", OBJECT),),
+    (IN_BUCKET, *_WRITE_IF),
+    _FROM_TO,
+    (*_WRITE_REFUSED, _NO_OBJECT, errors.bucket_full()),
+    BOTH,
+)
+MOVE = Described(
+    "moveObject",
+    TAG,
+    "Give an object another key",
+    (json_answer(200, "The metadata under the new key", OBJECT),),
+    (IN_BUCKET, *_WRITE_IF),
+    _FROM_TO,
+    (*_WRITE_REFUSED, _NO_OBJECT),
+    BOTH,
+)
+BULK_DELETE = Described(
+    "deleteObjects",
+    TAG,
+    "Delete several objects, or none where one may not be deleted",
+    (
+        json_answer(
+            200,
+            "Which are gone, and which were not there",
+            obj(("deleted", "missing"), deleted=array(KEY), missing=array(KEY)),
+        ),
+    ),
+    (IN_BUCKET,),
+    takes("keys", keys=array(KEY, minItems=1, maxItems=MOST_BULK_KEYS)),
+    (NO_BUCKET, errors.not_owner(), BAD_KEY),
+    BOTH,
+)

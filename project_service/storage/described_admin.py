@@ -1,0 +1,103 @@
+"""What ``/openapi.json`` says of the routes below ``/admin/buckets``."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from attrs import evolve
+
+from project_service.http.described import (
+    BOOLEAN,
+    MOMENT,
+    Answer,
+    Described,
+    Named,
+    Parameter,
+    Schema,
+    array,
+    obj,
+)
+from project_service.storage import errors
+from project_service.storage.buckets import MAX_BYTES
+from project_service.storage.described import (
+    BAD_KEY,
+    BOTH,
+    BUCKET_NAME,
+    COUNT,
+    IN_BUCKET,
+    NO_BUCKET,
+    PREFIX,
+    json_answer,
+    takes,
+)
+
+TAG = "buckets"
+
+_LIMIT: Schema = {"type": ["integer", "null"], "minimum": 1, "maximum": MAX_BYTES}
+_RULES: Mapping[str, Schema] = {
+    "visibility": {"enum": ["public", "private"]},
+    "max_object_bytes": _LIMIT,
+    "max_bucket_bytes": _LIMIT,
+    "allowed_content_types": {
+        "type": ["array", "null"],
+        "maxItems": 100,
+        "items": {"type": "string", "description": "type/subtype, type/* or */*"},
+    },
+    "owner_only_writes": BOOLEAN,
+}
+_BUCKET: Mapping[str, Schema] = {
+    "name": BUCKET_NAME,
+    **_RULES,
+    "object_count": COUNT,
+    "total_bytes": COUNT,
+    "created_at": MOMENT,
+}
+BUCKET = Named("Bucket", obj(_BUCKET, **_BUCKET))
+
+
+CREATE_BUCKET = Described(
+    "createBucket",
+    TAG,
+    "Make a bucket",
+    (json_answer(201, "The new bucket", BUCKET),),
+    body=takes("name", name=BUCKET_NAME, **_RULES),
+    errors=(errors.bucket_exists(),),
+)
+LIST_BUCKETS = Described(
+    "listBuckets",
+    TAG,
+    "Every bucket",
+    (json_answer(200, "The buckets", obj(("buckets",), buckets=array(BUCKET))),),
+)
+SHOW_BUCKET = Described(
+    "showBucket",
+    TAG,
+    "One bucket",
+    (json_answer(200, "The bucket", BUCKET),),
+    (IN_BUCKET,),
+    errors=(NO_BUCKET,),
+)
+CHANGE_BUCKET = evolve(
+    SHOW_BUCKET, name="changeBucket", summary="Change rules of a bucket", body=takes(**_RULES)
+)
+DELETE_BUCKET = Described(
+    "deleteBucket",
+    TAG,
+    "Delete a bucket",
+    (Answer(204, "It is gone."),),
+    (IN_BUCKET, Parameter("force", "true: with everything in it.", BOOLEAN)),
+    errors=(NO_BUCKET, errors.bucket_not_empty()),
+    needs=BOTH,
+)
+DELETE_PREFIX = Described(
+    "deletePrefix",
+    TAG,
+    "Delete every object under a prefix; the empty one means all",
+    (json_answer(200, "How many there were", obj(("deleted",), deleted=COUNT)),),
+    (
+        IN_BUCKET,
+        Parameter("prefix", "What their keys begin with.", PREFIX, required=True),
+    ),
+    errors=(NO_BUCKET, BAD_KEY),
+    needs=BOTH,
+)

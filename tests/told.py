@@ -1,0 +1,12 @@
+"""A description for a route that exists for one test alone."""
+
+from __future__ import annotations
+
+import re
+
+from project_service.http.described import Described, in_path, path_of
+
+
+def told(url: str = "/x") -> Described:
+    names = re.findall(r"\{(\w+)\}", path_of(url))
+    return Described("test", "test", "For a test", (), tuple(in_path(name, "of the test") for name in names))
