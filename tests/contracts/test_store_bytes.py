@@ -9,22 +9,20 @@ from typing import Any
 
 import pytest
 import pytest_twisted
-from treq.client import HTTPClient
 from twisted.internet.defer import Deferred, gatherResults
 from twisted.internet.endpoints import TCP4ClientEndpoint
 from twisted.internet.threads import deferToThread
-from twisted.web.client import Agent
-from twisted.web.iweb import IAgentEndpointFactory
-from zope.interface import implementer
 
 from project_service.settings import Secret
 from project_service.settings import Store as StoreSettings
-from project_service.storage.s3.agent import SigningAgent, connection_pool
+from project_service.storage.s3.agent import SigningAgent
 from project_service.storage.s3.client import S3Store
 from project_service.storage.s3.connect import connect
 from project_service.storage.s3.errors import NoSuchObject, StoreUnreachable
 from project_service.storage.s3.exchange import Exchange
+from project_service.storage.s3.pool import ConnectionPool
 from project_service.storage.s3.sign import Address, Signer
+from project_service.storage.s3.through_treq import Through
 from tests.live.services import wait
 from tests.storage_fakes import MemoryStore
 
@@ -61,23 +59,12 @@ def moto() -> Iterator[tuple[str, int]]:
     server.stop()
 
 
-@implementer(IAgentEndpointFactory)
-class OneServer:
-    """Whatever the name in the address, as DNS would for a virtual host."""
-
-    def __init__(self, reactor: Any, host: str, port: int) -> None:
-        self._endpoint = TCP4ClientEndpoint(reactor, host, port)
-
-    def endpointForURI(self, uri: Any) -> TCP4ClientEndpoint:
-        return self._endpoint
-
-
 def virtual_store(reactor: Any, host: str, port: int) -> S3Store:
-    pool = connection_pool(reactor, 5)
-    agent = Agent.usingEndpointFactory(reactor, OneServer(reactor, host, port), pool)
-    client = HTTPClient(SigningAgent(agent, Signer("test", "test"), utc_now))
+    """Whatever the name in the address, the server is this one, as DNS would say for a virtual host."""
     address = Address(f"http://s3.amazonaws.com:{port}", "virtual-one", "virtual")
-    return S3Store(Exchange(client, address, reactor, 30, 5), deferToThread, pool.closeCachedConnections)
+    pool = ConnectionPool(reactor, TCP4ClientEndpoint(reactor, host, port), 5)
+    agent = SigningAgent(pool, address, Signer("test", "test"), utc_now)
+    return S3Store(Exchange(Through(agent), address, reactor, 30, 5), deferToThread, pool.close)
 
 
 @pytest.fixture(params=["memory", "seaweedfs", "moto", "moto-virtual"])

@@ -6,12 +6,12 @@ from collections.abc import Callable
 from datetime import datetime
 from typing import Any, Protocol
 
-from treq.client import HTTPClient
-
-from project_service.storage.s3.agent import SigningAgent, connection_pool, store_agent
+from project_service.storage.s3.agent import SigningAgent, store_endpoint
 from project_service.storage.s3.client import S3Store
 from project_service.storage.s3.exchange import Exchange
+from project_service.storage.s3.pool import ConnectionPool
 from project_service.storage.s3.sign import Address, Signer
+from project_service.storage.s3.through_treq import Through
 
 
 class Secret(Protocol):
@@ -52,16 +52,17 @@ def connect(
     ca_pem: bytes | None = None,
 ) -> S3Store:
     """The store client. Opens nothing yet; ``ca_pem`` replaces the system's certificate authorities."""
-    pool = connection_pool(reactor, settings.max_connections)
-    agent = store_agent(reactor, pool, settings.connect_timeout_seconds, ca_pem)
+    address = Address(settings.endpoint_url or "", settings.bucket, settings.addressing_style)
+    endpoint = store_endpoint(reactor, address, settings.connect_timeout_seconds, ca_pem)
+    pool = ConnectionPool(reactor, endpoint, settings.max_connections)
     secret = settings.secret_access_key or ""
     plain = secret if isinstance(secret, str) else secret.reveal()
     signer = Signer(settings.access_key_id or "", plain, settings.region)
     exchange = Exchange(
-        HTTPClient(SigningAgent(agent, signer, now)),
-        Address(settings.endpoint_url or "", settings.bucket, settings.addressing_style),
+        Through(SigningAgent(pool, address, signer, now)),
+        address,
         reactor,
         settings.idle_timeout_seconds,
         settings.connect_timeout_seconds,
     )
-    return S3Store(exchange, in_thread, pool.closeCachedConnections)
+    return S3Store(exchange, in_thread, pool.close)

@@ -26,6 +26,10 @@ class CorruptTransfer(Exception):
     """The store's checksum of what it received differs from ours."""
 
 
+class BrokenAnswer(Exception):
+    """No answer, a part of one, or what is none: the connection is of no use any more."""
+
+
 class BrokenRead(Exception):
     """The store stopped in the middle of an object."""
 

@@ -7,24 +7,24 @@ from collections.abc import Awaitable, Callable, Mapping
 from typing import Any, TypeVar
 
 from attrs import field, frozen
-from treq.client import HTTPClient
 from twisted.internet import error
 from twisted.internet.defer import CancelledError, Deferred
 from twisted.internet.interfaces import IReactorTime
 from twisted.internet.task import deferLater
 from twisted.logger import Logger
-from twisted.web._newclient import RequestNotSent
-from twisted.web.client import (
-    RequestTransmissionFailed,
-    ResponseFailed,
-    ResponseNeverReceived,
-)
 from twisted.web.http_headers import Headers
 from twisted.web.iweb import IResponse
 
 from project_service.storage.s3.body import Gather, IdleTimer, MemoryBody, Payload, Refuse
-from project_service.storage.s3.errors import BrokenRead, StoreUnreachable, refusal, worth_retrying
+from project_service.storage.s3.errors import (
+    BrokenAnswer,
+    BrokenRead,
+    StoreUnreachable,
+    refusal,
+    worth_retrying,
+)
 from project_service.storage.s3.sign import EMPTY_SHA256, Address
+from project_service.storage.s3.through_treq import Through
 
 _log = Logger()
 T = TypeVar("T")
@@ -37,10 +37,7 @@ MAX_ANSWER_BYTES = 8 * 1024 * 1024
 # Nothing of an answer was seen: the request can go out again. A kept-alive connection that the store has
 # closed meanwhile shows up as one of these.
 _UNANSWERED = (
-    RequestNotSent,
-    RequestTransmissionFailed,
-    ResponseNeverReceived,
-    ResponseFailed,
+    BrokenAnswer,
     error.ConnectError,
     error.DNSLookupError,
     error.ConnectionDone,
@@ -66,7 +63,7 @@ class Exchange:
     Requests are sent again, with jitter, while ``retry_seconds`` last; every request here is safe to repeat.
     """
 
-    client: HTTPClient
+    client: Through
     address: Address
     clock: IReactorTime
     idle_seconds: float
@@ -140,14 +137,12 @@ class Exchange:
         outgoing = Headers({name: [value] for name, value in (headers or {}).items()})
         outgoing.setRawHeaders("X-Amz-Content-SHA256", [digest])
         try:
-            sending = self.client.request(
+            sending = self.client.send(
+                self.clock,
                 method,
                 self.address.url(key, query),
-                headers=outgoing,
-                data=MemoryBody(body, timer.touch) if body or method in {"PUT", "POST"} else None,
-                allow_redirects=False,
-                unbuffered=True,
-                reactor=self.clock,  # type: ignore[arg-type]
+                outgoing,
+                MemoryBody(body, timer.touch) if body or method in {"PUT", "POST"} else None,
             )
             response: IResponse = await sending
         except Exception:

@@ -1,0 +1,164 @@
+"""One keep-alive HTTP/1.1 connection to the store: one request at a time, no pipelining."""
+
+from __future__ import annotations
+
+from typing import Any, Protocol
+
+from twisted.internet.defer import Deferred
+from twisted.internet.interfaces import ITCPTransport
+from twisted.internet.protocol import Protocol as TwistedProtocol
+from twisted.internet.protocol import connectionDone
+from twisted.python.failure import Failure
+from twisted.web.http import PotentialDataLoss
+from twisted.web.iweb import IBodyProducer
+
+from project_service.storage.s3.errors import BrokenAnswer
+from project_service.storage.s3.incoming import Incoming
+from project_service.storage.s3.response import StoreResponse
+
+# Four of Twisted's usual reads: each costs a trip through the reactor.
+READ_BYTES = 256 * 1024
+
+
+class Owner(Protocol):
+    """Who keeps connections."""
+
+    def free(self, connection: Connection) -> None:
+        """It can take another request."""
+
+    def gone(self, connection: Connection) -> None:
+        """It is closed."""
+
+
+class Connection(TwistedProtocol):
+    """``send`` may be called once, and again each time ``owner.free`` was."""
+
+    transport: Any
+
+    def __init__(self, owner: Owner) -> None:
+        self.free_since = 0.0
+        self._owner = owner
+        self._incoming: Incoming | None = None
+        self._answer: Deferred[StoreResponse] | None = None
+        self._response: StoreResponse | None = None
+        self._sending = False
+        self._paused = False
+
+    def connectionMade(self) -> None:
+        lowest = self.transport
+        while getattr(lowest, "transport", None) is not None:
+            lowest = lowest.transport
+        lowest.bufferSize = READ_BYTES
+        if ITCPTransport.providedBy(lowest):
+            lowest.setTcpNoDelay(True)
+
+    def send(self, method: bytes, head: bytes, body: IBodyProducer | None) -> Deferred[StoreResponse]:
+        """The answer, once its head is there. Cancelling closes the connection.
+
+        Fails with ``BrokenAnswer`` where none comes, or what comes is none.
+        """
+        self._incoming = Incoming(bodiless=method == b"HEAD")
+        answer: Deferred[StoreResponse] = Deferred(self._forsaken)
+        self._answer = answer
+        self.transport.write(head)
+        if body is not None:
+            self._sending = True
+            self.transport.registerProducer(body, True)
+            body.startProducing(self.transport).addCallbacks(self._sent, lambda _: self.abort())
+        return answer
+
+    def abort(self) -> None:
+        """Close at once; whoever waits for something is told when it is closed."""
+        self.transport.abortConnection()
+
+    def close(self) -> None:
+        """Close in order; nobody is waiting."""
+        self.transport.loseConnection()
+
+    def pause(self) -> None:
+        if not self._paused:
+            self._paused = True
+            self.transport.pauseProducing()
+
+    def resume(self) -> None:
+        if self._paused:
+            self._paused = False
+            self.transport.resumeProducing()
+
+    def dataReceived(self, data: bytes) -> None:
+        incoming = self._incoming
+        if incoming is None:
+            # Something that nobody asked for.
+            self.abort()
+            return
+        try:
+            body = incoming.feed(data)
+        except BrokenAnswer as fault:
+            self._fail(fault)
+            self.abort()
+            return
+        if self._response is not None:
+            self._received(self._response, body, incoming.complete)
+        elif incoming.begun:
+            self._begin(incoming, body)
+
+    def connectionLost(self, reason: Failure = connectionDone) -> None:
+        incoming = self._incoming
+        if incoming is not None:
+            try:
+                incoming.end()
+            except BrokenAnswer:
+                # The kind of failure only: its text may hold an address.
+                self._fail(BrokenAnswer(type(reason.value).__name__))
+            else:
+                response, self._response, self._incoming = self._response, None, None
+                if response is not None:
+                    response.ended(Failure(PotentialDataLoss()))
+        self._owner.gone(self)
+
+    def _begin(self, incoming: Incoming, body: bytes) -> None:
+        answer, self._answer = self._answer, None
+        response = self._response = StoreResponse(self, incoming)
+        # All of a small answer comes at once: the connection is free before anybody reads it.
+        if body or incoming.complete:
+            self._received(response, body, incoming.complete)
+        if answer is not None:
+            answer.callback(response)
+        if self._response is response and not response.wanted:
+            self.pause()
+
+    def _received(self, response: StoreResponse, body: bytes, complete: bool) -> None:
+        if complete:
+            self._release()
+        if body:
+            response.received(body)
+        if complete:
+            response.ended()
+
+    def _release(self) -> None:
+        incoming, self._incoming, self._response = self._incoming, None, None
+        self.resume()
+        if self._sending:
+            # An answer before the end of the question: the store will not read the rest.
+            self.abort()
+        elif incoming is not None and incoming.keep_alive:
+            self._owner.free(self)
+        else:
+            self.close()
+
+    def _fail(self, fault: BrokenAnswer) -> None:
+        self._incoming = None
+        answer, self._answer = self._answer, None
+        response, self._response = self._response, None
+        if answer is not None:
+            answer.errback(fault)
+        if response is not None:
+            response.ended(Failure(fault))
+
+    def _forsaken(self, _: object) -> None:
+        self._answer = self._incoming = None
+        self.abort()
+
+    def _sent(self, _: object) -> None:
+        self._sending = False
+        self.transport.unregisterProducer()

@@ -1,0 +1,153 @@
+"""One answer of the store as it arrives. Pure: bytes in, bytes of the body out. Source: RFC 9112.
+
+httptools (llhttp, strict) reads the head and the chunks; a body of announced length is only counted, not copied.
+"""
+
+from __future__ import annotations
+
+from httptools import HttpParserError, HttpParserUpgrade, HttpResponseParser
+
+from project_service.storage.s3.errors import BrokenAnswer
+
+MAX_HEAD_BYTES = 64 * 1024
+_HEAD_END = b"\r\n\r\n"
+# RFC 9112 section 6.3: these have no body, whatever their headers say.
+_BODILESS = frozenset({204, 304})
+
+
+class Incoming:
+    """The answer to one request; ``bodiless`` where that was a HEAD.
+
+    ``code`` and ``headers`` are there once ``begun``; ``length`` is None where only the end will tell.
+    """
+
+    __slots__ = (
+        "_bodiless",
+        "_buffer",
+        "_chunked",
+        "_left",
+        "_parser",
+        "_pieces",
+        "_until_close",
+        "begun",
+        "code",
+        "complete",
+        "headers",
+        "keep_alive",
+        "length",
+        "phrase",
+    )
+
+    def __init__(self, bodiless: bool = False) -> None:
+        self.begun = False
+        self.complete = False
+        self.keep_alive = False
+        self.code = 0
+        self.phrase = b""
+        self.headers: list[tuple[bytes, bytes]] = []
+        self.length: int | None = None
+        self._bodiless = bodiless
+        self._buffer = b""
+        self._left = 0
+        self._chunked = False
+        self._until_close = False
+        self._pieces: list[bytes] = []
+        self._parser: HttpResponseParser | None = None
+
+    def feed(self, data: bytes) -> bytes:
+        """What of ``data`` is body; raises ``BrokenAnswer`` for what is no HTTP, or more than the answer."""
+        if self._left:
+            self._left -= len(data)
+            if self._left <= 0:
+                if self._left < 0:
+                    raise BrokenAnswer("more than was announced")
+                self.complete = True
+            return data
+        if not self.begun:
+            return self._head(data)
+        if self._chunked and not self.complete:
+            return self._parsed(data)
+        if self._until_close:
+            return data
+        raise BrokenAnswer("more than the answer")
+
+    def end(self) -> None:
+        """The connection has ended; raises ``BrokenAnswer`` where the answer has not."""
+        if not self.complete and not self._until_close:
+            raise BrokenAnswer("less than the answer")
+        self.complete = True
+
+    def _head(self, data: bytes) -> bytes:
+        rest = self._buffer + data if self._buffer else data
+        while not self.begun:
+            end = rest.find(_HEAD_END) + len(_HEAD_END)
+            found = end >= len(_HEAD_END)
+            if (end if found else len(rest)) > MAX_HEAD_BYTES:
+                raise BrokenAnswer("a head without end")
+            if not found:
+                self._buffer = rest
+                return b""
+            head, rest = rest[:end], rest[end:]
+            self._read(head)
+            # RFC 9110 section 15.2: an interim answer is followed by the final one.
+            self.begun = self.code >= 200
+        self._buffer = b""
+        self._frame()
+        return self.feed(rest) if rest else b""
+
+    def _read(self, head: bytes) -> None:
+        self.code, self.phrase, self.headers = 0, b"", []
+        self._parser = HttpResponseParser(self)
+        if self._parsed(head) or not self.code:
+            raise BrokenAnswer("not a head")
+        self.complete = False
+
+    def _frame(self) -> None:
+        """RFC 9112 section 6.3. That lengths agree, and stand beside no transfer coding, llhttp has seen to."""
+        codings = [value.lower() for name, value in self.headers if name.lower() == b"transfer-encoding"]
+        lengths = [value for name, value in self.headers if name.lower() == b"content-length"]
+        parser, self._parser = self._parser, None
+        if self._bodiless or self.code in _BODILESS:
+            self.length, self.complete = 0, True
+        elif codings:
+            if codings != [b"chunked"]:
+                raise BrokenAnswer("a transfer coding that nobody asked for")
+            self._chunked, self._parser = True, parser
+        elif lengths:
+            self.length = self._left = int(lengths[0])
+            self.complete = not self._left
+        else:
+            self._until_close = True
+
+    def _parsed(self, data: bytes) -> bytes:
+        assert self._parser is not None
+        try:
+            self._parser.feed_data(data)
+        except (HttpParserError, HttpParserUpgrade):
+            raise BrokenAnswer("not HTTP/1.1") from None
+        pieces, self._pieces = self._pieces, []
+        return pieces[0] if len(pieces) == 1 else b"".join(pieces)
+
+    # What the parser calls.
+
+    def on_status(self, phrase: bytes) -> None:
+        self.phrase += phrase
+
+    def on_header(self, name: bytes, value: bytes) -> None:
+        if not self.begun:
+            self.headers.append((name, value))
+
+    def on_headers_complete(self) -> None:
+        assert self._parser is not None
+        self.code = self._parser.get_status_code()
+        self.keep_alive = self._parser.should_keep_alive()
+
+    def on_body(self, data: bytes) -> None:
+        self._pieces.append(data)
+
+    def on_message_begin(self) -> None:
+        if self.begun:
+            raise BrokenAnswer("more than the answer")
+
+    def on_message_complete(self) -> None:
+        self.complete = True

@@ -1,0 +1,113 @@
+"""An answer of the store whose body is still arriving: what treq and our readers get."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from twisted.internet.interfaces import IProtocol, IPushProducer
+from twisted.python.failure import Failure
+from twisted.web.client import ResponseDone
+from twisted.web.http_headers import Headers
+from twisted.web.iweb import UNKNOWN_LENGTH, IResponse
+from zope.interface import implementer
+
+if TYPE_CHECKING:
+    from project_service.storage.s3.connection import Connection
+    from project_service.storage.s3.incoming import Incoming
+
+DONE = Failure(ResponseDone())
+
+
+@implementer(IResponse, IPushProducer)
+class StoreResponse:
+    """Also the transport of whoever reads its body: pausing it pauses the store's own transport.
+
+    What arrives before somebody reads waits here; the connection is paused meanwhile, so that it is one read at most.
+    """
+
+    __slots__ = (
+        "_connection",
+        "_ended",
+        "_paused",
+        "_reader",
+        "_waiting",
+        "code",
+        "headers",
+        "length",
+        "phrase",
+        "previousResponse",
+        "request",
+        "version",
+    )
+
+    def __init__(self, connection: Connection, head: Incoming) -> None:
+        self.version = (b"HTTP", 1, 1)
+        self.code = head.code
+        self.phrase = head.phrase
+        self.length = UNKNOWN_LENGTH if head.length is None else head.length
+        self.headers = Headers()
+        for name, value in head.headers:
+            self.headers.addRawHeader(name, value)
+        self.request = None
+        self.previousResponse: Any = None
+        self._connection: Connection | None = connection
+        self._reader: IProtocol | None = None
+        self._waiting: list[bytes] = []
+        self._ended: Failure | None = None
+        self._paused = False
+
+    def setPreviousResponse(self, response: IResponse) -> None:
+        self.previousResponse = response
+
+    def deliverBody(self, protocol: IProtocol) -> None:
+        if self._reader is not None:
+            raise RuntimeError("the body has a reader already")
+        self._reader = protocol
+        protocol.makeConnection(self)  # type: ignore[arg-type]  # as Twisted's own, it is a transport for reading only
+        waiting, self._waiting = self._waiting, []
+        for data in waiting:
+            protocol.dataReceived(data)
+        if self._ended is not None:
+            protocol.connectionLost(self._ended)
+        elif not self._paused and self._connection is not None:
+            self._connection.resume()
+
+    # The connection's side.
+
+    @property
+    def wanted(self) -> bool:
+        """Whether somebody reads, and reads now."""
+        return self._reader is not None and not self._paused
+
+    def received(self, data: bytes) -> None:
+        if self._reader is None:
+            self._waiting.append(data)
+        else:
+            self._reader.dataReceived(data)
+
+    def ended(self, reason: Failure = DONE) -> None:
+        """Nothing more will come. The connection may answer somebody else from now on."""
+        self._connection = None
+        self._ended = reason
+        if self._reader is not None:
+            self._reader.connectionLost(reason)
+
+    # The reader's side.
+
+    def pauseProducing(self) -> None:
+        self._paused = True
+        if self._connection is not None:
+            self._connection.pause()
+
+    def resumeProducing(self) -> None:
+        self._paused = False
+        if self._connection is not None:
+            self._connection.resume()
+
+    def stopProducing(self) -> None:
+        self.loseConnection()
+
+    def loseConnection(self) -> None:
+        """The rest is not wanted, so neither is the connection it would come on."""
+        if self._connection is not None:
+            self._connection.abort()
