@@ -27,6 +27,7 @@ REQUIRES = [
     "email-validator>=2.3.0",
     "click>=8.1.0",
     "multipart>=2.0.0",
+    "httptools>=0.9.0",
 ]
 
 EXTRAS = {

@@ -6,19 +6,18 @@ import secrets
 import time
 from typing import Any
 
-from attrs import evolve
-from twisted.internet.defer import Deferred
+from twisted.internet.defer import Deferred, gatherResults
 from twisted.internet.interfaces import IListeningPort
 from twisted.logger import Logger
 
 from project_service import __version__, parts
 from project_service.auth.hashing import cpus
-from project_service.deferreds import with_timeout
+from project_service.deferreds import start, with_timeout
 from project_service.http.admission import Admission
 from project_service.http.channel_factory import ChannelFactory
 from project_service.http.clock import HttpDate
 from project_service.http.edge import Edge, EdgeSettings
-from project_service.http.health import Health
+from project_service.http.health import Check, Health
 from project_service.http.metrics import Metrics
 from project_service.http.openapi_route import OpenApi
 from project_service.http.origin import parse_networks
@@ -36,7 +35,7 @@ class Application:
     """A ``Part``: ``start`` returns when requests are answered, ``stop`` when the last one has been.
 
     ``processes`` is how many share the configured totals. ``admin_binder`` None: health and metrics are served
-    with the rest.
+    with the rest. ``peers`` is asked by ``/ready`` too, whether the other processes are.
     """
 
     log = Logger()
@@ -48,12 +47,14 @@ class Application:
         binder: Binder,
         admin_binder: Binder | None = None,
         processes: int = 1,
+        peers: Check | None = None,
     ) -> None:
         self._reactor = reactor
         self._settings = settings
         self._binder = binder
         self._admin_binder = admin_binder
         self._processes = processes
+        self._peers = peers
         self._ports: list[IListeningPort] = []
         self._ordered = Ordered([])
         self._edges: list[Edge] = []
@@ -77,8 +78,17 @@ class Application:
             await self._ordered.stop()
             raise
 
+    async def works(self) -> None:
+        """Raises while a part of this process is away."""
+        if self._built is None:
+            raise RuntimeError("not started")
+        await gatherResults(
+            [start(_asked(check)) for check in self._built.checks.values()], consumeErrors=True
+        )
+
     async def _open(self, built: parts.Parts, metrics: Metrics) -> None:
-        health = Health(built.checks, metrics, self._reactor)
+        others = {"workers": self._peers} if self._peers is not None else {}
+        health = Health({**built.checks, **others}, metrics, self._reactor)
         router = Router()
         for part in built.mounted:
             part.mount(router)
@@ -108,7 +118,9 @@ class Application:
             Admission(lanes(self._settings, max(1, cpus() // self._processes)), self._reactor.seconds),
         )
         self._edges.append(edge)
-        factory = ChannelFactory(edge, self._reactor, self._settings.server.idle_timeout_seconds)
+        factory = ChannelFactory(
+            edge, self._reactor, self._settings.server.idle_timeout_seconds, self._settings.server.http_parser
+        )
         self._factories.append(factory)
         return factory
 
@@ -153,6 +165,10 @@ class Application:
         return True
 
 
+async def _asked(check: Check) -> None:
+    await check()
+
+
 def edge_settings(settings: Settings) -> EdgeSettings:
     server = settings.server
     return EdgeSettings(
@@ -160,29 +176,4 @@ def edge_settings(settings: Settings) -> EdgeSettings:
         server.cors_origins,
         parse_networks(server.trusted_proxies),
         server.max_json_bytes,
-    )
-
-
-def share(settings: Settings, processes: int) -> Settings:
-    """``settings`` for one of ``processes``, so that all together stay within the configured totals."""
-    if processes == 1:
-        return settings
-
-    def part(total: int) -> int:
-        return max(1, total // processes)
-
-    stages = {
-        name: evolve(
-            stage,
-            databases={
-                key: evolve(one, pool_size=part(one.pool_size)) for key, one in stage.databases.items()
-            },
-        )
-        for name, stage in settings.stages.items()
-    }
-    return evolve(
-        settings,
-        database=evolve(settings.database, pool_size=part(settings.database.pool_size)),
-        store=evolve(settings.store, max_connections=part(settings.store.max_connections)),
-        stages=stages,
     )

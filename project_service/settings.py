@@ -55,6 +55,7 @@ class Server:
     trusted_proxies: tuple[str, ...] = key(several(network), (), reloads=True)
     shutdown_seconds: float = key(seconds(), 30.0)
     idle_timeout_seconds: float = key(seconds(1), 60.0)
+    http_parser: str = key(choice("httptools", "twisted"), "httptools")
     max_json_bytes: int = key(whole(1024), 1048576, reloads=True)
     max_waiting: int = key(whole(0, 1000000), 500)
     log_level: str = key(choice("debug", "info", "warn", "error"), "info", reloads=True)

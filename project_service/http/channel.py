@@ -6,12 +6,9 @@ within the idle timeout as a whole, and a request that cannot be parsed gets a p
 
 from __future__ import annotations
 
-import fcntl
-import struct
-import termios
-from typing import Any, Protocol
+from typing import Any
 
-from twisted.internet.interfaces import IAddress, IReactorTime
+from twisted.internet.interfaces import IReactorTime
 from twisted.internet.protocol import connectionDone
 from twisted.python.failure import Failure
 from twisted.web.http import HTTPChannel
@@ -20,24 +17,23 @@ from zope.interface import directlyProvides
 
 from project_service import errors
 from project_service.errors import ApiError
+from project_service.http.dispatch import Dispatch
 from project_service.http.exchange import Exchange
-from project_service.http.framing import head_fault, origin_form, persistent
+from project_service.http.framing import (
+    MAX_HEAD_BYTES,
+    MAX_HEADERS,
+    MAX_LINE_BYTES,
+    MAX_TARGET_BYTES,
+    head_fault,
+    origin_form,
+    persistent,
+)
 from project_service.http.headers import HeaderView
 from project_service.http.outbound import Producer
+from project_service.http.sockets import socket_progress
 
-MAX_TARGET_BYTES = 32 * 1024
-MAX_HEAD_BYTES = 64 * 1024
-MAX_HEADERS = 200
 # More than any size there is; Python refuses to read numbers of thousands of digits.
 MAX_LENGTH_DIGITS = 19
-
-
-class Dispatch(Protocol):
-    """What a channel hands its exchanges to."""
-
-    def begin(self, exchange: Exchange, peer: IAddress, secure: bool) -> None: ...
-    def refusal(self, error: ApiError, peer: IAddress) -> bytes:
-        """The whole response to a request that could not be parsed; the connection closes after it."""
 
 
 class _Pending:
@@ -72,21 +68,22 @@ directlyProvides(_Pending, INonQueuedRequestFactory)
 
 
 class Channel(HTTPChannel):
-    """One connection. The factory sets ``dispatch``, ``clock``, ``idle_seconds`` and ``timeOut``."""
+    """One connection. ``factory`` is told of its beginning and end."""
 
     transport: Any
     timeOut: Any
     requestFactory: Any = _Pending
-    MAX_LENGTH = MAX_TARGET_BYTES + 32
+    MAX_LENGTH = MAX_LINE_BYTES
     maxHeaders = MAX_HEADERS
     totalHeadersSize = MAX_HEAD_BYTES
-    factory: Any
-    dispatch: Dispatch
-    clock: IReactorTime
-    idle_seconds: float
 
-    def __init__(self) -> None:
+    def __init__(self, factory: Any, dispatch: Dispatch, clock: IReactorTime, idle_seconds: float) -> None:
         super().__init__()
+        self.factory = factory
+        self.dispatch = dispatch
+        self.clock = clock
+        self.timeOut = self.idle_seconds = idle_seconds
+        self.__dict__["callLater"] = clock.callLater
         self._reading_paused = False
         self._closing = False
 
@@ -250,12 +247,4 @@ class Channel(HTTPChannel):
         self.transport.abortConnection()
 
     def progress(self) -> object:
-        """Bytes not yet taken by the client: in our buffers and in the kernel's."""
-        transport = self.transport
-        while getattr(transport, "transport", None) is not None:
-            transport = transport.transport
-        handle = getattr(transport, "socket", None)
-        if handle is None:
-            return None
-        queued = struct.unpack("i", fcntl.ioctl(handle.fileno(), termios.TIOCOUTQ, b"\0" * 4))[0]
-        return (queued, len(transport.dataBuffer) - transport.offset, transport._tempDataLen)
+        return socket_progress(self.transport)

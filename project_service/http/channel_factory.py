@@ -7,26 +7,35 @@ from twisted.internet.interfaces import IAddress, IProtocolNegotiationFactory, I
 from twisted.internet.protocol import Factory
 from zope.interface import implementer
 
-from project_service.http.channel import Channel, Dispatch
+from project_service.http.channel import Channel
+from project_service.http.dispatch import Dispatch
+from project_service.http.lean_channel import LeanChannel
+
+# By the name of the parser, as the setting ``server.http_parser`` has it.
+CHANNELS: dict[str, type[LeanChannel] | type[Channel]] = {"httptools": LeanChannel, "twisted": Channel}
 
 
 @implementer(IProtocolNegotiationFactory)
 class ChannelFactory(Factory):
-    """``dispatch`` gets every request; ``idle_seconds`` is the limit for clients that do nothing."""
+    """``dispatch`` gets every request; ``idle_seconds`` is the limit for clients that do nothing; ``parser`` is
+    one of ``CHANNELS``."""
 
     noisy = False
 
-    def __init__(self, dispatch: Dispatch, clock: IReactorTime, idle_seconds: float) -> None:
+    def __init__(
+        self, dispatch: Dispatch, clock: IReactorTime, idle_seconds: float, parser: str = "httptools"
+    ) -> None:
         self._dispatch = dispatch
+        self._channel = CHANNELS[parser]
         self._clock = clock
         self._idle_seconds = idle_seconds
-        self._channels: set[Channel] = set()
+        self._channels: set[LeanChannel | Channel] = set()
         self._empty: Deferred[None] | None = None
 
-    def opened(self, channel: Channel) -> None:
+    def opened(self, channel: LeanChannel | Channel) -> None:
         self._channels.add(channel)
 
-    def gone(self, channel: Channel) -> None:
+    def gone(self, channel: LeanChannel | Channel) -> None:
         self._channels.discard(channel)
         if not self._channels and self._empty is not None:
             empty, self._empty = self._empty, None
@@ -51,11 +60,5 @@ class ChannelFactory(Factory):
         """For ALPN (RFC 7301). Without an answer Twisted 26 breaks off with clients that ask, and most do."""
         return [b"http/1.1"]
 
-    def buildProtocol(self, addr: IAddress | None) -> Channel:
-        channel = Channel()
-        channel.factory = self
-        channel.dispatch = self._dispatch
-        channel.clock = self._clock
-        channel.timeOut = channel.idle_seconds = self._idle_seconds
-        channel.__dict__["callLater"] = self._clock.callLater
-        return channel
+    def buildProtocol(self, addr: IAddress | None) -> LeanChannel | Channel:
+        return self._channel(self, self._dispatch, self._clock, self._idle_seconds)

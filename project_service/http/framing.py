@@ -9,6 +9,11 @@ from project_service.errors import ApiError
 from project_service.http.headers import HeaderView
 from project_service.http.origin import is_host
 
+MAX_TARGET_BYTES = 32 * 1024
+MAX_HEAD_BYTES = 64 * 1024
+MAX_LINE_BYTES = MAX_TARGET_BYTES + 32
+MAX_HEADERS = 200
+
 
 def head_fault(version: bytes, headers: HeaderView) -> ApiError | None:
     """RFC 9112 section 3.2 (exactly one good Host) and section 6.1 (no transfer coding before HTTP/1.1)."""

@@ -2,20 +2,45 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import Any, TypeVar
+
+T = TypeVar("T")
 
 
 class HeaderView:
     """Read-only. Names are lower-case bytes; values are bytes without surrounding white space."""
 
-    __slots__ = ("_first", "_pairs")
+    __slots__ = ("_derived", "_first", "_pairs")
 
     def __init__(self, pairs: Iterable[tuple[bytes, bytes]]) -> None:
         self._pairs = tuple((name.lower(), value) for name, value in pairs)
-        first: dict[bytes, bytes] = {}
-        for name, value in self._pairs:
-            first.setdefault(name, value)
-        self._first = first
+        # The last to be set is the first that was sent.
+        self._first = dict(reversed(self._pairs))
+        self._derived: dict[Callable[[HeaderView], Any], Any] = {}
+
+    @classmethod
+    def lowered(cls, pairs: Sequence[tuple[bytes, bytes]]) -> HeaderView:
+        """Of names that are lower-case already."""
+        view = cls(())
+        view._pairs = tuple(pairs)
+        view._first = dict(reversed(view._pairs))
+        return view
+
+    def is_of(self, pairs: Sequence[tuple[bytes, bytes]]) -> bool:
+        """Whether these (names lower-case) are the same headers in the same order."""
+        return self._pairs == tuple(pairs)
+
+    def derived(self, make: Callable[[HeaderView], T]) -> T:
+        """``make(self)``, made once: a connection whose client sends the same headers again keeps its view of them.
+
+        ``make`` is a function of a module, not made anew for each call, and what it raises is not kept.
+        """
+        try:
+            found: T = self._derived[make]
+        except KeyError:
+            found = self._derived[make] = make(self)
+        return found
 
     def get(self, name: bytes) -> bytes | None:
         """The first value of that (lower-case) name."""

@@ -508,7 +508,7 @@ class Streams(TestCase):
 
     def paused_client(self, app: App) -> Client:
         client = app.connect()
-        client.channel.pauseProducing()
+        client.transport.full = True
         client.send(raw_request("GET", "/x", {}, None))
         return client
 
@@ -522,7 +522,7 @@ class Streams(TestCase):
 
         client = self.paused_client(streaming(source))
         self.assertEqual(done, [])
-        client.channel.resumeProducing()
+        client.transport.drain()
         self.assertEqual(done, ["drained"])
 
     def test_a_reader_that_takes_nothing_is_dropped(self) -> None:

@@ -1,0 +1,20 @@
+"""What an HTTP channel hands its requests to, whichever parser reads them."""
+
+from __future__ import annotations
+
+from typing import Protocol
+
+from twisted.internet.interfaces import IAddress
+
+from project_service.errors import ApiError
+from project_service.http.exchange import Exchange
+
+
+class Dispatch(Protocol):
+    """Implemented by ``edge.Edge``."""
+
+    def begin(self, exchange: Exchange, peer: IAddress, secure: bool) -> None:
+        """Start answering. May answer before it returns."""
+
+    def refusal(self, error: ApiError, peer: IAddress) -> bytes:
+        """The whole response to a request that could not be parsed; the connection closes after it."""

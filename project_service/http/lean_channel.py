@@ -1,0 +1,288 @@
+"""One HTTP/1.1 connection with llhttp as its parser: queueing, flow control, timeouts.
+
+Does for a request only what is needed, which is why it is the default. ``channel.Channel`` does the same with
+twisted.web's parser and passes the same tests.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from typing import Any
+
+from twisted.internet.interfaces import IAddress, IDelayedCall, IPushProducer, IReactorTime, ISSLTransport
+from twisted.internet.protocol import Protocol, connectionDone
+from twisted.python.failure import Failure
+from zope.interface import implementer
+
+from project_service import errors
+from project_service.errors import ApiError
+from project_service.http.dispatch import Dispatch
+from project_service.http.exchange import Exchange
+from project_service.http.framing import persistent
+from project_service.http.outbound import Producer
+from project_service.http.request_parser import RequestHead, RequestParser
+from project_service.http.sockets import socket_progress, write_now
+
+# So much is parsed at a time outside bodies: what is behind a request that is not answered yet stays unparsed.
+HEAD_SLICE = 4096
+CHUNKS_SLICE = 8 * 1024
+# While an answer is under way so much is still read, so that a client's leaving is noticed.
+EAGER_BYTES = 16 * 1024
+
+
+@implementer(IPushProducer)
+class LeanChannel(Protocol):
+    """``factory`` is told of its beginning and end."""
+
+    transport: Any
+
+    def __init__(self, factory: Any, dispatch: Dispatch, clock: IReactorTime, idle_seconds: float) -> None:
+        self.factory = factory
+        self.dispatch = dispatch
+        self.clock = clock
+        self.idle_seconds = idle_seconds
+        self._parser: RequestParser | None = RequestParser(self)
+        self._unparsed: deque[bytes] = deque()
+        self._unparsed_bytes = 0
+        # Requests whose head is parsed, in order; the first is the one that is being answered.
+        self._exchanges: deque[Exchange] = deque()
+        self._receiving: Exchange | None = None
+        self._current: Exchange | None = None
+        self._refusal: ApiError | None = None
+        self._ended = False
+        self._working = False
+        self._producer: Producer | None = None
+        self._reading = True
+        self._body_paused = False
+        self._blocked = False
+        self._closing = False
+        self._since = 0.0
+        self._idle_call: IDelayedCall | None = None
+        self._closing_call: IDelayedCall | None = None
+        self._peer: IAddress
+        self._secure = False
+
+    # The transport's side.
+
+    def connectionMade(self) -> None:
+        self.factory.opened(self)
+        self._peer = self.transport.getPeer()
+        self._secure = ISSLTransport(self.transport, None) is not None
+        if hasattr(self.transport, "setTcpNoDelay"):
+            self.transport.setTcpNoDelay(True)
+        self.transport.registerProducer(self, True)
+        self._since = self.clock.seconds()
+        self._idle_call = self.clock.callLater(self.idle_seconds, self._check_idle)
+
+    def dataReceived(self, data: bytes) -> None:
+        if self._parser is None:
+            # The connection is closing: what still comes is read, so that the client gets to see its answer.
+            return
+        self._unparsed.append(data)
+        self._unparsed_bytes += len(data)
+        self._work()
+
+    def connectionLost(self, reason: Failure = connectionDone) -> None:
+        self._closing = True
+        for call in (self._idle_call, self._closing_call):
+            if call is not None and call.active():
+                call.cancel()
+        self._stop_parsing()
+        exchanges = list(self._exchanges)
+        self._exchanges.clear()
+        for exchange in exchanges:
+            exchange.connection_lost()
+        self.factory.gone(self)
+
+    def pauseProducing(self) -> None:
+        """The client takes less than it is sent: no more is read from it, and what streams to it waits."""
+        self._blocked = True
+        self._set_reading()
+        if self._producer is not None:
+            self._producer.pauseProducing()
+
+    def resumeProducing(self) -> None:
+        self._blocked = False
+        if self._producer is not None:
+            self._producer.resumeProducing()
+        self._work()
+
+    def stopProducing(self) -> None:
+        """The connection is going down; ``connectionLost`` follows."""
+
+    # One thing after the other: parsing and answering never run inside each other.
+
+    def _work(self) -> None:
+        """Everything that can be done now. What an answer given at once makes possible is done by the same loop."""
+        if self._working:
+            return
+        self._working = True
+        try:
+            while not self._closing and self._step():
+                pass
+        finally:
+            self._working = False
+        self._set_reading()
+
+    def _step(self) -> bool:
+        if self._exchanges and self._exchanges[0] is not self._current:
+            self._current = self._exchanges[0]
+            self.dispatch.begin(self._current, self._peer, self._secure)
+            return True
+        if self._unparsed and not self._full():
+            self._parse(self._unparsed.popleft())
+            return True
+        if self._exchanges:
+            return False
+        if self._refusal is not None:
+            self.transport.write(self.dispatch.refusal(self._refusal, self._peer))
+        if self._refusal is not None or self._ended:
+            self.loseConnection()
+        return False
+
+    def _full(self) -> bool:
+        """A whole request is unanswered, or the client does not take its answers: nothing more is parsed."""
+        return self._receiving is None and (bool(self._exchanges) or self._blocked)
+
+    def _parse(self, data: bytes) -> None:
+        assert self._parser is not None
+        most = HEAD_SLICE
+        if self._receiving is not None:
+            self._since = self.clock.seconds()
+            most = CHUNKS_SLICE if self._receiving.body.length is None else len(data)
+        if len(data) > most:
+            self._unparsed.appendleft(data[most:])
+            data = data[:most]
+        self._unparsed_bytes -= len(data)
+        try:
+            self._parser.feed(data)
+        except ApiError as fault:
+            self._refuse(fault)
+
+    def _refuse(self, fault: ApiError) -> None:
+        """What cannot be parsed ends the connection, once the requests before it have their answers."""
+        if self._receiving is not None:
+            # The handler that reads this body answers.
+            self._receiving.fail_body(fault)
+            self._receiving = None
+        elif self._parser is not None and self._parser.between:
+            # Bytes behind a request that was said to be the last.
+            self._ended = True
+        else:
+            self._refusal = fault
+        self._stop_parsing()
+
+    def _stop_parsing(self) -> None:
+        if self._parser is not None:
+            self._parser.close()
+            self._parser = None
+        self._unparsed.clear()
+        self._unparsed_bytes = 0
+
+    # What the parser calls (request_parser.Requests).
+
+    def head_begun(self) -> None:
+        self._since = self.clock.seconds()
+
+    def head_received(self, head: RequestHead) -> None:
+        self._receiving = Exchange(
+            self,
+            self.clock,
+            self.idle_seconds,
+            head.method,
+            head.target,
+            head.version,
+            head.headers,
+            head.length,
+            keep_alive=persistent(head.version, head.headers),
+        )
+        self._exchanges.append(self._receiving)
+
+    def body_received(self, data: bytes) -> None:
+        if self._receiving is not None:
+            self._receiving.feed(data)
+
+    def request_received(self) -> None:
+        exchange, self._receiving = self._receiving, None
+        if exchange is not None:
+            exchange.request_complete()
+
+    # What an exchange asks of its connection (wire.Connection).
+
+    def exchange_done(self, keep_alive: bool) -> None:
+        self._exchanges.popleft()
+        self._current = None
+        self._body_paused = False
+        self._since = self.clock.seconds()
+        if keep_alive and not self._closing:
+            self._work()
+        else:
+            self.loseConnection()
+
+    def write(self, data: bytes) -> None:
+        write_now(self.transport, data)
+
+    def pause_reading(self) -> None:
+        self._body_paused = True
+        self._set_reading()
+
+    def resume_reading(self) -> None:
+        if self._body_paused:
+            self._body_paused = False
+            self._since = self.clock.seconds()
+            self._set_reading()
+
+    def register_producer(self, producer: Producer) -> None:
+        self._producer = producer
+        if self._blocked:
+            producer.pauseProducing()
+
+    def unregister_producer(self) -> None:
+        self._producer = None
+
+    def abort(self) -> None:
+        self.transport.abortConnection()
+
+    def progress(self) -> object:
+        return socket_progress(self.transport)
+
+    def _set_reading(self) -> None:
+        wanted = not (self._body_paused or self._blocked or self._unparsed_bytes > EAGER_BYTES)
+        if wanted != self._reading:
+            self._reading = wanted
+            if wanted:
+                self.transport.resumeProducing()
+            else:
+                self.transport.pauseProducing()
+
+    # Time.
+
+    def _check_idle(self) -> None:
+        """A head has to arrive whole within ``idle_seconds``, a body has to move, the next request has to begin."""
+        left = self._since + self.idle_seconds - self.clock.seconds()
+        if left <= 0:
+            if self._receiving is not None and self._reading:
+                self._refuse(errors.request_timeout())
+                self._work()
+            elif not self._exchanges:
+                self.loseConnection()
+            left = self.idle_seconds
+        if not self._closing:
+            self._idle_call = self.clock.callLater(left, self._check_idle)
+
+    def loseConnection(self) -> None:
+        """Close once everything is written; a client that takes nothing any more is cut off."""
+        if self._closing_call is not None:
+            return
+        self._closing = True
+        self._stop_parsing()
+        self._closing_call = self.clock.callLater(self.idle_seconds, self._look_again, self.progress())
+        self.transport.unregisterProducer()
+        self.transport.loseConnection()
+
+    def _look_again(self, seen: object) -> None:
+        now = self.progress()
+        if now == seen:
+            self.abort()
+        else:
+            self._closing_call = self.clock.callLater(self.idle_seconds, self._look_again, now)

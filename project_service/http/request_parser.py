@@ -1,0 +1,219 @@
+"""HTTP/1.1 requests out of bytes, by llhttp (``httptools``). No I/O.
+
+llhttp is strict about framing (RFC 9112 sections 6 and 7); what is ours are limits, and what the head as a whole must
+be (``framing.head_fault``).
+"""
+
+from __future__ import annotations
+
+import re
+from typing import Any, Protocol
+
+import httptools
+from attrs import frozen
+
+from project_service import errors
+from project_service.errors import ApiError
+from project_service.http.framing import (
+    MAX_HEAD_BYTES,
+    MAX_HEADERS,
+    MAX_LINE_BYTES,
+    MAX_TARGET_BYTES,
+    head_fault,
+    origin_form,
+)
+from project_service.http.headers import HeaderView
+
+# What a chunk's size may take with its line ends and a short extension, and how much more than that a body may have
+# of what is no body.
+CHUNK_HEAD_BYTES = 32
+MAX_SURPLUS_BYTES = 4 * 1024
+
+_TARGET = "The request target is not a path in ASCII; other characters have to be percent-encoded."
+# Of any method (RFC 9110 section 9.1); llhttp takes only those it knows.
+_REQUEST_LINE = re.compile(rb"[!#$%&'*+.^_`|~0-9A-Za-z-]+ [^ ]+ HTTP/1\.[01]\r\n")
+_METHODS = ("DELETE", "GET", "HEAD", "OPTIONS", "PATCH", "POST", "PUT")
+_VERSIONS = {"1.1": b"HTTP/1.1", "1.0": b"HTTP/1.0"}
+
+
+@frozen
+class RequestHead:
+    """``length`` is the Content-Length, None for a chunked body, 0 without a body. ``target`` is in origin form."""
+
+    method: str
+    target: bytes
+    version: bytes
+    headers: HeaderView
+    length: int | None
+
+
+class Requests(Protocol):
+    """Gets what was parsed, in order, from inside ``RequestParser.feed``."""
+
+    def head_begun(self) -> None: ...
+    def head_received(self, head: RequestHead) -> None: ...
+    def body_received(self, data: bytes) -> None: ...
+    def request_received(self) -> None: ...
+
+
+class RequestParser:
+    """Feeds ``requests`` until something is wrong; after that it must not be fed again."""
+
+    def __init__(self, requests: Requests) -> None:
+        self._requests: Requests | None = requests
+        self._parser: Any = httptools.HttpRequestParser(self)
+        self._fault: ApiError | None = None
+        self._begun = False
+        self._in_body = False
+        self._announcing = False
+        # Whether what is fed holds the end of a request, so that its beginning is not the next one's.
+        self._ended_one = False
+        self._target = b""
+        self._pairs: list[tuple[bytes, bytes]] = []
+        self._headers = HeaderView(())
+        self._length: int | None = 0
+        self._head_bytes = 0
+        # Bytes that nothing was made of: of a header without end, of chunk extensions, of trailers.
+        self._surplus = 0
+
+    @property
+    def between(self) -> bool:
+        """Nothing of another request has come."""
+        return not self._begun
+
+    def feed(self, data: bytes) -> None:
+        """Parse ``data``. Raises ``ApiError`` for what is no acceptable request."""
+        self._surplus += len(data)
+        self._ended_one = False
+        if not self._in_body:
+            self._head_bytes += len(data)
+        try:
+            self._parser.feed_data(data)
+        except httptools.HttpParserUpgrade as offered:
+            self._decline()
+            if self._fault is None and (rest := data[offered.args[0] :]):
+                self.feed(rest)
+        except httptools.HttpParserInvalidMethodError:
+            if self._fault is None and not self._ended_one and _REQUEST_LINE.match(data):
+                raise errors.method_not_allowed(_METHODS) from None
+            raise self._fault or _not_http() from None
+        except httptools.HttpParserInvalidURLError:
+            raise self._fault or errors.bad_request("bad_request", _TARGET) from None
+        except httptools.HttpParserError:
+            raise self._fault or _not_http() from None
+        if self._fault is not None:
+            raise self._fault
+        self._check_sizes()
+
+    def _decline(self) -> None:
+        """We speak HTTP/1.1 only, and an offer of another protocol may be ignored (RFC 9110 section 7.8). llhttp
+        takes what follows for that protocol, so the request's body is announced to a new parser."""
+        self._parser = httptools.HttpRequestParser(self)
+        if self._in_body:
+            framing = (
+                b"Transfer-Encoding: chunked"
+                if self._length is None
+                else b"Content-Length: %d" % self._length
+            )
+            self._announcing = True
+            self._parser.feed_data(b"POST / HTTP/1.1\r\n" + framing + b"\r\n\r\n")
+            self._announcing = False
+
+    def close(self) -> None:
+        """Nothing more is fed; lets go of what refers back."""
+        self._requests = None
+        self._parser = None
+
+    def _check_sizes(self) -> None:
+        if self._in_body:
+            self._surplus = max(self._surplus, 0)
+            if self._surplus > MAX_SURPLUS_BYTES:
+                raise _not_http()
+        elif self._head_bytes > MAX_HEAD_BYTES or self._surplus > MAX_LINE_BYTES:
+            if len(self._target) >= MAX_TARGET_BYTES:
+                raise errors.uri_too_long(MAX_TARGET_BYTES)
+            raise errors.headers_too_large(MAX_HEAD_BYTES)
+
+    # What httptools calls. An exception from here would come out of feed_data wrapped, so faults are noted.
+
+    def on_message_begin(self) -> None:
+        if self._announcing:
+            return
+        self._begun = True
+        self._target = b""
+        self._pairs = []
+        self._head_bytes = self._surplus = 0
+        if self._requests is not None and self._fault is None:
+            self._requests.head_begun()
+
+    def on_url(self, part: bytes) -> None:
+        self._target += part
+        if len(self._target) > MAX_TARGET_BYTES and self._fault is None:
+            self._fault = errors.uri_too_long(MAX_TARGET_BYTES)
+
+    def on_header(self, name: bytes, value: bytes) -> None:
+        if self._in_body:
+            # A trailer field, which nobody reads (RFC 9112 section 7.1.2).
+            return
+        self._pairs.append((name.lower(), value.rstrip(b" \t")))
+        self._surplus = 0
+        if len(self._pairs) > MAX_HEADERS and self._fault is None:
+            self._fault = errors.headers_too_large(MAX_HEAD_BYTES)
+
+    def on_headers_complete(self) -> None:
+        if self._announcing:
+            return
+        self._in_body = True
+        self._surplus = 0
+        if self._fault is not None or self._requests is None:
+            return
+        version = _VERSIONS.get(self._parser.get_http_version())
+        target = origin_form(self._target)
+        if version is None:
+            self._fault = _not_http()
+            return
+        if target is None:
+            self._fault = errors.bad_request("bad_request", _TARGET)
+            return
+        headers = self._view()
+        self._length = _length(headers)
+        self._fault = head_fault(version, headers)
+        if self._fault is None:
+            method = self._parser.get_method().decode("ascii")
+            self._requests.head_received(RequestHead(method, target, version, headers, self._length))
+
+    def on_chunk_header(self) -> None:
+        self._surplus -= CHUNK_HEAD_BYTES
+
+    def on_body(self, data: bytes) -> None:
+        self._surplus -= len(data)
+        if self._fault is None and self._requests is not None:
+            self._requests.body_received(data)
+
+    def on_message_complete(self) -> None:
+        if self._length != 0 and self._parser.should_upgrade():
+            return  # the body is still to come: ``_decline``
+        self._in_body = False
+        self._ended_one = True
+        self._pairs = []
+        self._head_bytes = self._surplus = 0
+        if self._fault is None and self._requests is not None:
+            self._begun = False
+            self._requests.request_received()
+
+    def _view(self) -> HeaderView:
+        """The headers; those of the request before where a client sends the same ones again, as most do."""
+        if not self._headers.is_of(self._pairs):
+            self._headers = HeaderView.lowered(self._pairs)
+        return self._headers
+
+
+def _length(headers: HeaderView) -> int | None:
+    declared = headers.get(b"content-length")
+    if declared is not None:
+        return int(declared)
+    return None if b"transfer-encoding" in headers else 0
+
+
+def _not_http() -> ApiError:
+    return errors.bad_request("bad_request", "The request is not valid HTTP/1.1.")

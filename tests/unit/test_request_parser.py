@@ -1,0 +1,116 @@
+"""HTTP requests out of bytes: the same however they are cut, and nothing but ``ApiError`` for what is none."""
+
+from __future__ import annotations
+
+from hypothesis import given
+from hypothesis import strategies as st
+from twisted.trial.unittest import TestCase
+
+from project_service.errors import ApiError
+from project_service.http.headers import HeaderView
+from project_service.http.request_parser import RequestHead, RequestParser
+
+GET = b"GET /a?b HTTP/1.1\r\nHost: x\r\nX-Mark: \t1 \t\r\n\r\n"
+POST = b"POST /p HTTP/1.1\r\nHost: x\r\nContent-Length: 3\r\n\r\nabc"
+CHUNKED = b"PUT /c HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\n2;e\r\nde\r\n1\r\nf\r\n0\r\nT: 1\r\n\r\n"
+UPGRADE = b"POST /u HTTP/1.1\r\nHost: x\r\nConnection: upgrade\r\nUpgrade: h2c\r\nContent-Length: 2\r\n\r\nhi"
+
+
+class Recorder:
+    """What was parsed: heads, their bodies joined, and where each ended."""
+
+    def __init__(self) -> None:
+        self.heads: list[RequestHead] = []
+        self.bodies: list[bytes] = []
+        self.ended = 0
+
+    def head_begun(self) -> None: ...
+
+    def head_received(self, head: RequestHead) -> None:
+        self.heads.append(head)
+        self.bodies.append(b"")
+
+    def body_received(self, data: bytes) -> None:
+        self.bodies[-1] += data
+
+    def request_received(self) -> None:
+        self.ended += 1
+
+    @property
+    def told(self) -> list[tuple[str, bytes, int | None, bytes]]:
+        return [
+            (head.method, head.target, head.length, body)
+            for head, body in zip(self.heads, self.bodies, strict=True)
+        ]
+
+
+def parsed(raw: bytes, cuts: list[int]) -> Recorder:
+    recorder = Recorder()
+    parser = RequestParser(recorder)
+    edges = [0, *sorted(cut % (len(raw) + 1) for cut in cuts), len(raw)]
+    for start, end in zip(edges, edges[1:], strict=False):
+        if start < end:
+            parser.feed(raw[start:end])
+    return recorder
+
+
+class Requests(TestCase):
+    EXPECTED = (
+        ("GET", b"/a?b", 0, b""),
+        ("POST", b"/p", 3, b"abc"),
+        ("PUT", b"/c", None, b"def"),
+        ("POST", b"/u", 2, b"hi"),
+    )
+
+    @given(st.lists(st.integers(0, 500), max_size=12), st.permutations(range(4)))
+    def test_cuts_make_no_difference(self, cuts: list[int], order: list[int]) -> None:
+        raw = b"".join((GET, POST, CHUNKED, UPGRADE)[index] for index in order)
+        found = parsed(raw, cuts)
+        self.assertEqual(found.told, [self.EXPECTED[index] for index in order])
+        self.assertEqual(found.ended, 4)
+
+    @given(st.binary(max_size=300), st.lists(st.integers(0, 300), max_size=4))
+    def test_noise_is_an_api_error_or_waits(self, noise: bytes, cuts: list[int]) -> None:
+        try:
+            parsed(noise, cuts)
+            parsed(GET[:-2] + noise, cuts)
+            parsed(CHUNKED.partition(b"2;e")[0] + noise, cuts)
+        except ApiError as fault:
+            self.assertIn(fault.status, (400, 405, 414, 431))
+
+    def test_values_have_no_white_space_around_them(self) -> None:
+        self.assertEqual(parsed(GET, []).heads[0].headers.get(b"x-mark"), b"1")
+
+    def test_the_same_headers_are_the_same_view(self) -> None:
+        found = parsed(GET + GET + POST, [])
+        self.assertIs(found.heads[0].headers, found.heads[1].headers)
+        self.assertIsNot(found.heads[0].headers, found.heads[2].headers)
+
+    def test_nothing_that_never_ends_is_taken_in(self) -> None:
+        for start in (
+            b"GET /",
+            GET[:-2] + b"A: ",
+            GET[:-2] + b"A",
+            CHUNKED.partition(b"2;e")[0] + b"1;",
+            CHUNKED[:-2] + b"A: ",
+        ):
+            recorder = Recorder()
+            parser = RequestParser(recorder)
+            parser.feed(start)
+            with self.assertRaises(ApiError):
+                for _ in range(200):
+                    parser.feed(b"x" * 1000)
+
+
+class Derived(TestCase):
+    def test_is_made_once_for_a_view(self) -> None:
+        made: list[HeaderView] = []
+
+        def count(view: HeaderView) -> int:
+            made.append(view)
+            return len(view)
+
+        view = HeaderView([(b"A", b"1"), (b"a", b"2")])
+        self.assertEqual((view.derived(count), view.derived(count)), (2, 2))
+        self.assertEqual(len(made), 1)
+        self.assertEqual((view.get(b"a"), view.all(b"a")), (b"1", [b"1", b"2"]))
