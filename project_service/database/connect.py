@@ -49,7 +49,8 @@ class Connector:
         raise DatabaseGone(why)
 
     async def _attempt(self, candidate: Candidate) -> Session:
-        params = {"application_name": self.application_name, **candidate.params}
+        # As a parameter of the connection, so that RESET ALL comes back to it.
+        params = {"application_name": self.application_name, "client_encoding": "UTF8", **candidate.params}
         if not candidate.needs_resolving:
             return await self._open(params)
         assert candidate.host is not None
@@ -69,6 +70,7 @@ class Connector:
             read_only = (await session.query(_SETUP, self._setup_params()))[0][-1]
             if self.target.writable and read_only:
                 raise DatabaseGone("the server is read-only")
+            session.settle()
         except BaseException:
             session.close()
             raise

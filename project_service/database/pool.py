@@ -1,7 +1,7 @@
 """Our own pool (trap 2): heals by itself, times out, discards what is in doubt, drains.
 
 A caller may be cancelled while it waits for a connection, never while it uses one: the use is shielded, and a
-connection that is not idle outside a transaction afterwards is thrown away (trap 1).
+connection that is not idle outside a transaction afterwards, or is not as it was set up, is thrown away (trap 1).
 """
 
 from __future__ import annotations
@@ -128,7 +128,7 @@ class Pool:
 
     def give_back(self, session: Session) -> None:
         self._busy.discard(session)
-        if session.usable and not self._closed:
+        if session.usable and not session.altered and not self._closed:
             self._offer(session)
         else:
             session.close()

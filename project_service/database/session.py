@@ -39,6 +39,7 @@ class Session(txpostgres.Connection):  # type: ignore[misc]  # txpostgres is not
         self._running: Deferred[None] | None = None
         self._doomed = False
         self._descriptor: int | None = None
+        self._settled: tuple[str | None, ...] | None = None
 
     async def open(self, **params: Any) -> None:
         """Connect with libpq's parameters (one host). May be cancelled; ``close`` afterwards."""
@@ -111,6 +112,21 @@ class Session(txpostgres.Connection):  # type: ignore[misc]  # txpostgres is not
             return False
         idle: bool = raw.get_transaction_status() == extensions.TRANSACTION_STATUS_IDLE
         return idle
+
+    def settle(self) -> None:
+        """What has been set up so far is how every caller is to find the session."""
+        self._settled = self._reported()
+
+    @property
+    def altered(self) -> bool:
+        """Whether SQL has changed for the session what the next message's meaning hangs on: its encoding, how it
+        quotes, who sends it, and whether it may write."""
+        return self._settled is not None and self._reported() != self._settled
+
+    def _reported(self) -> tuple[str | None, ...]:
+        """libpq knows these without asking: the server reports each change (PostgreSQL's manual, section 55.2.7)."""
+        status = self._connection.get_parameter_status
+        return tuple([status(name) for name in _REPORTED])
 
     @property
     def in_transaction(self) -> bool:
@@ -226,6 +242,12 @@ class Session(txpostgres.Connection):  # type: ignore[misc]  # txpostgres is not
         return fault
 
 
+_REPORTED = (
+    "client_encoding",
+    "standard_conforming_strings",
+    "session_authorization",
+    "default_transaction_read_only",
+)
 _IN_TRANSACTION = (extensions.TRANSACTION_STATUS_INTRANS, extensions.TRANSACTION_STATUS_INERROR)
 _CONNECTION_FAULTS = (psycopg2.OperationalError, psycopg2.InterfaceError)
 

@@ -140,8 +140,11 @@ def _raw(connector: Connector) -> Callable[[], Any]:
     return connect
 
 
-# A request may have left the session another timeout, too short to read the catalogue in.
-_SETTINGS = "select set_config('search_path', '', true), set_config('statement_timeout', %(timeout)s, true)"
+# A request may have left the session another role, or a timeout too short to read the catalogue in.
+_SETTINGS = (
+    "select set_config('role', 'none', true), set_config('search_path', '', true), "
+    "set_config('statement_timeout', %(timeout)s, true)"
+)
 
 
 def _loader(reactor: Any, pool: Pool, config: TablesConfig) -> Callable[[int], Any]:

@@ -1,7 +1,8 @@
 """Which statements are prepared on which connection.
 
 PREPARE and EXECUTE travel in the message of the first use, so that preparing costs no round trip. A prepared
-statement outlives a transaction that fails after it: then the connection is asked, once, whether it is there.
+statement outlives a transaction that fails after it, and DEALLOCATE is not undone by one: after a message that failed
+the connection is asked, once, what it has.
 
 Its parameters have for ever the types they had when it was prepared, so it is used for one version of the schema
 cache only: with another, the same text may mean another operator.
@@ -15,6 +16,7 @@ from weakref import WeakKeyDictionary
 from attrs import Factory, define
 
 from project_service.database.session import Session
+from project_service.tables.respond.outcome import as_bytes
 from project_service.tables.sql.fragment import Sql
 
 # Each costs PostgreSQL some ten kilobytes on each connection.
@@ -28,6 +30,7 @@ class _Known:
     pending: tuple[str, str] | None = None
     unwanted: list[str] = Factory(list)
     version: int = 0
+    unsure: bool = False
 
     def renew(self, version: int) -> None:
         """Let go of what was prepared for another schema cache."""
@@ -51,7 +54,7 @@ class PreparedStatements:
         known = self._sessions.get(session)
         if known is None:
             known = self._sessions[session] = _Known()
-        if known.pending is not None:
+        if known.unsure:
             await self._settle(session, known)
         known.renew(version)
         name = known.names.get(statement.text)
@@ -61,10 +64,11 @@ class PreparedStatements:
         known.number += 1
         name = f"pgrst_{known.number}"
         known.pending = (statement.text, name)
+        # Until it has succeeded.
+        known.unsure = True
         if len(known.names) >= self._most:
             known.unwanted.append(known.names.popitem(last=False)[1])
         dropped = "".join(f"DEALLOCATE {unwanted}; " for unwanted in known.unwanted)
-        known.unwanted.clear()
         return f"{dropped}PREPARE {name} AS {statement.for_prepare}; {_execute(name, count)}"
 
     def succeeded(self, session: Session) -> None:
@@ -73,6 +77,12 @@ class PreparedStatements:
             text, name = known.pending
             known.names[text] = name
             known.pending = None
+            known.unwanted.clear()
+            known.unsure = False
+
+    def doubt(self, session: Session) -> None:
+        """SQL may have let go of what was prepared: ask before anything prepared is run again."""
+        self._sessions[session].unsure = True
 
     def forget(self, session: Session, statement: Sql) -> None:
         """Do not run the prepared ``statement`` again."""
@@ -82,13 +92,15 @@ class PreparedStatements:
             known.unwanted.append(name)
 
     async def _settle(self, session: Session, known: _Known) -> None:
-        """A message with PREPARE failed: did it get that far?"""
-        assert known.pending is not None
-        text, name = known.pending
-        rows = await session.query("SELECT 1 FROM pg_prepared_statements WHERE name = %s", [name])
-        known.pending = None
-        if rows:
-            known.names[text] = name
+        """A message failed: how far did it get?"""
+        rows = await session.query("SELECT name FROM pg_prepared_statements")
+        there = {as_bytes(row[0]).decode() for row in rows}
+        if known.pending is not None:
+            known.names[known.pending[0]] = known.pending[1]
+            known.pending = None
+        known.names = OrderedDict(found for found in known.names.items() if found[1] in there)
+        known.unwanted = [name for name in known.unwanted if name in there]
+        known.unsure = False
 
 
 def _execute(name: str, count: int) -> str:

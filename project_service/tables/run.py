@@ -21,6 +21,8 @@ from project_service.tables.sql.fragment import Sql
 
 # No such operator or function, a wrong type, a result of another type than before.
 _STALE = ("42883", "42804", "42846", "42725", "0A000")
+# A function has said DEALLOCATE ALL, perhaps the very one that runs.
+_GONE = "26000"
 
 _NUL = 'invalid byte sequence for encoding "UTF8": 0x00'
 
@@ -62,12 +64,13 @@ class Runner:
     async def run(self, session: Session, work: Work, check: Check | None = None) -> list[Row]:
         """The rows of ``work.statement``, looked at by ``check``. Raises ``TableError`` for what is refused."""
         try:
-            if work.ending == "implicit":
-                found = await self._implicit(session, work)
-                if check is not None:
-                    check(found)
-                return found
-            return await self._explicit(session, work, check)
+            try:
+                return await self._run(session, work, check)
+            except psycopg2.Error as fault:
+                again = self._again(session, work, fault.pgcode)
+                if again is None:
+                    raise
+            return await self._run(session, again, check)
         except psycopg2.Error as fault:
             raise failure(fault, work.authenticated) from fault
         except ValueError as fault:
@@ -78,15 +81,26 @@ class Runner:
         except DatabaseGone:
             raise errors.database_unreachable() from None
 
-    async def _implicit(self, session: Session, work: Work) -> list[Row]:
-        try:
-            return await self._send(session, "", work)
-        except psycopg2.Error as fault:
-            if self.prepared is None or not work.kept or fault.pgcode not in _STALE:
-                raise
+    async def _run(self, session: Session, work: Work, check: Check | None) -> list[Row]:
+        if work.ending != "implicit":
+            return await self._explicit(session, work, check)
+        found = await self._send(session, "", work)
+        if check is not None:
+            check(found)
+        return found
+
+    def _again(self, session: Session, work: Work, code: str | None) -> Work | None:
+        """What to try after a failure, which has undone everything, that may be the prepared statement's alone."""
+        if self.prepared is None or not work.kept:
+            return None
+        if code == _GONE:
+            self.prepared.doubt(session)
+        elif code in _STALE:
             # Its parameters' types were settled when it was prepared; the columns' may have changed since.
             self.prepared.forget(session, work.statement)
-            return await self._send(session, "", evolve(work, kept=False))
+        else:
+            return None
+        return evolve(work, kept=False)
 
     async def _explicit(self, session: Session, work: Work, check: Check | None) -> list[Row]:
         try:

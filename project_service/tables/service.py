@@ -8,7 +8,6 @@ from attrs import evolve, frozen
 from twisted.internet.defer import DeferredSemaphore
 
 from project_service.http.outbound import Reply, StreamReply
-from project_service.tables import errors
 from project_service.tables.call import Call, Timing
 from project_service.tables.catalog.freshness import Freshness
 from project_service.tables.catalog.holder import CacheHolder
@@ -95,13 +94,7 @@ class TableService:
         timing.mark("plan")
         prepared = planned.prepared
         told = preamble(self.config, cache, call, head, identity, prepared.read_only, prepared.routine)
-        try:
-            outcome = await self.executor.execute(planned, told, identity.authenticated)
-        except TableError as fault:
-            planned = _without_timezone(planned, fault)
-            head = planned.request.head
-            told = preamble(self.config, cache, call, head, identity, prepared.read_only, prepared.routine)
-            outcome = await self.executor.execute(planned, told, identity.authenticated)
+        outcome = await self.executor.execute(planned, told, identity.authenticated)
         timing.mark("transaction")
         reply: Reply | StreamReply = self._reply(call, planned, outcome)
         if prepared.statement.stream is not None and outcome.rows > prepared.statement.probe:
@@ -158,16 +151,3 @@ class TableService:
         if isinstance(prepared.plan, CallPlan):
             return call_reply(request, prepared.plan, prepared.rendering, outcome, allow_tx)
         return read_reply(request, prepared.rendering, outcome, call.path, allow_tx)
-
-
-def _without_timezone(planned: Planned, fault: TableError) -> Planned:
-    """To be run anew without a timezone that PostgreSQL does not know. Raises PGRST122 if preferences are strict, and
-    every other fault as it is."""
-    preferences = planned.request.head.preferences
-    asked = preferences.get("timezone")
-    if asked is None or fault.code != "22023" or '"TimeZone"' not in fault.message:
-        raise fault
-    if preferences.strict:
-        raise errors.invalid_preferences([f"timezone={asked}"]) from fault
-    head = evolve(planned.request.head, preferences=preferences.without("timezone"))
-    return evolve(planned, request=evolve(planned.request, head=head))

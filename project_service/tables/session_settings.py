@@ -12,7 +12,13 @@ from project_service.tables.config import TablesConfig
 from project_service.tables.identity import Identity
 from project_service.tables.parse.request import Head
 from project_service.tables.run import Preamble
-from project_service.tables.sql.settings import pre_request_text, routine_settings, search_path, settings_text
+from project_service.tables.sql.settings import (
+    RESET,
+    pre_request_text,
+    routine_settings,
+    search_path,
+    settings_text,
+)
 
 _LEVELS = ("serializable", "repeatable read", "read committed", "read uncommitted")
 # Project keys are for this service, not for SQL to read.
@@ -28,9 +34,10 @@ def preamble(
     read_only: bool,
     routine: Routine | None,
 ) -> Preamble:
-    """One SELECT of settings, and the call of the pre-request function where there is one."""
+    """What an earlier request may have left is reset, then one SELECT of settings, and the call of the pre-request
+    function where there is one."""
     pairs = [
-        *_reset(config),
+        *_limits(config),
         ("search_path", search_path(head.schema, config.extra_search_path)),
         *cache.role_settings.get(identity.role, ()),
         ("role", identity.role),
@@ -48,18 +55,14 @@ def preamble(
     if routine is not None:
         pairs.extend(routine_settings(routine.settings))
     pairs.extend((f"app.settings.{name}", value) for name, value in config.app_settings.items())
-    text = _isolation(pairs) + settings_text(tuple(name for name, _ in pairs))
+    text = RESET + _isolation(pairs) + settings_text(tuple(name for name, _ in pairs))
     if config.pre_request is not None:
         text += "; " + pre_request_text(config.pre_request)
     return Preamble(text, [value for _, value in pairs])
 
 
-def _reset(config: TablesConfig) -> list[tuple[str, str]]:
-    """What SQL can have set for the rest of the session, and would be said or suffered by later requests."""
-    found = [("response.headers", ""), ("response.status", "")]
-    if config.statement_timeout is not None:
-        found.append(("statement_timeout", config.statement_timeout))
-    return found
+def _limits(config: TablesConfig) -> list[tuple[str, str]]:
+    return [("statement_timeout", config.statement_timeout)] if config.statement_timeout is not None else []
 
 
 def _isolation(pairs: Iterable[tuple[str, str]]) -> str:

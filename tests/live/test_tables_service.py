@@ -279,14 +279,16 @@ async def test_large_results_are_whole_in_every_form(tables: Tables) -> None:
 
 
 @pytest_twisted.ensureDeferred
-async def test_a_timezone_that_is_none_is_ignored_unless_strict(tables: Tables) -> None:
-    path = "/books?select=id&id=eq.1"
-    for zone, applied in (("Nope/Nope", None), ("UTC", ["timezone=UTC"])):
-        status, headers, body = await tables.request("GET", path, headers={"Prefer": f"timezone={zone}"})
-        assert (status, headers.getRawHeaders("preference-applied"), body) == (200, applied, [{"id": 1}])
-    strict = {"Prefer": "handling=strict, timezone=Nope/Nope"}
-    status, _, body = await tables.request("GET", path, headers=strict)
-    assert (status, body["code"]) == (400, "PGRST122")
+async def test_a_timezone_that_is_none_is_refused_everywhere(tables: Tables) -> None:
+    for path in ("/books?select=id&id=eq.1", "/rpc/add?a=1", ""):
+        for handling in ("lenient", "strict"):
+            asked = {"Prefer": f"handling={handling}, timezone=Nope/Nope"}
+            status, _, body = await tables.request("GET", path, headers=asked)
+            assert (status, body["code"]) == (400, "22023"), (path, body)
+    status, headers, body = await tables.request(
+        "GET", "/books?select=id&id=eq.1", headers={"Prefer": "timezone=UTC"}
+    )
+    assert (status, headers.getRawHeaders("preference-applied"), body) == (200, ["timezone=UTC"], [{"id": 1}])
 
 
 @pytest_twisted.ensureDeferred
@@ -363,24 +365,6 @@ async def test_slow_readers_leave_room(tables: Tables) -> None:
     for client in slow:
         client.close()
     assert most == 1  # of three connections
-
-
-@pytest_twisted.ensureDeferred
-async def test_what_a_function_says_for_the_session_ends_with_its_request(tables: Tables) -> None:
-    narrow = BASE.replace("main", "narrow")
-    tables.sql(
-        "create function says_for_ever() returns int language sql as $$"
-        " select set_config('response.headers', '[{\"X-Said\": \"yes\"}]', false);"
-        " select set_config('response.status', '418', false);"
-        " select set_config('statement_timeout', '1s', false); select 1 $$;"
-        "create function timeout_now() returns text language sql stable"
-        " as $$ select current_setting('statement_timeout') $$"
-    )
-    usual = (await tables.request("GET", "/rpc/timeout_now"))[2]
-    status, headers, _ = await tables.request("POST", "/rpc/says_for_ever", base=narrow, json={})
-    assert (status, headers.getRawHeaders("x-said")) == (418, ["yes"])
-    status, headers, body = await tables.request("GET", "/rpc/timeout_now", base=narrow)
-    assert (status, headers.getRawHeaders("x-said"), body) == (200, None, usual)
 
 
 @pytest_twisted.ensureDeferred

@@ -21,6 +21,7 @@ class FakeSession:
     def __init__(self) -> None:
         self.state = "idle"
         self.closed = False
+        self.altered = False
         self.on_lost: Callable[[Any], None] | None = None
         self.asked: list[str] = []
         self.answer: Deferred[list[Any]] | None = None
@@ -135,6 +136,13 @@ class Doubt(Case):
             self.assertTrue(session.closed, state)
         fresh = cast(FakeSession, self.successResultOf(start(self.pool.take())))
         self.assertFalse(fresh.closed)
+
+    def test_a_connection_that_is_not_as_it_was_set_up_is_thrown_away(self) -> None:
+        session = cast(FakeSession, self.successResultOf(start(self.pool.take())))
+        session.altered = True
+        self.pool.give_back(cast(Session, session))
+        self.assertTrue(session.closed)
+        self.assertIsNot(self.successResultOf(start(self.pool.take())), session)
 
     def test_use_goes_on_when_the_caller_is_cancelled(self) -> None:
         asking = start(self.pool.query("wait"))

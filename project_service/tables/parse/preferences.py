@@ -35,9 +35,6 @@ class Preferences:
                 return value
         return None
 
-    def without(self, name: str) -> Preferences:
-        return Preferences(tuple(found for found in self.values if found[0] != name))
-
     @property
     def strict(self) -> bool:
         return self.get("handling") == "strict"

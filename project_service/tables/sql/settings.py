@@ -7,11 +7,21 @@ from functools import lru_cache
 
 from project_service.tables.sql.names import ident, literal, qualified
 
+# The connection's own, which RESET ALL takes away.
+_KEPT = (
+    "set_config('standard_conforming_strings', 'on', false)",
+    "set_config('idle_in_transaction_session_timeout', '60s', false)",
+)
+
+# What SQL of an earlier request has set for the session. Some microseconds; DISCARD ALL would take the prepared
+# statements along.
+RESET = "RESET ALL; "
+
 
 @lru_cache(maxsize=256)
 def settings_text(names: tuple[str, ...]) -> str:
     """One SELECT that sets each name, in psycopg2's form; names are the service's and the database's own."""
-    return "SELECT " + ", ".join(f"set_config({_name(name)}, %s, true)" for name in names)
+    return "SELECT " + ", ".join([*_KEPT, *(f"set_config({_name(name)}, %s, true)" for name in names)])
 
 
 def _name(name: str) -> str:

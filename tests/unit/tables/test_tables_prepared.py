@@ -14,23 +14,30 @@ from project_service.tables.sql.fragment import Sql
 
 
 class Connection:
-    """Nothing is ever asked of it here: no message fails."""
+    """Says what is prepared on it where a test lets it be asked."""
+
+    def __init__(self) -> None:
+        self.has: list[str] | None = None
 
     async def query(self, sql: str, params: object = None) -> list[tuple[Any, ...]]:
-        raise AssertionError(sql)
+        assert sql == "SELECT name FROM pg_prepared_statements", sql
+        assert self.has is not None, "it was asked although no message had failed"
+        return [(name,) for name in self.has]
 
 
 class Versions(SynchronousTestCase):
     def setUp(self) -> None:
-        self.prepared = PreparedStatements()
-        self.session = cast(Session, Connection())
+        self.prepared = PreparedStatements(3)
+        self.connection = Connection()
+        self.session = cast(Session, self.connection)
 
-    def sent(self, text: str, version: int) -> str:
+    def sent(self, text: str, version: int, succeeds: bool = True) -> str:
         asked = self.prepared.text(self.session, Sql(text), 0, version)
         try:
             asked.send(None)
         except StopIteration as answer:
-            self.prepared.succeeded(self.session)
+            if succeeds:
+                self.prepared.succeeded(self.session)
             return str(answer.value)
         raise AssertionError("it waits")
 
@@ -46,6 +53,31 @@ class Versions(SynchronousTestCase):
             "DEALLOCATE pgrst_1; DEALLOCATE pgrst_2; PREPARE pgrst_3 AS SELECT 1; EXECUTE pgrst_3",
         )
         self.assertEqual(self.sent("SELECT 1", 2), "EXECUTE pgrst_3")
+
+    def test_what_a_failed_message_did_not_let_go_of_is_let_go_of_by_the_next(self) -> None:
+        for number in (1, 2, 3):
+            self.sent(f"SELECT {number}", 1)
+        self.sent("SELECT 4", 1, succeeds=False)
+        self.connection.has = ["pgrst_1", "pgrst_2", "pgrst_3"]
+        self.assertEqual(
+            self.sent("SELECT 5", 1), "DEALLOCATE pgrst_1; PREPARE pgrst_5 AS SELECT 5; EXECUTE pgrst_5"
+        )
+
+    def test_what_a_failed_message_did_let_go_of_is_not_let_go_of_again(self) -> None:
+        for number in (1, 2, 3):
+            self.sent(f"SELECT {number}", 1)
+        self.sent("SELECT 4", 1, succeeds=False)
+        self.connection.has = ["pgrst_2", "pgrst_3", "pgrst_4"]
+        self.assertEqual(self.sent("SELECT 4", 1), "EXECUTE pgrst_4")
+        self.assertEqual(
+            self.sent("SELECT 1", 1), "DEALLOCATE pgrst_2; PREPARE pgrst_5 AS SELECT 1; EXECUTE pgrst_5"
+        )
+
+    def test_what_sql_let_go_of_is_prepared_anew(self) -> None:
+        self.sent("SELECT 1", 1)
+        self.prepared.doubt(self.session)
+        self.connection.has = []
+        self.assertEqual(self.sent("SELECT 1", 1), "PREPARE pgrst_2 AS SELECT 1; EXECUTE pgrst_2")
 
 
 class Nul(SynchronousTestCase):
