@@ -34,7 +34,10 @@ def router() -> Router:
 
 
 def answers_in(raw: bytes, to_head: bool = False) -> list[Answer]:
-    """Every response in ``raw``, which has to be made of whole ones with a length and nothing else."""
+    """Every response in ``raw``, which has to be made of whole ones with a length and nothing else.
+
+    ``to_head``: the first one has no body, whatever length it tells.
+    """
     found: list[Answer] = []
     while raw:
         head, separator, raw = raw.partition(b"\r\n\r\n")
@@ -43,7 +46,7 @@ def answers_in(raw: bytes, to_head: bool = False) -> list[Answer]:
         assert status_line.startswith("HTTP/1.1 "), status_line
         status = int(status_line[9:12])
         headers = {name.lower(): value.strip() for name, _, value in (line.partition(":") for line in lines)}
-        length = 0 if to_head or status == 100 else int(headers["content-length"])
+        length = 0 if (to_head and not found) or status == 100 else int(headers["content-length"])
         body, raw = raw[:length], raw[length:]
         assert len(body) == length, f"{len(body)} of {length} bytes"
         found.append((status, None if status == 100 else body.decode("latin-1")))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 import re
+from collections.abc import Sequence
 
 from twisted.trial.unittest import TestCase
 
@@ -57,9 +58,9 @@ SPICE = [
 STATUS = re.compile(rb"HTTP/1\.1 ([1-5][0-9][0-9]) ")
 
 
-def spoiled(chance: random.Random) -> bytes:
+def spoiled(chance: random.Random, good: Sequence[bytes] = GOOD) -> bytes:
     """Good requests, cut, doubled and spiced."""
-    raw = bytearray(b"".join(chance.choice(GOOD) for _ in range(chance.randint(1, 3))))
+    raw = bytearray(b"".join(chance.choice(good) for _ in range(chance.randint(1, 3))))
     for _ in range(chance.randint(1, 5)):
         place = chance.randrange(len(raw) + 1)
         kind = chance.randrange(4)
