@@ -59,14 +59,13 @@ class LeanChannel(Protocol):
         self._since = 0.0
         self._idle_call: IDelayedCall | None = None
         self._closing_call: IDelayedCall | None = None
-        self._peer: IAddress
+        self._peer: IAddress | None = None
         self._secure = False
 
     # The transport's side.
 
     def connectionMade(self) -> None:
         self.factory.opened(self)
-        self._peer = self.transport.getPeer()
         self._secure = ISSLTransport(self.transport, None) is not None
         if hasattr(self.transport, "setTcpNoDelay"):
             self.transport.setTcpNoDelay(True)
@@ -127,7 +126,7 @@ class LeanChannel(Protocol):
     def _step(self) -> bool:
         if self._exchanges and self._exchanges[0] is not self._current:
             self._current = self._exchanges[0]
-            self.dispatch.begin(self._current, self._peer, self._secure)
+            self.dispatch.begin(self._current, self._who(), self._secure)
             return True
         if self._unparsed and not self._full():
             self._parse(self._unparsed.popleft())
@@ -135,10 +134,16 @@ class LeanChannel(Protocol):
         if self._exchanges:
             return False
         if self._refusal is not None:
-            self.transport.write(self.dispatch.refusal(self._refusal, self._peer))
+            self.transport.write(self.dispatch.refusal(self._refusal, self._who()))
         if self._refusal is not None or self._ended:
             self.loseConnection()
         return False
+
+    def _who(self) -> IAddress:
+        """Asked once bytes have come: only then a PROXY header has said who it is."""
+        if self._peer is None:
+            self._peer = self.transport.getPeer()
+        return self._peer
 
     def _full(self) -> bool:
         """A whole request is unanswered, or the client does not take its answers: nothing more is parsed."""
