@@ -14,6 +14,7 @@ from project_service import keys
 from project_service.auth import assemble as auth
 from project_service.database import dsn as dsns
 from project_service.database import sqlstate
+from project_service.database.alone import Alone
 from project_service.database.connect import Connector
 from project_service.database.listener import Listener
 from project_service.database.pool import Pool
@@ -35,6 +36,8 @@ _log = Logger()
 POOL_GRACE_SECONDS = 2.0
 # How long the start waits for the schema cache of a database that may be away.
 SCHEMA_CACHE_SECONDS = 5.0
+# Any number that no other advisory lock of the service has (auth/sql/upkeep.py, database/migrate.py).
+SWEEPER_LOCK = 7_201_501_003
 # A listening connection can be dead for long before anybody notices; a revoked key is to end within a second or so.
 KEYS_POLL_SECONDS = 1.0
 
@@ -79,7 +82,14 @@ def assemble(reactor: Any, settings: Settings, metrics: Metrics, processes: int)
     listener.subscribe(keys.CHANNEL, lambda _: reading.soon(), reading.now)
     live = _Live(settings.storage)
     accounts = auth.assemble(settings, pool, listener, reactor, processes)
-    store = storage.assemble(reactor, settings.storage, settings.store, pool, limits=lambda: live.storage)
+    store = storage.assemble(
+        reactor,
+        settings.storage,
+        settings.store,
+        pool,
+        limits=lambda: live.storage,
+        alone=Alone(connect, SWEEPER_LOCK),
+    )
     rest = tables.assemble(reactor, settings, accounts.verifier, time.time)
     caches = [one for one in rest.services if isinstance(one, Listener)]
 

@@ -13,7 +13,7 @@ from twisted.internet.task import deferLater
 from twisted.logger import Logger
 
 from project_service import bootstrap, logging_setup
-from project_service.application import Application, share
+from project_service.application import Application
 from project_service.auth import keyfile
 from project_service.configure import BadSettings, load
 from project_service.database.connect import Connector
@@ -33,7 +33,8 @@ from project_service.launch import (
 from project_service.lifecycle import Ordered
 from project_service.parts import connector
 from project_service.ports import bind_endpoints, url_of
-from project_service.workers import Workers, worker_count
+from project_service.shares import share, worker_count
+from project_service.workers import Workers
 
 FIRST_PAUSE_SECONDS = 0.5
 LONGEST_PAUSE_SECONDS = 10.0
@@ -154,7 +155,7 @@ class Startup:
             await pool.close()
 
     async def _serve(self) -> None:
-        count = worker_count(self._settings.server.workers)
+        count = worker_count(self._settings)
         server = self._settings.server
         serving: Application | Workers
         if count == 1:

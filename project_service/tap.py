@@ -13,6 +13,7 @@ from twisted.python import usage
 from project_service import logging_setup
 from project_service.configure import BadSettings, load
 from project_service.launch import Launch
+from project_service.shares import TooManyWorkers, worker_count
 
 DEFAULT_DATA_DIR = "var"
 
@@ -60,7 +61,8 @@ class Options(usage.Options):
                 given[f"server.{name}"] = self[option]
         try:
             settings = load(config, os.environ, given, embedded)
-        except BadSettings as fault:
+            worker_count(settings)
+        except (BadSettings, TooManyWorkers) as fault:
             raise usage.UsageError(f"the configuration cannot be used\n{fault}") from None
         data_dir = Path(self["data-dir"] or DEFAULT_DATA_DIR).absolute() if embedded else None
         # From now on a reload that comes too early is not the end; the daemon takes the signal when it runs.

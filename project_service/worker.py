@@ -10,22 +10,27 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from attrs import frozen
+from twisted.internet.defer import Deferred, succeed
 from twisted.internet.endpoints import serverFromString
-from twisted.internet.interfaces import IListeningPort, IReadDescriptor
+from twisted.internet.interfaces import IListeningPort, IProtocolFactory, IStreamServerEndpoint
 from twisted.internet.protocol import Factory
 from twisted.logger import Logger, globalLogBeginner
+from twisted.protocols.haproxy import proxyEndpoint
 from twisted.protocols.tls import TLSMemoryBIOFactory
 from twisted.python.failure import Failure
 from zope.interface import implementer
 
-from project_service.application import Application, share
+from project_service.application import Application
 from project_service.clocks import count_steadily
 from project_service.configure import BadSettings, load
 from project_service.deferreds import start
 from project_service.journal import Levels, observer
 from project_service.launch import with_data_dir_defaults
 from project_service.ports import Binder
+from project_service.roll_call import Parent
 from project_service.settings import Settings
+from project_service.shares import share
 from project_service.workers import FIRST_PORT_FD, READY, STATUS_FD, Assignment
 
 log = Logger()
@@ -35,26 +40,40 @@ def adopt(reactor: Any, endpoints: Sequence[str], first: int) -> Binder:
     """Ports that the parent has opened as ``endpoints``, at descriptors from ``first`` on."""
 
     async def bind(factory: Factory) -> list[IListeningPort]:
-        return [_adopted(reactor, text, first + n, factory) for n, text in enumerate(endpoints)]
+        return [await _endpoint(reactor, text, first + n).listen(factory) for n, text in enumerate(endpoints)]
 
     return bind
 
 
-def _adopted(reactor: Any, endpoint: str, descriptor: int, factory: Factory) -> IListeningPort:
-    serving: Any = factory
-    if endpoint.startswith("ssl:"):
-        # The endpoint is only asked for the certificate it was described with.
-        described: Any = serverFromString(reactor, endpoint)
-        serving = TLSMemoryBIOFactory(described._sslContextFactory, False, factory)
-    with socket.socket(fileno=os.dup(descriptor)) as seen:
-        family = seen.family
-    port: Any = reactor.adoptStreamPort(descriptor, family, serving)
-    os.close(descriptor)
-    if family == socket.AF_UNIX:
-        # The socket in the file system is the parent's to remove; a name that starts with NUL is in none.
-        port._bindPath = b"\0" + port._bindPath
-    adopted: IListeningPort = port
-    return adopted
+def _endpoint(reactor: Any, text: str, descriptor: int) -> Any:
+    if text.startswith("haproxy:"):
+        return proxyEndpoint(_endpoint(reactor, text.removeprefix("haproxy:"), descriptor))
+    return _Adopted(reactor, text, descriptor)
+
+
+@implementer(IStreamServerEndpoint)
+@frozen
+class _Adopted:
+    """The port at ``descriptor``, which the parent has opened as ``endpoint``."""
+
+    reactor: Any
+    endpoint: str
+    descriptor: int
+
+    def listen(self, protocolFactory: IProtocolFactory) -> Deferred[IListeningPort]:
+        serving: Any = protocolFactory
+        if self.endpoint.startswith("ssl:"):
+            # The endpoint is only asked for the certificate it was described with.
+            described: Any = serverFromString(self.reactor, self.endpoint)
+            serving = TLSMemoryBIOFactory(described._sslContextFactory, False, serving)
+        with socket.socket(fileno=os.dup(self.descriptor)) as seen:
+            family = seen.family
+        port: Any = self.reactor.adoptStreamPort(self.descriptor, family, serving)
+        os.close(self.descriptor)
+        if family == socket.AF_UNIX:
+            # The socket in the file system is the parent's to remove; a name that starts with NUL is in none.
+            port._bindPath = b"\0" + port._bindPath
+        return succeed(port)
 
 
 class Worker:
@@ -67,8 +86,10 @@ class Worker:
         admin = None
         if server.admin_listen is not None:
             admin = adopt(reactor, [server.admin_listen], FIRST_PORT_FD + len(server.listen))
+        self._parent = Parent(reactor, self._works, self._stop, 0, STATUS_FD)
+        ports = adopt(reactor, server.listen, FIRST_PORT_FD)
         self._application = Application(
-            reactor, self._settings, adopt(reactor, server.listen, FIRST_PORT_FD), admin, told.processes
+            reactor, self._settings, ports, admin, told.processes, self._parent.all_work
         )
 
     @property
@@ -97,11 +118,14 @@ class Worker:
         # The terminal's Ctrl-C reaches the whole group; the parent decides.
         signal.signal(signal.SIGINT, signal.SIG_IGN)
         signal.signal(signal.SIGHUP, lambda *_: self._reactor.callFromThread(self._reload))
-        _ParentWatch(self._reactor, self._stop).watch()
+        self._parent.watch()
         start(self._application.start()).addCallbacks(self._ready, self._failed)
 
+    async def _works(self) -> None:
+        await self._application.works()
+
     def _ready(self, result: None) -> None:
-        os.write(STATUS_FD, READY)
+        self._parent.tell(READY)
 
     def _failed(self, failure: Failure) -> None:
         log.critical("the worker cannot start: {why}", why=failure.getErrorMessage())
@@ -124,33 +148,6 @@ class Worker:
             log.failure("the configuration was not taken over")
 
 
-@implementer(IReadDescriptor)
-class _ParentWatch:
-    """Standard input ends when the parent is gone, however it went."""
-
-    def __init__(self, reactor: Any, gone: Any) -> None:
-        self._reactor = reactor
-        self._gone = gone
-
-    def watch(self) -> None:
-        self._reactor.addReader(self)
-
-    def fileno(self) -> int:
-        return 0
-
-    def logPrefix(self) -> str:
-        return "parent"
-
-    def doRead(self) -> None:
-        if not os.read(0, 4096):
-            self._reactor.removeReader(self)
-            self._gone()
-
-    def connectionLost(self, reason: Failure) -> None:
-        """How the reactor tells of a pipe that ended without a last byte."""
-        self._gone()
-
-
 def main() -> None:
     from twisted.internet import reactor
 
@@ -160,7 +157,7 @@ def main() -> None:
     server = worker.settings.server
     assert sys.__stdout__ is not None
     globalLogBeginner.beginLoggingTo(
-        [observer(sys.__stdout__, server.log_format, worker.levels)], redirectStandardIO=False
+        [observer(batched(sys.__stdout__), server.log_format, worker.levels)], redirectStandardIO=False
     )
     worker.run()
 

@@ -25,25 +25,21 @@ from twisted.logger import Logger
 from twisted.python.failure import Failure
 
 from project_service import logging_setup
-from project_service.embedded.backoff import Backoff
+from project_service.embedded.backoff import FIRST_SECONDS, STEADY_SECONDS, Backoff
 from project_service.http.metrics import MULTIPROCESS
 from project_service.launch import Launch
 from project_service.ports import bind_endpoints
+from project_service.roll_call import RollCall
 from project_service.settings import Settings
 
 # Where a worker finds the ports, after its standard streams and the status pipe.
 STATUS_FD = 3
 FIRST_PORT_FD = 4
-READY = b"ready\n"
+READY = b"ready"
 
 log = Logger()
 # How much longer than shutdown_seconds a worker may take before it is killed.
 STOP_MARGIN_SECONDS = 5.0
-
-
-def worker_count(configured: int | str) -> int:
-    """``auto`` is one for each CPU this process may use."""
-    return len(os.sched_getaffinity(0)) if configured == "auto" else int(configured)
 
 
 @frozen
@@ -98,6 +94,7 @@ class Workers:
         self._count = count
         self._ports: list[IListeningPort] = []
         self._workers: dict[int, _Worker] = {}
+        self._roll_call = RollCall(reactor, count, self._serving)
         self._stopping = False
         # Where the workers keep their metrics for each other.
         self._numbers = ""
@@ -126,8 +123,12 @@ class Workers:
         for worker in self._workers.values():
             worker.signal(signal.SIGHUP)
 
+    def _serving(self) -> list[_Worker]:
+        return [worker for worker in self._workers.values() if worker.was_ready and not worker.ended.called]
+
     async def stop(self) -> None:
         self._stopping = True
+        self._roll_call.stop()
         ports, self._ports = self._ports, []
         for port in ports:
             await _closed(port)
@@ -148,7 +149,7 @@ class Workers:
         rmtree(self._numbers, ignore_errors=True)
 
     def _spawn(self, number: int, backoff: Backoff) -> _Worker:
-        worker = _Worker(self._assignment.to_json())
+        worker = _Worker(self._assignment.to_json(), self._roll_call)
         ports: Any = self._ports
         descriptors = {0: "w", 1: "r", 2: "r", STATUS_FD: "r"}
         descriptors |= {FIRST_PORT_FD + n: port.fileno() for n, port in enumerate(ports)}
@@ -174,8 +175,7 @@ class Workers:
         if self._stopping:
             return
         uptime = self._reactor.seconds() - born
-        # The first death is answered at once; who dies again and again has to wait.
-        pause = 0.0 if worker.was_ready and backoff.pause is None else backoff.after(uptime).pause or 0.0
+        pause, following = _pause(worker.was_ready, uptime, backoff)
         self.log.error(
             "worker {number} died after {uptime:.1f} s ({why}); the next one starts in {pause} s",
             number=number,
@@ -183,7 +183,6 @@ class Workers:
             why=worker.why,
             pause=pause,
         )
-        following = backoff.after(uptime)
         self._reactor.callLater(pause, self._replace, number, following)
 
     def _replace(self, number: int, backoff: Backoff) -> None:
@@ -191,13 +190,25 @@ class Workers:
             self._spawn(number, backoff).ready.addErrback(lambda _: None)  # its end has been logged
 
 
+def _pause(was_ready: bool, uptime: float, backoff: Backoff) -> tuple[float, Backoff]:
+    """How long until the next start, and from where the pauses grow.
+
+    The first death is answered at once, as is the first one after a time of health; who dies again and again waits.
+    """
+    if was_ready and (backoff.pause is None or uptime >= STEADY_SECONDS):
+        return 0.0, Backoff(FIRST_SECONDS / 2)
+    following = backoff.after(uptime)
+    return following.pause or 0.0, following
+
+
 class _Worker(ProcessProtocol):
     """One child. ``ready`` fires when it answers requests or fails when it ends before; ``ended`` at its end."""
 
     log = Logger()
 
-    def __init__(self, told: bytes) -> None:
+    def __init__(self, told: bytes, roll_call: RollCall) -> None:
         self._told = told
+        self._roll_call = roll_call
         self._rests: dict[int, bytes] = {}
         self.ready: Deferred[None] = Deferred()
         self.ended: Deferred[None] = Deferred()
@@ -212,24 +223,35 @@ class _Worker(ProcessProtocol):
         self.transport.write(self._told + b"\n")
 
     def childDataReceived(self, childFD: int, data: bytes) -> None:
-        if childFD == STATUS_FD:
-            if READY in data and not self.ready.called:
-                self.was_ready = True
-                self.ready.callback(None)
-            return
         *lines, self._rests[childFD] = (self._rests.get(childFD, b"") + data).split(b"\n")
+        if childFD != STATUS_FD:
+            logging_setup.write_lines([line.decode("utf-8", "replace") for line in lines])
+            return
         for line in lines:
-            logging_setup.write_line(line.decode("utf-8", "replace"))
+            self._heard(line)
+
+    def _heard(self, line: bytes) -> None:
+        if line != READY:
+            self._roll_call.heard(self, line)
+        elif not self.ready.called:
+            self.was_ready = True
+            self.ready.callback(None)
+
+    def tell(self, line: bytes) -> None:
+        if self.transport is not None and not self.ended.called:
+            self.transport.write(line + b"\n")
 
     def processEnded(self, reason: Failure) -> None:
         value: Any = reason.value
+        self._rests.pop(STATUS_FD, None)
         for rest in self._rests.values():
             if rest:
-                logging_setup.write_line(rest.decode("utf-8", "replace"))
+                logging_setup.write_lines([rest.decode("utf-8", "replace")])
         self.why = f"signal {value.signal}" if value.signal else f"exit code {value.exitCode}"
         if not self.ready.called:
             self.ready.errback(RuntimeError(f"a worker ended while starting: {self.why}"))
         self.ended.callback(None)
+        self._roll_call.gone(self)
 
     def signal(self, number: int) -> None:
         try:

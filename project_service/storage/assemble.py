@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from datetime import UTC, datetime
 from pathlib import Path
 from secrets import token_urlsafe
@@ -107,6 +107,16 @@ class Storage:
         await self._store.close()
 
 
+# How work is kept to one process at a time: False where another one is at it.
+Alone = Callable[[Callable[[], Awaitable[None]]], Awaitable[bool]]
+
+
+async def always(work: Callable[[], Awaitable[None]]) -> bool:
+    """For who shares the rows with nobody."""
+    await work()
+    return True
+
+
 class _Discard:
     def write(self, data: bytes) -> None:
         return
@@ -125,12 +135,16 @@ def build(
     rows: Rows,
     *,
     limits: Callable[[], Limits] | None = None,
+    alone: Alone = always,
     now: Callable[[], datetime] = lambda: datetime.now(UTC),
     new_version: Callable[[], UUID] = uuid4,
     new_token: Callable[[], str] = lambda: token_urlsafe(32),
     steps: Callable[[str], None] = unobserved,
 ) -> Storage:
-    """Storage on the given store and rows. ``limits`` returns the settings in force where they can change."""
+    """Storage on the given store and rows. ``limits`` returns the settings in force where they can change.
+
+    ``alone`` keeps the sweeper to one process at a time.
+    """
     removal = Removal(store, rows.garbage)
     objects = Objects(
         rows.objects, rows.garbage, store, removal, reactor, new_version, settings.part_bytes, steps
@@ -150,7 +164,11 @@ def build(
         swept = await sweeper.sweep()
         _log.info("Swept {swept}", swept=swept)
 
-    loop = Every(settings.sweep_seconds, sweep, reactor, "storage sweeper")
+    async def sweep_alone() -> None:
+        if not await alone(sweep):
+            _log.debug("another process sweeps")
+
+    loop = Every(settings.sweep_seconds, sweep_alone, reactor, "storage sweeper")
     return Storage(buckets, objects, sweeper, (loop,), (routes, BucketRoutes(buckets, objects)), store)
 
 
@@ -161,11 +179,12 @@ def assemble(
     database: Database,
     *,
     limits: Callable[[], Limits] | None = None,
+    alone: Alone = always,
     steps: Callable[[str], None] = unobserved,
 ) -> Storage:
     """Storage on PostgreSQL and the store that the settings name. ``database`` is the system database's pool."""
     client = connect_store(reactor, store)
-    return build(reactor, storage, client, sql_rows(database), limits=limits, steps=steps)
+    return build(reactor, storage, client, sql_rows(database), limits=limits, alone=alone, steps=steps)
 
 
 def connect_store(reactor: Any, store: StoreSection) -> S3Store:

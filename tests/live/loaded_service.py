@@ -68,9 +68,9 @@ def _knows_the_ledger(known: dict[str, str]) -> bool:
     return all(one.status_code == 200 for one in asked)
 
 
-def load_on(place: Path) -> Load:
+def load_on(place: Path, clients: int = 2) -> Load:
     known = credentials(place)
-    return Load(known["base_url"], known["service_key"])
+    return Load(known["base_url"], known["service_key"], clients)
 
 
 def warmed_up(load: Load) -> None:

@@ -81,6 +81,12 @@ def test_tls_unix_and_admin_beside_tcp(tmp_path: Path, workers: str) -> None:
     assert str(key) not in daemon.text
 
 
+@pytest.fixture(scope="module")
+def data_dir(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """One for the module, so that the database is made once."""
+    return tmp_path_factory.mktemp("endpoints") / "var"
+
+
 def handshake(port: int, version: ssl.TLSVersion) -> None:
     context = ssl.create_default_context()
     context.check_hostname = False
@@ -98,6 +104,26 @@ def over_unix(path: Path, target: str) -> str:
         client.connect(str(path))
         client.sendall(f"GET {target} HTTP/1.1\r\nHost: a\r\nConnection: close\r\n\r\n".encode())
         return client.recv(65536).decode()
+
+
+@pytest.mark.parametrize("workers", ["1", "2"])
+def test_the_proxy_protocol(data_dir: Path, workers: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What a proxy says of its client counts, and who says nothing is not listened to."""
+    monkeypatch.setenv("PROJECT_SERVICE__SERVER__LOG_FORMAT", "json")
+    options = ("--listen", "haproxy:tcp:0:interface=127.0.0.1", "--workers", workers)
+    with Daemon(data_dir, *options) as daemon:
+        plain = daemon.wait_until_ready()
+        ports = {int(port) for port in re.findall(r"starting on (\d+)", daemon.text)}
+        (proxied,) = ports - {int(plain.rpartition(":")[2])}
+        request = b"GET /live HTTP/1.1\r\nHost: a\r\nConnection: close\r\n\r\n"
+        with socket.create_connection(("127.0.0.1", proxied), 10) as client:
+            client.sendall(b"PROXY TCP4 192.0.2.7 198.51.100.1 4711 443\r\n" + request)
+            assert client.recv(65536).startswith(b"HTTP/1.1 200 ")
+        with socket.create_connection(("127.0.0.1", proxied), 10) as client:
+            client.sendall(request)
+            assert client.recv(65536) == b""
+        assert daemon.stop() == 0, daemon.text
+    assert '"client":"192.0.2.7"' in daemon.text
 
 
 def test_a_port_in_use_is_said_and_the_exit_code_tells(tmp_path: Path) -> None:

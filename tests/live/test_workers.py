@@ -5,14 +5,32 @@ from __future__ import annotations
 import os
 import re
 import signal
+import socket
 from collections.abc import Iterator
+from contextlib import ExitStack, closing
 from pathlib import Path
 
+import psycopg2
 import pytest
 import requests
 
 from project_service.embedded.identity import PROC
 from tests.live.daemon import Daemon, answers, children_on, eventually
+from tests.live.loaded_service import credentials, load_on, make_ledger
+
+# Odd, so that two workers cannot have half of it each.
+POOLS = """
+[database]
+pool_size = 3
+[auth]
+bcrypt_cost = 4
+signups_max_per_address = 0
+[stages.dev.databases.main]
+pool_size = 2
+"""
+# One that listens, for each worker and for each database it serves.
+LISTENING = 2 * 2
+CONNECTIONS = "select count(*) from pg_stat_activity where application_name = 'project-service'"
 
 
 @pytest.fixture(scope="module")
@@ -23,7 +41,9 @@ def data_dir(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="module")
 def daemon(data_dir: Path) -> Iterator[Daemon]:
     """One for the module; the last of its tests stops it."""
-    with Daemon(data_dir, "--workers", "2") as one:
+    config = data_dir.parent / "pools.toml"
+    config.write_text(POOLS)
+    with Daemon(data_dir, "--config", str(config), "--workers", "2") as one:
         one.wait_until_ready()
         yield one
 
@@ -63,6 +83,51 @@ def test_they_share_the_port_and_metrics_sum_over_them(daemon: Daemon) -> None:
     assert float(counted[1]) == 40
 
 
+def test_together_they_stay_within_the_configured_connections(data_dir: Path) -> None:
+    """Many clients of all parts at once; what PostgreSQL counts is never more than the totals."""
+    make_ledger(data_dir.parent)
+    known = credentials(data_dir.parent)
+    counted: list[int] = []
+    with closing(psycopg2.connect(known["dsn"])) as watching, load_on(data_dir.parent, clients=8) as load:
+        watching.autocommit = True
+        cursor = watching.cursor()
+
+        def enough() -> bool:
+            cursor.execute(CONNECTIONS)
+            counted.append(cursor.fetchone()[0])
+            return load.has_gone_on(dict.fromkeys(load.tallies, 0), 40)
+
+        eventually(enough, "a load on all parts")
+    assert load.wrong() == []
+    # 3 // 2 of the system's and 2 // 2 of the tables' for each worker: all of them were needed.
+    assert max(counted) == LISTENING + 2 * (3 // 2) + 2 * (2 // 2)
+
+
+def test_more_workers_than_connections_are_refused(tmp_path: Path) -> None:
+    config = tmp_path / "c.toml"
+    config.write_text(POOLS)
+    with Daemon(tmp_path / "var", "--config", str(config), "--workers", "3") as daemon:
+        assert daemon.wait_until_ended() == 1
+    assert "server.workers is 3 and stages.dev.databases.main.pool_size is 2" in daemon.text
+    assert not (tmp_path / "var").exists()
+
+
+def test_ready_speaks_for_all(daemon: Daemon) -> None:
+    """Whichever worker is asked; one that hangs is found out."""
+    url = url_of(daemon)
+    assert all(answers(f"{url}/ready") for _ in range(20))
+    hanging = min(workers_of(daemon))
+    os.kill(hanging, signal.SIGSTOP)
+    try:
+        eventually(lambda: answers(f"{url}/ready", 503), "the hanging worker being noticed")
+        said = requests.get(f"{url}/ready", timeout=10).json()
+        assert list(said["error"]["details"]) == ["workers"]
+        assert answers(f"{url}/live")
+    finally:
+        os.kill(hanging, signal.SIGCONT)
+    eventually(lambda: answers(f"{url}/ready"), "readiness")
+
+
 def test_no_secret_is_in_the_process_list(daemon: Daemon, data_dir: Path) -> None:
     secrets = list(re.findall(r'"([^"]{20,})"', (data_dir / "credentials.json").read_text()))
     shown = ""
@@ -80,6 +145,7 @@ def test_a_worker_that_is_killed_is_replaced_and_the_others_go_on(daemon: Daemon
     before = workers_of(daemon)
     victim = min(before)
     os.kill(victim, signal.SIGKILL)
+    eventually(lambda: answers(f"{url}/ready", 503), "the absence of a worker")
     eventually(lambda: len(workers_of(daemon) - before) == 1, "a new worker")
     eventually(lambda: answers(f"{url}/ready"), "readiness")
     assert not alive(victim)
@@ -92,7 +158,40 @@ def test_workers_leave_when_their_parent_is_killed(daemon: Daemon) -> None:
     eventually(lambda: not any(alive(pid) for pid in workers), "the end of the workers")
 
 
-def test_sighup_reaches_the_workers_and_sigterm_stops_all(data_dir: Path, tmp_path: Path) -> None:
+def uploads_at_each(workers: set[int], url: str, key: str, held: ExitStack) -> list[socket.socket]:
+    """Half-sent uploads, until each worker has some."""
+    before = {pid: sockets_of(pid) for pid in workers}
+    uploads: list[socket.socket] = []
+    while any(sockets_of(pid) < before[pid] + 2 for pid in workers):
+        assert len(uploads) < 200, "one worker takes all connections"
+        head = f"PUT /storage/buckets/private/objects/drained-{len(uploads)} HTTP/1.1\r\nHost: h\r\n"
+        upload = held.enter_context(socket.create_connection(("127.0.0.1", port_of(url)), 30))
+        more = f"X-Service-Key: {key}\r\nContent-Length: 9\r\nExpect: 100-continue\r\n\r\n"
+        upload.sendall(f"{head}{more}".encode())
+        # Now a worker has it in its hands.
+        assert upload.recv(100) == b"HTTP/1.1 100 Continue\r\n\r\n"
+        upload.sendall(b"half")
+        uploads.append(upload)
+    return uploads
+
+
+def sockets_of(pid: int) -> int:
+    return sum(one.is_socket() for one in (PROC / str(pid) / "fd").iterdir())
+
+
+def port_of(url: str) -> int:
+    return int(url.rpartition(":")[2])
+
+
+def accepts(url: str) -> bool:
+    try:
+        socket.create_connection(("127.0.0.1", port_of(url)), 10).close()
+    except ConnectionRefusedError:
+        return False
+    return True
+
+
+def test_sighup_reaches_the_workers_and_sigterm_drains_all(data_dir: Path, tmp_path: Path) -> None:
     config = tmp_path / "c.toml"
     config.write_text('[server]\nworkers = 2\ncors_origins = ["https://old.test"]\n')
     with Daemon(data_dir, "--config", str(config)) as daemon:
@@ -113,7 +212,14 @@ def test_sighup_reaches_the_workers_and_sigterm_stops_all(data_dir: Path, tmp_pa
         config.write_text("[server]\nworkers = 2\ncors_origins = 7\n")
         daemon.process.send_signal(signal.SIGHUP)
         workers = workers_of(daemon)
-        assert daemon.stop() == 0, daemon.text
+        with ExitStack() as held:
+            uploads = uploads_at_each(workers, url, credentials(data_dir.parent)["service_key"], held)
+            daemon.process.send_signal(signal.SIGTERM)
+            eventually(lambda: not accepts(url), "the end of accepting")
+            for upload in uploads:
+                upload.sendall(b"-half")
+                assert upload.recv(65536).startswith(b"HTTP/1.1 201 ")
+        assert daemon.wait_until_ended() == 0, daemon.text
         assert not any(alive(pid) for pid in workers)
         assert children_on(data_dir) == []
         assert "the configuration was not reloaded" in daemon.text

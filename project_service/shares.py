@@ -1,0 +1,62 @@
+"""What several processes have together: the configured totals, a part of which each one gets."""
+
+from __future__ import annotations
+
+import os
+
+from attrs import evolve
+
+from project_service.settings import Settings, Stage
+
+
+class TooManyWorkers(Exception):
+    """More processes than there are connections to share out; the message names the setting."""
+
+
+def totals(settings: Settings) -> dict[str, int]:
+    """What is shared out, by the name of its setting."""
+    found = {
+        "database.pool_size": settings.database.pool_size,
+        "store.max_connections": settings.store.max_connections,
+    }
+    for stage, databases in settings.stages.items():
+        for name, database in databases.databases.items():
+            found[f"stages.{stage}.databases.{name}.pool_size"] = database.pool_size
+    return found
+
+
+def worker_count(settings: Settings) -> int:
+    """How many processes serve. ``auto`` is one for each CPU this process may use, as far as the totals go round.
+
+    A worker without a connection could do nothing, and one that took another would exceed a total that may be all
+    the database server has room for: a number that is too large raises ``TooManyWorkers``.
+    """
+    scarcest, total = min(totals(settings).items(), key=lambda item: item[1])
+    if settings.server.workers == "auto":
+        return max(1, min(len(os.sched_getaffinity(0)), total))
+    count = int(settings.server.workers)
+    if count > max(1, total):
+        raise TooManyWorkers(
+            f"server.workers is {count} and {scarcest} is {total}: each worker needs a connection of its own"
+        )
+    return count
+
+
+def share(settings: Settings, processes: int) -> Settings:
+    """``settings`` for one of ``processes``, so that all together stay within the configured totals."""
+    if processes == 1:
+        return settings
+    return evolve(
+        settings,
+        database=evolve(settings.database, pool_size=settings.database.pool_size // processes),
+        store=evolve(settings.store, max_connections=settings.store.max_connections // processes),
+        stages={name: _share(stage, processes) for name, stage in settings.stages.items()},
+    )
+
+
+def _share(stage: Stage, processes: int) -> Stage:
+    shared = {
+        name: evolve(database, pool_size=database.pool_size // processes)
+        for name, database in stage.databases.items()
+    }
+    return evolve(stage, databases=shared)

@@ -1,0 +1,312 @@
+"""Several processes without one: what each gets, how they answer for each other, when one is replaced."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import Any
+
+from attrs import define, evolve, field
+from hypothesis import given
+from hypothesis import strategies as st
+from twisted.internet.defer import Deferred
+from twisted.internet.error import ProcessTerminated
+from twisted.internet.task import Clock
+from twisted.logger import globalLogPublisher
+from twisted.python.failure import Failure
+from twisted.trial.unittest import TestCase
+
+from project_service.deferreds import start
+from project_service.launch import Launch
+from project_service.roll_call import (
+    ASK,
+    CHECK,
+    FAILS,
+    ROUND_SECONDS,
+    WORKER_SECONDS,
+    WORKS,
+    Parent,
+    RollCall,
+)
+from project_service.settings import Server, Settings, Stage, StageDatabase
+from project_service.shares import TooManyWorkers, share, totals, worker_count
+from project_service.workers import READY, STATUS_FD, Workers
+from tests.live.logged import LoggedErrors
+
+POOLS = st.integers(1, 50)
+
+
+def settings_of(workers: int | str, database: int, store: int, tables: int) -> Settings:
+    settings = Settings(stages={"dev": Stage({"main": StageDatabase(pool_size=tables)})})
+    return evolve(
+        settings,
+        server=evolve(settings.server, workers=workers),
+        database=evolve(settings.database, pool_size=database),
+        store=evolve(settings.store, max_connections=store),
+    )
+
+
+class Shares(TestCase):
+    @given(st.integers(1, 60) | st.just("auto"), POOLS, POOLS, POOLS)
+    def test_all_together_stay_within_the_totals_and_each_has_one(
+        self, workers: int | str, database: int, store: int, tables: int
+    ) -> None:
+        settings = settings_of(workers, database, store, tables)
+        try:
+            count = worker_count(settings)
+        except TooManyWorkers:
+            assert workers != "auto"
+            self.assertGreater(workers, min(database, store, tables))
+            return
+        self.assertGreaterEqual(count, 1)
+        part = totals(share(settings, count))
+        for name, total in totals(settings).items():
+            self.assertGreaterEqual(part[name], 1)
+            self.assertLessEqual(part[name] * count, total)
+
+    def test_the_refusal_names_what_is_scarce(self) -> None:
+        with self.assertRaisesRegex(
+            TooManyWorkers, r"server.workers is 3 and stages.dev.databases.main.pool_size is 2"
+        ):
+            worker_count(settings_of(3, 10, 50, 2))
+
+    def test_auto_is_one_for_each_cpu(self) -> None:
+        self.assertEqual(worker_count(settings_of("auto", 10000, 10000, 10000)), len(os.sched_getaffinity(0)))
+
+
+@define(eq=False)
+class FakePeer:
+    told: list[bytes] = field(factory=list)
+
+    def tell(self, line: bytes) -> None:
+        self.told.append(line)
+
+
+class Rounds(TestCase):
+    """The parent's side of ``/ready``."""
+
+    def setUp(self) -> None:
+        self.clock = Clock()
+        self.peers = [FakePeer(), FakePeer()]
+        self.call = RollCall(self.clock, 2, lambda: self.peers)
+
+    def said(self, peer: FakePeer) -> list[bytes]:
+        told, peer.told = peer.told, []
+        return told
+
+    def asked(self) -> bytes:
+        """The check that every peer is sent once one has asked."""
+        self.call.heard(self.peers[0], ASK)
+        (check,) = {one for peer in self.peers for one in self.said(peer)}
+        word, _, number = check.partition(b" ")
+        self.assertEqual(word, CHECK)
+        return number
+
+    def test_good_when_each_works(self) -> None:
+        number = self.asked()
+        self.call.heard(self.peers[1], WORKS + b" " + number)
+        self.assertEqual(self.said(self.peers[0]), [])
+        self.call.heard(self.peers[0], WORKS + b" " + number)
+        self.assertEqual(self.said(self.peers[0]), [ASK + b" " + WORKS])
+        self.assertEqual(self.said(self.peers[1]), [])
+        self.assertEqual(self.clock.getDelayedCalls(), [])
+
+    def test_bad_when_one_does_not(self) -> None:
+        number = self.asked()
+        self.call.heard(self.peers[1], FAILS + b" " + number)
+        self.assertEqual(self.said(self.peers[0]), [ASK + b" " + FAILS])
+
+    def test_bad_when_one_is_missing_dies_or_says_nothing(self) -> None:
+        self.asked()
+        self.call.gone(self.peers[1])
+        self.assertEqual(self.said(self.peers[0]), [ASK + b" " + FAILS])
+        self.asked()
+        self.clock.advance(ROUND_SECONDS)
+        self.assertEqual(self.said(self.peers[0]), [ASK + b" " + FAILS])
+        del self.peers[1]
+        self.call.heard(self.peers[0], ASK)
+        self.assertEqual(self.said(self.peers[0]), [ASK + b" " + FAILS])
+
+    def test_an_answer_to_an_earlier_round_counts_for_nothing(self) -> None:
+        old = self.asked()
+        self.clock.advance(ROUND_SECONDS)
+        self.said(self.peers[0])
+        new = self.asked()
+        for number in (old, old, b"", b"x"):
+            self.call.heard(self.peers[1], WORKS + b" " + number)
+        self.call.heard(self.peers[0], WORKS + b" " + new)
+        self.assertEqual(self.said(self.peers[0]), [])
+        self.call.heard(self.peers[1], WORKS + b" " + new)
+        self.assertEqual(self.said(self.peers[0]), [ASK + b" " + WORKS])
+
+    def test_who_asks_meanwhile_gets_the_same_answer(self) -> None:
+        number = self.asked()
+        self.call.heard(self.peers[1], ASK)
+        for peer in self.peers:
+            self.assertEqual(self.said(peer), [])
+            self.call.heard(peer, WORKS + b" " + number)
+        for peer in self.peers:
+            self.assertEqual(self.said(peer), [ASK + b" " + WORKS])
+
+
+class FakeReactor(Clock):
+    """A clock with descriptors and processes that only exist here."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.readers: list[Any] = []
+        self.spawned: list[Any] = []
+
+    def addReader(self, reader: Any) -> None:
+        self.readers.append(reader)
+
+    def removeReader(self, reader: Any) -> None:
+        self.readers.remove(reader)
+
+    def spawnProcess(self, protocol: Any, *arguments: Any, **more: Any) -> Any:
+        process = FakeProcess(2**22 + 1 + len(self.spawned), protocol)
+        self.spawned.append(process)
+        protocol.makeConnection(process)
+        return process
+
+
+@define(eq=False)
+class FakeProcess:
+    pid: int
+    protocol: Any
+    written: bytes = b""
+
+    def write(self, data: bytes) -> None:
+        self.written += data
+
+    def signalProcess(self, number: int) -> None:
+        self.die()
+
+    def die(self) -> None:
+        self.protocol.processEnded(Failure(ProcessTerminated(1, None, None)))
+
+
+class WorkersSide(TestCase):
+    """A worker's side of ``/ready``, on real pipes."""
+
+    def setUp(self) -> None:
+        self.reactor = FakeReactor()
+        incoming, self.to_worker = os.pipe()
+        self.from_worker, outgoing = os.pipe()
+        os.set_blocking(self.from_worker, False)
+        for descriptor in (incoming, self.from_worker, outgoing):
+            self.addCleanup(os.close, descriptor)
+        self.checks: list[Deferred[None]] = []
+        self.ended = 0
+        self.parent = Parent(self.reactor, self._works, self._gone, incoming, outgoing)
+        self.parent.watch()
+
+    async def _works(self) -> None:
+        waiting: Deferred[None] = Deferred()
+        self.checks.append(waiting)
+        await waiting
+
+    def _gone(self) -> None:
+        self.ended += 1
+
+    def say(self, text: bytes) -> None:
+        os.write(self.to_worker, text)
+        self.parent.doRead()
+
+    def heard(self) -> bytes:
+        try:
+            return os.read(self.from_worker, 100)
+        except BlockingIOError:
+            return b""
+
+    def test_it_says_whether_it_works_and_when_it_cannot_tell(self) -> None:
+        self.say(b"che")
+        self.say(b"ck 7\ncheck 8\ncheck 9\n")
+        works, fails, _ = self.checks
+        works.callback(None)
+        self.assertEqual(self.heard(), b"works 7\n")
+        fails.errback(RuntimeError("no store"))
+        self.assertEqual(self.heard(), b"fails 8\n")
+        self.reactor.advance(WORKER_SECONDS)
+        self.assertEqual(self.heard(), b"fails 9\n")
+
+    def test_it_asks_once_for_many(self) -> None:
+        first, second = (start(self.parent.all_work()) for _ in range(2))
+        self.assertEqual(self.heard(), b"all\n")
+        self.say(b"all works\n")
+        self.successResultOf(first)
+        self.successResultOf(second)
+        third = start(self.parent.all_work())
+        self.say(b"all fails\n")
+        self.failureResultOf(third, RuntimeError)
+
+    def test_who_gave_up_waiting_is_forgotten(self) -> None:
+        first = start(self.parent.all_work())
+        first.cancel()
+        self.failureResultOf(first)
+        second = start(self.parent.all_work())
+        self.assertEqual(self.heard(), b"all\nall\n")
+        self.say(b"all works\nall works\n")
+        self.successResultOf(second)
+
+    def test_the_end_of_the_parent(self) -> None:
+        os.close(self.to_worker)
+        self.parent.doRead()
+        self.assertEqual((self.ended, self.reactor.readers), (1, []))
+        for _ in range(50_000):
+            self.parent.tell(b"nobody reads this")
+
+
+class Replacing(TestCase):
+    """When the next worker starts, by a clock that is turned by hand."""
+
+    def setUp(self) -> None:
+        self.reactor = FakeReactor()
+        self.errors = LoggedErrors()
+        globalLogPublisher.addObserver(self.errors)
+        self.addCleanup(globalLogPublisher.removeObserver, self.errors)
+        settings = Settings(server=Server(listen=(), workers=2))
+        self.workers = Workers(self.reactor, Launch(settings, Path("/c"), {}, None), settings, 2)
+        starting = start(self.workers.start())
+        for process in self.reactor.spawned:
+            self.ready(process)
+        self.successResultOf(starting)
+
+    def ready(self, process: Any) -> None:
+        process.protocol.childDataReceived(STATUS_FD, READY + b"\n")
+
+    def replaced_after(self, uptime: float, becomes_ready: bool = True) -> float:
+        """Let the newest worker die; the seconds until there is another one."""
+        self.reactor.advance(uptime)
+        before = len(self.reactor.spawned)
+        self.reactor.spawned[-1].die()
+        passed = 0.0
+        self.reactor.advance(0)
+        while len(self.reactor.spawned) == before:
+            self.reactor.advance(0.5)
+            passed += 0.5
+        if becomes_ready:
+            self.ready(self.reactor.spawned[-1])
+        self.errors.flush("died after")
+        return passed
+
+    def test_at_once_and_then_after_growing_pauses(self) -> None:
+        self.assertEqual([self.replaced_after(1) for _ in range(8)], [0, 1, 2, 4, 8, 16, 30, 30])
+
+    def test_at_once_again_after_a_time_of_health(self) -> None:
+        self.assertEqual([self.replaced_after(1) for _ in range(3)], [0, 1, 2])
+        self.assertEqual([self.replaced_after(up) for up in (60, 1, 1)], [0, 1, 2])
+
+    def test_one_that_never_got_ready_waits_whatever_it_took(self) -> None:
+        self.assertEqual(self.replaced_after(1, becomes_ready=False), 0)
+        self.assertEqual(self.replaced_after(70, becomes_ready=False), 1)
+        self.assertEqual(self.replaced_after(70), 1)
+
+    def test_nobody_is_replaced_once_they_are_told_to_stop(self) -> None:
+        self.reactor.advance(1)
+        self.successResultOf(start(self.workers.stop()))
+        self.reactor.advance(100)
+        self.assertEqual(len(self.reactor.spawned), 2)
+
+    def tearDown(self) -> None:
+        self.errors.raise_if_any()
