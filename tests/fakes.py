@@ -10,6 +10,7 @@ from twisted.internet.task import Clock
 from twisted.internet.testing import StringTransport
 
 from project_service import errors
+from project_service.http.admission import Admission
 from project_service.http.caller import Claims, KeyKind
 from project_service.http.channel_factory import ChannelFactory
 from project_service.http.edge import Edge, EdgeSettings
@@ -159,6 +160,7 @@ class App:
         self.metrics = Metrics()
         self.failures: list[BaseException] = []
         trusted = parse_networks(settings.pop("trusted_proxies", ()))
+        limits = Admission(settings.pop("limits", {}), self.clock.seconds)
         defaults: dict[str, Any] = {
             "public_url": None,
             "cors_origins": ("*",),
@@ -175,6 +177,7 @@ class App:
             self.metrics,
             lambda failure: None,
             lambda: "Sat, 21 Nov 2026 00:00:00 GMT",
+            limits,
         )
         self._factory = ChannelFactory(self.edge, self.clock, 60.0, self.parser)
 

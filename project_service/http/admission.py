@@ -20,13 +20,13 @@ from attrs import define, field, frozen
 
 STANDING_SECONDS = 0.5
 SHORT_SECONDS = 0.02
-# Refusing costs time too. Who was refused is read again after a pause, so that all together ask no more often.
+# Refusing costs time too. A connection is read again only a while after a refusal, the longer the more there are of
+# them: a thousand clients that ask again at once cost no more than a twentieth of what there is.
 REFUSALS_PER_SECOND = 500.0
 LEAST_PAUSE_SECONDS = 0.05
-# No longer than ``Retry-After`` says: who heeds it never notices.
-LONGEST_PAUSE_SECONDS = 2.0
+LONGEST_PAUSE_SECONDS = 5.0
 
-Reason = Literal["full", "standing"]
+Reason = Literal["full", "standing", "late"]
 
 _PASSWORD_PATHS = frozenset({b"/auth/signup", b"/auth/login", b"/auth/reset", b"/auth/user"})
 
@@ -42,11 +42,12 @@ class Limits:
 
 @define(eq=False)
 class Place:
-    """One request in its lane. ``turn`` is called once, when its turn has come, if it had to wait."""
+    """One request in its lane. If it has to wait, ``turn`` is called once: true when its turn has come, false when
+    it waited for too long and has no place any more."""
 
     lane: Lane
     since: float
-    turn: Callable[[], None]
+    turn: Callable[[bool], None]
     waiting: bool = False
     counted: bool = False
     left: bool = False
@@ -81,7 +82,7 @@ class Lane:
     def waiting(self) -> int:
         return len(self._queue)
 
-    def enter(self, turn: Callable[[], None]) -> Place | Reason:
+    def enter(self, turn: Callable[[bool], None]) -> Place | Reason:
         """A place, at once or to wait for (``Place.waiting``); otherwise why there is none."""
         now = self.clock()
         place = Place(self, now, turn)
@@ -101,6 +102,19 @@ class Lane:
     def _delay(self, now: float) -> float:
         """How long the one who is next has waited already."""
         return now - next(iter(self._queue)).since if self._queue else 0.0
+
+    def expire(self) -> float | None:
+        """Give up on who has waited for too long; in how many seconds to look again, None with nobody waiting."""
+        due = self.clock() - self.limits.patience_seconds
+        while self._queue:
+            first = next(iter(self._queue))
+            if first.since > due:
+                return first.since - due
+            self._queue.popitem(last=False)
+            first.waiting = False
+            first.left = True
+            first.turn(False)
+        return None
 
     def take(self, place: Place) -> None:
         place.counted = True
@@ -128,7 +142,7 @@ class Lane:
                 place, _ = self._queue.popitem(last=False)
                 place.waiting = False
                 self.take(place)
-                place.turn()
+                place.turn(True)
         finally:
             self._calling = False
         if self.served < self.limits.places:

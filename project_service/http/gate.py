@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
 
 from attrs import define
 from twisted.internet.defer import Deferred
@@ -11,9 +10,8 @@ from twisted.internet.interfaces import IReactorTime
 from twisted.logger import Logger
 
 from project_service import errors, journal
-from project_service.deferreds import with_timeout
 from project_service.http import cors
-from project_service.http.admission import Admission, Place, Reason
+from project_service.http.admission import Admission, Lane, Place, Reason
 from project_service.http.exchange import Exchange
 from project_service.http.metrics import Metrics
 from project_service.http.outbound import Reply
@@ -28,14 +26,11 @@ class Pass:
 
     _place: Place | None = None
     _turn: Deferred[None] | None = None
-    _clock: IReactorTime | None = None
-    _patience_seconds: float = 0.0
 
     async def turn(self) -> None:
         """Returns when it is this request's turn. Raises ``overloaded`` when that does not come in time."""
-        if self._turn is not None and not self._turn.called:
-            assert self._clock is not None
-            await with_timeout(self._clock, self._patience_seconds, self._turn, errors.overloaded)
+        if self._turn is not None:
+            await self._turn
 
     def awaits_client(self, waiting: bool) -> None:
         if self._place is not None:
@@ -50,7 +45,7 @@ class Pass:
 
 
 class Gate:
-    """In front of every handler."""
+    """In front of every handler. ``date`` and ``new_id`` are for the answers it gives itself."""
 
     log = Logger()
 
@@ -67,6 +62,7 @@ class Gate:
         self._new_id = new_id
         self._metrics = metrics
         self._date = date
+        self._watched: set[str] = set()
         self._unreported = 0
         self._reported_at = float("-inf")
 
@@ -76,13 +72,37 @@ class Gate:
         if lane is None:
             return Pass()
         turn: Deferred[None] = Deferred()
-        place = lane.enter(lambda: _fire(turn))
+        place = lane.enter(lambda mine: self._turned(name, turn, mine))
         if not isinstance(place, Place):
             self._refuse(exchange, name, place, cors_origins)
             return None
-        passed = Pass(place, turn if place.waiting else None, self._clock, lane.limits.patience_seconds)
+        passed = Pass(place)
+        if place.waiting:
+            passed = Pass(place, turn)
+            self._watch(name, lane)
         exchange.on_body_awaited = passed.awaits_client
         return passed
+
+    def _turned(self, name: str, turn: Deferred[None], mine: bool) -> None:
+        if turn.called:
+            return  # its client left
+        if mine:
+            turn.callback(None)
+        else:
+            self._metrics.refused(name, "late")
+            turn.errback(errors.overloaded())
+
+    def _watch(self, name: str, lane: Lane) -> None:
+        if name not in self._watched:
+            self._watched.add(name)
+            self._clock.callLater(lane.limits.patience_seconds, self._expire, name, lane)
+
+    def _expire(self, name: str, lane: Lane) -> None:
+        again = lane.expire()
+        if again is None:
+            self._watched.discard(name)
+        else:
+            self._clock.callLater(again, self._expire, name, lane)
 
     def _refuse(self, exchange: Exchange, name: str, reason: Reason, cors_origins: tuple[str, ...]) -> None:
         now = self._clock.seconds()
@@ -106,8 +126,3 @@ class Gate:
         if now - self._reported_at >= LOG_SECONDS:
             self.log.warn("overloaded: {count} refused", count=self._unreported)
             self._unreported, self._reported_at = 0, now
-
-
-def _fire(turn: Deferred[Any]) -> None:
-    if not turn.called:
-        turn.callback(None)

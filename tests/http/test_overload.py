@@ -1,0 +1,216 @@
+"""Past the places and the queue there is 503 at once; what was let in is served, what left makes room."""
+
+from __future__ import annotations
+
+import json
+
+from twisted.internet.defer import Deferred
+from twisted.trial.unittest import TestCase
+
+from project_service.http.admission import LEAST_PAUSE_SECONDS, Limits
+from project_service.http.health import Health
+from project_service.http.inbound import Inbound
+from project_service.http.metrics import Metrics
+from project_service.http.outbound import Reply, Sink, StreamReply, envelope
+from project_service.http.router import Router
+from tests.fakes import App, Client, parse_response, raw_request
+from tests.told import told
+
+SLOW = "/storage/slow"
+TABLE = "/dev/db/main/rest/orders"
+PATIENCE = 5.0
+
+
+class Busy:
+    """An app whose handlers answer when they are told to. ``begun`` are the requests they have seen."""
+
+    def __init__(self, places: int = 1, waiting: int = 1) -> None:
+        limits = Limits(places, waiting, PATIENCE)
+        router = Router()
+        self.begun: list[Deferred[None]] = []
+        for url, style in (
+            (SLOW, "envelope"),
+            ("/dev/db/main/rest/<path:below>", "tables"),
+            ("/auth/user", "envelope"),
+        ):
+            router.route(url, told(url), methods=("GET", "POST"), key="optional", errors=style)(self.slow)  # type: ignore[arg-type]
+        router.route("/storage/stream", told(), methods=("GET",), key="optional")(self.stream)
+        router.route("/storage/echo", told(), methods=("POST",), key="optional")(self.echo)
+        self.app = App(router, limits={"storage": limits, "tables:dev/main": limits, "auth": limits})
+        Health({}, self.app.metrics, self.app.clock).mount(router)
+
+    async def slow(self, inbound: Inbound) -> Reply:
+        waiting: Deferred[None] = Deferred()
+        self.begun.append(waiting)
+        await waiting
+        return envelope({})
+
+    async def echo(self, inbound: Inbound) -> Reply:
+        return Reply(200, (), await inbound.body.read(1000))
+
+    async def stream(self, inbound: Inbound) -> StreamReply:
+        async def source(sink: Sink) -> None:
+            sink.write(b"a beginning")
+            await self.slow(inbound)
+
+        return StreamReply(200, (), None, source)
+
+    def ask(self, target: str = SLOW, headers: dict[str, str] | None = None) -> Client:
+        client = self.app.connect()
+        client.send(raw_request("GET", target, headers or {}, None))
+        return client
+
+    def fill(self) -> list[Client]:
+        """One is served and one waits."""
+        return [self.ask(), self.ask()]
+
+
+class Refused(TestCase):
+    def test_at_once_with_code_and_retry_after(self) -> None:
+        busy = Busy()
+        busy.fill()
+        refused = busy.app.request("GET", SLOW, {"Origin": "https://a.example", "X-Request-Id": "mine"})
+        self.assertEqual((refused.status, refused.header("retry-after")), (503, "2"))
+        self.assertEqual(json.loads(refused.body)["error"]["code"], "overloaded")
+        self.assertEqual(refused.header("x-request-id"), "mine")
+        self.assertEqual(refused.header("access-control-allow-origin"), "*")
+        self.assertEqual(len(busy.begun), 1, "no handler saw it")
+
+    def test_the_table_api_says_so_with_its_four_members(self) -> None:
+        busy = Busy()
+        busy.ask(TABLE)
+        busy.ask(TABLE)
+        refused = busy.app.request("GET", TABLE)
+        self.assertEqual(refused.status, 503)
+        self.assertEqual(sorted(json.loads(refused.body)), ["code", "details", "hint", "message"])
+        self.assertEqual(json.loads(refused.body)["code"], "overloaded")
+
+    def test_parts_have_places_of_their_own_and_health_needs_none(self) -> None:
+        busy = Busy()
+        busy.fill()
+        self.assertEqual(busy.app.request("GET", SLOW).status, 503)
+        for target in ("/live", "/ready", "/metrics", "/nothing"):
+            self.assertNotEqual(busy.app.request("GET", target).status, 503, target)
+        busy.ask("/auth/user")
+        self.assertEqual(len(busy.begun), 2)
+
+    def test_refusals_are_counted_by_part_and_reason(self) -> None:
+        busy = Busy()
+        busy.fill()
+        busy.app.request("GET", SLOW)
+        busy.app.request("GET", SLOW)
+        self.assertIn(_counted("storage", "full", 2), _metrics(busy.app.metrics))
+
+    def test_an_upload_is_refused_before_it_is_sent(self) -> None:
+        busy = Busy()
+        busy.fill()
+        client = busy.app.connect()
+        head = {"Content-Length": "1000000000", "Expect": "100-continue"}
+        client.send(raw_request("POST", "/storage/echo", head, None))
+        self.assertEqual(parse_response(client.received()).status, 503)
+
+
+class Waiting(TestCase):
+    def test_served_when_the_one_before_is_done(self) -> None:
+        busy = Busy()
+        first, second = busy.fill()
+        self.assertEqual(len(busy.begun), 1)
+        busy.begun[0].callback(None)
+        self.assertEqual(parse_response(first.received()).status, 200)
+        self.assertEqual(len(busy.begun), 2)
+        busy.begun[1].callback(None)
+        self.assertEqual(parse_response(second.received()).status, 200)
+
+    def test_not_for_ever(self) -> None:
+        busy = Busy()
+        _, second = busy.fill()
+        busy.app.clock.advance(PATIENCE)
+        refused = parse_response(second.received())
+        self.assertEqual((refused.status, refused.header("retry-after")), (503, "2"))
+        self.assertEqual(json.loads(refused.body)["error"]["code"], "overloaded")
+        self.assertIn(_counted("storage", "late", 1), _metrics(busy.app.metrics))
+        busy.begun[0].callback(None)
+        self.assertEqual(len(busy.begun), 1, "it is not served afterwards")
+
+    def test_who_leaves_makes_room(self) -> None:
+        busy = Busy()
+        first, second = busy.fill()
+        second.hang_up()
+        third = busy.ask()
+        first.hang_up()
+        self.assertEqual(len(busy.begun), 2)
+        busy.begun[1].callback(None)
+        self.assertEqual(parse_response(third.received()).status, 200)
+
+    def test_the_end_of_the_service_waits_for_it_too(self) -> None:
+        busy = Busy()
+        busy.fill()
+        drained: list[None] = []
+        busy.app.edge.drained().addCallback(drained.append)
+        busy.begun[0].callback(None)
+        self.assertEqual(drained, [])
+        busy.begun[1].callback(None)
+        self.assertEqual(drained, [None])
+
+
+class Elsewhere(TestCase):
+    """Time that the service does not spend takes nobody's place."""
+
+    def test_a_stream_being_read_has_no_place(self) -> None:
+        busy = Busy()
+        reading = [busy.ask("/storage/stream") for _ in range(5)]
+        self.assertEqual(len(busy.begun), 5)
+        self.assertTrue(all(b"a beginning" in client.received() for client in reading))
+
+    def test_a_body_being_sent_has_no_place(self) -> None:
+        busy = Busy()
+        sending = [busy.app.connect() for _ in range(5)]
+        for client in sending:
+            client.send(raw_request("POST", "/storage/echo", {"Content-Length": "3"}, None) + b"a")
+        self.assertEqual(busy.app.request("POST", "/storage/echo", body=b"whole").body, b"whole")
+        for client in sending:
+            client.send(b"bc")
+            self.assertEqual(parse_response(client.received()).body, b"abc")
+
+
+class Paused(TestCase):
+    """Who asks again at once is not read at once, so that refusing costs little."""
+
+    def refused(self) -> tuple[Busy, Client]:
+        busy = Busy()
+        busy.fill()
+        client = busy.ask()
+        self.assertEqual(parse_response(client.received()).status, 503)
+        return busy, client
+
+    def test_the_next_request_on_the_connection_is_read_a_moment_later(self) -> None:
+        busy, client = self.refused()
+        client.send(raw_request("GET", "/live", {}, None))
+        self.assertEqual(client.received(), b"")
+        busy.app.clock.advance(LEAST_PAUSE_SECONDS)
+        self.assertEqual(parse_response(client.received()).status, 200)
+
+    def test_others_are_read(self) -> None:
+        busy, _ = self.refused()
+        self.assertEqual(busy.app.request("GET", "/live").status, 200)
+
+    def test_who_leaves_meanwhile_is_forgotten(self) -> None:
+        busy, client = self.refused()
+        pending = len(busy.app.clock.getDelayedCalls())
+        client.hang_up()
+        self.assertLess(len(busy.app.clock.getDelayedCalls()), pending)
+
+    def test_a_connection_that_closes_is_not_held(self) -> None:
+        busy = Busy()
+        busy.fill()
+        client = busy.ask(headers={"Connection": "close"})
+        self.assertEqual(parse_response(client.received()).status, 503)
+        self.assertTrue(client.transport.disconnecting)
+
+
+def _metrics(metrics: Metrics) -> str:
+    return metrics.exposition().decode()
+
+
+def _counted(part: str, reason: str, count: int) -> str:
+    return f'project_service_requests_refused_total{{part="{part}",reason="{reason}"}} {float(count)}'

@@ -1,0 +1,218 @@
+"""Who is served, who waits and who is refused, on a clock that the test turns."""
+
+from __future__ import annotations
+
+from hypothesis import given
+from hypothesis import strategies as st
+from twisted.internet.task import Clock
+from twisted.trial.unittest import TestCase
+
+from project_service.http.admission import (
+    LEAST_PAUSE_SECONDS,
+    LONGEST_PAUSE_SECONDS,
+    REFUSALS_PER_SECOND,
+    SHORT_SECONDS,
+    STANDING_SECONDS,
+    Lane,
+    Limits,
+    Pauses,
+    Place,
+    Reason,
+    lane_of,
+)
+
+
+class Queue:
+    """A lane and the order in which its requests got their turn."""
+
+    def __init__(self, places: int = 2, waiting: int = 3, patience: float = 5.0) -> None:
+        self.clock = Clock()
+        self.lane = Lane(Limits(places, waiting, patience), self.clock.seconds)
+        self.turns: list[tuple[str, bool]] = []
+
+    def ask(self, name: str = "") -> Place | Reason:
+        return self.lane.enter(lambda mine: self.turns.append((name, mine)))
+
+    def enter(self, name: str = "") -> Place:
+        place = self.ask(name)
+        assert isinstance(place, Place), place
+        return place
+
+    def overload(self) -> tuple[Place, Place]:
+        """With one place: full, and somebody waiting, for as long as it takes to be no burst any more."""
+        served, waiting = self.enter(), self.enter("first")
+        self.clock.advance(STANDING_SECONDS + 0.01)
+        return served, waiting
+
+
+class Lanes(TestCase):
+    def test_places_then_a_queue_then_nothing(self) -> None:
+        queue = Queue(places=2, waiting=3)
+        self.assertEqual([queue.enter().waiting for _ in range(5)], [False, False, True, True, True])
+        self.assertEqual(queue.ask(), "full")
+        self.assertEqual((queue.lane.served, queue.lane.waiting), (2, 3))
+
+    def test_who_came_first_is_next(self) -> None:
+        queue = Queue(places=1)
+        served = queue.enter()
+        for name in ("a", "b"):
+            queue.enter(name)
+        served.leave()
+        self.assertEqual(queue.turns, [("a", True)])
+        served.leave()
+        self.assertEqual(queue.turns, [("a", True)], "a place is left once")
+
+    def test_nobody_overtakes(self) -> None:
+        queue = Queue(places=1)
+        outside = queue.enter()
+        queue.enter("a")
+        outside.step_out()
+        self.assertEqual(queue.turns, [("a", True)])
+        self.assertTrue(queue.enter("b").waiting)
+
+    def test_who_gives_up_is_not_called(self) -> None:
+        queue = Queue(places=1)
+        served = queue.enter()
+        queue.enter("a").leave()
+        queue.enter("b")
+        served.leave()
+        self.assertEqual(queue.turns, [("b", True)])
+
+    def test_who_waits_too_long_is_told(self) -> None:
+        queue = Queue(places=1, patience=5.0)
+        queue.enter()
+        queue.enter("a")
+        queue.clock.advance(0.25)
+        queue.enter("b")
+        queue.clock.advance(4.25)
+        self.assertEqual(queue.lane.expire(), 0.5)
+        queue.clock.advance(0.5)
+        self.assertEqual((queue.lane.expire(), queue.turns), (0.25, [("a", False)]))
+        queue.clock.advance(0.25)
+        self.assertEqual((queue.lane.expire(), queue.turns[1:]), (None, [("b", False)]))
+
+    def test_who_waits_for_his_client_has_no_place_and_gets_it_back(self) -> None:
+        queue = Queue(places=1)
+        uploading = queue.enter()
+        uploading.step_out()
+        self.assertFalse(queue.enter().waiting)
+        uploading.step_in()
+        self.assertEqual(queue.lane.served, 2)
+        self.assertTrue(queue.enter("a").waiting)
+        uploading.leave()
+        self.assertEqual((queue.lane.served, queue.turns), (1, []))
+
+    def test_a_thousand_answers_within_each_others_turns(self) -> None:
+        queue = Queue(places=1, waiting=2000)
+        served = queue.enter()
+        waiting: list[Place] = []
+        for number in range(2000):
+            place = queue.lane.enter(lambda mine, number=number: waiting[number].leave())  # type: ignore[misc]
+            assert isinstance(place, Place)
+            waiting.append(place)
+        served.leave()
+        self.assertEqual((queue.lane.served, queue.lane.waiting), (0, 0))
+
+
+class Standing(TestCase):
+    def test_a_burst_may_wait_however_long_that_takes(self) -> None:
+        queue = Queue(places=1, waiting=50)
+        queue.enter()
+        queue.enter()
+        queue.clock.advance(STANDING_SECONDS - 0.01)
+        self.assertIsInstance(queue.ask(), Place)
+
+    def test_a_delay_that_does_not_go_away_is_overload(self) -> None:
+        queue = Queue(places=1, waiting=50)
+        queue.overload()
+        self.assertEqual(queue.ask(), "standing")
+
+    def test_under_overload_a_short_wait_is_still_allowed(self) -> None:
+        queue = Queue(places=1, waiting=50)
+        served, _ = queue.overload()
+        served.leave()
+        self.assertTrue(queue.enter("second").waiting, "nobody waits")
+        queue.clock.advance(SHORT_SECONDS / 2)
+        self.assertTrue(queue.enter("third").waiting, "who waits has not waited for long")
+        queue.clock.advance(SHORT_SECONDS)
+        self.assertEqual(queue.ask(), "standing")
+
+    def test_a_free_place_ends_it(self) -> None:
+        queue = Queue(places=1, waiting=50)
+        for place in queue.overload():
+            place.leave()
+        for _ in range(3):
+            queue.enter()
+        queue.clock.advance(STANDING_SECONDS / 2)
+        self.assertIsInstance(queue.ask(), Place)
+
+
+class Always(TestCase):
+    @given(st.lists(st.tuples(st.sampled_from(["enter", "leave", "out", "in", "later"]), st.integers(0, 30))))
+    def test_nothing_is_lost_or_counted_twice(self, steps: list[tuple[str, int]]) -> None:
+        queue = Queue(places=3, waiting=4)
+        inside: list[Place] = []
+        for step, number in steps:
+            if step == "enter":
+                place = queue.ask()
+                if isinstance(place, Place):
+                    inside.append(place)
+            elif step == "later":
+                queue.clock.advance(number)
+                queue.lane.expire()
+            elif inside:
+                place = inside[number % len(inside)]
+                {"leave": place.leave, "out": place.step_out, "in": place.step_in}[step]()
+            self.assertEqual(queue.lane.served, sum(one.counted for one in inside))
+            self.assertEqual(queue.lane.waiting, sum(one.waiting for one in inside))
+            self.assertLessEqual(queue.lane.waiting, 4)
+            if queue.lane.waiting:
+                self.assertGreaterEqual(queue.lane.served, 3, "nobody waits beside a free place")
+        for place in inside:
+            place.leave()
+        self.assertEqual((queue.lane.served, queue.lane.waiting), (0, 0))
+
+
+class Paused(TestCase):
+    def test_one_refusal_costs_its_client_little(self) -> None:
+        self.assertAlmostEqual(Pauses().after(100.0), LEAST_PAUSE_SECONDS)
+
+    def test_all_together_are_read_no_more_often_than_so(self) -> None:
+        pauses = Pauses()
+        back = [pauses.after(0.0) for _ in range(1000)]
+        inside = [at for at in back if LEAST_PAUSE_SECONDS + 1 <= at < LEAST_PAUSE_SECONDS + 1.5]
+        self.assertAlmostEqual(len(inside), REFUSALS_PER_SECOND / 2, delta=1)
+
+    def test_nobody_is_held_for_ever_and_nothing_is_remembered_for_long(self) -> None:
+        pauses = Pauses()
+        self.assertEqual(max(pauses.after(0.0) for _ in range(100_000)), LONGEST_PAUSE_SECONDS)
+        self.assertAlmostEqual(pauses.after(2 * LONGEST_PAUSE_SECONDS), LEAST_PAUSE_SECONDS)
+
+
+class Names(TestCase):
+    def test_which_lane(self) -> None:
+        for asked, name in {
+            ("GET", b"/auth/user"): "auth",
+            ("POST", b"/auth/refresh"): "auth",
+            ("POST", b"/auth/login?x=1"): "passwords",
+            ("POST", b"/auth/signup"): "passwords",
+            ("PATCH", b"/auth/user"): "passwords",
+            ("POST", b"/auth/admin/users"): "passwords",
+            ("GET", b"/auth/admin/users"): "auth",
+            ("GET", b"/storage/download?token=/auth/login"): "storage",
+            ("PUT", b"/storage/buckets/b/objects/a/b/c"): "storage",
+            ("GET", b"/dev/db/main/rest/orders?id=eq.1"): "tables:dev/main",
+            ("GET", b"/dev/db/main/rest"): "tables:dev/main",
+            ("GET", b"/d%65v/db/m%61in/rest/orders"): "tables:dev/main",
+            ("GET", b"/live"): "-",
+            ("GET", b"/ready"): "-",
+            ("GET", b"/metrics"): "-",
+            ("GET", b"/"): "-",
+            ("OPTIONS", b"*"): "-",
+            ("GET", b"//auth/user"): "-",
+        }.items():
+            self.assertEqual(lane_of(*asked), name, asked)
+
+    @given(st.binary())
+    def test_any_target_has_one(self, target: bytes) -> None:
+        self.assertIsInstance(lane_of("GET", target), str)
