@@ -1,7 +1,6 @@
 """The ``IAgent`` beneath treq: signs what is really sent, and lets bytes pass as they are.
 
-treq asks for gzip and decodes it. An object's bytes must arrive as they are stored, so the agent takes
-``Accept-Encoding`` off the request and hides ``Content-Encoding`` from the layers above.
+An object's bytes must arrive as they are stored, so ``Content-Encoding`` is hidden from treq, which would decode.
 """
 
 from __future__ import annotations
@@ -21,10 +20,10 @@ from twisted.web.iweb import IAgent, IBodyProducer, IResponse
 from zope.interface import implementer
 
 from project_service.storage.s3.pool import ConnectionPool
-from project_service.storage.s3.sign import EMPTY_SHA256, Address, Signer
+from project_service.storage.s3.sign import Address, Signer
+from project_service.storage.s3.through_treq import ReadyHeaders
 
 PAYLOAD_DIGEST = "x-amz-content-sha256"
-_NOT_SENT = b"accept-encoding"
 _NOT_SHOWN = b"content-encoding"
 
 
@@ -50,12 +49,9 @@ class SigningAgent:
         bodyProducer: IBodyProducer | None = None,
     ) -> Deferred[IResponse]:
         url = uri.decode("ascii")
-        plain = {"host": self.address.host}
-        for name, values in (headers or Headers()).getAllRawHeaders():
-            lower = name.lower()
-            if lower != _NOT_SENT:
-                plain[lower.decode("ascii")] = b",".join(values).decode("latin-1")
-        digest = plain.pop(PAYLOAD_DIGEST, EMPTY_SHA256)
+        assert isinstance(headers, ReadyHeaders)
+        plain = {"host": self.address.host, **headers.plain}
+        digest = plain.pop(PAYLOAD_DIGEST)
         signed = self.signer.headers(method.decode(), url, plain, digest, self.now())
         if bodyProducer is not None:
             signed["Content-Length"] = str(bodyProducer.length)

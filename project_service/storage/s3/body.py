@@ -134,8 +134,12 @@ class Pour(TwistedProtocol):
         self._over = False
 
     def connectionMade(self) -> None:
-        self._start_timer()
         self._sink.register_producer(self)
+
+    def watch(self) -> None:
+        """From now on the store must not fall silent; of a small object all may be there already."""
+        if not self._over and not self._paused:
+            self._start_timer()
 
     def dataReceived(self, data: bytes) -> None:
         if self._over:
@@ -148,9 +152,6 @@ class Pour(TwistedProtocol):
         if self._timer is not None:
             self._timer.touch()
         self._sink.write(data)
-        if self._paused and not self._over and self.transport is not None:
-            # Twisted's Response resumes its transport once it has handed over what it held back.
-            self.transport.pauseProducing()  # type: ignore[attr-defined]
 
     def connectionLost(self, reason: Failure = Failure(ResponseDone())) -> None:  # noqa: B008 (Twisted's signature)
         if self._left == 0:

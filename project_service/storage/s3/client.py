@@ -14,7 +14,7 @@ from xml.sax.saxutils import escape
 
 from attrs import frozen
 from twisted.internet.interfaces import IReactorTime
-from twisted.web.iweb import IResponse
+from twisted.web.iweb import UNKNOWN_LENGTH, IResponse
 
 from project_service.storage.s3.body import ByteSink, Payload, Pour
 from project_service.storage.s3.errors import (
@@ -24,7 +24,7 @@ from project_service.storage.s3.errors import (
     StoreError,
     error_code,
 )
-from project_service.storage.s3.exchange import Exchange, abandon, flat_headers
+from project_service.storage.s3.exchange import Exchange, abandon
 from project_service.storage.s3.listing import (
     OpenMultipart,
     StoredPage,
@@ -79,6 +79,7 @@ class OpenedObject:
         """Every byte into ``sink``, as fast as it reads; raises ``BrokenRead``."""
         pour = Pour(sink, self.length, self._clock, self._idle_seconds)
         self._response.deliverBody(pour)
+        pour.watch()
         await pour.finished
 
     def drop(self) -> None:
@@ -153,18 +154,15 @@ class S3Store:
         """
         headers = {} if length == whole else {"range": f"bytes={first}-{first + length - 1}"}
         response = await self.exchange.opened(key, headers)
-        declared = flat_headers(response).get("content-length", str(response.length))
-        if response.code != (206 if headers else 200) or declared not in (str(length), "UNKNOWN_LENGTH"):
+        if response.code != (206 if headers else 200) or response.length not in (length, UNKNOWN_LENGTH):
             abandon(response)
             raise BrokenRead("the store has another number of bytes")
         return OpenedObject(length, response, self.exchange.clock, self.exchange.idle_seconds)
 
     async def stat(self, key: str) -> Stat:
         answer = await self.exchange.whole("HEAD", key)
-        etag = answer.headers.get("etag", "").strip('"')
-        return Stat(
-            int(answer.headers.get("content-length", "0")), etag, answer.headers.get("content-type", "")
-        )
+        etag = answer.header("etag").strip('"')
+        return Stat(int(answer.header("content-length") or 0), etag, answer.header("content-type"))
 
     async def delete(self, key: str) -> None:
         """Delete an object; one that is gone already is no error."""
@@ -257,9 +255,9 @@ class S3Store:
             body=payload,
             digest=digests.sha256,
         )
-        etag = answer.headers.get("etag", "").strip('"')
+        etag = answer.header("etag").strip('"')
         # An ETag is no MD5 where the store encrypts with a key of its own (S3 API Reference, Object).
-        encrypted = answer.headers.get("x-amz-server-side-encryption", "AES256") != "AES256"
+        encrypted = answer.header("x-amz-server-side-encryption") not in ("", "AES256")
         if etag != digests.md5.hex() and not encrypted:
             raise CorruptTransfer(f"the store's checksum of {key} differs from ours")
         return etag

@@ -12,9 +12,9 @@ from twisted.internet.defer import CancelledError, Deferred
 from twisted.internet.interfaces import IReactorTime
 from twisted.internet.task import deferLater
 from twisted.logger import Logger
-from twisted.web.http_headers import Headers
 from twisted.web.iweb import IResponse
 
+from project_service.storage.s3.agent import PAYLOAD_DIGEST
 from project_service.storage.s3.body import Gather, IdleTimer, MemoryBody, Payload, Refuse
 from project_service.storage.s3.errors import (
     BrokenAnswer,
@@ -49,11 +49,20 @@ _UNANSWERED = (
 
 @frozen
 class Answer:
-    """A whole answer. Header names are lower-case."""
+    """A whole answer."""
 
-    status: int
-    headers: Mapping[str, str]
+    _response: IResponse
     body: bytes
+
+    @property
+    def status(self) -> int:
+        code: int = self._response.code
+        return code
+
+    def header(self, name: str) -> str:
+        """The last value of that name, or ""."""
+        values = self._response.headers.getRawHeaders(name)
+        return values[-1] if values else ""
 
 
 @frozen(eq=False)
@@ -84,10 +93,10 @@ class Exchange:
 
         async def once() -> Answer:
             response = await self._head(method, key, query, headers, body=body, digest=digest)
-            answer = Answer(response.code, flat_headers(response), await self._gathered(response))
-            if answer.status >= 300:
-                raise refusal(answer.status, answer.body)
-            return answer
+            answered = await self._gathered(response)
+            if response.code >= 300:
+                raise refusal(response.code, answered)
+            return Answer(response, answered)
 
         return await self._repeated(once)
 
@@ -134,14 +143,12 @@ class Exchange:
             sending.cancel()
 
         timer = IdleTimer(self.clock, self.idle_seconds, give_up)
-        outgoing = Headers({name: [value] for name, value in (headers or {}).items()})
-        outgoing.setRawHeaders("X-Amz-Content-SHA256", [digest])
         try:
             sending = self.client.send(
                 self.clock,
                 method,
                 self.address.url(key, query),
-                outgoing,
+                {**(headers or {}), PAYLOAD_DIGEST: digest},
                 MemoryBody(body, timer.touch) if body or method in {"PUT", "POST"} else None,
             )
             response: IResponse = await sending
@@ -155,9 +162,11 @@ class Exchange:
 
     async def _gathered(self, response: IResponse) -> bytes:
         gather = Gather(MAX_ANSWER_BYTES)
+        response.deliverBody(gather)
+        if gather.finished.called:
+            return await gather.finished
         timer = IdleTimer(self.clock, self.idle_seconds, gather.finished.cancel)
         try:
-            response.deliverBody(gather)
             return await gather.finished
         except CancelledError:
             if timer.expired:
@@ -165,14 +174,6 @@ class Exchange:
             raise
         finally:
             timer.stop()
-
-
-def flat_headers(response: IResponse) -> dict[str, str]:
-    """The last value of each header by lower-case name."""
-    return {
-        name.decode("latin-1").lower(): values[-1].decode("latin-1")
-        for name, values in response.headers.getAllRawHeaders()
-    }
 
 
 def abandon(response: IResponse) -> None:

@@ -20,6 +20,9 @@ EMPTY_SHA256 = sha256(b"").hexdigest()
 # What S3 leaves unescaped in a path: RFC 3986's unreserved characters and the slash.
 _PATH_SAFE = "-_.~/"
 _QUERY_SAFE = "-_.~"
+_UNSIGNED = frozenset(SIGNED_HEADERS_BLACKLIST)
+# "2026-11-21T10:00:00" as SigV4 writes it; strftime takes three times as long.
+_PLAIN = str.maketrans("", "", "-:")
 _DEFAULT_PORTS = {"http": 80, "https": 443}
 
 
@@ -75,14 +78,8 @@ def _encoded(query: Mapping[str, str]) -> str:
     return "&".join(f"{name}={value}" for name, value in sorted(pairs))
 
 
-class _Headers(dict[str, str]):
-    """What botocore's signer asks of headers, on lower-case names; its own are those of e-mail, ten times as slow."""
-
-    def __contains__(self, name: object) -> bool:
-        return isinstance(name, str) and super().__contains__(name.lower())
-
-    def __getitem__(self, name: str) -> str:
-        return super().__getitem__(name.lower())
+class _Signed(dict[str, str]):
+    """The headers to sign, names in lower case, as botocore reads them; its own are those of e-mail and slow."""
 
     def get_all(self, name: str) -> list[str]:
         return [self[name]]
@@ -93,11 +90,18 @@ class _Request:
 
     params = None
 
-    def __init__(self, method: str, url: str, headers: _Headers, stamp: str) -> None:
+    def __init__(self, method: str, url: str, headers: Mapping[str, str], stamp: str, digest: str) -> None:
         self.method = method
         self.url = url
-        self.headers = headers
+        self.headers = {"X-Amz-Content-SHA256": digest}
         self.context = {"timestamp": stamp}
+        self.signed = _Signed(
+            {name.lower(): value for name, value in headers.items() if name.lower() not in _UNSIGNED}
+        )
+        self.signed["x-amz-date"] = stamp
+        self.signed["x-amz-content-sha256"] = digest
+        if "host" not in self.signed:
+            self.signed["host"] = _host_of(url)
 
 
 class _Auth(S3SigV4Auth):  # type: ignore[misc, unused-ignore]
@@ -117,8 +121,7 @@ class _Auth(S3SigV4Auth):  # type: ignore[misc, unused-ignore]
         return self._derived[key, msg]
 
     def headers_to_sign(self, request: Any) -> Any:
-        names = request.headers.keys() - SIGNED_HEADERS_BLACKLIST
-        return _Headers({name: request.headers[name] for name in names})
+        return request.signed
 
 
 @frozen
@@ -146,13 +149,8 @@ class Signer:
         ``S3SigV4Auth`` signs the path as it is. Its ``add_auth`` would read the clock itself and, over plain
         http, hash the body again, so its public steps are taken one by one.
         """
-        stamp = now.astimezone(UTC).strftime("%Y%m%dT%H%M%SZ")
-        signed = _Headers({name.lower(): value for name, value in headers.items()})
-        signed["x-amz-date"] = stamp
-        signed["x-amz-content-sha256"] = payload_sha256
-        if "host" not in signed:
-            signed["host"] = _host_of(url)
-        request: Any = _Request(method, url, signed, stamp)
+        stamp = now.astimezone(UTC).isoformat(timespec="seconds")[:19].translate(_PLAIN) + "Z"
+        request: Any = _Request(method, url, headers, stamp, payload_sha256)
         auth = self._auth
         signature = auth.signature(auth.string_to_sign(request, auth.canonical_request(request)), request)
         names = auth.signed_headers(auth.headers_to_sign(request))

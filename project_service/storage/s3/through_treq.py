@@ -1,10 +1,11 @@
-"""treq, without what a store has no use for: URLs are sent as they were signed, cookies are neither kept nor sent.
+"""treq, without what a store has no use for: URL and headers go out as they are signed, cookies are not kept.
 
-Of the 70 us that treq takes for a request 55 go into parsing and writing again what is ready already.
+Most of what treq does for a request is parsing and writing again what is ready here already.
 """
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 from attrs import field, frozen
@@ -31,6 +32,23 @@ class ReadyURL(EncodedURL):
         return self._text
 
 
+class ReadyHeaders(Headers):
+    """Headers in their final form, names in lower case: treq's copy is the same, what it would add is left out.
+
+    That is ``Accept-Encoding``: an object's bytes must arrive as they are stored.
+    """
+
+    def __init__(self, plain: Mapping[str, str]) -> None:
+        super().__init__()
+        self.plain = plain
+
+    def copy(self) -> ReadyHeaders:
+        return self
+
+    def addRawHeader(self, name: bytes | str, value: bytes | str) -> None:
+        """Left out."""
+
+
 class NoCookies(IndexableCookieJar):
     """Empty for ever."""
 
@@ -54,12 +72,12 @@ class Through:
         return HTTPClient(self.agent, self._cookies)
 
     def send(
-        self, clock: Any, method: str, url: str, headers: Headers, body: IBodyProducer | None
+        self, clock: Any, method: str, url: str, headers: Mapping[str, str], body: IBodyProducer | None
     ) -> Deferred[IResponse]:
         sent: Deferred[Any] = self._client.request(
             method,
             ReadyURL(url),
-            headers=headers,
+            headers=ReadyHeaders(headers),
             data=body,
             cookies=self._cookies,
             allow_redirects=False,
