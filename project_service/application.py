@@ -22,6 +22,7 @@ from project_service.http.metrics import Metrics
 from project_service.http.openapi_route import OpenApi
 from project_service.http.origin import parse_networks
 from project_service.http.router import Router
+from project_service.journal import RequestIds
 from project_service.lanes import lanes
 from project_service.lifecycle import Ordered
 from project_service.ports import Binder
@@ -111,7 +112,7 @@ class Application:
             built.tokens,
             edge_settings(self._settings),
             self._reactor,
-            lambda: secrets.token_hex(16),
+            RequestIds(secrets.token_bytes),
             metrics,
             built.translate,
             HttpDate(time.time),

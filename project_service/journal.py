@@ -6,11 +6,14 @@ The request id is an argument everywhere: context variables are lost in callback
 from __future__ import annotations
 
 import datetime
+import itertools
 import re
 from collections.abc import Callable
+from functools import lru_cache
 from typing import Any, TextIO, cast
 
 import orjson
+from attrs import define, field
 from twisted.logger import (
     FilteringLogObserver,
     ILogObserver,
@@ -23,6 +26,9 @@ from twisted.logger import (
 from zope.interface import directlyProvides
 
 LogEvent = dict[str, Any]
+
+# Long enough for a busy process to gather lines, short enough for who watches the log.
+BATCH_SECONDS = 0.1
 
 _REQUEST_ID = re.compile(rb"[A-Za-z0-9._-]{1,128}\Z")
 
@@ -46,13 +52,54 @@ def request_id(sent: bytes | None, new: Callable[[], str]) -> str:
     return new()
 
 
+class RequestIds:
+    """Calling it gives an id that no other request has: 64 random bits for the process and a count."""
+
+    def __init__(self, random: Callable[[int], bytes]) -> None:
+        self._process = random(8).hex()
+        self._count = itertools.count(1)
+
+    def __call__(self) -> str:
+        return f"{self._process}{next(self._count):016x}"
+
+
 def redact(text: str) -> str:
     return _SECRETS.sub("***", text)
 
 
 def _timestamp(event: LogEvent) -> str:
-    when = datetime.datetime.fromtimestamp(event.get("log_time", 0.0), datetime.UTC)
-    return when.isoformat(timespec="milliseconds").replace("+00:00", "Z")
+    seconds = event.get("log_time", 0.0)
+    return f"{_second(int(seconds))}.{int(seconds % 1 * 1000):03}Z"
+
+
+@lru_cache(maxsize=8)
+def _second(second: int) -> str:
+    return datetime.datetime.fromtimestamp(second, datetime.UTC).strftime("%Y-%m-%dT%H:%M:%S")
+
+
+@define
+class Batched:
+    """A stream whose lines are written together, ``BATCH_SECONDS`` after the first of them at the latest.
+
+    A write for each access line would cost more than some of the requests, and where a parent gathers the lines of
+    its workers, it would cost that once more. ``later`` is the reactor's ``callLater``.
+    """
+
+    out: TextIO
+    later: Callable[[float, Callable[[], None]], object]
+    _lines: list[str] = field(factory=list)
+
+    def write(self, text: str) -> int:
+        if not self._lines:
+            self.later(BATCH_SECONDS, self.flush)
+        self._lines.append(text)
+        return len(text)
+
+    def flush(self) -> None:
+        if self._lines:
+            text, self._lines = "".join(self._lines), []
+            self.out.write(text)
+            self.out.flush()
 
 
 def text_observer(out: TextIO) -> ILogObserver:
@@ -64,7 +111,7 @@ def text_observer(out: TextIO) -> ILogObserver:
         text = event.get("access_line") or eventAsText(event, includeTimestamp=False, includeSystem=False)
         lines = redact(text).replace("\n", "\n\t")
         out.write(f"{_timestamp(event)} {level:<8} [{event.get('log_namespace', '-')}] {lines}\n")
-        out.flush()
+        _flush(out, event)
 
     return _providing(observe)
 
@@ -87,9 +134,15 @@ def json_observer(out: TextIO) -> ILogObserver:
         if "log_failure" in event:
             record["traceback"] = redact(event["log_failure"].getTraceback())
         out.write(orjson.dumps(record).decode() + "\n")
-        out.flush()
+        _flush(out, event)
 
     return _providing(observe)
+
+
+def _flush(out: TextIO, event: LogEvent) -> None:
+    """Access lines may wait for each other; whatever else is said is said at once, and in order."""
+    if "access_line" not in event:
+        out.flush()
 
 
 def _providing(observe: Callable[[LogEvent], None]) -> ILogObserver:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import signal
 import sys
+from collections.abc import Sequence
 from types import FrameType
 from typing import Any, TextIO, cast
 
@@ -11,7 +12,7 @@ from attrs import define, field
 from twisted.logger import ILogObserver, Logger
 from twisted.python.logfile import LogFile
 
-from project_service.journal import Levels, observer
+from project_service.journal import Batched, Levels, observer
 
 
 @define
@@ -40,21 +41,29 @@ def install(twistd: Any, log_format: str, log_level: str) -> None:
 
 def make_observer() -> ILogObserver:
     """Called by twistd once it knows where the log goes."""
-    _log.out = _output(_log.twistd)
+    _log.out = batched(_output(_log.twistd))
     return observer(_log.out, _log.log_format, _log.levels)
+
+
+def batched(out: TextIO) -> TextIO:
+    """``out``, with lines that may wait written together."""
+    from twisted.internet import reactor
+
+    return cast(TextIO, Batched(out, reactor.callLater))
 
 
 def set_level(name: str) -> None:
     _log.levels.set_default(name)
 
 
-def write_line(line: str) -> None:
-    """A finished line (a worker's) beside our own; as an event where the operator's own observer has the log."""
+def write_lines(lines: Sequence[str]) -> None:
+    """Finished lines (a worker's) beside our own; as events where the operator's own observer has the log."""
     if _log.out is not None:
-        _log.out.write(line + "\n")
+        _log.out.write("".join(f"{line}\n" for line in lines))
         _log.out.flush()
     else:
-        _logger.info("{line}", line=line)
+        for line in lines:
+            _logger.info("{line}", line=line)
 
 
 def _output(twistd: Any) -> TextIO:

@@ -27,6 +27,7 @@ from project_service.configure import BadSettings, load
 from project_service.deferreds import start
 from project_service.journal import Levels, observer
 from project_service.launch import with_data_dir_defaults
+from project_service.logging_setup import batched
 from project_service.ports import Binder
 from project_service.roll_call import Parent
 from project_service.settings import Settings

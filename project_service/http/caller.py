@@ -100,11 +100,11 @@ def presented_key(headers: HeaderView) -> str | None:
 
 def identify(access: Access, headers: HeaderView, keys: KeyRing, tokens: TokenVerifier) -> Caller:
     """The caller, or the ``ApiError`` that says what is missing or wrong. Keys are looked at before tokens."""
-    presented = presented_key(headers)
+    presented = headers.derived(presented_key)
     kind = _key_kind(access.key, presented, keys)
     if access.bearer == "own":
         return Caller(key=kind)
-    token = bearer_token(headers)
+    token = headers.derived(bearer_token)
     # Clients of this ecosystem repeat the project key as the bearer token when nobody is signed in.
     if token is not None and token != presented:
         return Caller(key=kind, user=tokens.verify(token))

@@ -17,15 +17,30 @@ MAX_HEADERS = 200
 
 def head_fault(version: bytes, headers: HeaderView) -> ApiError | None:
     """RFC 9112 section 3.2 (exactly one good Host) and section 6.1 (no transfer coding before HTTP/1.1)."""
+    fault = headers.derived(_fault_of_any_version)
+    if fault is not None:
+        return fault
+    if version == b"HTTP/1.1":
+        return None if b"host" in headers else _host_missing()
+    return _coding_unknown() if b"transfer-encoding" in headers else None
+
+
+def _fault_of_any_version(headers: HeaderView) -> ApiError | None:
     hosts = headers.all(b"host")
-    if len(hosts) > 1 or (not hosts and version == b"HTTP/1.1"):
-        return errors.bad_request("bad_request", "The request needs exactly one Host header.")
+    if len(hosts) > 1:
+        return _host_missing()
     if hosts and hosts[0] and not is_host(hosts[0].decode("latin-1")):
         return errors.bad_request("bad_request", "The Host header is not a host.")
     codings = headers.all(b"transfer-encoding")
-    if codings and (version == b"HTTP/1.0" or [c.lower() for c in codings] != [b"chunked"]):
-        return errors.bad_request("bad_request", "The transfer coding is not supported.")
-    return None
+    return _coding_unknown() if codings and [c.lower() for c in codings] != [b"chunked"] else None
+
+
+def _host_missing() -> ApiError:
+    return errors.bad_request("bad_request", "The request needs exactly one Host header.")
+
+
+def _coding_unknown() -> ApiError:
+    return errors.bad_request("bad_request", "The transfer coding is not supported.")
 
 
 # RFC 3986: visible ASCII; a fragment is never sent.
@@ -47,5 +62,17 @@ def origin_form(target: bytes) -> bytes | None:
 
 def persistent(version: bytes, headers: HeaderView) -> bool:
     """RFC 9112 section 9.3; an HTTP/1.0 connection is always closed."""
+    return version == b"HTTP/1.1" and not headers.derived(_asks_to_close)
+
+
+def _asks_to_close(headers: HeaderView) -> bool:
     tokens = b",".join(headers.all(b"connection")).lower().split(b",")
-    return version == b"HTTP/1.1" and b"close" not in [token.strip() for token in tokens]
+    return b"close" in [token.strip() for token in tokens]
+
+
+def content_length(headers: HeaderView) -> int | None:
+    """The Content-Length of a head without fault, None for a chunked body, 0 without a body."""
+    declared = headers.get(b"content-length")
+    if declared is not None:
+        return int(declared)
+    return None if b"transfer-encoding" in headers else 0

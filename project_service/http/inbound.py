@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 from urllib.parse import unquote_to_bytes
 
@@ -34,7 +35,7 @@ class Inbound:
     base_url: str
     max_json_bytes: int
     caller: Caller = field(factory=Caller)
-    path_args: dict[str, str] = field(factory=dict)
+    path_args: Mapping[str, str] = field(factory=dict)
 
     def query(self) -> list[tuple[str, str]]:
         """Names and values in the order sent; raises ``invalid_query``."""

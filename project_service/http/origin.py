@@ -27,6 +27,11 @@ class Origin:
     host: str
 
 
+def _host(headers: HeaderView) -> str | None:
+    host = headers.text(b"host")
+    return host if host and is_host(host) else None
+
+
 def parse_networks(texts: Sequence[str]) -> tuple[Network, ...]:
     """CIDR blocks or single addresses; raises ``ValueError`` for anything else."""
     return tuple(ipaddress.ip_network(text, strict=False) for text in texts)
@@ -41,9 +46,7 @@ def locate(
     An address that cannot be read stands as the hop before it: a broken header hides nobody.
     """
     scheme = "https" if secure else "http"
-    host = headers.text(b"host") or local_host
-    if not is_host(host):
-        host = local_host
+    host = headers.derived(_host) or local_host
     near = peer if peer is not None else "127.0.0.1"
     if not trusted or not (peer is None or _is_trusted(near, trusted)):
         return Origin(near, scheme, host)

@@ -19,6 +19,7 @@ from project_service.http.framing import (
     MAX_HEADERS,
     MAX_LINE_BYTES,
     MAX_TARGET_BYTES,
+    content_length,
     head_fault,
     origin_form,
 )
@@ -176,8 +177,8 @@ class RequestParser:
             self._fault = errors.bad_request("bad_request", _TARGET)
             return
         headers = self._view()
-        self._length = _length(headers)
         self._fault = head_fault(version, headers)
+        self._length = 0 if self._fault else content_length(headers)
         if self._fault is None:
             method = self._parser.get_method().decode("ascii")
             self._requests.head_received(RequestHead(method, target, version, headers, self._length))
@@ -206,13 +207,6 @@ class RequestParser:
         if not self._headers.is_of(self._pairs):
             self._headers = HeaderView.lowered(self._pairs)
         return self._headers
-
-
-def _length(headers: HeaderView) -> int | None:
-    declared = headers.get(b"content-length")
-    if declared is not None:
-        return int(declared)
-    return None if b"transfer-encoding" in headers else 0
 
 
 def _not_http() -> ApiError:

@@ -6,7 +6,8 @@ answers some faults in HTML by itself (trap 8).
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
+from functools import lru_cache
 from typing import Any, Literal
 from urllib.parse import unquote_to_bytes
 
@@ -24,6 +25,11 @@ from project_service.http.outbound import Reply, StreamReply
 
 Handler = Callable[[Inbound], Awaitable[Reply | StreamReply]]
 ErrorStyle = Literal["envelope", "tables"]
+
+
+# Two megabytes at the most.
+RECENT_PATHS = 4096
+SHORT_PATH = 256
 
 
 class _RawPath(BaseConverter):
@@ -49,7 +55,7 @@ class Route:
 @frozen
 class Match:
     route: Route
-    path_args: dict[str, str]
+    path_args: Mapping[str, str]
 
 
 class Router:
@@ -61,6 +67,7 @@ class Router:
         self.app.url_map.converters = {**self.app.url_map.converters, "path": _RawPath}
         self._adapter = self.app.url_map.bind("", url_scheme="http")
         self._routes: dict[str, Route] = {}
+        self._recent = lru_cache(maxsize=RECENT_PATHS)(self._match)
 
     @property
     def routes(self) -> list[tuple[str, frozenset[str], Route]]:
@@ -92,6 +99,7 @@ class Router:
         def declare(handler: Handler) -> Handler:
             taken = [*methods, *refuses]
             endpoint = f"{'|'.join(taken)} {url}"
+            self._recent.cache_clear()
             self._routes[endpoint] = Route(url, handler, Access(key, bearer), errors, described, refuses)
             declare_on_klein: Any = self.app.route(url, methods=taken, endpoint=endpoint)
             declare_on_klein(handler)
@@ -101,6 +109,12 @@ class Router:
 
     def match(self, method: str, raw_path: bytes) -> Match:
         """The route of a request; raises ``not_found`` or ``method_not_allowed`` (with ``Allow``)."""
+        # A path that was asked for before is not taken apart again; a long one is not worth its memory.
+        return (
+            self._recent(method, raw_path) if len(raw_path) <= SHORT_PATH else self._match(method, raw_path)
+        )
+
+    def _match(self, method: str, raw_path: bytes) -> Match:
         if raw_path.startswith(b"//"):
             raise errors.not_found()  # werkzeug would take leading slashes for one
         if method != method.upper():  # ... and ``get`` for ``GET`` (RFC 9110 section 9.1)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable
+from functools import lru_cache
 from http import HTTPStatus
 from typing import Protocol
 
@@ -46,22 +47,31 @@ def fault_of(status: int, headers: Iterable[tuple[str, str]]) -> str | None:
     if not 200 <= status <= 599:
         return "its status is none of a final response"
     for name, value in headers:
-        if not _NAME.match(name) or _BAD_VALUE.search(value):
+        if (fault := _fault_of_name(name)) is not None:
+            return fault
+        if _BAD_VALUE.search(value):
             return "a header is not one"
-        if name.lower() in _FRAMING:
-            return "a header is the connection's to set"
     return None
 
 
+@lru_cache(maxsize=256)
+def _fault_of_name(name: str) -> str | None:
+    if not _NAME.match(name):
+        return "a header is not one"
+    return "a header is the connection's to set" if name.lower() in _FRAMING else None
+
+
 def head(status: int, headers: Iterable[tuple[str, str]]) -> bytes:
-    """Status line and headers; raises ``ValueError`` for what would break the framing."""
+    """Status line and headers, looked at by ``fault_of`` before where they are not the edge's own.
+
+    Raises ``ValueError`` for what would break the framing all the same.
+    """
     lines = [f"HTTP/1.1 {status} {_REASONS.get(status, 'Unknown')}"]
-    for name, value in headers:
-        if not _NAME.match(name) or _BAD_VALUE.search(value):
-            raise ValueError(f"not a response header: {name!r}")
-        lines.append(f"{name}: {value}")
-    lines.append("\r\n")
-    return "\r\n".join(lines).encode("latin-1", "replace")
+    lines += [f"{name}: {value}" for name, value in headers]
+    text = "\r\n".join(lines)
+    if text.count("\n") != len(lines) - 1 or text.count("\r") != len(lines) - 1:
+        raise ValueError("a response header holds a line end")
+    return f"{text}\r\n\r\n".encode("latin-1", "replace")
 
 
 def chunk(data: bytes) -> bytes:

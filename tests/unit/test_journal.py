@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import io
 import json
+from typing import Any
 
+from twisted.internet.task import Clock
 from twisted.logger import Logger, LogPublisher
 from twisted.trial.unittest import TestCase
 
-from project_service.journal import Levels, access_event, observer
+from project_service.journal import BATCH_SECONDS, Batched, Levels, RequestIds, access_event, observer
 
 FIELDS: dict[str, object] = {
     "request_id": "abc",
@@ -67,3 +69,31 @@ class Lines(TestCase):
         log.info("two")
         self.assertNotIn("one", out.getvalue())
         self.assertIn("two", out.getvalue())
+
+
+class Batches(TestCase):
+    def test_access_lines_wait_for_each_other_and_nothing_else_does(self) -> None:
+        out, clock = io.StringIO(), Clock()
+        batched: Any = Batched(out, clock.callLater)
+        log = Logger(namespace="there", observer=LogPublisher(observer(batched, "text", Levels("info"))))
+        access_event(log, FIELDS)
+        access_event(log, FIELDS)
+        self.assertEqual(out.getvalue(), "")
+        clock.advance(BATCH_SECONDS)
+        self.assertEqual(out.getvalue().count("\n"), 2)
+        access_event(log, FIELDS)
+        log.warn("now")
+        self.assertEqual(
+            [line.split("] ")[1][:3] for line in out.getvalue().splitlines()[2:]], ["GET", "now"]
+        )
+        clock.advance(BATCH_SECONDS)
+        self.assertEqual((out.getvalue().count("\n"), clock.getDelayedCalls()), (4, []))
+
+
+class Ids(TestCase):
+    def test_no_two_requests_share_one(self) -> None:
+        made, other = RequestIds(lambda count: b"\1" * count), RequestIds(lambda count: b"\2" * count)
+        ids = [made(), made(), other()]
+        self.assertEqual(len(set(ids)), 3)
+        for found in ids:
+            self.assertRegex(found, r"\A[0-9a-f]{32}\Z")
