@@ -38,6 +38,8 @@ class Session(txpostgres.Connection):  # type: ignore[misc]  # txpostgres is not
         self.guard_seconds: float | None = None
         self._running: Deferred[None] | None = None
         self._doomed = False
+        self._since = 0.0
+        self._guard: IDelayedCall | None = None
         self._descriptor: int | None = None
         self._settled: tuple[str | None, ...] | None = None
 
@@ -86,7 +88,7 @@ class Session(txpostgres.Connection):  # type: ignore[misc]  # txpostgres is not
         except BaseException:
             self._running = None
             raise
-        guard = self._guard()
+        self._watch()
         try:
             self._advance()
             await running
@@ -94,8 +96,6 @@ class Session(txpostgres.Connection):  # type: ignore[misc]  # txpostgres is not
             raise self._judged(fault) from fault
         finally:
             self._running = None
-            if guard is not None and guard.active():
-                guard.cancel()
         return cursor
 
     async def query(self, sql: str | bytes, params: Params = None) -> list[Row]:
@@ -205,6 +205,9 @@ class Session(txpostgres.Connection):  # type: ignore[misc]  # txpostgres is not
             return
         self.reactor.removeReader(self)
         self.reactor.removeWriter(self)
+        if self._guard is not None:
+            self._guard.cancel()
+            self._guard = None
         if self._descriptor is not None:
             os.close(self._descriptor)
             self._descriptor = None
@@ -216,15 +219,27 @@ class Session(txpostgres.Connection):  # type: ignore[misc]  # txpostgres is not
         if running is not None and not running.called:
             running.errback(fault)
 
-    def _guard(self) -> IDelayedCall | None:
+    def _watch(self) -> None:
+        """One delayed call serves many messages: to make and cancel one for each costs as much as sending it."""
+        self._since = self.reactor.seconds()
         if self.guard_seconds is None:
-            return None
-        call: IDelayedCall = self.reactor.callLater(self.guard_seconds, self._unanswered)
-        return call
+            return
+        if self._guard is None:
+            self._guard = self.reactor.callLater(self.guard_seconds, self._look)
+        elif self._guard.getTime() > self._since + self.guard_seconds:
+            self._guard.reset(self.guard_seconds)  # it was longer before
 
-    def _unanswered(self) -> None:
-        """statement_timeout should have ended it: the server or the network is gone."""
-        self._lost(DatabaseGone("the database did not answer"))
+    def _look(self) -> None:
+        self._guard = None
+        if self._running is None:
+            return
+        assert self.guard_seconds is not None
+        left = self._since + self.guard_seconds - self.reactor.seconds()
+        if left > 0:
+            self._guard = self.reactor.callLater(left, self._look)
+        else:
+            # statement_timeout should have ended it: the server or the network is gone.
+            self._lost(DatabaseGone("the database did not answer"))
 
     def _raw_cursor(self) -> Any:
         if self._doomed or self._connection is None or self._connection.closed:
