@@ -5,7 +5,7 @@ BIN    := $(VENV)/bin
 RUNS   := $(VENV)/.installed
 TESTS  := $(VENV)/.installed-for-tests
 
-.PHONY: run test venv lint format bench conformance chaos
+.PHONY: run test venv lint format bench conformance chaos soak
 .DEFAULT_GOAL := run
 
 venv: $(TESTS)
@@ -57,6 +57,11 @@ bench: venv
 # Scores the table API by the cases that POSTGREST_SUITE names; nothing to do without it.
 conformance: venv
 	$(BIN)/python -m benchmarks.tables_conformance
+
+# Memory, descriptors and connections over a quarter of an hour of mixed load; MINUTES=n for longer or shorter.
+MINUTES ?= 15
+soak: venv
+	$(BIN)/python -m tests.chaos.soak --minutes $(MINUTES)
 
 # Faults under load: the short ones of `make test` with their figures, then failover, a store cluster and 20 rounds of random kills.
 chaos: venv

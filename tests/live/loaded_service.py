@@ -11,7 +11,7 @@ import psycopg2
 import requests
 
 from tests.live.daemon import Daemon, eventually
-from tests.live.mixed_load import LEDGER, PARTS, ROWS, Load
+from tests.live.mixed_load import LEDGER, PACE_SECONDS, PARTS, ROWS, Load
 
 # Short, so that an absence of a second is seen as 503 and not as a slow answer.
 CONFIG = """
@@ -68,9 +68,9 @@ def _knows_the_ledger(known: dict[str, str]) -> bool:
     return all(one.status_code == 200 for one in asked)
 
 
-def load_on(place: Path, clients: int = 2) -> Load:
+def load_on(place: Path, clients: int = 2, pace: float = PACE_SECONDS) -> Load:
     known = credentials(place)
-    return Load(known["base_url"], known["service_key"], clients)
+    return Load(known["base_url"], known["service_key"], clients, pace)
 
 
 def warmed_up(load: Load) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from collections import deque
 from collections.abc import Callable
 from hashlib import sha256
 from itertools import pairwise
@@ -48,13 +49,15 @@ class Tally:
 class Load:
     """Runs from ``start`` to ``stop``. ``base_url`` may change meanwhile, when a service comes back elsewhere."""
 
-    def __init__(self, base_url: str, service_key: str, clients: int = 2) -> None:
+    def __init__(self, base_url: str, service_key: str, clients: int = 2, pace: float = PACE_SECONDS) -> None:
         self.base_url = base_url
         self._key = service_key
+        self.pace = pace
         self._done = threading.Event()
         self._lock = threading.Lock()
         self.tallies = {part: Tally() for part in PARTS}
         self.objects: dict[str, str] = {}
+        self.recent_objects: deque[tuple[str, str]] = deque(maxlen=200)
         self.rows: set[str] = set()
         self.accounts: list[str] = []
         works: dict[str, Callable[[_Client], None]] = {
@@ -100,6 +103,10 @@ class Load:
 
     def acknowledged(self) -> dict[str, int]:
         return {part: tally.acknowledged for part, tally in self.tallies.items()}
+
+    def stored(self, key: str, digest: str) -> None:
+        self.objects[key] = digest
+        self.recent_objects.append((key, digest))
 
     def has_gone_on(self, before: dict[str, int], more: int = 5) -> bool:
         """Every part has acknowledged ``more`` than ``before``."""
@@ -200,14 +207,14 @@ class _Client:
             while not self._load.ended:
                 self._number += 1
                 work(self)
-                self._load.pause(PACE_SECONDS)
+                self._load.pause(self._load.pace)
 
     def write_object(self) -> None:
         key = f"{self._name}/{self._number}"
         payload = self._random.randbytes(self._random.choice((0, 10, 1000, 70_000, 300_000)))
         digest = sha256(payload).hexdigest()
         path = f"/storage/buckets/private/objects/{key}"
-        self._send("PUT", path, lambda: self._load.objects.update({key: digest}), data=payload)
+        self._send("PUT", path, lambda: self._load.stored(key, digest), data=payload)
 
     def write_row(self) -> None:
         row = {"id": str(uuid4()), "n": self._number}

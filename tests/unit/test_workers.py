@@ -56,7 +56,7 @@ class Shares(TestCase):
             count = worker_count(settings)
         except TooManyWorkers:
             assert workers != "auto"
-            self.assertGreater(workers, min(database, store, tables))
+            self.assertGreater(int(workers), min(database, store, tables))
             return
         self.assertGreaterEqual(count, 1)
         part = totals(share(settings, count))

@@ -1,0 +1,125 @@
+"""Clients that read, list, link, sign in and delete beside a mixed load that only writes."""
+
+from __future__ import annotations
+
+import threading
+from collections import Counter
+from collections.abc import Callable, Sequence
+from hashlib import sha256
+from random import Random
+from types import TracebackType
+
+import requests
+
+from tests.live.mixed_load import HANGING_SECONDS, PASSWORD, ROWS, Load
+
+BUCKET = "/storage/buckets/private"
+TABLE_QUERIES = (
+    "?select=id,n&order=n.desc&limit=20",
+    "?n=gte.5&n=lt.10&limit=50",
+    "?select=count()",
+    "?id=eq.00000000-0000-0000-0000-000000000000",
+    "?or=(n.eq.1,n.eq.2)&limit=3",
+)
+
+
+class Reading:
+    """Runs while the context lasts. ``wrong`` has every answer that was neither right nor an honest refusal."""
+
+    def __init__(self, load: Load, pace: float, seed: int = 1) -> None:
+        self._load = load
+        self._pace = pace
+        self._done = threading.Event()
+        self.counted: Counter[str] = Counter()
+        self.wrong: list[str] = []
+        works: Sequence[Callable[[requests.Session, Random], str]] = (
+            self._download,
+            self._listing,
+            self._link,
+            self._rows,
+            self._session,
+        )
+        self._threads = [
+            threading.Thread(target=self._run, args=(work, Random(seed + n))) for n, work in enumerate(works)
+        ]
+
+    def __enter__(self) -> Reading:
+        for thread in self._threads:
+            thread.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, fault: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._done.set()
+        for thread in self._threads:
+            thread.join()
+
+    def _run(self, work: Callable[[requests.Session, Random], str], random: Random) -> None:
+        with requests.Session() as session:
+            session.headers.update(self._load.headers)
+            while not self._done.is_set():
+                try:
+                    fault = work(session, random)
+                except requests.RequestException as broken:
+                    fault = type(broken).__name__
+                name = work.__name__.strip("_")
+                self.counted[name] += 1
+                if fault:
+                    self.wrong.append(f"{name}: {fault}")
+                self._done.wait(self._pace)
+
+    def _object(self, random: Random) -> tuple[str, str] | None:
+        """A recent one: looking for one among all would take longer and longer."""
+        known = list(self._load.recent_objects)
+        return random.choice(known) if known else None
+
+    def _get(self, session: requests.Session, path: str, *expected: int) -> requests.Response | str:
+        answer = session.get(self._load.base_url + path, timeout=HANGING_SECONDS)
+        return answer if answer.status_code in expected else f"{path} -> {answer.status_code}"
+
+    def _download(self, session: requests.Session, random: Random) -> str:
+        chosen = self._object(random)
+        if chosen is None:
+            return ""
+        got = self._get(session, f"{BUCKET}/objects/{chosen[0]}", 200)
+        if isinstance(got, str):
+            return got
+        return "" if sha256(got.content).hexdigest() == chosen[1] else f"{chosen[0]} has other bytes"
+
+    def _listing(self, session: requests.Session, random: Random) -> str:
+        got = self._get(session, f"{BUCKET}/objects?max_keys={random.randint(1, 200)}&recursive=true", 200)
+        return got if isinstance(got, str) else ""
+
+    def _link(self, session: requests.Session, random: Random) -> str:
+        chosen = self._object(random)
+        if chosen is None:
+            return ""
+        url = f"{self._load.base_url}{BUCKET}/presign"
+        made = session.post(url, json={"key": chosen[0]}, timeout=HANGING_SECONDS)
+        if made.status_code != 200:
+            return f"presign -> {made.status_code}"
+        got = session.get(made.json()["url"], timeout=HANGING_SECONDS)
+        return "" if sha256(got.content).hexdigest() == chosen[1] else f"link -> {got.status_code}"
+
+    def _rows(self, session: requests.Session, random: Random) -> str:
+        got = self._get(session, ROWS + random.choice(TABLE_QUERIES), 200, 206)
+        return got if isinstance(got, str) else ""
+
+    def _session(self, session: requests.Session, random: Random) -> str:
+        """Sign in, refresh, sign out: what is revoked has to be forgotten again."""
+        known = self._load.accounts[-50:]
+        if not known:
+            return ""
+        base = f"{self._load.base_url}/auth"
+        account = {"email": random.choice(known), "password": PASSWORD}
+        signed_in = session.post(f"{base}/login", json=account, timeout=HANGING_SECONDS)
+        if signed_in.status_code != 200:
+            return f"login -> {signed_in.status_code}"
+        refresh = {"refresh_token": signed_in.json()["data"]["refresh_token"]}
+        refreshed = session.post(f"{base}/refresh", json=refresh, timeout=HANGING_SECONDS)
+        if refreshed.status_code != 200:
+            return f"refresh -> {refreshed.status_code}"
+        bearer = {"Authorization": f"Bearer {refreshed.json()['data']['access_token']}"}
+        out = session.post(f"{base}/logout", headers=bearer, timeout=HANGING_SECONDS)
+        return "" if out.status_code == 200 else f"logout -> {out.status_code}"
