@@ -1,0 +1,165 @@
+"""The service on an operator's own PostgreSQL, with the roles that docs/operations.rst makes and no more rights."""
+
+from __future__ import annotations
+
+import re
+import secrets
+from collections.abc import Iterator
+from contextlib import closing
+from pathlib import Path
+from typing import Any
+
+import psycopg2
+import pytest
+import pytest_twisted
+from psycopg2.extensions import make_dsn
+
+from project_service.embedded.assemble import Embedded
+from project_service.settings import Store
+from tests.live.application import Api, serving, settings_for
+from tests.live.services import wait
+from tests.live.test_cli import cli
+
+DOCS = Path(__file__).parents[2] / "docs" / "operations.rst"
+TABLES = """
+create table notes (id int generated always as identity primary key,
+                    owner uuid not null default auth.uid(), words text);
+alter table notes enable row level security;
+create policy own on notes to authenticated using (owner = auth.uid()) with check (owner = auth.uid());
+grant select, insert, update, delete on notes to authenticated;
+grant select on notes to anon;
+"""
+
+
+def block(name: str) -> list[str]:
+    """The statements of a named code block of the documentation."""
+    found = re.search(
+        rf"\.\. code-block:: sql\n   :name: {name}\n\n((?:   .*\n|\n)+)", DOCS.read_text("utf-8")
+    )
+    assert found is not None, name
+    text = re.sub(r"--.*", "", found[1])
+    return [statement for statement in (part.strip() for part in text.split(";")) if statement]
+
+
+def run(dsn: str, *statements: str) -> list[tuple[Any, ...]]:
+    with closing(psycopg2.connect(dsn)) as connection:
+        connection.autocommit = True
+        cursor = connection.cursor()
+        for statement in statements:
+            cursor.execute(statement)
+        return cursor.fetchall() if cursor.description else []
+
+
+@pytest.fixture(scope="module")
+def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    """The administrator's DSN of a PostgreSQL on which nobody has done anything yet."""
+    from twisted.internet import reactor
+
+    embedded = Embedded(reactor, Path(tmp_path_factory.mktemp("roles")), store=False)
+    running = wait(embedded.start)
+    assert running.admin_dsn is not None
+    run(running.admin_dsn, "drop database project", "drop role project_service")
+    yield running.admin_dsn
+    wait(embedded.stop)
+
+
+def login(admin: str, role: str) -> str:
+    """The DSN of one of the documented roles, with a password that the documentation leaves to choose."""
+    password = secrets.token_hex()
+    run(admin, f"alter role {role} password '{password}'")
+    return str(make_dsn(admin, user=role, password=password, dbname="project"))
+
+
+@pytest_twisted.ensureDeferred
+async def test_the_documented_roles_are_enough(cluster: str, store_settings: Store, tmp_path: Path) -> None:
+    run(cluster, *block("roles"))
+    owner = login(cluster, "project_service")
+    config = tmp_path / "c.toml"
+    assert store_settings.secret_access_key is not None
+    config.write_text(
+        f'[database]\ndsn = "{owner}"\n[store]\nendpoint_url = "{store_settings.endpoint_url}"\n'
+        f'access_key_id = "{store_settings.access_key_id}"\n'
+        f'secret_access_key = "{store_settings.secret_access_key.reveal()}"\n'
+        f'[auth]\njwt_keys_file = "{tmp_path / "jwt-keys.json"}"\n'
+    )
+    done = cli("migrate", "--config", config)
+    assert (done.code, done.err) == (0, ""), done
+    run(owner, TABLES)
+    limits = "rolsuper, rolcreatedb, rolcreaterole, rolbypassrls, rolreplication, rolinherit"
+    roles = "where rolname in ('project_service', 'project_runtime')"
+    async with serving(settings_for(owner, store_settings, tmp_path)) as api:
+        await uses_all_parts(api, "one")
+
+    run(cluster, *block("runtime-role"))
+    run(owner, *block("runtime-grants"))
+    runtime = login(cluster, "project_runtime")
+    assert run(cluster, f"select distinct {limits} from pg_roles {roles}") == [(False,) * 6]
+    config.write_text(config.read_text().replace(owner, runtime))
+    # What every start does; there is nothing left for it.
+    done = cli("migrate", "--config", config)
+    assert (done.code, done.err) == (0, ""), done
+    async with serving(settings_for(runtime, store_settings, tmp_path)) as api:
+        await uses_all_parts(api, "two")
+    for forbidden in (
+        "create table auth.mine (a int)",
+        "create or replace function auth.uid() returns uuid language sql return null::uuid",
+        "drop table notes",
+        "delete from _project_service.migrations",
+        "create role another",
+        "create database another",
+        "alter role service_role login",
+        "copy auth.users to '/tmp/users'",
+    ):
+        with pytest.raises(psycopg2.errors.InsufficientPrivilege):
+            run(runtime, forbidden)
+
+
+@pytest_twisted.ensureDeferred
+async def test_what_callers_act_as_sees_nothing_of_the_service(database: str) -> None:
+    tables = "from pg_class where relkind in ('r', 'v') and relnamespace = any(%s::regnamespace[])"
+    service = "array['auth', 'storage', '_project_service']"
+    assert run(database, f"select count(*) > 10 {tables % service}") == [(True,)]
+    for role in ("anon", "authenticated", "service_role"):
+        for right in ("select", "insert", "update", "delete", "truncate"):
+            may = f"select relname {tables % service} and has_table_privilege('{role}', oid, '{right}')"
+            assert run(database, may) == [], (role, right)
+        with pytest.raises(psycopg2.errors.InsufficientPrivilege):
+            run(database, f"set role {role}", "select password_hash from auth.users")
+
+
+async def uses_all_parts(api: Api, name: str) -> None:
+    """A user signs up, writes and reads with each part, and is refused after he has left."""
+    email = f"{name}@example.test"
+    session = await api.sign_up(email)
+    token, user_id = session["access_token"], session["user"]["id"]
+    status, _, body = await api.request(
+        "POST", "/auth/login", key=None, json={"email": email, "password": "wrong for sure"}
+    )
+    assert (status, body["error"]["code"]) == (401, "invalid_credentials")
+
+    stored = f"/storage/buckets/private/objects/{name}/a.txt"
+    status, _, _ = await api.request("PUT", stored, token=token, data=b"kept")
+    assert status == 201
+    status, _, link = await api.request(
+        "POST", "/storage/buckets/private/presign", token=token, json={"key": f"{name}/a.txt"}
+    )
+    assert status == 200
+    status, _, body = await api.request("GET", link["url"].removeprefix(api.base_url), key=None)
+    assert (status, body) == (200, b"kept")
+    assert (await api.request("DELETE", stored, token=token))[0] == 204
+    made = {"name": f"made-{name}", "visibility": "private"}
+    assert (await api.request("POST", "/admin/buckets", key="service", json=made))[0] == 201
+
+    notes = "/dev/db/main/rest/notes"
+    sent = {"words": name}
+    prefer = {"Prefer": "return=representation"}
+    status, _, rows = await api.request("POST", notes, token=token, json=sent, headers=prefer)
+    assert (status, rows[0]["owner"]) == (201, user_id), rows
+    assert (await api.request("GET", f"{notes}?select=words", token=token))[2] == [sent]
+    assert (await api.request("GET", notes))[2] == []
+    status, _, rows = await api.request("GET", f"{notes}?select=words&words=eq.{name}", key="service")
+    assert (status, rows) == (200, [sent])
+
+    assert (await api.request("POST", "/auth/logout", key=None, token=token))[0] == 200
+    status, _, body = await api.request("GET", "/auth/user", key=None, token=token)
+    assert (status, body["error"]["code"]) == (401, "session_revoked")
