@@ -1,0 +1,156 @@
+"""The TLS listener with a real chain: root, intermediate, server. Clients know the root and nothing else."""
+
+from __future__ import annotations
+
+import datetime
+import socket
+import ssl
+import warnings
+from ipaddress import IPv4Address
+from pathlib import Path
+
+import pytest
+import pytest_twisted
+from attrs import frozen
+from cryptography import x509
+from cryptography.hazmat.primitives import hashes, serialization
+from cryptography.hazmat.primitives.asymmetric import ec
+from cryptography.x509.oid import NameOID
+from twisted.internet.threads import deferToThread
+
+from project_service.settings import Store
+from tests.live.application import serving, settings_for
+
+WEAK_CIPHERS = (
+    "aNULL",
+    "eNULL",
+    "EXPORT",
+    "RC4",
+    "3DES",
+    "MD5",
+    "PSK",
+    "CAMELLIA",
+    "AES128-SHA",
+    "AES256-SHA256",
+)
+
+
+@frozen
+class Issued:
+    certificate: x509.Certificate
+    key: ec.EllipticCurvePrivateKey
+
+    @property
+    def pem(self) -> bytes:
+        return self.certificate.public_bytes(serialization.Encoding.PEM)
+
+
+def issue(name: str, issuer: Issued | None, authority: bool) -> Issued:
+    """A certificate by ``issuer``, or by itself; a server's is for 127.0.0.1 and localhost."""
+    key = ec.generate_private_key(ec.SECP256R1())
+    now = datetime.datetime.now(datetime.UTC)
+    subject = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, name)])
+    builder = (
+        x509.CertificateBuilder()
+        .subject_name(subject)
+        .issuer_name(issuer.certificate.subject if issuer else subject)
+        .public_key(key.public_key())
+        .serial_number(x509.random_serial_number())
+        .not_valid_before(now - datetime.timedelta(minutes=5))
+        .not_valid_after(now + datetime.timedelta(days=1))
+        .add_extension(x509.BasicConstraints(ca=authority, path_length=None), critical=True)
+    )
+    if not authority:
+        names = [x509.DNSName("localhost"), x509.IPAddress(IPv4Address("127.0.0.1"))]
+        builder = builder.add_extension(x509.SubjectAlternativeName(names), critical=False)
+    return Issued(builder.sign(issuer.key if issuer else key, hashes.SHA256()), key)
+
+
+def trusting(root: Path | None) -> ssl.SSLContext:
+    return ssl.create_default_context(cafile=str(root) if root else None)
+
+
+def asked(port: int, context: ssl.SSLContext, name: str = "localhost") -> tuple[str, bytes]:
+    """The protocol agreed on, and the beginning of an answer."""
+    with (
+        socket.create_connection(("127.0.0.1", port), 10) as plain,
+        context.wrap_socket(plain, server_hostname=name) as client,
+    ):
+        client.sendall(b"GET /live HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n")
+        answer = b""
+        while piece := client.recv(4096):
+            answer += piece
+        return client.version() or "", answer
+
+
+def weakened(root: Path, **changes: object) -> ssl.SSLContext:
+    """A client that would take what nobody should; it is the server who has to refuse."""
+    context = trusting(root)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", DeprecationWarning)
+        context.set_ciphers("ALL:@SECLEVEL=0")
+        for name, value in changes.items():
+            setattr(context, name, value)
+    return context
+
+
+def try_everything(port: int, root: Path) -> None:
+    good = trusting(root)
+    assert asked(port, good)[0] == "TLSv1.3"
+    assert asked(port, good)[1].startswith(b"HTTP/1.1 200 OK\r\n")
+    good.maximum_version = ssl.TLSVersion.TLSv1_2
+    assert asked(port, good)[0] == "TLSv1.2"
+
+    with pytest.raises(ssl.SSLCertVerificationError, match="Hostname mismatch"):
+        asked(port, trusting(root), "other.test")
+    with pytest.raises(ssl.SSLCertVerificationError, match=r"unable to get|self-signed"):
+        asked(port, trusting(None))
+
+    for version in (ssl.TLSVersion.TLSv1, ssl.TLSVersion.TLSv1_1):
+        with pytest.raises((ssl.SSLError, ConnectionError)):
+            asked(port, weakened(root, minimum_version=version, maximum_version=version))
+    tried = 0
+    for ciphers in ("ECDHE-ECDSA-AES128-GCM-SHA256", *WEAK_CIPHERS):
+        weak = weakened(root, maximum_version=ssl.TLSVersion.TLSv1_2)
+        try:
+            weak.set_ciphers(f"{ciphers}:@SECLEVEL=0")
+        except ssl.SSLError:
+            continue  # this OpenSSL has forgotten them itself
+        if ciphers not in WEAK_CIPHERS:
+            assert asked(port, weak)[0] == "TLSv1.2"
+            continue
+        tried += 1
+        with pytest.raises((ssl.SSLError, ConnectionError)):
+            asked(port, weak)
+    assert tried > 3
+
+    # Who speaks HTTP without TLS gets no answer, and nothing of the service.
+    with socket.create_connection(("127.0.0.1", port), 10) as plain:
+        plain.sendall(b"GET /live HTTP/1.1\r\nHost: localhost\r\n\r\n")
+        assert b"HTTP/1.1" not in plain.recv(4096)
+
+
+@pytest_twisted.ensureDeferred
+async def test_a_chain_is_sent_whole_and_weak_protocols_are_refused(
+    database: str, store_settings: Store, tmp_path: Path
+) -> None:
+    root = issue("Root", None, True)
+    intermediate = issue("Intermediate", root, True)
+    server = issue("localhost", intermediate, False)
+    paths = {name: tmp_path / f"{name}.pem" for name in ("root", "chain", "server", "key")}
+    paths["root"].write_bytes(root.pem)
+    paths["chain"].write_bytes(intermediate.pem)
+    paths["server"].write_bytes(server.pem)
+    paths["key"].touch(0o600)
+    paths["key"].write_bytes(
+        server.key.private_bytes(
+            serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption()
+        )
+    )
+    endpoint = (
+        f"ssl:0:interface=127.0.0.1:privateKey={paths['key']}:certKey={paths['server']}"
+        f":extraCertChain={paths['chain']}"
+    )
+    settings = settings_for(database, store_settings, tmp_path, server={"listen": (endpoint,)})
+    async with serving(settings) as api:
+        await deferToThread(try_everything, api.port, paths["root"])
