@@ -2,8 +2,9 @@
 
 Each part has a *lane*: so many requests are served at once, so many more may wait. Waiting is for bursts. A lane in
 which requests have had to wait for ``STANDING_SECONDS`` without a break has more to do than it can, and a longer
-queue would only make everybody later: from then on who would wait longer than ``SHORT_SECONDS`` is refused (the idea
-of CoDel, RFC 8289: what tells overload is not the length of a queue but a delay that does not go away).
+queue would only make everybody later: from then on who would wait longer than ``SHORT_SECONDS`` is refused, until
+nobody has had to be for ``CALM_SECONDS`` (the idea of CoDel, RFC 8289: what tells overload is not the length of a
+queue but a delay that does not go away).
 
 Only what waits for the service counts: a request that waits for its own client, to send its body or to read its
 answer, has no place.
@@ -20,6 +21,9 @@ from attrs import define, field, frozen
 
 STANDING_SECONDS = 0.5
 SHORT_SECONDS = 0.02
+CALM_SECONDS = 2.0
+# A lane's pace is measured for so long at least, and over one request of each place.
+PACE_SECONDS = 0.1
 # Refusing costs time too. A connection is read again only a while after a refusal, the longer the more there are of
 # them: a thousand clients that ask again at once cost no more than a twentieth of what there is.
 REFUSALS_PER_SECOND = 500.0
@@ -76,7 +80,12 @@ class Lane:
     served: int = 0
     _queue: OrderedDict[Place, None] = field(factory=OrderedDict)
     _full_since: float | None = None
+    _strict_until: float = float("-inf")
     _calling: bool = False
+    # Seconds from one freed place to the next while there is no free one.
+    _pace: float = 0.0
+    _freed: int = 0
+    _measured_since: float = 0.0
 
     @property
     def waiting(self) -> int:
@@ -90,18 +99,31 @@ class Lane:
             self.take(place)
             return place
         if self._full_since is None:
-            self._full_since = now
-        if len(self._queue) >= self.limits.waiting:
-            return "full"
-        if now - self._full_since > STANDING_SECONDS and self._delay(now) > SHORT_SECONDS:
-            return "standing"
+            self._full_since = self._measured_since = now
+            self._freed = 0
+        reason = self._why_not(now, self._full_since)
+        if reason is not None:
+            return reason
         place.waiting = True
         self._queue[place] = None
         return place
 
-    def _delay(self, now: float) -> float:
-        """How long the one who is next has waited already."""
-        return now - next(iter(self._queue)).since if self._queue else 0.0
+    def _why_not(self, now: float, full_since: float) -> Reason | None:
+        if len(self._queue) >= self.limits.waiting:
+            return "full"
+        wait = self._wait(now)
+        if wait > self.limits.patience_seconds:
+            return "late"
+        if wait > SHORT_SECONDS and (now < self._strict_until or now - full_since > STANDING_SECONDS):
+            self._strict_until = now + CALM_SECONDS
+            return "standing"
+        return None
+
+    def _wait(self, now: float) -> float:
+        """How long one more would have to wait, as far as can be told: at least as long as who is next has."""
+        if not self._queue:
+            return 0.0
+        return max(now - next(iter(self._queue)).since, len(self._queue) * self._pace)
 
     def expire(self) -> float | None:
         """Give up on who has waited for too long; in how many seconds to look again, None with nobody waiting."""
@@ -123,7 +145,16 @@ class Lane:
     def free(self, place: Place) -> None:
         place.counted = False
         self.served -= 1
+        if self._full_since is not None:
+            self._measure()
         self._go_on()
+
+    def _measure(self) -> None:
+        self._freed += 1
+        now = self.clock()
+        if self._freed >= self.limits.places and now - self._measured_since >= PACE_SECONDS:
+            self._pace = (now - self._measured_since) / self._freed
+            self._freed, self._measured_since = 0, now
 
     def left(self, place: Place) -> None:
         if place.waiting:

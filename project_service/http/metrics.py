@@ -55,6 +55,7 @@ class Metrics:
             ("part", "reason"),
             registry=self.registry,
         )
+        self._refusals: dict[tuple[str, str], Counter] = {}
         self._series: dict[tuple[str, str, int], tuple[Counter, Histogram, Counter]] = {}
 
     def observe(self, method: str, route: str, status: int, seconds: float, sent: int) -> None:
@@ -74,7 +75,10 @@ class Metrics:
             bytes_sent.inc(sent)
 
     def refused(self, part: str, reason: str) -> None:
-        self._refused.labels(part, reason).inc()
+        series = self._refusals.get((part, reason))
+        if series is None:
+            series = self._refusals[part, reason] = self._refused.labels(part, reason)
+        series.inc()
 
     def exposition(self) -> bytes:
         if MULTIPROCESS not in os.environ:

@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+import itertools
+from collections.abc import Callable
+from heapq import heappop, heappush
+
 from hypothesis import given
 from hypothesis import strategies as st
 from twisted.internet.task import Clock
 from twisted.trial.unittest import TestCase
 
 from project_service.http.admission import (
+    CALM_SECONDS,
     LEAST_PAUSE_SECONDS,
     LONGEST_PAUSE_SECONDS,
     REFUSALS_PER_SECOND,
@@ -130,21 +135,98 @@ class Standing(TestCase):
     def test_under_overload_a_short_wait_is_still_allowed(self) -> None:
         queue = Queue(places=1, waiting=50)
         served, _ = queue.overload()
+        self.assertEqual(queue.ask(), "standing")
         served.leave()
         self.assertTrue(queue.enter("second").waiting, "nobody waits")
-        queue.clock.advance(SHORT_SECONDS / 2)
-        self.assertTrue(queue.enter("third").waiting, "who waits has not waited for long")
-        queue.clock.advance(SHORT_SECONDS)
+        queue.clock.advance(SHORT_SECONDS * 1.1)
+        self.assertEqual(queue.ask(), "standing", "who is next has waited for long already")
+
+    def test_calm_ends_it(self) -> None:
+        queue = Queue(places=1, waiting=50)
+        places = queue.overload()
+        self.assertEqual(queue.ask(), "standing")
+        for place in places:
+            place.leave()
+        queue.clock.advance(CALM_SECONDS)
+        for _ in range(2):
+            queue.enter()
+        queue.clock.advance(SHORT_SECONDS * 2)
+        self.assertIsInstance(queue.ask(), Place)
+
+    def test_overload_that_comes_back_at_once_is_no_burst(self) -> None:
+        queue = Queue(places=1, waiting=50)
+        places = queue.overload()
+        self.assertEqual(queue.ask(), "standing")
+        for place in places:
+            place.leave()
+        queue.clock.advance(CALM_SECONDS / 2)
+        for _ in range(2):
+            queue.enter()
+        queue.clock.advance(SHORT_SECONDS * 2)
         self.assertEqual(queue.ask(), "standing")
 
-    def test_a_free_place_ends_it(self) -> None:
-        queue = Queue(places=1, waiting=50)
-        for place in queue.overload():
-            place.leave()
-        for _ in range(3):
-            queue.enter()
-        queue.clock.advance(STANDING_SECONDS / 2)
-        self.assertIsInstance(queue.ask(), Place)
+    def test_who_would_wait_longer_than_anybody_may_is_told_at_once(self) -> None:
+        queue = Queue(places=1, waiting=50, patience=5.0)
+        served = [queue.enter(), *(queue.enter() for _ in range(9))]
+        queue.clock.advance(0.4)
+        served[0].leave()
+        # 0.4 seconds each: nine wait 3.6 seconds, thirteen would wait longer than five.
+        answers = [queue.ask() for _ in range(10)]
+        self.assertEqual([answer == "late" for answer in answers], [False] * 5 + [True] * 5)
+
+
+class Simulated(TestCase):
+    """Ten places of five milliseconds: two thousand requests a second."""
+
+    def run_load(self, each: float, seconds: float) -> tuple[list[tuple[float, float]], int]:
+        """When each request that was served came and how long it waited; and how many were refused."""
+        queue = Queue(places=10, waiting=500)
+        waits: list[tuple[float, float]] = []
+        events: list[tuple[float, int, Callable[[], None]]] = []
+        numbers = itertools.count()
+        refused = 0
+
+        def at(when: float, work: Callable[[], None]) -> None:
+            heappush(events, (when, next(numbers), work))
+
+        def arrive() -> None:
+            nonlocal refused
+            begun: list[Place] = []
+            place = queue.lane.enter(lambda mine: serve(begun[0]))
+            if not isinstance(place, Place):
+                refused += 1
+            elif not place.waiting:
+                serve(place)
+            begun += [place] if isinstance(place, Place) else []
+
+        def serve(place: Place) -> None:
+            now = queue.clock.seconds()
+            waits.append((place.since, now - place.since))
+            at(now + 0.005, place.leave)
+
+        for number in range(int(seconds / each)):
+            at(number * each, arrive)
+        while events:
+            when, _, work = heappop(events)
+            queue.clock.rightNow = when
+            work()
+        return waits, refused
+
+    def test_ten_times_the_load_costs_no_goodput_and_those_let_in_do_not_wait(self) -> None:
+        waits, refused = self.run_load(1 / 20_000, 1.5)
+        self.assertGreater(len(waits), 0.98 * 1.5 * 2000)
+        self.assertEqual(len(waits) + refused, 30_000)
+        later = sorted(wait for came, wait in waits if came > 2 * STANDING_SECONDS)
+        self.assertLess(later[len(later) // 2], 1.2 * SHORT_SECONDS)
+        self.assertLess(later[-1], 2 * SHORT_SECONDS)
+
+    def test_nine_tenths_of_the_load_are_all_served(self) -> None:
+        waits, refused = self.run_load(1 / 1800, 3.0)
+        self.assertEqual((len(waits), refused), (5400, 0))
+
+    def test_a_burst_is_served_to_its_end(self) -> None:
+        waits, refused = self.run_load(0.0001 / 500, 0.0001)
+        self.assertEqual((len(waits), refused), (500, 0))
 
 
 class Always(TestCase):
