@@ -8,6 +8,7 @@ from __future__ import annotations
 import datetime
 import itertools
 import re
+import time
 from collections.abc import Callable
 from functools import lru_cache
 from typing import Any, TextIO, cast
@@ -15,11 +16,11 @@ from typing import Any, TextIO, cast
 import orjson
 from attrs import define, field
 from twisted.logger import (
-    FilteringLogObserver,
     ILogObserver,
     Logger,
     LogLevel,
     LogLevelFilterPredicate,
+    PredicateResult,
     eventAsText,
     formatEvent,
 )
@@ -155,20 +156,46 @@ class Levels(LogLevelFilterPredicate):
 
     def __init__(self, name: str) -> None:
         super().__init__(defaultLogLevel=LogLevel.levelWithName(name))
+        self._passing: dict[tuple[str, object], bool] = {}
         # A line for each connection to the store says nothing that its requests do not.
         self.setLogLevelForNamespace("twisted.web.client", LogLevel.warn)
 
     def set_default(self, name: str) -> None:
         self.setLogLevelForNamespace("", LogLevel.levelWithName(name))
+        self._passing.clear()
+
+    def passes(self, event: LogEvent) -> bool:
+        """Whether the event is to be written. Namespaces are modules, so there are few."""
+        key = (event.get("log_namespace", ""), event.get("log_level"))
+        found = self._passing.get(key)
+        if found is None:
+            found = self._passing[key] = self(event) == PredicateResult.maybe
+        return found
 
 
 def observer(out: TextIO, log_format: str, levels: Levels) -> ILogObserver:
+    """Writes the events that ``levels`` lets pass."""
     inner = json_observer(out) if log_format == "json" else text_observer(out)
-    observing: ILogObserver = FilteringLogObserver(inner, [levels])
-    return observing
+
+    def observe(event: LogEvent) -> None:
+        if levels.passes(event):
+            inner(event)
+
+    return _providing(observe)
 
 
 def access_event(log: Logger, fields: dict[str, object]) -> None:
     """One line a request; ``path`` comes without its query, which may hold a token."""
     line = f"{fields['method']} {fields['path']} {fields['status']} {fields['bytes']}B {fields['ms']}ms"
-    log.info("{access_line}", access_line=f"{line} id={fields['request_id']}", **fields)
+    # What ``log.info`` would make, without its search for lazy fields and levels: this is in the way of each request.
+    event = {
+        "log_logger": log,
+        "log_namespace": log.namespace,
+        "log_source": None,
+        "log_level": LogLevel.info,
+        "log_format": "{access_line}",
+        "log_time": time.time(),
+        "access_line": f"{line} id={fields['request_id']}",
+        **fields,
+    }
+    log.observer(event)
