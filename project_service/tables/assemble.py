@@ -35,6 +35,7 @@ from project_service.tables.root import Root
 from project_service.tables.routes import TableRoutes
 from project_service.tables.run import Runner
 from project_service.tables.service import TableService
+from project_service.tables.streaming import Pace, Streams
 from project_service.tables.tokens import OwnTokens, parse_keys
 
 CHANNEL = "pgrst"
@@ -70,10 +71,10 @@ def assemble(
     pools: list[Pool] = []
     for stage, found in settings.stages.items():
         for name, database in found.databases.items():
-            pool, listener, service = _database(reactor, settings, database, verifier, now)
+            own, listener, service = _database(reactor, settings, database, verifier, now)
             services[stage, name] = service
             listeners.extend((service.holder, listener))
-            pools.append(pool)
+            pools.extend(own)
     holders = {key: service.holder for key, service in services.items()}
     return Tables(TableRoutes(services), tuple(listeners), tuple(pools), holders)
 
@@ -84,13 +85,19 @@ def _database(
     database: StageDatabase,
     verifier: TokenVerifier | None,
     now: Callable[[], float],
-) -> tuple[Pool, Listener, TableService]:
+) -> tuple[list[Pool], Listener, TableService]:
     timeout = f"{ceil(settings.database.statement_timeout_seconds * 1000)}ms"
     config = evolve(config_of(database), statement_timeout=timeout)
     dsn = database.dsn or settings.database.dsn
     assert dsn is not None
     connector = Connector(reactor, dsns.parse(dsn.reveal()), settings.database.statement_timeout_seconds)
-    pool = Pool(_raw(connector), database.pool_size, settings.database.acquire_timeout_seconds, reactor)
+    wait = settings.database.acquire_timeout_seconds
+    pool = Pool(_raw(connector), database.pool_size, wait, reactor)
+    # Streams take half of the connections at most. Half of one would be none, and all of one would leave none to
+    # anybody else: then they have one of their own, made when it is needed.
+    slow = pool if database.pool_size > 1 else Pool(_raw(connector), 1, wait, reactor)
+    places = DeferredSemaphore(max(1, database.pool_size // 2))
+    pace = Pace(settings.server.idle_timeout_seconds, config.stream_min_bytes_per_second)
     holder = CacheHolder(_loader(reactor, pool, config), reactor)
     listener = Listener(connector, reactor)
     listener.subscribe(CHANNEL, lambda payload: _heard(holder, payload), holder.reload)
@@ -105,7 +112,7 @@ def _database(
         verifier,
     )
     return (
-        pool,
+        [pool] if slow is pool else [pool, slow],
         listener,
         TableService(
             config,
@@ -115,7 +122,7 @@ def _database(
             Freshness(holder, pool, echo),
             Executor(config, pool, runner),
             Root(config),
-            DeferredSemaphore(max(1, database.pool_size // 2)),
+            Streams(slow, places, reactor, wait, pace),
         ),
     )
 

@@ -35,6 +35,7 @@ class TablesConfig:
     plan: bool = False
     tx_end: TxEnd = "commit"
     stream_threshold_bytes: int = 1024 * 1024
+    stream_min_bytes_per_second: int = 16 * 1024
     app_settings: Mapping[str, str] = field(factory=dict, repr=False)
     server_timing: bool = False
     error_verbosity: Literal["verbose", "minimal"] = "verbose"

@@ -13,6 +13,7 @@ from project_service.database.session import Session
 from project_service.errors import ApiError
 from project_service.tables import errors
 from project_service.tables.config import TablesConfig
+from project_service.tables.errors import TableError
 from project_service.tables.parse.request import Request
 from project_service.tables.plan.write import WritePlan
 from project_service.tables.planner import Planned
@@ -23,6 +24,8 @@ from project_service.tables.run import Preamble, Row, Runner, Work
 from project_service.tables.sql.fragment import Sql
 
 T = TypeVar("T")
+# PostgreSQL makes no value beyond a gigabyte: a body of too many wide rows.
+_TOO_LARGE = "54000"
 Ending = Literal["implicit", "commit", "rollback"]
 
 
@@ -43,6 +46,7 @@ class Executor:
             planned.operands,
             planned.body,
             planned.raw,
+            prepared.probe.rows if prepared.probe is not None else 0,
             self._ending(request, prepared),
             authenticated,
             planned.kept and prepared.rendering.explain is None,
@@ -50,7 +54,7 @@ class Executor:
         )
 
         async def used(session: Session) -> Outcome:
-            outcome = await self._run(session, work, request, prepared)
+            outcome = await self._probed(session, work, request, prepared)
             return await self._estimated(session, work, request, prepared, outcome)
 
         return await use(self.pool, used)
@@ -59,6 +63,26 @@ class Executor:
         """The rows of a query that only reads."""
         work = Work(preamble, sql, authenticated=authenticated)
         return await use(self.pool, lambda session: self.runner.run(session, work))
+
+    async def _probed(self, session: Session, work: Work, request: Request, prepared: Prepared) -> Outcome:
+        """What fits into one reply is in the outcome; of the rest as much as was read to know that it does not."""
+        probe = prepared.probe
+        if probe is None:
+            return await self._run(session, work, request, prepared)
+        while True:
+            try:
+                outcome = await self._run(session, work, request, prepared)
+            except TableError as fault:
+                if fault.code != _TOO_LARGE or work.probe == 1:
+                    raise
+                probe.rows = 1
+                outcome = await self._run(session, evolve(work, probe=1), request, prepared)
+                return evolve(outcome, whole=probe.fits(outcome, 1))
+            if probe.fits(outcome, work.probe):
+                return outcome
+            if not probe.again(outcome, work.probe):
+                return evolve(outcome, whole=False)
+            work = evolve(work, probe=probe.rows)
 
     async def _run(self, session: Session, work: Work, request: Request, prepared: Prepared) -> Outcome:
         found: list[Outcome] = []

@@ -12,6 +12,7 @@ from project_service.tables.config import TablesConfig
 from project_service.tables.parse.query import parse_query
 from project_service.tables.parse.request import Head, Request, make_request, parse_head, takes_arguments
 from project_service.tables.prepare import Prepared, prepare
+from project_service.tables.probe import Probe
 from project_service.tables.shape import Recent, shape_of_payload, shape_of_query
 from project_service.tables.syntax import Operand, Query
 
@@ -49,6 +50,7 @@ class Planner:
     _heads: Recent[Head] = Factory(lambda: Recent[Head](KEPT))
     _queries: Recent[Query] = Factory(lambda: Recent[Query](KEPT, lambda query: len(repr(query))))
     _plans: Recent[Prepared] = Factory(lambda: Recent[Prepared](KEPT, _weight))
+    _probes: Recent[Probe] = Factory(lambda: Recent[Probe](KEPT))
 
     def head(self, call: Call) -> tuple[Head, Hashable]:
         decisive = tuple(header for header in call.headers if header[0] in _DECISIVE)
@@ -68,10 +70,20 @@ class Planner:
     ) -> Planned:
         body_shape = shape_of_payload(request.payload)
         if body_shape is None:
-            return Planned(request, prepare(cache, self.config, request), operands, False, cache.version)
+            return Planned(request, self._prepared(cache, request), operands, False, cache.version)
         key = (cache.version, head_key, shape, body_shape)
-        found = self._plans.made(key, lambda: prepare(cache, self.config, _without_body(request)))
+        found = self._plans.made(key, lambda: self._prepared(cache, _without_body(request)))
         return Planned(request, found, operands, key in self._plans, cache.version)
+
+    def _prepared(self, cache: SchemaCache, request: Request) -> Prepared:
+        """With what has been learnt of the rows from requests of other shapes."""
+        prepared = prepare(cache, self.config, request)
+        first = prepared.probe
+        if first is None:
+            return prepared
+        head = request.head
+        key = (head.kind, head.schema, head.name, request.query.select)
+        return evolve(prepared, probe=self._probes.made(key, lambda: first))
 
 
 def _weight(prepared: Prepared) -> int:

@@ -14,12 +14,14 @@ from project_service.tables.plan.call import CallPlan, plan_call
 from project_service.tables.plan.media import Rendering, negotiate
 from project_service.tables.plan.read import Reader
 from project_service.tables.plan.write import WritePlan, plan_write
-from project_service.tables.sql.statement import Statement, call_statement, read_statement, write_statement
-
-# Rows that nobody streams, whatever their size is thought to be.
-PROBE_ROWS = 1000
-# The same where nothing is known of their size: of views, partitioned and foreign tables, or before ANALYZE.
-PROBE_UNKNOWN = 100
+from project_service.tables.probe import Probe, first_probe
+from project_service.tables.sql.statement import (
+    Bounds,
+    Statement,
+    call_statement,
+    read_statement,
+    write_statement,
+)
 
 
 @frozen
@@ -31,6 +33,7 @@ class Prepared:
     plan: WritePlan | CallPlan | None
     read_only: bool
     renamed: tuple[tuple[str, str], ...] = ()
+    probe: Probe | None = None
 
     @property
     def routine(self) -> Routine | None:
@@ -65,11 +68,18 @@ def find_relation(cache: SchemaCache, head: Head) -> Relation:
     return found
 
 
-def probe_rows(config: TablesConfig, relation: Relation | None) -> int:
-    """So many rows are read at once; where there are more, the reply is streamed."""
+def _bounds(config: TablesConfig, request: Request, relation: Relation | None, read_only: bool) -> Bounds:
+    if request.head.method == "HEAD":
+        return Bounds(bodiless=True)
+    if not read_only:
+        return Bounds()
     row_bytes = relation.row_bytes if relation is not None else 0
-    most = PROBE_ROWS if row_bytes else PROBE_UNKNOWN
-    return max(1, min(most, config.stream_threshold_bytes // max(row_bytes, 1)))
+    probe = first_probe(row_bytes, config.stream_threshold_bytes)
+    return Bounds(probe.rows, probe.threshold_bytes)
+
+
+def _probe(statement: Statement, bounds: Bounds) -> Probe | None:
+    return Probe(bounds.at_once, bounds.threshold_bytes) if statement.stream is not None else None
 
 
 def _read(cache: SchemaCache, config: TablesConfig, request: Request, relation: Relation) -> Prepared:
@@ -77,9 +87,9 @@ def _read(cache: SchemaCache, config: TablesConfig, request: Request, relation: 
     reader = Reader(cache, request.head.schema, config.plan_options)
     plan = reader.plan(relation.key, request.query, request.range)
     count = request.head.preferences.get("count")
-    probe = 0 if request.head.method == "HEAD" else probe_rows(config, relation)
-    statement = read_statement(cache, plan, rendering, count, config.max_rows, probe)
-    return Prepared(statement, rendering, None, read_only=True, renamed=plan.renamed)
+    bounds = _bounds(config, request, relation, True)
+    statement = read_statement(cache, plan, rendering, count, config.max_rows, bounds)
+    return Prepared(statement, rendering, None, True, plan.renamed, _probe(statement, bounds))
 
 
 def _call(cache: SchemaCache, config: TablesConfig, request: Request) -> Prepared:
@@ -92,7 +102,7 @@ def _call(cache: SchemaCache, config: TablesConfig, request: Request) -> Prepare
     count = request.head.preferences.get("count")
     read_only = request.head.method in READING or routine.volatility != "v"
     relation = cache.relations.get(routine.returns) if routine.returns is not None else None
-    probe = 0 if request.head.method == "HEAD" or not read_only else probe_rows(config, relation)
-    statement = call_statement(cache, plan, rendering, count, config.max_rows, range_, probe)
+    bounds = _bounds(config, request, relation, read_only)
+    statement = call_statement(cache, plan, rendering, count, config.max_rows, range_, bounds)
     renamed = plan.read.renamed if plan.read is not None else ()
-    return Prepared(statement, rendering, plan, read_only, renamed)
+    return Prepared(statement, rendering, plan, read_only, renamed, _probe(statement, bounds))

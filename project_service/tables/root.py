@@ -43,7 +43,7 @@ class Root:
         profile = (("Content-Profile", head.schema),) if head.profiled else ()
         headers = (("Content-Type", _content_type(head)), *profile, ("Vary", "Accept, Prefer, Range"))
         if head.method == "HEAD":
-            return StreamReply(200, headers, None, _nothing)
+            return StreamReply(200, headers, None, nothing)
         usable, callable_ = None, None
         if self.config.openapi == "follow-privileges":
             rows = await run(rights_sql(head.schema))
@@ -61,5 +61,5 @@ def _content_type(head: Head) -> str:
     raise errors.unacceptable_media([wanted.shown for wanted in head.accept])
 
 
-async def _nothing(sink: Sink) -> None:
+async def nothing(sink: Sink) -> None:
     """A HEAD has no body; its length is not worked out."""

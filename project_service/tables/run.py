@@ -40,8 +40,9 @@ class Preamble:
 
 @frozen
 class Work:
-    """``ending`` implicit commits with the message itself; otherwise what was done can still be refused before it is
-    committed or rolled back. ``kept`` allows the statement to be prepared, for that ``version`` of the schema cache.
+    """``probe`` rows and one more are read where the result may turn out too large. ``ending`` implicit commits with
+    the message itself; otherwise what was done can still be refused before it is committed or rolled back. ``kept``
+    allows the statement to be prepared, for that ``version`` of the schema cache.
     """
 
     preamble: Preamble
@@ -49,6 +50,7 @@ class Work:
     operands: Sequence[str] = ()
     body: str = ""
     raw: bytes = b""
+    probe: int = 0
     ending: Literal["implicit", "commit", "rollback"] = "implicit"
     authenticated: bool = True
     kept: bool = False
@@ -118,7 +120,7 @@ class Runner:
         return found
 
     async def _send(self, session: Session, prefix: str, work: Work) -> list[Row]:
-        values = work.statement.values(work.operands, work.body, work.raw)
+        values = work.statement.values(work.operands, work.body, work.raw, work.probe + 1)
         head = f"{prefix}{work.preamble.text}; "
         if self.prepared is None or not work.kept:
             return await session.query(head + work.statement.for_driver, [*work.preamble.values, *values])

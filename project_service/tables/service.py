@@ -5,9 +5,9 @@ from __future__ import annotations
 from typing import TypeVar
 
 from attrs import evolve, frozen
-from twisted.internet.defer import DeferredSemaphore
 
 from project_service.http.outbound import Reply, StreamReply
+from project_service.http.wire import fault_of
 from project_service.tables.call import Call, Timing
 from project_service.tables.catalog.freshness import Freshness
 from project_service.tables.catalog.holder import CacheHolder
@@ -30,11 +30,11 @@ from project_service.tables.respond.replies import (
     read_reply,
     write_reply,
 )
-from project_service.tables.root import Root
+from project_service.tables.root import Root, nothing
 from project_service.tables.run import Preamble, Row
 from project_service.tables.session_settings import preamble
 from project_service.tables.sql.fragment import Sql
-from project_service.tables.streaming import FIRST_ROWS, RowStream
+from project_service.tables.streaming import Streams
 
 # What is not in the schema cache: a relationship, a function, a column, a relation.
 _MISSES = ("PGRST200", "PGRST202", "PGRST204", "PGRST205")
@@ -56,7 +56,7 @@ class TableService:
     freshness: Freshness
     executor: Executor
     root: Root
-    streams: DeferredSemaphore
+    streams: Streams
 
     async def answer(self, call: Call) -> Reply | StreamReply:
         try:
@@ -97,8 +97,10 @@ class TableService:
         outcome = await self.executor.execute(planned, told, identity.authenticated)
         timing.mark("transaction")
         reply: Reply | StreamReply = self._reply(call, planned, outcome)
-        if prepared.statement.stream is not None and outcome.rows > prepared.statement.probe:
-            reply = self._streamed(call, planned, outcome, told, identity)
+        if not outcome.whole:
+            reply = await self._streamed(call, planned, outcome, told, identity)
+        elif head.method == "HEAD":
+            reply = StreamReply(reply.status, reply.headers, None, nothing)
         if prepared.renamed:
             reply = evolve(reply, headers=(*reply.headers, deprecated_names(prepared.renamed)))
         return self._timed(reply, timing)
@@ -123,23 +125,29 @@ class TableService:
         timing.mark("response")
         return evolve(reply, headers=(*reply.headers, timing.header()))
 
-    def _streamed(
+    async def _streamed(
         self, call: Call, planned: Planned, outcome: Outcome, told: Preamble, identity: Identity
     ) -> Reply | StreamReply:
-        rendering, rows = planned.prepared.rendering, planned.prepared.statement.stream
-        assert rows is not None
-        allow_tx = self.config.tx_end.endswith("allow-override")
-        range_ = planned.request.range.capped(self.config.max_rows)
-        request = evolve(planned.request, range=range_)
-        head = head_of_stream(request, rendering, outcome, call.path, allow_tx)
-        if head.status in _BODILESS:
+        head = self._head(call, planned, outcome)
+        rows = planned.prepared.statement.stream
+        # What the edge would not write, or not with a body, takes no connection.
+        if rows is None or head.status in _BODILESS or fault_of(head.status, head.headers) is not None:
             return head
         values = rows.values(planned.operands, planned.body, planned.raw)
-        first = min(FIRST_ROWS, planned.prepared.statement.probe)
-        source = RowStream(
-            self.executor.pool, told, rows, values, rendering, identity.authenticated, self.streams, first
-        )
-        return StreamReply(head.status, head.headers, None, source)
+        rendering = planned.prepared.rendering
+        stream = await self.streams.open(told, rows, values, rendering, outcome, identity.authenticated)
+        if planned.request.head.preferences.get("count") == "exact":
+            try:
+                head = self._head(call, planned, evolve(outcome, total=stream.total))
+            except BaseException:
+                stream.close()
+                raise
+        return StreamReply(head.status, head.headers, None, stream)
+
+    def _head(self, call: Call, planned: Planned, outcome: Outcome) -> Reply:
+        allow_tx = self.config.tx_end.endswith("allow-override")
+        request = evolve(planned.request, range=planned.request.range.capped(self.config.max_rows))
+        return head_of_stream(request, planned.prepared.rendering, outcome, call.path, allow_tx)
 
     def _reply(self, call: Call, planned: Planned, outcome: Outcome) -> Reply:
         request, prepared = planned.request, planned.prepared

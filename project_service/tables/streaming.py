@@ -1,24 +1,35 @@
 """Replies too large to be made in one piece: rows from a server-side cursor, as fast as the client reads them.
 
-One transaction, so one snapshot. A client that stops reading is dropped by the edge after the idle timeout; the
-connection, left in the middle of its transaction, is thrown away and the pool's place is free again. An error in the
-middle breaks the connection to the client off: a body that ends politely is whole.
+One statement, so one snapshot, the total included where it was asked for. The cursor is open and its first rows are
+there before the head goes out, so that what can fail does so in a proper response: no connection free in time is
+PGRST003. An error in the middle breaks the connection to the client off: a body that ends politely is whole.
+
+A stream holds a connection to the database for as long as its client reads, so clients that read slowly are dropped
+(``Pace``) and there are never as many streams as connections (``Streams``). What is left in the middle of its
+transaction is thrown away by the pool.
 """
 
 from __future__ import annotations
 
+from math import ceil
 from typing import Any
 
 import orjson
 import psycopg2
-from attrs import frozen
-from twisted.internet.defer import DeferredSemaphore
+from attrs import Factory, define, frozen
+from twisted.internet.defer import Deferred, DeferredSemaphore
+from twisted.internet.interfaces import IReactorTime
+from twisted.logger import Logger
 
-from project_service.database.pool import Pool
-from project_service.database.session import Session
+from project_service.database.pool import WAITERS_PER_CONNECTION, Pool
+from project_service.database.session import DatabaseGone, Session
+from project_service.deferreds import start, with_timeout
+from project_service.errors import ApiError
+from project_service.http.body import ClientGone
 from project_service.http.outbound import Sink
+from project_service.tables import errors
 from project_service.tables.plan.media import Rendering
-from project_service.tables.respond.outcome import as_bytes
+from project_service.tables.respond.outcome import Outcome, as_bytes
 from project_service.tables.run import Preamble, failure
 from project_service.tables.sql.fragment import Sql
 
@@ -26,65 +37,155 @@ FIRST_ROWS = 500
 MOST_ROWS = 5000
 # What one FETCH is meant to bring.
 CHUNK_BYTES = 256 * 1024
+# Beyond what a client may take for a chunk: then the database ends the transaction of a process that hangs.
+_IDLE_MARGIN_SECONDS = 10
 _CURSOR = "pgrst_rows"
 
 
+class _TooSlow(Exception):
+    pass
+
+
 @frozen
-class RowStream:
-    """Writes the body of one reply."""
+class Pace:
+    """A client may be ``patience_seconds`` behind one that takes ``bytes_per_second`` (0: however slow it is, as long
+    as it takes each chunk within that time), whatever it has read before."""
+
+    patience_seconds: float
+    bytes_per_second: int
+
+    def left(self, before: float, waited: float, taken: int) -> float:
+        """How long the next chunk may take; ``before`` is what this one was allowed, which had ``taken`` bytes."""
+        if not self.bytes_per_second:
+            return self.patience_seconds
+        return min(self.patience_seconds, before - waited + taken / self.bytes_per_second)
+
+
+@frozen
+class Streams:
+    """Where streams get their connections: at most as many at a time as ``places`` has."""
 
     pool: Pool
-    preamble: Preamble
-    rows: Sql
-    values: list[Any]
+    places: DeferredSemaphore
+    clock: IReactorTime
+    acquire_timeout_seconds: float
+    pace: Pace
+
+    async def open(
+        self, told: Preamble, rows: Sql, values: list[Any], rendering: Rendering, probed: Outcome, known: bool
+    ) -> RowStream:
+        """The cursor's first rows are there; to be written or closed. ``known``: who asks is authenticated.
+
+        Raises PGRST003 where no connection is free in time and what running the query raises.
+        """
+        await self._place()
+        session = None
+        try:
+            session = await self._connection()
+            stream = RowStream(self, session, rendering, known, _rows_of_chunk(probed))
+            await stream.open(told, rows, values)
+        except BaseException:
+            self.release(session)
+            raise
+        return stream
+
+    async def _place(self) -> None:
+        if len(self.places.waiting) >= self.places.limit * WAITERS_PER_CONNECTION:
+            raise errors.pool_timeout()
+        place: Deferred[Any] = self.places.acquire()
+        await with_timeout(self.clock, self.acquire_timeout_seconds, place, errors.pool_timeout)
+
+    async def _connection(self) -> Session:
+        try:
+            return await self.pool.take()
+        except ApiError as fault:
+            raise errors.pool_timeout() if fault.code == "database_unavailable" else fault from None
+
+    def release(self, session: Session | None) -> None:
+        self.places.release()
+        if session is not None:
+            self.pool.give_back(session)
+
+
+@define(eq=False)
+class RowStream:
+    """Writes the body of one reply, once; ``close`` instead where it is not to be written."""
+
+    streams: Streams
+    session: Session
     rendering: Rendering
-    authenticated: bool
-    gate: DeferredSemaphore
-    first_rows: int = FIRST_ROWS
+    known: bool
+    count: int
+    fetched: list[Any] = Factory(list)
+
+    log = Logger()
+
+    @property
+    def total(self) -> int:
+        """How many rows there are without the range, where the query counts them."""
+        return self.fetched[0][1] if self.fetched else 0
+
+    async def open(self, told: Preamble, rows: Sql, values: list[Any]) -> None:
+        idle = ceil(self.streams.pace.patience_seconds) + _IDLE_MARGIN_SECONDS
+        text = (
+            f"BEGIN READ ONLY; {told.text}; SET LOCAL cursor_tuple_fraction = 1; "
+            f"SET LOCAL idle_in_transaction_session_timeout = '{idle}s'; "
+            f"DECLARE {_CURSOR} NO SCROLL CURSOR FOR {rows.for_driver}; FETCH FORWARD {self.count} FROM {_CURSOR}"
+        )
+        self.fetched = await self._asked(text, [*told.values, *values])
 
     async def __call__(self, sink: Sink) -> None:
-        # Slow readers hold their connections for long: some are always left for everybody else.
-        await self.gate.acquire()
         try:
-            async with self.pool.acquire() as session:
-                await self._written(session, sink)
+            await self._write(sink)
+            await self._asked("COMMIT")
         finally:
-            self.gate.release()
+            self.close()
 
-    async def _written(self, session: Session, sink: Sink) -> None:
-        try:
-            await self._write(session, sink)
-            await session.query("COMMIT")
-        except psycopg2.Error as fault:
-            raise failure(fault, self.authenticated) from fault
+    def close(self) -> None:
+        self.streams.release(self.session)
 
-    async def _write(self, session: Session, sink: Sink) -> None:
-        fetched = await self._open(session)
-        count, first = self.first_rows, True
-        while fetched:
-            chunk = _joined(self.rendering, fetched, first)
+    async def _write(self, sink: Sink) -> None:
+        allowed, first = self.streams.pace.patience_seconds, True
+        while self.fetched:
+            chunk = _joined(self.rendering, self.fetched, first)
             sink.write(chunk)
             first = False
-            if len(fetched) < count:
+            if len(self.fetched) < self.count:
                 break
             # A wide row makes the next fetch shorter, so that memory stays bounded by bytes.
-            count = max(1, min(MOST_ROWS, count * CHUNK_BYTES // max(len(chunk), 1)))
-            await sink.drained()
-            fetched = await session.query(f"FETCH FORWARD {count} FROM {_CURSOR}")
+            self.count = max(1, min(MOST_ROWS, self.count * CHUNK_BYTES // max(len(chunk), 1)))
+            allowed = await self._taken(sink, allowed, len(chunk))
+            self.fetched = await self._asked(f"FETCH FORWARD {self.count} FROM {_CURSOR}")
         sink.write(_end(self.rendering, first))
 
-    async def _open(self, session: Session) -> list[Any]:
-        text = (
-            f"BEGIN READ ONLY; SET LOCAL cursor_tuple_fraction = 1; {self.preamble.text}; "
-            f"DECLARE {_CURSOR} NO SCROLL CURSOR FOR {self.rows.for_driver}; "
-            f"FETCH FORWARD {self.first_rows} FROM {_CURSOR}"
-        )
-        return await session.query(text, [*self.preamble.values, *self.values])
+    async def _taken(self, sink: Sink, allowed: float, size: int) -> float:
+        """Returns once the client has read enough for more, with the time it has for that."""
+        clock, pace = self.streams.clock, self.streams.pace
+        since = clock.seconds()
+        try:
+            await with_timeout(clock, max(0.0, allowed), start(sink.drained()), _TooSlow)
+        except _TooSlow:
+            self.log.info("a client that read too slowly was dropped")
+            raise ClientGone from None
+        return pace.left(allowed, clock.seconds() - since, size)
+
+    async def _asked(self, sql: str, values: list[Any] | None = None) -> list[Any]:
+        try:
+            return await self.session.query(sql, values)
+        except psycopg2.Error as fault:
+            raise failure(fault, self.known) from fault
+        except DatabaseGone:
+            raise errors.database_unreachable() from None
+
+
+def _rows_of_chunk(probed: Outcome) -> int:
+    """So many rows as one FETCH is meant to bring, by those that have been seen."""
+    return max(1, min(FIRST_ROWS, CHUNK_BYTES * probed.rows // max(probed.size, 1)))
 
 
 def _joined(rendering: Rendering, rows: list[Any], first: bool) -> bytes:
     if rendering.form == "csv":
-        head = ",".join(orjson.loads(as_bytes(rows[0][1]))).encode() + b"\n" if first else b"\n"
+        head = ",".join(orjson.loads(as_bytes(rows[0][2]))).encode() + b"\n" if first else b"\n"
         return head + b"\n".join([row[0] for row in rows])
     if rendering.form == "ndjson":
         return b"\n".join([row[0] for row in rows]) + b"\n"

@@ -17,6 +17,8 @@ Quantifier = Literal["any", "all"]
 BODY_SLOT = -2
 TEXT_SLOT = -3
 BYTES_SLOT = -4
+# That of how many rows are read to see whether they fit into one reply.
+PROBE_SLOT = -5
 
 
 @frozen

@@ -98,7 +98,7 @@ async def test_prepared_statements_that_sql_lets_go_of_are_no_failure(
 ) -> None:
     for _ in range(2):
         assert (await tables.request("GET", "/notes?select=id&id=eq.0", base=NARROW))[0] == 200
-        more = {"base": NARROW, "json": {"said": "deallocate all"}}
-        status, _, body = await tables.request("POST", "/rpc/leave", **more)
+        said = {"said": "deallocate all"}
+        status, _, body = await tables.request("POST", "/rpc/leave", base=NARROW, json=said)
         assert status == 200, body
     assert (await tables.request("GET", "/notes?select=id&id=eq.0", base=NARROW))[0] == 200

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import Any
 
 import orjson
-from attrs import frozen
+from attrs import evolve, frozen
 
 from project_service.errors import Headers
 from project_service.tables import errors
@@ -15,7 +15,8 @@ from project_service.tables.headers import is_header, settable
 
 @frozen
 class Outcome:
-    """``total`` is the number of rows without the range, where it was asked for."""
+    """``total`` is the number of rows without the range, where it was asked for; ``size`` the bytes of a body that
+    may have been left out for its size; not ``whole``, there are more rows or bytes than are answered at once."""
 
     rows: int = 0
     total: int | None = None
@@ -24,6 +25,8 @@ class Outcome:
     headers: bytes | None = None
     status: bytes | None = None
     updated: int = 0
+    size: int = 0
+    whole: bool = True
 
     @property
     def inserted(self) -> int:
@@ -31,8 +34,9 @@ class Outcome:
 
 
 def outcome_of_read(row: Sequence[Any]) -> Outcome:
-    total, rows, body, headers, status = row
-    return Outcome(rows, total, as_bytes(body), None, _optional(headers), _optional(status))
+    total, rows, body, headers, status, *size = row
+    found = Outcome(rows, total, as_bytes(body), None, _optional(headers), _optional(status))
+    return evolve(found, size=size[0]) if size else found
 
 
 def outcome_of_write(row: Sequence[Any]) -> Outcome:

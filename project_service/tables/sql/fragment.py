@@ -8,7 +8,7 @@ from functools import cached_property
 
 from attrs import field, frozen
 
-from project_service.tables.syntax import BODY_SLOT, BYTES_SLOT, TEXT_SLOT, Operand
+from project_service.tables.syntax import BODY_SLOT, BYTES_SLOT, PROBE_SLOT, TEXT_SLOT, Operand
 
 # PostgreSQL allows no NUL in SQL, so it can stand for a parameter.
 _MARK = "\0"
@@ -47,9 +47,9 @@ class Sql:
         return "".join(piece if number == 0 else f"${number}{piece}" for number, piece in enumerate(pieces))
 
     def values(
-        self, operands: Sequence[str] = (), body: str = "", raw: bytes = b""
+        self, operands: Sequence[str] = (), body: str = "", raw: bytes = b"", probe: int = 0
     ) -> list[str | bytes | None]:
-        """The parameters' values, those with a slot taken from ``operands``, ``body`` and ``raw``."""
+        """The parameters' values, those with a slot taken from ``operands``, ``body``, ``raw`` and ``probe``."""
         found: list[str | bytes | None] = []
         for value in self.parameters:
             if not isinstance(value, Operand):
@@ -57,7 +57,7 @@ class Sql:
             elif value.slot >= 0:
                 found.append(operands[value.slot])
             else:
-                found.append(_of_body(value, body, raw))
+                found.append(str(probe) if value.slot == PROBE_SLOT else _of_body(value, body, raw))
         return found
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from attrs import evolve, frozen
+from attrs import frozen
 
 from project_service.tables.catalog.model import SchemaCache
 from project_service.tables.plan.call import CallPlan
@@ -15,7 +15,7 @@ from project_service.tables.sql.fragment import Sql, parameter
 from project_service.tables.sql.names import ident
 from project_service.tables.sql.read import SOURCE, count_sql, select_sql
 from project_service.tables.sql.write import UPDATED, write_sql
-from project_service.tables.syntax import Range
+from project_service.tables.syntax import PROBE_SLOT, Operand, Range
 
 _GUCS = (
     "nullif(current_setting('response.headers', true), '') AS response_headers, "
@@ -34,37 +34,69 @@ _EXPLAIN_OPTIONS = {
 class Statement:
     """``sql`` returns one row: total, rows, (for writes: location), body, headers, status, (for writes: updated).
 
-    With a ``stream`` it reads at most ``probe`` rows and one more: if there are more than ``probe``, the stream's
-    rows, each a text, are to be read instead. ``count`` is what an estimate of the total explains.
+    With a ``stream`` it reads no more rows than the probe allows and one more, leaves out a body that is too large,
+    and returns its size as well: what does not fit is to be read by the stream instead, whose rows are texts (and the
+    total, where it was asked for). ``count`` is what an estimate of the total explains.
     """
 
     sql: Sql
     count: Sql | None = None
     stream: Sql | None = None
-    probe: int = 0
+
+
+@frozen
+class Bounds:
+    """``at_once`` rows are never streamed, nor are bodies of up to ``threshold_bytes``; 0 rows: nothing is.
+
+    With ``bodiless`` there is no body at all: rows are only counted.
+    """
+
+    at_once: int = 0
+    threshold_bytes: int = 0
+    bodiless: bool = False
+
+    def streams(self, range_: Range, rendering: Rendering) -> bool:
+        if self.at_once == 0 or self.bodiless or not streamable(rendering):
+            return False
+        return range_.limit is None or range_.limit > self.at_once
 
 
 def read_statement(
-    cache: SchemaCache, plan: ReadPlan, rendering: Rendering, count: str | None, max_rows: int, probe: int
+    cache: SchemaCache, plan: ReadPlan, rendering: Rendering, count: str | None, max_rows: int, bounds: Bounds
 ) -> Statement:
-    """``probe`` 0 never streams."""
-    streams = probe > 0 and (plan.range.limit is None or plan.range.limit > probe) and streamable(rendering)
-    rows = select_sql(cache, evolve(plan, range=plan.range.capped(probe + 1)) if streams else plan)
+    rows = select_sql(cache, plan)
     counted, total = _total(cache, plan, count, max_rows)
-    if count == "exact" and plan.range.whole and not streams:
-        counted, total = Sql(""), f"count({ROWS})"
-    sql = (
-        f"WITH {SOURCE} AS ("
-        + rows
-        + ")"
-        + counted
-        + f" SELECT {total} AS total_result_set, count({ROWS}) AS page_total, {body_sql(rendering)} AS body, {_GUCS}"
-        + f" FROM (SELECT * FROM {SOURCE}) AS {ROWS}"
-    )
     counting = count_sql(cache, plan) if count else None
-    if not streams:
-        return Statement(_explained(sql, rendering), counting)
-    return Statement(sql, counting, stream_sql(rendering, select_sql(cache, plan)), probe)
+    source = f"WITH {SOURCE} AS (" + rows + ")"
+    body = "''" if bounds.bodiless and rendering.explain is None else body_sql(rendering)
+    if bounds.streams(plan.range, rendering):
+        sql = source + counted + _probing(total, body, bounds)
+        if counting is None or count != "exact":
+            return Statement(sql, counting, _streamed(rendering, rows))
+        counted = "WITH pgrst_count AS (" + counting + ")"
+        return Statement(sql, counting, counted + _streamed(rendering, rows, total))
+    if count == "exact" and plan.range.whole:
+        counted, total = Sql(""), f"count({ROWS})"
+    sql = source + counted + _answer(total, body) + f" FROM (SELECT * FROM {SOURCE}) AS {ROWS}"
+    return Statement(_explained(sql, rendering), counting)
+
+
+def _answer(total: str, body: str) -> str:
+    return f" SELECT {total} AS total_result_set, count({ROWS}) AS page_total, {body} AS body, {_GUCS}"
+
+
+def _probing(total: str, body: str, bounds: Bounds, rows: Sql | str = f"SELECT * FROM {SOURCE}") -> Sql:
+    """A body is made of the first rows alone, and handed over if it is not too large."""
+    made = f"SELECT {total} AS total_result_set, count({ROWS}) AS page_total, ({body})::text AS body"
+    size = "octet_length(body)"
+    return (
+        f" SELECT total_result_set, page_total, CASE WHEN {size} <= {bounds.threshold_bytes} THEN body END AS body, "
+        + f"{_GUCS}, {size} AS body_size FROM ({made} FROM (SELECT * FROM ("
+        + rows
+        + f") AS {ROWS} LIMIT "
+        + parameter(Operand("", PROBE_SLOT))
+        + f") AS {ROWS}) AS pgrst_made"
+    )
 
 
 def write_statement(cache: SchemaCache, plan: WritePlan, rendering: Rendering) -> Statement:
@@ -90,36 +122,26 @@ def call_statement(
     count: str | None,
     max_rows: int,
     range_: Range,
-    probe: int,
+    bounds: Bounds,
 ) -> Statement:
-    """``probe`` 0 never streams; a function that is streamed is called twice."""
+    """A function that is streamed is called more than once."""
     routine = plan.routine
     counted, total = Sql(""), "null::bigint"
-    streams = probe > 0 and routine.is_set and (range_.limit is None or range_.limit > probe)
-    streams = streams and streamable(rendering) and count is None
-    cut = range_.capped(probe + 1) if streams else range_
     if plan.read is not None:
-        rows = select_sql(cache, evolve(plan.read, range=cut))
+        rows = select_sql(cache, plan.read)
         counted, total = _total(cache, plan.read, count, max_rows)
     else:
-        rows = _scalars(cut if routine.is_set else Range())
+        rows = _scalars(range_ if routine.is_set else Range())
         if count:
             counted, total = Sql(f", pgrst_count AS (SELECT 1 FROM {SOURCE})"), _COUNT
-    body = "''" if routine.is_void else body_sql(rendering, routine.is_scalar, not routine.is_set)
-    sql = (
-        f"WITH {SOURCE} AS ("
-        + call_sql(plan)
-        + ")"
-        + counted
-        + f" SELECT {total} AS total_result_set, count({ROWS}) AS page_total, {body} AS body, {_GUCS} FROM ("
-        + rows
-        + f") AS {ROWS}"
-    )
-    if not streams:
-        return Statement(_explained(sql, rendering))
-    whole = select_sql(cache, plan.read) if plan.read is not None else _scalars(range_)
-    streamed = f"WITH {SOURCE} AS (" + call_sql(plan) + ") " + stream_sql(rendering, whole, routine.is_scalar)
-    return Statement(sql, None, streamed, probe)
+    empty = routine.is_void or (bounds.bodiless and rendering.explain is None)
+    body = "''" if empty else body_sql(rendering, routine.is_scalar, not routine.is_set)
+    source = f"WITH {SOURCE} AS (" + call_sql(plan) + ")"
+    if routine.is_set and count is None and bounds.streams(range_, rendering):
+        streamed = source + _streamed(rendering, rows, scalar=routine.is_scalar)
+        return Statement(source + _probing(total, body, bounds, rows), None, streamed)
+    sql = source + counted + _answer(total, body) + " FROM (" + rows + f") AS {ROWS}"
+    return Statement(_explained(sql, rendering))
 
 
 _COUNT = "(SELECT count(*) FROM pgrst_count)"
@@ -139,17 +161,17 @@ def streamable(rendering: Rendering) -> bool:
     return rendering.explain is None and rendering.form in ("json", "csv", "ndjson")
 
 
-def stream_sql(rendering: Rendering, rows: Sql, scalar: bool = False) -> Sql:
-    """Each row as the text it has in the body."""
+def _streamed(rendering: Rendering, rows: Sql, total: str = "null", scalar: bool = False) -> Sql:
+    """Each row as the text it has in the body; then the total, and for CSV the first row with its names."""
     item = f"{ROWS}.{SCALAR}" if scalar else ROWS
     text = f"to_json({item})"
+    names = "null"
     if rendering.form == "csv":
-        # The names of the columns come along, for the first line.
-        text = f"substring({ROWS}::text, 2, length({ROWS}::text) - 2), row_to_json({ROWS})"
-        return f"SELECT {text} FROM (" + rows + f") AS {ROWS}"
-    if rendering.nulls_stripped:
+        text = f"substring({ROWS}::text, 2, length({ROWS}::text) - 2)"
+        names = f"CASE WHEN row_number() OVER () = 1 THEN row_to_json({ROWS}) END"
+    elif rendering.nulls_stripped:
         text = f"json_strip_nulls({text})"
-    return f"SELECT {text}::text FROM (" + rows + f") AS {ROWS}"
+    return f" SELECT {text}::text, {total}, {names} FROM (" + rows + f") AS {ROWS}"
 
 
 def _scalars(range_: Range) -> Sql:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 from typing import Any
 
-from attrs import evolve
 from hypothesis import given
 from hypothesis import strategies as st
 from twisted.trial.unittest import SynchronousTestCase
@@ -17,7 +16,7 @@ from project_service.tables.config import TablesConfig
 from project_service.tables.errors import TableError
 from project_service.tables.plan.aliases import alias
 from project_service.tables.planner import Planned, Planner
-from project_service.tables.prepare import probe_rows
+from project_service.tables.probe import UNKNOWN_ROWS
 from project_service.tables.sql.names import cast_type, ident, literal
 from tests.unit.tables.rendered import anything
 from tests.unit.tables.schema import cache
@@ -317,11 +316,23 @@ class Keeping(SynchronousTestCase):
 
 class Probing(SynchronousTestCase):
     def test_of_rows_nobody_has_measured_few_are_read_at_once(self) -> None:
-        relation = CACHE.relations["api", "works"]
-        self.assertEqual(relation.row_bytes, 0)
-        self.assertEqual(planned("GET", "works").prepared.statement.probe, 100)
-        for row_bytes, rows in ((10, 1000), (10_000, 104), (10_000_000, 1)):
-            self.assertEqual(probe_rows(CONFIG, evolve(relation, row_bytes=row_bytes)), rows)
+        found = planned("GET", "works").prepared
+        assert found.probe is not None
+        self.assertEqual(found.probe.rows, UNKNOWN_ROWS)
+        self.assertIn("101", found.statement.sql.values(probe=101))
+
+    def test_what_is_learnt_of_rows_holds_for_other_conditions_on_them(self) -> None:
+        planner = Planner(CONFIG)
+        one = planned("GET", "works", ("select", "id"), planner=planner).prepared.probe
+        other = planned("GET", "works", ("select", "id"), ("id", "gt.1"), planner=planner).prepared.probe
+        wide = planned("GET", "works", ("select", "title"), planner=planner).prepared.probe
+        self.assertIs(one, other)
+        self.assertIsNot(one, wide)
+
+    def test_a_head_has_no_body_to_be_large(self) -> None:
+        found = planned("HEAD", "works").prepared
+        self.assertIsNone(found.probe)
+        self.assertNotIn("json_agg", found.statement.sql.text)
 
 
 class NoNul(SynchronousTestCase):

@@ -1,40 +1,217 @@
-"""What is streamed and what is not, once the statement has answered."""
+"""What is streamed and what is not, how many rows are tried at once, and how slowly a client may read."""
 
 from __future__ import annotations
 
 from typing import Any, cast
 
+from twisted.internet.defer import Deferred, DeferredSemaphore
+from twisted.internet.task import Clock
 from twisted.trial.unittest import SynchronousTestCase
 
+from project_service.database.session import Session
+from project_service.deferreds import start
+from project_service.http.body import ClientGone
 from project_service.http.outbound import Reply, StreamReply
 from project_service.tables.call import Call
+from project_service.tables.errors import TableError
 from project_service.tables.identity import Identity
+from project_service.tables.plan.media import Rendering
+from project_service.tables.probe import MOST_ROWS, UNKNOWN_ROWS, Probe, first_probe
 from project_service.tables.respond.outcome import Outcome
 from project_service.tables.run import Preamble
 from project_service.tables.service import TableService
+from project_service.tables.sql.fragment import Sql
+from project_service.tables.streaming import Pace, RowStream, Streams
 from tests.unit.tables.test_tables_plan import CONFIG, planned
 
+ROWS = Rendering("json", "application/json")
 
-class Streamed(SynchronousTestCase):
-    def reply(self, status: bytes | None) -> Reply | StreamReply:
+
+class Connection:
+    """A cursor with ``left`` rows; remembers what it was asked."""
+
+    def __init__(self, left: int = 0) -> None:
+        self.left = left
+        self.asked: list[str] = []
+
+    async def query(self, sql: str, params: object = None) -> list[tuple[Any, ...]]:
+        self.asked.append(sql)
+        if "FETCH FORWARD" not in sql:
+            return []
+        count = min(self.left, int(sql.rpartition("FETCH FORWARD ")[2].split()[0]))
+        self.left -= count
+        return [(b"x" * 1000, 7, None)] * count
+
+
+class Connections:
+    """A pool of any number of them."""
+
+    def __init__(self, *connections: Connection) -> None:
+        self.free = list(connections)
+        self.back: list[Any] = []
+
+    async def take(self) -> Session:
+        return cast(Session, self.free.pop())
+
+    def give_back(self, session: Any) -> None:
+        self.back.append(session)
+
+
+class Client:
+    """Takes what is written when ``take`` is called."""
+
+    def __init__(self) -> None:
+        self.written = b""
+        self.waiting: Deferred[None] | None = None
+
+    def write(self, data: bytes) -> None:
+        self.written += data
+
+    async def drained(self) -> None:
+        self.waiting = Deferred()
+        await self.waiting
+
+    def take(self) -> None:
+        waiting, self.waiting = self.waiting, None
+        assert waiting is not None
+        waiting.callback(None)
+
+
+class Case(SynchronousTestCase):
+    def setUp(self) -> None:
+        self.clock = Clock()
+        self.connection = Connection(2000)
+        self.pool = Connections(self.connection)
+        self.streams = self.made(16384)
+
+    def made(self, bytes_per_second: int) -> Streams:
+        pace = Pace(60.0, bytes_per_second)
+        return Streams(cast(Any, self.pool), DeferredSemaphore(1), self.clock, 5.0, pace)
+
+    def opened(self) -> Deferred[RowStream]:
+        told, rows = Preamble("SELECT 1", []), Sql("SELECT 2")
+        return start(self.streams.open(told, rows, [], ROWS, Outcome(rows=100, size=100_000), True))
+
+
+class Answers(Case):
+    def reply(self, status: bytes | None, body: str = "") -> Reply | StreamReply:
         """To a request for more rows than are answered at once."""
         missing = cast(Any, None)
-        executor = cast(Any, type("Executor", (), {"pool": None}))
-        service = TableService(CONFIG, missing, missing, missing, missing, executor, missing, missing)
-        return service._streamed(
+        service = TableService(CONFIG, missing, missing, missing, missing, missing, missing, self.streams)
+        streamed = service._streamed(
             Call("GET", ("works",), (), (), b""),
             planned("GET", "works"),
-            Outcome(rows=2000, status=status),
+            Outcome(rows=2000, status=status, whole=False),
             Preamble("", []),
             Identity("anon", "{}", False),
         )
+        return self.successResultOf(start(streamed))
 
-    def test_rows_are(self) -> None:
-        for status in (None, b"201"):
-            self.assertIsInstance(self.reply(status), StreamReply)
+    def test_rows_are_streamed(self) -> None:
+        self.assertIsInstance(self.reply(None), StreamReply)
 
     def test_a_status_without_a_body_takes_no_connection(self) -> None:
         for status in (b"204", b"304"):
             reply = self.reply(status)
             assert isinstance(reply, Reply)
             self.assertEqual((reply.status, reply.body), (int(status), b""))
+        self.assertEqual(self.connection.asked, [])
+
+
+class Turns(Case):
+    def test_the_next_stream_waits_for_its_turn_and_no_longer_than_for_a_connection(self) -> None:
+        first = self.successResultOf(self.opened())
+        second = self.opened()
+        self.clock.advance(4.9)
+        self.assertNoResult(second)
+        self.clock.advance(0.2)
+        error = self.failureResultOf(second, TableError).value
+        assert isinstance(error, TableError)
+        self.assertEqual((error.status, error.code), (504, "PGRST003"))
+        self.assertIn("Retry-After", dict(error.headers))
+        third = self.opened()
+        self.pool.free.append(Connection())
+        first.close()
+        self.successResultOf(third)
+
+    def test_who_leaves_while_waiting_takes_no_turn(self) -> None:
+        first = self.successResultOf(self.opened())
+        second = self.opened()
+        second.cancel()
+        self.failureResultOf(second)
+        first.close()
+        self.assertEqual(self.streams.places.tokens, 1)
+
+    def test_a_query_that_fails_gives_everything_back(self) -> None:
+        self.pool.free.clear()
+        self.failureResultOf(self.opened(), IndexError)
+        self.assertEqual(self.streams.places.tokens, 1)
+
+
+class Paces(Case):
+    def written(self) -> tuple[Client, Deferred[None]]:
+        client = Client()
+        return client, start(self.successResultOf(self.opened())(cast(Any, client)))
+
+    def test_a_client_that_keeps_pace_gets_everything(self) -> None:
+        client, done = self.written()
+        while client.waiting is not None:
+            self.clock.advance(15.0)
+            client.take()
+        self.successResultOf(done)
+        self.assertEqual(client.written.count(b"x" * 1000), 2000)
+        self.assertEqual(self.connection.asked[-1], "COMMIT")
+        self.assertEqual(self.pool.back, [self.connection])
+
+    def test_one_that_reads_nothing_is_dropped(self) -> None:
+        _, done = self.written()
+        self.clock.advance(60.1)
+        self.failureResultOf(done, ClientGone)
+        self.assertEqual((self.pool.back, self.streams.places.tokens), ([self.connection], 1))
+
+    def test_one_that_trickles_is_dropped_however_steadily_it_does(self) -> None:
+        """Each chunk of 256 kB is worth 16 seconds, and each takes 40."""
+        client, done = self.written()
+        chunks = 0
+        while client.waiting is not None:
+            self.clock.advance(40.0)
+            if client.waiting is not None:
+                client.take()
+                chunks += 1
+        self.failureResultOf(done, ClientGone)
+        self.assertEqual(chunks, 2)
+
+    def test_without_a_pace_only_one_that_stops(self) -> None:
+        self.streams = self.made(0)
+        client, done = self.written()
+        while client.waiting is not None:
+            self.clock.advance(59.0)
+            client.take()
+        self.successResultOf(done)
+
+    def test_haste_at_first_is_no_credit_for_later(self) -> None:
+        self.assertEqual(Pace(60.0, 1000).left(60.0, 0.0, 10_000_000), 60.0)
+
+
+class Probes(SynchronousTestCase):
+    def test_the_first_is_of_what_the_catalogue_knows(self) -> None:
+        for row_bytes, rows in ((0, UNKNOWN_ROWS), (1, MOST_ROWS), (1000, 100), (1_000_000, 1)):
+            self.assertEqual(first_probe(row_bytes, 100_000).rows, rows)
+
+    def test_what_fits_teaches_nothing(self) -> None:
+        probe = Probe(100, 100_000)
+        self.assertTrue(probe.fits(Outcome(rows=100, size=100_000), 100))
+        self.assertFalse(probe.fits(Outcome(rows=101, size=1), 100))
+        self.assertFalse(probe.fits(Outcome(rows=1, size=100_001), 100))
+
+    def test_many_small_rows_are_tried_again_at_once(self) -> None:
+        probe = Probe(100, 100_000)
+        self.assertTrue(probe.again(Outcome(rows=101, size=1010), 100))
+        self.assertEqual(probe.rows, MOST_ROWS)
+        self.assertFalse(probe.again(Outcome(rows=MOST_ROWS + 1, size=99_999), MOST_ROWS))
+
+    def test_rows_that_would_not_fit_are_not_tried_again(self) -> None:
+        probe = Probe(100, 100_000)
+        self.assertFalse(probe.again(Outcome(rows=101, size=90_000), 100))
+        self.assertFalse(probe.again(Outcome(rows=101, size=10_000_000), 100))
+        self.assertEqual(probe.rows, 1)
