@@ -62,17 +62,23 @@ def _is_foreign_key(way: Relationship) -> bool:
 
 
 def _property(column: Column, is_key: bool, way: Relationship | None) -> dict[str, Any]:
-    found = schema_of(column.type)
+    type_ = _shown(column)
+    found = schema_of(type_)
     if column.max_length is not None:
         found["maxLength"] = column.max_length
     if column.default is not None:
-        default = default_of(column.type, column.default)
+        default = default_of(type_, column.default)
         if default is not None:
             found["default"] = default
     if column.enum:
         found["enum"] = list(column.enum)
     description = _description(column, is_key, way)
     return {**found, "description": description} if description else found
+
+
+def _shown(column: Column) -> str:
+    """A domain is what it is made of, as long as that is a type of PostgreSQL's own."""
+    return column.type if "." in column.base_type else column.base_type
 
 
 def _description(column: Column, is_key: bool, way: Relationship | None) -> str | None:

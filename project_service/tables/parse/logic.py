@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Literal, NoReturn
 
+from project_service.tables.errors import TableError
 from project_service.tables.parse import names
 from project_service.tables.parse.filters import operation
 from project_service.tables.parse.scanner import Scanner
@@ -49,9 +50,18 @@ def _term(scanner: Scanner) -> Condition:
     scanner.pos = start
     if scanner.at_end or scanner.text[scanner.pos] in "(),.":
         _refuse(scanner)
+    try:
+        return _filter(scanner)
+    except TableError:
+        _refuse_operator(scanner, start)
+        raise
+
+
+def _filter(scanner: Scanner) -> Filter:
+    start = scanner.pos
     field = names.field(scanner)
     if scanner.peek("("):
-        _refuse_operator(scanner, start)
+        Scanner(scanner.text, scanner.what, scanner.shown, start).fail(_OPERATOR)
     scanner.need(".", "delimiter (.)")
     negated = scanner.take("not.", '"not"')
     found = Filter(field, operation(scanner, in_logic=True), negated)
@@ -59,11 +69,16 @@ def _term(scanner: Scanner) -> Condition:
     return found
 
 
-def _refuse_operator(scanner: Scanner, start: int) -> NoReturn:
-    """``ord(…)``: something like an operator that is none."""
-    known = next((found for found in ("and", "or") if scanner.text.startswith(found, start)), "")
-    fresh = Scanner(scanner.text, scanner.what, scanner.shown, start + len(known))
-    fresh.fail('"("' if known else _OPERATOR)
+def _refuse_operator(scanner: Scanner, start: int) -> None:
+    """Raises PGRST100 for ``ord(…)`` and ``not.xor(…)``: what begins like an operator and is no filter either."""
+    fresh = Scanner(scanner.text, scanner.what, scanner.shown, start)
+    negated = fresh.take("not.")
+    for operator in ("and", "or"):
+        if fresh.peek(operator):
+            fresh.pos += len(operator)
+            fresh.fail('"("')
+    if negated:
+        fresh.fail(_OPERATOR)
 
 
 def _refuse(scanner: Scanner) -> NoReturn:

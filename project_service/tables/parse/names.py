@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from typing import NoReturn
 
 from project_service.tables.parse.scanner import Scanner
 from project_service.tables.syntax import Field, JsonStep
@@ -13,6 +14,7 @@ _NAME = re.compile(r"[\w$ ]+(?:-(?!>)[\w$ ]+)*")
 _QUOTED = re.compile(r'"((?:[^"\\]|\\.)*)"', re.DOTALL)
 _UNESCAPE = re.compile(r"\\(.)", re.DOTALL)
 _INDEX = re.compile(r"-?\d{1,9}(?=$|->|::|[.,)\s])")
+_DIGITS = re.compile(r"\d+")
 _KEY = re.compile(r"[^(\-:.,>)]+(?:-(?!>)[^(\-:.,>)]+)*")
 
 
@@ -55,9 +57,21 @@ def _json_key(scanner: Scanner) -> str | int:
     index = scanner.match(_INDEX)
     if index is not None:
         return int(index)
+    if scanner.peek("-"):
+        _refuse_index(scanner)
     key = quoted(scanner)
     if key is None:
         key = scanner.match(_KEY)
     if key is None:
         scanner.fail("any non reserved character different from: .,>()")
     return key
+
+
+def _refuse_index(scanner: Scanner) -> NoReturn:
+    """No key starts with a dash: what follows was meant as a negative index."""
+    scanner.pos += 1
+    digits = scanner.match(_DIGITS)
+    if digits is None or scanner.at_end:
+        scanner.fail("digit")
+    after = 'digit, "->", "::", ".", "," or end of input'
+    raise scanner.error(scanner.pos, f"unexpected '{scanner.text[scanner.pos]}' expecting {after}")

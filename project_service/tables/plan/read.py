@@ -55,6 +55,10 @@ class Node:
         return self.embed is not None and self.embed.spread and self._to_one
 
     @property
+    def spreads_many(self) -> bool:
+        return self.embed is not None and self.embed.spread and not self._to_one
+
+    @property
     def _to_one(self) -> bool:
         return self.relationship is not None and self.relationship.to_one
 
@@ -170,10 +174,8 @@ class Reader:
             return output
         if not self.options.aggregates:
             raise errors.aggregates_disabled()
-        if node.embed is not None and node.embed.spread and not node.spreads_one:
-            raise errors.not_implemented(
-                "Aggregates are not implemented for one-to-many or many-to-many spreads."
-            )
+        if node.spreads_many:
+            raise _no_aggregates()
         if not node.spreads_one:
             return output
         carrier = sql_alias("pgrst_agg", self._next())
@@ -183,6 +185,8 @@ class Reader:
     def _embedding(self, parent: Node, child: Node, tested: bool) -> Embedded:
         assert child.embed is not None and child.relationship is not None
         plan, hoisted = self._frozen(child)
+        if hoisted and parent.spreads_many:
+            raise _no_aggregates()
         return Embedded(
             child.name,
             plan,
@@ -207,3 +211,7 @@ class Reader:
             raise errors.related_order(node.key[1], term.relation)
         column = child.relation.columns.get(term.field.name) if child.relation is not None else None
         return Order(term.field, term.direction, term.nulls, column, child.name)
+
+
+def _no_aggregates() -> errors.TableError:
+    return errors.not_implemented("Aggregates are not implemented for one-to-many or many-to-many spreads.")

@@ -22,7 +22,7 @@ def find_relationship(
     foreign = [way for way in ways if way.routine is None]
     found = [way for way in foreign if _by_name(way, target, hint)]
     if not found and hint is None:
-        found = _tables_first([way for way in foreign if _by_key(way, target)])
+        found = _nearest([way for way in foreign if _by_key(way, target)])
     if not found:
         raise errors.no_relationship(origin[1], target, hint, schema, _suggest(ways, target, hint))
     if len(found) > 1:
@@ -60,10 +60,12 @@ def _by_key(way: Relationship, target: str) -> bool:
     return way.cardinality in ("m2o", "o2o") and len(way.pairs) == 1 and way.pairs[0][0] == target
 
 
-def _tables_first(found: list[Relationship]) -> list[Relationship]:
+def _nearest(found: list[Relationship]) -> list[Relationship]:
+    """A key leads to the table it refers to; from a view to itself, or else to other views of that table."""
     if len(found) < 2:
         return found
-    return [way for way in found if not way.target_is_view] or found
+    tables = [way for way in found if not way.target_is_view]
+    return tables or [way for way in found if way.is_self] or found
 
 
 def _suggest(ways: Sequence[Relationship], target: str, hint: str | None) -> str | None:

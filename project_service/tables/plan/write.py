@@ -62,8 +62,8 @@ def plan_write(cache: SchemaCache, options: PlanOptions, relation: Relation, req
     key_filters = _key_filters(request, relation) if method == "PUT" else ()
     read = _read_plan(cache, options, relation, request)
     conditions, _ = plan_conditions(filters, relation, {})
-    representation = _representation(preferences.get("return"))
-    everything, returning = _returning(relation, method, representation, read)
+    representation = _representation(method, preferences.get("return"))
+    everything, returning = _returning(relation, representation, read)
     conflict, merges = _conflict(relation, request)
     limited = request.range if method in ("PATCH", "DELETE") else Range()
     if not limited.whole and not read.order:
@@ -105,20 +105,17 @@ def _read_plan(cache: SchemaCache, options: PlanOptions, relation: Relation, req
     return reader.plan(relation.key, query, Range(), from_source=True, capped=False)
 
 
-def _representation(asked: str | None) -> Literal["minimal", "headers-only", "representation"]:
+def _representation(method: str, asked: str | None) -> Literal["minimal", "headers-only", "representation"]:
+    """Only what was created has a header of its own: its location."""
     if asked == "representation":
         return "representation"
-    return "headers-only" if asked == "headers-only" else "minimal"
+    return "headers-only" if asked == "headers-only" and method == "POST" else "minimal"
 
 
-def _returning(
-    relation: Relation, method: str, representation: str, read: ReadPlan
-) -> tuple[bool, tuple[str, ...]]:
+def _returning(relation: Relation, representation: str, read: ReadPlan) -> tuple[bool, tuple[str, ...]]:
     if representation == "representation":
         return needed_columns(read)
-    if representation == "headers-only" and method == "POST":
-        return False, relation.primary_key
-    return False, ()
+    return False, relation.primary_key if representation == "headers-only" else ()
 
 
 def _columns(cache: SchemaCache, relation: Relation, payload: Payload | None) -> tuple[Written, ...]:

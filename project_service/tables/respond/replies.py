@@ -19,14 +19,14 @@ from project_service.tables.respond.ranges import content_range, status_of_range
 
 # RFC 3986 section 2.3: what is never escaped.
 _UNRESERVED = re.compile(r"[A-Za-z0-9._~-]*")
-_COMMON = ("count", "handling", "timezone", "max-affected", "tx")
+_COMMON = ("count", "handling", "timezone", "tx")
 _APPLIED = {
-    "GET": ("count", "handling", "timezone", "tx"),
-    "HEAD": ("count", "handling", "timezone", "tx"),
+    "GET": _COMMON,
+    "HEAD": _COMMON,
     "POST": (*_COMMON, "resolution", "missing", "return"),
     "PUT": (*_COMMON, "return"),
-    "PATCH": (*_COMMON, "missing", "return"),
-    "DELETE": (*_COMMON, "return"),
+    "PATCH": (*_COMMON, "max-affected", "missing", "return"),
+    "DELETE": (*_COMMON, "max-affected", "return"),
 }
 
 
@@ -42,7 +42,7 @@ def check_outcome(
             most = None
     if most is not None and plan is not None and found.rows > most:
         raise errors.max_affected_exceeded(found.rows)
-    selects = not isinstance(plan, CallPlan) or (plan.read is not None and plan.routine.is_set)
+    selects = not isinstance(plan, CallPlan) or plan.routine.is_set
     quiet = isinstance(plan, WritePlan) and request.head.preferences.get("return") == "minimal"
     if rendering.singular and rendering.explain is None and selects and not quiet and found.rows != 1:
         raise errors.not_singular(found.rows)
@@ -135,6 +135,8 @@ def _finished(
     status = status_from_sql(found) or status
     names = {name.lower() for name, _ in said}
     applied = list(_APPLIED[request.head.method])
+    if request.head.kind == "routine":
+        applied.append("max-affected")
     if not allow_tx:
         applied.remove("tx")
     if plan is not None and plan.merges is None and "resolution" in applied:

@@ -11,11 +11,12 @@ _JSON_TYPES = ("json", "jsonb")
 
 
 def field_sql(source: str, field: Field, column: Column | None) -> str:
-    """``source`` is a relation's alias, unquoted. Arrays and composites are walked as JSON too."""
+    """``source`` is a relation's alias, unquoted. Arrays and composites are walked as JSON too, and so is what the
+    schema cache does not know: the columns of a function's own table, computed columns."""
     base = f"{ident(source)}.{ident(field.name)}"
     if not field.path:
         return base
-    if column is not None and column.base_type not in _JSON_TYPES:
+    if column is None or column.base_type not in _JSON_TYPES:
         base = f"to_jsonb({base})"
     for step in field.path:
         key = str(step.key) if isinstance(step.key, int) else literal(step.key)

@@ -47,11 +47,19 @@ def _insert(cache: SchemaCache, plan: WritePlan) -> Sql:
         return _nothing(plan)
     table = f"INSERT INTO {qualified(plan.relation.key)}"
     if not plan.columns:
-        source = Sql(" DEFAULT VALUES")
+        source = _defaults_alone(plan)
     else:
         names = ", ".join(ident(written.column.name) for written in plan.columns)
         source = f"({names}) SELECT {_values(plan)}" + _from_payload(plan) + _key_condition(cache, plan)
     return table + source + _on_conflict(plan) + f" RETURNING {_returned(plan)}"
+
+
+def _defaults_alone(plan: WritePlan) -> Sql:
+    """A row of defaults for every empty object."""
+    assert plan.payload is not None
+    if not plan.payload.is_array or plan.is_put:
+        return Sql(" DEFAULT VALUES")
+    return " SELECT FROM json_array_elements(" + parameter(Operand("", BODY_SLOT)) + "::json)"
 
 
 def _values(plan: WritePlan) -> str:

@@ -1,0 +1,89 @@
+"""Statements whose shape follows from few words of the request: empty objects, keys, paths into what is not known."""
+
+from __future__ import annotations
+
+from attrs import evolve
+from twisted.trial.unittest import SynchronousTestCase
+
+from project_service.tables.catalog.model import Column, Relation, Relationship, SchemaCache
+from project_service.tables.errors import TableError
+from project_service.tables.openapi.relations import definition_of
+from project_service.tables.plan.relationships import find_relationship
+from project_service.tables.sql.fields import field_sql
+from project_service.tables.syntax import Field, JsonStep
+from tests.unit.tables.schema import cache
+from tests.unit.tables.test_tables_plan import planned, text
+
+
+class Writes(SynchronousTestCase):
+    def test_every_empty_object_is_a_row_of_defaults(self) -> None:
+        one = text(planned("POST", "authors", body=b"{}"))
+        self.assertIn('INSERT INTO "api"."authors" DEFAULT VALUES', one)
+        many = text(planned("POST", "authors", body=b"[{},{}]"))
+        self.assertIn('INSERT INTO "api"."authors" SELECT FROM json_array_elements(', many)
+
+    def test_only_what_is_created_tells_its_place(self) -> None:
+        posted = text(planned("POST", "tags", body=b'{"id":1}', prefer="return=headers-only"))
+        put = text(planned("PUT", "tags", ("id", "eq.1"), body=b'{"id":1}', prefer="return=headers-only"))
+        self.assertIn('RETURNING "tags"."id"', posted)
+        self.assertIn("RETURNING 1", put)
+
+
+class Paths(SynchronousTestCase):
+    def test_what_the_cache_does_not_know_is_walked_as_json(self) -> None:
+        field = Field("val", (JsonStep("r", True),))
+        self.assertEqual(field_sql("t", field, None), """to_jsonb("t"."val")->>'r'""")
+        known = Column("val", "jsonb", "jsonb")
+        self.assertEqual(field_sql("t", field, known), """"t"."val"->>'r'""")
+
+
+class Aggregates(SynchronousTestCase):
+    def test_no_spread_to_many_hands_one_up(self) -> None:
+        for select in ("...tags(id.count())", "...works!author_id(...authors!author_id(id.sum()))"):
+            origin = "works" if "tags" in select else "authors"
+            error = self.assertRaises(TableError, planned, "GET", origin, ("select", select))
+            self.assertEqual(error.code, "PGRST127")
+        planned("GET", "authors", ("select", "works!author_id(...authors!author_id(id.sum()))"))
+
+
+class KeysOfViews(SynchronousTestCase):
+    def ways(self, *targets: str) -> SchemaCache:
+        origin = ("api", "seen")
+        found = tuple(
+            Relationship(
+                origin,
+                ("api", target),
+                "m2o",
+                "parent_fkey",
+                (("parent", "id"),),
+                is_self=target == "seen",
+                target_is_view=target != "nodes",
+            )
+            for target in targets
+        )
+        return evolve(cache(), relationships={origin: found})
+
+    def reached(self, *targets: str) -> str:
+        return find_relationship(self.ways(*targets), ("api", "seen"), "api", "parent", None).target[1]
+
+    def test_a_column_leads_to_the_table_else_to_the_view_itself(self) -> None:
+        self.assertEqual(self.reached("other", "seen", "nodes"), "nodes")
+        self.assertEqual(self.reached("other", "seen"), "seen")
+        self.assertEqual(self.reached("other"), "other")
+        self.assertRaises(TableError, self.reached, "other", "another")
+
+
+class Described(SynchronousTestCase):
+    def test_a_domain_is_shown_as_what_it_is_made_of(self) -> None:
+        columns = (
+            Column("age", "api.years", "integer", default="18"),
+            Column("at", "api.place", "api.point"),
+        )
+        relation = Relation("api", "people", {column.name: column for column in columns})
+        self.assertEqual(
+            definition_of(relation, ())["properties"],
+            {
+                "age": {"format": "int32", "type": "integer", "default": 18},
+                "at": {"format": "api.place", "type": "string"},
+            },
+        )
