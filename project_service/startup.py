@@ -33,6 +33,7 @@ from project_service.launch import (
 from project_service.lifecycle import Ordered
 from project_service.parts import connector
 from project_service.ports import bind_endpoints, url_of
+from project_service.process import allow_descriptors, settle
 from project_service.shares import share, worker_count
 from project_service.workers import Workers
 
@@ -55,6 +56,7 @@ class Startup:
 
     async def start(self) -> None:
         launch = self._launch
+        allow_descriptors()
         if launch.data_dir is not None:
             self._settings = with_data_dir_defaults(self._settings, launch.data_dir)
         if launch.data_dir is not None and (launch.embeds_database or launch.embeds_store):
@@ -145,6 +147,8 @@ class Startup:
 
     async def _first_start(self, data_dir: Path) -> tuple[str, str]:
         assert self._settings.auth.jwt_keys_file is not None
+        # Nobody has made it yet where nothing is embedded.
+        data_dir.mkdir(mode=0o700, parents=True, exist_ok=True)  # noqa: ASYNC240  # one call on a local disk
         keyfile.load_or_create(Path(self._settings.auth.jwt_keys_file), self._settings.auth.jwt_algorithm)
         pool = Pool(connector(self._reactor, self._settings), 1, 10.0, self._reactor)
         try:
@@ -172,6 +176,7 @@ class Startup:
         self._ordered.adopt(serving)
         self._serving = serving
         await serving.start()
+        settle()
 
     def _base_url(self) -> str:
         if self._settings.server.public_url is not None:

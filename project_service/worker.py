@@ -29,6 +29,7 @@ from project_service.journal import Levels, observer
 from project_service.launch import with_data_dir_defaults
 from project_service.logging_setup import batched
 from project_service.ports import Binder
+from project_service.process import settle
 from project_service.roll_call import Parent
 from project_service.settings import Settings
 from project_service.shares import share
@@ -126,6 +127,7 @@ class Worker:
         await self._application.works()
 
     def _ready(self, result: None) -> None:
+        settle()
         self._parent.tell(READY)
 
     def _failed(self, failure: Failure) -> None:

@@ -1,0 +1,35 @@
+"""Descriptors and the garbage collector, in a process of their own."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+from twisted.trial.unittest import SynchronousTestCase
+
+
+def said(program: str) -> str:
+    ran = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+    return ran.stdout.strip()
+
+
+class Descriptors(SynchronousTestCase):
+    def limited(self, soft: int, hard: int) -> str:
+        return said(
+            "import resource as r; from project_service.process import allow_descriptors as allow; "
+            f"r.setrlimit(r.RLIMIT_NOFILE, ({soft}, {hard})); print(allow(), *r.getrlimit(r.RLIMIT_NOFILE))"
+        )
+
+    def test_a_low_soft_limit_is_raised_to_the_hard_one(self) -> None:
+        self.assertEqual(self.limited(256, 2000), "2000 2000 2000")
+
+    def test_what_is_high_enough_stays(self) -> None:
+        self.assertEqual(self.limited(2000, 2000), "2000 2000 2000")
+
+
+class Settled(SynchronousTestCase):
+    def test_what_is_loaded_is_not_looked_through_any_more(self) -> None:
+        program = (
+            "import gc, project_service.http.edge as _; from project_service.process import settle; settle()"
+        )
+        self.assertLess(int(said(f"{program}; print(len(gc.get_objects()))")), 1000)
