@@ -6,10 +6,11 @@ from collections.abc import Awaitable, Callable
 from typing import Literal, TypeVar
 
 import orjson
+import psycopg2
 from attrs import evolve, frozen
 
 from project_service.database.pool import Pool
-from project_service.database.session import Session
+from project_service.database.session import DatabaseGone, Session
 from project_service.errors import ApiError
 from project_service.tables import errors
 from project_service.tables.config import TablesConfig
@@ -54,8 +55,12 @@ class Executor:
         )
 
         async def used(session: Session) -> Outcome:
-            outcome = await self._probed(session, work, request, prepared)
-            return await self._estimated(session, work, request, prepared, outcome)
+            try:
+                outcome = await self._probed(session, work, request, prepared)
+                return await self._estimated(session, work, request, prepared, outcome)
+            finally:
+                if prepared.leaves_things:
+                    await _cleared(session)
 
         return await use(self.pool, used)
 
@@ -140,6 +145,16 @@ async def use(pool: Pool, work: Callable[[Session], Awaitable[T]]) -> T:
         if fault.code == "database_unavailable":
             raise errors.pool_timeout() from None
         raise
+
+
+async def _cleared(session: Session) -> None:
+    """Of what outlives a transaction and is no setting; RESET ALL is for those."""
+    if not session.usable:
+        return
+    try:
+        await session.execute("SELECT pg_advisory_unlock_all(); UNLISTEN *; CLOSE ALL; DISCARD TEMP")
+    except (psycopg2.Error, DatabaseGone):
+        session.discard()
 
 
 def _read(prepared: Prepared, rows: list[Row]) -> Outcome:

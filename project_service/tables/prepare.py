@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from attrs import frozen
+from attrs import evolve, frozen
 
 from project_service.tables import errors
 from project_service.tables.catalog.hints import TABLE_SCORE, nearest
@@ -26,7 +26,9 @@ from project_service.tables.sql.statement import (
 
 @frozen
 class Prepared:
-    """What is run and how its outcome is to be read; ``plan`` is None for reading a relation."""
+    """What is run and how its outcome is to be read; ``plan`` is None for reading a relation. ``leaves_things``: what
+    runs may leave more than settings on its connection.
+    """
 
     statement: Statement
     rendering: Rendering
@@ -34,6 +36,7 @@ class Prepared:
     read_only: bool
     renamed: tuple[tuple[str, str], ...] = ()
     probe: Probe | None = None
+    leaves_things: bool = False
 
     @property
     def routine(self) -> Routine | None:
@@ -42,6 +45,13 @@ class Prepared:
 
 def prepare(cache: SchemaCache, config: TablesConfig, request: Request) -> Prepared:
     """Raises PGRST107, 205 and what the planners raise."""
+    found = _prepared(cache, config, request)
+    # Functions are called by name, by triggers, and before each request.
+    calls = config.pre_request is not None or found.routine is not None or not found.read_only
+    return evolve(found, leaves_things=True) if cache.leaves_things and calls else found
+
+
+def _prepared(cache: SchemaCache, config: TablesConfig, request: Request) -> Prepared:
     if request.head.kind == "routine":
         return _call(cache, config, request)
     relation = find_relation(cache, request.head)

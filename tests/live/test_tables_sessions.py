@@ -102,3 +102,33 @@ async def test_prepared_statements_that_sql_lets_go_of_are_no_failure(
         status, _, body = await tables.request("POST", "/rpc/leave", base=NARROW, json=said)
         assert status == 200, body
     assert (await tables.request("GET", "/notes?select=id&id=eq.0", base=NARROW))[0] == 200
+
+
+# What a function can leave that is no setting, and what shows that it is gone.
+THINGS = {
+    "lock": ("perform pg_advisory_lock(4711)", "select 1 from pg_locks where locktype = 'advisory'"),
+    "table": (
+        "create temporary table if not exists kept (id int)",
+        "select 1 from pg_class where relname = 'kept'",
+    ),
+    "cursor": ("declare kept cursor with hold for select 1", "select 1 from pg_cursors where name = 'kept'"),
+    "channel": ("listen kept", "select 1 where exists (select pg_listening_channels())"),
+}
+
+
+@pytest.mark.parametrize("thing", THINGS)
+@pytest_twisted.ensureDeferred
+async def test_what_is_no_setting_ends_with_its_request(tables: Tables, functions: None, thing: str) -> None:
+    said, shows = THINGS[thing]
+    said = f"execute '{said}';" if thing == "cursor" else f"{said};"
+    tables.sql(
+        f"create function leave_{thing}(fails bool) returns int language plpgsql as "
+        f"$$ begin {said} if fails then raise 'no'; end if; return 1; end $$;"
+        f"create function left_{thing}() returns setof int language sql stable as $$ {shows} $$"
+    )
+    for fails, expected in (("false", 200), ("true", 400)):
+        path = f"/rpc/leave_{thing}"
+        status, _, body = await tables.request("POST", path, base=NARROW, json={"fails": fails})
+        assert status == expected, body
+        assert (await tables.request("GET", f"/rpc/left_{thing}", base=NARROW))[2] == []
+    tables.sql(f"drop function leave_{thing}; drop function left_{thing}")

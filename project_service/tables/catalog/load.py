@@ -59,6 +59,7 @@ def build(answers: Mapping[str, str], schemas: tuple[str, ...], version: int) ->
         {name: text for name, text in rows["extras"]["comments"].items() if text},
         rows["extras"]["postgis"],
         rows["extras"]["fingerprint"],
+        rows["extras"]["leaves_things"],
     )
 
 

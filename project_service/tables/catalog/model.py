@@ -135,7 +135,10 @@ class Handler:
 
 @frozen
 class SchemaCache:
-    """Everything one reading of the catalogue found. ``representations`` maps (from type, to type) to a function."""
+    """Everything one reading of the catalogue found. ``representations`` maps (from type, to type) to a function.
+
+    ``leaves_things``: some function of the database speaks of what outlives a transaction and is no setting.
+    """
 
     version: int
     relations: Mapping[Key, Relation] = field(repr=False, factory=dict)
@@ -147,3 +150,4 @@ class SchemaCache:
     schema_comments: Mapping[str, str] = field(repr=False, factory=dict)
     has_postgis: bool = False
     fingerprint: str = ""
+    leaves_things: bool = False

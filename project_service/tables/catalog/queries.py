@@ -206,9 +206,18 @@ FINGERPRINT = """
 || '/' || (select concat_ws(':', count(*), max(oid::int8)) from pg_constraint where contype in ('p', 'u', 'f'))
 """
 
+# Locks that are not the transaction's, temporary tables, cursors that are held and channels that are listened to stay
+# with the connection. Where no function's text speaks of them nothing has to be cleared away.
+_LEAVES = """
+exists (select from pg_proc p join pg_namespace n on n.oid = p.pronamespace
+  where n.nspname not in ('pg_catalog', 'information_schema')
+    and p.prosrc ~* 'advisory_lock|\\mtemp(orary)?\\M|\\mwith\\s+hold\\M|\\mlisten\\M')
+"""
+
 EXTRAS = f"""
 select json_build_object(
   'fingerprint', {FINGERPRINT},
+  'leaves_things', {_LEAVES},
   'postgis', exists (select from pg_extension where extname = 'postgis'),
   'comments', (select coalesce(json_object_agg(n.nspname, obj_description(n.oid, 'pg_namespace')), '{{}}')
                from pg_namespace n where n.nspname = any(%(schemas)s)))::text

@@ -128,6 +128,6 @@ def cache() -> SchemaCache:
         "representations": [],
         "handlers": [],
         "roles": [],
-        "extras": {"postgis": False, "comments": {}, "fingerprint": "1"},
+        "extras": {"postgis": False, "comments": {}, "fingerprint": "1", "leaves_things": False},
     }
     return build({name: json.dumps(found) for name, found in answers.items()}, ("api",), 1)
