@@ -68,7 +68,7 @@ class Application:
         return [port.getHost() for port in self._ports]
 
     async def start(self) -> None:
-        metrics = Metrics()
+        metrics = Metrics(self._reactor.callLater)
         built = parts.assemble(self._reactor, self._settings, metrics, self._processes)
         self._built = built
         self._ordered = Ordered(built.ordered)

@@ -80,7 +80,7 @@ class Edge:
         inbound = self._inbound(exchange, peer, secure)
         running = Deferred.fromCoroutine(self._answer(exchange, inbound, started, passed))
         self._running.add(running)
-        self._metrics.in_flight.inc()
+        self._metrics.begun()
         exchange.on_gone = running.cancel
         running.addBoth(self._ended, running, exchange, inbound)
 
@@ -96,6 +96,8 @@ class Edge:
             ("Content-Length", str(len(body))),
             ("Connection", "close"),
         ]
+        if error.code == "overloaded":
+            self._metrics.refused("-", "connections")
         self._metrics.observe("-", "-", error.status, 0.0, len(body))
         self._log_access(request_id, "-", "-", error.status, len(body), 0.0, getattr(peer, "host", "-"))
         return wire.head(error.status, headers) + body
@@ -122,7 +124,7 @@ class Edge:
     ) -> None:
         exchange.on_gone = None
         self._running.discard(running)
-        self._metrics.in_flight.dec()
+        self._metrics.ended()
         if isinstance(result, Failure) and not result.check(CancelledError, ClientGone):
             self.log.failure("answering failed id={request_id}", result, request_id=inbound.request_id)
             exchange.abort()

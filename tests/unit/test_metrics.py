@@ -1,0 +1,49 @@
+"""What is gathered comes out as if each request had been observed by itself."""
+
+from __future__ import annotations
+
+from hypothesis import given
+from hypothesis import strategies as st
+from prometheus_client import CollectorRegistry, Histogram
+from twisted.internet.task import Clock
+from twisted.trial.unittest import TestCase
+
+from project_service.http.metrics import _BUCKETS, GATHER_SECONDS, Metrics
+
+SECONDS = "project_service_request_seconds"
+LABELS = {"method": "GET", "route": "/x"}
+
+
+class Gathering(TestCase):
+    @given(st.lists(st.one_of(st.sampled_from(_BUCKETS), st.floats(0, 100)), max_size=20))
+    def test_a_histogram_of_many_is_that_of_each(self, found: list[float]) -> None:
+        metrics, registry = Metrics(), CollectorRegistry()
+        single = Histogram(SECONDS, "", tuple(LABELS), buckets=_BUCKETS, registry=registry).labels(**LABELS)
+        for seconds in found:
+            metrics.observe("GET", "/x", 200, seconds, 3)
+            single.observe(seconds)
+        metrics.exposition()
+        bounds = [*(str(bound) for bound in _BUCKETS), "+Inf"]
+        names = [(f"{SECONDS}_bucket", {**LABELS, "le": bound}) for bound in bounds] if found else []
+        for name, labels in [*names, (f"{SECONDS}_count", LABELS)]:
+            expected = registry.get_sample_value(name, labels)
+            self.assertEqual(metrics.registry.get_sample_value(name, labels) or 0, expected, (name, labels))
+        total = metrics.registry.get_sample_value(f"{SECONDS}_sum", LABELS) or 0
+        self.assertAlmostEqual(total, sum(found))
+
+    def test_written_in_time_and_once(self) -> None:
+        clock = Clock()
+        metrics = Metrics(clock.callLater)
+        value = metrics.registry.get_sample_value
+        metrics.begun()
+        for _ in range(3):
+            metrics.observe("GET", "/x", 200, 0.1, 5)
+        clock.advance(GATHER_SECONDS)
+        self.assertEqual(value("project_service_requests_total", {**LABELS, "status": "200"}), 3)
+        self.assertEqual(value("project_service_response_bytes_total", {"route": "/x"}), 15)
+        self.assertEqual(value("project_service_requests_in_flight"), 1)
+        metrics.ended()
+        clock.advance(GATHER_SECONDS)
+        self.assertEqual(value("project_service_requests_total", {**LABELS, "status": "200"}), 3)
+        self.assertEqual(value("project_service_requests_in_flight"), 0)
+        self.assertEqual(clock.getDelayedCalls(), [])
