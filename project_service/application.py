@@ -26,6 +26,7 @@ from project_service.journal import RequestIds
 from project_service.lanes import lanes
 from project_service.lifecycle import Ordered
 from project_service.ports import Binder
+from project_service.process import room_for_clients
 from project_service.settings import Settings
 
 # What is given to a step of the end whose time is up: enough for a cancelled request to answer.
@@ -120,7 +121,11 @@ class Application:
         )
         self._edges.append(edge)
         factory = ChannelFactory(
-            edge, self._reactor, self._settings.server.idle_timeout_seconds, self._settings.server.http_parser
+            edge,
+            self._reactor,
+            self._settings.server.idle_timeout_seconds,
+            self._settings.server.http_parser,
+            room_for_clients(self._settings.server.max_connections),
         )
         self._factories.append(factory)
         return factory

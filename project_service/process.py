@@ -7,6 +7,8 @@ import resource
 
 # As many as the systemd unit allows; a program that closes every descriptor there could be takes long over more.
 MOST_DESCRIPTORS = 65536
+# Pools, listeners, logs, threads' pipes, files that are being read.
+OWN_DESCRIPTORS = 256
 
 
 def allow_descriptors() -> int:
@@ -21,6 +23,14 @@ def allow_descriptors() -> int:
     if soft < wanted:
         resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
     return max(soft, wanted)
+
+
+def room_for_clients(configured: int) -> int:
+    """How many connections of clients to take: each may need another one to the store, and some are for ourselves."""
+    limit, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if limit == resource.RLIM_INFINITY:
+        return configured
+    return max(1, min(configured, (limit - OWN_DESCRIPTORS) // 2))
 
 
 def settle() -> None:

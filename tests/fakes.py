@@ -160,6 +160,7 @@ class App:
         self.metrics = Metrics()
         self.failures: list[BaseException] = []
         trusted = parse_networks(settings.pop("trusted_proxies", ()))
+        most = settings.pop("connections", 10_000)
         limits = Admission(settings.pop("limits", {}), self.clock.seconds)
         defaults: dict[str, Any] = {
             "public_url": None,
@@ -179,7 +180,7 @@ class App:
             lambda: "Sat, 21 Nov 2026 00:00:00 GMT",
             limits,
         )
-        self._factory = ChannelFactory(self.edge, self.clock, 60.0, self.parser)
+        self._factory = ChannelFactory(self.edge, self.clock, 60.0, self.parser, most)
 
     def connect(self, host: str = "192.0.2.7") -> Client:
         transport = MemoryTransport(host)

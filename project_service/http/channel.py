@@ -86,6 +86,7 @@ class Channel(HTTPChannel):
         self.__dict__["callLater"] = clock.callLater
         self._reading_paused = False
         self._closing = False
+        self._since = clock.seconds()
 
     # Parsing.
 
@@ -231,6 +232,7 @@ class Channel(HTTPChannel):
         self._reading_paused = False
         self._savedTimeOut = self.idle_seconds
         self.persistent = keep_alive and not self._closing
+        self._since = self.clock.seconds()
         # What is still to come of this request, or after it, is not looked at.
         self._closing = not self.persistent
         self.requestDone(self.requests[0])
@@ -242,6 +244,12 @@ class Channel(HTTPChannel):
     def connectionLost(self, reason: Failure = connectionDone) -> None:
         self.factory.gone(self)
         super().connectionLost(reason)
+
+    @property
+    def idle_since(self) -> float | None:
+        """As ``LeanChannel.idle_since``."""
+        serving = self._closing or any(pending.exchange is not None for pending in self.requests)
+        return None if serving else self._since
 
     def abort(self) -> None:
         self.transport.abortConnection()

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+from heapq import nsmallest
+from typing import Any
+
 from twisted.internet.defer import Deferred
 from twisted.internet.interfaces import IAddress, IProtocolNegotiationFactory, IReactorTime
-from twisted.internet.protocol import Factory
+from twisted.internet.protocol import Factory, Protocol
 from zope.interface import implementer
 
+from project_service import errors
 from project_service.http.channel import Channel
 from project_service.http.dispatch import Dispatch
 from project_service.http.lean_channel import LeanChannel
@@ -15,21 +19,35 @@ from project_service.http.lean_channel import LeanChannel
 CHANNELS: dict[str, type[LeanChannel] | type[Channel]] = {"httptools": LeanChannel, "twisted": Channel}
 
 
+MOST_CONNECTIONS = 10_000
+
+
 @implementer(IProtocolNegotiationFactory)
 class ChannelFactory(Factory):
     """``dispatch`` gets every request; ``idle_seconds`` is the limit for clients that do nothing; ``parser`` is
-    one of ``CHANNELS``."""
+    one of ``CHANNELS``.
+
+    With ``most`` connections open, those that have waited longest for their next request make room for new ones;
+    where every connection is at work, a new one is told 503 and closed.
+    """
 
     noisy = False
 
     def __init__(
-        self, dispatch: Dispatch, clock: IReactorTime, idle_seconds: float, parser: str = "httptools"
+        self,
+        dispatch: Dispatch,
+        clock: IReactorTime,
+        idle_seconds: float,
+        parser: str = "httptools",
+        most: int = MOST_CONNECTIONS,
     ) -> None:
         self._dispatch = dispatch
         self._channel = CHANNELS[parser]
         self._clock = clock
         self._idle_seconds = idle_seconds
+        self._most = most
         self._channels: set[LeanChannel | Channel] = set()
+        self._leaving: set[LeanChannel | Channel] = set()
         self._empty: Deferred[None] | None = None
 
     def opened(self, channel: LeanChannel | Channel) -> None:
@@ -37,6 +55,7 @@ class ChannelFactory(Factory):
 
     def gone(self, channel: LeanChannel | Channel) -> None:
         self._channels.discard(channel)
+        self._leaving.discard(channel)
         if not self._channels and self._empty is not None:
             empty, self._empty = self._empty, None
             empty.callback(None)
@@ -60,5 +79,32 @@ class ChannelFactory(Factory):
         """For ALPN (RFC 7301). Without an answer Twisted 26 breaks off with clients that ask, and most do."""
         return [b"http/1.1"]
 
-    def buildProtocol(self, addr: IAddress | None) -> LeanChannel | Channel:
+    def buildProtocol(self, addr: IAddress | None) -> LeanChannel | Channel | TurnedAway:
+        if len(self._channels) - len(self._leaving) >= self._most and not self._made_room():
+            return TurnedAway(self._dispatch)
         return self._channel(self, self._dispatch, self._clock, self._idle_seconds)
+
+    def _made_room(self) -> bool:
+        """Looking through all of them is not cheap, so a hundredth goes at once."""
+        idle = [
+            (since, number, channel)
+            for number, channel in enumerate(self._channels)
+            if (since := channel.idle_since) is not None
+        ]
+        for _, _, channel in nsmallest(self._most // 100 + 1, idle):
+            self._leaving.add(channel)
+            channel.loseConnection()
+        return bool(idle)
+
+
+class TurnedAway(Protocol):
+    """A connection too many: told so and closed."""
+
+    transport: Any
+
+    def __init__(self, dispatch: Dispatch) -> None:
+        self._dispatch = dispatch
+
+    def connectionMade(self) -> None:
+        self.transport.write(self._dispatch.refusal(errors.overloaded(), self.transport.getPeer()))
+        self.transport.loseConnection()

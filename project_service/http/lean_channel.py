@@ -245,6 +245,11 @@ class LeanChannel(Protocol):
     def unregister_producer(self) -> None:
         self._producer = None
 
+    @property
+    def idle_since(self) -> float | None:
+        """Since when no request is being answered here; None while one is, or when the connection is closing."""
+        return None if self._exchanges or self._closing else self._since
+
     def abort(self) -> None:
         self.transport.abortConnection()
 

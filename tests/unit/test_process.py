@@ -27,6 +27,22 @@ class Descriptors(SynchronousTestCase):
         self.assertEqual(self.limited(2000, 2000), "2000 2000 2000")
 
 
+class Clients(SynchronousTestCase):
+    def room(self, configured: int, limit: int) -> int:
+        return int(
+            said(
+                "import resource as r; from project_service.process import room_for_clients as room; "
+                f"r.setrlimit(r.RLIMIT_NOFILE, ({limit}, {limit})); print(room({configured}))"
+            )
+        )
+
+    def test_as_many_as_configured_where_descriptors_allow(self) -> None:
+        self.assertEqual(self.room(100, 4000), 100)
+
+    def test_else_two_descriptors_for_each(self) -> None:
+        self.assertEqual(self.room(10_000, 1256), 500)
+
+
 class Settled(SynchronousTestCase):
     def test_what_is_loaded_is_not_looked_through_any_more(self) -> None:
         program = (

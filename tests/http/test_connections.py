@@ -1,0 +1,99 @@
+"""More connections than there is room for: who waits for nothing makes room, and nobody is left without a word."""
+
+from __future__ import annotations
+
+import json
+
+from twisted.internet.defer import Deferred
+from twisted.trial.unittest import TestCase
+
+from project_service.http.inbound import Inbound
+from project_service.http.outbound import Reply, envelope
+from project_service.http.router import Router
+from tests.fakes import App, Client, parse_response, raw_request
+from tests.told import told
+
+
+class Crowded(TestCase):
+    parser = "httptools"
+
+    def setUp(self) -> None:
+        self.patch(App, "parser", self.parser)
+        self.answers: list[Deferred[None]] = []
+        router = Router()
+        router.route("/slow", told(), methods=("GET",), key="optional")(self.slow)
+        router.route("/quick", told(), methods=("GET",), key="optional")(self.quick)
+        self.app = App(router, connections=3)
+
+    async def slow(self, inbound: Inbound) -> Reply:
+        answer: Deferred[None] = Deferred()
+        self.answers.append(answer)
+        await answer
+        return envelope({})
+
+    async def quick(self, inbound: Inbound) -> Reply:
+        return envelope({})
+
+    def connect(self) -> Client:
+        self.app.clock.advance(1)
+        return self.app.connect()
+
+    def busy(self) -> Client:
+        client = self.connect()
+        client.send(raw_request("GET", "/slow", {}, None))
+        return client
+
+    def is_open(self, client: Client) -> bool:
+        return not client.transport.disconnecting
+
+    def test_who_has_been_idle_for_longest_makes_room(self) -> None:
+        first, second, third = (self.connect() for _ in range(3))
+        self.assertEqual(first.request("GET", "/quick").status, 200)
+        new = self.connect()
+        self.assertEqual(
+            [self.is_open(one) for one in (first, second, third, new)], [True, False, True, True]
+        )
+        self.assertEqual(new.request("GET", "/quick").status, 200)
+
+    def test_who_sends_half_a_head_is_idle_too(self) -> None:
+        half = self.connect()
+        half.send(b"GET /quick HTTP/1.1\r\nHost:")
+        others = [self.connect() for _ in range(2)]
+        self.connect()
+        self.assertFalse(self.is_open(half))
+        self.assertTrue(all(self.is_open(one) for one in others))
+
+    def test_who_is_being_served_stays(self) -> None:
+        busy, idle, other = self.busy(), self.connect(), self.busy()
+        self.connect()
+        self.assertEqual([self.is_open(one) for one in (busy, idle, other)], [True, False, True])
+        self.answers[0].callback(None)
+        self.assertEqual(parse_response(busy.received()).status, 200)
+
+    def test_where_all_are_being_served_the_new_one_is_told(self) -> None:
+        served = [self.busy() for _ in range(3)]
+        refused = self.connect()
+        answer = parse_response(refused.received())
+        self.assertEqual((answer.status, answer.header("retry-after")), (503, "2"))
+        self.assertEqual(json.loads(answer.body)["error"]["code"], "overloaded")
+        self.assertFalse(self.is_open(refused))
+        self.assertTrue(all(self.is_open(one) for one in served))
+        shown = self.app.metrics.exposition().decode()
+        self.assertIn('requests_refused_total{part="-",reason="connections"} 1.0', shown)
+
+    def test_who_leaves_makes_room(self) -> None:
+        served = [self.busy() for _ in range(3)]
+        served[0].hang_up()
+        self.assertTrue(self.is_open(self.connect()))
+
+    def test_one_that_makes_room_does_so_once(self) -> None:
+        first, second, third = (self.connect() for _ in range(3))
+        self.connect()
+        self.assertEqual([self.is_open(one) for one in (first, second, third)], [False, True, True])
+        first.hang_up()
+        self.connect()
+        self.assertEqual([self.is_open(one) for one in (second, third)], [False, True])
+
+
+class CrowdedOnTwisted(Crowded):
+    parser = "twisted"
