@@ -1,7 +1,8 @@
 """Where in a token's claims the role is: ``$.role``, ``$.app["user role"][0]``, ``$.roles[?@ == "admin"]``.
 
 JSON Path (RFC 9535) as far as a role can need it, with or without the ``$``, and PostgREST's older tests such as
-``[?(@ ^== "admin")]``. PostgREST's reference: ``jwt-role-claim-key``.
+``[?(@ ^== "admin")]``. Of several values the first counts; a slice cuts a text as well. PostgREST's reference:
+``jwt-role-claim-key``.
 """
 
 from __future__ import annotations
@@ -13,9 +14,10 @@ from typing import Any
 from attrs import frozen
 
 _STEP = re.compile(
-    r"\.(?P<key>[\w$@-]+)|\.?\[?[\"'](?P<quoted>[^\"']+)[\"']\]?|\[(?P<index>\d+)\]"
+    r"\.(?P<key>[\w$@-]+)|\.?\[?[\"'](?P<quoted>[^\"']+)[\"']\]?|\[(?P<index>-?\d+)\]"
+    r"|\[(?P<start>-?\d*):(?P<stop>-?\d*)\]|(?P<any>\.\*|\[\*\])"
     r"|\[\?\(?@ ?(?P<test>==|!=|\^==|==\^|\*==) ?[\"'](?P<text>[^\"']*)[\"']\)?\]"
-    r"|\[\?search\(@, ?[\"'](?P<search>[^\"']*)[\"']\)\]"
+    r"|\[\?(?P<function>search|match)\(@, ?[\"'](?P<pattern>[^\"']*)[\"']\)\]"
 )
 
 
@@ -39,8 +41,8 @@ def parse_role_claim(text: str) -> RoleClaim:
         found = _STEP.match(text, at)
         if found is None:
             raise ValueError(f"not a path to a claim: {text!r}")
-        if found["search"] is not None:
-            _checked(found["search"])
+        if found["pattern"] is not None:
+            _checked(found["pattern"])
         steps.append(found.groupdict())
         at = found.end()
     return RoleClaim(tuple(steps))
@@ -57,18 +59,31 @@ def _follow(value: Any, step: Mapping[str, str | None]) -> Any:
     key = step["key"] or step["quoted"]
     if key is not None:
         return value.get(key) if isinstance(value, dict) else None
-    if not isinstance(value, list):
-        return None
+    if step["start"] is not None or step["stop"] is not None:
+        return _cut(value, step["start"], step["stop"])
+    if step["any"] is not None:
+        members = value.values() if isinstance(value, dict) else value if isinstance(value, list) else ()
+        return next(iter(members), None)
+    return _chosen(value, step) if isinstance(value, list) else None
+
+
+def _chosen(items: list[Any], step: Mapping[str, str | None]) -> Any:
     if step["index"] is not None:
         index = int(step["index"])
-        return value[index] if index < len(value) else None
-    if step["search"] is not None:
-        pattern = re.compile(step["search"])
-        return next((item for item in value if isinstance(item, str) and pattern.search(item)), None)
-    wanted = step["text"] or ""
-    return next(
-        (item for item in value if isinstance(item, str) and _passes(item, step["test"], wanted)), None
-    )
+        return items[index] if -len(items) <= index < len(items) else None
+    texts = (item for item in items if isinstance(item, str))
+    if step["pattern"] is not None:
+        pattern = re.compile(step["pattern"])
+        passes = pattern.search if step["function"] == "search" else pattern.fullmatch
+        return next(filter(passes, texts), None)
+    return next((text for text in texts if _passes(text, step["test"], step["text"] or "")), None)
+
+
+def _cut(value: Any, start: str | None, stop: str | None) -> Any:
+    if not isinstance(value, (str, list)):
+        return None
+    found = value[int(start) if start else None : int(stop) if stop else None]
+    return found or None if isinstance(found, str) else next(iter(found), None)
 
 
 def _passes(item: str, test: str | None, wanted: str) -> bool:

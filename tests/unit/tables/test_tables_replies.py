@@ -136,6 +136,11 @@ class Roles(SynchronousTestCase):
         self.assertEqual(parse_role_claim("$.app['the roles'][0]").of(claims), "user_a")
         self.assertEqual(parse_role_claim('$.app["the roles"][?@ == "admin"]').of(claims), "admin")
         self.assertEqual(parse_role_claim("$.app['the roles'][?search(@, '^ad')]").of(claims), "admin")
+        self.assertEqual(parse_role_claim("$.app['the roles'][?match(@, 'ad.*')]").of(claims), "admin")
+        for path, role in (("[-1]", "admin"), ("[1:]", "admin"), ("[*]", "user_a"), ("[0][5:]", "a")):
+            self.assertEqual(parse_role_claim(f"$.app['the roles']{path}").of(claims), role)
+        for path in ("[7]", "[-7]", "[2:]", "[0][9:2]", "[?match(@, 'ad')]"):
+            self.assertIsNone(parse_role_claim(f"$.app['the roles']{path}").of(claims))
         for bad in ("role", "$.roles[?search(@, '(')]", ".a["):
             self.assertRaises(ValueError, parse_role_claim, bad)
 
