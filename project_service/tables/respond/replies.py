@@ -17,6 +17,8 @@ from project_service.tables.plan.write import WritePlan
 from project_service.tables.respond.outcome import Outcome, headers_from_sql, status_from_sql
 from project_service.tables.respond.ranges import content_range, status_of_range
 
+# Clients and proxies give up on a response whose head is large (nginx above 4 KiB), and this header is a courtesy.
+LONGEST_CONTENT_LOCATION = 2048
 # RFC 3986 section 2.3: what is never escaped.
 _UNRESERVED = re.compile(r"[A-Za-z0-9._~-]*")
 _COMMON = ("count", "handling", "timezone", "tx")
@@ -52,12 +54,19 @@ def explained(body: bytes, rendering: Rendering) -> Reply:
     return Reply(200, (("Content-Type", rendering.content_type),), body)
 
 
+def _content_location(request: Request, path: str) -> Headers:
+    if request.head.kind == "routine":
+        return ()
+    said = content_location(request, path)
+    return (("Content-Location", said),) if len(said) <= LONGEST_CONTENT_LOCATION else ()
+
+
 def read_reply(request: Request, rendering: Rendering, found: Outcome, path: str, allow_tx: bool) -> Reply:
     offset = request.range.offset
     status = status_of_range(offset, found.rows, found.total)
     headers = (
         ("Content-Range", content_range(offset, found.rows, found.total)),
-        *(() if request.head.kind == "routine" else (("Content-Location", content_location(request, path)),)),
+        *_content_location(request, path),
         ("Content-Type", rendering.content_type),
     )
     return _finished(request, found, status, headers, found.body, allow_tx)
