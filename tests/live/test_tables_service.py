@@ -292,6 +292,26 @@ async def test_a_timezone_that_is_none_is_refused_everywhere(tables: Tables) -> 
 
 
 @pytest_twisted.ensureDeferred
+async def test_what_fits_into_one_reply_has_its_range_whatever_it_is_read_from(tables: Tables) -> None:
+    """The threshold is 4096 bytes: 300 of these rows (600 of these numbers) are below it, 600 (1200) are not."""
+    tables.sql(
+        "create view numbers as select i as id from generate_series(1, 1000) i; grant select on numbers to anon;"
+        "create function counted(most int) returns setof int language sql stable as"
+        " $$ select generate_series(1, most) $$"
+    )
+    await until_answered(tables, "GET", "/rpc/counted?most=1", 200)
+    for asked in (300, 600, 300):
+        for path in (f"/numbers?id=lte.{asked}", f"/rpc/counted?most={asked * 2}"):
+            status, headers, body = await tables.request("GET", path)
+            found = headers.getRawHeaders("content-range")
+            assert (status, found) == (200, [f"0-{len(body) - 1}/*"] if asked == 300 else None), path
+        assert len(body) == asked * 2
+    status, headers, _ = await tables.request("HEAD", "/numbers", headers={"Prefer": "count=exact"})
+    assert (status, headers.getRawHeaders("content-range")) == (200, ["0-999/1000"])
+    tables.sql("drop view numbers; drop function counted")
+
+
+@pytest_twisted.ensureDeferred
 async def test_rows_that_grew_since_analyze_are_streamed(tables: Tables) -> None:
     tables.sql(
         "create table grown (id int, txt text); alter table grown alter txt set storage external;"
@@ -328,8 +348,17 @@ async def test_an_error_in_the_middle_is_no_polite_end(tables: Tables, logged_er
     assert (await tables.request("GET", "/books?select=id&id=eq.1"))[2] == [{"id": 1}]
 
 
+STREAMING = (
+    "select count(*) from pg_stat_activity where datname = current_database()"
+    " and state = 'idle in transaction' and query like '%pgrst_rows%'"
+)
+
+
 @pytest_twisted.ensureDeferred
-async def test_a_client_that_stops_reading_loses_its_place(tables: Tables) -> None:
+async def test_a_client_that_stops_reading_loses_its_place_and_keeps_nobody_out(tables: Tables) -> None:
+    """Of one connection too: streams have another, whose next user waits until the edge has dropped the client."""
+    from twisted.internet import reactor
+
     narrow = BASE.replace("main", "narrow")
     stalled = socket.create_connection(("127.0.0.1", tables.api.port))
     stalled.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
@@ -339,8 +368,12 @@ async def test_a_client_that_stops_reading_loses_its_place(tables: Tables) -> No
     stalled.sendall(
         f"GET {path} HTTP/1.1\r\nHost: x\r\nX-Service-Key: {tables.api.anon_key}\r\n\r\n".encode()
     )
-    # The one connection comes back once the edge has dropped the client, and the next request gets it.
-    await until_answered(tables, "GET", "/books?select=id&id=eq.1", 200, base=narrow)
+    while not tables.sql(STREAMING)[0][0]:
+        await deferLater(reactor, 0.01, lambda: None)
+    assert (await tables.request("GET", "/books?select=id&id=eq.1", base=narrow))[0] == 200
+    assert tables.sql(STREAMING) == [(1,)]
+    status, _, body = await tables.request("GET", "/rpc/wide", base=narrow)
+    assert (status, len(body)) == (200, 50000)
     stalled.close()
 
 
@@ -354,14 +387,10 @@ async def test_slow_readers_leave_room(tables: Tables) -> None:
     for client in slow:
         client.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
         client.sendall(head)
-    streaming = (
-        "select count(*) from pg_stat_activity where datname = current_database()"
-        " and state = 'idle in transaction' and query like '%pgrst_rows%'"
-    )
     most = 0
     for _ in range(20):
         assert (await tables.request("GET", "/books?select=id&id=eq.1"))[0] == 200
-        most = max(most, tables.sql(streaming)[0][0])
+        most = max(most, tables.sql(STREAMING)[0][0])
     for client in slow:
         client.close()
     assert most == 1  # of three connections

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Awaitable, Callable, Sequence
 from typing import Any, cast
 
+import psycopg2
+from attrs import frozen
 from twisted.internet.defer import Deferred, DeferredSemaphore
 from twisted.internet.task import Clock
 from twisted.trial.unittest import SynchronousTestCase
@@ -14,11 +17,13 @@ from project_service.http.body import ClientGone
 from project_service.http.outbound import Reply, StreamReply
 from project_service.tables.call import Call
 from project_service.tables.errors import TableError
+from project_service.tables.execute import Executor
 from project_service.tables.identity import Identity
 from project_service.tables.plan.media import Rendering
+from project_service.tables.planner import Planner
 from project_service.tables.probe import MOST_ROWS, UNKNOWN_ROWS, Probe, first_probe
 from project_service.tables.respond.outcome import Outcome
-from project_service.tables.run import Preamble
+from project_service.tables.run import Preamble, Runner
 from project_service.tables.service import TableService
 from project_service.tables.sql.fragment import Sql
 from project_service.tables.streaming import Pace, RowStream, Streams
@@ -41,6 +46,36 @@ class Connection:
         count = min(self.left, int(sql.rpartition("FETCH FORWARD ")[2].split()[0]))
         self.left -= count
         return [(b"x" * 1000, 7, None)] * count
+
+
+class Database:
+    """Answers as a statement does whose rows are all of one size."""
+
+    def __init__(self, rows: int, size_of_row: int) -> None:
+        self.rows, self.size_of_row = rows, size_of_row
+        self.asked: list[int] = []
+
+    async def query(self, sql: str, params: Sequence[str]) -> list[tuple[Any, ...]]:
+        self.asked.append(int(params[-1]))
+        rows = min(self.rows, self.asked[-1])
+        size = rows * self.size_of_row
+        if size > 2**30:
+            raise TooLarge
+        return [(None, rows, b"[]" if size <= CONFIG.stream_threshold_bytes else None, None, None, size)]
+
+
+class TooLarge(psycopg2.OperationalError):
+    pgcode = "54000"
+
+
+@frozen
+class Lender:
+    """A pool of one."""
+
+    session: Any
+
+    async def use(self, work: Callable[[Any], Awaitable[Outcome]]) -> Outcome:
+        return await work(self.session)
 
 
 class Connections:
@@ -94,14 +129,14 @@ class Case(SynchronousTestCase):
 
 
 class Answers(Case):
-    def reply(self, status: bytes | None, body: str = "") -> Reply | StreamReply:
+    def reply(self, status: bytes | None, prefer: str = "") -> Reply | StreamReply:
         """To a request for more rows than are answered at once."""
         missing = cast(Any, None)
         service = TableService(CONFIG, missing, missing, missing, missing, missing, missing, self.streams)
         streamed = service._streamed(
             Call("GET", ("works",), (), (), b""),
-            planned("GET", "works"),
-            Outcome(rows=2000, status=status, whole=False),
+            planned("GET", "works", prefer=prefer),
+            Outcome(rows=2000, total=9000 if prefer else None, status=status, whole=False),
             Preamble("", []),
             Identity("anon", "{}", False),
         )
@@ -109,6 +144,10 @@ class Answers(Case):
 
     def test_rows_are_streamed(self) -> None:
         self.assertIsInstance(self.reply(None), StreamReply)
+
+    def test_the_total_is_that_of_the_snapshot_that_is_streamed(self) -> None:
+        reply = self.reply(None, prefer="count=exact")
+        self.assertEqual(dict(reply.headers)["Content-Range"], "0-6/7")
 
     def test_a_status_without_a_body_takes_no_connection(self) -> None:
         for status in (b"204", b"304"):
@@ -191,6 +230,30 @@ class Paces(Case):
 
     def test_haste_at_first_is_no_credit_for_later(self) -> None:
         self.assertEqual(Pace(60.0, 1000).left(60.0, 0.0, 10_000_000), 60.0)
+
+
+class Statements(SynchronousTestCase):
+    """Of a view whose rows nobody has measured: how often PostgreSQL is asked for them."""
+
+    def test_rows_that_fit_are_one_statement_once_their_size_is_known(self) -> None:
+        planner = Planner(CONFIG)
+        statements: list[int] = []
+        for asked in ("0", "1", "2"):
+            found = planned("GET", "works", ("id", f"gt.{asked}"), planner=planner)
+            session = Database(rows=3000, size_of_row=50)
+            pool = cast(Any, Lender(session))
+            executor = Executor(CONFIG, pool, Runner(None))
+            outcome = self.successResultOf(start(executor.execute(found, Preamble("SELECT 1", []), True)))
+            self.assertEqual((outcome.whole, outcome.rows), (True, 3000))
+            statements.append(len(session.asked))
+        self.assertEqual(statements, [2, 1, 1])
+
+    def test_what_postgresql_cannot_make_one_value_of_is_streamed(self) -> None:
+        found = planned("GET", "works", planner=Planner(CONFIG))
+        session = Database(rows=3000, size_of_row=20_000_000)
+        executor = Executor(CONFIG, cast(Any, Lender(session)), Runner(None))
+        outcome = self.successResultOf(start(executor.execute(found, Preamble("SELECT 1", []), True)))
+        self.assertEqual((outcome.whole, session.asked), (False, [101, 2]))
 
 
 class Probes(SynchronousTestCase):
