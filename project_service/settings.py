@@ -114,6 +114,7 @@ class Storage:
     public_max_age_seconds: int = key(whole(0), 3600, reloads=True)
     default_expires_in_seconds: int = key(whole(1, 604800), 3600, reloads=True)
     sweep_seconds: float = key(seconds(1), 600.0)
+    keep_removed_seconds: int = key(whole(0), 0, reloads=True)
 
 
 @frozen
@@ -150,6 +151,7 @@ class StageDatabase:
         choice("commit", "commit-allow-override", "rollback", "rollback-allow-override"), "commit"
     )
     stream_threshold_bytes: int = key(whole(1), 1048576)
+    stream_min_bytes_per_second: int = key(whole(0), 16384)
     app_settings: dict[str, str] = key(table_of(text), attrs.Factory(dict))
     server_timing: bool = key(flag, False)
     error_verbosity: str = key(choice("verbose", "minimal"), "verbose")

@@ -40,7 +40,7 @@ class Tables:
     buckets: dict[str, tuple[BucketRules, datetime]] = field(factory=dict)
     objects: dict[tuple[str, str], ObjectRow] = field(factory=dict)
     uploads: dict[UUID, tuple[str, datetime]] = field(factory=dict)
-    garbage: dict[UUID, str] = field(factory=dict)
+    garbage: dict[UUID, tuple[str, datetime]] = field(factory=dict)
     links: dict[bytes, Link] = field(factory=dict)
 
     def rows(self) -> Rows:
@@ -150,7 +150,7 @@ class FakeObjects:
             self._check(found.get(key), rules, writer, conditions)
         for key, row in found.items():
             del self.tables.objects[bucket, key]
-            self.tables.garbage[row.version] = bucket
+            self.tables.garbage[row.version] = (bucket, self.tables.now())
         missing = tuple(key for key in keys if key not in found)
         return Deleted({key: row.version for key, row in found.items()}, missing)
 
@@ -192,7 +192,7 @@ class FakeObjects:
     def _placed(self, row: ObjectRow, old: ObjectRow | None) -> Switched:
         self.tables.objects[row.bucket, row.key] = row
         if old is not None:
-            self.tables.garbage[old.version] = row.bucket
+            self.tables.garbage[old.version] = (row.bucket, self.tables.now())
         return Switched(row, None if old is None else old.version)
 
 
@@ -203,15 +203,20 @@ class FakeGarbage:
     async def discard(self, versions: Sequence[UUID]) -> list[UUID]:
         claimed = [version for version in versions if version in self.tables.uploads]
         for version in claimed:
-            self.tables.garbage[version] = self.tables.uploads.pop(version)[0]
+            self.tables.garbage[version] = (self.tables.uploads.pop(version)[0], self.tables.now())
         return claimed
 
     async def stale_uploads(self, silent_for: timedelta, limit: int) -> list[UUID]:
         uploads = self.tables.uploads.items()
         return [version for version, (_, seen) in uploads if seen <= self.tables.now() - silent_for][:limit]
 
-    async def garbage(self, limit: int, after: UUID | None = None) -> list[tuple[UUID, str]]:
-        found = sorted(self.tables.garbage.items())
+    async def garbage(
+        self, limit: int, after: UUID | None = None, removed_for: timedelta = timedelta(0)
+    ) -> list[tuple[UUID, str]]:
+        before = self.tables.now() - removed_for
+        found = sorted(
+            (version, bucket) for version, (bucket, since) in self.tables.garbage.items() if since <= before
+        )
         return [item for item in found if after is None or item[0] > after][:limit]
 
     async def forget(self, versions: Sequence[UUID]) -> None:

@@ -46,7 +46,8 @@ def verify(invocation: frame.Invocation) -> None:
             f"torn     {name}" for name in report.torn
         ]
         summary = (
-            f"{report.objects} objects, {len(faults)} faults, {len(report.orphans)} orphans in the store"
+            f"{report.objects} objects, {len(faults)} faults, {len(report.unproven)} unproven,"
+            f" {len(report.orphans)} orphans in the store"
         )
         invocation.show({**asdict(report), "sound": report.sound}, *faults, summary)
         if not report.sound:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from secrets import token_urlsafe
 from typing import Any, Protocol
@@ -145,7 +145,8 @@ def build(
 
     ``alone`` keeps the sweeper to one process at a time.
     """
-    removal = Removal(store, rows.garbage)
+    in_force = limits or (lambda: settings)
+    removal = Removal(store, rows.garbage, lambda: timedelta(seconds=in_force().keep_removed_seconds))
     objects = Objects(
         rows.objects, rows.garbage, store, removal, reactor, new_version, settings.part_bytes, steps
     )
@@ -157,7 +158,7 @@ def build(
         objects,
         Downloads(rows.objects, store),
         Links(rows.links, now, new_token),
-        limits or (lambda: settings),
+        in_force,
     )
 
     async def sweep() -> None:

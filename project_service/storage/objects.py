@@ -178,7 +178,7 @@ class Objects:
     async def _removed(self, versions: Sequence[UUID | None], bucket: str) -> None:
         garbage = [version for version in versions if version is not None]
         if garbage:
-            await self.removal.remove(garbage, bucket)
+            await self.removal.replaced(garbage, bucket)
             self.steps("removed")
 
     async def _give_up(self, version: UUID, bucket: str, parts: PartStream | None) -> None:

@@ -103,8 +103,10 @@ class GarbageRows(Protocol):
         """Turn announced uploads into garbage; those that were (a version switched meanwhile is not)."""
 
     async def stale_uploads(self, silent_for: timedelta, limit: int) -> list[UUID]: ...
-    async def garbage(self, limit: int, after: UUID | None = None) -> list[tuple[UUID, str]]:
-        """Versions with their buckets, in the order of versions."""
+    async def garbage(
+        self, limit: int, after: UUID | None = None, removed_for: timedelta = timedelta(0)
+    ) -> list[tuple[UUID, str]]:
+        """Versions that have been garbage for so long with their buckets, in the order of versions."""
 
     async def forget(self, versions: Sequence[UUID]) -> None:
         """Their bytes are gone from the store."""

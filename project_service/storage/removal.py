@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from datetime import timedelta
 from uuid import UUID
 
 from attrs import frozen
@@ -18,10 +19,20 @@ BATCH = 1000
 
 @frozen(eq=False)
 class Removal:
-    """A version is garbage in the database before its bytes are deleted, so that nothing is forgotten."""
+    """A version is garbage in the database before its bytes are deleted, so that nothing is forgotten.
+
+    ``keep`` is for how long an object's bytes stay nevertheless: a copy of the store that is made meanwhile has
+    everything that a dump of the database speaks of.
+    """
 
     store: Store
     rows: GarbageRows
+    keep: Callable[[], timedelta]
+
+    async def replaced(self, versions: Sequence[UUID], bucket: str) -> None:
+        """What was an object's a moment ago: deleted now, or by the sweeper when it has been kept for long enough."""
+        if not self.keep():
+            await self.remove(versions, bucket)
 
     async def remove(self, versions: Sequence[UUID], bucket: str) -> int:
         """Delete the bytes of versions that are garbage; how many are gone. The sweeper retries what fails."""

@@ -7,6 +7,7 @@ from typing import Any
 
 from twisted.trial.unittest import TestCase
 
+from project_service.deferreds import start
 from tests.http.storage_app import USER, StorageApp, refused
 
 
@@ -90,3 +91,22 @@ class CopyMoveDelete(TestCase):
         ):  # fmt: skip
             refusal = self.app.post("/storage/buckets/open/delete", {"keys": keys})
             self.assertEqual(refused(refusal), (422, expected))
+
+    def test_what_was_removed_is_kept_for_as_long_as_configured(self) -> None:
+        """So that a copy of the store has what a dump of the database speaks of, whatever happens in between."""
+        app = StorageApp(keep_removed_seconds=100)
+        app.put("a", b"first")
+        app.put("a", b"second")
+        self.assertEqual(app.request("DELETE", "/storage/buckets/open/objects/a", USER).status, 204)
+
+        def held() -> list[bytes]:
+            return sorted(one.payload for one in app.store.objects.values())
+
+        self.assertEqual(held(), [b"first", b"second"])
+        sweeper = app.storage.sweeper
+        app.clock.advance(99)
+        self.successResultOf(start(sweeper.sweep(orphans=True)))
+        self.assertEqual(held(), [b"first", b"second"])
+        app.clock.advance(1)
+        self.successResultOf(start(sweeper.sweep()))
+        self.assertEqual((held(), len(app.tables.garbage)), ([], 0))

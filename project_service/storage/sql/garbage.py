@@ -32,11 +32,14 @@ class SqlGarbage:
         )
         return [UUID(version) for (version,) in rows]
 
-    async def garbage(self, limit: int, after: UUID | None = None) -> list[tuple[UUID, str]]:
+    async def garbage(
+        self, limit: int, after: UUID | None = None, removed_for: timedelta = timedelta(0)
+    ) -> list[tuple[UUID, str]]:
         rows = await self.database.query(
             "select version, bucket from storage.garbage"
-            " where %(after)s::uuid is null or version > %(after)s::uuid order by version limit %(limit)s",
-            {"after": None if after is None else str(after), "limit": limit},
+            " where (%(after)s::uuid is null or version > %(after)s::uuid) and added_at <= now() - %(removed_for)s"
+            " order by version limit %(limit)s",
+            {"after": None if after is None else str(after), "limit": limit, "removed_for": removed_for},
         )
         return [(UUID(version), bucket) for version, bucket in rows]
 
