@@ -12,6 +12,9 @@ from twisted.internet.protocol import Factory
 
 Binder = Callable[[Factory], Awaitable[list[IListeningPort]]]
 
+# Connections that wait to be accepted; the kernel may allow fewer (net.core.somaxconn).
+BACKLOG = 1024
+
 
 class CannotListen(Exception):
     """An endpoint could not be opened; the message names it and says why."""
@@ -25,6 +28,8 @@ def bind_endpoints(reactor: Any, endpoints: Sequence[str]) -> Binder:
         for text in endpoints:
             try:
                 ports.append(await serverFromString(reactor, text).listen(factory))
+                if "backlog=" not in text:
+                    _lengthen_queue(ports[-1])
             except Exception as fault:
                 for port in ports:
                     stopped = port.stopListening()
@@ -34,6 +39,13 @@ def bind_endpoints(reactor: Any, endpoints: Sequence[str]) -> Binder:
         return ports
 
     return bind
+
+
+def _lengthen_queue(port: Any) -> None:
+    """Past Twisted's queue of 50 a burst of new clients would not be told anything, and try again a second later."""
+    handle = getattr(port, "socket", None)
+    if handle is not None:
+        handle.listen(BACKLOG)
 
 
 def url_of(address: Any, secure: bool = False) -> str | None:
