@@ -42,6 +42,7 @@ EXTRAS = {
         "aiosmtpd>=1.4.6",
         "build>=1.2",
         "postgrest>=2.34",
+        "pip-audit>=2.10",
     ],
     "lint": [
         "ruff>=0.15",

