@@ -42,6 +42,8 @@ EXTRAS = {
         "aiosmtpd>=1.4.6",
         "build>=1.2",
         "postgrest>=2.34",
+        "openapi-spec-validator>=0.9",
+        "schemathesis>=4.32",
         "pip-audit>=2.10",
     ],
     "lint": [

@@ -32,7 +32,10 @@ LOCAL_URL = "http://127.0.0.1:8080"
 def command(
     invocation: frame.Invocation, stage: str, database: str, schema: str | None, role: str | None
 ) -> None:
-    """Print the OpenAPI description of a database's table API. It is JSON, with or without --json."""
+    """Print the OpenAPI description of a database's table API. It is JSON, with or without --json.
+
+    That of the whole service is at /openapi.json of the running service.
+    """
 
     async def work(open_: Opened) -> None:
         found = _of(open_.settings, stage, database)

@@ -56,7 +56,10 @@ def _tags(headers: HeaderView, name: bytes) -> tuple[str, ...] | None:
     if text is None:
         return None
     tags = parse_etags(text)
-    return ("*",) if tags.star_tag else tuple(sorted(tags.as_set(include_weak=name == b"if-none-match")))
+    if tags.star_tag:
+        return ("*",)
+    # Werkzeug has None for the empty tag.
+    return tuple(sorted(tag or "" for tag in tags.as_set(include_weak=name == b"if-none-match")))
 
 
 def _joined(headers: HeaderView, name: bytes) -> str | None:

@@ -89,6 +89,7 @@ _ANY_REQUEST: tuple[ApiError, ...] = (
     _sqlstate("57014", "The statement took longer than it may."),
 )
 _SELECTING: tuple[ApiError, ...] = (
+    errors.unsatisfiable_range("…"),
     errors.unacceptable_media([]),
     errors.not_singular(2),
     errors.not_embedded("…"),
@@ -101,7 +102,6 @@ _SELECTING: tuple[ApiError, ...] = (
     errors.no_column("…", "…"),
     _sqlstate("42883", "There is no such operator for these types."),
 )
-_READING = (errors.unsatisfiable_range("…"),)
 _ON_RELATION: tuple[ApiError, ...] = (errors.no_table("…", "…", None), *_SELECTING)
 _CHANGING: tuple[ApiError, ...] = (
     errors.max_affected_exceeded(2),
@@ -158,7 +158,7 @@ READ = Described(
         _rows(206, "Some of the rows", _READ_HEADERS),
     ),
     (*RELATION, SELECT, ORDER, LIMIT, OFFSET, FILTERS, READS, PREFER, RANGE),
-    errors=(*_ANY_REQUEST, *_ON_RELATION, *_READING),
+    errors=(*_ANY_REQUEST, *_ON_RELATION),
     methods=("GET", "HEAD"),
     path=f"{BASE}/{{relation}}",
     reads_bearer=True,
@@ -238,7 +238,7 @@ CALL = evolve(
     summary="Call a function that does not write, with arguments from the query",
     answers=_RESULT,
     parameters=(*ROUTINE, SELECT, ORDER, LIMIT, OFFSET, ARGUMENTS, READS, PREFER, RANGE),
-    errors=(*_ANY_REQUEST, *_CALLING, *_READING),
+    errors=(*_ANY_REQUEST, *_CALLING),
     path=f"{BASE}/rpc/{{function}}",
 )
 CALL_WITH_BODY = evolve(

@@ -29,6 +29,10 @@ class Conditions(TestCase):
         response = self.app.put("k", b"two")
         self.assertEqual((response.status, self.app.stored()), (200, [b"two"]))
 
+    def test_an_empty_tag_is_nobodys(self) -> None:
+        self.assertEqual(self.app.put("k", b"two", If_None_Match='W/""').status, 200)
+        self.assertEqual(refused(self.app.put("k", b"two", If_Match='""')), (412, "precondition_failed"))
+
     def test_if_none_match(self) -> None:
         self.assertEqual(refused(self.app.put("k", b"two", If_None_Match="*")), (412, "object_exists"))
         self.assertEqual(self.app.put("new", b"two", If_None_Match="*").status, 201)

@@ -1,0 +1,208 @@
+"""``/openapi.json``: whole, valid, and of one mind with the routes, the catalogues of codes and the handlers."""
+
+from __future__ import annotations
+
+import ast
+import inspect
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+from openapi_spec_validator import OpenAPIV31SpecValidator
+from twisted.internet.task import Clock
+from twisted.trial.unittest import TestCase
+
+from project_service import errors
+from project_service.auth import errors as auth_errors
+from project_service.errors import ApiError
+from project_service.http import refusals
+from project_service.http.described import Described, in_path
+from project_service.http.health import Health
+from project_service.http.inbound import Inbound
+from project_service.http.metrics import Metrics
+from project_service.http.openapi_route import PATH, OpenApi
+from project_service.http.outbound import Reply
+from project_service.http.router import Router
+from project_service.storage import errors as storage_errors
+from project_service.tables import errors as table_errors
+from project_service.tables.routes import TableRoutes
+from tests.fakes import App
+from tests.http.auth_app import AuthApp
+from tests.http.storage_app import StorageApp
+from tests.told import told
+
+PACKAGE = Path(__file__).parents[2] / "project_service"
+# Answered where there is no operation: the introduction tells them.
+NOWHERE = {"method_not_allowed"}
+
+
+async def nothing(inbound: Inbound) -> Reply:
+    return Reply(204)
+
+
+def whole(test: TestCase, **auth: Any) -> Router:
+    """Every route of the service, on parts in memory."""
+    router = Router()
+    AuthApp(test, **auth).auth.mount(router)
+    StorageApp().storage.mount(router)
+    TableRoutes({}).mount(router)
+    Health({}, Metrics(), Clock()).mount(router)
+    OpenApi("1.2.3").mount(router)
+    return router
+
+
+def document(router: Router) -> dict[str, Any]:
+    found: dict[str, Any] = json.loads(App(router).request("GET", PATH).body)
+    return found
+
+
+def catalogue(module: ModuleType) -> Iterator[ApiError]:
+    """What each public constructor of a module makes, of arguments that fit."""
+    fitting = {"str": "x", "int": 1, "bool": True}
+    for name, make in inspect.getmembers(module, inspect.isfunction):
+        made = inspect.signature(make)
+        if make.__module__ == module.__name__ and made.return_annotation in ("ApiError", "TableError"):
+            if name.startswith("_") or {"code", "outcome"} & set(made.parameters):
+                continue  # a shorthand for others
+            given = [one for one in made.parameters.values() if one.default is inspect.Parameter.empty]
+            yield make(*(fitting.get(str(one.annotation), []) for one in given))
+
+
+def read_by_handlers(part: str, *functions: str) -> set[str]:
+    """The literal names that the part's modules pass to these functions."""
+    names: set[str] = set()
+    for path in (PACKAGE / part).glob("*.py"):
+        for node in ast.walk(ast.parse(path.read_text("utf-8"))):
+            if isinstance(node, ast.Call):
+                name = getattr(node.func, "attr", getattr(node.func, "id", ""))
+                texts = (
+                    [one.value for one in node.args if isinstance(one, ast.Constant)]
+                    if name in functions
+                    else []
+                )
+                names.update(one.decode() if isinstance(one, bytes) else str(one) for one in texts)
+    return names
+
+
+class Documents(TestCase):
+    def setUp(self) -> None:
+        self.router = whole(self)
+        self.document = document(self.router)
+
+    def operations(self) -> Iterator[tuple[str, str, dict[str, Any]]]:
+        for path, methods in self.document["paths"].items():
+            for method, operation in methods.items():
+                yield path, method.upper(), operation
+
+    def test_it_is_openapi(self) -> None:
+        self.assertEqual([str(fault) for fault in OpenAPIV31SpecValidator(self.document).iter_errors()], [])
+        self.assertEqual(self.document["openapi"], "3.1.0")
+
+    def test_every_method_of_every_route_is_there(self) -> None:
+        there = {(path, method) for path, method, _ in self.operations()}
+        for url, methods, route in self.router.routes:
+            for one in route.described:
+                path = one.path or url.replace("<path:", "<").replace("<", "{").replace(">", "}")
+                for method in one.methods or methods:
+                    self.assertIn((path, method), there)
+            told_of = {method for one in route.described for method in one.methods or methods}
+            self.assertEqual(told_of, methods - set(route.refused), url)
+
+    def test_every_operation_says_what_it_does_and_gives(self) -> None:
+        for path, method, operation in self.operations():
+            self.assertTrue(operation["summary"], path)
+            self.assertTrue(any(status < "400" for status in operation["responses"]), (path, method))
+            for parameter in operation.get("parameters", ()):
+                self.assertTrue(parameter["description"], (path, parameter["name"]))
+
+    def test_every_code_of_the_catalogues_is_told_somewhere(self) -> None:
+        said = {
+            (error.status, error.code)
+            for _, _, route in self.router.routes
+            for one in route.described
+            for error in refusals.of(route.access, one, route.error_style == "envelope")
+        }
+        for module in (errors, auth_errors, storage_errors, table_errors):
+            made = [(error.status, error.code) for error in catalogue(module)]
+            self.assertGreater(len(made), 5)
+            self.assertEqual(
+                [one for one in made if one not in said and one[1] not in NOWHERE], [], module.__name__
+            )
+
+    def test_what_handlers_read_of_the_query_is_what_is_told(self) -> None:
+        for part, urls in (("auth", ("/auth", "/admin/users")), ("storage", ("/storage", "/admin/buckets"))):
+            told_of = self.parameters("query", urls)
+            self.assertEqual(read_by_handlers(part, "query_value", "flag"), told_of, part)
+
+    def test_what_handlers_read_of_the_headers_is_what_is_told(self) -> None:
+        told_of = {name.lower() for name in self.parameters("header", ("/storage",))}
+        known = read_by_handlers("storage", "get", "text", "all", "_joined", "_tags", "_date")
+        read = {name for name in known if name.startswith("if-") or name == "range"}
+        self.assertEqual(read, told_of)
+
+    def parameters(self, place: str, beginnings: tuple[str, ...]) -> set[str]:
+        return {
+            parameter["name"]
+            for path, _, operation in self.operations()
+            for parameter in operation.get("parameters", ())
+            if path.startswith(beginnings) and parameter["in"] == place
+        }
+
+    def test_who_may_call(self) -> None:
+        security = {(path, method): operation["security"] for path, method, operation in self.operations()}
+        key: dict[str, list[str]] = {"projectKey": []}
+        alias: dict[str, list[str]] = {"apikey": []}
+        user: dict[str, list[str]] = {"userToken": []}
+        signed = [{**key, **user}, {**alias, **user}]
+        objects = "/storage/buckets/{bucket}/objects"
+        self.assertEqual(security["/live", "GET"], [{}])
+        self.assertEqual(security["/auth/login", "POST"], [{}])
+        self.assertEqual(security["/auth/user", "GET"], [user, *signed])
+        self.assertEqual(security[objects, "GET"], [key, alias, *signed])
+        self.assertEqual(security[objects, "POST"], [*signed, {"serviceKey": []}])
+        self.assertEqual(security["/admin/users", "GET"], [{"serviceKey": []}])
+        self.assertEqual(security["/{stage}/db/{database}/rest", "GET"], [key, alias, *signed])
+
+    def test_a_setting_that_demands_a_key_shows(self) -> None:
+        operation = document(whole(self, require_project_key=True))["paths"]["/auth/login"]["post"]
+        self.assertEqual(operation["security"], [{"projectKey": []}, {"apikey": []}])
+
+    def test_a_head_has_no_body(self) -> None:
+        for path, method, operation in self.operations():
+            if method == "HEAD":
+                for status, response in operation["responses"].items():
+                    name = response.get("$ref", "").rpartition("/")[2]
+                    found = self.document["components"]["responses"].get(name, response)
+                    self.assertNotIn("content", found, (path, status))
+
+
+class Declaring(TestCase):
+    def test_a_route_without_a_description_is_none(self) -> None:
+        with self.assertRaisesRegex(ValueError, "GET /x is not described"):
+            Router().route("/x", methods=("GET",))
+        only_get = Described("read", "test", "Reads", (), methods=("GET",))
+        with self.assertRaisesRegex(ValueError, "POST /x is not described"):
+            Router().route("/x", only_get, methods=("GET", "POST"))
+        Router().route("/x", only_get, methods=("GET",), refuses=("POST",))(nothing)
+
+    def test_arguments_of_the_path_and_their_descriptions_go_together(self) -> None:
+        with self.assertRaisesRegex(ValueError, "/x/{id} takes other arguments"):
+            Router().route("/x/<id>", told("/x"), methods=("GET",))
+        surplus = Described("read", "test", "Reads", (), (in_path("id", "which"),))
+        with self.assertRaisesRegex(ValueError, "/x takes other arguments"):
+            Router().route("/x", surplus, methods=("GET",))
+
+
+class Serving(TestCase):
+    def test_anyone_may_read_it_at_the_address_he_asked(self) -> None:
+        router = whole(self)
+        response = App(router).request("GET", PATH)
+        self.assertEqual((response.status, response.header("cache-control")), (200, "no-store"))
+        self.assertEqual(json.loads(response.body)["servers"], [{"url": "http://api.example.test"}])
+        self.assertEqual(json.loads(response.body)["info"]["version"], "1.2.3")
+        fixed = App(router, public_url="https://a.test/p").request("GET", PATH)
+        self.assertEqual(json.loads(fixed.body)["servers"], [{"url": "https://a.test/p"}])
+        self.assertEqual(App(router).request("HEAD", PATH).body, b"")
+        self.assertEqual(App(router).request("GET", PATH, {"X-Service-Key": "wrong"}).status, 401)

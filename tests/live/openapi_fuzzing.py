@@ -1,0 +1,148 @@
+"""Schemathesis over a narrowed document: blocking, for a thread of its own."""
+
+from __future__ import annotations
+
+import itertools
+from collections import Counter
+from typing import Any
+
+import requests
+import schemathesis
+from attrs import Factory, define
+from schemathesis.engine import events, from_schema
+
+from tests.live.openapi_cases import BUCKETS, PASSWORD, READ_KEYS, Json
+
+SEED = 20261121
+# Ours are 501 by configuration alone; a refusal may be of any kind, as long as it is one.
+_REFUSALS = ["4xx", "501"]
+_CHECKS = {
+    "not_a_server_error": {"expected-statuses": ["2xx", "3xx", *_REFUSALS]},
+    "negative_data_rejection": {"expected-statuses": _REFUSALS},
+    "status_code_conformance": {},
+    "content_type_conformance": {},
+    "response_schema_conformance": {},
+    "response_headers_conformance": {},
+}
+
+
+@define
+class Found:
+    """What was seen: ``faults`` are told so that they can be tried again, ``answers`` are counted by operation."""
+
+    faults: list[str] = Factory(list)
+    answers: dict[str, Counter[int]] = Factory(dict)
+
+    def add(self, scenario: events.ScenarioFinished) -> None:
+        recorder = scenario.recorder
+        for interaction in recorder.interactions.values():
+            if interaction.response is not None:
+                counted = self.answers.setdefault(scenario.label or "", Counter())
+                counted[interaction.response.status_code] += 1
+        for case_id, checks in recorder.checks.items():
+            sent = recorder.interactions.get(case_id)
+            response = None if sent is None else sent.response
+            if response is None or _is_beside_the_point(recorder.cases[case_id].value, response):
+                continue
+            for check in checks:
+                if check.failure_info is not None:
+                    failure = check.failure_info.failure
+                    body = response.content or b""
+                    self.faults.append(
+                        f"{scenario.label}: {failure.title}: {failure.message}\n"
+                        f"  {check.failure_info.code_sample}\n  {body[:300]!r}"
+                    )
+
+
+def _is_beside_the_point(case: Any, response: Any) -> bool:
+    # OpenAPI cannot say that a body is there only where Prefer asks for it.
+    if response.status_code == 201 and not response.content:
+        return True
+    # Sent as it is, it ends the path, which then is another.
+    return any("?" in str(value) for value in (case.path_parameters or {}).values())
+
+
+def fuzz(document: Json, base_url: str, anon_key: str, service_key: str, examples: int) -> Found:
+    """Every case that the schemas define at their limits, then ``examples`` random ones for each operation.
+
+    The service key, a signed-in user and the anon key alone take turns.
+    """
+    config = schemathesis.Config.from_dict(
+        {
+            "base-url": base_url,
+            "seed": SEED,
+            "continue-on-failure": True,
+            "generation": {"max-examples": examples, "no-shrink": True},
+            "cache": {"enabled": False},
+            "checks": {
+                "enabled": False,
+                **{name: {"enabled": True, **more} for name, more in _CHECKS.items()},
+            },
+            "phases": {
+                "examples": {"enabled": False},
+                "coverage": {"unexpected-methods": []},
+                "stateful": {"enabled": False},
+            },
+            # What differs from GET is the edge's work alone, and the same for all.
+            "operations": [{"include-method": "HEAD", "phases": {"coverage": {"enabled": False}}}],
+        }
+    )
+    schema = schemathesis.openapi.from_dict(document, config=config)
+    _sign(schema, _Callers(base_url, anon_key, service_key))
+    found = Found()
+    for event in from_schema(schema).execute():
+        if isinstance(event, events.ScenarioFinished):
+            found.add(event)
+        elif isinstance(event, events.NonFatalError):
+            found.faults.append(f"{event.label}: {event.value}")
+        elif isinstance(event, events.FatalError):
+            raise event.exception
+    return found
+
+
+class _Callers:
+    """Who calls, in turn; and what a case needs to find, which another may have deleted or ended."""
+
+    def __init__(self, base_url: str, anon_key: str, service_key: str) -> None:
+        self._base_url = base_url
+        self._anon, self._service = {"X-Service-Key": anon_key}, {"X-Service-Key": service_key}
+        self._numbers = itertools.count()
+        self._session = requests.Session()
+        self._user = self._signed_in()
+
+    def next(self, operation: str, path: str) -> dict[str, str]:
+        number = next(self._numbers) % 3
+        if operation.startswith(("download", "copy", "move", "presign")):
+            self._put_back()
+        if number == 0:
+            return self._service
+        # Logging out and deleting oneself end a session.
+        ends = path == "/auth/logout" or operation in ("deleteUser", "endSession")
+        return self._anon if number == 1 else self._signed_in() if ends else self._user
+
+    def _signed_in(self) -> dict[str, str]:
+        email = f"fuzz-{next(self._numbers)}@example.test"
+        url = f"{self._base_url}/auth/signup"
+        made = self._session.post(url, json={"email": email, "password": PASSWORD}, timeout=30)
+        return {**self._anon, "Authorization": f"Bearer {made.json()['data']['access_token']}"}
+
+    def _put_back(self) -> None:
+        for bucket, key in itertools.product(BUCKETS, READ_KEYS):
+            url = f"{self._base_url}/storage/buckets/{bucket}/objects/{key}"
+            self._session.put(url, data=b"hello", headers=self._service, timeout=30)
+
+
+def _sign(schema: Any, callers: _Callers) -> None:
+    @schema.auth(refresh_interval=None)
+    class _Turns:
+        def get(self, case: Any, context: Any) -> dict[str, str]:
+            definition = case.operation.definition.raw
+            return callers.next(definition["operationId"], case.operation.path)
+
+        def set(self, case: Any, headers: dict[str, str], context: Any) -> None:
+            own = case.headers or {}
+            kept = {name: value for name, value in own.items() if name.lower() not in _CREDENTIALS}
+            case.headers = {**kept, **headers}
+
+
+_CREDENTIALS = ("x-service-key", "apikey", "authorization")
