@@ -35,7 +35,9 @@ _APPLIED = {
 def check_outcome(
     request: Request, plan: WritePlan | CallPlan | None, rendering: Rendering, found: Outcome
 ) -> None:
-    """What must not be committed: raises PGRST115, 116 and 124."""
+    """What must not be committed: raises PGRST115, 116 and 124. What is only explained has no rows to look at."""
+    if rendering.explain is not None:
+        return
     most = request.head.preferences.max_affected
     if isinstance(plan, WritePlan):
         if plan.is_put and found.rows != 1:
@@ -46,7 +48,7 @@ def check_outcome(
         raise errors.max_affected_exceeded(found.rows)
     selects = not isinstance(plan, CallPlan) or plan.routine.is_set
     quiet = isinstance(plan, WritePlan) and request.head.preferences.get("return") == "minimal"
-    if rendering.singular and rendering.explain is None and selects and not quiet and found.rows != 1:
+    if rendering.singular and selects and not quiet and found.rows != 1:
         raise errors.not_singular(found.rows)
 
 

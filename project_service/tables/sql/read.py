@@ -166,11 +166,12 @@ def _ordered_by(cache: SchemaCache, plan: ReadPlan, order: Order) -> Sql:
         return Sql(field_sql(plan.alias, order.field, order.column))
     embedded = plan.embedding(order.embedded)
     assert embedded is not None
-    names = result_names(embedded.plan)
-    if is_joined(embedded) and (names is None or order.field.name in names):
-        return Sql(field_sql(embedded.alias, order.field, order.column))
-    # What is ordered by need not be selected.
     inner = embedded.plan
+    names = result_names(inner)
+    selected = names is None or order.field.name in names
+    if is_joined(embedded) and selected and not _represented(inner, order.field.name):
+        return Sql(field_sql(embedded.alias, order.field, order.column))
+    # What is ordered by need not be selected, and JSON that represents it has no order.
     return (
         f"(SELECT {field_sql(inner.alias, order.field, order.column)}"
         + _from(inner, embedded, plan.alias)
@@ -178,6 +179,14 @@ def _ordered_by(cache: SchemaCache, plan: ReadPlan, order: Order) -> Sql:
         + _where(cache, inner, embedded, plan.alias)
         + " LIMIT 1)"
     )
+
+
+def _represented(plan: ReadPlan, name: str) -> bool:
+    for output in plan.outputs:
+        shown = output.named if isinstance(output, Everything) else (output,)
+        if any(isinstance(one, Output) and one.name == name and one.format is not None for one in shown):
+            return True
+    return False
 
 
 def _limit(plan: ReadPlan) -> Sql:

@@ -8,7 +8,11 @@ from twisted.trial.unittest import SynchronousTestCase
 from project_service.tables.catalog.model import Column, Relation, Relationship, SchemaCache
 from project_service.tables.errors import TableError
 from project_service.tables.openapi.relations import definition_of
+from project_service.tables.parse.media import MediaType
 from project_service.tables.plan.relationships import find_relationship
+from project_service.tables.plan.write import WritePlan
+from project_service.tables.respond.outcome import Outcome
+from project_service.tables.respond.replies import check_outcome
 from project_service.tables.sql.fields import field_sql
 from project_service.tables.syntax import Field, JsonStep
 from tests.unit.tables.schema import cache
@@ -86,4 +90,18 @@ class Described(SynchronousTestCase):
                 "age": {"format": "int32", "type": "integer", "default": 18},
                 "at": {"format": "api.place", "type": "string"},
             },
+        )
+
+
+class Explained(SynchronousTestCase):
+    def test_what_is_only_explained_has_no_rows_to_look_at(self) -> None:
+        found = planned("PUT", "tags", ("id", "eq.1"), body=b'{"id":1}')
+        plan, rendering = found.prepared.plan, found.prepared.rendering
+        assert isinstance(plan, WritePlan)
+        self.assertRaises(TableError, check_outcome, found.request, plan, rendering, Outcome())
+        check_outcome(
+            found.request,
+            plan,
+            evolve(rendering, explain=MediaType("application/vnd.pgrst.plan+json")),
+            Outcome(),
         )
