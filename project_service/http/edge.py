@@ -206,12 +206,22 @@ class Edge:
             except (ClientGone, CancelledError):
                 exchange.abort()
                 raise
-            except Exception:
+            except Exception as failure:
                 # Aborted, not ended: a body that stops short must not look whole.
-                self.log.failure("streaming failed id={request_id}", request_id=inbound.request_id)
+                self._log_broken_off(failure, inbound)
                 exchange.abort()
                 return
         exchange.end()
+
+    def _log_broken_off(self, failure: Exception, inbound: Inbound) -> None:
+        error = failure if isinstance(failure, ApiError) else self._translate(failure)
+        if error is None:
+            self.log.failure("streaming failed id={request_id}", request_id=inbound.request_id)
+        else:
+            # The database or the store is away: nothing here to trace.
+            self.log.warn(
+                "streaming broke off: {why} id={request_id}", why=error.code, request_id=inbound.request_id
+            )
 
     def _writable(self, reply: Reply | StreamReply, inbound: Inbound) -> Reply | StreamReply:
         """The reply, or a 500 where its head would break the framing: nothing of such a reply may go out."""

@@ -107,6 +107,11 @@ def _pouring(opened: Opened) -> Callable[[Sink], Awaitable[None]]:
             await opened.pour(sink)
         except ReaderLeft:
             raise ClientGone from None
+        except Exception as failure:
+            error = errors.translate(failure)
+            if error is None:
+                raise
+            raise error from failure
 
     return source
 

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
+
 import pytest
-from twisted.logger import ILogObserver, LogEvent, LogLevel, formatEvent
-from zope.interface import implementer
+from twisted.logger import ILogObserver, LogEvent, LogLevel, formatEvent, globalLogPublisher
+from zope.interface import implementer, provider
 
 
 @implementer(ILogObserver)
@@ -27,6 +30,23 @@ class LoggedErrors:
     def raise_if_any(self) -> None:
         if self._events:
             pytest.fail("errors were logged during the test:\n" + "\n".join(map(_described, self._events)))
+
+
+@contextmanager
+def warnings_logged() -> Iterator[list[str]]:
+    """What is logged as a warning until the end of the context; what is worse fails the test anyway."""
+    seen: list[str] = []
+
+    @provider(ILogObserver)
+    def observe(event: LogEvent) -> None:
+        if event.get("log_level") == LogLevel.warn:
+            seen.append(formatEvent(event))
+
+    globalLogPublisher.addObserver(observe)
+    try:
+        yield seen
+    finally:
+        globalLogPublisher.removeObserver(observe)
 
 
 def _matches(event: LogEvent, wanted: tuple[type[BaseException] | str, ...]) -> bool:
