@@ -25,7 +25,6 @@ from project_service.storage.model import (
 from project_service.storage.objects import refusal
 from project_service.storage.ports import Deleted, NewObject, Switched
 from project_service.storage.s3.body import ByteSink, Payload
-from project_service.storage.s3.client import Digests
 from project_service.storage.s3.errors import NoSuchObject, StoreUnreachable
 from project_service.storage.s3.listing import OpenMultipart, StoredObject, StoredPage
 
@@ -339,12 +338,7 @@ class MemoryStore:
         self._types[upload_id] = (content_type, metadata)
         return upload_id
 
-    async def digest(self, payload: Payload) -> Digests:
-        return Digests.of(payload)
-
-    async def put_part(
-        self, key: str, upload_id: str, number: int, payload: Payload, digests: Digests | None = None
-    ) -> str:
+    async def put_part(self, key: str, upload_id: str, number: int, payload: Payload) -> str:
         self._called("put_part")
         if (key, upload_id) not in self.multiparts:
             raise NoSuchObject(404, "NoSuchUpload")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Awaitable, Callable
 from urllib.parse import quote
 
@@ -13,7 +14,6 @@ from project_service.deferreds import start
 from project_service.errors import payload_too_large
 from project_service.storage.content_types import DEFAULT
 from project_service.storage.ports import Store
-from project_service.storage.s3.client import Digests
 
 _log = Logger()
 
@@ -23,6 +23,8 @@ PARTS_ALIKE = 1000
 # User metadata may be 2 KB in all.
 _MAX_METADATA_BYTES = 1800
 GROWING_BYTES = 1024 * 1024
+# Of one upload, in memory.
+PARTS_HELD = 2
 
 
 @frozen
@@ -81,7 +83,7 @@ class PartBuffer:
 
 
 class PartStream:
-    """Takes bytes, sends parts: one goes to the store while the next one fills, never more than these two.
+    """Takes bytes, sends parts as they fill, and never holds more than two: both on their way, or one while it fills.
 
     ``write`` returns when there is room for more, which is what slows a client down that is faster than the store.
     What fits one part is sent by ``finish`` in a single request.
@@ -102,7 +104,7 @@ class PartStream:
         self._spare: PartBuffer | None = None
         self._upload_id: str | None = None
         self._etags: list[str] = []
-        self._sending: tuple[Deferred[str], PartBuffer] | None = None
+        self._going: deque[tuple[Deferred[str], PartBuffer]] = deque()
 
     def describe(self, content_type: str, key: str | None) -> None:
         """What the store is told beside the bytes, as far as it is known before the first one."""
@@ -121,6 +123,7 @@ class PartStream:
         while left:
             if self._filling.full:
                 await self._send_part()
+                await self._make_room()
             left = left[self._filling.take(left) :]
 
     async def finish(self) -> str:
@@ -129,15 +132,15 @@ class PartStream:
             return await self._store.put(self._path, self._filling.view(), self.content_type, self._metadata)
         if self._filling.used:
             await self._send_part()
-        await self._settle()
+        while self._going:
+            await self._settle()
         return await self._store.complete_multipart(self._path, self._upload_id, self._etags)
 
     async def abandon(self) -> None:
         """Stop sending and drop the parts that are at the store. Failures are left to the sweeper."""
         self._filling = PartBuffer(0)
-        going, self._sending = self._sending, None
-        if going is not None:
-            sending, _ = going
+        while self._going:
+            sending, _ = self._going.popleft()
             sending.addErrback(lambda _: "")
             sending.cancel()
         if self._upload_id is not None:
@@ -147,37 +150,24 @@ class PartStream:
                 _log.warn("A multipart upload is left to the sweeper: {kind}", kind=type(problem).__name__)
 
     async def _send_part(self) -> None:
+        """The part that was filling is on its way when this returns."""
         if self._upload_id is None:
             self._upload_id = await self._store.start_multipart(self._path, self.content_type, self._metadata)
-        part = self._filling
-        # The digests of this part are computed while the one before it is still on its way.
-        digesting = start(self._store.digest(part.view()))
-        try:
+        part, self._filling = self._filling, PartBuffer(0)
+        number = len(self._etags) + len(self._going) + 1
+        sending = start(self._store.put_part(self._path, self._upload_id, number, part.view()))
+        self._going.append((sending, part))
+
+    async def _make_room(self) -> None:
+        if len(self._going) == PARTS_HELD:
             await self._settle()
-        except BaseException:
-            digesting.addErrback(lambda _: None)
-            digesting.cancel()
-            raise
-        number = len(self._etags) + 1
-        self._sending = (start(self._put(number, part, digesting)), part)
-        self._filling = self._buffer(self._sizes.of(number + 1))
-
-    def _buffer(self, size: int) -> PartBuffer:
+        size = self._sizes.of(len(self._etags) + len(self._going) + 1)
         spare, self._spare = self._spare, None
-        if spare is not None and spare.size == size:
-            return spare
-        return PartBuffer(size)
-
-    async def _put(self, number: int, part: PartBuffer, digesting: Deferred[Digests]) -> str:
-        assert self._upload_id is not None
-        return await self._store.put_part(self._path, self._upload_id, number, part.view(), await digesting)
+        self._filling = spare if spare is not None and spare.size == size else PartBuffer(size)
 
     async def _settle(self) -> None:
-        """Until the part that is on its way is at the store; its buffer is free again."""
-        going, self._sending = self._sending, None
-        if going is None:
-            return
-        sending, part = going
+        """Until the part that is longest on its way is at the store; its buffer is free again."""
+        sending, part = self._going.popleft()
         try:
             self._etags.append(await sending)
         except BaseException:

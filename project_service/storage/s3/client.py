@@ -113,12 +113,10 @@ class S3Store:
         answer = await self.exchange.whole("POST", key, query={"uploads": ""}, headers=headers)
         return text_of(answer.body, "UploadId")
 
-    async def put_part(
-        self, key: str, upload_id: str, number: int, payload: Payload, digests: Digests | None = None
-    ) -> str:
-        """Send part ``number`` (from 1); its ETag. ``digests`` where they are known. Raises ``CorruptTransfer``."""
+    async def put_part(self, key: str, upload_id: str, number: int, payload: Payload) -> str:
+        """Send part ``number`` (from 1); its ETag. Raises ``CorruptTransfer``."""
         query = {"partNumber": str(number), "uploadId": upload_id}
-        return await self._sent(key, query, payload, {}, digests)
+        return await self._sent(key, query, payload, {})
 
     async def complete_multipart(self, key: str, upload_id: str, etags: Sequence[str]) -> str:
         """Make one object of the parts; its ETag. Completing again what is complete is no error."""
@@ -239,14 +237,9 @@ class S3Store:
         await self.list(limit=1)
 
     async def _sent(
-        self,
-        key: str,
-        query: Mapping[str, str] | None,
-        payload: Payload,
-        headers: Mapping[str, str],
-        known: Digests | None = None,
+        self, key: str, query: Mapping[str, str] | None, payload: Payload, headers: Mapping[str, str]
     ) -> str:
-        digests = known or await self.digest(payload)
+        digests = await self.digest(payload)
         answer = await self.exchange.whole(
             "PUT",
             key,

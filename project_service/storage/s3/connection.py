@@ -129,6 +129,7 @@ class Connection(TwistedProtocol):
 
     def _received(self, response: StoreResponse, body: bytes, complete: bool) -> None:
         if complete:
+            response.detach()
             self._release()
         if body:
             response.received(body)

@@ -79,6 +79,10 @@ class StoreResponse:
         """Whether somebody reads, and reads now."""
         return self._reader is not None and not self._paused
 
+    def detach(self) -> None:
+        """Everything is here. The connection may answer somebody else: whoever pauses now does not pause that one."""
+        self._connection = None
+
     def received(self, data: bytes) -> None:
         if self._reader is None:
             self._waiting.append(data)
@@ -86,7 +90,7 @@ class StoreResponse:
             self._reader.dataReceived(data)
 
     def ended(self, reason: Failure = DONE) -> None:
-        """Nothing more will come. The connection may answer somebody else from now on."""
+        """Nothing more will come."""
         self._connection = None
         self._ended = reason
         if self._reader is not None:

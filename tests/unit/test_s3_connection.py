@@ -1,0 +1,248 @@
+"""One connection to the store on a transport in memory: who is told what, what is paused, what is used again."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from twisted.internet.defer import CancelledError, Deferred
+from twisted.internet.error import ConnectionLost
+from twisted.internet.protocol import Protocol
+from twisted.internet.testing import StringTransport
+from twisted.python.failure import Failure
+from twisted.trial.unittest import SynchronousTestCase
+from twisted.web.client import ResponseDone
+from twisted.web.http import PotentialDataLoss
+
+from project_service.storage.s3.body import SLICE, MemoryBody
+from project_service.storage.s3.connection import READ_BYTES, Connection
+from project_service.storage.s3.errors import BrokenAnswer
+from project_service.storage.s3.response import StoreResponse
+
+HEAD = b"GET /b/k HTTP/1.1\r\nHost: store\r\n\r\n"
+OK = b"HTTP/1.1 200 OK\r\nContent-Length: %d\r\n\r\n"
+
+
+class Wire(StringTransport):
+    """``bufferSize`` is what a socket has; one that is ``full`` takes nothing yet."""
+
+    bufferSize = 0
+    aborted = False
+    full = False
+
+    def registerProducer(self, producer: Any, streaming: bool) -> None:
+        super().registerProducer(producer, streaming)
+        if self.full:
+            producer.pauseProducing()
+
+    def abortConnection(self) -> None:
+        self.aborted = True
+
+
+class Reader(Protocol):
+    """Remembers what it got, and pauses when ``pauses`` is set."""
+
+    def __init__(self, pauses: bool = False) -> None:
+        self.data = b""
+        self.reason: Failure | None = None
+        self.pauses = pauses
+
+    def dataReceived(self, data: bytes) -> None:
+        self.data += data
+        if self.pauses:
+            self.producer.pauseProducing()
+
+    def connectionLost(self, reason: Failure = Failure(ResponseDone())) -> None:  # noqa: B008 (Twisted's signature)
+        self.reason = reason
+
+    @property
+    def producer(self) -> Any:
+        return self.transport
+
+
+class Owner:
+    def __init__(self) -> None:
+        self.events: list[str] = []
+
+    def free(self, connection: Connection) -> None:
+        self.events.append("free")
+
+    def gone(self, connection: Connection) -> None:
+        self.events.append("gone")
+
+
+class Case(SynchronousTestCase):
+    def setUp(self) -> None:
+        self.owner = Owner()
+        self.wire = Wire()
+        self.connection = Connection(self.owner)
+        self.connection.makeConnection(self.wire)
+
+    def send(self, body: MemoryBody | None = None, method: bytes = b"GET") -> Deferred[StoreResponse]:
+        return self.connection.send(method, HEAD, body)
+
+    def read(self, reader: Reader) -> None:
+        """Ask, and read the answer as it comes."""
+        self.send().addCallback(lambda response: response.deliverBody(reader))
+
+    def lose(self) -> None:
+        self.connection.connectionLost(Failure(ConnectionLost("10.0.0.1 went away")))
+
+
+class Answers(Case):
+    def test_a_small_answer_frees_the_connection_before_it_is_read(self) -> None:
+        answer = self.send()
+        self.assertEqual((self.wire.value(), self.wire.bufferSize), (HEAD, READ_BYTES))
+        self.connection.dataReceived(OK % 5 + b"hello")
+        self.assertEqual(self.owner.events, ["free"])
+        reader = Reader()
+        response = self.successResultOf(answer)
+        response.deliverBody(reader)
+        self.assertEqual((response.code, response.length, reader.data), (200, 5, b"hello"))
+        assert reader.reason is not None
+        self.assertTrue(reader.reason.check(ResponseDone))
+        self.assertRaises(RuntimeError, response.deliverBody, reader)
+
+    def test_one_request_after_the_other(self) -> None:
+        for number in range(3):
+            answer = self.send()
+            self.connection.dataReceived(OK % 1 + b"%d" % number)
+            reader = Reader()
+            self.successResultOf(answer).deliverBody(reader)
+            self.assertEqual(reader.data, b"%d" % number)
+        self.assertEqual(self.owner.events, ["free"] * 3)
+
+    def test_what_nobody_reads_yet_is_left_at_the_store(self) -> None:
+        answer = self.send()
+        self.connection.dataReceived(OK % 10 + b"hello")
+        self.assertEqual(self.wire.producerState, "paused")
+        reader = Reader()
+        self.successResultOf(answer).deliverBody(reader)
+        self.assertEqual((self.wire.producerState, reader.data), ("producing", b"hello"))
+        self.connection.dataReceived(b"world")
+        self.assertEqual((reader.data, self.owner.events), (b"helloworld", ["free"]))
+
+    def test_the_reader_pauses_the_store(self) -> None:
+        reader = Reader(pauses=True)
+        self.read(reader)
+        self.connection.dataReceived(OK % 9 + b"one")
+        self.assertEqual(self.wire.producerState, "paused")
+        reader.producer.resumeProducing()
+        self.assertEqual(self.wire.producerState, "producing")
+        self.connection.dataReceived(b"two")
+        self.assertEqual((self.wire.producerState, self.owner.events), ("paused", []))
+
+    def test_who_pauses_at_the_last_bytes_does_not_pause_the_next_answer(self) -> None:
+        reader = Reader(pauses=True)
+        self.read(reader)
+        self.connection.dataReceived(OK % 6 + b"one")
+        self.connection.dataReceived(b"two")
+        self.assertEqual((reader.data, self.wire.producerState), (b"onetwo", "producing"))
+        answer = self.send()
+        reader.producer.pauseProducing()
+        reader.producer.loseConnection()
+        self.assertEqual((self.wire.producerState, self.wire.aborted), ("producing", False))
+        self.connection.dataReceived(OK % 0)
+        self.assertEqual(self.successResultOf(answer).length, 0)
+
+    def test_who_leaves_closes_the_connection(self) -> None:
+        reader = Reader()
+        self.read(reader)
+        self.connection.dataReceived(OK % 9 + b"one")
+        reader.producer.loseConnection()
+        self.assertTrue(self.wire.aborted)
+        self.lose()
+        assert reader.reason is not None
+        self.assertTrue(reader.reason.check(BrokenAnswer))
+        self.assertEqual(self.owner.events, ["gone"])
+
+    def test_a_store_that_closes_is_taken_at_its_word(self) -> None:
+        self.send()
+        self.connection.dataReceived(b"HTTP/1.1 200 OK\r\nConnection: close\r\nContent-Length: 0\r\n\r\n")
+        self.assertEqual((self.owner.events, self.wire.disconnecting), ([], True))
+
+    def test_a_head_has_no_body(self) -> None:
+        self.send(method=b"HEAD")
+        self.connection.dataReceived(OK % 5)
+        self.assertEqual(self.owner.events, ["free"])
+
+
+class Faults(Case):
+    def test_no_answer_tells_the_kind_of_failure_only(self) -> None:
+        answer = self.send()
+        self.lose()
+        self.assertEqual(str(self.failureResultOf(answer, BrokenAnswer).value), "ConnectionLost")
+        self.assertEqual(self.owner.events, ["gone"])
+
+    def test_a_body_that_breaks_off(self) -> None:
+        for framing in (b"Content-Length: 9\r\n\r\none", b"Transfer-Encoding: chunked\r\n\r\n9\r\none"):
+            self.setUp()
+            reader = Reader()
+            self.read(reader)
+            self.connection.dataReceived(b"HTTP/1.1 200 OK\r\n" + framing)
+            self.lose()
+            assert reader.reason is not None
+            self.assertTrue(reader.reason.check(BrokenAnswer))
+            self.assertEqual(reader.data, b"one")
+
+    def test_a_body_without_length_may_not_be_whole(self) -> None:
+        reader = Reader()
+        self.read(reader)
+        self.connection.dataReceived(b"HTTP/1.1 200 OK\r\n\r\none")
+        self.lose()
+        assert reader.reason is not None
+        self.assertTrue(reader.reason.check(PotentialDataLoss))
+
+    def test_what_is_no_answer_closes_the_connection(self) -> None:
+        answer = self.send()
+        self.connection.dataReceived(b"SSH-2.0-x\r\n\r\n")
+        self.failureResultOf(answer, BrokenAnswer)
+        self.assertTrue(self.wire.aborted)
+
+    def test_more_than_the_answer_closes_the_connection(self) -> None:
+        reader = Reader()
+        self.read(reader)
+        self.connection.dataReceived(OK % 4 + b"one")
+        self.connection.dataReceived(b"two")
+        assert reader.reason is not None
+        self.assertTrue(reader.reason.check(BrokenAnswer))
+        self.assertEqual((self.wire.aborted, self.owner.events), (True, []))
+
+    def test_an_answer_nobody_asked_for(self) -> None:
+        self.connection.dataReceived(OK % 0)
+        self.assertTrue(self.wire.aborted)
+
+    def test_giving_up_closes_the_connection(self) -> None:
+        answer = self.send()
+        answer.cancel()
+        self.failureResultOf(answer, CancelledError)
+        self.assertTrue(self.wire.aborted)
+        self.connection.dataReceived(OK % 0)
+        self.lose()
+        self.assertEqual(self.owner.events, ["gone"])
+
+
+class Bodies(Case):
+    def test_a_small_one_goes_out_with_its_head(self) -> None:
+        answer = self.send(MemoryBody(b"hello"), b"PUT")
+        self.assertEqual((self.wire.value(), self.wire.producer), (HEAD + b"hello", None))
+        self.connection.dataReceived(OK % 0)
+        self.successResultOf(answer)
+        self.assertEqual(self.owner.events, ["free"])
+
+    def test_a_large_one_waits_for_the_socket(self) -> None:
+        payload = bytes(range(256)) * (3 * SLICE // 256)
+        body = MemoryBody(payload)
+        self.wire.full = True
+        self.send(body, b"PUT")
+        self.assertEqual(len(self.wire.value()), len(HEAD))
+        body.resumeProducing()
+        self.assertEqual(self.wire.value(), HEAD + payload)
+        self.assertIsNone(self.wire.producer)
+
+    def test_an_answer_before_the_end_of_the_question(self) -> None:
+        body = MemoryBody(b"x" * (3 * SLICE))
+        self.wire.full = True
+        answer = self.send(body, b"PUT")
+        self.connection.dataReceived(b"HTTP/1.1 503 Slow Down\r\nContent-Length: 0\r\n\r\n")
+        self.assertEqual(self.successResultOf(answer).code, 503)
+        self.assertEqual((self.wire.aborted, self.owner.events), (True, []))
