@@ -32,9 +32,12 @@ from project_service.settings_kinds import (
 __all__ = ["Secret", "Settings"]
 
 
-def key(kind: Kind, default: Any, *, reloads: bool = False) -> Any:
-    """A setting. ``reloads``: a changed value is taken over on SIGHUP, without a restart."""
-    return attrs.field(default=default, metadata={"kind": kind, "reloads": reloads})
+def key(kind: Kind, default: Any, *, reloads: bool = False, shown: bool = True) -> Any:
+    """A setting. ``reloads``: a changed value is taken over on SIGHUP, without a restart.
+
+    ``shown`` False: people keep secrets in it, so it is not printed.
+    """
+    return attrs.field(default=default, metadata={"kind": kind, "reloads": reloads}, repr=shown)
 
 
 def _section(cls: type) -> Any:
@@ -152,10 +155,11 @@ class StageDatabase:
     )
     stream_threshold_bytes: int = key(whole(1), 1048576)
     stream_min_bytes_per_second: int = key(whole(0), 16384)
-    app_settings: dict[str, str] = key(table_of(text), attrs.Factory(dict))
+    app_settings: dict[str, str] = key(table_of(text), attrs.Factory(dict), shown=False)
     server_timing: bool = key(flag, False)
     error_verbosity: str = key(choice("verbose", "minimal"), "verbose")
     openapi: str = key(choice("follow-privileges", "ignore-privileges", "disabled"), "follow-privileges")
+    openapi_security_active: bool = key(flag, False)
     root_spec: str | None = key(optional(text), None)
     prepare: bool = key(flag, True)
     legacy_target_names: bool = key(flag, True)

@@ -1,16 +1,21 @@
-"""Nothing secret is in the log, in metrics, in error bodies or in the process list, whatever is sent."""
+"""Nothing secret is in the log, metrics, errors, process list, printed settings or commands, whatever is sent."""
 
 from __future__ import annotations
 
 import json
+import os
+import re
 import stat
 from pathlib import Path
+from secrets import token_urlsafe
 
 import orjson
 import requests
 
+from project_service.configure import load
 from project_service.embedded.identity import PROC
 from tests.live.daemon import Daemon, children_on
+from tests.live.test_cli import cli
 from tests.live.test_endpoints import certificate
 
 PASSWORD = "open sesame 4711"
@@ -28,6 +33,8 @@ def exercise(url: str, anon: str, service: str) -> tuple[list[str], str]:
         f"{url}/storage/buckets/private/presign", json=asked, headers=headers, timeout=10
     ).json()["url"]
     token = link.rpartition("=")[2]
+    letter = requests.post(f"{url}/auth/recover", json={"email": account["email"]}, timeout=10)
+    assert letter.status_code == 200
     assert requests.get(link, timeout=10).status_code == 200
     bad = [
         requests.get(link, timeout=10),
@@ -40,6 +47,10 @@ def exercise(url: str, anon: str, service: str) -> tuple[list[str], str]:
         requests.get(f"{url}/dev/db/main/rest/t", headers={"apikey": service[:-1]}, timeout=10),
         requests.post(f"{url}/auth/login", json={**account, "password": PASSWORD + "!"}, timeout=10),
         requests.post(f"{url}/auth/login", data=json.dumps(account)[:-1], timeout=10),
+        # No stage that can be reached, no token that is good there.
+        requests.get(
+            f"{url}/away/db/main/rest/t", headers={**headers, "Authorization": "Bearer x"}, timeout=10
+        ),
         requests.post(
             f"{url}/auth/refresh", json={"refresh_token": session["refresh_token"] + "x"}, timeout=10
         ),
@@ -49,10 +60,49 @@ def exercise(url: str, anon: str, service: str) -> tuple[list[str], str]:
     return secrets, "".join(answer.text for answer in bad)
 
 
+CONFIG = """
+[server]
+log_level = "debug"
+log_format = "json"
+[smtp]
+host = "127.0.0.1"
+port = 1
+username = "postmaster"
+password = "{smtp}"
+sender = "service@example.test"
+tls = "none"
+[stages.dev.databases.main]
+app_settings = {{ pass = "{app}" }}
+[stages.away.databases.main]
+dsn = "postgresql://nobody:{dsn}@127.0.0.1:1/nothing"
+jwt_secret = "{jwt}"
+"""
+# 256 random bits as base64url, as every token of ours is; and how a JWT begins.
+TOKEN = re.compile(r"(?<![A-Za-z0-9_-])[A-Za-z0-9_-]{43}(?![A-Za-z0-9_-])|eyJ[A-Za-z0-9_-]{10}")
+
+
+def said_by_commands(options: list[str]) -> str:
+    """Everything the command line prints of a configuration and of what runs with it, but for ``dsn``."""
+    commands = (("check",), ("keys", "list", "--json"), ("user", "list", "--json"), ("openapi",))
+    ended = [cli(*command, *options) for command in commands]
+    return "".join(one.out + one.err for one in ended)
+
+
+def shown_settings(config: Path, data_dir: Path) -> str:
+    """The settings as Python prints them, and what is said of a configuration with faults."""
+    settings = load(config, {}, {}, True)
+    bad = config.with_name("bad.toml")
+    bad.write_text(config.read_text().replace("port = 1", "port = 0").replace("postgresql://", "://"))
+    refused = cli("check", "--config", bad, "--data-dir", data_dir)
+    assert refused.code == 2
+    return f"{settings} {settings!r} {settings.smtp.password} {refused.out} {refused.err}"
+
+
 def test_nothing_secret_is_shown(tmp_path: Path) -> None:
     data_dir = tmp_path / "var"
     config = tmp_path / "c.toml"
-    config.write_text('[server]\nlog_level = "debug"\nlog_format = "json"\n')
+    configured = {name: f"{name}-{token_urlsafe(20)}" for name in ("smtp", "app", "dsn", "jwt")}
+    config.write_text(CONFIG.format(**configured))
     cert, key = certificate(tmp_path)
     listen = f"ssl:0:interface=127.0.0.1:privateKey={key}:certKey={cert}"
     with Daemon(data_dir, "--config", str(config), "--listen", listen) as daemon:
@@ -60,25 +110,57 @@ def test_nothing_secret_is_shown(tmp_path: Path) -> None:
         credentials = json.loads((data_dir / "credentials.json").read_text())
         anon, service = credentials["anon_key"], credentials["service_key"]
         secrets, refused = exercise(url, anon, service)
-        secrets.append(credentials["dsn"].rpartition("@")[0].rpartition(":")[2])
+        secrets += [credentials["dsn"].rpartition("@")[0].rpartition(":")[2], *configured.values()]
         made = orjson.loads((data_dir / "embedded.json").read_bytes())
         secrets += [value for name, value in made.items() if name != "access_key_id"]
-        metrics = requests.get(f"{url}/metrics", timeout=10).text
+        secrets += [one["d"] for one in orjson.loads((data_dir / "jwt-keys.json").read_bytes())["keys"]]
+        told = {
+            path: requests.get(f"{url}{path}", timeout=10).text
+            for path in (
+                "/metrics",
+                "/ready",
+                "/openapi.json",
+                "/.well-known/jwks.json",
+                "/away/db/main/rest/t",
+            )
+        }
         processes = "".join(
             (PROC / str(pid) / "cmdline").read_text(errors="replace")
             for pid in [daemon.process.pid, *children_on(data_dir)]
         )
+        commands = said_by_commands(["--config", str(config), "--data-dir", str(data_dir)])
+        closed = open_files_with(secrets, data_dir)
         assert daemon.stop() == 0
     log = [line for line in daemon.output if line.startswith("{")]
     assert any(orjson.loads(line).get("path") == "/storage/download" for line in log)
-    shown = {"log": daemon.text, "metrics": metrics, "processes": processes}
+    assert "letter" in daemon.text, "the mail that could not be sent is in no log"
+    shown = {**told, "log": daemon.text, "process list": processes, "command line": commands}
+    shown["settings"] = shown_settings(config, data_dir)
     for secret in secrets:
         assert len(secret) > 10
         for where, text in shown.items():
-            assert secret not in text, f"a secret is in the {where}"
+            assert secret not in text, f"a secret is in: {where}"
+    # Nor anything else of the kind, such as the token in the letter that could not be sent.
+    for where in ("log", "/metrics", "/ready", "process list", "command line"):
+        assert not TOKEN.search(shown[where]), where
     # A caller may be shown what he sent in a path, but no error tells more.
     for secret in secrets[:4]:
         assert secret not in refused
+    assert closed == []
+
+
+def open_files_with(secrets: list[str], data_dir: Path) -> list[Path]:
+    """Files with a secret in them that others than their owner can read."""
+    found: list[Path] = []
+    for folder, folders, names in os.walk(data_dir):
+        # Below a directory that others cannot pass there is nothing for them.
+        folders[:] = [name for name in folders if (Path(folder) / name).stat().st_mode & 0o011]
+        for path in (Path(folder) / name for name in names):
+            mode = path.lstat().st_mode
+            if stat.S_ISREG(mode) and mode & 0o044:
+                content = path.read_bytes()
+                found += [path for secret in secrets if secret.encode() in content]
+    return found
 
 
 def test_files_with_secrets_are_for_their_owner_alone(tmp_path: Path) -> None:
