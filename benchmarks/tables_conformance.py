@@ -52,6 +52,7 @@ NAMES = {
     "jwt-aud": "jwt_aud",
     "jwt-secret": "jwt_secret",
     "openapi-mode": "openapi",
+    "openapi-security-active": "openapi_security_active",
     "client-error-verbosity": "error_verbosity",
     "url-use-legacy-target-names": "legacy_target_names",
     "server-timing-enabled": "server_timing",

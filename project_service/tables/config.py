@@ -40,6 +40,7 @@ class TablesConfig:
     server_timing: bool = False
     error_verbosity: Literal["verbose", "minimal"] = "verbose"
     openapi: Literal["follow-privileges", "ignore-privileges", "disabled"] = "follow-privileges"
+    openapi_security_active: bool = False
     root_spec: str | None = None
     prepare: bool = True
     legacy_target_names: bool = True

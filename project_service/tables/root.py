@@ -49,7 +49,9 @@ class Root:
             rows = await run(rights_sql(head.schema))
             usable, callable_ = (frozenset(orjson.loads(as_bytes(names))) for names in rows[0])
         url = call.base_url + call.path.rstrip("/")
-        return Reply(200, headers, orjson.dumps(document(cache, head.schema, url, usable, callable_)))
+        secured = self.config.openapi_security_active
+        found = document(cache, head.schema, url, usable, callable_, secured)
+        return Reply(200, headers, orjson.dumps(found))
 
 
 def _content_type(head: Head) -> str:

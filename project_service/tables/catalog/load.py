@@ -168,6 +168,7 @@ def _routine(row: Rows) -> Routine:
         tuple((name, value) for name, _, value in settings),
         row["description"],
         row["return_name"] if row["is_media"] else None,
+        row["is_binary"],
     )
 
 

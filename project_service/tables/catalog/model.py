@@ -114,6 +114,7 @@ class Routine:
     settings: tuple[tuple[str, str], ...] = ()
     description: str | None = None
     return_media: str | None = None
+    is_binary: bool = False
 
     @property
     def key(self) -> Key:

@@ -112,7 +112,7 @@ select coalesce(json_agg(found), '[]')::text from (
 select n.nspname as schema, p.proname as name, obj_description(p.oid, 'pg_proc') as description,
   p.provolatile as volatility, p.proretset as is_set, p.prorows as rows,
   format_type(p.prorettype, null) as return_type,
-  t.typtype = 'd' and t.typname ~ '/' as is_media, t.typname as return_name,
+  t.typtype = 'd' and t.typname ~ '/' as is_media, t.typname as return_name, bt.oid = 'bytea'::regtype as is_binary,
   p.prorettype = 'void'::regtype as is_void,
   bt.typtype = 'c' or coalesce(p.proargmodes::text[] && '{{t,b,o}}', false) as is_composite,
   coalesce(p.proargmodes::text[] && '{{t}}', false) as returns_table,

@@ -17,13 +17,30 @@ _DOCS = "https://postgrest.org/en/stable/references/api.html"
 _VERSION = "16.2"
 _RETURN = ["return=representation", "return=minimal", "return=none"]
 _RESOLUTION = ["resolution=ignore-duplicates", "resolution=merge-duplicates"]
+_SECURITY: dict[str, Any] = {
+    "securityDefinitions": {
+        "JWT": {
+            "description": 'Add the token prepending "Bearer " (without quotes) to it',
+            "in": "header",
+            "name": "Authorization",
+            "type": "apiKey",
+        }
+    },
+    "security": [{"JWT": []}],
+}
 _BODIES = [media.JSON, media.OBJECT + ";nulls=stripped", media.OBJECT, media.CSV]
 
 
 def document(
-    cache: SchemaCache, schema: str, url: str, usable: Container[str] | None, callable_: Container[str] | None
+    cache: SchemaCache,
+    schema: str,
+    url: str,
+    usable: Container[str] | None,
+    callable_: Container[str] | None,
+    secured: bool = False,
 ) -> dict[str, Any]:
-    """``usable`` relations and ``callable_`` functions by name, None for all; ``url`` is that of the root."""
+    """``usable`` relations and ``callable_`` functions by name, None for all; ``url`` is that of the root;
+    ``secured`` says how a token is sent."""
     shown = [
         relation
         for (of, name), relation in cache.relations.items()
@@ -55,6 +72,7 @@ def document(
         },
         "parameters": parameters,
         "externalDocs": {"description": "PostgREST Documentation", "url": _DOCS},
+        **(_SECURITY if secured else {}),
     }
 
 

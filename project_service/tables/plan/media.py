@@ -26,13 +26,16 @@ _VENDORED = (media.OBJECT, media.ARRAY)
 
 @frozen
 class Rendering:
-    """How the body is made. ``handler`` is the aggregate of a custom form; ``explain`` asks for the plan instead."""
+    """How the body is made. ``handler`` is the aggregate of a custom form; ``explain`` asks for the plan instead;
+    ``binary`` tells what a routine's own form is made of.
+    """
 
     form: Form
     content_type: str
     nulls_stripped: bool = False
     handler: Handler | None = None
     explain: MediaType | None = None
+    binary: bool = False
 
     @property
     def singular(self) -> bool:
@@ -92,12 +95,12 @@ def _rendering(offered: _Offered, wanted: MediaType) -> Rendering | None:
 def _of_routine(wanted: MediaType, routine: Routine | None) -> Rendering | None:
     """A function whose result is a domain named like a media type makes that type."""
     made = routine.return_media if routine is not None else None
-    if made is None:
+    if routine is None or made is None:
         return None
     if made == media.ANY:
-        return Rendering("routine", media.OCTETS)
+        return Rendering("routine", media.OCTETS, binary=routine.is_binary)
     if wanted.name in (made, media.ANY):
-        return Rendering("routine", MediaType(made).content_type)
+        return Rendering("routine", MediaType(made).content_type, binary=routine.is_binary)
     return None
 
 

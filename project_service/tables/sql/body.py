@@ -12,7 +12,8 @@ ROWS = "_t"
 def body_sql(rendering: Rendering, scalar: bool = False, single: bool = False) -> str:
     """``scalar``: the rows hold one value each; ``single``: there is one row and it is the result itself."""
     if rendering.form == "routine":
-        return f"(array_agg({ROWS}.{SCALAR}))[1]"
+        # What a function returns in several rows is one body as much as what it returns in one.
+        return f"string_agg({ROWS}.{SCALAR}::{'bytea' if rendering.binary else 'text'}, '')"
     if rendering.handler is not None:
         aggregate = qualified(rendering.handler.aggregate)
         relation = rendering.handler.relation

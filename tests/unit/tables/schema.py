@@ -50,6 +50,7 @@ def _routine(name: str, arguments: list[object], **more: object) -> dict[str, ob
         "return_type": "integer",
         "is_media": False,
         "return_name": "int4",
+        "is_binary": False,
         "is_void": False,
         "is_composite": False,
         "returns_table": False,
