@@ -2,20 +2,57 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from time import perf_counter
 
+import orjson
 from attrs import define, field, frozen
+
+# What of the headers decides how a request is understood; the rest only SQL sees.
+_DECISIVE = frozenset(("accept", "prefer", "range", "content-type", "accept-profile", "content-profile"))
+# Project keys are for this service, not for SQL to read.
+_SECRET = frozenset(("x-service-key", "apikey", "cookie"))
+
+
+@frozen
+class Sent:
+    """A request's headers and what is made of them, once for all requests that come with the same ones.
+
+    ``as_json`` and ``cookies`` are JSON objects for SQL.
+    """
+
+    pairs: tuple[tuple[str, str], ...] = field(repr=False)
+    decisive: tuple[tuple[str, str], ...]
+    authorization: tuple[str, ...] = field(repr=False)
+    as_json: str = field(repr=False)
+    cookies: str = field(repr=False)
+
+    @classmethod
+    def of(cls, pairs: Iterable[tuple[str, str]]) -> Sent:
+        """Names are lower-case."""
+        found = tuple(pairs)
+        return cls(
+            found,
+            tuple(header for header in found if header[0] in _DECISIVE),
+            tuple(value for name, value in found if name == "authorization"),
+            _headers(found),
+            _cookies(found),
+        )
+
+
+def _sent(headers: Sent | Iterable[tuple[str, str]]) -> Sent:
+    return headers if isinstance(headers, Sent) else Sent.of(headers)
 
 
 @frozen
 class Call:
-    """``segments`` and ``pairs`` are decoded; header names are lower-case. ``path`` is the resource's public path,
-    for Location headers; ``presented_key`` the project key that came along."""
+    """``segments`` and ``pairs`` are decoded. ``path`` is the resource's public path, for Location headers;
+    ``presented_key`` the project key that came along."""
 
     method: str
     segments: tuple[str, ...]
     pairs: tuple[tuple[str, str], ...] = ()
-    headers: tuple[tuple[str, str], ...] = ()
+    headers: Sent = field(factory=lambda: Sent.of(()), converter=_sent)
     body: bytes = field(default=b"", repr=False)
     path: str = "/"
     base_url: str = ""
@@ -42,3 +79,22 @@ class Timing:
 
     def header(self) -> tuple[str, str]:
         return ("Server-Timing", ", ".join(f"{stage};dur={ms:.3f}" for stage, ms in self._marks))
+
+
+def _headers(headers: Iterable[tuple[str, str]]) -> str:
+    found: dict[str, str] = {}
+    for name, value in headers:
+        if name not in _SECRET:
+            found[name] = f"{found[name]}, {value}" if name in found else value
+    return orjson.dumps(found).decode()
+
+
+def _cookies(headers: Iterable[tuple[str, str]]) -> str:
+    found: dict[str, str] = {}
+    for name, value in headers:
+        if name == "cookie":
+            for piece in value.split(";"):
+                key, _, content = piece.strip().partition("=")
+                if key:
+                    found[key] = content
+    return orjson.dumps(found).decode()

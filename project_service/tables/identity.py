@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import orjson
@@ -34,7 +34,7 @@ class Identities:
     own: OwnTokens | None
     service: TokenVerifier | None
 
-    def identify(self, authorization: list[str], presented_key: str | None, is_service: bool) -> Identity:
+    def identify(self, authorization: Sequence[str], presented_key: str | None, is_service: bool) -> Identity:
         """``presented_key`` repeated as a bearer token counts as no token: clients of this ecosystem do so.
 
         Raises PGRST300, 301, 302 and 303, or what the service's verifier raises.
@@ -79,7 +79,7 @@ def _as_json(claims: Mapping[str, Any]) -> str:
     return found
 
 
-def _bearer(headers: list[str]) -> str | None:
+def _bearer(headers: Sequence[str]) -> str | None:
     """The token of the first bearer header; other schemes are none of this service's."""
     for value in headers:
         scheme, _, token = value.partition(" ")

@@ -18,8 +18,6 @@ from project_service.tables.syntax import Operand, Query
 
 # Enough for every distinct request an application makes, little enough to be nothing in memory.
 KEPT = 1000
-# What of the headers decides how a request is understood; the rest only SQL sees.
-_DECISIVE = frozenset(("accept", "prefer", "range", "content-type", "accept-profile", "content-profile"))
 
 
 @frozen
@@ -53,7 +51,7 @@ class Planner:
     _probes: Recent[Probe] = Factory(lambda: Recent[Probe](KEPT))
 
     def head(self, call: Call) -> tuple[Head, Hashable]:
-        decisive = tuple(header for header in call.headers if header[0] in _DECISIVE)
+        decisive = call.headers.decisive
         key = (call.method, call.segments, decisive)
         return self._heads.made(
             key, lambda: parse_head(call.method, call.segments, decisive, self.config.schemas)
@@ -72,8 +70,11 @@ class Planner:
         if body_shape is None:
             return Planned(request, self._prepared(cache, request), operands, False, cache.version)
         key = (cache.version, head_key, shape, body_shape)
-        found = self._plans.made(key, lambda: self._prepared(cache, _without_body(request)))
-        return Planned(request, found, operands, key in self._plans, cache.version)
+        known = self._plans.get(key)
+        if known is not None:
+            return Planned(request, known, operands, True, cache.version)
+        made = self._plans.made(key, lambda: self._prepared(cache, _without_body(request)))
+        return Planned(request, made, operands, key in self._plans, cache.version)
 
     def _prepared(self, cache: SchemaCache, request: Request) -> Prepared:
         """With what has been learnt of the rows from requests of other shapes."""

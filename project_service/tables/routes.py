@@ -7,11 +7,12 @@ from collections.abc import Mapping
 from attrs import frozen
 
 from project_service.http.caller import presented_key
+from project_service.http.headers import HeaderView
 from project_service.http.inbound import Inbound
 from project_service.http.outbound import Reply, StreamReply
 from project_service.http.router import Router
 from project_service.tables import described, errors
-from project_service.tables.call import Call
+from project_service.tables.call import Call, Sent
 from project_service.tables.service import TableService
 
 _READING = ("GET", "HEAD", "OPTIONS")
@@ -57,10 +58,14 @@ async def _call(inbound: Inbound) -> Call:
         inbound.method,
         segments,
         tuple(inbound.query()),
-        tuple((name.decode("latin-1"), value.decode("latin-1")) for name, value in inbound.headers),
+        inbound.headers.derived(_sent),
         body,
         inbound.raw_path.decode("latin-1"),
         inbound.base_url,
-        presented_key(inbound.headers),
+        inbound.headers.derived(presented_key),
         inbound.caller.is_service,
     )
+
+
+def _sent(headers: HeaderView) -> Sent:
+    return Sent.of((name.decode("latin-1"), value.decode("latin-1")) for name, value in headers)

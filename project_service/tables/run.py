@@ -24,7 +24,7 @@ _STALE = ("42883", "42804", "42846", "42725", "0A000")
 # A function has said DEALLOCATE ALL, perhaps the very one that runs.
 _GONE = "26000"
 
-_NUL = 'invalid byte sequence for encoding "UTF8": 0x00'
+NUL = 'invalid byte sequence for encoding "UTF8": 0x00'
 
 Row = tuple[Any, ...]
 Check = Callable[[list[Row]], None]
@@ -79,7 +79,7 @@ class Runner:
             # What psycopg2 itself refuses to send; what clients send is looked at before, so this is for the rest.
             if "NUL" not in str(fault):
                 raise
-            raise from_sqlstate("22021", _NUL, None, None, work.authenticated) from fault
+            raise from_sqlstate("22021", NUL, None, None, work.authenticated) from fault
         except DatabaseGone:
             raise errors.database_unreachable() from None
 

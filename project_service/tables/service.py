@@ -67,8 +67,7 @@ class TableService:
 
     async def _answer(self, call: Call) -> Reply | StreamReply:
         timing = Timing()
-        authorization = [value for name, value in call.headers if name == "authorization"]
-        identity = self.identities.identify(authorization, call.presented_key, call.is_service)
+        identity = self.identities.identify(call.headers.authorization, call.presented_key, call.is_service)
         timing.mark("jwt")
         head, head_key = self.planner.head(call)
         cache = self.holder.current
@@ -83,14 +82,14 @@ class TableService:
         asked = self.planner.request(call, head)
         timing.mark("parse")
         try:
-            planned = self.planner.plan(cache, (head_key, head), *asked)
+            planned = self.planner.plan(cache, head_key or head, *asked)
         except TableError as fault:
             if fault.code not in _MISSES:
                 raise
             newer = await self.freshness.newer(cache)
             if newer is None:
                 raise
-            cache, planned = newer, self.planner.plan(newer, (head_key, head), *asked)
+            cache, planned = newer, self.planner.plan(newer, head_key or head, *asked)
         timing.mark("plan")
         prepared = planned.prepared
         told = preamble(self.config, cache, call, head, identity, prepared.read_only, prepared.routine)

@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-
-import orjson
+from functools import lru_cache
 
 from project_service.tables.call import Call
 from project_service.tables.catalog.model import Routine, SchemaCache
 from project_service.tables.config import TablesConfig
+from project_service.tables.failures import from_sqlstate
 from project_service.tables.identity import Identity
 from project_service.tables.parse.request import Head
-from project_service.tables.run import Preamble
+from project_service.tables.run import NUL, Preamble
 from project_service.tables.sql.settings import (
     RESET,
     pre_request_text,
@@ -21,8 +21,8 @@ from project_service.tables.sql.settings import (
 )
 
 _LEVELS = ("serializable", "repeatable read", "read committed", "read uncommitted")
-# Project keys are for this service, not for SQL to read.
-_SECRET_HEADERS = ("x-service-key", "apikey", "cookie")
+# Headers and claims as most are; longer ones are not worth keeping.
+_SHORT = 4096
 
 
 def preamble(
@@ -43,9 +43,8 @@ def preamble(
         ("role", identity.role),
         ("request.jwt.claims", identity.claims),
         ("request.method", head.method),
-        ("request.path", call.resource),
-        ("request.headers", _headers(call.headers)),
-        ("request.cookies", _cookies(call.headers)),
+        ("request.headers", call.headers.as_json),
+        ("request.cookies", call.headers.cookies),
     ]
     if read_only:
         pairs.append(("transaction_read_only", "on"))
@@ -55,10 +54,22 @@ def preamble(
     if routine is not None:
         pairs.extend(routine_settings(routine.settings))
     pairs.extend((f"app.settings.{name}", value) for name, value in config.app_settings.items())
-    text = RESET + _isolation(pairs) + settings_text(tuple(name for name, _ in pairs))
-    if config.pre_request is not None:
-        text += "; " + pre_request_text(config.pre_request)
-    return Preamble(text, [value for _, value in pairs])
+    short = len(call.headers.as_json) + len(identity.claims) <= _SHORT
+    try:
+        text = (_recent_text if short else _text)(tuple(pairs), config.pre_request)
+    except ValueError:
+        raise from_sqlstate("22021", NUL, None, None, identity.authenticated) from None
+    return Preamble(text, [call.resource])
+
+
+def _text(pairs: tuple[tuple[str, str], ...], pre_request: str | None) -> str:
+    """In psycopg2's form, with the request's path for a parameter. Raises ``ValueError`` for a NUL."""
+    text = RESET + _isolation(pairs) + settings_text(pairs, ("request.path",))
+    return text if pre_request is None else f"{text}; {pre_request_text(pre_request)}"
+
+
+# Clients come again with the same headers and claims.
+_recent_text = lru_cache(maxsize=512)(_text)
 
 
 def _limits(config: TablesConfig) -> list[tuple[str, str]]:
@@ -69,22 +80,3 @@ def _isolation(pairs: Iterable[tuple[str, str]]) -> str:
     """A role's or function's isolation level, which has to be set before anything else is done."""
     level = dict(pairs).get("default_transaction_isolation")
     return f"SET TRANSACTION ISOLATION LEVEL {level.upper()}; " if level in _LEVELS else ""
-
-
-def _headers(headers: Iterable[tuple[str, str]]) -> str:
-    found: dict[str, str] = {}
-    for name, value in headers:
-        if name not in _SECRET_HEADERS:
-            found[name] = f"{found[name]}, {value}" if name in found else value
-    return orjson.dumps(found).decode()
-
-
-def _cookies(headers: Iterable[tuple[str, str]]) -> str:
-    found: dict[str, str] = {}
-    for name, value in headers:
-        if name == "cookie":
-            for piece in value.split(";"):
-                key, _, content = piece.strip().partition("=")
-                if key:
-                    found[key] = content
-    return orjson.dumps(found).decode()

@@ -5,7 +5,6 @@ Requests of one shape are answered by one plan; only the parameters differ.
 
 from __future__ import annotations
 
-from collections import OrderedDict
 from collections.abc import Callable, Hashable, Sequence
 from typing import Generic, TypeVar
 
@@ -67,24 +66,27 @@ class Recent(Generic[V]):
     def __init__(self, capacity: int, weigh: Callable[[V], int] = lambda value: 0) -> None:
         self._capacity = capacity
         self._weigh = weigh
-        self._found: OrderedDict[Hashable, V] = OrderedDict()
+        # Two generations: what is asked for in the older one moves to the younger, and what is left there when that
+        # is full is forgotten. A hit costs one look, where a list in order of use would cost three.
+        self._young: dict[Hashable, V] = {}
+        self._old: dict[Hashable, V] = {}
 
     def __len__(self) -> int:
-        return len(self._found)
+        return len(self._young) + len(self._old)
 
     def __contains__(self, key: Hashable) -> bool:
-        return key in self._found
+        return key in self._young or key in self._old
 
     def get(self, key: Hashable) -> V | None:
-        found = self._found.get(key)
-        if found is not None:
-            self._found.move_to_end(key)
+        found = self._young.get(key)
+        if found is None and self._old and (found := self._old.pop(key, None)) is not None:
+            self.put(key, found)
         return found
 
     def put(self, key: Hashable, value: V) -> None:
-        self._found[key] = value
-        if len(self._found) > self._capacity:
-            self._found.popitem(last=False)
+        if len(self._young) * 2 >= self._capacity:
+            self._old, self._young = self._young, {}
+        self._young[key] = value
 
     def made(self, key: Hashable, make: Callable[[], V]) -> V:
         found = self.get(key)

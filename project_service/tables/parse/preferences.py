@@ -46,6 +46,8 @@ class Preferences:
 
     def applied(self, names: Iterable[str]) -> tuple[tuple[str, str], ...]:
         """The Preference-Applied header for those of ``names`` that were asked for."""
+        if not self.values:
+            return ()
         wanted = set(names)
         if not self.strict:
             wanted.discard("max-affected")

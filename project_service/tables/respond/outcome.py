@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import Any
 
 import orjson
-from attrs import evolve, frozen
+from attrs import frozen
 
 from project_service.errors import Headers
 from project_service.tables import errors
@@ -35,8 +35,8 @@ class Outcome:
 
 def outcome_of_read(row: Sequence[Any]) -> Outcome:
     total, rows, body, headers, status, *size = row
-    found = Outcome(rows, total, as_bytes(body), None, _optional(headers), _optional(status))
-    return evolve(found, size=size[0]) if size else found
+    size_of_body = size[0] if size else 0
+    return Outcome(rows, total, as_bytes(body), None, _optional(headers), _optional(status), 0, size_of_body)
 
 
 def outcome_of_write(row: Sequence[Any]) -> Outcome:

@@ -144,7 +144,6 @@ def _finished(
     """With what SQL said: its status wins, and its headers over those of the same name."""
     said = headers_from_sql(found)
     status = status_from_sql(found) or status
-    names = {name.lower() for name, _ in said}
     applied = list(_APPLIED[request.head.method])
     if request.head.kind == "routine":
         applied.append("max-affected")
@@ -158,6 +157,9 @@ def _finished(
         *((("Content-Profile", request.head.schema),) if request.head.profiled else ()),
         ("Vary", "Accept, Prefer, Range"),
     )
+    if not said:
+        return Reply(status, headers, body)
+    names = {name.lower() for name, _ in said}
     kept = tuple(header for header in headers if header[0].lower() not in names)
     return Reply(status, (*kept, *said), body)
 

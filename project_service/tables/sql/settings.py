@@ -18,14 +18,18 @@ _KEPT = (
 RESET = "RESET ALL; "
 
 
-@lru_cache(maxsize=256)
-def settings_text(names: tuple[str, ...]) -> str:
-    """One SELECT that sets each name, in psycopg2's form; names are the service's and the database's own."""
-    return "SELECT " + ", ".join([*_KEPT, *(f"set_config({_name(name)}, %s, true)" for name in names)])
+def settings_text(pairs: Iterable[tuple[str, str]], parameters: Iterable[str]) -> str:
+    """One SELECT that sets each name to its value, in psycopg2's form, and then each of ``parameters`` to one that
+    psycopg2 is to put in. Raises ``ValueError`` for a value with a NUL."""
+    set_here = [f"set_config({_quoted(name)}, {_quoted(value)}, true)" for name, value in pairs]
+    set_by_driver = [f"set_config({_quoted(name)}, %s, true)" for name in parameters]
+    return "SELECT " + ", ".join([*_KEPT, *set_here, *set_by_driver])
 
 
-def _name(name: str) -> str:
-    return literal(name).replace("%", "%%")
+def _quoted(text: str) -> str:
+    if "\0" in text:
+        raise ValueError("PostgreSQL has no text with NUL")
+    return literal(text).replace("%", "%%")
 
 
 def pre_request_text(function: str) -> str:
@@ -35,7 +39,8 @@ def pre_request_text(function: str) -> str:
     return f"SELECT {called}()".replace("%", "%%")
 
 
-def search_path(schema: str, extra: Iterable[str]) -> str:
+@lru_cache(maxsize=256)
+def search_path(schema: str, extra: tuple[str, ...]) -> str:
     return ", ".join(ident(name) for name in (schema, *extra))
 
 
