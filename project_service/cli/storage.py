@@ -2,24 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from datetime import timedelta
 from pathlib import Path
 
 import click
-from attrs import asdict, define, field
+from attrs import asdict, define, evolve, field
 
 from project_service.cli import frame
+from project_service.cli.import_sources import Directory, Source, StoreBucket, Upload
 from project_service.cli.opened import Opened
 from project_service.errors import ApiError
-from project_service.storage import content_types, keys
-from project_service.storage.assemble import Storage, build, sql_rows
+from project_service.storage import keys
+from project_service.storage.assemble import Storage, build, connect_store, sql_rows
 from project_service.storage.model import Bucket, Conditions, Writer
-from project_service.storage.objects import Described, Fill
+from project_service.storage.s3.errors import BrokenRead, NoSuchObject
 from project_service.storage.sweeper import STALE_AFTER
-from project_service.storage.upload import PartStream
 
-READ_BYTES = 1024 * 1024
+FROM_STORE = "s3://"
 SERVICE = Writer(None, is_service=True)
 
 
@@ -82,7 +83,7 @@ def sweep(invocation: frame.Invocation, stale_after: int) -> None:
 
 @define
 class _Imported:
-    """What became of each file; ``refused`` has a reason for each."""
+    """What became of each; ``refused`` has a reason for each."""
 
     imported: list[str] = field(factory=list)
     skipped: list[str] = field(factory=list)
@@ -91,36 +92,39 @@ class _Imported:
 
 @command.command("import")
 @click.argument("bucket")
-@click.argument("directory", type=click.Path(exists=True, file_okay=False, path_type=Path))
-@click.option("--prefix", default="", help="Put before every file's path within DIRECTORY.")
+@click.argument("source", metavar="DIRECTORY|s3://BUCKET[/FOLDER]")
+@click.option("--prefix", default="", help="Put before the name of everything within the source.")
 @click.option("--overwrite", is_flag=True, help="Replace objects that are there already.")
 @frame.options
-def import_(invocation: frame.Invocation, bucket: str, directory: Path, prefix: str, overwrite: bool) -> None:
-    """Upload every file below DIRECTORY into BUCKET, past its rules on owners and content types.
+def import_(invocation: frame.Invocation, bucket: str, source: str, prefix: str, overwrite: bool) -> None:
+    """Bring files into BUCKET, past its rules on owners and content types.
 
-    May be repeated: what is there already stays, unless --overwrite is given.
+    They come from below DIRECTORY, or from another bucket of the store, with its [store] address and credentials;
+    that one is only read. May be repeated: what is there already stays, unless --overwrite is given.
     """
     conditions = Conditions() if overwrite else Conditions(if_none_match=("*",))
     result = _Imported()
-    files = _files(directory, prefix)
+    if not source.startswith(FROM_STORE) and not Path(source).is_dir():
+        raise click.BadParameter("there is no such directory", param_hint="DIRECTORY")
 
     async def work(open_: Opened) -> None:
         storage = _storage(open_)
         target = await storage.buckets.fresh(bucket)
         limit = target.rules.max_object_bytes or open_.settings.storage.max_object_bytes
-        for path, key in files:
-            await _import_one(storage, target, limit, path, key)
+        async with _opened(open_, source) as files:
+            async for name, upload in files.found():
+                await _import_one(storage, target, limit, prefix + name, upload)
         refusals = [f"refused  {key}: {why}" for key, why in result.refused.items()]
         counts = (
             f"{len(result.imported)} imported, {len(result.skipped)} there already, {len(refusals)} refused"
         )
         invocation.show(asdict(result), *refusals, counts)
         if refusals:
-            raise frame.Failed("not every file could be imported")
+            raise frame.Failed("not everything could be imported")
 
-    async def _import_one(storage: Storage, target: Bucket, limit: int, path: Path, key: str) -> None:
+    async def _import_one(storage: Storage, target: Bucket, limit: int, key: str, upload: Upload) -> None:
         try:
-            fill = _file(path, keys.parse_key(key))
+            fill = upload(keys.parse_key(key))
             await storage.objects.check_write(target, key, SERVICE, conditions)
             await storage.objects.upload(target, SERVICE, conditions, limit, limit, fill)
         except ApiError as error:
@@ -130,31 +134,26 @@ def import_(invocation: frame.Invocation, bucket: str, directory: Path, prefix: 
                 result.skipped.append(key)
             else:
                 result.refused[key] = error.message
+        except NoSuchObject:
+            result.refused[key] = "It has left the source."
+        except BrokenRead:
+            raise frame.Failed(f"the store stopped in the middle of {key}; import again to go on") from None
         else:
             result.imported.append(key)
 
     invocation.run(work, store=True)
 
 
-def _files(directory: Path, prefix: str) -> list[tuple[Path, str]]:
-    """Every file with its key, in order."""
-    found = sorted(path for path in directory.rglob("*") if path.is_file())
-    return [(path, prefix + path.relative_to(directory).as_posix()) for path in found]
-
-
-def _file(path: Path, key: str) -> Fill:
-    content_type = content_types.guess(key)
-
-    async def fill(parts: PartStream) -> Described:
-        parts.describe(content_type, key)
-        for data in _pieces(path):
-            await parts.write(data)
-        return Described(key, content_type)
-
-    return fill
-
-
-def _pieces(path: Path) -> Iterator[bytes]:
-    with path.open("rb") as file:
-        while data := file.read(READ_BYTES):
-            yield data
+@asynccontextmanager
+async def _opened(open_: Opened, source: str) -> AsyncIterator[Source]:
+    if not source.startswith(FROM_STORE):
+        yield Directory(Path(source))
+        return
+    name, _, folder = source.removeprefix(FROM_STORE).partition("/")
+    if name == open_.settings.store.bucket:
+        raise frame.Failed(f"{name} is where this service keeps its own objects")
+    store = connect_store(open_.reactor, evolve(open_.settings.store, bucket=name))
+    try:
+        yield StoreBucket(store, folder if folder.endswith("/") or not folder else f"{folder}/")
+    finally:
+        await store.close()

@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import itertools
 import re
-from collections.abc import Callable, Coroutine, Iterator
+from collections.abc import Awaitable, Callable, Iterator
 from contextlib import closing, contextmanager
 from datetime import UTC, datetime
 from pathlib import Path
@@ -39,12 +39,15 @@ from project_service.storage.s3.connect import connect
 T = TypeVar("T")
 
 
-def wait(work: Callable[[], Coroutine[Deferred[Any], Any, T]]) -> T:
+def wait(work: Callable[[], Awaitable[T]]) -> T:
     """Run ``work`` on the reactor from a fixture that is no coroutine (pytest-twisted has none per session)."""
     from twisted.internet import reactor
 
+    async def working() -> T:
+        return await work()
+
     done: Deferred[T] = Deferred()
-    reactor.callLater(0, lambda: Deferred.fromCoroutine(work()).chainDeferred(done))
+    reactor.callLater(0, lambda: Deferred.fromCoroutine(working()).chainDeferred(done))
     result: T = pytest_twisted.blockon(done)
     return result
 

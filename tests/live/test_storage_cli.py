@@ -2,53 +2,16 @@
 
 from __future__ import annotations
 
-import json
-import subprocess
-import sys
 from pathlib import Path
-from typing import Any
-
-import pytest
 
 from project_service.settings import Store
+from tests.live.storage_cli import config_file, run
 
 
-@pytest.fixture
-def config(database: str, store_settings: Store, tmp_path: Path) -> Path:
-    assert store_settings.secret_access_key is not None
-    keys = tmp_path / "jwt-keys.json"
-    path = tmp_path / "service.toml"
-    path.write_text(
-        f"""
-        [database]
-        dsn = {json.dumps(database)}
-        [store]
-        endpoint_url = "{store_settings.endpoint_url}"
-        bucket = "{store_settings.bucket}"
-        access_key_id = "{store_settings.access_key_id}"
-        secret_access_key = "{store_settings.secret_access_key.reveal()}"
-        [auth]
-        jwt_keys_file = "{keys}"
-        """
-    )
-    return path
-
-
-def run(config: Path, *words: str) -> tuple[int, Any, str]:
-    """Exit code, what is printed as JSON, and what is said on standard error."""
-    program = [sys.executable, "-c", "from project_service.cli import main; main()"]
-    done = subprocess.run(
-        [*program, *words, "--config", str(config), "--json"],
-        capture_output=True,
-        text=True,
-        timeout=60,
-        check=False,
-        cwd=Path(__file__).parents[2],
-    )
-    return done.returncode, json.loads(done.stdout) if done.stdout else None, done.stderr
-
-
-def test_a_bucket_from_its_first_day_to_its_last(config: Path, tmp_path: Path) -> None:
+def test_a_bucket_from_its_first_day_to_its_last(
+    database: str, store_settings: Store, tmp_path: Path
+) -> None:
+    config = config_file(database, store_settings, tmp_path)
     rules = ["--public", "--max-object-bytes", "1000", "--content-type", "text/*", "--owner-only-writes"]
     code, made, _ = run(config, "bucket", "create", "papers", *rules)
     assert code == 0

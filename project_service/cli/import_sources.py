@@ -1,0 +1,119 @@
+"""What ``storage import`` reads: a directory, or what another bucket of the store holds."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Callable, Iterator
+from pathlib import Path
+from typing import Any, Protocol
+
+from attrs import field, frozen
+
+from project_service.errors import ApiError
+from project_service.storage import content_types, errors
+from project_service.storage.objects import Described, Fill
+from project_service.storage.ports import Store
+from project_service.storage.upload import PartStream
+
+READ_BYTES = 1024 * 1024
+
+# From the key that an object gets to what uploads it.
+Upload = Callable[[str], Fill]
+
+
+class Source(Protocol):
+    def found(self) -> AsyncIterator[tuple[str, Upload]]:
+        """Everything there is, in order: its name within the source, and how it is read."""
+
+
+@frozen
+class Directory:
+    path: Path
+
+    async def found(self) -> AsyncIterator[tuple[str, Upload]]:
+        for path in sorted(path for path in self.path.rglob("*") if path.is_file()):
+            yield path.relative_to(self.path).as_posix(), _file(path)
+
+
+@frozen
+class StoreBucket:
+    """The objects under ``folder`` ("" for all) of the bucket that ``store`` is the client of."""
+
+    store: Store
+    folder: str
+
+    async def found(self) -> AsyncIterator[tuple[str, Upload]]:
+        token: str | None = None
+        while True:
+            page = await self.store.list(self.folder, token)
+            for entry in page.objects:
+                # What other programs leave to show an empty folder is no object.
+                if not (entry.key.endswith("/") and entry.size == 0):
+                    yield entry.key.removeprefix(self.folder), _object(self.store, entry.key)
+            token = page.next_token
+            if token is None:
+                return
+
+
+def _file(path: Path) -> Upload:
+    def upload(key: str) -> Fill:
+        content_type = content_types.guess(key)
+
+        async def fill(parts: PartStream) -> Described:
+            parts.describe(content_type, key)
+            for data in _pieces(path):
+                await parts.write(data)
+            return Described(key, content_type)
+
+        return fill
+
+    return upload
+
+
+def _pieces(path: Path) -> Iterator[bytes]:
+    with path.open("rb") as file:
+        while data := file.read(READ_BYTES):
+            yield data
+
+
+def _object(store: Store, name: str) -> Upload:
+    def upload(key: str) -> Fill:
+        async def fill(parts: PartStream) -> Described:
+            before = await store.stat(name)
+            content_type = _type(before.content_type, key)
+            parts.describe(content_type, key)
+            for first in range(0, before.size, READ_BYTES):
+                piece = _Piece()
+                length = min(READ_BYTES, before.size - first)
+                await (await store.open(name, first, length, before.size)).pour(piece)
+                await parts.write(bytes(piece.data))
+            if await store.stat(name) != before:
+                # Overwritten meanwhile: what was read may be half of each.
+                raise errors.precondition_failed()
+            return Described(key, content_type)
+
+        return fill
+
+    return upload
+
+
+def _type(declared: str, key: str) -> str:
+    try:
+        return content_types.parse(declared)
+    except ApiError:
+        return content_types.guess(key)
+
+
+@frozen(eq=False)
+class _Piece:
+    """Takes what is poured; there is never more than was asked for."""
+
+    data: bytearray = field(factory=bytearray, init=False)
+
+    def write(self, data: bytes) -> None:
+        self.data.extend(data)
+
+    def register_producer(self, producer: Any) -> None:
+        return
+
+    def unregister_producer(self) -> None:
+        return

@@ -1,0 +1,107 @@
+"""``project-service storage import`` from a bucket of the store that other programs have written."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import pytest_twisted
+from attrs import evolve
+from twisted.internet.threads import deferToThread
+
+from project_service.cli import import_sources
+from project_service.errors import ApiError
+from project_service.settings import Store
+from project_service.storage.assemble import connect_store
+from tests.live.services import wait
+from tests.live.storage_cli import config_file, run
+
+LARGE = os.urandom(2 * import_sources.READ_BYTES + 5)
+OLDER = "older-bucket"
+
+
+@pytest.fixture
+def older(store_settings: Store) -> Iterator[Any]:
+    """A bucket beside the service's own, with files, a folder marker and a key that is none here."""
+    from twisted.internet import reactor
+
+    store = connect_store(reactor, evolve(store_settings, bucket=OLDER))
+
+    async def fill() -> None:
+        await store.ensure_bucket()
+        await store.put("photos/a b.png", b"png", "image/x-own", {})
+        await store.put("photos/sub/large", LARGE, "not a type", {})
+        await store.put("photos/empty/", b"", "text/plain", {})
+        await store.put("photos2/other", b"x", "text/plain", {})
+
+    wait(fill)
+    yield store
+    wait(store.close)
+
+
+@pytest_twisted.ensureDeferred
+async def test_a_folder_of_another_bucket(
+    database: str, store_settings: Store, older: Any, tmp_path: Path
+) -> None:
+    config = config_file(database, store_settings, tmp_path)
+
+    async def project(*words: str) -> tuple[int, Any, str]:
+        answer: tuple[int, Any, str] = await deferToThread(run, config, *words)
+        return answer
+
+    assert (await project("bucket", "create", "new"))[0] == 0
+    code, done, _ = await project("storage", "import", "new", f"s3://{OLDER}/photos", "--prefix", "in/")
+    assert (code, done) == (
+        0,
+        {"imported": ["in/a b.png", "in/sub/large"], "skipped": [], "refused": {}},
+    )
+    code, again, _ = await project("storage", "import", "new", f"s3://{OLDER}/photos/", "--prefix", "in/")
+    assert (code, again["imported"], len(again["skipped"])) == (0, [], 2)
+    assert (await project("bucket", "list"))[1][0]["total_bytes"] == 3 + len(LARGE)
+    # The source is only read.
+    assert (await older.stat("photos/sub/large")).size == len(LARGE)
+    code, _, said = await project("storage", "import", "new", f"s3://{store_settings.bucket}")
+    assert (code, "its own objects" in said) == (1, True)
+    assert (await project("storage", "import", "new", "/no/such/directory"))[0] == 2
+
+
+class _Parts:
+    def __init__(self) -> None:
+        self.told: tuple[str, str | None] | None = None
+        self.data = b""
+
+    def describe(self, content_type: str, key: str | None) -> None:
+        self.told = (content_type, key)
+
+    async def write(self, data: bytes) -> None:
+        self.data += data
+
+
+@pytest_twisted.ensureDeferred
+async def test_bytes_and_type_as_they_were(older: Any) -> None:
+    found = [entry async for entry in import_sources.StoreBucket(older, "photos/").found()]
+    assert [name for name, _ in found] == ["a b.png", "sub/large"]
+    for (_, upload), expected in zip(
+        found, [("image/x-own", b"png"), ("application/octet-stream", LARGE)], strict=True
+    ):
+        parts: Any = _Parts()
+        described = await upload("key")(parts)
+        assert (described.content_type, parts.data) == expected
+        assert parts.told == (described.content_type, "key")
+
+
+@pytest_twisted.ensureDeferred
+async def test_overwritten_while_it_is_read(older: Any) -> None:
+    ((_, upload),) = [entry async for entry in import_sources.StoreBucket(older, "photos/sub/").found()]
+
+    class Overwriting(_Parts):
+        async def write(self, data: bytes) -> None:
+            await older.put("photos/sub/large", LARGE[::-1], "text/plain", {})
+
+    parts: Any = Overwriting()
+    with pytest.raises(ApiError) as refused:
+        await upload("key")(parts)
+    assert refused.value.code == "precondition_failed"
