@@ -80,3 +80,11 @@ async def test_composites_of_a_functions_table_have_paths(outcomes: Tables) -> N
     path = "/rpc/pairs?select=name,both_->b,text:both_->>a&both_->a=gt.0&order=both_->b.desc"
     status, body, _ = await answered(outcomes, "GET", path)
     assert (status, body) == (200, [{"name": "y", "b": 4, "text": "3"}, {"name": "x", "b": 2, "text": "1"}])
+
+
+@pytest_twisted.ensureDeferred
+async def test_nothing_selected_is_nothing_shown(outcomes: Tables) -> None:
+    path = "/books?select=authors()&limit=2"
+    assert (await answered(outcomes, "GET", path))[:2] == (200, [{}, {}])
+    path = "/authors?select=id,books(authors())&limit=1&order=id"
+    assert (await answered(outcomes, "GET", path))[:2] == (200, [{"id": 1}])

@@ -114,6 +114,11 @@ class ReadPlan:
     renamed: tuple[tuple[str, str], ...] = ()
 
     @property
+    def shows(self) -> bool:
+        """False where nothing is selected, nor in anything that is embedded."""
+        return any(not isinstance(output, Embedded) or output.plan.shows for output in self.outputs)
+
+    @property
     def grouped(self) -> bool:
         """True where the rows are aggregated."""
         return any(

@@ -61,7 +61,7 @@ def result_names(plan: ReadPlan) -> list[str] | None:
                 return None
             found.extend(named.name for named in output.named)
         elif not output.spread:
-            if output.plan.outputs:
+            if output.plan.shows:
                 found.append(output.name)
         else:
             names = spread_names(output)

@@ -13,7 +13,7 @@ from project_service.tables.sql.names import ident, qualified
 
 def is_joined(embedded: Embedded) -> bool:
     """An embedding with nothing selected is joined only where it decides which rows there are."""
-    return bool(embedded.plan.outputs) or embedded.needed or embedded.join == "inner"
+    return embedded.plan.shows or embedded.needed or embedded.join == "inner"
 
 
 def source_of(embedded: Embedded, origin: str) -> str:
@@ -54,7 +54,7 @@ def _junction_alias(embedded: Embedded) -> str:
 
 def embedded_columns(embedded: Embedded, grouped: bool) -> Iterator[tuple[str | None, str]]:
     """The columns that an embedding adds to its parent, with their names where they are known."""
-    if not embedded.plan.outputs:
+    if not embedded.plan.shows:
         return
     alias = ident(embedded.alias)
     if not embedded.spread:
@@ -75,7 +75,7 @@ def embedded_columns(embedded: Embedded, grouped: bool) -> Iterator[tuple[str | 
 
 def embedded_groups(embedded: Embedded) -> Iterator[str]:
     """What the parent's rows are grouped by because of this embedding."""
-    if not embedded.plan.outputs:
+    if not embedded.plan.shows:
         return
     alias = ident(embedded.alias)
     if not embedded.spread:

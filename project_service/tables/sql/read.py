@@ -26,7 +26,9 @@ SOURCE = "pgrst_source"
 def select_sql(cache: SchemaCache, plan: ReadPlan, parent: Embedded | None = None, origin: str = "") -> Sql:
     """The rows of ``plan``; inside an embedding those that belong to the row of ``origin``."""
     # A spread relation's columns go by name: of two with one name the first is meant.
-    columns = _columns(plan, by_name=parent is not None and parent.spread) or ["1 AS pgrst_one"]
+    columns = _columns(plan, by_name=parent is not None and parent.spread)
+    if not columns and parent is not None:
+        columns = ["1 AS pgrst_one"]  # only looked at for being there
     return (
         "SELECT "
         + joined(columns)

@@ -41,6 +41,21 @@ class Paths(SynchronousTestCase):
         self.assertEqual(field_sql("t", field, known), """"t"."val"->>'r'""")
 
 
+class Emptiness(SynchronousTestCase):
+    def test_an_embedding_of_nothing_but_empty_ones_is_not_shown(self) -> None:
+        for select in ("name,works!author_id(tags())", "name,works!author_id(...tags(),editor_id())"):
+            found = text(planned("GET", "authors", ("select", select)))
+            self.assertNotIn("JOIN", found)
+            self.assertNotIn("pgrst_one", found)
+        joined = text(planned("GET", "authors", ("select", "name,works!author_id!inner(tags())")))
+        self.assertIn("INNER JOIN LATERAL", joined)
+        self.assertNotIn('AS "works"', joined)
+
+    def test_rows_may_be_empty(self) -> None:
+        found = text(planned("GET", "works", ("select", "tags()")))
+        self.assertIn('SELECT  FROM "api"."works"', found)
+
+
 class Aggregates(SynchronousTestCase):
     def test_no_spread_to_many_hands_one_up(self) -> None:
         for select in ("...tags(id.count())", "...works!author_id(...authors!author_id(id.sum()))"):
