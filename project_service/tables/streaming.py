@@ -190,10 +190,15 @@ def _joined(rendering: Rendering, rows: list[Any], first: bool) -> bytes:
     if rendering.form == "ndjson":
         return b"\n".join([row[0] for row in rows]) + b"\n"
     # As PostgreSQL's json_agg puts it.
-    return (b"[" if first else b", \n ") + b", \n ".join([row[0] for row in rows])
+    return (_begin(rendering) if first else b", \n ") + b", \n ".join([row[0] for row in rows])
+
+
+def _begin(rendering: Rendering) -> bytes:
+    return b'{"type" : "FeatureCollection", "features" : [' if rendering.form == "geojson" else b"["
 
 
 def _end(rendering: Rendering, empty: bool) -> bytes:
-    if rendering.form == "json":
-        return b"[]" if empty else b"]"
+    if rendering.form in ("json", "geojson"):
+        closed = b"]}" if rendering.form == "geojson" else b"]"
+        return _begin(rendering) + closed if empty else closed
     return b"\n" if rendering.form == "csv" and empty else b""

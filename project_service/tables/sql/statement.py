@@ -158,7 +158,7 @@ def _total(cache: SchemaCache, plan: ReadPlan, count: str | None, max_rows: int)
 
 def streamable(rendering: Rendering) -> bool:
     """Whether the body is no more than its rows one after the other."""
-    return rendering.explain is None and rendering.form in ("json", "csv", "ndjson")
+    return rendering.explain is None and rendering.form in ("json", "csv", "ndjson", "geojson")
 
 
 def _streamed(rendering: Rendering, rows: Sql, total: str = "null", scalar: bool = False) -> Sql:
@@ -169,6 +169,8 @@ def _streamed(rendering: Rendering, rows: Sql, total: str = "null", scalar: bool
     if rendering.form == "csv":
         text = f"substring({ROWS}::text, 2, length({ROWS}::text) - 2)"
         names = f"CASE WHEN row_number() OVER () = 1 THEN row_to_json({ROWS}) END"
+    elif rendering.form == "geojson":
+        text = f"ST_AsGeoJSON({ROWS})"
     elif rendering.nulls_stripped:
         text = f"json_strip_nulls({text})"
     return f" SELECT {text}::text, {total}, {names} FROM (" + rows + f") AS {ROWS}"

@@ -1,0 +1,50 @@
+"""A PostgreSQL with PostGIS where the machine has one: the wheel is without, Debian has a package."""
+
+from __future__ import annotations
+
+import os
+import pwd
+import shutil
+import subprocess
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+_DEBIAN = Path("/usr/lib/postgresql")
+_USER = "postgres"
+
+
+def programs() -> Path | None:
+    """Where the newest server with PostGIS has its programs."""
+    found = []
+    for version in _DEBIAN.iterdir() if _DEBIAN.is_dir() else ():
+        control = Path("/usr/share/postgresql", version.name, "extension", "postgis.control")
+        if control.exists() and (version / "bin" / "pg_ctl").exists():
+            found.append((float(version.name), version / "bin"))
+    return max(found)[1] if found else None
+
+
+@contextmanager
+def cluster(bin_: Path) -> Iterator[str]:
+    """The DSN of a server of its own, on a Unix socket, for as long as the block lasts."""
+    # PostgreSQL does not run as root.
+    user = _USER if os.getuid() == 0 else None
+    place = Path(tempfile.mkdtemp(prefix="postgis"))
+    if user is not None:
+        os.chown(place, pwd.getpwnam(user).pw_uid, -1)
+
+    def run(program: str, *arguments: str) -> None:
+        command = [str(bin_ / program), "-D", str(place / "cluster"), *arguments]
+        subprocess.run(command, check=True, user=user, cwd=place, stdout=subprocess.DEVNULL, timeout=60)
+
+    try:
+        run("initdb", "-U", "postgres", "-A", "trust", "-E", "UTF8", "--locale=C", "--no-sync")
+        options = f"-c listen_addresses= -c unix_socket_directories={place} -c fsync=off"
+        run("pg_ctl", "start", "-w", "-l", str(place / "log"), "-o", options)
+        try:
+            yield f"host={place} user=postgres dbname=postgres"
+        finally:
+            run("pg_ctl", "stop", "-w", "-m", "immediate")
+    finally:
+        shutil.rmtree(place)
