@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from attrs import frozen
+from attrs import evolve, frozen
 
 from project_service.http.caller import presented_key
+from project_service.http.cors import TABLE_EXPOSED
 from project_service.http.headers import HeaderView
 from project_service.http.inbound import Inbound
 from project_service.http.outbound import Reply, StreamReply
@@ -41,7 +42,10 @@ class TableRoutes:
         service = self.services.get((inbound.path_args["stage"], inbound.path_args["database"]))
         if service is None:
             raise errors.invalid_path()
-        return await service.answer(await _call(inbound))
+        reply = await service.answer(await _call(inbound))
+        if b"origin" not in inbound.headers:
+            return reply
+        return evolve(reply, headers=(*reply.headers, TABLE_EXPOSED))
 
 
 async def _call(inbound: Inbound) -> Call:

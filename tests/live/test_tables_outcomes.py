@@ -88,3 +88,13 @@ async def test_nothing_selected_is_nothing_shown(outcomes: Tables) -> None:
     assert (await answered(outcomes, "GET", path))[:2] == (200, [{}, {}])
     path = "/authors?select=id,books(authors())&limit=1&order=id"
     assert (await answered(outcomes, "GET", path))[:2] == (200, [{"id": 1}])
+
+
+@pytest_twisted.ensureDeferred
+async def test_a_page_may_read_what_postgrests_may(outcomes: Tables) -> None:
+    _, headers, _ = await outcomes.request("GET", "/books?limit=1", headers={"Origin": "http://a.test"})
+    exposed = headers.getRawHeaders("access-control-expose-headers")
+    assert any("Content-Encoding" in line and "Range-Unit" in line for line in exposed)
+    assert any("Preference-Applied" in line for line in exposed)
+    _, headers, _ = await outcomes.request("GET", "/books?limit=1")
+    assert headers.getRawHeaders("access-control-expose-headers") is None
