@@ -4,13 +4,15 @@ from __future__ import annotations
 
 from itertools import pairwise
 
-from hypothesis import given
+from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from twisted.trial.unittest import SynchronousTestCase
 
 from project_service.storage.s3.errors import BrokenAnswer
 from project_service.storage.s3.incoming import MAX_HEAD_BYTES, Incoming
 
+# A busy machine is no fault of the answer's.
+PATIENT = settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])
 CUTS = st.lists(st.integers(0, 400), max_size=8)
 
 
@@ -25,6 +27,7 @@ def read(data: bytes, cuts: list[int] | None = None, bodiless: bool = False) -> 
 
 
 class Whole(SynchronousTestCase):
+    @PATIENT
     @given(st.binary(max_size=300), CUTS)
     def test_counted(self, body: bytes, cuts: list[int]) -> None:
         head = b'HTTP/1.1 206 Partial Content\r\nContent-Length: %d\r\nETag: "x"\r\n\r\n' % len(body)
@@ -36,6 +39,7 @@ class Whole(SynchronousTestCase):
         self.assertIn((b"ETag", b'"x"'), incoming.headers)
         incoming.end()
 
+    @PATIENT
     @given(st.lists(st.binary(min_size=1, max_size=60), max_size=5), CUTS)
     def test_chunked(self, chunks: list[bytes], cuts: list[int]) -> None:
         sent = b"".join(b"%x\r\n%b\r\n" % (len(chunk), chunk) for chunk in chunks)
@@ -44,6 +48,7 @@ class Whole(SynchronousTestCase):
         self.assertEqual((got, incoming.complete, incoming.length), (b"".join(chunks), True, None))
         self.assertEqual([name for name, _ in incoming.headers], [b"Transfer-Encoding"])
 
+    @PATIENT
     @given(st.binary(max_size=100), CUTS)
     def test_until_the_connection_closes(self, body: bytes, cuts: list[int]) -> None:
         incoming, got = read(b"HTTP/1.1 200 OK\r\n\r\n" + body, cuts)
@@ -51,6 +56,7 @@ class Whole(SynchronousTestCase):
         incoming.end()
         self.assertTrue(incoming.complete)
 
+    @PATIENT
     @given(CUTS)
     def test_interim_answers_are_passed_over(self, cuts: list[int]) -> None:
         early = b"HTTP/1.1 100 Continue\r\n\r\nHTTP/1.1 103 Early Hints\r\nLink: x\r\n\r\n"
@@ -104,6 +110,7 @@ class Broken(SynchronousTestCase):
             with self.subTest(data[:60]):
                 self.assertRaises(BrokenAnswer, read, data)
 
+    @PATIENT
     @given(st.sampled_from([b"Content-Length: 3", b"Transfer-Encoding: chunked", b"Content-Length: 0"]), CUTS)
     def test_more_than_the_answer(self, framing: bytes, cuts: list[int]) -> None:
         body = {b"C": b"abc", b"T": b"3\r\nabc\r\n0\r\n\r\n"}[framing[:1]] if framing[-1:] != b"0" else b""
@@ -113,6 +120,7 @@ class Broken(SynchronousTestCase):
         self.assertRaises(BrokenAnswer, incoming.feed, b"HTTP/1.1 200 OK\r\n\r\n")
         self.assertRaises(BrokenAnswer, read, data + b"HTTP/1.1 200 OK\r\n\r\n", cuts)
 
+    @PATIENT
     @given(st.integers(0, 200), st.booleans())
     def test_less_than_the_answer(self, cut: int, chunked: bool) -> None:
         framing = (
@@ -124,6 +132,7 @@ class Broken(SynchronousTestCase):
         incoming, _ = read(data[: min(cut, len(data) - 1)])
         self.assertRaises(BrokenAnswer, incoming.end)
 
+    @PATIENT
     @given(st.binary(max_size=300), CUTS)
     def test_any_bytes_are_an_answer_or_broken(self, data: bytes, cuts: list[int]) -> None:
         try:

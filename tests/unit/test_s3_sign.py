@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta, timezone
 from unittest import mock
 from urllib.parse import unquote, urlsplit
 
@@ -10,7 +10,7 @@ from botocore import auth
 from botocore.auth import S3SigV4Auth
 from botocore.awsrequest import AWSRequest
 from botocore.credentials import Credentials
-from hypothesis import given
+from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from twisted.trial.unittest import SynchronousTestCase
 
@@ -20,6 +20,13 @@ from project_service.storage.s3.sign import EMPTY_SHA256, Address, Signer
 # "Signature Calculations for the Authorization Header", Amazon S3 API Reference: examples.
 SIGNER = Signer("AKIAIOSFODNN7EXAMPLE", "wJalrXUtnFEMI/K7MDENG/bPxRfiCYEXAMPLEKEY", "us-east-1")
 THEN = datetime(2013, 5, 24, tzinfo=UTC)
+# What botocore signs without asking is not ours to state, and what it never signs has to be there too.
+NAMES = st.sampled_from(
+    ["content-type", "Content-MD5", "range", "x-amz-meta-a", "x-amz-b", "User-Agent", "expect", "te"]
+)
+VALUES = st.text(st.characters(min_codepoint=33, max_codepoint=126), min_size=1, max_size=5).flatmap(
+    lambda word: st.sampled_from([word, f" {word}", f"{word}  {word} ", ""])
+)
 ANY = st.characters(exclude_categories=("Cs", "Cc"))
 HOST = "https://examplebucket.s3.amazonaws.com"
 
@@ -62,7 +69,19 @@ class Examples(SynchronousTestCase):
         self.assertNotIn("wJalr", repr(SIGNER))
 
 
+def plain(signer: Signer, method: str, url: str, headers: dict[str, str], then: datetime) -> str:
+    """What botocore signs by itself. It hashes the body, so there is none."""
+    request = AWSRequest(method=method, url=url, headers=headers)
+    with mock.patch.object(auth, "get_current_datetime", lambda: then):
+        S3SigV4Auth(
+            Credentials(signer.access_key_id, signer.secret_access_key), "s3", signer.region
+        ).add_auth(request)
+    signed: str = request.headers["Authorization"]
+    return signed
+
+
 class Agreement(SynchronousTestCase):
+    @settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])
     @given(
         st.text(ANY, min_size=1, max_size=30),
         st.dictionaries(
@@ -74,14 +93,45 @@ class Agreement(SynchronousTestCase):
     def test_with_botocore_on_any_key_and_query(self, key: str, query: dict[str, str]) -> None:
         url = Address("http://127.0.0.1:8333", "b").url(key, query)
         ours = SIGNER.headers("PUT", url, {"content-type": "a/b"}, EMPTY_SHA256, THEN)
-        request = AWSRequest(method="PUT", url=url, headers={"content-type": "a/b"})
-        with mock.patch.object(auth, "get_current_datetime", lambda: THEN):
-            S3SigV4Auth(
-                Credentials(SIGNER.access_key_id, SIGNER.secret_access_key), "s3", "us-east-1"
-            ).add_auth(request)
-        self.assertEqual(ours["Authorization"], request.headers["Authorization"])
+        self.assertEqual(ours["Authorization"], plain(SIGNER, "PUT", url, {"content-type": "a/b"}, THEN))
         self.assertEqual(unquote(urlsplit(url).path), f"/b/{key}")
         self.assertTrue(url.isascii() and url.isprintable() and " " not in url)
+
+    @settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])
+    @given(
+        st.sampled_from([SIGNER, Signer("other", "secret", "eu-west-1"), Signer("other", "Ää", "eu-west-1")]),
+        st.sampled_from(["GET", "PUT", "HEAD", "POST", "DELETE"]),
+        st.sampled_from(
+            [
+                "http://h",
+                "https://H:443",
+                "https://h:80",
+                "http://h:9000/base",
+                "http://[::1]:9000",
+                "http://h:80/",
+            ]
+        ),
+        st.sampled_from(["path", "virtual"]),
+        st.dictionaries(NAMES, VALUES, max_size=5),
+        st.datetimes(datetime(2000, 1, 1), datetime(2099, 1, 1), timezones=st.just(UTC)),
+    )
+    def test_with_botocore_on_any_request(
+        self, signer: Signer, method: str, endpoint: str, style: str, headers: dict[str, str], then: datetime
+    ) -> None:
+        """The same signers for all of them: what they remember must not matter."""
+        address = Address(endpoint, "b", "path" if "[" in endpoint else style)
+        url = address.url("k/ä", {"uploads": ""})
+        ours = signer.headers(method, url, headers, EMPTY_SHA256, then)
+        self.assertEqual(ours["Authorization"], plain(signer, method, url, headers, then))
+        stated = {**headers, "host": address.host}
+        self.assertEqual(
+            ours["Authorization"], signer.headers(method, url, stated, EMPTY_SHA256, then)["Authorization"]
+        )
+
+    def test_a_time_elsewhere_is_the_same_time(self) -> None:
+        elsewhere = THEN.astimezone(timezone(timedelta(hours=-5)))
+        ours = [SIGNER.headers("GET", HOST + "/k", {}, EMPTY_SHA256, then) for then in (THEN, elsewhere)]
+        self.assertEqual(ours[0], ours[1])
 
 
 class Addresses(SynchronousTestCase):
@@ -91,6 +141,12 @@ class Addresses(SynchronousTestCase):
         self.assertEqual(path.url("", {"uploads": ""}), "https://s3.test:9000/b?uploads=")
         virtual = Address("https://s3.test:9000", "b", "virtual")
         self.assertEqual(virtual.url("k"), "https://b.s3.test:9000/k")
+        self.assertEqual((virtual.origin, virtual.host), ("https://b.s3.test:9000", "b.s3.test:9000"))
+        self.assertEqual(virtual.target(virtual.url("k")), "/k")
+        self.assertEqual(
+            Address("https://S3.test:443/base/", "b", "virtual").url("k"), "https://b.S3.test:443/base/k"
+        )
+        self.assertEqual(Address("https://S3.test:443", "b").host, "s3.test")
         self.assertEqual(virtual.url("", {"b": "2", "a": "1/x"}), "https://b.s3.test:9000/?a=1%2Fx&b=2")
 
 

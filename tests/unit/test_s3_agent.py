@@ -1,0 +1,84 @@
+"""What goes out for a request, through treq and signed, and what must not."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+from typing import Any
+
+from twisted.internet.defer import Deferred
+from twisted.internet.task import Clock
+from twisted.trial.unittest import SynchronousTestCase
+
+from project_service.storage.s3.agent import SigningAgent
+from project_service.storage.s3.body import MemoryBody
+from project_service.storage.s3.connection import Connection
+from project_service.storage.s3.incoming import Incoming
+from project_service.storage.s3.response import StoreResponse
+from project_service.storage.s3.sign import EMPTY_SHA256, Address, Signer
+from project_service.storage.s3.through_treq import Through
+
+ADDRESS = Address("http://store:9000/base", "bucket")
+SIGNER = Signer("AKID", "secret")
+NOW = datetime(2026, 11, 21, 10, 0, 1, 999, UTC)
+
+
+class Pool:
+    """Keeps what it is asked to send."""
+
+    def __init__(self) -> None:
+        self.sent: list[tuple[bytes, bytes, Any]] = []
+        self.answer: Deferred[StoreResponse] = Deferred()
+
+    def request(self, method: bytes, head: bytes, body: Any) -> Deferred[StoreResponse]:
+        self.sent.append((method, head, body))
+        return self.answer
+
+
+class Sent(SynchronousTestCase):
+    def setUp(self) -> None:
+        self.pool = Pool()
+        pool: Any = self.pool
+        self.agent = SigningAgent(pool, ADDRESS, SIGNER, lambda: NOW)
+
+    def send(self, url: str, headers: dict[str, str] | None = None, body: Any = None) -> Deferred[Any]:
+        every = {"x-amz-content-sha256": EMPTY_SHA256, **(headers or {})}
+        return Through(self.agent).send(Clock(), "PUT", url, every, body)
+
+    def test_the_head_is_what_was_signed_and_nothing_else(self) -> None:
+        url = ADDRESS.url("a/%41 ü//b", {"partNumber": "1"})
+        self.send(url, {"content-type": "text/plain"}, MemoryBody(b"hello"))
+        ((method, head, body),) = self.pool.sent
+        first, *lines = head.decode().removesuffix("\r\n\r\n").split("\r\n")
+        self.assertEqual(first, "PUT /base/bucket/a/%2541%20%C3%BC//b?partNumber=1 HTTP/1.1")
+        self.assertEqual((method, body.length), (b"PUT", 5))
+        signed = {"host": "store:9000", "content-type": "text/plain"}
+        expected = SIGNER.headers("PUT", url, signed, EMPTY_SHA256, NOW)
+        self.assertEqual(lines, [*(f"{n}: {v}" for n, v in expected.items()), "Content-Length: 5"])
+        self.assertIn("X-Amz-Date: 20261121T100001Z", lines)
+
+    def test_nothing_is_sent_elsewhere(self) -> None:
+        for url in ("http://store:90000/x", "http://store:9000", "https://store:9000/x", "http://other/x"):
+            self.assertRaises(ValueError, self.send, url)
+        self.assertEqual(self.pool.sent, [])
+
+    def test_nothing_breaks_a_request_in_two(self) -> None:
+        for headers in ({"x-a": "b\r\nx: y"}, {"x-a": "b\ny"}, {"x-a\r\nx": "b"}, {"x-a": "b\r"}):
+            self.assertRaises(ValueError, self.send, ADDRESS.url("k"), headers)
+        for url in (ADDRESS.url("k") + " HTTP/1.1", ADDRESS.url("k") + "\r\nX: y"):
+            self.assertRaises(ValueError, self.send, url)
+        self.assertEqual(self.pool.sent, [])
+
+    def test_treq_neither_decodes_nor_keeps_cookies(self) -> None:
+        answered = self.send(ADDRESS.url("k"))
+        head = Incoming()
+        head.feed(
+            b"HTTP/1.1 200 OK\r\nContent-Encoding: gzip\r\nSet-Cookie: a=b\r\nETag: e\r\nContent-Length: 1\r\n\r\n"
+        )
+        connection: Any = Connection
+        self.pool.answer.callback(StoreResponse(connection, head))
+        response = self.successResultOf(answered)
+        self.assertIsInstance(response.original, StoreResponse)
+        self.assertEqual(list(response.cookies()), [])
+        self.assertEqual(response.headers.getRawHeaders("ETag"), ["e"])
+        self.send(ADDRESS.url("k"))
+        self.assertNotIn(b"cookie", self.pool.sent[-1][1].lower())

@@ -1,0 +1,124 @@
+"""Which connection a request goes out on, and how long one is kept."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from twisted.internet.defer import CancelledError, Deferred, succeed
+from twisted.internet.error import ConnectionRefusedError as Refused
+from twisted.internet.interfaces import IStreamClientEndpoint
+from twisted.internet.task import Clock
+from twisted.internet.testing import StringTransport
+from twisted.python.failure import Failure
+from twisted.trial.unittest import SynchronousTestCase
+from zope.interface import implementer
+
+from project_service.storage.s3.pool import KEPT_SECONDS, ConnectionPool
+from project_service.storage.s3.response import StoreResponse
+
+ANSWER = b"HTTP/1.1 200 OK\r\nContent-Length: 0\r\n\r\n"
+
+
+@implementer(IStreamClientEndpoint)
+class Endpoint:
+    """Connects at once, to nothing; ``answers`` are what it does instead, one by one."""
+
+    def __init__(self) -> None:
+        self.connections: list[Any] = []
+        self.answers: list[Deferred[Any]] = []
+
+    def connect(self, factory: Any) -> Deferred[Any]:
+        if self.answers:
+            return self.answers.pop(0)
+        connection = factory.buildProtocol(None)
+        connection.makeConnection(StringTransport())
+        self.connections.append(connection)
+        return succeed(connection)
+
+
+class Pooled(SynchronousTestCase):
+    def setUp(self) -> None:
+        self.clock = Clock()
+        self.endpoint = Endpoint()
+        self.pool = ConnectionPool(self.clock, self.endpoint, 2)
+
+    def ask(self) -> Deferred[StoreResponse]:
+        return self.pool.request(b"GET", b"GET / HTTP/1.1\r\n\r\n", None)
+
+    def answer(self, number: int) -> None:
+        self.endpoint.connections[number].dataReceived(ANSWER)
+
+    def asked(self) -> list[int]:
+        """How many requests went out on each connection."""
+        return [one.transport.value().count(b"GET") for one in self.endpoint.connections]
+
+    def closed(self) -> list[bool]:
+        return [one.transport.disconnecting for one in self.endpoint.connections]
+
+    def lose(self, number: int) -> None:
+        self.endpoint.connections[number].connectionLost()
+
+    def test_what_is_free_is_used_again_the_last_one_first(self) -> None:
+        for _ in range(2):
+            self.ask()
+        self.answer(0)
+        self.answer(1)
+        for _ in range(2):
+            self.ask()
+            self.answer(1)
+        self.assertEqual(self.asked(), [1, 3])
+
+    def test_any_number_at_once_but_only_so_many_are_kept(self) -> None:
+        for _ in range(4):
+            self.ask()
+        for number in range(4):
+            self.answer(number)
+        self.assertEqual(self.closed(), [False, False, True, True])
+
+    def test_one_that_the_store_closes_is_not_used_again(self) -> None:
+        self.ask()
+        self.answer(0)
+        self.lose(0)
+        self.ask()
+        self.assertEqual(self.asked(), [1, 1])
+
+    def test_what_is_not_used_grows_old(self) -> None:
+        for _ in range(2):
+            self.ask()
+        self.answer(0)
+        self.clock.advance(KEPT_SECONDS / 2)
+        self.answer(1)
+        self.clock.advance(KEPT_SECONDS / 2)
+        self.assertEqual(self.closed(), [True, False])
+        self.clock.advance(KEPT_SECONDS / 2)
+        self.assertEqual((self.closed(), self.clock.getDelayedCalls()), ([True, True], []))
+
+    def test_closing_waits_for_what_was_idle(self) -> None:
+        self.successResultOf(self.pool.close())
+        for _ in range(2):
+            self.ask()
+            self.answer(-1)
+        self.ask()
+        self.answer(0)
+        closing = self.pool.close()
+        self.assertEqual((self.closed(), self.clock.getDelayedCalls()), ([True], []))
+        self.assertNoResult(closing)
+        self.lose(0)
+        self.successResultOf(closing)
+
+    def test_nobody_listens(self) -> None:
+        self.endpoint.answers = [Deferred()]
+        asked = self.ask()
+        waiting: Deferred[Any] = Deferred()
+        self.endpoint.answers = [waiting]
+        asked = self.ask()
+        waiting.errback(Failure(Refused()))
+        self.failureResultOf(asked, Refused)
+
+    def test_giving_up_while_it_connects(self) -> None:
+        given_up: list[object] = []
+        self.endpoint.answers = [Deferred(given_up.append)]
+        asked = self.ask()
+        asked.cancel()
+        self.failureResultOf(asked, CancelledError)
+        self.assertEqual(len(given_up), 1)
