@@ -111,11 +111,13 @@ LINES: list[Case] = [
         refused(f"request line {line!r}", "3", _line(line), Outcome((ok("GET /echo||"), HIDDEN_TOO), "open"))
         for line in (b"GET  /echo HTTP/1.1", b"GET /echo  HTTP/1.1")
     ),
-    Case("method in lower case", "RFC 9110 9.1", _line(b"get /echo HTTP/1.1"), (REFUSED, NOT_A_METHOD, UNKNOWN_METHOD)),
+    Case("method in lower case", "RFC 9110 9.1", _line(b"get /echo HTTP/1.1"),
+         (REFUSED, NOT_A_METHOD, UNKNOWN_METHOD)),
     Case("a method of 1,000 letters", "3", _line(b"G" * 1000 + b" /echo HTTP/1.1"),
          (REFUSED, NOT_A_METHOD, UNKNOWN_METHOD)),
     Case("an unknown method", "3", _line(b"BREW /echo HTTP/1.1"), (REFUSED, NOT_A_METHOD, UNKNOWN_METHOD)),
-    Case("a method that begins as a known one", "3", _line(b"GETX /echo HTTP/1.1"), (REFUSED, NOT_A_METHOD, UNKNOWN_METHOD)),
+    Case("a method that begins as a known one", "3", _line(b"GETX /echo HTTP/1.1"),
+         (REFUSED, NOT_A_METHOD, UNKNOWN_METHOD)),
     answered("a target of 40,000 bytes", "3", _line(b"GET /" + b"x" * 40_000 + b" HTTP/1.1"), 414),
     Case("a request line without its end", "3", b"GET /" + b"x" * 70_000, (Outcome(((414, None),),
         "closed"),)),
@@ -142,6 +144,8 @@ LINES: list[Case] = [
 def _host(lines: bytes) -> bytes:
     return b"GET /echo HTTP/1.1\r\n" + lines + b"\r\n" + HIDDEN
 
+
+UPGRADE = b"GET /echo HTTP/1.1\r\nHost:a\r\nConnection:upgrade\r\nUpgrade:a\r\n\r\n"
 
 CONNECTIONS: list[Case] = [
     refused("no Host", "3.2", _host(b"")),
@@ -182,6 +186,8 @@ CONNECTIONS: list[Case] = [
     taken("upgrade with chunks", "RFC 9110 7.8",
         POST + b"Connection: upgrade\r\nUpgrade: websocket\r\nTransfer-Encoding: "
           b"chunked\r\n\r\n3\r\nabc\r\n0\r\n\r\n" + HIDDEN, ok("POST /echo|abc|"), HIDDEN_TOO),
+    taken("a thousand upgrades behind a body", "RFC 9110 7.8", CL3 + b"\r\nabc" + UPGRADE * 1_200,
+          ok("POST /echo|abc|"), *([ok("GET /echo||")] * 1_200)),
     Case("another expectation", "RFC 9110 10.1.1", CL3 + b"Expect: tea\r\n\r\nabc" + HIDDEN,
          (Outcome((ok("POST /echo|abc|"), HIDDEN_TOO), "open"), Outcome(((417, None),), "closed"))),
     taken("continue", "RFC 9110 10.1.1", CL3 + b"Expect: 100-Continue\r\n\r\nabc", (100, None),

@@ -89,11 +89,7 @@ class RequestParser:
         if not self._in_body:
             self._head_bytes += len(data)
         try:
-            self._parser.feed_data(data)
-        except httptools.HttpParserUpgrade as offered:
-            self._decline()
-            if self._fault is None and (rest := data[offered.args[0] :]):
-                self.feed(rest)
+            self._feed_past_offers(data)
         except httptools.HttpParserInvalidMethodError:
             if self._fault is None and not self._ended_one and _REQUEST_LINE.match(data):
                 raise errors.method_not_allowed(_METHODS) from None
@@ -105,6 +101,17 @@ class RequestParser:
         if self._fault is not None:
             raise self._fault
         self._check_sizes()
+
+    def _feed_past_offers(self, data: bytes) -> None:
+        while data:
+            try:
+                self._parser.feed_data(data)
+                return
+            except httptools.HttpParserUpgrade as offered:
+                self._decline()
+                if self._fault is not None:
+                    return
+                data = data[offered.args[0] :]
 
     def _decline(self) -> None:
         """We speak HTTP/1.1 only, and an offer of another protocol may be ignored (RFC 9110 section 7.8). llhttp
