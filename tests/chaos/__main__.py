@@ -13,15 +13,17 @@ from tempfile import TemporaryDirectory
 
 from tests.chaos.failover import fail_over
 from tests.chaos.kills import Rounds
+from tests.chaos.overload import overload
 from tests.chaos.store_cluster import lose_a_volume_server
 
-FAULTS = ("failover", "cluster", "kills")
+FAULTS = ("failover", "cluster", "overload", "kills")
 
 
 def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m tests.chaos", description=__doc__)
     parser.add_argument("faults", nargs="*", choices=[*FAULTS, []], default=list(FAULTS))
     parser.add_argument("--rounds", type=int, default=20)
+    parser.add_argument("--seconds", type=float, default=60.0, help="of overload")
     parser.add_argument("--seed", type=int, default=SystemRandom().randrange(10**6))
     asked = parser.parse_args()
     failed = False
@@ -33,6 +35,8 @@ def main() -> int:
                     fail_over(Path(place))
                 elif fault == "cluster":
                     lose_a_volume_server(Path(place))
+                elif fault == "overload":
+                    overload(Path(place), asked.seconds)
                 else:
                     Rounds(Path(place), Random(asked.seed)).run(asked.rounds)
             except AssertionError as wrong:
