@@ -12,6 +12,7 @@ from project_service.tables.parse.request import READING, Head, Request
 from project_service.tables.parse.select import EVERYTHING
 from project_service.tables.plan.call import CallPlan, plan_call
 from project_service.tables.plan.media import Rendering, negotiate
+from project_service.tables.plan.nodes import ReadPlan
 from project_service.tables.plan.read import Reader
 from project_service.tables.plan.write import WritePlan, plan_write
 from project_service.tables.probe import Probe, first_probe
@@ -22,6 +23,7 @@ from project_service.tables.sql.statement import (
     read_statement,
     write_statement,
 )
+from project_service.tables.syntax import Compare, Filter
 
 
 @frozen
@@ -92,12 +94,33 @@ def _probe(statement: Statement, bounds: Bounds) -> Probe | None:
     return Probe(bounds.at_once, bounds.threshold_bytes) if statement.stream is not None else None
 
 
+def _is_by_key(plan: ReadPlan) -> bool:
+    """Whether the conditions name at most one row of a table: the whole primary key is compared with values."""
+    relation = plan.relation
+    if relation is None or relation.is_view or not relation.primary_key:
+        return False
+    equal = {
+        found.field.name
+        for found in plan.conditions
+        if isinstance(found, Filter)
+        and not found.negated
+        and not found.field.path
+        and isinstance(found.operation, Compare)
+        and found.operation.operator == "="
+        and found.operation.quantifier is None
+    }
+    return equal.issuperset(relation.primary_key)
+
+
 def _read(cache: SchemaCache, config: TablesConfig, request: Request, relation: Relation) -> Prepared:
     rendering = _negotiated(cache, config, request, relation.key, None)
     reader = Reader(cache, request.head.schema, config.plan_options)
     plan = reader.plan(relation.key, request.query, request.range)
     count = request.head.preferences.get("count")
     bounds = _bounds(config, request, relation, True)
+    if bounds.at_once and _is_by_key(plan):
+        # One row is one body, however large.
+        bounds = Bounds()
     statement = read_statement(cache, plan, rendering, count, config.max_rows, bounds)
     return Prepared(statement, rendering, None, True, plan.renamed, _probe(statement, bounds))
 

@@ -329,6 +329,17 @@ class Probing(SynchronousTestCase):
         self.assertIs(one, other)
         self.assertIsNot(one, wide)
 
+    def test_a_row_that_is_named_by_its_key_is_never_too_many(self) -> None:
+        for condition, probed in (
+            (("id", "eq.1"), False),
+            (("id", "not.eq.1"), True),
+            (("id", "gt.1"), True),
+            (("id", "eq(any).{1,2}"), True),
+            (("author_id", "eq.1"), True),
+            (("or", "(id.eq.1,id.eq.2)"), True),
+        ):
+            self.assertEqual(planned("GET", "works", condition).prepared.probe is not None, probed, condition)
+
     def test_a_head_has_no_body_to_be_large(self) -> None:
         found = planned("HEAD", "works").prepared
         self.assertIsNone(found.probe)
