@@ -22,8 +22,10 @@ class Corpus(TestCase):
 
     def fault(self, app: App, case: Case, size: int) -> str | None:
         client = app.connect()
-        for start in range(0, len(case.sent), size):
-            client.send(case.sent[start : start + size])
+        # Those of 70,000 bytes go a little faster.
+        step = max(size, len(case.sent) // 10_000)
+        for start in range(0, len(case.sent), step):
+            client.send(case.sent[start : start + step])
         raw = client.received()
         # After an early answer the rest of a body is taken in for a moment.
         client.clock.advance(6)
