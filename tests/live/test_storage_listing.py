@@ -1,0 +1,73 @@
+"""What a page of a listing costs in PostgreSQL: as many rows looked at as it shows, wherever it is."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import closing
+from typing import Any
+
+import psycopg2
+import pytest
+
+from project_service.storage.sql import pages
+
+OBJECTS, LIMIT = 20_000, 20
+
+
+@pytest.fixture(scope="module")
+def cursor(module_database: str) -> Iterator[Any]:
+    """Bucket ``folders``: 100 folders of 200 objects; bucket ``flat``: one folder of all of them."""
+    with closing(psycopg2.connect(module_database)) as connection:
+        made = connection.cursor()
+        for bucket, key in (
+            ("folders", "'d' || lpad((n / 200)::text, 4, '0') || '/' || lpad(n::text, 5, '0')"),
+            ("flat", "'one/' || lpad(n::text, 5, '0')"),
+        ):
+            made.execute("select storage.create_bucket(%s, 'private', null, null, null, false)", (bucket,))
+            made.execute(
+                "insert into storage.objects (bucket, key, version, size, content_type, etag)"
+                f" select %s, {key}, gen_random_uuid(), 1, 'a/b', 'e' from generate_series(0, %s) n",
+                (bucket, OBJECTS - 1),
+            )
+        made.execute("analyze storage.objects")
+        yield made
+
+
+def looked_at(plan: dict[str, Any]) -> int:
+    """The rows of ``storage.objects`` that a plan has read, whether it used them or not."""
+    read = sum(looked_at(below) for below in plan.get("Plans", ()))
+    if plan.get("Relation Name") == "objects":
+        read += plan["Actual Loops"] * (plan["Actual Rows"] + plan.get("Rows Removed by Filter", 0))
+    return int(read)
+
+
+@pytest.mark.parametrize(
+    ("bucket", "prefix", "after", "recursive"),
+    [
+        ("folders", "", None, False),
+        ("folders", "", "d0050/", False),
+        ("folders", "", "d0098/", False),
+        ("folders", "d0050/", None, False),
+        ("folders", "", "d0090/18100", True),
+        ("flat", "", None, False),
+        ("flat", "one/", None, False),
+        ("flat", "one/", "one/10000", False),
+        ("flat", "one/", "one/19900", True),
+    ],
+)
+def test_a_page_reads_what_it_shows(
+    cursor: Any, bucket: str, prefix: str, after: str | None, recursive: bool
+) -> None:
+    sql, params = pages.query(bucket, prefix, after, LIMIT, recursive)
+    cursor.execute("explain (analyze, timing off, costs off, format json) " + sql, params)
+    plan = cursor.fetchone()[0][0]["Plan"]
+    assert 0 < looked_at(plan) <= LIMIT + 1
+
+
+def test_it_is_told_of_a_query_that_reads_a_folder(cursor: Any) -> None:
+    """The measure itself: grouping by folder reads everything."""
+    cursor.execute(
+        "explain (analyze, timing off, costs off, format json)"
+        " select distinct split_part(key, '/', 1) from storage.objects where bucket = 'flat'"
+    )
+    assert looked_at(cursor.fetchone()[0][0]["Plan"]) >= OBJECTS
