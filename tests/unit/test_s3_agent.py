@@ -27,11 +27,12 @@ class Pool:
 
     def __init__(self) -> None:
         self.sent: list[tuple[bytes, bytes, Any]] = []
-        self.answer: Deferred[StoreResponse] = Deferred()
+        self.answers: list[Deferred[StoreResponse]] = []
 
     def request(self, method: bytes, head: bytes, body: Any) -> Deferred[StoreResponse]:
         self.sent.append((method, head, body))
-        return self.answer
+        self.answers.append(Deferred())
+        return self.answers[-1]
 
 
 class Sent(SynchronousTestCase):
@@ -75,7 +76,7 @@ class Sent(SynchronousTestCase):
             b"HTTP/1.1 200 OK\r\nContent-Encoding: gzip\r\nSet-Cookie: a=b\r\nETag: e\r\nContent-Length: 1\r\n\r\n"
         )
         connection: Any = Connection
-        self.pool.answer.callback(StoreResponse(connection, head))
+        self.pool.answers[0].callback(StoreResponse(connection, head))
         response = self.successResultOf(answered)
         self.assertIsInstance(response.original, StoreResponse)
         self.assertEqual(list(response.cookies()), [])
