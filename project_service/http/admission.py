@@ -2,7 +2,7 @@
 
 Each part has a *lane*: so many requests are served at once, so many more may wait. Waiting is for bursts. A lane in
 which requests have had to wait for ``STANDING_SECONDS`` without a break has more to do than it can, and a longer
-queue would only make everybody later: from then on who would wait longer than ``SHORT_SECONDS`` is refused, until
+queue would only make everybody later: from then on who would wait longer than its ``short_seconds`` is refused, until
 nobody has had to be for ``CALM_SECONDS`` (the idea of CoDel, RFC 8289: what tells overload is not the length of a
 queue but a delay that does not go away).
 
@@ -20,7 +20,7 @@ from urllib.parse import unquote_to_bytes
 from attrs import define, field, frozen
 
 STANDING_SECONDS = 0.5
-SHORT_SECONDS = 0.02
+SHORT_SECONDS = 0.1
 CALM_SECONDS = 2.0
 # A lane's pace is measured for so long at least, and over one request of each place.
 PACE_SECONDS = 0.1
@@ -37,11 +37,13 @@ _PASSWORD_PATHS = frozenset({b"/auth/signup", b"/auth/login", b"/auth/reset", b"
 
 @frozen
 class Limits:
-    """Of a lane: ``places`` are served at once, ``waiting`` more may wait, each for ``patience_seconds`` at most."""
+    """Of a lane: ``places`` are served at once, ``waiting`` more may wait, each for ``patience_seconds`` at most, and
+    where waiting has become the rule for ``short_seconds``."""
 
     places: int
     waiting: int
     patience_seconds: float
+    short_seconds: float = SHORT_SECONDS
 
 
 @define(eq=False)
@@ -114,7 +116,9 @@ class Lane:
         wait = self._wait(now)
         if wait > self.limits.patience_seconds:
             return "late"
-        if wait > SHORT_SECONDS and (now < self._strict_until or now - full_since > STANDING_SECONDS):
+        if wait > self.limits.short_seconds and (
+            now < self._strict_until or now - full_since > STANDING_SECONDS
+        ):
             self._strict_until = now + CALM_SECONDS
             return "standing"
         return None
