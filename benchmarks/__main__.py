@@ -1,0 +1,70 @@
+"""The hot path beside its limits, as one table: ``python -m benchmarks [--rounds 3] [--seconds 2] [--json FILE]``.
+
+Ratios are of this run on this machine, medians of interleaved rounds, clients included. Nothing is asserted.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import platform
+import time
+from pathlib import Path
+
+from benchmarks import auth, scale, storage, tables
+from benchmarks.report import HEADING, Row, save, show
+from benchmarks.running import Running, service
+
+
+def main() -> None:
+    options = argparse.ArgumentParser(description=__doc__.partition("\n")[0] if __doc__ else None)
+    options.add_argument("--rounds", type=int, default=3)
+    options.add_argument("--seconds", type=float, default=2.0, help="of each measurement")
+    options.add_argument("--workers", type=int, default=2)
+    options.add_argument("--json", type=Path, default=Path("benchmarks.json"))
+    given = options.parse_args()
+    began = time.monotonic()
+    print(HEADING)
+    with service(given.workers, **auth.SETTINGS) as running:
+        rows = _small(running, given.rounds, given.seconds)
+        with service(given.workers, **auth.SETTINGS) as large:
+            scale.fill(large, scale.TABLES, scale.USERS, scale.OBJECTS)
+            rows += show(scale.listing(large, given.rounds, given.seconds))
+            rows += show(scale.measure(running, large, given.rounds, given.seconds))
+    took = time.monotonic() - began
+    about = {
+        "cpus": len(os.sched_getaffinity(0)),
+        "workers": given.workers,
+        "python": platform.python_version(),
+    }
+    save(rows, given.json, {**about, "rounds": given.rounds, "seconds": given.seconds, "took": round(took)})
+    met = sum(row.verdict == "met" for row in rows)
+    print(f"{met} of {len(rows)} goals met, {took / 60:.1f} minutes, {given.json}")
+
+
+def _small(running: Running, rounds: int, seconds: float) -> list[Row]:
+    idle = running.memory()
+    rows = [Row("memory of one idle worker", f"{idle:.0f} MiB", "-", idle, 90, "at most")]
+    show(rows)
+    running.sql(tables.SCHEMA)
+    rows += show(tables.measure(running, rounds, seconds))
+    rows += show(auth.measure(running, rounds, seconds))
+    rows += show(storage.measure(running, rounds, seconds))
+    after = running.memory()
+    rows += show(
+        [
+            Row(
+                "memory after all that",
+                f"{after:.0f} MiB",
+                f"idle {idle:.0f} MiB",
+                after / idle,
+                1.3,
+                "at most",
+            )
+        ]
+    )
+    return rows
+
+
+if __name__ == "__main__":
+    main()

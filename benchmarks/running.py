@@ -1,0 +1,107 @@
+"""A service of the benchmarks' own on a temporary data directory, and what its processes use."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+import tempfile
+import threading
+from collections.abc import Iterator
+from contextlib import closing, contextmanager
+from pathlib import Path
+
+import psycopg2
+from attrs import frozen
+
+ROOT = Path(__file__).parents[1]
+MIB = 1024 * 1024
+_READY = re.compile(r"project-service is ready on (http://\S+)")
+
+
+@frozen
+class Running:
+    """``pids`` are the service's own processes, the parent first; the embedded servers are left aside."""
+
+    url: str
+    anon_key: str
+    service_key: str
+    dsn: str
+    data_dir: Path
+    pids: tuple[int, ...]
+
+    @property
+    def workers(self) -> tuple[int, ...]:
+        return self.pids[1:] or self.pids
+
+    def cpu_seconds(self) -> float:
+        """User and system time of all its processes together."""
+        ticks = 0
+        for pid in self.pids:
+            fields = Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()
+            ticks += int(fields[11]) + int(fields[12])
+        return ticks / os.sysconf("SC_CLK_TCK")
+
+    def memory(self) -> float:
+        """Resident MiB of its largest worker."""
+        return max(_resident(pid) for pid in self.workers)
+
+    def sql(self, text: str) -> None:
+        """Each statement of ``text`` by itself."""
+        with closing(psycopg2.connect(self.dsn)) as connection:
+            connection.autocommit = True
+            for statement in filter(str.strip, text.split(";")):
+                connection.cursor().execute(statement)
+
+
+@contextmanager
+def service(workers: int = 2, **environ: str) -> Iterator[Running]:
+    """Runs until the block ends. ``environ`` are settings, as the environment spells them."""
+    with tempfile.TemporaryDirectory(prefix="project-service-bench-") as place:
+        Path(place).chmod(0o755)
+        data_dir = Path(place) / "var"
+        command = [sys.executable, "-c", "from twisted.scripts.twistd import run; run()"]
+        command += ["--nodaemon", "--pidfile=", "project-service", "--data-dir", str(data_dir)]
+        command += ["--listen", "tcp:0:interface=127.0.0.1", "--workers", str(workers)]
+        process = subprocess.Popen(
+            command,
+            cwd=place,
+            env={**os.environ, "PYTHONPATH": str(ROOT), **environ},
+            text=True,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+        )
+        try:
+            url = _address(process)
+            known = json.loads((data_dir / "credentials.json").read_text())
+            keys = (known["anon_key"], known["service_key"], known["dsn"])
+            yield Running(url, *keys, data_dir, (process.pid, *_own_children(process.pid)))
+        finally:
+            process.send_signal(signal.SIGTERM)
+            process.wait(60)
+
+
+def _address(process: subprocess.Popen[str]) -> str:
+    assert process.stdout is not None
+    lines = []
+    for line in process.stdout:
+        lines.append(line)
+        if found := _READY.search(line):
+            # Keep reading, so that the service never waits for its log.
+            threading.Thread(target=lambda: [None for _ in process.stdout or ()], daemon=True).start()
+            return found[1]
+    raise SystemExit("the service did not start:\n" + "".join(lines))
+
+
+def _own_children(parent: int) -> list[int]:
+    children = Path(f"/proc/{parent}/task/{parent}/children").read_text().split()
+    names = {int(child): Path(f"/proc/{child}/comm").read_text() for child in children}
+    return [pid for pid, name in names.items() if "python" in name or "twistd" in name]
+
+
+def _resident(pid: int) -> float:
+    """proc(5)."""
+    return int(Path(f"/proc/{pid}/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE") / MIB

@@ -1,0 +1,86 @@
+"""Whether a request costs the same beside a lot of data: a service with little of everything and one with much."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import closing
+
+import psycopg2
+
+from benchmarks import tables
+from benchmarks.auth import PASSWORD, Client
+from benchmarks.load import Request, pgbench, wrk
+from benchmarks.report import Row, interleaved
+from benchmarks.running import Running
+
+TABLES, USERS, OBJECTS = 10_000, 1_000_000, 1_000_000
+# The bucket every service begins with.
+BUCKET = "private"
+
+
+def fill(running: Running, relations: int, users: int, objects: int) -> None:
+    """Rows as the service would have made them. A table is created in a transaction of a thousand."""
+    running.sql(tables.SCHEMA.replace("notify pgrst", "select 1"))
+    with closing(psycopg2.connect(running.dsn)) as connection:
+        connection.autocommit = True
+        cursor = connection.cursor()
+        for first in range(0, relations, 1000):
+            cursor.execute(
+                "do $$ begin for i in %s..%s loop execute format("
+                "'create table public.many_%%s (id int primary key, note text)', i); end loop; end $$",
+                (first, min(first + 1000, relations) - 1),
+            )
+        cursor.execute(
+            "insert into auth.users (email, password_hash) select 'many' || i || '@example.test', 'none'"
+            " from generate_series(1, %s) i",
+            (users,),
+        )
+        cursor.execute(
+            "insert into storage.objects (bucket, key, version, size, content_type, etag)"
+            " select %s, 'd' || lpad((i / 1000)::text, 4, '0') || '/' || i, gen_random_uuid(), 1, 'a/b', 'e'"
+            " from generate_series(0, %s) i",
+            (BUCKET, objects - 1),
+        )
+        cursor.execute("analyze")
+        cursor.execute("notify pgrst")
+
+
+def measure(small: Running, large: Running, rounds: int, seconds: float) -> Iterator[Row]:
+    """One request of each part; the cost of one is the time that a saturated service takes for it."""
+    for name, make in (
+        ("table row", tables.SINGLE.request),
+        ("GET /auth/user", _user),
+        ("list 100 objects", _listing),
+    ):
+        one, other = make(small), make(large)
+        wrk(other, 1)
+        few, many = interleaved(
+            rounds, lambda a=one: wrk(a, seconds).rate, lambda b=other: wrk(b, seconds).rate
+        )
+        yield Row(
+            f"{name}: much data / little", f"{many:.0f}/s", f"little {few:.0f}/s", few / many, 1.2, "at most"
+        )
+
+
+def listing(large: Running, rounds: int, seconds: float) -> Iterator[Row]:
+    from project_service.storage.sql import pages
+
+    sql, params = pages.query(BUCKET, "", "d0500/", 100, False)
+    with closing(psycopg2.connect(large.dsn)) as connection:
+        text = connection.cursor().mogrify(sql, params).decode()
+    request = _listing(large)
+    ours, limit = interleaved(
+        rounds, lambda: wrk(request, seconds).rate, lambda: pgbench(large.dsn, text, seconds)
+    )
+    yield Row("list 100 of 1,000,000 objects", f"{ours:.0f}/s", f"pgbench {limit:.0f}/s", ours / limit, 0.5)
+
+
+def _user(running: Running) -> Request:
+    account = {"email": "one@example.test", "password": PASSWORD}
+    session = Client(running.url).post("/auth/signup", account)
+    return Request(f"{running.url}/auth/user", {"Authorization": f"Bearer {session['access_token']}"})
+
+
+def _listing(running: Running) -> Request:
+    url = f"{running.url}/storage/buckets/{BUCKET}/objects?max_keys=100&delimiter=/"
+    return Request(url, {"X-Service-Key": running.service_key})
