@@ -10,17 +10,16 @@ PLACES_PER_CONNECTION = 2
 PLACES_MORE = 16
 # As many as the queue of hashes takes beside each thread: at cost 12 a thread makes four a second.
 HASHES_WAITING_PER_THREAD = 32
-# A login takes a quarter of a second by itself, so a queue of a few is nothing out of the ordinary.
-HASHES_SHORT_SECONDS = 2.0
 
 
 def lanes(settings: Settings, threads: int) -> dict[str, Limits]:
     """``settings`` are one process's share; ``threads`` hash its passwords."""
+    # A login takes a quarter of a second by itself: a queue of some is nothing out of the ordinary, as long as it ends.
     waiting, patience = settings.server.max_waiting, settings.database.acquire_timeout_seconds
     found = {
         "auth": Limits(_places(settings.database.pool_size), waiting, patience),
         "passwords": Limits(
-            2 * threads + 2, min(waiting, HASHES_WAITING_PER_THREAD * threads), patience, HASHES_SHORT_SECONDS
+            2 * threads + 2, min(waiting, HASHES_WAITING_PER_THREAD * threads), patience, patience
         ),
         "storage": Limits(max(settings.store.max_connections, PLACES_MORE), waiting, patience),
     }
