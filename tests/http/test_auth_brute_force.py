@@ -1,0 +1,130 @@
+"""Guessing passwords and opening accounts in bulk are limited."""
+
+from __future__ import annotations
+
+from twisted.internet.defer import Deferred
+from twisted.trial.unittest import TestCase
+
+from project_service import errors
+from project_service.errors import ApiError
+from tests.http.auth_app import AuthApp
+
+
+class BruteForce(TestCase):
+    def setUp(self) -> None:
+        self.app = AuthApp(self, login_failures_max=3, login_failures_max_per_address=5)
+        self.app.sign_up()
+
+    def guess(self, times: int, email: str = "ada@example.test", **more: str) -> None:
+        for _ in range(times):
+            assert self.app.log_in(email, "wrong", **more).status == 401
+
+    def test_after_the_limit_even_the_right_password_is_429_until_the_window_ends(self) -> None:
+        self.guess(3)
+        answer = self.app.log_in(host="192.0.2.99")
+        assert (answer.status, answer.code) == (429, "rate_limited")
+        assert answer.response.header("retry-after") == "900"
+        self.app.clock.advance(100.5)
+        assert self.app.log_in().response.header("retry-after") == "800"
+        self.app.clock.advance(800)
+        assert self.app.log_in().status == 200
+
+    def test_what_was_refused_does_not_prolong_the_wait(self) -> None:
+        self.guess(3)
+        for _ in range(5):
+            self.app.clock.advance(100)
+            assert self.app.log_in().status == 429
+        self.app.clock.advance(401)
+        assert self.app.log_in().status == 200
+
+    def test_a_success_clears_the_accounts_counter(self) -> None:
+        self.guess(2)
+        assert self.app.log_in().status == 200
+        self.guess(2)
+        assert self.app.log_in().status == 200
+
+    def test_successes_do_not_count(self) -> None:
+        assert [self.app.log_in().status for _ in range(20)] == [200] * 20
+
+    def test_an_address_that_tries_many_accounts_is_stopped(self) -> None:
+        for number in range(5):
+            self.guess(1, f"user{number}@example.test")
+        assert self.app.log_in().status == 429
+        assert self.app.log_in(host="192.0.2.8").status == 200
+
+    def test_ones_own_successes_do_not_clear_an_addresss_counter(self) -> None:
+        for number in range(4):
+            self.guess(1, f"user{number}@example.test")
+            assert self.app.log_in().status == 200
+        self.guess(1, "user9@example.test")
+        assert self.app.log_in().status == 429
+
+    def test_letter_case_is_no_way_around(self) -> None:
+        for email in ("ada@example.test", "ADA@example.test", "Ada@EXAMPLE.test"):
+            self.guess(1, email)
+        assert self.app.log_in().status == 429
+
+    def test_a_forged_forwarding_header_is_no_way_around(self) -> None:
+        for number in range(5):
+            self.guess(1, f"user{number}@example.test", X_Forwarded_For=f"203.0.113.{number}")
+        assert self.app.log_in(X_Forwarded_For="203.0.113.77").status == 429
+
+    def test_behind_a_proxy_the_right_most_untrusted_hop_counts(self) -> None:
+        app = self.app = AuthApp(self, trusted=("192.0.2.0/24",), login_failures_max_per_address=2)
+        app.sign_up()
+        for number in range(2):
+            self.guess(1, f"user{number}@example.test", X_Forwarded_For=f"10.9.9.{number}, 203.0.113.5")
+        assert app.log_in(X_Forwarded_For="10.9.9.9, 203.0.113.5").status == 429
+        assert app.log_in(X_Forwarded_For="203.0.113.5, 203.0.113.6").status == 200
+
+    def test_a_missing_forwarding_header_counts_for_the_proxy_itself(self) -> None:
+        app = self.app = AuthApp(self, trusted=("192.0.2.0/24",), login_failures_max_per_address=2)
+        app.sign_up()
+        for number in range(2):
+            self.guess(1, f"user{number}@example.test")
+        assert app.log_in().status == 429
+
+    def test_one_ipv6_host_is_one_address_whatever_it_calls_itself(self) -> None:
+        for number in range(5):
+            self.guess(1, f"user{number}@example.test", host=f"2001:db8::{number}")
+        assert self.app.log_in(host="2001:db8::ffff").status == 429
+        assert self.app.log_in(host="2001:db8:0:1::1").status == 200
+
+    def test_an_overloaded_moment_is_no_failure(self) -> None:
+        self.app.hashes.failure = errors.overloaded()
+        assert [self.app.log_in(password="wrong").status for _ in range(6)] == [503] * 6
+        self.app.hashes.failure = None
+        assert self.app.log_in().status == 200
+
+    def test_hanging_up_does_not_spare_an_attempt_from_being_counted(self) -> None:
+        gate: Deferred[None] = Deferred()
+        self.app.hashes.gate = gate
+        client = self.app.app.connect()
+        body = b'{"email":"ada@example.test","password":"wrong"}'
+        head = "POST /auth/login HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\nContent-Length: %d\r\n\r\n"
+        client.send((head % len(body)).encode() + body)
+        client.hang_up()
+        self.app.hashes.gate = None
+        gate.callback(None)
+        counter = self.app.store.counter("login", "ada@example.test")
+        assert (len(counter.failed), counter.pending) == (1, [])
+        self.flushLoggedErrors(ApiError)
+
+    def test_zero_switches_the_limits_off(self) -> None:
+        self.app.reload(login_failures_max=0, login_failures_max_per_address=0)
+        self.guess(30)
+        assert self.app.log_in().status == 200
+
+    def test_who_comes_while_the_last_attempts_are_under_way_waits_for_them(self) -> None:
+        """Twenty logins of one user at once are twenty sessions, though only three attempts may be open."""
+        now = self.app.auth.context.now()
+        counter = self.app.store.counter("login", "ada@example.test")
+        counter.pending.extend([now, now, now])
+        client = self.app.app.connect()
+        body = b'{"email":"ada@example.test","password":"correct horse battery"}'
+        head = "POST /auth/login HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\nContent-Length: %d\r\n\r\n"
+        client.send((head % len(body)).encode() + body)
+        assert client.received() == b""
+        counter.pending.clear()
+        self.app.clock.advance(0.2)
+        assert client.received().startswith(b"HTTP/1.1 200")

@@ -1,0 +1,112 @@
+"""Logging in, and what an attacker can tell from it."""
+
+from __future__ import annotations
+
+import bcrypt
+from attrs import evolve
+from twisted.trial.unittest import TestCase
+
+from project_service.auth import passwords
+from project_service.auth.model import Account
+from tests.http.auth_app import PASSWORD, AuthApp
+
+
+class LogIn(TestCase):
+    def setUp(self) -> None:
+        self.app = AuthApp(self)
+        self.app.sign_up()
+
+    def test_a_login_answers_like_a_signup_with_200(self) -> None:
+        answer = self.app.log_in("ADA@example.TEST")
+        assert answer.status == 200
+        assert answer.data["user"]["email"] == "ada@example.test"
+        assert answer.response.header("cache-control") == "no-store"
+        first = self.app.auth.verifier.verify(answer.data["access_token"])
+        second = self.app.auth.verifier.verify(self.app.log_in().data["access_token"])
+        assert first.sid != second.sid
+
+    def test_unknown_and_wrong_are_the_same_answer_for_the_same_work(self) -> None:
+        self.app.hashes.checks.clear()
+        unknown, wrong = (
+            self.app.log_in("nobody@example.test", "some password"),
+            self.app.log_in(password="wrong"),
+        )
+        assert (unknown.status, unknown.code) == (401, "invalid_credentials")
+        assert unknown.body == wrong.body
+        assert (
+            unknown.response.header("www-authenticate")
+            == wrong.response.header("www-authenticate")
+            == "Bearer"
+        )
+        assert len(self.app.hashes.checks) == 2
+
+    def test_passwords_nobody_can_have_are_401_after_one_hash(self) -> None:
+        for password in ("", "x" * 73, "é" * 37, "x" * 10_000, "nul\0", PASSWORD + "\0"):
+            self.app.hashes.checks.clear()
+            answer = self.app.log_in(password=password)
+            assert (answer.status, answer.code) == (401, "invalid_credentials"), password
+            assert [candidate for candidate, _ in self.app.hashes.checks] == [None]
+
+    def test_a_disabled_user_is_told_so_only_after_the_right_password(self) -> None:
+        self._disable()
+        assert self.app.log_in(password="wrong").code == "invalid_credentials"
+        answer = self.app.log_in()
+        assert (answer.status, answer.code) == (403, "user_disabled")
+
+    def test_a_disabled_users_right_password_is_no_failure(self) -> None:
+        self.app.reload(login_failures_max=2)
+        self._disable()
+        assert [self.app.log_in().code for _ in range(5)] == ["user_disabled"] * 5
+
+    def test_an_older_hash_is_made_again_at_the_next_login(self) -> None:
+        self._store_hash(bcrypt.hashpw(PASSWORD.encode(), bcrypt.gensalt(4)))
+        self.app.hashes.bcrypt = type(self.app.hashes.bcrypt)(5)
+        assert self.app.log_in().status == 200
+        stored = self._account().password_hash
+        assert stored.startswith(b"$2b$05$")
+        assert self.app.log_in().status == 200
+        assert self._account().password_hash == stored
+
+    def test_hashes_from_elsewhere_work(self) -> None:
+        made = bcrypt.hashpw(PASSWORD.encode(), bcrypt.gensalt(4))
+        for kind in (b"$2a$", b"$2b$", b"$2y$"):
+            self._store_hash(kind + made[4:])
+            assert self.app.log_in().status == 200, kind
+            assert self.app.log_in(password="wrong").status == 401, kind
+
+    def _account(self) -> Account:
+        (account,) = self.app.store.accounts.values()
+        return account
+
+    def _store_hash(self, stored: bytes) -> None:
+        account = self._account()
+        self.app.store.accounts[account.user.id] = evolve(account, password_hash=stored)
+
+    def _disable(self) -> None:
+        answer = self.app.call(
+            "PATCH",
+            f"/admin/users/{self._account().user.id}",
+            {"disabled": True},
+            X_Service_Key="service-key",
+        )
+        assert answer.status == 200
+
+
+class Timing(TestCase):
+    def test_a_wrong_password_for_a_cheap_old_hash_costs_what_an_unknown_user_costs(self) -> None:
+        """The work, not the time: a hash at cost c is 2^c steps."""
+        spent: list[int] = []
+        real = bcrypt.hashpw
+
+        def counted(password: bytes, salt: bytes) -> bytes:
+            spent.append(int(salt[4:6]))
+            return real(password, salt)
+
+        self.patch(bcrypt, "hashpw", counted)
+        checker = passwords.Bcrypt(8)
+        old = real(b"right", bcrypt.gensalt(5))
+        assert not checker.matches(b"wrong", old)
+        assert 2**5 + sum(2**cost for cost in spent) == 2**8
+        spent.clear()
+        assert not checker.matches(b"wrong", None)
+        assert spent == [8]

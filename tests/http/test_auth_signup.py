@@ -1,0 +1,156 @@
+"""Signing up, and what is refused."""
+
+from __future__ import annotations
+
+from twisted.trial.unittest import TestCase
+
+from project_service import errors
+from tests.http.auth_app import NOW, PASSWORD, AuthApp
+
+
+class SignUp(TestCase):
+    def setUp(self) -> None:
+        self.app = AuthApp(self)
+
+    def test_a_signup_answers_with_a_session(self) -> None:
+        answer = self.app.sign_up("Ada.Lovelace@EXAMPLE.test")
+        assert answer.status == 201
+        assert sorted(answer.data) == ["access_token", "expires_at", "refresh_token", "token_type", "user"]
+        assert answer.data["token_type"] == "Bearer"
+        assert answer.data["expires_at"] == int(NOW) + 3600
+        user = answer.data["user"]
+        assert sorted(user) == ["created_at", "email", "id", "metadata"]
+        assert (user["email"], user["metadata"]) == ("Ada.Lovelace@example.test", {})
+        assert user["created_at"] == "2026-11-21T03:04:05.678Z"
+        assert answer.response.header("cache-control") == "no-store"
+        assert self.app.user(answer.data["access_token"]).data == {"user": user}
+
+    def test_metadata_comes_along(self) -> None:
+        body = {
+            "email": "a@example.test",
+            "password": PASSWORD,
+            "metadata": {"name": "Ada", "n": [1.5, None]},
+        }
+        answer = self.app.call("POST", "/auth/signup", body)
+        assert answer.data["user"]["metadata"] == {"name": "Ada", "n": [1.5, None]}
+
+    def test_a_taken_address_is_409_in_any_letter_case(self) -> None:
+        self.app.sign_up("ada@example.test")
+        answer = self.app.sign_up("ADA@Example.TEST")
+        assert (answer.status, answer.code) == (409, "email_taken")
+
+    def test_what_cannot_be_an_address_is_422(self) -> None:
+        for email in (
+            "",
+            "ada",
+            "ada@",
+            "@example.test",
+            "a b@example.test",
+            "ada@example.test\r\nBcc: everyone@example.test",
+            "ada@example.test\0",
+            "Ada <ada@example.test>",
+            "a" * 10_000 + "@example.test",
+            "ada@" + "a." * 5000 + "test",
+            7,
+            None,
+            ["ada@example.test"],
+            {"email": "ada@example.test"},
+            True,
+            "δοκιμή@example.test",
+            "zoë@bücher.test",
+        ):
+            answer = self.app.call("POST", "/auth/signup", {"email": email, "password": PASSWORD})
+            assert (answer.status, answer.code) == (422, "validation_failed"), email
+            assert list(answer.details) == ["email"]
+
+    def test_domains_of_any_script_and_special_use_domains_are_taken(self) -> None:
+        for email in (
+            "ada@δοκιμή.test",
+            "ada@localhost.test",
+            "ada+tag@bücher.test",
+            "o'neil@example.test",
+            "ada@printer.local",
+            "ada@x.invalid",
+        ):
+            assert self.app.sign_up(email).status == 201, email
+
+    def test_passwords_that_break_a_rule(self) -> None:
+        for password in (
+            "",
+            "short12",
+            "x" * 73,
+            "é" * 37,
+            "x" * 10_000,
+            "nul\0in the middle",
+            "password123",
+            "PassWord123",
+            "ada@example.test",
+            "ADA@EXAMPLE.TEST",
+        ):
+            answer = self.app.sign_up(password=password)
+            assert (answer.status, answer.code) == (422, "weak_password"), password
+            assert list(answer.details) == ["password"]
+        assert self.app.store.events == []
+
+    def test_passwords_that_are_fine(self) -> None:
+        for number, password in enumerate(("é" * 36, "x1" * 36, "😀😀😀", " spaces count ", "12345678z")):
+            email = f"user{number}@example.test"
+            assert self.app.sign_up(email, password).status == 201, password
+            assert self.app.log_in(email, password).status == 200, password
+
+    def test_a_password_that_is_no_text_is_422(self) -> None:
+        for password in (None, 12345678, ["long enough"], {"a": "long enough"}, True):
+            answer = self.app.call("POST", "/auth/signup", {"email": "a@x.test", "password": password})
+            assert (answer.status, answer.code) == (422, "validation_failed"), password
+
+    def test_bodies_that_cannot_be_read_are_400(self) -> None:
+        for raw in (
+            b"",
+            b"{",
+            b"[]",
+            b'"text"',
+            b'{"email":"a@x.test","email":"b@x.test","password":"long enough"}',
+            b'{"email":"a@x.test","password":"\\ud800 lone surrogate"}',
+            b'{"email":"a@x.test","password":"\xff\xfe"}',
+        ):
+            answer = self.app.call("POST", "/auth/signup", raw=raw)
+            assert (answer.status, answer.code) == (400, "invalid_json"), raw
+
+    def test_metadata_that_cannot_be_kept_is_422(self) -> None:
+        refused: tuple[object, ...] = ([], "text", 7, {"big": "x" * 20_000}, {"nul": "\0"}, {"\0": 1})
+        for metadata in refused:
+            body = {"email": "a@example.test", "password": PASSWORD, "metadata": metadata}
+            answer = self.app.call("POST", "/auth/signup", body)
+            assert (answer.status, answer.code, list(answer.details)) == (
+                422,
+                "validation_failed",
+                ["metadata"],
+            )
+
+    def test_signing_up_can_be_switched_off_without_a_restart(self) -> None:
+        self.app.reload(allow_signup=False)
+        answer = self.app.sign_up()
+        assert (answer.status, answer.code) == (403, "signup_disabled")
+
+    def test_signups_of_one_address_are_limited_by_the_hour(self) -> None:
+        self.app.reload(signups_max_per_address=3)
+        assert self.app.sign_up("a@example.test").status == 201
+        assert self.app.sign_up("a@example.test").status == 409
+        assert self.app.sign_up("b@example.test").status == 201
+        # What was refused before a password was hashed did not count.
+        assert self.app.sign_up("c@example.test", "short").status == 422
+        answer = self.app.sign_up("c@example.test")
+        assert (answer.status, answer.code) == (429, "rate_limited")
+        assert answer.response.header("retry-after") == "3600"
+        assert self.app.sign_up("c@example.test", host="192.0.2.8").status == 201
+        self.app.clock.advance(3601)
+        assert self.app.sign_up("d@example.test").status == 201
+
+    def test_a_full_queue_is_503_and_no_attempt(self) -> None:
+        self.app.reload(signups_max_per_address=1)
+        self.app.hashes.failure = errors.overloaded()
+        answer = self.app.sign_up()
+        assert (answer.status, answer.code) == (503, "overloaded")
+        assert answer.response.header("retry-after") is not None
+        self.app.hashes.failure = None
+        assert self.app.sign_up().status == 201

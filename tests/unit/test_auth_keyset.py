@@ -1,0 +1,97 @@
+"""JWK Sets: which keys sign, verify and are shown."""
+
+from __future__ import annotations
+
+import json
+import stat
+
+from jwt.utils import base64url_encode
+from twisted.trial.unittest import TestCase
+
+from project_service.auth import keyfile, keyset
+from project_service.auth.keyset import KeySet, KeySetError
+from tests.places import temporary_directory
+
+KEYS = {name: keyset.rotated(None, name) for name in keyset.ALGORITHMS}
+
+
+class Keys(TestCase):
+    def test_rotation_puts_a_new_key_in_front_and_keeps_a_few(self) -> None:
+        text = keyset.rotated(None, "ES256")
+        kids = [KeySet.parse(text).signing.kid]
+        for _ in range(4):
+            text = keyset.rotated(text, "ES256", keep=2)
+            kids.insert(0, KeySet.parse(text).signing.kid)
+        assert [key.kid for key in KeySet.parse(text).keys] == kids[:3]
+        assert len(KeySet.parse(keyset.rotated(text, "HS256", keep=0)).keys) == 1
+
+    def test_only_public_halves_are_published(self) -> None:
+        text = keyset.rotated(None, "HS256")
+        for algorithm in ("EdDSA", "RS256", "ES256"):
+            text = keyset.rotated(text, algorithm, keep=3)
+        published = KeySet.parse(text).published()["keys"]
+        assert [key["alg"] for key in published] == ["ES256", "RS256", "EdDSA"]
+        for key in published:
+            assert set(key) <= {"kty", "crv", "x", "y", "n", "e", "alg", "use", "kid"}
+            assert key["use"] == "sig"
+
+    def test_a_kid_is_the_thumbprint_of_rfc_7638(self) -> None:
+        jwk = {
+            "kty": "RSA",
+            "n": "".join(
+                (
+                    "0vx7agoebGcQSuuPiLJXZptN9nndrQmbXEps2aiAFbWhM78LhWx4cbbfAAtVT86zwu1RK7aPFFxuhDR1L6tSoc_BJE",
+                    "CPebWKRXjBZCiFV4n3oknjhMstn64tZ_2W-5JsGY4Hc5n9yBXArwl93lqt7_RN5w6Cf0h4QyQ5v-65YGjQR0_FDW2Q",
+                    "vzqY368QQMicAtaSqzs8KJZgnYb9c7d0zgdAZHzu6qMQvRL5hajrn1n91CbOpbISD08qNLyrdkt-bFTWhAI4vMQFh6",
+                    "WeZu0fM4lFd2NcRwr3XPksINHaQ-G_xBniIqbw0Ls1jF44-csFCur-kEgU8awapJzKnqDKgw",
+                )
+            ),
+            "e": "AQAB",
+            "alg": "RS256",
+        }
+        good = json.loads(KEYS["ES256"])["keys"][0]
+        parsed = KeySet.parse(json.dumps({"keys": [good, jwk]}))
+        assert parsed.keys[1].kid == "NzbLsXh8uDCcd-6MNwXF4W_7noWXFZAfHkxZsRGC9Xs"
+
+    def test_sets_that_cannot_be_used_say_why_and_show_no_key(self) -> None:
+        good = json.loads(KEYS["ES256"])["keys"][0]
+        public = {name: value for name, value in good.items() if name != "d"}
+        weak = {"kty": "oct", "k": base64url_encode(b"short secret").decode(), "alg": "HS256"}
+        for value, why in (
+            ("{", "not JSON"),
+            ("[]", "JWK Set"),
+            ('{"keys": []}', "JWK Set"),
+            ('{"keys": [7]}', "JWK Set"),
+            (json.dumps({"keys": [public]}), "no private part"),
+            (json.dumps({"keys": [good, good]}), "same kid"),
+            (json.dumps({"keys": [weak]}), "32 bytes"),
+            (json.dumps({"keys": [{**good, "alg": "HS256"}]}), "key 1"),
+            (json.dumps({"keys": [{**good, "alg": "none"}]}), "key 1"),
+            (
+                json.dumps(
+                    {"keys": [{"kty": "oct", "k": base64url_encode(b"x" * 64).decode(), "alg": "HS512"}]}
+                ),
+                "key 1",
+            ),
+            (json.dumps({"keys": [{**good, "kid": 7}]}), "kid is not a string"),
+            (json.dumps({"keys": [{**good, "x": "AAAA"}]}), "not a usable JWK"),
+        ):
+            fault = self.assertRaises(KeySetError, KeySet.parse, value)
+            assert why in str(fault), (value, str(fault))
+            assert good["d"] not in str(fault)
+
+    def test_the_file_is_the_owners_alone_and_the_first_writer_wins(self) -> None:
+        path = temporary_directory(self) / "jwt-keys.json"
+        first = keyfile.load_or_create(path, "ES256")
+        assert stat.S_IMODE(path.stat().st_mode) == 0o600
+        assert keyfile.load_or_create(path, "ES256").signing.kid == first.signing.kid
+        assert keyfile.write(path, KEYS["EdDSA"], replace=False) is False
+        assert keyfile.load(path).signing.kid == first.signing.kid
+        assert keyfile.write(path, KEYS["EdDSA"], replace=True) is True
+        assert keyfile.load(path).signing.algorithm == "EdDSA"
+        assert stat.S_IMODE(path.stat().st_mode) == 0o600
+        assert [one.name for one in path.parent.iterdir()] == [path.name]
+
+    def test_a_file_that_is_not_there_is_named(self) -> None:
+        path = temporary_directory(self) / "jwt-keys.json"
+        assert path.name in str(self.assertRaises(KeySetError, keyfile.load, path))

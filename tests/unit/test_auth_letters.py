@@ -1,0 +1,82 @@
+"""Letters with one-time tokens."""
+
+from __future__ import annotations
+
+import email
+from email.policy import default
+
+from twisted.internet.defer import Deferred
+from twisted.internet.error import ConnectionRefusedError
+from twisted.internet.task import Clock
+from twisted.trial.unittest import TestCase
+
+from project_service.auth import mail
+
+
+class Letters(TestCase):
+    def test_a_letter_has_the_token_on_a_line_of_its_own(self) -> None:
+        for template in ("recovery", "confirmation"):
+            letter = mail.compose(template, "ada@example.test", "TOKEN", None, 1)
+            assert "TOKEN" in letter.text.splitlines()
+            assert "link" not in letter.text
+            assert "$" not in letter.text
+            linked = mail.compose(template, "ada@example.test", "TOKEN", "https://x.test/a", 1)
+            assert "https://x.test/a?token=TOKEN" in linked.text.splitlines()
+
+    def test_the_message_is_rfc_5322(self) -> None:
+        letter = mail.Letter("zoë@bücher.test", "Ein Betreff mit ü", "Zeile eins\n.\nFrom hier\n")
+        raw = mail.message(letter, "Project <noreply@example.test>", 1_795_230_245, "id-1")
+        assert b"\r\n" in raw and b"\n" not in raw.replace(b"\r\n", b"")
+        assert raw.isascii()
+        parsed = email.message_from_bytes(raw, policy=default)
+        assert parsed["Subject"] == "Ein Betreff mit ü"
+        assert parsed["Message-ID"] == "<id-1@example.test>"
+        assert parsed["Date"] == "Sat, 21 Nov 2026 03:04:05 -0000"
+        assert parsed["Auto-Submitted"] == "auto-generated"
+        assert parsed.get_content().splitlines() == ["Zeile eins", ".", "From hier"]
+
+    def test_a_line_break_never_becomes_a_header(self) -> None:
+        for field in ("recipient", "subject"):
+            parts = {"recipient": "ada@example.test", "subject": "Hello", "text": "x"}
+            parts[field] += "\r\nBcc: everyone@example.test"
+            with self.assertRaises(ValueError):
+                mail.message(mail.Letter(**parts), "noreply@example.test", 0, "id")
+
+    def test_a_letter_that_is_not_taken_is_tried_twice_more(self) -> None:
+        clock, tried = Clock(), []
+
+        async def refuse(letter: mail.Letter) -> None:
+            tried.append(letter)
+            raise ConnectionRefusedError
+
+        outbox = mail.Outbox.over(refuse, clock)
+        letter = mail.Letter("ada@example.test", "s", "t")
+        outbox.post(lambda: letter)
+        assert tried == []
+        clock.advance(0)
+        assert len(tried) == 1
+        clock.advance(5)
+        assert len(tried) == 2
+        clock.advance(60)
+        assert tried == [letter] * 3
+        assert clock.getDelayedCalls() == []
+
+    def test_a_slow_mail_server_gets_four_letters_at_a_time(self) -> None:
+        open_: list[Deferred[None]] = []
+
+        async def slow(letter: mail.Letter) -> None:
+            waiting: Deferred[None] = Deferred()
+            open_.append(waiting)
+            await waiting
+
+        clock = Clock()
+        outbox = mail.Outbox.over(slow, clock)
+        for _ in range(10):
+            outbox.post(lambda: mail.Letter("ada@example.test", "s", "t"))
+        clock.advance(0)
+        assert len(open_) == 4
+        open_[0].callback(None)
+        assert len(open_) == 5
+        while any(not one.called for one in open_):
+            next(one for one in open_ if not one.called).callback(None)
+        assert len(open_) == 10

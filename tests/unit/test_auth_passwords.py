@@ -1,0 +1,138 @@
+"""Addresses and passwords: what is allowed, and how passwords are hashed."""
+
+from __future__ import annotations
+
+import string
+from typing import Any
+
+import bcrypt
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from twisted.internet.task import Clock
+from twisted.trial.unittest import TestCase
+
+from project_service.auth import hashing, passwords
+from project_service.auth.model import Email, moment, timestamp
+from project_service.auth.throttle import place
+from project_service.deferreds import start
+from project_service.errors import ApiError
+
+ADA = Email.parse("ada@example.test")
+
+
+class Addresses(TestCase):
+    @settings(max_examples=200, deadline=None)
+    @given(st.one_of(st.text(max_size=300), st.emails()))
+    def test_an_address_is_taken_or_refused_and_taken_again_as_it_is_shown(self, text: str) -> None:
+        try:
+            found = Email.parse(text)
+        except ApiError as fault:
+            assert (fault.status, fault.code) == (422, "validation_failed")
+            return
+        assert Email.parse(found.address) == found
+        assert len(found.address.encode()) <= 254
+        assert not set(found.address) & set("\r\n\0 <>,;")
+
+    def test_the_key_ignores_letter_case_and_composition(self) -> None:
+        for one, other in (("ÅSA@x.test", "a\u030asa@x.test"), ("strasse@x.test", "STRASSE@X.TEST")):
+            assert Email.parse(one).key == Email.parse(other).key
+
+    def test_timestamps_are_rfc_3339_with_milliseconds(self) -> None:
+        assert timestamp(moment(1_795_230_245.6789)) == "2026-11-21T03:04:05.678Z"
+        assert timestamp(moment(1_795_230_245)) == "2026-11-21T03:04:05.000Z"
+
+    def test_an_ipv6_address_counts_as_its_64(self) -> None:
+        for address, counted in (
+            ("192.0.2.7", "192.0.2.7"),
+            ("2001:db8:1:2:3:4:5:6", "2001:db8:1:2::/64"),
+            ("::ffff:192.0.2.7", "192.0.2.7"),
+            ("unix", "unix"),
+        ):
+            assert place(address) == counted
+
+
+class Passwords(TestCase):
+    @settings(max_examples=200, deadline=None)
+    @given(st.text(max_size=90))
+    def test_what_is_accepted_can_be_hashed_and_checked(self, text: str) -> None:
+        try:
+            raw = passwords.acceptable(text, ADA, 8)
+        except ApiError as fault:
+            assert fault.status == 422
+            return
+        assert 8 <= len(raw) <= 72
+        assert passwords.candidate(text) == raw
+        assert text.casefold() not in passwords.common_passwords()
+
+    @settings(max_examples=200, deadline=None)
+    @given(st.text(alphabet=st.characters(), max_size=100))
+    def test_what_bcrypt_refuses_never_reaches_it(self, text: str) -> None:
+        raw = passwords.candidate(text)
+        assert raw is None or (0 < len(raw) <= 72 and b"\0" not in raw)
+
+    def test_the_shipped_list(self) -> None:
+        found = passwords.common_passwords()
+        assert len(found) > 5000
+        assert {"password", "password1", "12345678", "qwertyuiop", "iloveyou1", "letmein123"} <= found
+        assert all(line == line.casefold().strip() for line in found)
+
+    def test_the_cost_of_a_hash(self) -> None:
+        made = bcrypt.hashpw(b"x", bcrypt.gensalt(5))
+        for stored, cost in (
+            (made, 5),
+            (b"$2y$" + made[4:], 5),
+            (b"$2x$" + made[4:], None),
+            (made[:-1], None),
+            (made + b"x", None),
+            (b"", None),
+            (b"$2b$03$" + made[7:], None),
+            (b"$2b$32$" + made[7:], None),
+        ):
+            assert passwords.cost_of(stored) == cost, stored
+
+    def test_a_hash_that_only_looks_like_one_matches_nothing(self) -> None:
+        checker = passwords.Bcrypt(4)
+        for end in string.ascii_letters:
+            assert not checker.matches(b"x", b"$2b$04$" + b"." * 52 + end.encode())
+
+
+class FakeThreads:
+    """A thread pool whose threads never get anywhere until told."""
+
+    def __init__(self) -> None:
+        self.queue: list[Any] = []
+
+    def callInThreadWithCallback(self, done: Any, work: Any, *args: Any, **kwargs: Any) -> None:
+        self.queue.append((done, lambda: work(*args, **kwargs)))
+
+    def finish_one(self) -> None:
+        done, work = self.queue.pop(0)
+        done(True, work())
+
+
+class AtOnceReactor(Clock):
+    def callFromThread(self, work: Any, *args: Any) -> None:
+        work(*args)
+
+
+class Hashing(TestCase):
+    def setUp(self) -> None:
+        self.threads = FakeThreads()
+        self.hashing = hashing.Hashing(AtOnceReactor(), passwords.Bcrypt(4), threads=2, queue_per_thread=2)
+        self.hashing._pool = self.threads  # type: ignore[assignment]  # what is used of it
+
+    def test_the_queue_is_bounded_and_a_place_in_it_is_kept_until_the_work_is_done(self) -> None:
+        under_way = [start(self.hashing.matches(b"x", None)) for _ in range(6)]
+        self.failureResultOf(start(self.hashing.hash(b"x")), ApiError)
+        # Hanging up does not make room: the thread goes on.
+        under_way[0].addErrback(lambda _: None).cancel()
+        fault = self.failureResultOf(start(self.hashing.hash(b"x")), ApiError).value
+        assert (fault.status, fault.code) == (503, "overloaded")
+        assert "Retry-After" in dict(fault.headers)
+        self.threads.finish_one()
+        accepted = start(self.hashing.hash(b"x"))
+        while self.threads.queue:
+            self.threads.finish_one()
+        assert self.successResultOf(accepted).startswith(b"$2b$04$")
+        assert self.successResultOf(under_way[-1]) is False
+        assert self.hashing.under_way == 0

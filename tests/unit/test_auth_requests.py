@@ -1,0 +1,136 @@
+"""What auth reads out of requests, and the secrets it hands out."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import math
+import uuid
+from base64 import b64encode, urlsafe_b64encode
+from datetime import UTC, datetime
+from typing import Any
+
+import orjson
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from twisted.trial.unittest import TestCase
+
+from project_service.auth import admin, secrets
+from project_service.auth.keyset import KeySet, KeySetError
+from project_service.auth.metadata import checked, loaded
+from project_service.auth.model import Account, User
+from project_service.errors import ApiError
+
+JSON = st.recursive(
+    st.one_of(st.none(), st.booleans(), st.integers(-(2**53), 2**53), st.text(max_size=20)),
+    lambda inner: st.one_of(
+        st.lists(inner, max_size=4),
+        st.dictionaries(
+            st.one_of(st.sampled_from(["kty", "alg", "k", "kid", "x"]), st.text(max_size=5)),
+            inner,
+            max_size=4,
+        ),
+    ),
+    max_leaves=8,
+)
+
+
+class Opaque(TestCase):
+    def test_only_the_digest_is_stored_and_the_text_is_256_bits(self) -> None:
+        token = secrets.fresh(lambda count: bytes(range(count)))
+        assert token.text == "AAECAwQFBgcICQoLDA0ODxAREhMUFRYXGBkaGxwdHh8"
+        assert token.digest == hashlib.sha256(token.text.encode()).digest() == secrets.digest(token.text)
+        assert token.text not in repr(token)
+
+    def test_a_successor_takes_both_the_token_and_the_salt(self) -> None:
+        one = secrets.fresh(lambda count: b"a" * count).text
+        other = secrets.fresh(lambda count: b"b" * count).text
+        made = {
+            secrets.successor(token, salt).text for token in (one, other) for salt in (b"1" * 32, b"2" * 32)
+        }
+        assert len(made) == 4
+        assert secrets.successor(one, b"1" * 32) == secrets.successor(one, b"1" * 32)
+        assert all(len(text) == secrets.LENGTH for text in made)
+
+    @given(st.one_of(st.text(max_size=60), st.binary(), st.integers(), st.none()))
+    def test_what_cannot_be_a_token_has_no_digest(self, value: object) -> None:
+        found = secrets.digest(value)
+        assert found is None or (isinstance(value, str) and len(value) == secrets.LENGTH)
+
+    def test_metadata_that_is_none_is_empty(self) -> None:
+        assert checked(None) == {}
+
+    def test_metadata_has_no_number_that_the_database_would_give_back_as_a_longer_one(self) -> None:
+        for number in (1e20, -1e20, 1e308, 2.0**63, 2**64, -(2**63) - 1, math.inf, math.nan):
+            for value in ({"a": number}, {"a": [{"b": [number]}]}):
+                with self.assertRaises(ApiError) as caught:
+                    checked(value)
+                assert (caught.exception.status, caught.exception.code) == (422, "validation_failed"), number
+        fine = {"a": [2**63 - 1, -(2**63), 2**64 - 1, 2.0**53, 9.2e18, 0.1, 1e-300, 5e-324, True]}
+        assert checked(fine) == fine
+
+    def test_metadata_that_came_by_sql_can_be_sent(self) -> None:
+        for digits in ("1" + "0" * 20, "-" + "9" * 19, "9" * 20, "1" + "0" * 308, "7" * 5000):
+            found = loaded(f'{{"a": [{digits}]}}')
+            assert isinstance(found["a"][0], float)
+            orjson.dumps(found)
+        assert loaded('{"a": 18446744073709551615, "b": 1.5}') == {"a": 2**64 - 1, "b": 1.5}
+
+
+class Parsers(TestCase):
+    """What comes from outside is read or refused, never a surprise."""
+
+    @settings(max_examples=200, deadline=None)
+    @given(st.one_of(st.text(max_size=80), st.binary(max_size=60).map(lambda raw: b64encode(raw).decode())))
+    def test_a_cursor(self, text: str) -> None:
+        try:
+            when, key = admin.read_cursor(text)
+        except ApiError as fault:
+            assert fault.code == "validation_failed"
+            return
+        assert when.tzinfo is not None
+        assert len(key) == 36
+
+    def test_a_cursor_of_an_odd_offset_is_refused_or_taken_as_utc(self) -> None:
+        def cursor(moment: str) -> str:
+            return urlsafe_b64encode(f"{moment} {uuid.UUID(int=1)}".encode()).decode().rstrip("=")
+
+        when, _ = admin.read_cursor(cursor("2026-11-21T03:04:05+23:59"))
+        assert when.tzinfo is UTC and when == datetime(2026, 11, 20, 3, 5, 5, tzinfo=UTC)
+        for beyond in ("0001-01-01T00:00:00+23:59", "9999-12-31T23:59:59-23:59"):
+            with self.assertRaises(ApiError) as caught:
+                admin.read_cursor(cursor(beyond))
+            assert caught.exception.code == "validation_failed", beyond
+
+    @given(st.datetimes(timezones=st.just(UTC)), st.uuids())
+    def test_a_cursor_leads_back_to_its_place(self, when: datetime, key: uuid.UUID) -> None:
+        account = Account(User(str(key), "ada@example.test", when))
+        assert admin.read_cursor(admin.cursor_after(account)) == (when, str(key))
+
+    @given(st.text(max_size=10))
+    def test_a_page_size(self, text: str) -> None:
+        try:
+            assert 1 <= admin.page_size(text) <= admin.LARGEST_PAGE
+        except ApiError as fault:
+            assert fault.code == "validation_failed"
+
+    @settings(max_examples=200, deadline=None)
+    @given(JSON)
+    def test_a_key_set(self, value: Any) -> None:
+        for keys in (value, {"keys": value}, {"keys": [value]}, {"keys": [{"kty": "EC", "crv": value}]}):
+            with self.assertRaises(KeySetError):
+                KeySet.parse(json.dumps(keys))
+
+    @given(JSON)
+    def test_metadata(self, value: Any) -> None:
+        try:
+            assert checked(value) == (value if value is not None else {})
+        except ApiError as fault:
+            assert fault.code == "validation_failed"
+
+    @given(st.text(max_size=40))
+    def test_a_users_id(self, text: str) -> None:
+        try:
+            assert len(admin.user_id(text)) == 36
+        except ApiError as fault:
+            assert fault.code == "user_not_found"

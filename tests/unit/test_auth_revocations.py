@@ -1,0 +1,97 @@
+"""Ended sessions, remembered until their tokens expire."""
+
+from __future__ import annotations
+
+from twisted.internet.task import Clock
+from twisted.logger import capturedLogs, formatEvent
+from twisted.trial.unittest import TestCase
+
+from project_service.auth.revocations import CHANNEL, RevokedSessions
+from project_service.deferreds import start
+from project_service.errors import ApiError
+from tests.auth_fakes import FakeListener
+
+
+class Revocations(TestCase):
+    def setUp(self) -> None:
+        self.clock, self.listener = Clock(), FakeListener()
+        self.stored: list[tuple[str, float]] = []
+        self.reads: list[float | None] = []
+        self.failure: Exception | None = None
+        self.revoked = RevokedSessions(self.read, self.listener, self.clock.seconds)
+
+    async def read(self, since: float | None) -> list[tuple[str, float]]:
+        self.reads.append(since)
+        if self.failure is not None:
+            raise self.failure
+        return list(self.stored)
+
+    def poll(self) -> None:
+        self.successResultOf(start(self.revoked.poll()))
+
+    def test_what_is_announced_is_revoked(self) -> None:
+        self.listener.heard[CHANNEL]("session-1 100")
+        assert self.revoked.is_revoked("session-1")
+        assert not self.revoked.is_revoked("session-2")
+
+    def test_a_listening_connection_that_is_dead_without_a_sign_is_made_up_for_within_a_second(self) -> None:
+        self.poll()
+        for tenth in range(100):
+            if tenth == 55:
+                self.stored = [("session-1", 100.0)]
+            self.clock.advance(0.1)
+            if tenth % 4 == 3:
+                self.poll()
+            assert self.revoked.is_revoked("session-1") or tenth < 55 + 9
+        # All at first, then what is new: about once a second.
+        assert self.reads[0] is None
+        assert len(self.reads) == 13
+        assert all(since is not None and since < 0 for since in self.reads[1:])
+
+    def test_after_a_gap_the_set_is_read_again(self) -> None:
+        self.stored = [("session-1", 100.0)]
+        for gap in self.listener.gaps:
+            self.successResultOf(start(gap()))  # type: ignore[arg-type]  # they are coroutines
+        assert self.revoked.is_revoked("session-1")
+
+    def test_while_nobody_listens_the_set_is_read_often_and_trusted_for_a_second(self) -> None:
+        self.poll()
+        self.listener.current = False
+        self.clock.advance(0.9)
+        assert not self.revoked.is_revoked("session-1")
+        self.stored = [("session-1", 100.0)]
+        self.poll()
+        assert self.revoked.is_revoked("session-1")
+        self.clock.advance(0.9)
+        assert not self.revoked.is_revoked("session-2")
+
+    def test_a_set_that_cannot_be_read_is_not_trusted(self) -> None:
+        self.poll()
+        self.listener.current = False
+        self.failure = RuntimeError("database away")
+        with capturedLogs() as events:
+            for _ in range(3):
+                self.poll()
+        assert [formatEvent(event) for event in events] == ["ended sessions cannot be read: RuntimeError"]
+        self.clock.advance(1.01)
+        fault = self.assertRaises(ApiError, self.revoked.is_revoked, "session-2")
+        assert (fault.status, fault.code) == (503, "database_unavailable")
+        self.failure = None
+        self.poll()
+        assert not self.revoked.is_revoked("session-2")
+
+    def test_before_the_first_reading_nothing_is_trusted(self) -> None:
+        self.listener.current = False
+        self.clock.advance(5)
+        self.assertRaises(ApiError, self.revoked.is_revoked, "session-1")
+
+    def test_a_session_is_forgotten_when_its_tokens_have_expired(self) -> None:
+        self.revoked.add("session-1", 100.0)
+        # An earlier time that arrives later does not shorten it.
+        self.revoked.add("session-1", 50.0)
+        self.clock.advance(99)
+        self.poll()
+        assert len(self.revoked) == 1
+        self.clock.advance(1)
+        self.poll()
+        assert len(self.revoked) == 0
