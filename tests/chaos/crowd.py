@@ -1,8 +1,8 @@
 """A crowd that takes up connections and next to no work: ``python -m tests.chaos.crowd SPEC``.
 
-SPEC is JSON: ``url``, ``key``, ``idle`` (kept alive after one request), ``readers`` (``[path, how many]`` each, a
-kilobyte a second), ``half`` (heads that never end). Says ``{"there": …}`` when all have connected, and at the end of
-its standard input what became of them.
+SPEC is JSON: ``url``, ``key``, ``members``, a list of kind, path and number. Kinds: ``idle`` (kept alive after one
+request), ``reader`` and ``stream`` (they take a kilobyte a second; of a stream no answer need have begun), ``half``
+(a head that never ends). Says what there is when all have connected, and again for each line of its standard input.
 """
 
 from __future__ import annotations
@@ -12,8 +12,8 @@ import selectors
 import socket
 import subprocess
 import sys
+from collections import Counter
 from pathlib import Path
-from time import monotonic
 from typing import Any
 from urllib.parse import urlsplit
 
@@ -25,7 +25,7 @@ ROOT = Path(__file__).parents[2]
 # A reader that takes this much a second is slow, and not a client that does nothing.
 READ_BYTES = 1024
 WINDOW_BYTES = 4096
-AT_ONCE = 50
+END = "\r\n"
 
 
 @define(eq=False)
@@ -43,24 +43,22 @@ class _Crowd:
         self._address = (where.hostname or "", where.port or 80)
         self._head = f"Host: {where.netloc}\r\nX-Service-Key: {spec['key']}\r\n"
         self.members: list[_Member] = []
-        for _ in range(spec["idle"]):
-            self._join("idle", f"GET /live HTTP/1.1\r\n{self._head}\r\n")
-        for path, count in spec["readers"]:
+        for kind, path, count in spec["members"]:
             for _ in range(count):
-                self._join("reader", f"GET {path} HTTP/1.1\r\n{self._head}\r\n")
-        for _ in range(spec["half"]):
-            self._join("half", f"GET /live HTTP/1.1\r\n{self._head}X-Unfinished: ")
+                self._join(
+                    kind, f"GET {path} HTTP/1.1\r\n{self._head}{'X-Endless: ' if kind == 'half' else END}"
+                )
 
     def _join(self, kind: str, request: str) -> None:
         handle = socket.socket()
-        if kind == "reader":
+        if kind in {"reader", "stream"}:
             handle.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, WINDOW_BYTES)
         handle.settimeout(30)
         handle.connect(self._address)
         handle.sendall(request.encode())
         member = _Member(handle, kind)
-        if kind == "idle":
-            member.status = handle.recv(4096)[9:12]
+        if kind in {"idle", "reader"}:
+            member.status = handle.recv(READ_BYTES)[9:12]
         handle.setblocking(False)
         self.members.append(member)
 
@@ -68,14 +66,14 @@ class _Crowd:
         """Once a second everybody reads a little, until standard input ends."""
         poll = selectors.DefaultSelector()
         poll.register(sys.stdin, selectors.EVENT_READ)
-        told = False
-        while not poll.select(0 if not told else 1):
-            began = monotonic()
+        print(json.dumps(self.counted()), flush=True)
+        while True:
             for member in self.members:
                 self._read(member)
-            if not told and all(member.status for member in self.members if member.kind == "reader"):
-                told = True
-                print(json.dumps({"there": monotonic() - began}), flush=True)
+            if poll.select(1):
+                if not sys.stdin.readline():
+                    return
+                print(json.dumps(self.counted()), flush=True)
 
     def _read(self, member: _Member) -> None:
         try:
@@ -90,23 +88,11 @@ class _Crowd:
             member.status = data[9:12]
         member.received += len(data)
 
-    def told(self) -> dict[str, Any]:
-        def count(kind: str, **wanted: object) -> int:
-            return sum(
-                all(getattr(member, name) == value for name, value in wanted.items())
-                for member in self.members
-                if member.kind == kind
-            )
-
-        return {
-            "idle_open": count("idle", closed=False),
-            "idle_served": count("idle", status=b"200"),
-            "readers_open": count("reader", closed=False),
-            "readers_served": count("reader", status=b"200"),
-            "readers_refused": count("reader", status=b"503"),
-            "read_bytes": sum(member.received for member in self.members),
-            "half_open": count("half", closed=False),
-        }
+    def counted(self) -> dict[str, int]:
+        """By kind and status (``-``: no answer yet), and ``KIND closed``."""
+        counts = Counter(f"{one.kind} {one.status.decode() or '-'}" for one in self.members)
+        counts.update(f"{one.kind} closed" for one in self.members if one.closed)
+        return dict(counts)
 
 
 @frozen
@@ -116,8 +102,8 @@ class Crowd:
     process: subprocess.Popen[str]
 
     @classmethod
-    def gather(cls, url: str, key: str, idle: int, readers: list[tuple[str, int]], half: int) -> Crowd:
-        spec = {"url": url, "key": key, "idle": idle, "readers": readers, "half": half}
+    def gather(cls, url: str, key: str, members: list[tuple[str, str, int]]) -> Crowd:
+        spec = {"url": url, "key": key, "members": members}
         command = [sys.executable, "-m", "tests.chaos.crowd", json.dumps(spec)]
         process = subprocess.Popen(
             command, cwd=ROOT, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
@@ -126,30 +112,27 @@ class Crowd:
         crowd._said()
         return crowd
 
-    def leave(self) -> dict[str, int]:
+    def count(self) -> Counter[str]:
+        assert self.process.stdin is not None
+        self.process.stdin.write("\n")
+        self.process.stdin.flush()
+        return self._said()
+
+    def leave(self) -> None:
         assert self.process.stdin is not None
         self.process.stdin.close()
-        told = self._said()
         self.process.wait()
-        return told
 
-    def _said(self) -> dict[str, int]:
+    def _said(self) -> Counter[str]:
         assert self.process.stdout is not None
         line = self.process.stdout.readline()
         assert line, "the crowd could not gather"
-        said: dict[str, int] = json.loads(line)
-        return said
+        return Counter(json.loads(line))
 
 
 def main() -> None:
     allow_descriptors()
-    crowd = _Crowd(json.loads(sys.argv[1]))
-    crowd.live()
-    for member in crowd.members:
-        # What came since the last look, and whether the end has come.
-        for _ in range(2):
-            crowd._read(member)
-    print(json.dumps(crowd.told()), flush=True)
+    _Crowd(json.loads(sys.argv[1])).live()
 
 
 if __name__ == "__main__":

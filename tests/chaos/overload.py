@@ -174,11 +174,22 @@ def _crowd(service: Service) -> list[str]:
     print(f"--- {IDLE} idle connections, {READERS + STREAMS} slow readers, {HALF} half-sent requests")
     usual = _others(service)
     before = service.resident()
-    crowd = Crowd.gather(service.url, service.key, IDLE, [(LARGE, READERS), (ALL_ROWS, STREAMS)], HALF)
-    gathered = service.resident()
+    crowd = Crowd.gather(service.url, service.key, [("idle", "/live", IDLE)])
+    print(f"      resident {before:.0f} -> {service.resident():.0f} MiB with the idle ones", end="")
+    more = [("reader", LARGE, READERS), ("stream", ALL_ROWS, STREAMS), ("half", "/live", HALF)]
+    others = Crowd.gather(service.url, service.key, more)
+    print(f" -> {service.resident():.0f} with all")
     crowded = _others(service)
-    told = crowd.leave()
+    told = crowd.count() + others.count()
+    print(f"      {dict(told)}; resident {service.resident():.0f} MiB", flush=True)
     faults = []
+    if (
+        told["idle 200"] < IDLE
+        or told["idle closed"]
+        or told["reader 200"] < READERS
+        or told["reader closed"]
+    ):
+        faults.append(f"the crowd was not served: {told}")
     for path in usual:
         slower = crowded[path].percentile(0.99) / max(usual[path].percentile(0.99), 0.001)
         print(f"{path:40} alone:   {usual[path]}")
@@ -187,10 +198,10 @@ def _crowd(service: Service) -> list[str]:
             faults.append(f"{path}: p99 x {slower:.2f} beside the crowd")
         if set(crowded[path].statuses) != {"200"}:
             faults.append(f"{path}: {crowded[path].statuses} beside the crowd")
-    print(f"      {told}")
-    print(f"      resident {before:.0f} -> {gathered:.0f} MiB")
-    if told["idle_open"] < IDLE or told["readers_served"] < READERS:
-        faults.append(f"the crowd was not served: {told}")
+    eventually(lambda: crowd.count()["idle closed"] == IDLE, "the end of idle connections")
+    eventually(lambda: others.count()["half closed"] == HALF, "the end of half-sent requests")
+    crowd.leave()
+    others.leave()
     return faults
 
 
