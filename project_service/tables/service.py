@@ -72,7 +72,10 @@ class TableService:
         head, head_key = self.planner.head(call)
         cache = self.holder.current
         if head.method == "OPTIONS":
-            return options_reply(cache, head)
+            allowed = options_reply(cache, head)
+            for stage in ("parse", "plan", "transaction"):
+                timing.mark(stage)
+            return self._timed(allowed, timing)
         if head.kind == "root":
             delegated = self.root.delegated(call, head)
             if delegated is None:
