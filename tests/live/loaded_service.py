@@ -10,7 +10,7 @@ from pathlib import Path
 import psycopg2
 import requests
 
-from tests.live.daemon import Daemon, eventually
+from tests.live.daemon import ROOT, Daemon, eventually
 from tests.live.mixed_load import LEDGER, PACE_SECONDS, PARTS, ROWS, Load
 
 # Short, so that an absence of a second is seen as 503 and not as a slow answer.
@@ -32,11 +32,11 @@ LONGEST_SECONDS = 12.0
 
 
 @contextmanager
-def started(place: Path, database: str = "", more: str = "") -> Iterator[Daemon]:
+def started(place: Path, database: str = "", more: str = "", pythonpath: str = str(ROOT)) -> Iterator[Daemon]:
     """The service on ``place / "var"``. ``database`` is for ``[database]``, ``more`` for other sections."""
     config = place / "faults.toml"
     config.write_text(CONFIG.format(database=database) + more)
-    with Daemon(place / "var", "--config", str(config)) as daemon:
+    with Daemon(place / "var", "--config", str(config), pythonpath=pythonpath) as daemon:
         daemon.wait_until_ready()
         yield daemon
 
