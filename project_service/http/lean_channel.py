@@ -21,7 +21,7 @@ from project_service.http.exchange import Exchange
 from project_service.http.framing import persistent
 from project_service.http.outbound import Producer
 from project_service.http.request_parser import RequestHead, RequestParser
-from project_service.http.sockets import socket_progress, write_now
+from project_service.http.sockets import WIDE_BYTES, read_widely, socket_progress, write_now
 
 # So much is parsed at a time outside bodies: what is behind a request that is not answered yet stays unparsed.
 HEAD_SLICE = 4096
@@ -190,6 +190,8 @@ class LeanChannel(Protocol):
         self._since = self.clock.seconds()
 
     def head_received(self, head: RequestHead) -> None:
+        if head.length is None or head.length > WIDE_BYTES:
+            read_widely(self.transport)
         self._receiving = Exchange(
             self,
             self.clock,

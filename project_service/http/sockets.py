@@ -9,6 +9,8 @@ from typing import Any
 
 from twisted.internet.tcp import Connection
 
+WIDE_BYTES = 256 * 1024
+
 
 def socket_progress(transport: Any) -> object:
     """Changes whenever the client has taken bytes: those left in our buffers and in the kernel's."""
@@ -18,6 +20,11 @@ def socket_progress(transport: Any) -> object:
         return None
     queued = struct.unpack("i", fcntl.ioctl(handle.fileno(), termios.TIOCOUTQ, b"\0" * 4))[0]
     return (queued, _buffered(transport))
+
+
+def read_widely(transport: Any) -> None:
+    """Read more at a time from now on: for large bodies, since each read costs a turn of the reactor."""
+    _innermost(transport).bufferSize = WIDE_BYTES
 
 
 def write_now(transport: Any, data: bytes) -> None:
