@@ -76,6 +76,15 @@ async def test_a_single_value_is_not_one_of_several(outcomes: Tables) -> None:
 
 
 @pytest_twisted.ensureDeferred
+async def test_one_object_means_one_row_even_where_none_is_returned(outcomes: Tables) -> None:
+    asked = {"Accept": "application/vnd.pgrst.object+json", "Prefer": "return=minimal"}
+    outcomes.sql("insert into counted (note) values ('twin'), ('twin')")
+    assert (await answered(outcomes, "DELETE", "/counted?note=eq.twin", headers=asked))[0] == 406
+    assert outcomes.sql("select count(*) from counted where note = 'twin'") == [(2,)]
+    assert (await answered(outcomes, "POST", "/counted", headers=asked, json={"note": "one"}))[0] == 201
+
+
+@pytest_twisted.ensureDeferred
 async def test_composites_of_a_functions_table_have_paths(outcomes: Tables) -> None:
     path = "/rpc/pairs?select=name,both_->b,text:both_->>a&both_->a=gt.0&order=both_->b.desc"
     status, body, _ = await answered(outcomes, "GET", path)

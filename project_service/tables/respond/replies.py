@@ -47,8 +47,7 @@ def check_outcome(
     if most is not None and plan is not None and found.rows > most:
         raise errors.max_affected_exceeded(found.rows)
     selects = not isinstance(plan, CallPlan) or plan.routine.is_set
-    quiet = isinstance(plan, WritePlan) and request.head.preferences.get("return") == "minimal"
-    if rendering.singular and selects and not quiet and found.rows != 1:
+    if rendering.singular and selects and found.rows != 1:
         raise errors.not_singular(found.rows)
 
 
