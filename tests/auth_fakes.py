@@ -1,4 +1,4 @@
-"""Users, sessions and counters in memory: a verified fake, it passes ``tests/contracts/test_users.py``."""
+"""Users, sessions and counters in memory: a verified fake, it passes ``tests/contracts/test_user*.py``."""
 
 from __future__ import annotations
 

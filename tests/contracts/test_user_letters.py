@@ -1,0 +1,79 @@
+"""One-time tokens that letters carry, in memory and on PostgreSQL."""
+
+from __future__ import annotations
+
+from project_service.auth.ports import Limit, Stores
+from tests.contracts.users import (
+    HOUR,
+    MINUTE,
+    NOW,
+    OTHER_HASH,
+    SECOND,
+    address,
+    all_of,
+    contract,
+    event,
+    issue,
+    made,
+    session,
+)
+
+
+@contract
+async def test_a_recovery_token_works_once_and_ends_every_session(stores: Stores) -> None:
+    email, first = address(), session()
+    account = await made(stores, email, first)
+    key, user = await issue(stores, email)
+    assert user == account.user
+    assert await stores.tokens.owner(key, "recovery", NOW) == account.user
+    assert await stores.tokens.owner(key, "confirmation", NOW) is None
+    assert await stores.tokens.owner(key, "recovery", NOW + HOUR) is None
+    found = await all_of(*(stores.tokens.reset_password(key, OTHER_HASH, event()) for _ in range(4)))
+    assert sorted(one is None for one in found) == [False, True, True, True]
+    again = await stores.users.find(account.user.id)
+    assert again is not None
+    assert (again.password_hash, again.confirmed_at) == (OTHER_HASH, NOW)
+    assert await stores.sessions.alive(account.user.id, NOW) == []
+
+
+@contract
+async def test_a_reset_lets_a_locked_out_owner_in(stores: Stores) -> None:
+    email = address()
+    await made(stores, email)
+    limit = Limit(1, HOUR)
+    held = await stores.attempts.reserve_login(email, "p", limit, Limit(0, HOUR), NOW)
+    await stores.attempts.settle_login(email, "p", held, "failed", None)
+    key, _ = await issue(stores, email)
+    await stores.tokens.reset_password(key, OTHER_HASH, event())
+    assert (await stores.attempts.reserve_login(email, "p", limit, Limit(0, HOUR), NOW)).verdict == "free"
+
+
+@contract
+async def test_a_newer_token_replaces_an_older_one_and_not_too_often(stores: Stores) -> None:
+    email = address()
+    await made(stores, email)
+    first, _ = await issue(stores, email)
+    early, nobody = await issue(stores, email, NOW + 59 * SECOND)
+    assert nobody is None
+    assert await stores.tokens.owner(early, "recovery", NOW + MINUTE) is None
+    second, user = await issue(stores, email, NOW + MINUTE)
+    assert user is not None
+    assert await stores.tokens.owner(first, "recovery", NOW + MINUTE) is None
+    assert await stores.tokens.owner(second, "recovery", NOW + MINUTE) == user
+
+
+@contract
+async def test_nobody_is_mailed_who_is_unknown_disabled_or_confirmed(stores: Stores) -> None:
+    assert (await issue(stores, address()))[1] is None
+    email = address()
+    account = await made(stores, email)
+    await stores.users.set_disabled(account.user.id, True, event())
+    assert (await issue(stores, email))[1] is None
+    await stores.users.set_disabled(account.user.id, False, event())
+    key, user = await issue(stores, email, purpose="confirmation")
+    assert user == account.user
+    begun = session()
+    assert await stores.tokens.confirm(key, begun, event()) == account.user
+    assert await stores.tokens.confirm(key, session(), event()) is None
+    assert [one.id for one in await stores.sessions.alive(account.user.id, NOW)] == [begun.id]
+    assert (await issue(stores, email, NOW + HOUR, "confirmation"))[1] is None

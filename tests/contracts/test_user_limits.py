@@ -1,0 +1,91 @@
+"""Limits on attempts, in memory and on PostgreSQL."""
+
+from __future__ import annotations
+
+import uuid
+from typing import Any
+
+from project_service.auth.model import Email
+from project_service.auth.ports import Limit, Stores
+from tests.contracts.users import HOUR, MINUTE, NOW, SECOND, WINDOW, address, all_of, contract, event, made
+
+
+@contract
+async def test_a_limit_counts_failures_in_a_sliding_window(stores: Stores) -> None:
+    who = uuid.uuid4().hex
+    for minute in range(3):
+        held = await stores.attempts.reserve("t", who, WINDOW, NOW + minute * MINUTE)
+        assert held.verdict == "free"
+        await stores.attempts.settle("t", who, held.mark, "failed")
+    refused = await stores.attempts.reserve("t", who, WINDOW, NOW + 5 * MINUTE)
+    assert (refused.verdict, refused.wait_seconds) == ("refused", 600.0)
+    # The oldest has left the window, the two others are in it.
+    held = await stores.attempts.reserve("t", who, WINDOW, NOW + 15 * MINUTE)
+    assert held.verdict == "free"
+    await stores.attempts.settle("t", who, held.mark, "failed")
+    refused = await stores.attempts.reserve("t", who, WINDOW, NOW + 15 * MINUTE)
+    assert (refused.verdict, refused.wait_seconds) == ("refused", 60.0)
+
+
+@contract
+async def test_a_burst_reserves_no_more_than_the_limit(stores: Stores) -> None:
+    who = uuid.uuid4().hex
+    found = await all_of(*(stores.attempts.reserve("t", who, WINDOW, NOW) for _ in range(30)))
+    assert sorted(one.verdict for one in found) == ["busy"] * 27 + ["free"] * 3
+    marks = [one.mark for one in found if one.mark is not None]
+    assert len(set(marks)) == 3
+    await stores.attempts.settle("t", who, marks[0], "released")
+    assert (await stores.attempts.reserve("t", who, WINDOW, NOW)).verdict == "free"
+
+
+@contract
+async def test_a_success_clears_failures_but_not_attempts_under_way(stores: Stores) -> None:
+    who = uuid.uuid4().hex
+    first, second = [await stores.attempts.reserve("t", who, WINDOW, NOW) for _ in range(2)]
+    await stores.attempts.settle("t", who, first.mark, "failed")
+    third = await stores.attempts.reserve("t", who, WINDOW, NOW)
+    await stores.attempts.settle("t", who, third.mark, "cleared")
+    await stores.attempts.settle("t", who, second.mark, "failed")
+    held = [await stores.attempts.reserve("t", who, WINDOW, NOW) for _ in range(3)]
+    assert [one.verdict for one in held] == ["free", "free", "busy"]
+
+
+@contract
+async def test_an_abandoned_attempt_counts_as_a_failure(stores: Stores) -> None:
+    who = uuid.uuid4().hex
+    for _ in range(3):
+        await stores.attempts.reserve("t", who, WINDOW, NOW)
+    assert (await stores.attempts.reserve("t", who, WINDOW, NOW + 59 * SECOND)).verdict == "busy"
+    assert (await stores.attempts.reserve("t", who, WINDOW, NOW + MINUTE + SECOND)).verdict == "refused"
+
+
+@contract
+async def test_zero_is_no_limit(stores: Stores) -> None:
+    held = await stores.attempts.reserve("t", uuid.uuid4().hex, Limit(0, MINUTE), NOW)
+    assert (held.verdict, held.mark) == ("free", None)
+    await stores.attempts.settle("t", "nobody", None, "failed")
+
+
+@contract
+async def test_a_login_counts_for_its_account_and_its_address(stores: Stores) -> None:
+    account, place = await made(stores), uuid.uuid4().hex
+    email = Email.parse(account.user.email)
+    per_address = Limit(2, WINDOW.window)
+
+    async def attempt(who: Email) -> Any:
+        return await stores.attempts.reserve_login(who, place, WINDOW, per_address, NOW)
+
+    first = await attempt(email)
+    assert (first.verdict, first.account) == ("free", account)
+    await stores.attempts.settle_login(email, place, first, "failed", event("login"))
+    # A success clears the account's failures, never the address's.
+    second = await attempt(email)
+    await stores.attempts.settle_login(email, place, second, "cleared", None)
+    third = await attempt(address())
+    assert (third.verdict, third.account) == ("free", None)
+    await stores.attempts.settle_login(address(), place, third, "failed", None)
+    refused = await attempt(email)
+    assert (refused.verdict, refused.mark, refused.wait_seconds) == ("refused", None, 900.0)
+    # What the address refused was no attempt on the account.
+    elsewhere = await stores.attempts.reserve_login(email, uuid.uuid4().hex, Limit(1, HOUR), per_address, NOW)
+    assert elsewhere.verdict == "free"

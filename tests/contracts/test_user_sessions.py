@@ -1,0 +1,134 @@
+"""Sessions and refresh tokens, in memory and on PostgreSQL."""
+
+from __future__ import annotations
+
+from attrs import evolve
+
+from project_service.auth.ports import Stores
+from tests.contracts.users import (
+    HASH,
+    HOUR,
+    MINUTE,
+    NOW,
+    OTHER_HASH,
+    SECOND,
+    all_of,
+    contract,
+    digest,
+    event,
+    made,
+    rotate,
+    session,
+)
+
+
+@contract
+async def test_a_session_starts_only_for_the_password_that_was_checked(stores: Stores) -> None:
+    account = await made(stores)
+    assert await stores.sessions.start(account, None, session(), event()) == account.user
+    stale = evolve(account, password_hash=OTHER_HASH)
+    assert await stores.sessions.start(stale, None, session(), event()) is None
+    assert await stores.sessions.start(account, OTHER_HASH, session(), event()) == account.user
+    again = await stores.users.find(account.user.id)
+    assert again is not None
+    assert (again.password_hash, again.last_login_at) == (OTHER_HASH, NOW)
+    await stores.users.set_disabled(account.user.id, True, event())
+    assert await stores.sessions.start(again, None, session(), event()) is None
+
+
+@contract
+async def test_a_refresh_token_is_rotated_then_repeated_then_stolen(stores: Stores) -> None:
+    first = session()
+    account = await made(stores, first=first)
+    child, grandchild = digest(), digest()
+    rotated = await rotate(stores, first.digest, child, salt=b"1" * 32)
+    assert (rotated.outcome, rotated.session_id, rotated.user) == ("rotated", first.id, account.user)
+    repeated = await rotate(stores, first.digest, digest(), NOW + 9 * SECOND, salt=b"2" * 32)
+    assert (repeated.outcome, repeated.salt) == ("repeated", b"1" * 32)
+    assert (await rotate(stores, child, grandchild, NOW + 9 * SECOND)).outcome == "rotated"
+    # No longer the immediate parent, however short ago.
+    assert (await rotate(stores, first.digest, digest(), NOW + 9 * SECOND)).outcome == "stolen"
+    assert await rotate(stores, grandchild, digest(), NOW + 10 * SECOND) is None
+    assert await stores.sessions.alive(account.user.id, NOW) == []
+    assert first.id in dict(await stores.sessions.revoked(NOW))
+
+
+@contract
+async def test_a_repeat_after_the_window_is_theft(stores: Stores) -> None:
+    first = session()
+    await made(stores, first=first)
+    await rotate(stores, first.digest, digest())
+    assert (await rotate(stores, first.digest, digest(), NOW + 10 * SECOND)).outcome == "stolen"
+
+
+@contract
+async def test_fifty_refreshes_with_one_token_at_once_rotate_once(stores: Stores) -> None:
+    first = session()
+    account = await made(stores, first=first)
+    salts = [bytes([n]) * 32 for n in range(50)]
+    found = await all_of(*(rotate(stores, first.digest, digest(), salt=salt) for salt in salts))
+    assert sorted(one.outcome for one in found) == ["repeated"] * 49 + ["rotated"]
+    assert len({one.salt for one in found if one.outcome == "repeated"}) == 1
+    assert len(await stores.sessions.alive(account.user.id, NOW)) == 1
+
+
+@contract
+async def test_unknown_expired_and_ended_refresh_tokens_are_nothing(stores: Stores) -> None:
+    assert await rotate(stores, digest(), digest()) is None
+    first = session()
+    account = await made(stores, first=first)
+    assert await rotate(stores, first.digest, digest(), first.expires_at) is None
+    await stores.sessions.end(account.user.id, event())
+    assert await rotate(stores, first.digest, digest()) is None
+
+
+@contract
+async def test_sessions_end_one_all_or_all_but_one(stores: Stores) -> None:
+    first, second, third = session(), session(NOW + SECOND), session(NOW + 2 * SECOND)
+    account = await made(stores, first=first)
+    other = await made(stores, first=session())
+    for one in (second, third):
+        await stores.sessions.start(account, None, one, event())
+    alive = await stores.sessions.alive(account.user.id, NOW)
+    assert [one.id for one in alive] == [third.id, second.id, first.id]
+    assert (alive[0].user_agent, alive[0].address) == ("a browser", "192.0.2.1")
+    ended = await stores.sessions.end(account.user.id, event(), only=second.id)
+    assert ended == [(second.id, (second.access_expires_at + MINUTE).timestamp())]
+    assert await stores.sessions.end(account.user.id, event(), only=second.id) == []
+    assert [key for key, _ in await stores.sessions.end(account.user.id, event(), but=third.id)] == [first.id]
+    assert [one.id for one in await stores.sessions.alive(account.user.id, NOW)] == [third.id]
+    assert len(await stores.sessions.end(account.user.id, event())) == 1
+    assert {first.id, second.id, third.id} <= dict(await stores.sessions.revoked(NOW)).keys()
+    assert first.id not in dict(await stores.sessions.revoked(NOW + 2 * HOUR))
+    # By the store's own clock, hence long before and long after.
+    assert first.id in dict(await stores.sessions.revoked(NOW, NOW - 36500 * 24 * HOUR))
+    assert len(await stores.sessions.alive(other.user.id, NOW)) == 1
+
+
+@contract
+async def test_a_new_password_ends_the_other_sessions(stores: Stores) -> None:
+    kept, gone = session(), session()
+    account = await made(stores, first=kept)
+    await stores.sessions.start(account, None, gone, event())
+    changed = await stores.users.set_password(account.user.id, OTHER_HASH, kept.id, event())
+    assert changed is not None and changed.password_hash == OTHER_HASH
+    assert [one.id for one in await stores.sessions.alive(account.user.id, NOW)] == [kept.id]
+    revoked = dict(await stores.sessions.revoked(NOW))
+    assert gone.id in revoked and kept.id not in revoked
+
+
+@contract
+async def test_disabling_and_deleting_end_sessions_for_every_worker(stores: Stores) -> None:
+    first, second = session(), session()
+    disabled, deleted = await made(stores, first=first), await made(stores, first=second)
+    found = await stores.users.set_disabled(disabled.user.id, True, event())
+    assert found is not None and found.disabled_at == NOW
+    assert await stores.users.delete(deleted.user.id, event()) is True
+    assert await stores.users.delete(deleted.user.id, event()) is False
+    assert await stores.users.find(deleted.user.id) is None
+    assert {first.id, second.id} <= dict(await stores.sessions.revoked(NOW)).keys()
+    enabled = await stores.users.set_disabled(disabled.user.id, False, event())
+    assert enabled is not None and enabled.disabled_at is None
+    assert await stores.users.set_disabled(deleted.user.id, True, event()) is None
+    assert await stores.users.set_metadata(deleted.user.id, {}, event()) is None
+    assert await stores.users.set_password(deleted.user.id, HASH, None, event()) is None

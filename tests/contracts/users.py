@@ -1,0 +1,103 @@
+"""What the suites of a store of users work with."""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Callable
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import pytest_twisted
+from twisted.internet.defer import gatherResults
+
+from project_service.auth.model import Account, Email, Origin
+from project_service.auth.ports import Event, Limit, NewSession, Stores
+from project_service.deferreds import start
+
+NOW = datetime(2026, 11, 21, 3, 4, 5, 678000, tzinfo=UTC)
+
+
+HOUR = timedelta(hours=1)
+
+
+MINUTE = timedelta(minutes=1)
+
+
+SECOND = timedelta(seconds=1)
+
+
+WINDOW = Limit(3, 15 * MINUTE)
+
+
+HASH = b"$2b$04$" + b"a" * 53
+
+
+OTHER_HASH = b"$2b$04$" + b"b" * 53
+
+
+HERE = Origin("192.0.2.1", "a browser", "request-1")
+
+
+def contract(test: Callable[..., Any]) -> Any:
+    return pytest_twisted.ensureDeferred(test)
+
+
+def address() -> Email:
+    return Email.parse(f"Somebody.{uuid.uuid4().hex}@example.test")
+
+
+def digest() -> bytes:
+    return uuid.uuid4().bytes * 2
+
+
+def session(at: datetime = NOW) -> NewSession:
+    return NewSession(str(uuid.uuid4()), digest(), at, at + 30 * 24 * HOUR, at + HOUR, HERE)
+
+
+def event(action: str = "test", at: datetime = NOW) -> Event:
+    return Event(at, action, origin=HERE)
+
+
+async def made(stores: Stores, email: Email | None = None, first: NewSession | None = None) -> Account:
+    account = await stores.users.create(
+        email=email or address(),
+        password_hash=HASH,
+        metadata={"a": [1, None]},
+        confirmed=False,
+        session=first,
+        event=event(),
+    )
+    assert account is not None
+    return account
+
+
+async def all_of(*work: Any) -> list[Any]:
+    return list(await gatherResults([start(one) for one in work]))
+
+
+async def rotate(stores: Stores, old: bytes, new: bytes, at: datetime = NOW, salt: bytes = b"s" * 32) -> Any:
+    return await stores.sessions.rotate(
+        digest=old,
+        successor=new,
+        salt=salt,
+        now=at,
+        reuse_window=10 * SECOND,
+        expires_at=at + 24 * HOUR,
+        access_expires_at=at + HOUR,
+        origin=HERE,
+    )
+
+
+async def issue(
+    stores: Stores, email: Email, at: datetime = NOW, purpose: Any = "recovery"
+) -> tuple[bytes, Any]:
+    key = digest()
+    user = await stores.tokens.issue(
+        email=email,
+        purpose=purpose,
+        digest=key,
+        pause=MINUTE,
+        expires_at=at + HOUR,
+        event=event("mail", at),
+    )
+    return key, user
