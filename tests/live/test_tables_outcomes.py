@@ -60,6 +60,9 @@ async def test_a_limit_on_rows_affected_is_applied_where_there_is_one(outcomes: 
     assert patched == (204, b"", both)
     called = await answered(outcomes, "GET", "/rpc/several?n=5", headers=strict)
     assert called == (200, [1, 2, 3, 4, 5], both)
+    asked = {"Prefer": "return=representation, missing=default, count=exact"}
+    called = await answered(outcomes, "POST", "/rpc/several", headers=asked, json={"n": 1})
+    assert called == (200, [1], ["count=exact"])
 
 
 @pytest_twisted.ensureDeferred

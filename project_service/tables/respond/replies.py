@@ -22,6 +22,7 @@ LONGEST_CONTENT_LOCATION = 2048
 # RFC 3986 section 2.3: what is never escaped.
 _UNRESERVED = re.compile(r"[A-Za-z0-9._~-]*")
 _COMMON = ("count", "handling", "timezone", "tx")
+_CALLED = (*_COMMON, "max-affected")
 _APPLIED = {
     "GET": _COMMON,
     "HEAD": _COMMON,
@@ -143,9 +144,8 @@ def _finished(
     """With what SQL said: its status wins, and its headers over those of the same name."""
     said = headers_from_sql(found)
     status = status_from_sql(found) or status
-    applied = list(_APPLIED[request.head.method])
-    if request.head.kind == "routine":
-        applied.append("max-affected")
+    is_call = request.head.kind == "routine"
+    applied = list(_CALLED if is_call else _APPLIED[request.head.method])
     if not allow_tx:
         applied.remove("tx")
     if plan is not None and plan.merges is None and "resolution" in applied:
