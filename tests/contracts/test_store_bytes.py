@@ -24,7 +24,7 @@ from project_service.storage.s3.pool import ConnectionPool
 from project_service.storage.s3.sign import Address, Signer
 from project_service.storage.s3.through_treq import Through
 from tests.live.services import wait
-from tests.storage_fakes import MemoryStore
+from tests.store_fake import MemoryStore
 
 PART = 5 * 1024 * 1024
 

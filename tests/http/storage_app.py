@@ -11,7 +11,8 @@ from project_service.settings import Storage as StorageSettings
 from project_service.storage.assemble import build
 from project_service.storage.model import BucketRules
 from tests.fakes import ANON_KEY, SERVICE_KEY, App, Response
-from tests.storage_fakes import START, MemoryStore, Tables
+from tests.storage_fakes import START, Tables
+from tests.store_fake import MemoryStore
 
 ALICE = "11111111-1111-4111-8111-111111111111"
 BOB = "22222222-2222-4222-8222-222222222222"
