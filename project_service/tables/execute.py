@@ -148,11 +148,13 @@ async def use(pool: Pool, work: Callable[[Session], Awaitable[T]]) -> T:
 
 
 async def _cleared(session: Session) -> None:
-    """Of what outlives a transaction and is no setting; RESET ALL is for those."""
+    """Of what outlives a transaction and the next one's own RESET ALL."""
     if not session.usable:
         return
     try:
-        await session.execute("SELECT pg_advisory_unlock_all(); UNLISTEN *; CLOSE ALL; DISCARD TEMP")
+        await session.execute(
+            "SELECT pg_advisory_unlock_all(); UNLISTEN *; CLOSE ALL; DISCARD TEMP; RESET ALL"
+        )
     except (psycopg2.Error, DatabaseGone):
         session.discard()
 

@@ -112,6 +112,10 @@ THINGS = {
         "select 1 from pg_class where relname = 'kept'",
     ),
     "cursor": ("declare kept cursor with hold for select 1", "select 1 from pg_cursors where name = 'kept'"),
+    "isolation": (
+        "set session characteristics as transaction isolation level serializable",
+        "select 1 where current_setting('transaction_isolation') <> 'read committed'",
+    ),
     "channel": ("listen kept", "select 1 where exists (select pg_listening_channels())"),
 }
 

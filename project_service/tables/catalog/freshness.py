@@ -25,7 +25,8 @@ WAIT_SECONDS = 1.0
 _MOST_WAITING = 20
 _REMEMBERED = 200
 
-_SEND = "with mark as (select gen_random_uuid()::text as id) select id, pg_notify(%s, id)::text from mark"
+# Without what an earlier request has set for the session.
+_SEND = "reset all; with mark as (select gen_random_uuid()::text as id) select id, pg_notify(%s, id)::text from mark"
 
 
 @define
@@ -91,7 +92,7 @@ class Freshness:
             return False
         await self._turn.acquire()
         try:
-            rows = await self.pool.query(f"select {FINGERPRINT}", [])
+            rows = await self.pool.query(f"reset all; select {FINGERPRINT}", [])
             return bytes(rows[0][0]).decode() != self.holder.current.fingerprint
         finally:
             self._turn.release()

@@ -207,11 +207,14 @@ FINGERPRINT = """
 """
 
 # Locks that are not the transaction's, temporary tables, cursors that are held and channels that are listened to stay
-# with the connection. Where no function's text speaks of them nothing has to be cleared away.
+# with the connection, and a transaction has begun as the last one wished before RESET ALL can be said in it. Where no
+# function's text speaks of them nothing has to be cleared away.
 _LEAVES = """
 exists (select from pg_proc p join pg_namespace n on n.oid = p.pronamespace
   where n.nspname not in ('pg_catalog', 'information_schema')
-    and p.prosrc ~* 'advisory_lock|\\mtemp(orary)?\\M|\\mwith\\s+hold\\M|\\mlisten\\M')
+    and p.prosrc ~* 'advisory_lock|\\mtemp(orary)?\\M|\\mwith\\s+hold\\M|\\mlisten\\M|isolation'
+    and not exists (select from pg_depend d
+      where d.classid = 'pg_proc'::regclass and d.objid = p.oid and d.deptype = 'e'))
 """
 
 EXTRAS = f"""
