@@ -1,0 +1,188 @@
+"""More than the service can do, and more connections than it likes: who is served, who is refused, who is sent away.
+
+The loads that take a minute, with their figures, are in ``tests/chaos/overload.py``.
+"""
+
+from __future__ import annotations
+
+import socket
+from collections import Counter
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import asynccontextmanager, closing
+from pathlib import Path
+from typing import Any
+
+import psycopg2
+import pytest
+import pytest_twisted
+from attrs import evolve
+from twisted.internet.defer import Deferred, gatherResults
+from twisted.internet.protocol import Factory
+from twisted.internet.task import deferLater
+
+from project_service.deferreds import start
+from project_service.ports import bind_endpoints
+from project_service.settings import Store
+from tests.live.application import Api, serving, settings_for
+from tests.live.services import wait
+from tests.live.tables_service import run_sql
+
+ROWS = "/dev/db/main/rest/counted"
+WAITING = 10
+# Of a database of the table API: two for each of its ten connections, and sixteen.
+PLACES = 36
+MOST_CONNECTIONS = 150
+LARGE_BYTES = 8 * 1024 * 1024
+
+
+@pytest.fixture(scope="module")
+def api(
+    module_database: str, store_settings: Store, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[Api]:
+    run_sql(module_database, "create table counted (id int); grant select on counted to anon")
+    settings = settings_for(
+        module_database,
+        evolve(store_settings, max_connections=1),
+        Path(tmp_path_factory.mktemp("overload")),
+        server={"idle_timeout_seconds": 2.0, "max_waiting": WAITING, "max_connections": MOST_CONNECTIONS},
+        # However slow the machine is, nobody has waited for too long.
+        database={"acquire_timeout_seconds": 60.0},
+    )
+    context = serving(settings)
+    yield wait(context.__aenter__)
+    wait(lambda: context.__aexit__(None, None, None))
+
+
+async def until(api: Api, condition: Callable[[], bool]) -> None:
+    for _ in range(1000):
+        if condition():
+            return
+        await deferLater(api.reactor, 0.02, lambda: None)
+    pytest.fail("that did not happen in time")
+
+
+class Raw:
+    """A client that does with its connection what it likes, without waiting for anything."""
+
+    def __init__(self, api: Api, sent: bytes = b"", window: int | None = None) -> None:
+        self._socket = socket.socket()
+        if window is not None:
+            self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, window)
+        self._socket.settimeout(5)
+        self._socket.connect(("127.0.0.1", api.port))
+        self._socket.sendall(sent)
+        self._socket.setblocking(False)
+        self.received = b""
+        self.closed = False
+
+    def read(self, most: int = 4096) -> bytes:
+        """What there is now."""
+        try:
+            data = self._socket.recv(most)
+        except BlockingIOError:
+            return b""
+        except ConnectionError:
+            data = b""
+        self.closed = self.closed or not data
+        self.received += data
+        return data
+
+    def is_closed(self) -> bool:
+        while self.read():
+            pass
+        return self.closed
+
+    def close(self) -> None:
+        self._socket.close()
+
+
+@asynccontextmanager
+async def crowd(*members: Raw) -> AsyncIterator[None]:
+    try:
+        yield
+    finally:
+        for member in members:
+            member.close()
+
+
+@pytest_twisted.ensureDeferred
+async def test_what_is_let_in_is_served_and_the_rest_is_refused_at_once(api: Api) -> None:
+    answers: list[tuple[int, Any, Any]] = []
+
+    async def ask() -> None:
+        answers.append(await api.request("GET", ROWS))
+
+    with closing(psycopg2.connect(api.dsn)) as owner:
+        owner.cursor().execute("lock table counted")
+        asked: list[Deferred[None]] = [start(ask()) for _ in range(100)]
+        await until(api, lambda: len(answers) == 100 - PLACES - WAITING)
+        # The other parts do not notice.
+        assert [(await api.request("GET", path, key=None))[0] for path in ("/live", "/ready")] == [200, 200]
+        assert (await api.sign_up("calm@example.test"))["access_token"]
+        listed = await api.request("GET", "/storage/buckets/public/objects")
+        assert listed[0] == 200
+        assert len(answers) == 100 - PLACES - WAITING
+        owner.rollback()
+    await gatherResults(asked)
+    assert Counter(status for status, _, _ in answers) == {200: PLACES + WAITING, 503: 100 - PLACES - WAITING}
+    refused = [(headers, body) for status, headers, body in answers if status == 503]
+    assert {body["code"] for _, body in refused} == {"overloaded"}
+    assert all(headers.getRawHeaders("retry-after") == ["2"] for headers, _ in refused)
+    _, _, shown = await api.request("GET", "/metrics", key=None)
+    counted = 'project_service_requests_refused_total{part="tables:dev/main",reason="full"} 54.0'
+    assert counted in shown.decode()
+
+
+@pytest_twisted.ensureDeferred
+async def test_a_crowd_that_does_nothing_keeps_nobody_from_being_served(api: Api) -> None:
+    path = "/storage/buckets/public/objects/large"
+    assert (await api.request("PUT", path, key="service", data=b"x" * LARGE_BYTES))[0] == 201
+    head = f"Host: x\r\nX-Service-Key: {api.anon_key}\r\n".encode()
+    half = [Raw(api, b"GET /live HTTP/1.1\r\n" + head + b"X-Endless: ") for _ in range(30)]
+    idle = [Raw(api, b"GET /live HTTP/1.1\r\n" + head + b"\r\n") for _ in range(30)]
+    ask = f"GET {path} HTTP/1.1\r\n".encode() + head + b"\r\n"
+    readers: list[Raw] = []
+    async with crowd(*half, *idle):
+        # Far more than there are places, but never more at once than are let in.
+        for _ in range(6):
+            readers += [Raw(api, ask, window=4096) for _ in range(WAITING)]
+            await until(api, lambda: all(one.received or one.read(1024) for one in (*idle, *readers)))  # noqa: B023  # awaited here
+        assert {one.received[9:12] for one in (*idle, *readers)} == {b"200"}
+        for _ in range(5):
+            assert (await api.request("GET", ROWS))[0] == 200
+            assert (await api.request("GET", path, headers={"Range": "bytes=0-9"}))[0] == 206
+        # The readers go on as slowly as they like; the others are sent away.
+        await until(
+            api,
+            lambda: all(one.read(1024) for one in readers) and all(one.is_closed() for one in (*half, *idle)),
+        )
+        assert {one.received for one in half} == {b""}
+        assert not any(one.closed for one in readers)
+        for reader in readers:
+            reader.close()
+
+
+@pytest_twisted.ensureDeferred
+async def test_connections_beyond_the_most_take_the_place_of_idle_ones(api: Api) -> None:
+    idle = [Raw(api) for _ in range(MOST_CONNECTIONS + 50)]
+    async with crowd(*idle):
+        await until(api, lambda: sum(one.is_closed() for one in idle) >= 50)
+        assert not idle[-1].closed
+        assert (await api.request("GET", "/live"))[0] == 200
+
+
+@pytest_twisted.ensureDeferred
+async def test_a_burst_of_new_clients_waits_to_be_accepted(reactor_port: int) -> None:
+    # The reactor accepts none of them before the end of this test.
+    clients = [socket.create_connection(("127.0.0.1", reactor_port), timeout=5) for _ in range(300)]
+    for client in clients:
+        client.close()
+
+
+@pytest_twisted.async_yield_fixture
+async def reactor_port() -> AsyncIterator[int]:
+    from twisted.internet import reactor
+
+    (port,) = await bind_endpoints(reactor, ["tcp:0:interface=127.0.0.1"])(Factory())
+    yield port.getHost().port  # type: ignore[attr-defined]
+    port.stopListening()
