@@ -11,12 +11,12 @@ from pathlib import Path
 from random import Random, SystemRandom
 from tempfile import TemporaryDirectory
 
-from tests.chaos.failover import fail_over
+from tests.chaos.failover import fail_over, restart
 from tests.chaos.kills import Rounds
 from tests.chaos.overload import overload
 from tests.chaos.store_cluster import lose_a_volume_server
 
-FAULTS = ("failover", "cluster", "overload", "kills")
+FAULTS = ("restart", "failover", "cluster", "overload", "kills")
 
 
 def main() -> int:
@@ -31,7 +31,9 @@ def main() -> int:
         print(f"==> {fault} (seed {asked.seed})", flush=True)
         with TemporaryDirectory(prefix="project-service-chaos-") as place:
             try:
-                if fault == "failover":
+                if fault == "restart":
+                    restart(Path(place))
+                elif fault == "failover":
                     fail_over(Path(place))
                 elif fault == "cluster":
                     lose_a_volume_server(Path(place))

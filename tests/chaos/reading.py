@@ -5,13 +5,14 @@ from __future__ import annotations
 import threading
 from collections import Counter
 from collections.abc import Callable, Sequence
+from functools import partial
 from hashlib import sha256
 from random import Random
 from types import TracebackType
 
 import requests
 
-from tests.live.mixed_load import HANGING_SECONDS, PASSWORD, ROWS, Load
+from tests.live.mixed_load import HANGING_SECONDS, PASSWORD, ROWS, Load, judged
 
 BUCKET = "/storage/buckets/private"
 TABLE_QUERIES = (
@@ -23,14 +24,28 @@ TABLE_QUERIES = (
 )
 
 
+class Refused(Exception):
+    """A 503 or 504 that says when to come back."""
+
+
+def honest(answer: requests.Response) -> requests.Response:
+    if judged(answer) == "refused":
+        raise Refused
+    return answer
+
+
 class Reading:
-    """Runs while the context lasts. ``wrong`` has every answer that was neither right nor an honest refusal."""
+    """Runs while the context lasts. ``counted`` has what went well, by kind; ``refused`` 503s that say when to come
+    back, ``broken`` connections that ended early, ``wrong`` everything else.
+    """
 
     def __init__(self, load: Load, pace: float, seed: int = 1) -> None:
         self._load = load
         self._pace = pace
         self._done = threading.Event()
         self.counted: Counter[str] = Counter()
+        self.refused = 0
+        self.broken = 0
         self.wrong: list[str] = []
         works: Sequence[Callable[[requests.Session, Random], str]] = (
             self._download,
@@ -59,15 +74,22 @@ class Reading:
         with requests.Session() as session:
             session.headers.update(self._load.headers)
             while not self._done.is_set():
-                try:
-                    fault = work(session, random)
-                except requests.RequestException as broken:
-                    fault = type(broken).__name__
-                name = work.__name__.strip("_")
-                self.counted[name] += 1
-                if fault:
-                    self.wrong.append(f"{name}: {fault}")
+                self._count(work.__name__.strip("_"), partial(work, session, random))
                 self._done.wait(self._pace)
+
+    def _count(self, name: str, work: Callable[[], str]) -> None:
+        try:
+            fault = work()
+        except Refused:
+            self.refused += 1
+        except requests.Timeout:
+            self.wrong.append(f"{name}: hung")
+        except requests.RequestException:
+            self.broken += 1
+        else:
+            self.counted[name] += not fault
+            if fault:
+                self.wrong.append(f"{name}: {fault}")
 
     def _object(self, random: Random) -> tuple[str, str] | None:
         """A recent one: looking for one among all would take longer and longer."""
@@ -75,7 +97,7 @@ class Reading:
         return random.choice(known) if known else None
 
     def _get(self, session: requests.Session, path: str, *expected: int) -> requests.Response | str:
-        answer = session.get(self._load.base_url + path, timeout=HANGING_SECONDS)
+        answer = honest(session.get(self._load.base_url + path, timeout=HANGING_SECONDS))
         return answer if answer.status_code in expected else f"{path} -> {answer.status_code}"
 
     def _download(self, session: requests.Session, random: Random) -> str:
@@ -96,10 +118,10 @@ class Reading:
         if chosen is None:
             return ""
         url = f"{self._load.base_url}{BUCKET}/presign"
-        made = session.post(url, json={"key": chosen[0]}, timeout=HANGING_SECONDS)
+        made = honest(session.post(url, json={"key": chosen[0]}, timeout=HANGING_SECONDS))
         if made.status_code != 200:
             return f"presign -> {made.status_code}"
-        got = session.get(made.json()["url"], timeout=HANGING_SECONDS)
+        got = honest(session.get(made.json()["url"], timeout=HANGING_SECONDS))
         return "" if sha256(got.content).hexdigest() == chosen[1] else f"link -> {got.status_code}"
 
     def _rows(self, session: requests.Session, random: Random) -> str:

@@ -132,6 +132,7 @@ def soak(place: Path, minutes: float, every: float, pace: float) -> bool:
                 assert workers_of(daemon) == before, "a worker died"
         print("reads:", dict(reading.counted), flush=True)
         assert reading.wrong == [], reading.wrong[:10]
+        assert (reading.refused, reading.broken) == (0, 0)
         judge(load, f"{minutes:.0f} minutes of mixed load", begun)
     return all(one.flat for one in series if one.judged)
 

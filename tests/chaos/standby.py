@@ -26,7 +26,10 @@ def free_port() -> int:
 
 
 class Pair:
-    """``start`` makes both; ``kill_primary`` and ``promote`` do what a failover consists of."""
+    """``start`` makes both; ``kill_primary`` and ``promote`` do what a failover consists of.
+
+    ``start_primary`` makes the primary alone, for ``restart_primary``.
+    """
 
     def __init__(self, place: Path) -> None:
         self._place = place
@@ -34,6 +37,8 @@ class Pair:
         self._password = token_urlsafe(16)
         self._ports = {"primary": free_port(), "standby": free_port()}
         self._servers: dict[str, subprocess.Popen[bytes]] = {}
+        # Then it is no child of ours any more.
+        self._restarted = False
         # PostgreSQL does not run as root (trap 16).
         entry = pwd.getpwnam(NAME) if os.geteuid() == 0 else None
         self._as: dict[str, Any] = {}
@@ -51,12 +56,18 @@ class Pair:
         return f"postgresql://{account}@{hosts}/{postgres.DATABASE}?target_session_attrs=read-write"
 
     def start(self) -> None:
+        self.start_primary()
+        self._add_standby()
+
+    def start_primary(self) -> None:
         self._initialise()
         self._serve("primary")
         self._primary(
             f"create role {postgres.OWNER} login createrole createdb bypassrls password '{self._password}'"
         )
         self._primary(f"create database {postgres.DATABASE} owner {postgres.OWNER}")
+
+    def _add_standby(self) -> None:
         source = f"{self._dsn('primary')} application_name=standby"
         self._run(
             "pg_basebackup", "-D", self._data("standby"), "-d", source, "-R", "-X", "stream", "-c", "fast"
@@ -67,6 +78,12 @@ class Pair:
         in_step = "select count(*) from pg_stat_replication where sync_state = 'sync' and state = 'streaming'"
         eventually(lambda: self._primary(in_step) == [(1,)], "a synchronous standby")
 
+    def restart_primary(self) -> None:
+        """As for a change of its configuration: clients are cut off, and it comes back as another process."""
+        self._run("pg_ctl", "restart", "-m", "fast", "-w", "-D", self._data("primary"), "-l", "/dev/null")
+        self._servers.pop("primary").wait()
+        self._restarted = True
+
     def kill_primary(self) -> None:
         server = self._servers.pop("primary")
         server.kill()
@@ -76,6 +93,8 @@ class Pair:
         self._run("pg_ctl", "promote", "-w", "-D", self._data("standby"))
 
     def stop(self) -> None:
+        if self._restarted:
+            self._run("pg_ctl", "stop", "-m", "fast", "-w", "-D", self._data("primary"))
         for server in self._servers.values():
             server.terminate()
         for server in self._servers.values():

@@ -13,10 +13,11 @@ import requests
 
 from project_service.embedded.ports import SOCKETS
 from project_service.embedded.seaweed import program_file
+from tests.chaos.reading import Reading
 from tests.chaos.standby import free_port
 from tests.live.daemon import answers, eventually
 from tests.live.loaded_service import judge, load_on, make_ledger, started
-from tests.live.mixed_load import PARTS, Load
+from tests.live.mixed_load import PACE_SECONDS, PARTS, Load
 
 VOLUME_SERVERS = 3
 
@@ -116,18 +117,21 @@ def lose_a_volume_server(place: Path) -> None:
         with started(place, more=cluster.section):
             eventually(lambda: _stores(place), "an object that is stored")
             make_ledger(place)
-            with load_on(place) as load:
+            with load_on(place) as load, Reading(load, PACE_SECONDS) as reading:
                 eventually(lambda: load.has_gone_on(dict.fromkeys(PARTS, 0), 60), "objects on every server")
-                _during(load, cluster.lose_one)
+                _during(load, reading, cluster.lose_one)
     finally:
         cluster.stop()
 
 
-def _during(load: Load, fault: Callable[[], None]) -> None:
+def _during(load: Load, reading: Reading, fault: Callable[[], None]) -> None:
     since = monotonic()
     fault()
-    before = load.acknowledged()
+    before, read = load.acknowledged(), reading.counted["download"]
     eventually(lambda: load.has_gone_on(before, 60), "acknowledgements of all three parts")
+    eventually(lambda: reading.counted["download"] > read + 100, "downloads of objects on every server")
+    print(f"reads {dict(reading.counted)}, refused {reading.refused}, broken off {reading.broken}")
+    assert reading.wrong == [], reading.wrong[:10]
     eventually(lambda: answers(f"{load.base_url}/ready"), "readiness")
     load.stop()
     judge(load, "a volume server of three killed, for good", since)

@@ -40,21 +40,33 @@ def daemon(place: Path) -> Iterator[Daemon]:
 
 
 @pytest.mark.parametrize(
-    ("name", "stops", "goes_on"), [("postgres", PARTS, ()), ("weed", ("storage",), ("tables", "auth"))]
+    ("name", "how", "stops", "goes_on"),
+    [
+        ("postgres", signal.SIGKILL, PARTS, ()),
+        # A planned restart: what ``pg_ctl restart -m fast`` sends.
+        ("postgres", signal.SIGINT, PARTS, ()),
+        ("weed", signal.SIGKILL, ("storage",), ("tables", "auth")),
+    ],
+    ids=["postgres-killed", "postgres-restarted", "weed-killed"],
 )
-def test_a_server_that_is_killed(
-    daemon: Daemon, place: Path, name: str, stops: tuple[str, ...], goes_on: tuple[str, ...]
+def test_a_server_that_ends(
+    daemon: Daemon,
+    place: Path,
+    name: str,
+    how: signal.Signals,
+    stops: tuple[str, ...],
+    goes_on: tuple[str, ...],
 ) -> None:
     with load_on(place) as load:
         warmed_up(load)
         victim, refused = pid_of(place, name), {part: load.count(part, "refused") for part in PARTS}
-        os.kill(victim, signal.SIGKILL)
+        os.kill(victim, how)
         since = monotonic()
         eventually(lambda: all(load.count(part, "refused") > refused[part] for part in stops), "503")
         eventually(lambda: pid_of(place, name) not in {0, victim}, f"a new {name}")
         eventually(lambda: answers(f"{load.base_url}/ready"), "readiness")
         gone_on(load)
-    judge(load, f"{name} killed", since)
+    judge(load, f"{name}: {how.name}", since)
     for part in PARTS:
         # The service itself has not gone away: nobody's connection may break.
         assert load.count(part, "broken") == 0
