@@ -10,6 +10,7 @@ from typing import Any
 import psycopg2
 import pytest
 from attrs import evolve, frozen
+from twisted.internet.task import deferLater
 
 from project_service.settings import Stage, StageDatabase, Store
 from tests.live.application import Api, serving, settings_for
@@ -35,6 +36,15 @@ class Tables:
     def sql(self, text: str) -> list[Any]:
         """As the owner of the database."""
         return run_sql(self.api.dsn, text)
+
+
+async def until_answered(tables: Tables, method: str, path: str, expected: int, **more: Any) -> None:
+    from twisted.internet import reactor
+
+    deadline = reactor.seconds() + 20
+    while (await tables.request(method, path, **more))[0] != expected:
+        assert reactor.seconds() < deadline, "the schema cache was not read anew"
+        await deferLater(reactor, 0.05, lambda: None)
 
 
 def run_sql(dsn: str, text: str) -> list[Any]:

@@ -1,0 +1,179 @@
+"""Large results as their readers have them: whole in every form, and taking no more than their share."""
+
+from __future__ import annotations
+
+import json
+import random
+import socket
+from contextlib import suppress
+
+import pytest
+import pytest_twisted
+import treq
+from twisted.internet.defer import DeferredList
+from twisted.internet.task import deferLater
+from twisted.web.client import ResponseFailed
+
+from project_service.deferreds import start
+from tests.live.logged import LoggedErrors
+from tests.live.tables_service import BASE, Tables, tables, until_answered
+
+__all__ = ["tables"]
+
+# Larger than all buffers on the way to a client that does not read.
+WIDE = (
+    "create or replace function wide() returns setof text language sql stable "
+    "as $$ select repeat('x', 1000) from generate_series(1, 50000) $$"
+)
+STREAMING = (
+    "select count(*) from pg_stat_activity where datname = current_database()"
+    " and state <> 'idle' and pid <> pg_backend_pid() and query like '%pgrst_rows%'"
+)
+
+
+@pytest_twisted.ensureDeferred
+async def test_large_results_are_whole_in_every_form(tables: Tables) -> None:
+    tables.sql(
+        "create table big as select i as id, 'row '||i as name from generate_series(1, 20000) i; "
+        "grant select on big to anon; analyze big"
+    )
+    expected = [{"id": number, "name": f"row {number}"} for number in range(1, 20001)]
+    status, headers, body = await tables.request("GET", "/big?order=id")
+    assert (status, body) == (200, expected)
+    assert headers.getRawHeaders("content-range") is None
+    lines = (await tables.request("GET", "/big?order=id", headers={"Accept": "application/x-ndjson"}))[2]
+    assert [json.loads(line) for line in lines.splitlines()] == expected
+    rows = (
+        (await tables.request("GET", "/big?order=id", headers={"Accept": "text/csv"}))[2].decode().split("\n")
+    )
+    assert (rows[0], rows[1], rows[-1], len(rows)) == ("id,name", '1,"row 1"', '20000,"row 20000"', 20001)
+    status, headers, body = await tables.request(
+        "GET", "/big?order=id&limit=15000&offset=10", headers={"Prefer": "count=exact"}
+    )
+    assert (status, headers.getRawHeaders("content-range")) == (206, ["10-15009/20000"])
+    assert body == expected[10:15010]
+
+
+@pytest_twisted.ensureDeferred
+async def test_what_fits_into_one_reply_has_its_range_whatever_it_is_read_from(tables: Tables) -> None:
+    """The threshold is 4096 bytes: 300 of these rows (600 of these numbers) are below it, 600 (1200) are not."""
+    tables.sql(
+        "create view numbers as select i as id from generate_series(1, 1000) i; grant select on numbers to anon;"
+        "create function counted(most int) returns setof int language sql stable as"
+        " $$ select generate_series(1, most) $$"
+    )
+    await until_answered(tables, "GET", "/rpc/counted?most=1", 200)
+    for asked in (300, 600, 300):
+        for path in (f"/numbers?id=lte.{asked}", f"/rpc/counted?most={asked * 2}"):
+            status, headers, body = await tables.request("GET", path)
+            found = headers.getRawHeaders("content-range")
+            assert (status, found) == (200, [f"0-{len(body) - 1}/*"] if asked == 300 else None), path
+        assert len(body) == asked * 2
+    status, headers, _ = await tables.request("HEAD", "/numbers", headers={"Prefer": "count=exact"})
+    assert (status, headers.getRawHeaders("content-range")) == (200, ["0-999/1000"])
+    tables.sql("drop view numbers; drop function counted")
+
+
+@pytest_twisted.ensureDeferred
+async def test_rows_that_grew_since_analyze_are_streamed(tables: Tables) -> None:
+    tables.sql(
+        "create table grown (id int, txt text); alter table grown alter txt set storage external;"
+        "insert into grown select i, 'x' from generate_series(1, 1000) i; grant select on grown to anon;"
+        "analyze grown; insert into grown select i, repeat('x', 200000) from generate_series(1001, 1020) i"
+    )
+    status, headers, body = await tables.request("GET", "/grown?select=id,txt&id=gt.1000")
+    assert (status, len(body), len(body[0]["txt"])) == (200, 20, 200000)
+    assert headers.getRawHeaders("content-range") is None  # as of a stream
+    tables.sql("drop table grown")
+
+
+@pytest_twisted.ensureDeferred
+async def test_a_status_without_a_body_has_none_however_large(tables: Tables) -> None:
+    tables.sql(
+        "create function many_unsaid(said text) returns setof int language plpgsql stable as $$ begin "
+        "perform set_config('response.status', said, true); "
+        "return query select generate_series(1, 50000); end $$"
+    )
+    for said in (204, 304):
+        path = f"/rpc/many_unsaid?said={said}"
+        await until_answered(tables, "GET", path, said)
+        status, _, body = await tables.request("GET", path)
+        assert (status, body or b"") == (said, b"")
+        assert (await tables.request("GET", "/books?select=id&id=eq.1"))[2] == [{"id": 1}]
+
+
+@pytest_twisted.ensureDeferred
+async def test_an_error_in_the_middle_is_no_polite_end(tables: Tables, logged_errors: LoggedErrors) -> None:
+    tables.sql("create view breaks as select id, 1/(15000-id) as x from big; grant select on breaks to anon")
+    with pytest.raises(ResponseFailed):
+        await tables.request("GET", "/breaks")
+    logged_errors.flush()
+    assert (await tables.request("GET", "/books?select=id&id=eq.1"))[2] == [{"id": 1}]
+
+
+@pytest_twisted.ensureDeferred
+async def test_a_client_that_stops_reading_loses_its_place_and_keeps_nobody_out(tables: Tables) -> None:
+    """Of one connection too: streams have another, whose next user waits until the edge has dropped the client."""
+    from twisted.internet import reactor
+
+    narrow = BASE.replace("main", "narrow")
+    stalled = socket.create_connection(("127.0.0.1", tables.api.port))
+    stalled.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+    path = f"{narrow}/rpc/wide"
+    tables.sql(WIDE)
+    await until_answered(tables, "HEAD", "/rpc/wide", 200)
+    stalled.sendall(
+        f"GET {path} HTTP/1.1\r\nHost: x\r\nX-Service-Key: {tables.api.anon_key}\r\n\r\n".encode()
+    )
+    while not tables.sql(STREAMING)[0][0]:
+        await deferLater(reactor, 0.01, lambda: None)
+    assert (await tables.request("GET", "/books?select=id&id=eq.1", base=narrow))[0] == 200
+    assert tables.sql(STREAMING) == [(1,)]
+    status, _, body = await tables.request("GET", "/rpc/wide", base=narrow)
+    assert (status, len(body)) == (200, 50000)
+    stalled.close()
+
+
+@pytest_twisted.ensureDeferred
+async def test_slow_readers_leave_room(tables: Tables) -> None:
+    """More of them than there are connections, and nobody else has to wait for their end."""
+    tables.sql(WIDE)
+    await until_answered(tables, "HEAD", "/rpc/wide", 200)
+    slow = [socket.create_connection(("127.0.0.1", tables.api.port)) for _ in range(5)]
+    head = f"GET {BASE}/rpc/wide HTTP/1.1\r\nHost: x\r\nX-Service-Key: {tables.api.anon_key}\r\n\r\n".encode()
+    for client in slow:
+        client.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+        client.sendall(head)
+    most = 0
+    for _ in range(20):
+        assert (await tables.request("GET", "/books?select=id&id=eq.1"))[0] == 200
+        most = max(most, tables.sql(STREAMING)[0][0])
+    for client in slow:
+        client.close()
+    assert most == 1  # of three connections
+
+
+@pytest_twisted.ensureDeferred
+async def test_clients_that_leave_at_any_moment_leave_nothing_behind(tables: Tables) -> None:
+    """Before, while and after their streams are opened: every place and every connection is free again."""
+    from twisted.internet import reactor
+
+    tables.sql(WIDE)
+    await until_answered(tables, "HEAD", "/rpc/wide", 200)
+    chance = random.Random(11)
+
+    async def hang_up() -> None:
+        sent: dict[bytes | str, bytes | str] = {"X-Service-Key": tables.api.anon_key}
+        waiting = treq.get(f"{tables.api.base_url}{BASE}/rpc/wide", headers=sent, persistent=False)
+        reactor.callLater(chance.random() * 0.5, waiting.cancel)
+        with suppress(Exception):  # cancelled, wherever it was
+            (await waiting)._transport.abortConnection()
+
+    for _ in range(5):
+        await DeferredList([start(hang_up()) for _ in range(6)])
+    deadline = reactor.seconds() + 20
+    while tables.sql(STREAMING)[0][0]:
+        assert reactor.seconds() < deadline, "a stream holds on to its connection"
+        await deferLater(reactor, 0.05, lambda: None)
+    status, _, body = await tables.request("GET", "/rpc/wide")
+    assert (status, len(body)) == (200, 50000)
