@@ -1,8 +1,9 @@
-"""Places for a test's files."""
+"""Places for a test's files, and for what it listens on."""
 
 from __future__ import annotations
 
 import shutil
+import socket
 import tempfile
 from pathlib import Path
 
@@ -14,3 +15,10 @@ def temporary_directory(test: SynchronousTestCase) -> Path:
     path = Path(tempfile.mkdtemp(prefix="project-service-test-"))
     test.addCleanup(shutil.rmtree, path)
     return path
+
+
+def free_port() -> int:
+    """A port of the loopback interface that nobody listens on just now."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])

@@ -1,87 +1,22 @@
-"""Authentication whole: real PostgreSQL, real threads, real sockets, two workers, a real mail server."""
+"""Authentication whole: real PostgreSQL, real threads, real sockets, two workers."""
 
 from __future__ import annotations
 
-import re
-import ssl
-import time
 from collections import Counter
-from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import asynccontextmanager
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
-from typing import Any
 
 import bcrypt
 import jwt
 import psycopg2
-import pytest
 import pytest_twisted
-from aiosmtpd.controller import Controller
-from aiosmtpd.smtp import AuthResult, LoginPassword
-from attrs import evolve
-from cryptography import x509
-from cryptography.hazmat.primitives import hashes
-from cryptography.hazmat.primitives.asymmetric import ec
-from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat
-from cryptography.x509.oid import NameOID
-from twisted.internet import reactor as _reactor
-from twisted.internet.defer import gatherResults
-from twisted.internet.task import deferLater
 
-from project_service.auth.mail import Letter, SmtpTransport
 from project_service.auth.sql.upkeep import BATCH, LOCK, SqlHousekeeping
 from project_service.database import dsn as dsns
 from project_service.database.connect import Connector
 from project_service.database.pool import Pool
-from project_service.deferreds import start
-from project_service.settings import Secret, Smtp, Store
-from tests.live.application import Api, serving, settings_for
-
-reactor: Any = _reactor
-PASSWORD = "a long enough one"
-
-
-@asynccontextmanager
-async def api_on(database: str, store: Store, place: Path, **sections: Any) -> AsyncIterator[Api]:
-    async with serving(settings_for(database, store, place, **sections)) as api:
-        yield api
-
-
-async def until(condition: Callable[[], Awaitable[bool]]) -> None:
-    """Wait for ``condition()``, at most half a minute."""
-    end = reactor.seconds() + 30
-    while not await condition():
-        assert reactor.seconds() < end, "waited in vain"
-        await deferLater(reactor, 0.005, lambda: None)
-
-
-async def all_of(*work: Any) -> list[Any]:
-    return list(await gatherResults([start(one) for one in work]))
-
-
-def sql(database: str, text: str, *params: Any) -> list[tuple[Any, ...]]:
-    connection = psycopg2.connect(database)
-    try:
-        with connection, connection.cursor() as cursor:
-            cursor.execute(text, params)
-            return cursor.fetchall() if cursor.description else []
-    finally:
-        connection.close()
-
-
-async def post(api: Api, path: str, body: Any, **more: Any) -> tuple[int, Any]:
-    status, _, answer = await api.request("POST", path, key=None, json=body, **more)
-    return status, answer
-
-
-async def log_in(api: Api, email: str, password: str = PASSWORD) -> tuple[int, Any]:
-    return await post(api, "/auth/login", {"email": email, "password": password})
-
-
-async def code_for(api: Api, token: str) -> Any:
-    status, _, answer = await api.request("GET", "/auth/user", key=None, token=token)
-    return "ok" if status == 200 else answer["error"]["code"]
+from project_service.settings import Store
+from tests.live.auth_service import PASSWORD, all_of, api_on, code_for, log_in, post, reactor, sql, until
 
 
 @pytest_twisted.ensureDeferred
@@ -306,154 +241,3 @@ async def test_one_worker_at_a_time_cleans_up(database: str) -> None:
         await pool.close()
     for table in ("audit", "revocations", "throttle"):
         assert sql(database, f"select count(*) from auth.{table}") == [(0,)], table
-
-
-class Mailbox:
-    """What a mail server took."""
-
-    def __init__(self) -> None:
-        self.letters: list[Any] = []
-
-    async def has_mail(self) -> bool:
-        return bool(self.letters)
-
-    async def handle_DATA(self, server: Any, session: Any, envelope: Any) -> str:
-        self.letters.append(envelope)
-        return "250 OK"
-
-
-@asynccontextmanager
-async def mail_server(**options: Any) -> AsyncIterator[tuple[Mailbox, int]]:
-    mailbox = Mailbox()
-    controller = Controller(mailbox, hostname="127.0.0.1", port=0, **options)
-    controller.port = _free_port()
-    controller.start()
-    try:
-        yield mailbox, controller.port
-    finally:
-        controller.stop()
-
-
-def _free_port() -> int:
-    import socket
-
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
-
-
-@pytest_twisted.ensureDeferred
-async def test_a_password_is_recovered_through_a_real_mail_server(
-    database: str, store_settings: Store, tmp_path: Path
-) -> None:
-    async with mail_server() as (mailbox, port):
-        smtp = {"host": "127.0.0.1", "port": port, "sender": "Project <noreply@example.test>", "tls": "none"}
-        async with api_on(database, store_settings, tmp_path, smtp=smtp) as api:
-            await api.sign_up("ada@bücher.test")
-            for email in ("ada@bücher.test", "nobody@example.test"):
-                assert await post(api, "/auth/recover", {"email": email}) == (
-                    200,
-                    {"data": None, "error": None},
-                )
-            await until(mailbox.has_mail)
-            (letter,) = mailbox.letters
-            assert (letter.mail_from, letter.rcpt_tos) == ("noreply@example.test", ["ada@xn--bcher-kva.test"])
-            token = re.findall(rb"^([A-Za-z0-9_-]{43})\r$", letter.content, re.MULTILINE)[0].decode()
-            body = {"token": token, "password": "a brand new one"}
-            assert (await post(api, "/auth/reset", body))[0] == 200
-            assert (await log_in(api, "ada@bücher.test", "a brand new one"))[0] == 200
-
-
-@pytest.mark.filterwarnings("ignore:Requiring AUTH while not requiring TLS")
-@pytest_twisted.ensureDeferred
-async def test_the_mail_server_s_password_is_used(
-    database: str, store_settings: Store, tmp_path: Path
-) -> None:
-    options = {"auth_required": True, "auth_require_tls": False}
-    logins: list[bytes] = []
-
-    def authenticate(server: Any, session: Any, envelope: Any, mechanism: str, data: Any) -> Any:
-        assert isinstance(data, LoginPassword)
-        logins.append(data.login)
-        return AuthResult(success=data.password == b"secret")
-
-    async with mail_server(**options, authenticator=authenticate) as (mailbox, port):
-        smtp = {
-            "host": "127.0.0.1",
-            "port": port,
-            "sender": "noreply@example.test",
-            "tls": "none",
-            "username": "mailer",
-            "password": Secret("secret"),
-        }
-        async with api_on(database, store_settings, tmp_path, smtp=smtp, auth={"confirm_email": True}) as api:
-            status, answer = await post(
-                api, "/auth/signup", {"email": "a@example.test", "password": PASSWORD}
-            )
-            assert (status, answer["data"]["session"]) == (200, None)
-            await until(mailbox.has_mail)
-            assert logins == [b"mailer"]
-            token = re.findall(rb"^([A-Za-z0-9_-]{43})\r$", mailbox.letters[0].content, re.MULTILINE)[0]
-            status, answer = await post(api, "/auth/verify", {"token": token.decode()})
-            assert status == 200
-            assert await code_for(api, answer["data"]["access_token"]) == "ok"
-
-
-@pytest_twisted.ensureDeferred
-async def test_starttls_is_insisted_on() -> None:
-    """A server without it gets neither password nor letter."""
-    async with mail_server() as (mailbox, port):
-        settings = Smtp(host="127.0.0.1", port=port, sender="noreply@example.test", tls="starttls")
-        transport = SmtpTransport(reactor, settings, time.time, lambda: "id")
-        with pytest.raises(Exception, match="TLS"):
-            await transport(Letter("ada@example.test", "s", "t"))
-        assert mailbox.letters == []
-        with pytest.raises(Exception, match="refused"):
-            await SmtpTransport(reactor, evolve(settings, port=_free_port()), time.time, lambda: "id")(
-                Letter("ada@example.test", "s", "t")
-            )
-
-
-def certificate(place: Path) -> tuple[Path, ssl.SSLContext]:
-    """A certificate for localhost that signs itself, and a server's context with it."""
-    key = ec.generate_private_key(ec.SECP256R1())
-    name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "localhost")])
-    now = datetime.now(UTC)
-    made = (
-        x509.CertificateBuilder()
-        .subject_name(name)
-        .issuer_name(name)
-        .public_key(key.public_key())
-        .serial_number(x509.random_serial_number())
-        .not_valid_before(now - timedelta(days=1))
-        .not_valid_after(now + timedelta(days=1))
-        .add_extension(x509.SubjectAlternativeName([x509.DNSName("localhost")]), critical=False)
-        .add_extension(x509.BasicConstraints(ca=True, path_length=None), critical=True)
-        .sign(key, hashes.SHA256())
-    )
-    path, key_path = place / "certificate.pem", place / "key.pem"
-    path.write_bytes(made.public_bytes(Encoding.PEM))
-    key_path.write_bytes(key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption()))
-    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-    context.load_cert_chain(path, key_path)
-    return path, context
-
-
-@pytest.mark.parametrize("tls", ["starttls", "tls"])
-@pytest_twisted.ensureDeferred
-async def test_tls_goes_to_a_server_whose_certificate_is_trusted_and_to_no_other(
-    tls: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    path, context = certificate(tmp_path)
-    options = (
-        {"tls_context": context, "require_starttls": True} if tls == "starttls" else {"ssl_context": context}
-    )
-    async with mail_server(**options) as (mailbox, port):
-        settings = Smtp(host="localhost", port=port, sender="noreply@example.test", tls=tls)
-        transport = SmtpTransport(reactor, settings, time.time, lambda: "id")
-        with pytest.raises(Exception, match="certificate verify failed"):
-            await transport(Letter("ada@example.test", "s", "t"))
-        assert mailbox.letters == []
-        monkeypatch.setenv("SSL_CERT_FILE", str(path))
-        await transport(Letter("ada@example.test", "s", "t"))
-        assert len(mailbox.letters) == 1

@@ -12,10 +12,10 @@ from twisted.internet.threads import deferToThread
 
 from project_service.settings import Smtp, Stage, StageDatabase, Store
 from tests.live.application import Api, serving, settings_for
+from tests.live.mail_server import mail_server
 from tests.live.openapi_cases import KEYS, PASSWORD, READ_KEYS, SCHEMA_SQL, Existing, narrowed
 from tests.live.openapi_fuzzing import fuzz
 from tests.live.tables_service import run_sql
-from tests.live.test_auth_service import mail_server
 
 # For each operation, beside the few thousand cases that the schemas define at their limits.
 EXAMPLES = 6

@@ -3,26 +3,21 @@
 from __future__ import annotations
 
 import os
-import socket
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
 from twisted.trial.unittest import TestCase
 
 from project_service.embedded import ports
+from tests.places import free_port
 
 
 class Sockets(TestCase):
-    def free_port(self) -> int:
-        with socket.socket() as probe:
-            probe.bind(("127.0.0.1", 0))
-            return int(probe.getsockname()[1])
-
     def test_anothers_socket_is_in_the_way_and_ones_own_is_not(self) -> None:
         folder = TemporaryDirectory()
         self.addCleanup(folder.cleanup)
         self.patch(ports, "SOCKETS", Path(folder.name))
-        port = self.free_port()
+        port = free_port()
         left = Path(folder.name) / f"seaweedfs-filer-grpc-{port}.sock"
         left.touch()
         owner = left.lstat().st_uid

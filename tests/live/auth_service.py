@@ -1,0 +1,64 @@
+"""Auth on a real database, for tests."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import psycopg2
+from twisted.internet import reactor as _reactor
+from twisted.internet.defer import gatherResults
+from twisted.internet.task import deferLater
+
+from project_service.deferreds import start
+from project_service.settings import Store
+from tests.live.application import Api, serving, settings_for
+
+reactor: Any = _reactor
+
+
+PASSWORD = "a long enough one"
+
+
+@asynccontextmanager
+async def api_on(database: str, store: Store, place: Path, **sections: Any) -> AsyncIterator[Api]:
+    async with serving(settings_for(database, store, place, **sections)) as api:
+        yield api
+
+
+async def until(condition: Callable[[], Awaitable[bool]]) -> None:
+    """Wait for ``condition()``, at most half a minute."""
+    end = reactor.seconds() + 30
+    while not await condition():
+        assert reactor.seconds() < end, "waited in vain"
+        await deferLater(reactor, 0.005, lambda: None)
+
+
+async def all_of(*work: Any) -> list[Any]:
+    return list(await gatherResults([start(one) for one in work]))
+
+
+def sql(database: str, text: str, *params: Any) -> list[tuple[Any, ...]]:
+    connection = psycopg2.connect(database)
+    try:
+        with connection, connection.cursor() as cursor:
+            cursor.execute(text, params)
+            return cursor.fetchall() if cursor.description else []
+    finally:
+        connection.close()
+
+
+async def post(api: Api, path: str, body: Any, **more: Any) -> tuple[int, Any]:
+    status, _, answer = await api.request("POST", path, key=None, json=body, **more)
+    return status, answer
+
+
+async def log_in(api: Api, email: str, password: str = PASSWORD) -> tuple[int, Any]:
+    return await post(api, "/auth/login", {"email": email, "password": password})
+
+
+async def code_for(api: Api, token: str) -> Any:
+    status, _, answer = await api.request("GET", "/auth/user", key=None, token=token)
+    return "ok" if status == 200 else answer["error"]["code"]

@@ -1,0 +1,39 @@
+"""Services that more than one file of tests uses."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from project_service.database.pool import Pool
+from project_service.parts import connector
+from project_service.settings import Store
+from project_service.storage.assemble import assemble
+from tests.live.application import serving, settings_for
+from tests.live.services import wait
+from tests.live.storage_service import Running
+
+
+@pytest.fixture(scope="module")
+def running(
+    module_database: str, store_settings: Store, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[Running]:
+    from twisted.internet import reactor
+
+    data_dir = Path(tmp_path_factory.mktemp("storage"))
+    short = {"idle_timeout_seconds": 2.0}
+    settings = settings_for(module_database, store_settings, data_dir, server=short)
+    context = serving(settings)
+    api = wait(context.__aenter__)
+    pool = Pool(connector(reactor, settings), 2, 5.0, reactor)
+    behind = assemble(reactor, settings.storage, settings.store, pool)
+
+    async def signed_up() -> str:
+        return str((await api.sign_up("storage@example.test"))["access_token"])
+
+    yield Running(api, wait(signed_up), behind)
+    wait(behind.stop)
+    wait(pool.close)
+    wait(lambda: context.__aexit__(None, None, None))

@@ -1,0 +1,37 @@
+"""A real mail server that keeps what it takes."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from typing import Any
+
+from aiosmtpd.controller import Controller
+
+from tests.places import free_port
+
+
+class Mailbox:
+    """What a mail server took."""
+
+    def __init__(self) -> None:
+        self.letters: list[Any] = []
+
+    async def has_mail(self) -> bool:
+        return bool(self.letters)
+
+    async def handle_DATA(self, server: Any, session: Any, envelope: Any) -> str:
+        self.letters.append(envelope)
+        return "250 OK"
+
+
+@asynccontextmanager
+async def mail_server(**options: Any) -> AsyncIterator[tuple[Mailbox, int]]:
+    mailbox = Mailbox()
+    controller = Controller(mailbox, hostname="127.0.0.1", port=0, **options)
+    controller.port = free_port()
+    controller.start()
+    try:
+        yield mailbox, controller.port
+    finally:
+        controller.stop()

@@ -1,0 +1,143 @@
+"""Letters through a real mail server, with and without TLS."""
+
+from __future__ import annotations
+
+import re
+import ssl
+import time
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+import pytest_twisted
+from aiosmtpd.smtp import AuthResult, LoginPassword
+from attrs import evolve
+from cryptography import x509
+from cryptography.hazmat.primitives import hashes
+from cryptography.hazmat.primitives.asymmetric import ec
+from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat
+from cryptography.x509.oid import NameOID
+
+from project_service.auth.mail import Letter, SmtpTransport
+from project_service.settings import Secret, Smtp, Store
+from tests.live.auth_service import PASSWORD, api_on, code_for, log_in, post, reactor, until
+from tests.live.mail_server import mail_server
+from tests.places import free_port
+
+
+@pytest_twisted.ensureDeferred
+async def test_a_password_is_recovered_through_a_real_mail_server(
+    database: str, store_settings: Store, tmp_path: Path
+) -> None:
+    async with mail_server() as (mailbox, port):
+        smtp = {"host": "127.0.0.1", "port": port, "sender": "Project <noreply@example.test>", "tls": "none"}
+        async with api_on(database, store_settings, tmp_path, smtp=smtp) as api:
+            await api.sign_up("ada@bücher.test")
+            for email in ("ada@bücher.test", "nobody@example.test"):
+                assert await post(api, "/auth/recover", {"email": email}) == (
+                    200,
+                    {"data": None, "error": None},
+                )
+            await until(mailbox.has_mail)
+            (letter,) = mailbox.letters
+            assert (letter.mail_from, letter.rcpt_tos) == ("noreply@example.test", ["ada@xn--bcher-kva.test"])
+            token = re.findall(rb"^([A-Za-z0-9_-]{43})\r$", letter.content, re.MULTILINE)[0].decode()
+            body = {"token": token, "password": "a brand new one"}
+            assert (await post(api, "/auth/reset", body))[0] == 200
+            assert (await log_in(api, "ada@bücher.test", "a brand new one"))[0] == 200
+
+
+@pytest.mark.filterwarnings("ignore:Requiring AUTH while not requiring TLS")
+@pytest_twisted.ensureDeferred
+async def test_the_mail_server_s_password_is_used(
+    database: str, store_settings: Store, tmp_path: Path
+) -> None:
+    options = {"auth_required": True, "auth_require_tls": False}
+    logins: list[bytes] = []
+
+    def authenticate(server: Any, session: Any, envelope: Any, mechanism: str, data: Any) -> Any:
+        assert isinstance(data, LoginPassword)
+        logins.append(data.login)
+        return AuthResult(success=data.password == b"secret")
+
+    async with mail_server(**options, authenticator=authenticate) as (mailbox, port):
+        smtp = {
+            "host": "127.0.0.1",
+            "port": port,
+            "sender": "noreply@example.test",
+            "tls": "none",
+            "username": "mailer",
+            "password": Secret("secret"),
+        }
+        async with api_on(database, store_settings, tmp_path, smtp=smtp, auth={"confirm_email": True}) as api:
+            status, answer = await post(
+                api, "/auth/signup", {"email": "a@example.test", "password": PASSWORD}
+            )
+            assert (status, answer["data"]["session"]) == (200, None)
+            await until(mailbox.has_mail)
+            assert logins == [b"mailer"]
+            token = re.findall(rb"^([A-Za-z0-9_-]{43})\r$", mailbox.letters[0].content, re.MULTILINE)[0]
+            status, answer = await post(api, "/auth/verify", {"token": token.decode()})
+            assert status == 200
+            assert await code_for(api, answer["data"]["access_token"]) == "ok"
+
+
+@pytest_twisted.ensureDeferred
+async def test_starttls_is_insisted_on() -> None:
+    """A server without it gets neither password nor letter."""
+    async with mail_server() as (mailbox, port):
+        settings = Smtp(host="127.0.0.1", port=port, sender="noreply@example.test", tls="starttls")
+        transport = SmtpTransport(reactor, settings, time.time, lambda: "id")
+        with pytest.raises(Exception, match="TLS"):
+            await transport(Letter("ada@example.test", "s", "t"))
+        assert mailbox.letters == []
+        with pytest.raises(Exception, match="refused"):
+            await SmtpTransport(reactor, evolve(settings, port=free_port()), time.time, lambda: "id")(
+                Letter("ada@example.test", "s", "t")
+            )
+
+
+def certificate(place: Path) -> tuple[Path, ssl.SSLContext]:
+    """A certificate for localhost that signs itself, and a server's context with it."""
+    key = ec.generate_private_key(ec.SECP256R1())
+    name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "localhost")])
+    now = datetime.now(UTC)
+    made = (
+        x509.CertificateBuilder()
+        .subject_name(name)
+        .issuer_name(name)
+        .public_key(key.public_key())
+        .serial_number(x509.random_serial_number())
+        .not_valid_before(now - timedelta(days=1))
+        .not_valid_after(now + timedelta(days=1))
+        .add_extension(x509.SubjectAlternativeName([x509.DNSName("localhost")]), critical=False)
+        .add_extension(x509.BasicConstraints(ca=True, path_length=None), critical=True)
+        .sign(key, hashes.SHA256())
+    )
+    path, key_path = place / "certificate.pem", place / "key.pem"
+    path.write_bytes(made.public_bytes(Encoding.PEM))
+    key_path.write_bytes(key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption()))
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.load_cert_chain(path, key_path)
+    return path, context
+
+
+@pytest.mark.parametrize("tls", ["starttls", "tls"])
+@pytest_twisted.ensureDeferred
+async def test_tls_goes_to_a_server_whose_certificate_is_trusted_and_to_no_other(
+    tls: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path, context = certificate(tmp_path)
+    options = (
+        {"tls_context": context, "require_starttls": True} if tls == "starttls" else {"ssl_context": context}
+    )
+    async with mail_server(**options) as (mailbox, port):
+        settings = Smtp(host="localhost", port=port, sender="noreply@example.test", tls=tls)
+        transport = SmtpTransport(reactor, settings, time.time, lambda: "id")
+        with pytest.raises(Exception, match="certificate verify failed"):
+            await transport(Letter("ada@example.test", "s", "t"))
+        assert mailbox.letters == []
+        monkeypatch.setenv("SSL_CERT_FILE", str(path))
+        await transport(Letter("ada@example.test", "s", "t"))
+        assert len(mailbox.letters) == 1
