@@ -14,7 +14,7 @@ HASHES_WAITING_PER_THREAD = 32
 
 def lanes(settings: Settings, threads: int) -> dict[str, Limits]:
     """``settings`` are one process's share; ``threads`` hash its passwords."""
-    # A login takes a quarter of a second by itself: a queue of some is nothing out of the ordinary, as long as it ends.
+    # A login takes a quarter of a second by itself: a queue of some is in order, as long as it ends.
     waiting, patience = settings.server.max_waiting, settings.database.acquire_timeout_seconds
     found = {
         "auth": Limits(_places(settings.database.pool_size), waiting, patience),

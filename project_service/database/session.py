@@ -36,6 +36,9 @@ class Session(txpostgres.Connection):  # type: ignore[misc]  # txpostgres is not
         self.on_lost: Callable[[Session], None] | None = None
         self.on_notify: Callable[[str, str], None] | None = None
         self.guard_seconds: float | None = None
+        # What ``prepared`` has prepared here: the name by the query's text.
+        self.statements: dict[str, str] = {}
+        self.statement_count = 0
         self._running: Deferred[None] | None = None
         self._doomed = False
         self._since = 0.0

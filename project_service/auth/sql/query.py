@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Any, Protocol, TypeVar
 
 from attrs import frozen
@@ -16,7 +16,11 @@ class Runs(Protocol):
     async def query(self, sql: str, params: Mapping[str, Any] | None = None) -> list[Row]: ...
 
 
-class Database(Runs, Protocol):
+class Prepares(Protocol):
+    async def prepared(self, sql: str, params: Sequence[Any]) -> list[Row]: ...
+
+
+class Database(Runs, Prepares, Protocol):
     """What authentication needs of ``database.pool.Pool``."""
 
     async def transaction(self, work: Callable[[Any], Awaitable[T]]) -> T: ...
@@ -35,6 +39,19 @@ class Query:
     async def one(self, where: Runs, **params: Any) -> Row | None:
         """The first row, or None."""
         rows = await where.query(self.text, params)
+        return rows[0] if rows else None
+
+
+@frozen
+class Often:
+    """A query that is asked often, so that it is prepared: one statement with ``%s`` for its parameters."""
+
+    description: str
+    text: str
+
+    async def one(self, where: Prepares, *params: Any) -> Row | None:
+        """The first row, or None."""
+        rows = await where.prepared(self.text, params)
         return rows[0] if rows else None
 
 

@@ -10,7 +10,7 @@ from attrs import frozen
 
 from project_service.auth.model import Account, Email
 from project_service.auth.ports import Event, NewSession
-from project_service.auth.sql.query import Database, Query, Row, jsonb
+from project_service.auth.sql.query import Database, Often, Query, Row, jsonb
 from project_service.auth.sql.rows import (
     ACCOUNT,
     ADD_SESSION,
@@ -37,8 +37,8 @@ a as ({AUDIT.format(who="(select id from u)", result=_OK_OR_TAKEN)})
 select {ACCOUNT} from u
 """,
 )
-_FIND = Query("a user by id", f"select {ACCOUNT} from auth.users u where id = %(id)s::uuid")
-_FIND_BY_EMAIL = Query("a user by email", f"select {ACCOUNT} from auth.users u where email_key = %(key)s")
+_FIND = Often("a user by id", f"select {ACCOUNT} from auth.users u where id = %s::uuid")
+_FIND_BY_EMAIL = Often("a user by email", f"select {ACCOUNT} from auth.users u where email_key = %s")
 _PAGE = Query(
     "users in the order they were made, from a place on",
     f"""
@@ -126,10 +126,10 @@ class SqlUsers:
         return _maybe(row)
 
     async def find(self, user_id: str) -> Account | None:
-        return _maybe(await _FIND.one(self.database, id=user_id))
+        return _maybe(await _FIND.one(self.database, user_id))
 
     async def find_by_email(self, email: Email) -> Account | None:
-        return _maybe(await _FIND_BY_EMAIL.one(self.database, key=email.key))
+        return _maybe(await _FIND_BY_EMAIL.one(self.database, email.key))
 
     async def page(self, after: tuple[datetime, str] | None, limit: int) -> list[Account]:
         moment, user_id = after if after is not None else (None, None)

@@ -42,7 +42,7 @@ class SqlBuckets:
     database: Database
 
     async def find(self, name: str) -> Bucket | None:
-        rows = await self.database.query(f"select {_COLUMNS} from {_FROM} where b.name = %s", (name,))
+        rows = await self.database.prepared(f"select {_COLUMNS} from {_FROM} where b.name = %s", (name,))
         return _bucket(rows[0]) if rows else None
 
     async def all(self) -> list[Bucket]:

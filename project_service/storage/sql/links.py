@@ -21,7 +21,7 @@ class SqlLinks:
         )
 
     async def find(self, token_hash: bytes) -> Link | None:
-        rows = await self.database.query(
+        rows = await self.database.prepared(
             "select bucket, key, expires_at, uses_left from storage.links where token_hash = %s",
             (token_hash,),
         )

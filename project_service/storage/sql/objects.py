@@ -46,7 +46,7 @@ class SqlObjects:
     database: Database
 
     async def find(self, bucket: str, key: str) -> ObjectRow | None:
-        rows = await self.database.query(
+        rows = await self.database.prepared(
             f"select {COLUMNS} from storage.objects where bucket = %s and key = %s", (bucket, key)
         )
         return object_row(rows[0]) if rows else None

@@ -1,0 +1,48 @@
+"""Queries that are prepared once per connection, and what may happen to them meanwhile."""
+
+from __future__ import annotations
+
+import pytest
+import pytest_twisted
+from twisted.internet import reactor
+
+from project_service.database.pool import Pool
+from tests.live.test_database import connector
+
+ASKED = "select note, 'a%%' from prepared_notes where id = %s"
+
+
+@pytest_twisted.ensureDeferred
+async def test_prepared_once_and_replaced_when_it_no_longer_fits(database: str) -> None:
+    pool = Pool(connector(database), 1, 5.0, reactor)
+    await pool.query("create table prepared_notes (id int primary key, note text)")
+    await pool.query("insert into prepared_notes values (1, 'one'), (2, null)")
+
+    async def statements() -> list[str]:
+        return [row[0] for row in await pool.query("select statement from pg_prepared_statements")]
+
+    assert await pool.prepared(ASKED, (1,)) == [("one", "a%")]
+    assert await pool.prepared(ASKED, (2,)) == [(None, "a%")]
+    assert [text.partition(" AS ")[2] for text in await statements()] == [
+        "select note, 'a%' from prepared_notes where id = $1"
+    ]
+    # Another type of a column: the plan does not fit any more.
+    await pool.query("alter table prepared_notes alter note type int using 5")
+    assert await pool.prepared(ASKED, (1,)) == [(5, "a%")]
+    assert await pool.prepared(ASKED, (2,)) == [(5, "a%")]
+    await pool.query("deallocate all")
+    assert await pool.prepared(ASKED, (1,)) == [(5, "a%")]
+    assert await pool.prepared(ASKED, (1,)) == [(5, "a%")]
+    assert len(await statements()) == 1
+    await pool.close()
+
+
+@pytest_twisted.ensureDeferred
+async def test_what_it_refuses_is_told_as_ever(database: str) -> None:
+    pool = Pool(connector(database), 1, 5.0, reactor)
+    with pytest.raises(Exception, match="nowhere"):
+        await pool.prepared("select 1 from nowhere where id = %s", (1,))
+    with pytest.raises(Exception, match="invalid input syntax"):
+        await pool.prepared("select %s::int", ("x",))
+    assert await pool.prepared("select %s::int", ("7",)) == [(7,)]
+    await pool.close()
