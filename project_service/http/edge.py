@@ -98,8 +98,6 @@ class Edge:
         ]
         if error.code == "overloaded":
             self._metrics.refused("-", "connections")
-        if error.code == "overloaded":
-            self._metrics.refused("-", "connections")
         self._metrics.observe("-", "-", error.status, 0.0, len(body))
         self._log_access(request_id, "-", "-", error.status, len(body), 0.0, getattr(peer, "host", "-"))
         return wire.head(error.status, headers) + body
