@@ -6,8 +6,9 @@ from collections.abc import Callable
 from typing import Any, Protocol
 
 from twisted.internet.defer import Deferred, succeed
-from twisted.internet.interfaces import IConsumer, IPushProducer, IReactorTime
+from twisted.internet.interfaces import IConsumer, IPullProducer, IReactorTime
 from twisted.internet.protocol import Protocol as TwistedProtocol
+from twisted.internet.tcp import Connection
 from twisted.python.failure import Failure
 from twisted.web.client import ResponseDone
 from twisted.web.iweb import IBodyProducer
@@ -17,8 +18,9 @@ from project_service.storage.s3.errors import BrokenRead, ReaderLeft
 
 Payload = bytes | bytearray | memoryview
 
-# What is handed to the socket at a time: large enough to keep it busy, small enough to count as progress.
-SLICE = 256 * 1024
+# What is copied for a transport at a time, and how often its socket is given something directly in one turn.
+SLICE = 64 * 1024
+AT_ONCE = 16
 
 
 class IdleTimer:
@@ -50,61 +52,68 @@ class IdleTimer:
             self._expire()
 
 
-@implementer(IBodyProducer, IPushProducer)
+@implementer(IBodyProducer, IPullProducer)
 class MemoryBody:
-    """A body that is already in memory, so that it can be sent again. ``progress`` is called as it leaves."""
+    """A body that is already in memory, so that it can be sent again. ``progress`` is called as it leaves.
+
+    The transport asks for more whenever it has nothing left to send, and is then given the memory itself: next to
+    nothing of a large body is copied.
+    """
 
     def __init__(self, payload: Payload, progress: Callable[[], None] = lambda: None) -> None:
         self.length = len(payload)
-        self._payload = memoryview(payload)
+        self._left = memoryview(payload)
         self._progress = progress
-        self._offset = 0
-        self._paused = False
-        self._writing = False
-        self._consumer: IConsumer | None = None
+        self._asked = False
+        self._consumer: Any = None
         self._done: Deferred[None] | None = None
 
     def startProducing(self, consumer: IConsumer) -> Deferred[None]:
-        if self.length <= SLICE:
-            if self.length:
-                consumer.write(bytes(self._payload))
-            self._release()
-            return succeed(None)
         self._consumer = consumer
-        self._done = Deferred(lambda _: self.stopProducing())
-        done = self._done
-        self._write()
+        if self.length <= SLICE:
+            self._hand_over(self.length)
+            return succeed(None)
+        done: Deferred[None] = Deferred(lambda _: self.stopProducing())
+        self._done = done
+        consumer.registerProducer(self, False)
         return done
-
-    def pauseProducing(self) -> None:
-        self._paused = True
 
     def resumeProducing(self) -> None:
         self._progress()
-        self._paused = False
-        self._write()
+        # The first time is while registering, and the request's head waits to be sent before this.
+        if self._asked and isinstance(self._consumer, Connection):
+            self._send_now(self._consumer)
+        self._asked = True
+        # What the socket did not take, so that the transport asks again once it does.
+        self._hand_over(SLICE)
+        if not self._left and self._done is not None and self._consumer is not None:
+            done, self._done, consumer, self._consumer = self._done, None, self._consumer, None
+            consumer.unregisterProducer()
+            done.callback(None)
+
+    def pauseProducing(self) -> None:
+        """Nothing comes unasked."""
 
     def stopProducing(self) -> None:
-        self._consumer = None
-        self._release()
-
-    def _release(self) -> None:
         """Twisted's objects refer to each other in a ring: what they hold stays until it is collected."""
-        self._payload = memoryview(b"")
+        self._consumer = None
+        self._left = memoryview(b"")
 
-    def _write(self) -> None:
-        if self._writing:
-            return
-        self._writing = True
-        while self._consumer is not None and not self._paused and self._offset < self.length:
-            piece = bytes(self._payload[self._offset : self._offset + SLICE])
-            self._offset += len(piece)
+    def _send_now(self, transport: Connection) -> None:
+        for _ in range(AT_ONCE):
+            # An error shows up again, and in the right place, when the transport itself writes.
+            sent: Any = transport.writeSomeData(self._left)  # type: ignore[arg-type]  # any buffer will do
+            if isinstance(sent, Exception) or not sent:
+                return
+            self._left = self._left[sent:]
+
+    def _hand_over(self, size: int) -> None:
+        piece, self._left = bytes(self._left[:size]), self._left[size:]
+        if piece and self._consumer is not None:
             self._consumer.write(piece)
-        self._writing = False
-        if self._offset >= self.length and self._done is not None and self._consumer is not None:
-            done, self._done, self._consumer = self._done, None, None
-            self._release()
-            done.callback(None)
+        if not self._left:
+            # An empty view would still hold all of it.
+            self._left = memoryview(b"")
 
 
 class ByteSink(Protocol):

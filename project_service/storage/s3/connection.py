@@ -63,7 +63,6 @@ class Connection(TwistedProtocol):
         self.transport.write(head)
         if body is not None:
             self._sending = True
-            self.transport.registerProducer(body, True)
             body.startProducing(self.transport).addCallbacks(self._sent, lambda _: self.abort())
         return answer
 
@@ -162,4 +161,3 @@ class Connection(TwistedProtocol):
 
     def _sent(self, _: object) -> None:
         self._sending = False
-        self.transport.unregisterProducer()
