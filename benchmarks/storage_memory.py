@@ -1,0 +1,92 @@
+"""What the service takes in memory while bytes flow through it: 16 large uploads, 16 downloads, 200 slow readers."""
+
+from __future__ import annotations
+
+import os
+import socket
+import threading
+import time
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack
+from pathlib import Path
+from urllib.parse import urlsplit
+
+from benchmarks.bare_client import BareClient, random_bytes
+from benchmarks.report import Row
+from benchmarks.running import MIB, Running
+
+PARALLEL, READERS = 16, 200
+PART_MIB = 8
+OBJECTS = "/storage/buckets/private/objects/"
+
+
+def measure(running: Running, size: int) -> Iterator[Row]:
+    """Growth of all workers together, with objects of ``size`` bytes."""
+    headers = {"Host": "bench", "X-Service-Key": running.service_key}
+    payload = random_bytes(size)
+
+    def each(transfer: Callable[[BareClient, int], object]) -> None:
+        def one(number: int) -> None:
+            with BareClient(running.url) as client:
+                transfer(client, number)
+
+        with ThreadPoolExecutor(PARALLEL) as pool:
+            list(pool.map(one, range(PARALLEL)))
+
+    def upload(client: BareClient, number: int) -> None:
+        client.request("PUT", f"{OBJECTS}m{number}", headers, payload)
+
+    def download(client: BareClient, number: int) -> None:
+        client.request("GET", f"{OBJECTS}m{number}", headers)
+
+    what = f"of {size // MIB} MiB"
+    yield _grown(
+        running, f"memory: {PARALLEL} uploads {what}", lambda: each(upload), PARALLEL * 2 * PART_MIB + 32
+    )
+    yield _grown(running, f"memory: {PARALLEL} downloads {what}", lambda: each(download), 32)
+    yield _grown(
+        running, f"memory: {READERS} slow readers {what}", lambda: _read_slowly(running, headers), 100
+    )
+
+
+def _read_slowly(running: Running, headers: dict[str, str]) -> None:
+    """Everyone asks for a large object and reads 128 KiB a second of it."""
+    where = urlsplit(running.url)
+    lines = "".join(f"{name}: {value}\r\n" for name, value in headers.items())
+    with ExitStack() as stack:
+        readers = []
+        for _ in range(READERS):
+            reader = stack.enter_context(socket.create_connection((where.hostname, where.port)))
+            reader.sendall(f"GET {OBJECTS}m0 HTTP/1.1\r\n{lines}\r\n".encode())
+            readers.append(reader)
+        for _ in range(10):
+            for reader in readers:
+                reader.recv(65536)
+            time.sleep(0.5)
+
+
+def _grown(running: Running, work: str, flow: Callable[[], None], goal: float) -> Row:
+    before = _resident(running)
+    peak = before
+    done = threading.Event()
+
+    def watch() -> None:
+        nonlocal peak
+        while not done.wait(0.05):
+            peak = max(peak, _resident(running))
+
+    watcher = threading.Thread(target=watch)
+    watcher.start()
+    try:
+        flow()
+    finally:
+        done.set()
+        watcher.join()
+    return Row(work, f"+{peak - before:.0f} MiB", f"from {before:.0f} MiB", peak - before, goal, "at most")
+
+
+def _resident(running: Running) -> float:
+    """MiB of all workers together; proc(5)."""
+    pages = sum(int(Path(f"/proc/{pid}/statm").read_text().split()[1]) for pid in running.workers)
+    return pages * os.sysconf("SC_PAGE_SIZE") / MIB
