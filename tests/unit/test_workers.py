@@ -1,4 +1,4 @@
-"""Several processes without one: what each gets, how they answer for each other, when one is replaced."""
+"""Several processes without one: how they answer for each other, when one is replaced."""
 
 from __future__ import annotations
 
@@ -6,9 +6,7 @@ import os
 from pathlib import Path
 from typing import Any
 
-from attrs import define, evolve, field
-from hypothesis import given
-from hypothesis import strategies as st
+from attrs import define, field
 from twisted.internet.defer import Deferred
 from twisted.internet.error import ProcessTerminated
 from twisted.internet.task import Clock
@@ -28,50 +26,9 @@ from project_service.roll_call import (
     Parent,
     RollCall,
 )
-from project_service.settings import Server, Settings, Stage, StageDatabase
-from project_service.shares import TooManyWorkers, share, totals, worker_count
+from project_service.settings import Server, Settings
 from project_service.workers import READY, STATUS_FD, Workers
 from tests.live.logged import LoggedErrors
-
-POOLS = st.integers(1, 50)
-
-
-def settings_of(workers: int | str, database: int, store: int, tables: int) -> Settings:
-    settings = Settings(stages={"dev": Stage({"main": StageDatabase(pool_size=tables)})})
-    return evolve(
-        settings,
-        server=evolve(settings.server, workers=workers),
-        database=evolve(settings.database, pool_size=database),
-        store=evolve(settings.store, max_connections=store),
-    )
-
-
-class Shares(TestCase):
-    @given(st.integers(1, 60) | st.just("auto"), POOLS, POOLS, POOLS)
-    def test_all_together_stay_within_the_totals_and_each_has_one(
-        self, workers: int | str, database: int, store: int, tables: int
-    ) -> None:
-        settings = settings_of(workers, database, store, tables)
-        try:
-            count = worker_count(settings)
-        except TooManyWorkers:
-            assert workers != "auto"
-            self.assertGreater(int(workers), min(database, store, tables))
-            return
-        self.assertGreaterEqual(count, 1)
-        part = totals(share(settings, count))
-        for name, total in totals(settings).items():
-            self.assertGreaterEqual(part[name], 1)
-            self.assertLessEqual(part[name] * count, total)
-
-    def test_the_refusal_names_what_is_scarce(self) -> None:
-        with self.assertRaisesRegex(
-            TooManyWorkers, r"server.workers is 3 and stages.dev.databases.main.pool_size is 2"
-        ):
-            worker_count(settings_of(3, 10, 50, 2))
-
-    def test_auto_is_one_for_each_cpu(self) -> None:
-        self.assertEqual(worker_count(settings_of("auto", 10000, 10000, 10000)), len(os.sched_getaffinity(0)))
 
 
 @define(eq=False)

@@ -1,0 +1,108 @@
+"""Ranges, media types and dispositions, whatever is given."""
+
+from __future__ import annotations
+
+from urllib.parse import unquote
+
+from hypothesis import example, given
+from hypothesis import strategies as st
+from twisted.trial.unittest import SynchronousTestCase
+
+from project_service.errors import ApiError
+from project_service.storage import content_types
+from project_service.storage.disposition import content_disposition
+from project_service.storage.ranges import parse_range
+from tests.strategies import good_keys
+
+
+class Ranges(SynchronousTestCase):
+    @given(st.integers(0, 500), st.integers(0, 500), st.integers(0, 500))
+    def test_first_to_last(self, size: int, first: int, last: int) -> None:
+        payload = bytes(index % 251 for index in range(size))
+        try:
+            part = parse_range(f"bytes={first}-{last}", size)
+        except ApiError as error:
+            self.assertEqual(error.status, 416)
+            self.assertIn(("Content-Range", f"bytes */{size}"), error.headers)
+            self.assertTrue(first >= size or last < first)
+            return
+        assert part is not None
+        self.assertEqual(payload[part.first : part.first + part.length], payload[first : last + 1])
+
+    @given(st.integers(0, 500), st.integers(0, 500))
+    def test_suffix(self, size: int, wanted: int) -> None:
+        try:
+            part = parse_range(f"bytes=-{wanted}", size)
+        except ApiError:
+            self.assertTrue(size == 0 or wanted == 0)
+            return
+        assert part is not None
+        self.assertEqual((part.first, part.length), (max(0, size - wanted), min(size, wanted)))
+
+    @given(st.text(max_size=40), st.integers(0, 1000))
+    def test_anything_else(self, header: str, size: int) -> None:
+        for sent in (header, "bytes=" + header):
+            try:
+                part = parse_range(sent, size)
+            except ApiError as error:
+                self.assertEqual(error.code, "range_not_satisfiable")
+                continue
+            if part is not None:
+                self.assertTrue(part.first >= 0 and part.length > 0 and part.first + part.length <= size)
+
+
+class ContentTypes(SynchronousTestCase):
+    @given(st.text(max_size=300))
+    def test_a_type_is_kept_or_refused(self, sent: str) -> None:
+        try:
+            parsed = content_types.parse(sent)
+        except ApiError as error:
+            self.assertEqual(error.code, "validation_failed")
+            return
+        self.assertTrue(parsed.isascii() and parsed.isprintable() and "/" in parsed)
+
+    def test_matching(self) -> None:
+        for patterns, allowed in {
+            (): False,
+            ("*/*",): True,
+            ("image/*",): True,
+            ("image/PNG",): True,
+            ("png/*",): False,
+        }.items():
+            self.assertEqual(content_types.allowed("Image/png; q=1", patterns), allowed, patterns)
+        self.assertTrue(content_types.allowed("x/y", None))
+
+    def test_patterns(self) -> None:
+        for pattern in ("image/*", "*/*", "text/plain", "application/vnd.a+b"):
+            self.assertTrue(content_types.is_pattern(pattern))
+        for pattern in (
+            "",
+            "*",
+            "image",
+            "image/",
+            "/png",
+            "*/png",
+            "i*/png",
+            "image/*;q=1",
+            "a b/c",
+            "image/png\n",
+        ):
+            self.assertFalse(content_types.is_pattern(pattern), pattern)
+
+    def test_guessing_knows_no_machine(self) -> None:
+        self.assertEqual(content_types.guess("a/b.JPG"), "image/jpeg")
+        self.assertEqual(content_types.guess("http://x/a.html"), "text/html")
+        self.assertEqual(content_types.guess("data:text/html,x"), "application/octet-stream")
+        self.assertEqual(content_types.guess("a.svg.gz"), "application/octet-stream")
+
+
+class Dispositions(SynchronousTestCase):
+    @given(good_keys)
+    @example('a"b\\c%d;e')
+    def test_the_name_comes_back_whole_and_the_header_is_one_line(self, key: str) -> None:
+        header = content_disposition(key, inline=False)
+        self.assertTrue(header.isascii() and header.isprintable())
+        plain, _, extended = header.partition("; filename*=UTF-8''")
+        self.assertEqual(unquote(extended), key.rsplit("/", 1)[-1])
+        self.assertEqual(plain.count('"'), 2)
+        self.assertNotIn("\\", plain)

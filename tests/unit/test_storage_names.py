@@ -1,0 +1,113 @@
+"""Keys, prefixes, bucket names and page tokens, whatever is given."""
+
+from __future__ import annotations
+
+import base64
+
+from hypothesis import example, given
+from hypothesis import strategies as st
+from twisted.trial.unittest import SynchronousTestCase
+
+from project_service.errors import ApiError
+from project_service.storage import keys, page_token
+from tests.strategies import good_keys, short, text
+
+
+class Keys(SynchronousTestCase):
+    @given(text)
+    def test_a_key_is_kept_or_refused(self, key: str) -> None:
+        try:
+            parsed = keys.parse_key(key)
+        except ApiError as error:
+            self.assertEqual((error.status, error.code), (422, "invalid_key"))
+            return
+        self.assertEqual(parsed, key)
+        self.assertTrue(1 <= len(key.encode()) <= 900)
+        self.assertFalse({"", ".", ".."} & set(key.split("/")))
+        self.assertFalse(any(ord(char) < 32 or 127 <= ord(char) < 160 for char in key))
+
+    @given(good_keys.filter(short))
+    @example("a\\b")
+    @example("...")
+    @example("x" * 900)
+    @example("é" * 450)
+    @example("\u202e\u200d😀")
+    def test_every_script_is_welcome(self, key: str) -> None:
+        self.assertEqual(keys.parse_key(key), key)
+
+    def test_what_is_no_text_or_too_long_is_refused(self) -> None:
+        for key in ("\udc80", "a\ud800", "é" * 451, "x" * 901, "a/\x85", "\x7f"):
+            self.assertRaises(ApiError, keys.parse_key, key)
+            self.assertRaises(ApiError, keys.parse_prefix, key)
+
+    @given(good_keys, good_keys)
+    @example("a", "a\U0010ffff")
+    @example("\U0010ffff", "\U0010ffffx")
+    @example("\ud7ff", "\ue000")
+    def test_the_end_of_a_prefix_parts_its_keys_from_the_rest(self, prefix: str, key: str) -> None:
+        end = keys.end_of_prefix(prefix)
+        for one in (key, prefix + key, prefix):
+            inside = one.encode() >= prefix.encode() and (end is None or one.encode() < end.encode())
+            self.assertEqual(inside, one.startswith(prefix))
+
+    @given(good_keys, good_keys)
+    def test_positions_lie_behind_an_entry_and_before_the_next(self, one: str, other: str) -> None:
+        low, high = sorted((one, other), key=str.encode)
+        after = keys.position_after(low).encode()
+        self.assertLess(low.encode(), after)
+        if low != high:
+            self.assertLessEqual(after, high.encode())
+
+    @given(good_keys, good_keys)
+    def test_a_folder_is_skipped_whole(self, folder: str, key: str) -> None:
+        after = keys.position_after(folder + "/").encode()
+        self.assertLess(f"{folder}/{key}".encode(), after)
+        if not key.startswith(folder + "/") and key.encode() > f"{folder}/".encode():
+            self.assertGreaterEqual(key.encode(), after)
+
+    def test_folders(self) -> None:
+        self.assertEqual(keys.folder_of("a/b/c", ""), "a/")
+        self.assertEqual(keys.folder_of("a/b/c", "a/"), "a/b/")
+        self.assertEqual(keys.folder_of("a/b/c", "a/b"), "a/b/")
+        self.assertIsNone(keys.folder_of("a/b/c", "a/b/"))
+
+    def test_bucket_names(self) -> None:
+        for name in ("a", "0", "a-b", "a.b", "a_b", "a" * 63):
+            self.assertTrue(keys.is_bucket_name(name), name)
+        for name in ("", "A", "-a", "a-", ".a", "a.", "a/b", "a b", "a\n", "ä", "a" * 64):
+            self.assertFalse(keys.is_bucket_name(name), name)
+
+
+class PageTokens(SynchronousTestCase):
+    @given(good_keys.filter(short), st.integers(0, 30), st.booleans())
+    def test_there_and_back(self, last: str, length: int, recursive: bool) -> None:
+        prefix = last[:length]
+        token = page_token.encode(last, prefix, recursive)
+        self.assertRegex(token, r"\A[A-Za-z0-9_-]+\Z")
+        self.assertEqual(page_token.decode(token, prefix, recursive), last)
+        for other in ((prefix + "x", recursive), (prefix, not recursive)):
+            self.assertRaises(ApiError, page_token.decode, token, *other)
+
+    @given(
+        st.one_of(
+            st.text(max_size=60), st.binary(max_size=60).map(lambda b: base64.urlsafe_b64encode(b).decode())
+        )
+    )
+    @example(base64.urlsafe_b64encode(b'[1,"a","",false,1]').decode())
+    @example(base64.urlsafe_b64encode(b'[1,"a\\u0001","",false]').decode())
+    @example(base64.urlsafe_b64encode(b"1").decode())
+    @example(base64.urlsafe_b64encode(b"[]").decode())
+    @example(base64.urlsafe_b64encode(b'[2,"a","",false]').decode())
+    def test_nonsense_is_refused(self, token: str) -> None:
+        with self.assertRaises(ApiError) as caught:
+            page_token.decode(token, "p", False)
+        self.assertEqual(
+            (caught.exception.status, caught.exception.details),
+            (422, {"page_token": "is not a token of this listing"}),
+        )
+
+    def test_an_entry_that_no_key_can_be_is_refused(self) -> None:
+        for last in ("a\x00", "a\x01", "a\x7f", "a\x85", "k" * 901):
+            with self.assertRaises(ApiError) as caught:
+                page_token.decode(page_token.encode(last, "", False), "", False)
+            self.assertEqual(caught.exception.code, "validation_failed", last)
