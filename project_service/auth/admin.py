@@ -16,7 +16,7 @@ from project_service.auth.hashing import Hashes
 from project_service.auth.metadata import checked
 from project_service.auth.model import Account, Email, Origin, email_of
 from project_service.auth.ports import Actor, Event, Sessions, Users
-from project_service.errors import validation_failed
+from project_service.errors import ApiError, validation_failed
 
 PAGE, LARGEST_PAGE = 50, 1000
 # A hash of a higher cost would keep a core busy for minutes at each login.
@@ -53,7 +53,7 @@ class Administration:
     async def find(self, id_or_email: str) -> Account:
         """Raises ``user_not_found``."""
         if "@" in id_or_email:
-            return _there(await self.users.find_by_email(Email.parse(id_or_email)))
+            return _there(await self.users.find_by_email(_email(id_or_email)))
         return _there(await self.users.find(user_id(id_or_email)))
 
     async def create(self, wanted: Mapping[str, Any], origin: Origin) -> Account:
@@ -88,7 +88,7 @@ class Administration:
         key, email = account.user.id, email_of(account)
         metadata = checked(wanted["metadata"]) if "metadata" in wanted else None
         disabled = wanted.get("disabled")
-        if disabled is not None and not isinstance(disabled, bool):
+        if "disabled" in wanted and not isinstance(disabled, bool):
             raise validation_failed({"disabled": "must be true or false"})
         hashed = await self._hash(wanted, email) if "password" in wanted else None
         if hashed is not None:
@@ -118,14 +118,14 @@ class Administration:
         return len(gone)
 
     async def _hash(self, wanted: Mapping[str, Any], email: Email) -> bytes | None:
-        password, imported = wanted.get("password"), wanted.get("password_hash")
-        if password is not None and imported is not None:
-            raise validation_failed({"password_hash": "cannot go with a password"})
-        if imported is not None:
-            return _imported(imported)
-        if password is None and "password" not in wanted:
+        if "password_hash" in wanted:
+            if "password" in wanted:
+                raise validation_failed({"password_hash": "cannot go with a password"})
+            return _imported(wanted["password_hash"])
+        if "password" not in wanted:
             return None
-        return await self.hashes.hash(passwords.acceptable(password, email, self.password_min_bytes()))
+        raw = passwords.acceptable(wanted["password"], email, self.password_min_bytes())
+        return await self.hashes.hash(raw)
 
     def _event(self, action: str, about: str | None, origin: Origin, email: str) -> Event:
         return Event(self.now(), action, actor=self.actor, user_id=about, email=email, origin=origin)
@@ -136,6 +136,14 @@ def user_id(text: str) -> str:
     try:
         return str(uuid.UUID(text))
     except ValueError:
+        raise errors.user_not_found() from None
+
+
+def _email(text: str) -> Email:
+    """As ``user_id``: what is no address is nobody's."""
+    try:
+        return Email.parse(text)
+    except ApiError:
         raise errors.user_not_found() from None
 
 

@@ -67,6 +67,7 @@ class Admin(TestCase):
             ({"email": "a@example.test", "password": "short"}, "weak_password"),
             ({"email": "a@example.test", "password": None}, "validation_failed"),
             ({"email": "a@example.test", "password_hash": "plain"}, "validation_failed"),
+            ({"email": "a@example.test", "password_hash": None}, "validation_failed"),
             ({"email": "a@example.test", "password_hash": made + "x"}, "validation_failed"),
             ({"email": "a@example.test", "password_hash": made.replace("$04$", "$31$")}, "validation_failed"),
             ({"email": "a@example.test", "password_hash": "$1$" + made}, "validation_failed"),
@@ -96,7 +97,8 @@ class Admin(TestCase):
         assert answer.data["user"]["metadata"] == {"vip": True}
         assert self.app.user(session["access_token"]).code == "session_revoked"
         assert self.app.log_in(password="set by the operator").status == 200
-        for body in ({"email": "new@example.test"}, {"disabled": "yes"}, {"metadata": 7}, {"password": 7}):
+        wrong = ({"email": "new@example.test"}, {"metadata": 7}, {"password": 7})
+        for body in (*wrong, {"disabled": "yes"}, {"disabled": None}):
             assert self.admin("PATCH", path, body).code == "validation_failed"
 
     def test_sessions_are_ended_and_counted(self) -> None:
@@ -122,7 +124,7 @@ class Admin(TestCase):
         assert self.admin("GET", "/ADA@example.test").data["user"]["email"] == "ada@example.test"
 
     def test_what_cannot_be_an_id_is_404(self) -> None:
-        for path in ("/nonsense", "/%00", "/00000000-0000-4000-8000-000000000009", "/'--"):
+        for path in ("/nonsense", "/%00", "/00000000-0000-4000-8000-000000000009", "/'--", "/a@b@c"):
             assert self.admin("GET", path).code == "user_not_found"
 
     def test_the_list_is_read_page_by_page(self) -> None:

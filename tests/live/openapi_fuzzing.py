@@ -65,7 +65,7 @@ def _is_beside_the_point(case: Any, response: Any) -> bool:
 def fuzz(document: Json, base_url: str, anon_key: str, service_key: str, examples: int) -> Found:
     """Every case that the schemas define at their limits, then ``examples`` random ones for each operation.
 
-    The service key, a signed-in user and the anon key alone take turns.
+    The service key, a signed-in user and the anon key alone take turns (``_Callers``).
     """
     config = schemathesis.Config.from_dict(
         {
@@ -110,19 +110,29 @@ class _Callers:
         self._anon, self._service = {"X-Service-Key": anon_key}, {"X-Service-Key": service_key}
         self._numbers = itertools.count()
         self._session = requests.Session()
+        self._asked: Counter[str] = Counter()
         self._moved = False
         self._user = self._signed_in()
 
-    def next(self, operation: str, path: str) -> dict[str, str]:
-        number = next(self._numbers) % 3
+    def next(self, operation: Json) -> dict[str, str]:
+        """Mostly one who may, so that most cases get past the door."""
+        name = operation["operationId"]
         if self._moved:
             self._put_back()
-        self._moved = operation == "moveObject"
-        if number == 0:
-            return self._service
-        # Logging out and deleting oneself end a session.
-        ends = path == "/auth/logout" or operation in ("deleteUser", "endSession")
-        return self._anon if number == 1 else self._signed_in() if ends else self._user
+        self._moved = name == "moveObject"
+        turns = self._turns(name, operation["security"])
+        number = self._asked[name]
+        self._asked[name] += 1
+        return turns[number % len(turns)]
+
+    def _turns(self, name: str, security: list[Json]) -> tuple[dict[str, str], ...]:
+        if security == [{"serviceKey": []}]:
+            return (*[self._service] * 4, self._user)
+        # These end the session that they are called with.
+        user = self._signed_in() if name in ("logOut", "deleteUser", "endSession") else self._user
+        if {"userToken": []} in security:
+            return (*[user] * 4, self._anon)
+        return self._service, user, self._anon
 
     def _signed_in(self) -> dict[str, str]:
         email = f"fuzz-{next(self._numbers)}@example.test"
@@ -140,8 +150,7 @@ def _sign(schema: Any, callers: _Callers) -> None:
     @schema.auth(refresh_interval=None)
     class _Turns:
         def get(self, case: Any, context: Any) -> dict[str, str]:
-            definition = case.operation.definition.raw
-            return callers.next(definition["operationId"], case.operation.path)
+            return callers.next(case.operation.definition.raw)
 
         def set(self, case: Any, headers: dict[str, str], context: Any) -> None:
             own = case.headers or {}
