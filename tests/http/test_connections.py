@@ -94,6 +94,14 @@ class Crowded(TestCase):
         self.connect()
         self.assertEqual([self.is_open(one) for one in (second, third)], [False, True])
 
+    def test_those_on_their_way_out_are_not_in_the_way(self) -> None:
+        first, second, third = (self.connect() for _ in range(3))
+        self.connect()
+        self.assertFalse(self.is_open(first), "told to go, and not gone yet")
+        second.hang_up()
+        self.connect()
+        self.assertTrue(self.is_open(third))
+
 
 class CrowdedOnTwisted(Crowded):
     parser = "twisted"
