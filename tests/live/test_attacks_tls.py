@@ -6,6 +6,7 @@ import datetime
 import socket
 import ssl
 import warnings
+from contextlib import suppress
 from ipaddress import IPv4Address
 from pathlib import Path
 
@@ -124,6 +125,13 @@ def try_everything(port: int, root: Path) -> None:
             asked(port, weak)
     assert tried > 3
 
+    # A handshake that stalls is not waited for.
+    for begun in (b"", b"\x16\x03\x01", b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03" + b"a" * 32):
+        with socket.create_connection(("127.0.0.1", port), 10) as plain:
+            plain.sendall(begun)
+            with suppress(ConnectionError):
+                assert plain.recv(4096) == b""
+
     # Who speaks HTTP without TLS gets no answer, and nothing of the service.
     with socket.create_connection(("127.0.0.1", port), 10) as plain:
         plain.sendall(b"GET /live HTTP/1.1\r\nHost: localhost\r\n\r\n")
@@ -151,6 +159,8 @@ async def test_a_chain_is_sent_whole_and_weak_protocols_are_refused(
         f"ssl:0:interface=127.0.0.1:privateKey={paths['key']}:certKey={paths['server']}"
         f":extraCertChain={paths['chain']}"
     )
-    settings = settings_for(database, store_settings, tmp_path, server={"listen": (endpoint,)})
+    settings = settings_for(
+        database, store_settings, tmp_path, server={"listen": (endpoint,), "idle_timeout_seconds": 0.5}
+    )
     async with serving(settings) as api:
         await deferToThread(try_everything, api.port, paths["root"])
