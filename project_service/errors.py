@@ -129,10 +129,10 @@ def project_key_required() -> ApiError:
     )
 
 
-def project_key_invalid() -> ApiError:
-    return ApiError(
-        401, "project_key_invalid", "The project key is unknown or revoked.", headers=_challenge()
-    )
+def project_key_invalid(mistyped: bool = False) -> ApiError:
+    """``mistyped``: its own checksum says that it was never a key."""
+    why = "mistyped or cut short" if mistyped else "unknown or revoked"
+    return ApiError(401, "project_key_invalid", f"The project key is {why}.", headers=_challenge())
 
 
 def service_key_required() -> ApiError:

@@ -79,6 +79,9 @@ class KeyRing:
                 found = kind
         return found
 
+    def mistyped(self, presented: str) -> bool:
+        return not well_formed(presented)
+
     async def reload(self) -> None:
         rows = await self._rows.query("select sha256, kind from auth.project_keys where revoked_at is null")
         self._active = {bytes(sha256): kind for sha256, kind in rows}

@@ -31,6 +31,9 @@ class FakeKeys:
     def kind_of(self, presented: str) -> KeyKind | None:
         return self.kinds.get(presented)
 
+    def mistyped(self, presented: str) -> bool:
+        return False
+
 
 class FakeTokens:
     """Token ``user:<id>`` is good for that user."""

@@ -55,6 +55,9 @@ class KeyRing(Protocol):
     def kind_of(self, presented: str) -> KeyKind | None:
         """The kind of an active project key, or None. Constant time, no I/O."""
 
+    def mistyped(self, presented: str) -> bool:
+        """Whether it cannot be a key of any project: looks at nothing but the text itself."""
+
 
 KeyDemand = Literal["optional", "required", "service"]
 BearerDemand = Literal["optional", "required", "own"]
@@ -121,7 +124,7 @@ def _key_kind(demand: KeyDemand, presented: str | None, keys: KeyRing) -> KeyKin
         raise errors.project_key_required()
     kind = keys.kind_of(presented)
     if kind is None:
-        raise errors.project_key_invalid()
+        raise errors.project_key_invalid(mistyped=keys.mistyped(presented))
     if demand == "service" and kind != "service":
         raise errors.service_key_required()
     return kind

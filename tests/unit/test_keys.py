@@ -9,6 +9,10 @@ from hypothesis import strategies as st
 from twisted.trial.unittest import TestCase
 
 from project_service import keys
+from project_service.errors import ApiError
+from project_service.http.caller import Access, identify
+from project_service.http.headers import HeaderView
+from tests.fakes import FakeTokens
 
 KINDS: Any = st.sampled_from(["anon", "service"])
 
@@ -63,3 +67,15 @@ class Ring(TestCase):
         await ring.reload()
         for rubbish in ("", "psk_anon_", "\udcff", "ü" * 1000):
             self.assertIsNone(ring.kind_of(rubbish))
+
+
+class Told(TestCase):
+    def test_a_mistyped_key_is_told_from_a_wrong_one(self) -> None:
+        key = keys.make("anon", known)
+        ring = keys.KeyRing(FakeRows([]))
+        for sent, why in ((key, "unknown or revoked"), (key[:-1], "mistyped"), ("anon", "mistyped")):
+            headers = HeaderView([(b"X-Service-Key", sent.encode())])
+            with self.assertRaises(ApiError) as refused:
+                identify(Access(), headers, ring, FakeTokens())
+            self.assertEqual(refused.exception.code, "project_key_invalid")
+            self.assertIn(why, refused.exception.message)
