@@ -48,6 +48,17 @@ def _lengthen_queue(port: Any) -> None:
         handle.listen(BACKLOG)
 
 
+def take_turns(port: Any) -> None:
+    """Accept one connection in each turn of the reactor. Twisted's ports take all there are, so that of several
+    processes with one socket the first to wake up would serve a burst of clients alone."""
+
+    class OneByOne(type(port)):  # type: ignore[misc]  # whichever kind of port it is
+        # Twisted raises it by itself after every turn in which it was reached.
+        numberAccepts = property(lambda self: 1, lambda self, count: None)
+
+    port.__class__ = OneByOne
+
+
 def url_of(address: Any, secure: bool = False) -> str | None:
     """The address a person would type for a port, or None for a Unix socket."""
     host = getattr(address, "host", None)

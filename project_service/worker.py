@@ -28,7 +28,7 @@ from project_service.deferreds import start
 from project_service.journal import Levels, observer
 from project_service.launch import with_data_dir_defaults
 from project_service.logging_setup import batched
-from project_service.ports import Binder
+from project_service.ports import Binder, take_turns
 from project_service.process import settle
 from project_service.roll_call import Parent
 from project_service.settings import Settings
@@ -72,6 +72,7 @@ class _Adopted:
             family = seen.family
         port: Any = self.reactor.adoptStreamPort(self.descriptor, family, serving)
         os.close(self.descriptor)
+        take_turns(port)
         if family == socket.AF_UNIX:
             # The socket in the file system is the parent's to remove; a name that starts with NUL is in none.
             port._bindPath = b"\0" + port._bindPath
