@@ -6,7 +6,6 @@ checksum tells a mistyped key from a wrong one and lets secret scanners be sure;
 
 from __future__ import annotations
 
-import base64
 import hashlib
 import hmac
 import re
@@ -15,6 +14,7 @@ from typing import Any, Protocol
 
 from attrs import frozen
 
+from project_service import base64url
 from project_service.http.caller import KeyKind
 
 CHANNEL = "project_service_keys"
@@ -42,7 +42,7 @@ class KeyRecord:
 
 def make(kind: KeyKind, random: Callable[[int], bytes]) -> str:
     """A new key from ``random(32)``."""
-    secret = f"psk_{kind}_{_base64url(random(RANDOM_BYTES))}"
+    secret = f"psk_{kind}_{base64url.encode(random(RANDOM_BYTES))}"
     return secret + _checksum(secret)
 
 
@@ -56,11 +56,7 @@ def digest(key: str) -> bytes:
 
 
 def _checksum(text: str) -> str:
-    return _base64url(hashlib.sha256(text.encode()).digest()[:4])
-
-
-def _base64url(data: bytes) -> str:
-    return base64.urlsafe_b64encode(data).rstrip(b"=").decode()
+    return base64url.encode(hashlib.sha256(text.encode()).digest()[:4])
 
 
 class KeyRing:

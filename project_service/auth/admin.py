@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import base64
-import binascii
 import uuid
 from collections.abc import Callable, Mapping
 from datetime import UTC, datetime
@@ -11,6 +9,7 @@ from typing import Any
 
 from attrs import frozen
 
+from project_service import base64url
 from project_service.auth import errors, passwords
 from project_service.auth.hashing import Hashes
 from project_service.auth.metadata import checked
@@ -183,20 +182,18 @@ def page_size(limit: str | None) -> int:
 def cursor_after(last: Account) -> str:
     """Where the page after this account begins."""
     text = f"{last.user.created_at.isoformat()} {last.user.id}"
-    return base64.urlsafe_b64encode(text.encode()).rstrip(b"=").decode()
+    return base64url.encode(text.encode())
 
 
 def read_cursor(cursor: str) -> tuple[datetime, str]:
     """Raises ``validation_failed`` for what ``cursor_after`` never made."""
     try:
-        text = base64.b64decode(cursor.encode() + b"=" * (-len(cursor) % 4), b"-_", validate=True).decode(
-            "ascii"
-        )
+        text = base64url.decode(cursor).decode("ascii")
         moment, _, key = text.partition(" ")
         when = datetime.fromisoformat(moment)
         if when.tzinfo is None:
             raise ValueError
         # In UTC: PostgreSQL takes neither every offset nor a moment outside Python's calendar.
         return when.astimezone(UTC), str(uuid.UUID(key))
-    except (ValueError, OverflowError, binascii.Error):
+    except (ValueError, OverflowError):
         raise validation_failed({"cursor": "is not one that was handed out"}) from None

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import base64
 import hashlib
 import json
 import secrets
@@ -14,6 +13,8 @@ from cryptography.hazmat.primitives.asymmetric import ec, ed25519, rsa
 from jwt import PyJWK
 from jwt.algorithms import ECAlgorithm, OKPAlgorithm, RSAAlgorithm
 from jwt.exceptions import PyJWTError
+
+from project_service import base64url
 
 ALGORITHMS = ("ES256", "HS256", "RS256", "EdDSA")
 
@@ -87,7 +88,7 @@ def generate(algorithm: str) -> dict[str, str]:
     elif algorithm == "EdDSA":
         made = OKPAlgorithm.to_jwk(ed25519.Ed25519PrivateKey.generate(), as_dict=True)
     elif algorithm == "HS256":
-        made = {"kty": "oct", "k": _unpadded(secrets.token_bytes(_MIN_HMAC_BYTES))}
+        made = {"kty": "oct", "k": base64url.encode(secrets.token_bytes(_MIN_HMAC_BYTES))}
     else:
         raise KeySetError(f"{algorithm} is not one of {', '.join(ALGORITHMS)}")
     made.pop("key_ops", None)
@@ -148,8 +149,4 @@ def _thumbprint(jwk: Mapping[str, Any]) -> str:
         return "shared"
     members = {name: jwk[name] for name in _THUMBPRINT[jwk["kty"]]}
     text = json.dumps(members, separators=(",", ":"), sort_keys=True)
-    return _unpadded(hashlib.sha256(text.encode()).digest())
-
-
-def _unpadded(raw: bytes) -> str:
-    return base64.urlsafe_b64encode(raw).rstrip(b"=").decode("ascii")
+    return base64url.encode(hashlib.sha256(text.encode()).digest())

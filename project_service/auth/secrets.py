@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-import base64
 import hashlib
 import hmac
 from collections.abc import Callable
 
 from attrs import field, frozen
+
+from project_service import base64url
 
 BYTES = 32
 # What 32 bytes are in base64url without padding.
@@ -47,5 +48,5 @@ def digest(text: object) -> bytes | None:
 
 
 def _from_bytes(raw: bytes) -> Opaque:
-    text = base64.urlsafe_b64encode(raw).rstrip(b"=").decode("ascii")
+    text = base64url.encode(raw)
     return Opaque(text=text, digest=hashlib.sha256(text.encode("ascii")).digest())

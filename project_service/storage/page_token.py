@@ -6,11 +6,9 @@ no secret: who holds it may list the bucket anyway.
 
 from __future__ import annotations
 
-import base64
-import binascii
-
 import orjson
 
+from project_service import base64url
 from project_service.errors import ApiError, validation_failed
 from project_service.storage import keys
 
@@ -19,16 +17,16 @@ _VERSION = 1
 
 def encode(last: str, prefix: str, recursive: bool) -> str:
     packed = orjson.dumps([_VERSION, last, prefix, recursive])
-    return base64.urlsafe_b64encode(packed).rstrip(b"=").decode("ascii")
+    return base64url.encode(packed)
 
 
 def decode(token: str, prefix: str, recursive: bool) -> str:
     """The last entry seen; raises ``validation_failed`` for a token that is not of this very listing."""
     bad = validation_failed({"page_token": "is not a token of this listing"})
     try:
-        packed = base64.b64decode(token + "=" * (-len(token) % 4), altchars=b"-_", validate=True)
+        packed = base64url.decode(token)
         version, last, *listing = orjson.loads(packed)
-    except (ValueError, TypeError, binascii.Error):
+    except (ValueError, TypeError):
         raise bad from None
     if version != _VERSION or listing != [prefix, recursive] or not isinstance(last, str):
         raise bad

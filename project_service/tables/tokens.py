@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import base64
-import binascii
 import json
 from collections import OrderedDict
 from collections.abc import Callable, Mapping
@@ -13,6 +11,7 @@ import jwt
 from attrs import define, field, frozen
 from jwt.algorithms import get_default_algorithms
 
+from project_service import base64url
 from project_service.tables import errors
 
 LEEWAY_SECONDS = 30
@@ -109,7 +108,7 @@ class OwnTokens:
         algorithm, kid = header.get("alg"), header.get("kid")
         message = f"{parts[0]}.{parts[1]}".encode()
         try:
-            signature = _decode(parts[2])
+            signature = base64url.decode(parts[2])
         except ValueError:
             return False
         for key in self.keys:
@@ -121,16 +120,9 @@ class OwnTokens:
         return False
 
 
-def _decode(text: str) -> bytes:
-    try:
-        return base64.b64decode(text + "=" * (-len(text) % 4), altchars=b"-_", validate=True)
-    except (binascii.Error, UnicodeEncodeError) as fault:
-        raise ValueError(str(fault)) from None
-
-
 def _part(text: str) -> dict[str, Any] | None:
     try:
-        found = json.loads(_decode(text))
+        found = json.loads(base64url.decode(text))
     except (ValueError, RecursionError):
         return None
     return found if isinstance(found, dict) else None
