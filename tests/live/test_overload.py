@@ -5,6 +5,7 @@ The loads that take a minute, with their figures, are in ``tests/chaos/overload.
 
 from __future__ import annotations
 
+import itertools
 import socket
 from collections import Counter
 from collections.abc import AsyncIterator, Callable, Iterator
@@ -97,11 +98,12 @@ class Raw:
 
 
 @asynccontextmanager
-async def crowd(*members: Raw) -> AsyncIterator[None]:
+async def crowd(*groups: list[Raw]) -> AsyncIterator[None]:
+    """Members may join the groups meanwhile; in the end all leave."""
     try:
         yield
     finally:
-        for member in members:
+        for member in itertools.chain(*groups):
             member.close()
 
 
@@ -142,30 +144,32 @@ async def test_a_crowd_that_does_nothing_keeps_nobody_from_being_served(api: Api
     idle = [Raw(api, b"GET /live HTTP/1.1\r\n" + head + b"\r\n") for _ in range(30)]
     ask = f"GET {path} HTTP/1.1\r\n".encode() + head + b"\r\n"
     readers: list[Raw] = []
-    async with crowd(*half, *idle):
+
+    def all_answered() -> bool:
+        """Everybody reads a little, so that nobody is taken for a client that does nothing."""
+        for one in (*idle, *readers):
+            one.read(1024)
+        return all(one.received for one in (*idle, *readers))
+
+    async with crowd(half, idle, readers):
         # Far more than there are places, but never more at once than are let in.
         for _ in range(6):
             readers += [Raw(api, ask, window=4096) for _ in range(WAITING)]
-            await until(api, lambda: all(one.received or one.read(1024) for one in (*idle, *readers)))  # noqa: B023  # awaited here
+            await until(api, all_answered)
         assert {one.received[9:12] for one in (*idle, *readers)} == {b"200"}
         for _ in range(5):
             assert (await api.request("GET", ROWS))[0] == 200
             assert (await api.request("GET", path, headers={"Range": "bytes=0-9"}))[0] == 206
         # The readers go on as slowly as they like; the others are sent away.
-        await until(
-            api,
-            lambda: all(one.read(1024) for one in readers) and all(one.is_closed() for one in (*half, *idle)),
-        )
+        await until(api, lambda: all_answered() and all(one.is_closed() for one in (*half, *idle)))
         assert {one.received for one in half} == {b""}
         assert not any(one.closed for one in readers)
-        for reader in readers:
-            reader.close()
 
 
 @pytest_twisted.ensureDeferred
 async def test_connections_beyond_the_most_take_the_place_of_idle_ones(api: Api) -> None:
     idle = [Raw(api) for _ in range(MOST_CONNECTIONS + 50)]
-    async with crowd(*idle):
+    async with crowd(idle):
         await until(api, lambda: sum(one.is_closed() for one in idle) >= 50)
         assert not idle[-1].closed
         assert (await api.request("GET", "/live"))[0] == 200
