@@ -165,7 +165,7 @@ async def test_clients_that_leave_at_any_moment_leave_nothing_behind(tables: Tab
     async def hang_up() -> None:
         sent: dict[bytes | str, bytes | str] = {"X-Service-Key": tables.api.anon_key}
         waiting = treq.get(f"{tables.api.base_url}{BASE}/rpc/wide", headers=sent, persistent=False)
-        reactor.callLater(chance.random() * 0.5, waiting.cancel)
+        reactor.callLater(chance.random() * 0.1, waiting.cancel)
         with suppress(Exception):  # cancelled, wherever it was
             (await waiting)._transport.abortConnection()
 
