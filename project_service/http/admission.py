@@ -14,6 +14,7 @@ from __future__ import annotations
 
 from collections import OrderedDict
 from collections.abc import Callable, Mapping
+from functools import lru_cache
 from typing import Literal
 from urllib.parse import unquote_to_bytes
 
@@ -212,6 +213,10 @@ class Admission:
 def lane_of(method: str, target: bytes) -> str:
     """``auth``, ``passwords`` (what hashes one), ``storage``, ``tables:STAGE/DATABASE``, or ``-`` for all others."""
     path = target.partition(b"?")[0]
+    return _recent_lane(method, path) if len(path) <= 256 else _lane_of(method, path)
+
+
+def _lane_of(method: str, path: bytes) -> str:
     segments = path.split(b"/", 5)
     if len(segments) < 3:
         return "-"
@@ -224,6 +229,9 @@ def lane_of(method: str, target: bytes) -> str:
     if segments[2] == b"db" and len(segments) > 4 and segments[4] == b"rest":
         return f"tables:{_plain(first)}/{_plain(segments[3])}"
     return "-"
+
+
+_recent_lane = lru_cache(maxsize=1024)(_lane_of)
 
 
 def _plain(segment: bytes) -> str:

@@ -71,14 +71,15 @@ class Gate:
         name, lane = self._admission.lane(exchange.method, exchange.target)
         if lane is None:
             return Pass()
-        turn: Deferred[None] = Deferred()
-        place = lane.enter(lambda mine: self._turned(name, turn, mine))
+        turns: list[Deferred[None]] = []
+        place = lane.enter(lambda mine: self._turned(name, turns[0], mine))
         if not isinstance(place, Place):
             self._refuse(exchange, name, place, cors_origins)
             return None
         passed = Pass(place)
         if place.waiting:
-            passed = Pass(place, turn)
+            turns.append(Deferred())
+            passed = Pass(place, turns[0])
             self._watch(name, lane)
         exchange.on_body_awaited = passed.awaits_client
         return passed

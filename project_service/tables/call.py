@@ -67,12 +67,15 @@ class Call:
 
 @define
 class Timing:
-    """How long each stage took, for ``Server-Timing``."""
+    """How long each stage took, for ``Server-Timing``; without ``wanted`` nothing is looked at."""
 
+    wanted: bool = True
     _marks: list[tuple[str, float]] = field(factory=list)
     _since: float = field(factory=perf_counter)
 
     def mark(self, stage: str) -> None:
+        if not self.wanted:
+            return
         now = perf_counter()
         self._marks.append((stage, (now - self._since) * 1000))
         self._since = now

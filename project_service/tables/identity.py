@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
+from functools import lru_cache
 from typing import Any
 
 import orjson
@@ -52,6 +53,8 @@ class Identities:
             role = self.config.anon_role
         else:
             raise errors.anonymous_disabled()
+        if not claims:
+            return _without_claims(role, is_service or claimed is not None)
         told = {**claims, "role": claims.get("role", role) if not is_service else role}
         return Identity(role, _as_json(told), is_service or claimed is not None)
 
@@ -63,6 +66,11 @@ class Identities:
         if self.service is None:
             raise errors.no_jwt_secret()
         return self.service.verify(token).raw
+
+
+@lru_cache(maxsize=64)
+def _without_claims(role: str, authenticated: bool) -> Identity:
+    return Identity(role, _as_json({"role": role}), authenticated)
 
 
 def _as_json(claims: Mapping[str, Any]) -> str:

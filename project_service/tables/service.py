@@ -66,7 +66,7 @@ class TableService:
             raise
 
     async def _answer(self, call: Call) -> Reply | StreamReply:
-        timing = Timing()
+        timing = Timing(self.config.server_timing)
         identity = self.identities.identify(call.headers.authorization, call.presented_key, call.is_service)
         timing.mark("jwt")
         head, head_key = self.planner.head(call)
