@@ -94,7 +94,7 @@ def test_together_they_stay_within_the_configured_connections(data_dir: Path) ->
 
         def enough() -> bool:
             cursor.execute(CONNECTIONS)
-            counted += [int(row[0]) for row in cursor.fetchall()]
+            counted.extend(int(row[0]) for row in cursor.fetchall())
             return load.has_gone_on(dict.fromkeys(load.tallies, 0), 40)
 
         eventually(enough, "a load on all parts")
