@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
@@ -10,7 +10,6 @@ from typing import Any
 import psycopg2
 from twisted.internet import reactor as _reactor
 from twisted.internet.defer import gatherResults
-from twisted.internet.task import deferLater
 
 from project_service.deferreds import start
 from project_service.settings import Store
@@ -26,14 +25,6 @@ PASSWORD = "a long enough one"
 async def api_on(database: str, store: Store, place: Path, **sections: Any) -> AsyncIterator[Api]:
     async with serving(settings_for(database, store, place, **sections)) as api:
         yield api
-
-
-async def until(condition: Callable[[], Awaitable[bool]]) -> None:
-    """Wait for ``condition()``, at most half a minute."""
-    end = reactor.seconds() + 30
-    while not await condition():
-        assert reactor.seconds() < end, "waited in vain"
-        await deferLater(reactor, 0.005, lambda: None)
 
 
 async def all_of(*work: Any) -> list[Any]:

@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import socket
-from collections.abc import Callable
 from datetime import timedelta
 from typing import Any
 
 import requests
 from attrs import frozen
-from twisted.internet.task import deferLater
 
 from project_service.storage.assemble import Storage
 from tests.live.application import Api
@@ -43,16 +41,6 @@ class Running:
         return requests.request(
             method, timeout=60, url=f"{self.api.base_url}/admin/buckets{path}", headers=headers, **more
         )
-
-
-async def until(condition: Callable[[], Any]) -> None:
-    """Returns once ``condition`` (awaited where it has to be) holds."""
-    from twisted.internet import reactor
-
-    deadline = reactor.seconds() + 30
-    while not await condition():
-        assert reactor.seconds() < deadline, "it never came to that"
-        await deferLater(reactor, 0.05, lambda: None)
 
 
 async def nothing_left(running: Running) -> bool:

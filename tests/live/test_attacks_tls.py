@@ -2,24 +2,18 @@
 
 from __future__ import annotations
 
-import datetime
 import socket
 import ssl
 import warnings
 from contextlib import suppress
-from ipaddress import IPv4Address
 from pathlib import Path
 
 import pytest
 import pytest_twisted
-from attrs import frozen
-from cryptography import x509
-from cryptography.hazmat.primitives import hashes, serialization
-from cryptography.hazmat.primitives.asymmetric import ec
-from cryptography.x509.oid import NameOID
 from twisted.internet.threads import deferToThread
 
 from project_service.settings import Store
+from tests.certificates import issue
 from tests.live.application import serving, settings_for
 
 WEAK_CIPHERS = (
@@ -34,37 +28,6 @@ WEAK_CIPHERS = (
     "AES128-SHA",
     "AES256-SHA256",
 )
-
-
-@frozen
-class Issued:
-    certificate: x509.Certificate
-    key: ec.EllipticCurvePrivateKey
-
-    @property
-    def pem(self) -> bytes:
-        return self.certificate.public_bytes(serialization.Encoding.PEM)
-
-
-def issue(name: str, issuer: Issued | None, authority: bool) -> Issued:
-    """A certificate by ``issuer``, or by itself; a server's is for 127.0.0.1 and localhost."""
-    key = ec.generate_private_key(ec.SECP256R1())
-    now = datetime.datetime.now(datetime.UTC)
-    subject = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, name)])
-    builder = (
-        x509.CertificateBuilder()
-        .subject_name(subject)
-        .issuer_name(issuer.certificate.subject if issuer else subject)
-        .public_key(key.public_key())
-        .serial_number(x509.random_serial_number())
-        .not_valid_before(now - datetime.timedelta(minutes=5))
-        .not_valid_after(now + datetime.timedelta(days=1))
-        .add_extension(x509.BasicConstraints(ca=authority, path_length=None), critical=True)
-    )
-    if not authority:
-        names = [x509.DNSName("localhost"), x509.IPAddress(IPv4Address("127.0.0.1"))]
-        builder = builder.add_extension(x509.SubjectAlternativeName(names), critical=False)
-    return Issued(builder.sign(issuer.key if issuer else key, hashes.SHA256()), key)
 
 
 def trusting(root: Path | None) -> ssl.SSLContext:
@@ -142,19 +105,15 @@ def try_everything(port: int, root: Path) -> None:
 async def test_a_chain_is_sent_whole_and_weak_protocols_are_refused(
     database: str, store_settings: Store, tmp_path: Path
 ) -> None:
-    root = issue("Root", None, True)
-    intermediate = issue("Intermediate", root, True)
-    server = issue("localhost", intermediate, False)
+    root = issue("Root")
+    intermediate = issue("Intermediate", root)
+    server = issue("localhost", intermediate, authority=False)
     paths = {name: tmp_path / f"{name}.pem" for name in ("root", "chain", "server", "key")}
     paths["root"].write_bytes(root.pem)
     paths["chain"].write_bytes(intermediate.pem)
     paths["server"].write_bytes(server.pem)
     paths["key"].touch(0o600)
-    paths["key"].write_bytes(
-        server.key.private_bytes(
-            serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption()
-        )
-    )
+    paths["key"].write_bytes(server.key_pem)
     endpoint = (
         f"ssl:0:interface=127.0.0.1:privateKey={paths['key']}:certKey={paths['server']}"
         f":extraCertChain={paths['chain']}"

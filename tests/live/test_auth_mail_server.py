@@ -5,7 +5,6 @@ from __future__ import annotations
 import re
 import ssl
 import time
-from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
@@ -13,16 +12,13 @@ import pytest
 import pytest_twisted
 from aiosmtpd.smtp import AuthResult, LoginPassword
 from attrs import evolve
-from cryptography import x509
-from cryptography.hazmat.primitives import hashes
-from cryptography.hazmat.primitives.asymmetric import ec
-from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat
-from cryptography.x509.oid import NameOID
 
 from project_service.auth.mail import Letter, SmtpTransport
 from project_service.settings import Secret, Smtp, Store
-from tests.live.auth_service import PASSWORD, api_on, code_for, log_in, post, reactor, until
+from tests.certificates import issue
+from tests.live.auth_service import PASSWORD, api_on, code_for, log_in, post, reactor
 from tests.live.mail_server import mail_server
+from tests.live.waiting import until
 from tests.places import free_port
 
 
@@ -98,37 +94,14 @@ async def test_starttls_is_insisted_on() -> None:
             )
 
 
-def certificate(place: Path) -> tuple[Path, ssl.SSLContext]:
-    """A certificate for localhost that signs itself, and a server's context with it."""
-    key = ec.generate_private_key(ec.SECP256R1())
-    name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "localhost")])
-    now = datetime.now(UTC)
-    made = (
-        x509.CertificateBuilder()
-        .subject_name(name)
-        .issuer_name(name)
-        .public_key(key.public_key())
-        .serial_number(x509.random_serial_number())
-        .not_valid_before(now - timedelta(days=1))
-        .not_valid_after(now + timedelta(days=1))
-        .add_extension(x509.SubjectAlternativeName([x509.DNSName("localhost")]), critical=False)
-        .add_extension(x509.BasicConstraints(ca=True, path_length=None), critical=True)
-        .sign(key, hashes.SHA256())
-    )
-    path, key_path = place / "certificate.pem", place / "key.pem"
-    path.write_bytes(made.public_bytes(Encoding.PEM))
-    key_path.write_bytes(key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption()))
-    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-    context.load_cert_chain(path, key_path)
-    return path, context
-
-
 @pytest.mark.parametrize("tls", ["starttls", "tls"])
 @pytest_twisted.ensureDeferred
 async def test_tls_goes_to_a_server_whose_certificate_is_trusted_and_to_no_other(
     tls: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    path, context = certificate(tmp_path)
+    path, key = issue("localhost").written(tmp_path)
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.load_cert_chain(path, key)
     options = (
         {"tls_context": context, "require_starttls": True} if tls == "starttls" else {"ssl_context": context}
     )

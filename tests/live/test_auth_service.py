@@ -16,7 +16,8 @@ from project_service.database import dsn as dsns
 from project_service.database.connect import Connector
 from project_service.database.pool import Pool
 from project_service.settings import Store
-from tests.live.auth_service import PASSWORD, all_of, api_on, code_for, log_in, post, reactor, sql, until
+from tests.live.auth_service import PASSWORD, all_of, api_on, code_for, log_in, post, reactor, sql
+from tests.live.waiting import until
 
 
 @pytest_twisted.ensureDeferred

@@ -11,7 +11,6 @@ from attrs import evolve
 from psycopg2.extensions import make_dsn, parse_dsn
 from twisted.internet import reactor as _reactor
 from twisted.internet.defer import Deferred, gatherResults
-from twisted.internet.task import deferLater
 
 from project_service.database import dsn as dsns
 from project_service.database.connect import Connector
@@ -22,6 +21,7 @@ from project_service.database.prepare import grant_service_role, watch_ddl
 from project_service.database.session import DatabaseGone, Session
 from project_service.deferreds import start
 from tests.live.services import Services
+from tests.live.waiting import until
 
 reactor: Any = _reactor
 
@@ -32,12 +32,6 @@ def connector(dsn: str, timeout: float = 10.0) -> Connector:
 
 async def session_on(dsn: str) -> Session:
     return await connector(dsn)()
-
-
-async def until(condition: Any) -> None:
-    """Wait for ``condition()`` to be true; the test's own time limit ends a wait in vain."""
-    while not condition():
-        await deferLater(reactor, 0.005, lambda: None)
 
 
 @pytest_twisted.ensureDeferred
@@ -238,7 +232,11 @@ async def test_changes_of_the_schema_announce_themselves(database: str, services
     await listening.query("listen pgrst")
     for number, change in enumerate(("create table t (a int)", "alter table t add b int", "drop table t"), 1):
         await owner.query(change)
-        await until(lambda wanted=number: len(heard) >= wanted)
+
+        def enough_heard(wanted: int = number) -> bool:
+            return len(heard) >= wanted
+
+        await until(enough_heard)
     await owner.query("create temporary table passing (a int); drop table passing")
     await owner.query("notify pgrst, 'end'")
     await until(lambda: ("pgrst", "end") in heard)

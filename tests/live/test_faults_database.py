@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import Iterator
 from contextlib import ExitStack, closing
 from pathlib import Path
 from typing import Any
@@ -13,7 +13,6 @@ import pytest_twisted
 from attrs import evolve, frozen
 from psycopg2.extensions import make_dsn, parse_dsn
 from twisted.internet.defer import Deferred, gatherResults
-from twisted.internet.task import deferLater
 
 from project_service.deferreds import start
 from project_service.settings import Stage, StageDatabase, Store
@@ -21,6 +20,7 @@ from tests.live.application import Api, serving, settings_for
 from tests.live.proxy import Manners, RudeProxy, rude_proxy
 from tests.live.services import Services, wait
 from tests.live.tables_service import run_sql
+from tests.live.waiting import until
 
 ACQUIRE_SECONDS = 0.5
 STATEMENT_SECONDS = 1.0
@@ -97,15 +97,6 @@ def shaken(
     proxy.manners = Manners()
     wait(lambda: context.__aexit__(None, None, None))
     wait(lambda: proxying.__aexit__(None, None, None))
-
-
-async def until(condition: Callable[[], Awaitable[bool]]) -> None:
-    from twisted.internet import reactor
-
-    deadline = reactor.seconds() + 20
-    while not await condition():
-        assert reactor.seconds() < deadline, "it never came to that"
-        await deferLater(reactor, 0.02, lambda: None)
 
 
 async def bounded(waiting: Deferred[Any]) -> Any:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +13,6 @@ from attrs import evolve, frozen
 from twisted.internet.defer import Deferred
 from twisted.internet.endpoints import TCP4ClientEndpoint, connectProtocol
 from twisted.internet.protocol import Protocol
-from twisted.internet.task import deferLater
 from twisted.web.client import ResponseFailed
 
 from project_service.deferreds import start
@@ -23,6 +22,7 @@ from tests.live.logged import warnings_logged
 from tests.live.proxy import BUSY, Manners, RudeProxy, rude_proxy
 from tests.live.services import wait
 from tests.live.tables_service import run_sql
+from tests.live.waiting import until
 
 # The store client's own limits here; no request may take much more than one after the other.
 IDLE_SECONDS = 1.0
@@ -83,15 +83,6 @@ def rude(
 def polite_again(rude: Rude) -> Iterator[None]:
     yield
     rude.proxy.manners = Manners()
-
-
-async def until(condition: Callable[[], bool]) -> None:
-    from twisted.internet import reactor
-
-    deadline = reactor.seconds() + 20
-    while not condition():
-        assert reactor.seconds() < deadline, "it never came to that"
-        await deferLater(reactor, 0.01, lambda: None)
 
 
 async def bounded(waiting: Deferred[Any]) -> Any:

@@ -14,9 +14,9 @@ import requests
 
 from project_service.configure import load
 from project_service.embedded.identity import PROC
+from tests.certificates import issue
 from tests.live.daemon import Daemon, children_on
 from tests.live.test_cli import cli
-from tests.live.test_endpoints import certificate
 
 PASSWORD = "open sesame 4711"
 
@@ -103,7 +103,7 @@ def test_nothing_secret_is_shown(tmp_path: Path) -> None:
     config = tmp_path / "c.toml"
     configured = {name: f"{name}-{token_urlsafe(20)}" for name in ("smtp", "app", "dsn", "jwt")}
     config.write_text(CONFIG.format(**configured))
-    cert, key = certificate(tmp_path)
+    cert, key = issue("127.0.0.1").written(tmp_path)
     listen = f"ssl:0:interface=127.0.0.1:privateKey={key}:certKey={cert}"
     with Daemon(data_dir, "--config", str(config), "--listen", listen) as daemon:
         url = daemon.wait_until_ready()

@@ -14,7 +14,8 @@ from attrs import evolve
 from twisted.internet.threads import deferToThread
 
 from tests.live.application import serving
-from tests.live.storage_service import MIB, Running, call, no_upload, nothing_left, raw, request_head, until
+from tests.live.storage_service import MIB, Running, call, no_upload, nothing_left, raw, request_head
+from tests.live.waiting import until
 from tests.places import free_port
 
 
@@ -77,20 +78,16 @@ async def test_a_reader_that_leaves_or_stalls(running: Running) -> None:
     gone = threading.Event()
     (edge,) = running.api.application._edges
     await deferToThread(leave)
-    await until(lambda: _true(not edge._running))
+    await until(lambda: not edge._running)
     stalled = deferToThread(stall)
-    await until(lambda: _true(bool(edge._running)))
-    await until(lambda: _true(not edge._running))
+    await until(lambda: bool(edge._running))
+    await until(lambda: not edge._running)
     gone.set()
     assert await stalled < len(payload)
     whole = await deferToThread(call, "GET", running.url("large"), headers=running.headers())
     assert hashlib.sha256(whole.content).digest() == hashlib.sha256(payload).digest()
     running_delete = await deferToThread(call, "DELETE", running.url("large"), headers=running.headers())
     assert running_delete.status_code == 204
-
-
-async def _true(value: bool) -> bool:
-    return value
 
 
 @pytest_twisted.ensureDeferred

@@ -14,7 +14,8 @@ import pytest
 import pytest_twisted
 from twisted.internet.threads import deferToThread
 
-from tests.live.storage_service import MIB, Running, call, nothing_left, until
+from tests.live.storage_service import MIB, Running, call, nothing_left
+from tests.live.waiting import until
 
 
 @pytest_twisted.ensureDeferred
