@@ -1,0 +1,185 @@
+"""Bodies and how requests are framed."""
+
+from __future__ import annotations
+
+import json
+
+from twisted.internet.defer import Deferred
+from twisted.trial.unittest import TestCase
+
+from project_service.http.inbound import Inbound
+from project_service.http.outbound import Reply, json_reply
+from tests.fakes import parse_response, raw_request
+from tests.http.toy_app import app_of, echo, hello
+
+
+class Bodies(TestCase):
+    def test_with_length_and_chunked(self) -> None:
+        app = app_of(echo, methods=("POST",))
+        self.assertEqual(app.request("POST", "/x", body=b"abc").body, b"abc")
+        client = app.connect()
+        client.send(raw_request("POST", "/x", {"Transfer-Encoding": "chunked"}, None))
+        client.send(b"3\r\nabc\r\n2\r\nde\r\n0\r\n\r\n")
+        self.assertEqual(parse_response(client.received()).body, b"abcde")
+
+    def test_the_handler_runs_before_the_body_has_come(self) -> None:
+        client = app_of(hello, methods=("POST",)).connect()
+        client.send(raw_request("POST", "/x", {"Content-Length": "10"}, None))
+        self.assertEqual(parse_response(client.received()).status, 200)
+
+    def test_an_early_answer_keeps_a_small_rest_apart_from_the_next_request(self) -> None:
+        client = app_of(hello, methods=("POST", "GET")).connect()
+        client.send(raw_request("POST", "/x", {"Content-Length": "24"}, None))
+        self.assertEqual(parse_response(client.received()).status, 200)
+        client.send(b"GET /evil HTTP/1.1\r\nA: b")
+        self.assertEqual(client.received(), b"")
+        client.send(raw_request("GET", "/x", {}, None))
+        self.assertEqual(parse_response(client.received()).status, 200)
+
+    def test_an_early_answer_to_a_large_or_waiting_body_closes(self) -> None:
+        for extra in ({"Content-Length": "99999999"}, {"Content-Length": "9", "Expect": "100-continue"}):
+            client = app_of(hello, methods=("POST",)).connect()
+            client.send(raw_request("POST", "/x", extra, None))
+            response = parse_response(client.received())
+            self.assertEqual(response.header("connection"), "close")
+            client.clock.advance(5)
+            self.assertTrue(client.transport.disconnecting)
+
+    def test_continue_is_sent_only_when_the_body_is_wanted(self) -> None:
+        client = app_of(echo, methods=("POST",)).connect()
+        client.send(raw_request("POST", "/x", {"Content-Length": "3", "Expect": "100-continue"}, None))
+        self.assertEqual(client.received(), b"HTTP/1.1 100 Continue\r\n\r\n")
+        client.send(b"abc")
+        self.assertEqual(parse_response(client.received()).body, b"abc")
+
+    def test_reading_pauses_while_nobody_takes_the_body(self) -> None:
+        gate: Deferred[None] = Deferred()
+
+        async def slow(inbound: Inbound) -> Reply:
+            await gate
+            return await echo(inbound)
+
+        client = app_of(slow, methods=("POST",)).connect()
+        client.send(raw_request("POST", "/x", {"Content-Length": "300000"}, None))
+        sent = 0
+        while client.transport.producerState == "producing" and sent < 300_000:
+            client.send(b"x" * 10_000)
+            sent += 10_000
+        self.assertLess(sent, 200_000)
+        client.clock.advance(120)  # our pause is not the client's idleness
+        gate.callback(None)
+        self.assertEqual(client.transport.producerState, "producing")
+        client.send(b"x" * (300_000 - sent))
+        self.assertEqual(len(parse_response(client.received()).body), 300_000)
+
+    def test_json_in(self) -> None:
+        async def read(inbound: Inbound) -> Reply:
+            return json_reply(await inbound.json())
+
+        app = app_of(read, methods=("POST",))
+        kind = {"Content-Type": "application/json; charset=utf-8"}
+        self.assertEqual(
+            app.request("POST", "/x", kind, b'{"a": [1, "\xc3\xa9"]}').body, '{"a":[1,"é"]}'.encode()
+        )
+        for bad in (b"", b"{", b'{"a":1,"a":2}', b"NaN", b'"\\ud800"', b"[" * 300 + b"]" * 300, b"\xff"):
+            response = app.request("POST", "/x", kind, bad)
+            self.assertEqual(
+                (response.status, json.loads(response.body)["error"]["code"]), (400, "invalid_json"), bad
+            )
+        self.assertEqual(app.request("POST", "/x", {"Content-Type": "text/plain"}, b"{}").status, 415)
+        self.assertEqual(app.request("POST", "/x", kind, b'"' + b"x" * (1 << 20) + b'"').status, 413)
+        self.assertEqual(app.request("POST", "/x", {**kind, "Content-Encoding": "gzip"}, b"{}").status, 415)
+
+
+class Framing(TestCase):
+    """What cannot be parsed gets a proper response, then the connection closes (RFC 9112)."""
+
+    def refused(self, raw: bytes) -> int:
+        client = app_of(hello, methods=("GET", "POST")).connect()
+        client.send(raw)
+        response = parse_response(client.received())
+        self.assertEqual(response.header("connection"), "close")
+        self.assertIn("error", json.loads(response.body))
+        self.assertEqual(response.header("x-request-id"), "made-here")
+        self.assertTrue(client.transport.disconnecting)
+        return response.status
+
+    def test_faults(self) -> None:
+        post = b"POST /x HTTP/1.1\r\nHost: a\r\n"
+        for raw, status in {
+            b"rubbish\r\n\r\n": 400,
+            b"GET /x HTTP/1.1\r\n\r\n": 400,
+            b"GET /x HTTP/1.1\r\nHost: a\r\nHost: b\r\n\r\n": 400,
+            b"GET /x HTTP/1.1\r\nHost: a\r\nbad header\r\n\r\n": 400,
+            post + b"Content-Length: 3\r\nTransfer-Encoding: chunked\r\n\r\n": 400,
+            post + b"Content-Length: 3\r\nContent-Length: 4\r\n\r\n": 400,
+            post + b"Content-Length: -3\r\n\r\n": 400,
+            post + b"Content-Length: " + b"1" * 5000 + b"\r\n\r\n": 400,
+            b"GET x HTTP/1.1\r\nHost: a\r\n\r\n": 400,
+            b"GET /x HTTP/1.1\r\nHost: a b/c\r\n\r\n": 400,
+            b"GET /x HTTP/2.0\r\nHost: a\r\n\r\n": 400,
+            post + b"Transfer-Encoding: gzip, chunked\r\n\r\n": 400,
+            post + b"Transfer-Encoding: identity\r\n\r\n": 400,
+            b"GET /" + b"x" * 40_000 + b" HTTP/1.1\r\nHost: a\r\n\r\n": 414,
+            b"GET /x HTTP/1.1\r\nHost: a\r\nA: " + b"x" * 40_000: 431,
+            b"GET /x HTTP/1.1\r\nHost: a\r\n" + (b"A: " + b"x" * 9000 + b"\r\n") * 8: 431,
+            b"GET /x HTTP/1.1\r\nHost: a\r\n" + b"A: b\r\n" * 300 + b"\r\n": 431,
+        }.items():
+            self.assertEqual(self.refused(raw), status, raw[:80])
+
+    def test_broken_chunks_reach_the_handler_as_400(self) -> None:
+        client = app_of(echo, methods=("POST",)).connect()
+        client.send(raw_request("POST", "/x", {"Transfer-Encoding": "chunked"}, None) + b"zz\r\n")
+        response = parse_response(client.received())
+        self.assertEqual((response.status, response.header("connection")), (400, "close"))
+
+    def test_a_head_that_trickles_in_is_cut_off(self) -> None:
+        client = app_of(hello).connect()
+        for byte in b"GET /x HTTP/1.1\r\nHost: a\r\n":
+            client.send(bytes([byte]))
+            client.clock.advance(3)
+        self.assertTrue(client.transport.disconnecting)
+
+    def test_nor_does_one_behind_another_request(self) -> None:
+        client = app_of(hello).connect()
+        client.send(raw_request("GET", "/x", {}, None) + b"GET /x HTTP/1.1\r\nHo")
+        for _ in range(5):
+            client.clock.advance(15)
+            client.send(b"s")
+        self.assertTrue(client.transport.disconnecting)
+
+    def test_a_closing_connection_that_takes_nothing_is_cut_off(self) -> None:
+        client = app_of(hello).connect()
+        client.send(raw_request("GET", "/x", {"Connection": "close"}, None))
+        self.assertEqual(parse_response(client.received()).status, 200)
+        self.assertFalse(client.transport.aborted)
+        client.clock.advance(61)
+        self.assertTrue(client.transport.aborted)
+
+    def test_a_target_may_be_a_whole_url(self) -> None:
+        app = app_of(hello)
+        self.assertEqual(app.request("GET", "http://api.example.test/x").status, 200)
+        self.assertEqual(app.request("GET", "HTTPS://other.test/x?a=b").status, 200)
+        self.assertEqual(app.request("GET", "http://api.example.test").status, 404)
+
+    def test_a_body_that_stalls_is_a_408(self) -> None:
+        client = app_of(echo, methods=("POST",)).connect()
+        client.send(raw_request("POST", "/x", {"Content-Length": "10"}, None))
+        client.clock.advance(61)
+        self.assertEqual(parse_response(client.received()).status, 408)
+
+    def test_pipelined_requests_are_answered_in_order(self) -> None:
+        client = app_of(hello, "/p/<n>").connect()
+        client.send(b"".join(raw_request("GET", f"/p/{n}", {}, None) for n in range(5)))
+        raw = client.received()
+        self.assertEqual(
+            [raw.find(f'"n":"{n}"'.encode()) for n in range(5)],
+            sorted(raw.find(f'"n":"{n}"'.encode()) for n in range(5)),
+        )
+        self.assertEqual(raw.count(b"HTTP/1.1 200"), 5)
+
+    def test_http_1_0_is_answered_and_closed(self) -> None:
+        client = app_of(hello).connect()
+        client.send(b"GET /x HTTP/1.0\r\n\r\n")
+        self.assertEqual(parse_response(client.received()).header("connection"), "close")
+        self.assertTrue(client.transport.disconnecting)

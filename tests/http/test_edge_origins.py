@@ -1,0 +1,90 @@
+"""Other origins, and where a request says it comes from."""
+
+from __future__ import annotations
+
+from twisted.trial.unittest import TestCase
+
+from project_service.http.inbound import Inbound
+from project_service.http.outbound import Reply
+from project_service.http.router import Router
+from tests.fakes import App
+from tests.http.toy_app import app_of, hello
+from tests.told import told
+
+
+class CrossOrigin(TestCase):
+    def test_preflight_needs_no_key(self) -> None:
+        response = app_of(hello, key="required").request(
+            "OPTIONS",
+            "/x",
+            {
+                "Origin": "https://a.test",
+                "Access-Control-Request-Method": "GET",
+                "Access-Control-Request-Headers": "x-service-key, prefer",
+            },
+        )
+        self.assertEqual(response.status, 204)
+        self.assertEqual(response.header("access-control-allow-origin"), "*")
+        self.assertEqual(response.header("access-control-allow-headers"), "x-service-key, prefer")
+        self.assertEqual(response.header("access-control-allow-methods"), "GET, HEAD, OPTIONS")
+        self.assertEqual(response.header("access-control-max-age"), "86400")
+
+    def test_preflight_below_a_table_path_is_postgrests(self) -> None:
+        app = app_of(hello, "/t/<path:rest>", key="required", errors="tables")
+        asked = {"Origin": "https://a.test", "Access-Control-Request-Method": "PATCH"}
+        response = app.request(
+            "OPTIONS", "/t/x", {**asked, "Access-Control-Request-Headers": "prefer,apikey"}
+        )
+        self.assertEqual((response.status, response.body), (200, b""))
+        self.assertIn("PATCH", response.header("access-control-allow-methods") or "")
+        self.assertEqual(
+            response.header("access-control-allow-headers"),
+            "Authorization, prefer, apikey, Accept, Accept-Language, Content-Language",
+        )
+
+    def test_errors_carry_the_headers_too(self) -> None:
+        response = app_of(hello).request("GET", "/y", {"Origin": "https://a.test"})
+        self.assertEqual(response.status, 404)
+        self.assertEqual(response.header("access-control-allow-origin"), "*")
+        self.assertIn("X-Request-Id", response.header("access-control-expose-headers") or "")
+
+    def test_listed_origins(self) -> None:
+        router = Router()
+        router.route("/x", told(), methods=("GET",), key="optional")(hello)
+        app = App(router, cors_origins=("https://a.test",))
+        self.assertEqual(
+            app.request("GET", "/x", {"Origin": "https://a.test"}).header("access-control-allow-origin"),
+            "https://a.test",
+        )
+        other = app.request("GET", "/x", {"Origin": "https://b.test"})
+        self.assertIsNone(other.header("access-control-allow-origin"))
+        self.assertEqual(other.header("vary"), "Origin")
+
+
+class Origins(TestCase):
+    def address(self, trusted: tuple[str, ...], headers: dict[str, str]) -> tuple[str, str]:
+        seen: list[Inbound] = []
+
+        async def remember(inbound: Inbound) -> Reply:
+            seen.append(inbound)
+            return Reply(204)
+
+        router = Router()
+        router.route("/x", told(), methods=("GET",), key="optional")(remember)
+        App(router, trusted_proxies=trusted).request("GET", "/x", headers)
+        return seen[0].client_address, seen[0].base_url
+
+    def test_nobody_is_trusted_by_default(self) -> None:
+        forged = {"X-Forwarded-For": "10.0.0.1", "X-Forwarded-Proto": "https"}
+        self.assertEqual(self.address((), forged), ("192.0.2.7", "http://api.example.test"))
+
+    def test_the_right_most_untrusted_hop_counts(self) -> None:
+        headers = {"X-Forwarded-For": "6.6.6.6, 203.0.113.5, 10.1.1.1", "X-Forwarded-Proto": "https"}
+        self.assertEqual(
+            self.address(("192.0.2.0/24", "10.0.0.0/8"), headers), ("203.0.113.5", "https://api.example.test")
+        )
+
+    def test_rubbish_hides_nobody(self) -> None:
+        self.assertEqual(
+            self.address(("192.0.2.7",), {"X-Forwarded-For": "6.6.6.6, rubbish"})[0], "192.0.2.7"
+        )

@@ -1,0 +1,28 @@
+"""An application of one route, behind the real edge."""
+
+from __future__ import annotations
+
+from project_service.http.inbound import Inbound
+from project_service.http.outbound import Reply, envelope
+from project_service.http.router import Handler, Router
+from tests.fakes import ANON_KEY, SERVICE_KEY, App
+from tests.told import told
+
+ANON = {"X-Service-Key": ANON_KEY}
+
+
+SERVICE = {"X-Service-Key": SERVICE_KEY}
+
+
+def app_of(handler: Handler, url: str = "/x", methods: tuple[str, ...] = ("GET",), **access: str) -> App:
+    router = Router()
+    router.route(url, told(url), methods=methods, **{"key": "optional", **access})(handler)  # type: ignore[arg-type]
+    return App(router)
+
+
+async def hello(inbound: Inbound) -> Reply:
+    return envelope({"hello": inbound.path_args})
+
+
+async def echo(inbound: Inbound) -> Reply:
+    return Reply(200, (("Content-Type", "application/octet-stream"),), await inbound.body.read(1 << 20))
