@@ -159,3 +159,19 @@ class MemoryStore:
 
     async def close(self) -> None:
         """Nothing is open."""
+
+
+class Collected:
+    """A sink that takes everything at once."""
+
+    def __init__(self) -> None:
+        self.data = bytearray()
+
+    def write(self, data: bytes) -> None:
+        self.data += data
+
+    def register_producer(self, producer: Any) -> None:
+        """It never pauses."""
+
+    def unregister_producer(self) -> None:
+        """See above."""

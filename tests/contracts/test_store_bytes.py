@@ -24,29 +24,13 @@ from project_service.storage.s3.pool import ConnectionPool
 from project_service.storage.s3.sign import Address, Signer
 from project_service.storage.s3.through_treq import Through
 from tests.live.services import wait
-from tests.store_fake import MemoryStore
+from tests.store_fake import Collected, MemoryStore
 
 PART = 5 * 1024 * 1024
 
 
 def utc_now() -> datetime:
     return datetime.now(UTC)
-
-
-class Collected:
-    """A sink that takes everything at once."""
-
-    def __init__(self) -> None:
-        self.data = bytearray()
-
-    def write(self, data: bytes) -> None:
-        self.data += data
-
-    def register_producer(self, producer: Any) -> None:
-        """It never pauses."""
-
-    def unregister_producer(self) -> None:
-        """See above."""
 
 
 @pytest.fixture(scope="module")

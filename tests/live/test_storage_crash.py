@@ -26,9 +26,9 @@ from project_service.storage.model import UNCONDITIONAL, BucketRules, Writer
 from project_service.storage.objects import Described
 from project_service.storage.sweeper import KEEP_EXPIRED_LINKS
 from project_service.storage.upload import PartStream
-from tests.contracts.test_store_bytes import Collected
 from tests.live import storage_crash
 from tests.live.services import wait
+from tests.store_fake import Collected
 
 SERVICE = Writer(None, is_service=True)
 OLD = b"old"

@@ -1,0 +1,149 @@
+"""Bodies that come from the store: whole or not at all, as fast as they are read, as they are."""
+
+from __future__ import annotations
+
+import gzip
+from collections.abc import Callable
+from typing import Any, cast
+
+import pytest
+import pytest_twisted
+from twisted.internet.defer import Deferred
+from twisted.internet.task import deferLater
+
+from project_service.storage.s3.client import S3Store
+from project_service.storage.s3.errors import (
+    BrokenRead,
+    ReaderLeft,
+    StoreError,
+)
+from tests.live.scripted_store import Answer, Script, Scripted, against, fine
+from tests.live.waiting import until
+from tests.store_fake import Collected
+
+
+@pytest_twisted.ensureDeferred
+async def test_a_body_that_stops_is_never_whole() -> None:
+    def half_then(then: Callable[[Scripted], None]) -> Answer:
+        def answer(server: Scripted, *_: Any) -> None:
+            server.write(b"HTTP/1.1 200 OK\r\nContent-Length: 10\r\n\r\nhalf")
+            then(server)
+
+        return answer
+
+    async def work(store: S3Store) -> None:
+        for _ in range(2):
+            opened = await store.open("k", 0, 10, 10)
+            sink = Collected()
+            with pytest.raises(BrokenRead):
+                await opened.pour(sink)
+            assert sink.data == b"half"
+        for _ in range(2):
+            with pytest.raises(BrokenRead):
+                await store.open("k", 0, 10, 10)
+
+    script = Script(
+        half_then(lambda server: None),
+        half_then(lambda server: server.close()),
+        # Another length than the object has, a range that is ignored.
+        *[fine(body=b"elevenbytes")] * 8,
+    )
+    await against(script, work)
+
+
+@pytest_twisted.ensureDeferred
+async def test_a_reader_that_pauses_stops_the_store_and_one_that_leaves_closes_it() -> None:
+    from twisted.internet import reactor
+
+    total = 50_000_000
+    sent: list[int] = []
+
+    def pour(server: Scripted, *_: Any) -> None:
+        server.write(f"HTTP/1.1 200 OK\r\nContent-Length: {total}\r\n\r\n".encode())
+        assert server.transport is not None
+        endless = Endless(server, sent)
+        cast(Any, server.transport).registerProducer(endless, True)
+        endless.resumeProducing()
+
+    async def work(store: S3Store) -> None:
+        opened = await store.open("k", 0, total, total)
+        sink = Pausing()
+        pouring = Deferred.fromCoroutine(opened.pour(sink))
+        await until(lambda: sink.size > 0)
+        # Longer than the idle timeout: it is the reader who is slow, so the store is not to blame.
+        before = -1
+        while before != len(sent):
+            before = len(sent)
+            await deferLater(reactor, 0.5, lambda: None)
+        assert sum(sent) < total / 2
+        taken = sink.size
+        sink.producer.resumeProducing()
+        await until(lambda: sink.size > taken)
+        sink.producer.stopProducing()
+        with pytest.raises(ReaderLeft):
+            await pouring
+        await until(lambda: not script.open)
+
+    script = Script(pour)
+    await against(script, work)
+
+
+class Endless:
+    """Writes for as long as it is allowed to."""
+
+    def __init__(self, server: Scripted, sent: list[int]) -> None:
+        self._server, self._sent = server, sent
+        self._paused = False
+
+    def resumeProducing(self) -> None:
+        self._paused = False
+        for _ in range(5):
+            if not self._paused and sum(self._sent) < 49_000_000:
+                self._sent.append(100_000)
+                self._server.write(b"x" * 100_000)
+
+    def pauseProducing(self) -> None:
+        self._paused = True
+
+    def stopProducing(self) -> None:
+        self._paused = True
+
+
+class Pausing:
+    """Pauses at the first bytes."""
+
+    producer: Any
+
+    def __init__(self) -> None:
+        self.size = 0
+
+    def write(self, data: bytes) -> None:
+        if not self.size:
+            self.producer.pauseProducing()
+        self.size += len(data)
+
+    def register_producer(self, producer: Any) -> None:
+        self.producer = producer
+
+    def unregister_producer(self) -> None:
+        """Nothing to forget."""
+
+
+@pytest_twisted.ensureDeferred
+async def test_bytes_pass_undecoded_and_nothing_is_asked_to_be_encoded() -> None:
+    packed = gzip.compress(b"hello")
+    headers = {"Content-Encoding": "gzip", "Set-Cookie": "a=b"}
+    script = Script(fine("200 OK", packed, **headers), fine("302 Found", Location="http://127.0.0.1:1/"))
+
+    async def work(store: S3Store) -> None:
+        sink = Collected()
+        await (await store.open("k", 0, len(packed), len(packed))).pour(sink)
+        assert sink.data == packed
+        with pytest.raises(StoreError):
+            await store.stat("k")
+
+    await against(script, work)
+    for _, sent, _ in script.requests:
+        assert "accept-encoding" not in sent
+        assert "cookie" not in sent
+        assert sent["authorization"].startswith("AWS4-HMAC-SHA256 Credential=AKIDVISIBLE/")

@@ -1,0 +1,69 @@
+"""The store over https."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+from hashlib import md5
+from typing import Any, cast
+
+import pytest
+import pytest_twisted
+from twisted.internet import ssl
+from twisted.internet.threads import deferToThread
+
+from project_service.settings import Secret, Store
+from project_service.storage.s3.client import S3Store
+from project_service.storage.s3.connect import connect
+from project_service.storage.s3.errors import (
+    StoreUnreachable,
+)
+from tests.certificates import issue
+from tests.live.scripted_store import Script, against, stored
+
+
+def authority() -> tuple[bytes, Any]:
+    """A certificate authority as PEM, and the TLS context of a server at 127.0.0.1 that it vouches for."""
+    root = issue("a test authority")
+    mine = issue("localhost", root, authority=False)
+    return root.pem, ssl.PrivateCertificate.loadPEM(mine.key_pem + mine.pem).options()
+
+
+@pytest_twisted.ensureDeferred
+async def test_https_with_a_custom_authority() -> None:
+    ca_pem, context = authority()
+    other_pem, _ = authority()
+
+    async def works(store: S3Store) -> None:
+        assert await store.put("k", b"x" * 300_000, "a/b", {}) == md5(b"x" * 300_000).hexdigest()
+
+    async def refuses(store: S3Store) -> None:
+        with pytest.raises(StoreUnreachable):
+            await store.put("k", b"x", "a/b", {})
+
+    await against(Script(stored), works, context, ca_pem)
+    for untrusted in (other_pem, None):
+        script = Script(*[stored] * 4)
+        await against(script, refuses, context, untrusted)
+        assert script.requests == []
+
+
+@pytest_twisted.ensureDeferred
+async def test_https_refuses_another_name() -> None:
+    """127.0.0.2 reaches the same server on Linux, but its certificate is not for it."""
+    from twisted.internet import reactor
+
+    ca_pem, context = authority()
+    script = Script(*[stored] * 4)
+    listen = cast(Any, reactor).listenSSL(0, script, context, interface="127.0.0.2")
+    settings = Store(
+        endpoint_url=f"https://127.0.0.2:{listen.getHost().port}",
+        access_key_id="a",
+        secret_access_key=Secret("b"),
+        connect_timeout_seconds=1.0,
+    )
+    store = connect(reactor, settings, now=lambda: datetime.now(UTC), in_thread=deferToThread, ca_pem=ca_pem)
+    with pytest.raises(StoreUnreachable):
+        await store.stat("k")
+    assert script.requests == []
+    await store.close()
+    await listen.stopListening()
