@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from hashlib import md5
+from typing import Any
 from uuid import uuid4
 
 from attrs import define, field, frozen
