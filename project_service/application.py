@@ -16,6 +16,7 @@ from project_service.deferreds import start, with_timeout
 from project_service.http.admission import Admission
 from project_service.http.channel_factory import ChannelFactory
 from project_service.http.clock import HttpDate
+from project_service.http.doors import Doors
 from project_service.http.edge import Edge, EdgeSettings
 from project_service.http.health import Check, Health
 from project_service.http.metrics import Metrics
@@ -98,7 +99,9 @@ class Application:
             health.mount(router)
         OpenApi(__version__).mount(router)
         # The order matters: what clients use comes first in ``addresses``.
-        self._ports += await self._binder(self._factory(router, built, metrics))
+        opened: Any = await self._binder(self._factory(router, built, metrics))
+        self._ports += opened
+        self._edges[0].guard(Doors(opened, self._reactor))
         if self._admin_binder is not None:
             admin = Router()
             health.mount(admin)

@@ -186,14 +186,16 @@ class Lane:
 
 
 class Pauses:
-    """For how long the connection of a refused request is not read."""
+    """For how long nothing more is heard from who was refused."""
 
-    def __init__(self) -> None:
+    def __init__(self, least: float = LEAST_PAUSE_SECONDS, longest: float = LONGEST_PAUSE_SECONDS) -> None:
+        self._least = least
+        self._longest = longest
         self._next = float("-inf")
 
     def after(self, now: float) -> float:
-        at = max(self._next, now + LEAST_PAUSE_SECONDS)
-        at = min(at, now + LONGEST_PAUSE_SECONDS)
+        at = max(self._next, now + self._least)
+        at = min(at, now + self._longest)
         self._next = at + 1 / REFUSALS_PER_SECOND
         return at - now
 

@@ -17,6 +17,7 @@ from project_service.http import cors, origin, wire
 from project_service.http.admission import Admission
 from project_service.http.body import ClientGone
 from project_service.http.caller import KeyRing, TokenVerifier, identify
+from project_service.http.doors import Doors
 from project_service.http.exchange import Exchange
 from project_service.http.gate import Gate, Pass
 from project_service.http.inbound import Inbound
@@ -69,6 +70,10 @@ class Edge:
         self._idle: Deferred[None] | None = None
         self._closing = False
 
+    def guard(self, doors: Doors) -> None:
+        """Clients come in by these."""
+        self._gate.doors = doors
+
     def begin(self, exchange: Exchange, peer: IAddress, secure: bool) -> None:
         """Start answering; the Deferred is kept until the answer is out, and cancelled if the client leaves."""
         started = self._clock.seconds()
@@ -98,6 +103,8 @@ class Edge:
         ]
         if error.code == "overloaded":
             self._metrics.refused("-", "connections")
+            if self._gate.doors is not None:
+                self._gate.doors.refused()
         self._metrics.observe("-", "-", error.status, 0.0, len(body))
         self._log_access(request_id, "-", "-", error.status, len(body), 0.0, getattr(peer, "host", "-"))
         return wire.head(error.status, headers) + body

@@ -116,6 +116,11 @@ class Exchange:
         """The connection closes when this response is out."""
         self._keep_alive = False
 
+    @property
+    def closes(self) -> bool:
+        """Whether the connection will close with this response, as far as is known."""
+        return not self._keep_alive
+
     def pause_after(self, seconds: float) -> None:
         """The next request on this connection is read only ``seconds`` after this response is out."""
         self._pause_seconds = seconds

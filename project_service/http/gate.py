@@ -12,6 +12,7 @@ from twisted.logger import Logger
 from project_service import errors, journal
 from project_service.http import cors
 from project_service.http.admission import Admission, Lane, Place, Reason
+from project_service.http.doors import Doors
 from project_service.http.exchange import Exchange
 from project_service.http.metrics import Metrics
 from project_service.http.outbound import Reply
@@ -63,6 +64,7 @@ class Gate:
         self._metrics = metrics
         self._date = date
         self._watched: set[str] = set()
+        self.doors: Doors | None = None
         self._unreported = 0
         self._reported_at = float("-inf")
 
@@ -116,7 +118,10 @@ class Gate:
             ("X-Request-Id", journal.request_id(exchange.headers.get(b"x-request-id"), self._new_id)),
             *cors.origin_headers(cors_origins, exchange.headers),
         ]
-        exchange.pause_after(self._admission.pauses.after(now))
+        if not exchange.closes:
+            exchange.pause_after(self._admission.pauses.after(now))
+        elif self.doors is not None:
+            self.doors.refused()
         exchange.send(Reply(error.status, (), body), headers)
         self._metrics.refused(name, reason)
         self._metrics.observe(exchange.method, "-", error.status, 0.0, len(body))
