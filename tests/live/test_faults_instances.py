@@ -5,20 +5,24 @@ from __future__ import annotations
 import json
 import secrets
 from collections.abc import Awaitable, Callable, Iterator
-from contextlib import AsyncExitStack
+from contextlib import AsyncExitStack, closing
 from pathlib import Path
 from typing import Any
 
+import psycopg2
 import pytest
 import pytest_twisted
 from attrs import evolve, frozen
 from twisted.internet.defer import gatherResults
 from twisted.internet.task import deferLater
+from twisted.logger import ILogObserver, LogEvent, formatEvent, globalLogPublisher
+from zope.interface import provider
 
 from project_service import keys
+from project_service.database.migrate import Migration, MigrationRefused, migrate, shipped
 from project_service.database.pool import Pool
 from project_service.deferreds import start
-from project_service.parts import connector
+from project_service.parts import SWEEPER_LOCK, connector
 from project_service.settings import Stage, StageDatabase, Store
 from tests.live.application import Api, serving, settings_for
 from tests.live.services import wait
@@ -39,7 +43,8 @@ class Two:
 def two(
     module_database: str, store_settings: Store, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[Two]:
-    settings = settings_for(module_database, store_settings, Path(tmp_path_factory.mktemp("two")))
+    place = Path(tmp_path_factory.mktemp("two"))
+    settings = settings_for(module_database, store_settings, place, storage={"sweep_seconds": 0.05})
     settings = evolve(settings, stages={"dev": Stage(databases={"main": StageDatabase(pool_size=2)})})
     stack = AsyncExitStack()
     yield Two(
@@ -139,6 +144,88 @@ async def test_a_single_use_link_is_good_for_one_of_many_at_both(two: Two) -> No
     )
     assert sorted(status for status, _, _ in answers) == [200] + [410] * 9
     assert [body for status, _, body in answers if status == 200] == [b"only once"]
+
+
+@pytest_twisted.ensureDeferred
+async def test_one_sweeps_at_a_time(two: Two) -> None:
+    """While somebody is at it, here a lock that stands for him, neither of the two sweeps; then one of them does."""
+    expired = (
+        "insert into storage.links values ('\\x00', 'private', 'k', now() - interval '2 days', 1) returning 1"
+    )
+    left_alone = 0
+
+    @provider(ILogObserver)
+    def observe(event: LogEvent) -> None:
+        nonlocal left_alone
+        left_alone += formatEvent(event) == "another process sweeps"
+
+    async def enough() -> bool:
+        return left_alone > 20
+
+    async def swept() -> bool:
+        return run_sql(two.here.dsn, "select 1 from storage.links where expires_at < now()") == []
+
+    with closing(psycopg2.connect(two.here.dsn)) as other:
+        other.autocommit = True
+
+        async def locked() -> bool:
+            cursor = other.cursor()
+            cursor.execute("select pg_try_advisory_lock(%s)", (SWEEPER_LOCK,))
+            return cursor.fetchall() == [(True,)]
+
+        # Not while one of them is at it, who lives in this very process.
+        await until(locked)
+        run_sql(two.here.dsn, expired)
+        globalLogPublisher.addObserver(observe)
+        try:
+            await until(enough)
+        finally:
+            globalLogPublisher.removeObserver(observe)
+        assert not await swept()
+    await until(swept)
+
+
+@pytest_twisted.ensureDeferred
+async def test_new_migrations_while_the_old_program_serves(two: Two) -> None:
+    """As in a rolling upgrade: what runs goes on; the old program does not start on the newer database."""
+    from twisted.internet import reactor
+
+    newer = (*shipped(), Migration(9999, "9999_later.sql", LATER))
+    asking = [start(_asked(api)) for api in (two.here, two.there) * 5]
+    session = await connector(reactor, two.here.settings)()
+    try:
+        assert [one.number for one in await migrate(session, newer)] == [9999]
+        for answer in (*await gatherResults(asking), await _asked(two.here), await _asked(two.there)):
+            assert answer == [200, 201, 200, 200]
+        with pytest.raises(MigrationRefused, match="newer than this program"):
+            await migrate(session, shipped())
+        run_sql(two.here.dsn, "delete from _project_service.migrations where number = 9999")
+    finally:
+        session.close()
+
+
+# What a migration that keeps the rule does: it adds.
+LATER = """
+alter table storage.objects add column note text;
+alter table auth.users add column nickname text;
+create index users_nickname on auth.users (nickname);
+create table auth.later (id int primary key);
+"""
+
+
+async def _asked(api: Api) -> list[int]:
+    """The statuses of a write and reads of all parts."""
+    email = f"{secrets.token_hex(8)}@example.test"
+    path = f"{OBJECTS}/{secrets.token_hex(8)}"
+    await api.sign_up(email)
+    account = {"email": email, "password": "a long enough one"}
+    asked: list[tuple[str, str, dict[str, Any]]] = [
+        ("POST", "/auth/login", {"json": account}),
+        ("PUT", path, {"data": b"x", "key": "service"}),
+        ("GET", path, {"key": "service"}),
+        ("GET", "/dev/db/main/rest/", {"key": "service"}),
+    ]
+    return [(await api.request(method, target, **more))[0] for method, target, more in asked]
 
 
 @pytest_twisted.ensureDeferred
