@@ -27,7 +27,9 @@ def main() -> None:
     print(HEADING)
     with service(given.workers, **auth.SETTINGS) as running:
         rows = _small(running, given.rounds, given.seconds)
+        scale.fill(running, 10, 10, 10)
         with service(given.workers, **auth.SETTINGS) as large:
+            large.sql(tables.SCHEMA)
             scale.fill(large, scale.TABLES, scale.USERS, scale.OBJECTS)
             rows += show(scale.listing(large, given.rounds, given.seconds))
             rows += show(scale.measure(running, large, given.rounds, given.seconds))

@@ -7,6 +7,7 @@ from datetime import UTC, datetime, timedelta
 from typing import Any
 from uuid import UUID
 
+import orjson
 from attrs import define, evolve, field, frozen
 
 from project_service.storage import errors, keys
@@ -104,8 +105,8 @@ class FakeObjects:
             entries = {name: row for name, row in entries.items() if name.encode() >= start}
         shown = dict(list(entries.items())[:limit])
         return Page(
-            tuple(row for row in shown.values() if row is not None),
-            tuple(name for name, row in shown.items() if row is None),
+            orjson.dumps([row.as_json() for row in shown.values() if row is not None]),
+            orjson.dumps([name for name, row in shown.items() if row is None]),
             list(shown)[-1] if len(entries) > limit else None,
         )
 

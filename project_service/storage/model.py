@@ -119,8 +119,11 @@ class Link:
 
 @frozen
 class Page:
-    """A page of a listing, in the order of keys; ``last`` is its last entry where more follow, else None."""
+    """A page of a listing, in the order of keys; ``last`` is its last entry where more follow, else None.
 
-    objects: tuple[ObjectRow, ...]
-    folders: tuple[str, ...]
+    ``objects`` (as ``ObjectRow.as_json`` has them) and ``folders`` are JSON arrays.
+    """
+
+    objects: bytes
+    folders: bytes
     last: str | None

@@ -6,6 +6,7 @@ from collections.abc import Callable
 from typing import Protocol
 
 from attrs import frozen
+from orjson import Fragment
 
 from project_service.errors import Headers, validation_failed
 from project_service.http.inbound import Inbound
@@ -78,8 +79,8 @@ class StorageRoutes:
         page = await self.rows.page(bucket.name, prefix, after, limit, recursive)
         return json_reply(
             {
-                "objects": [row.as_json() for row in page.objects],
-                "folders": list(page.folders),
+                "objects": Fragment(page.objects),
+                "folders": Fragment(page.folders),
                 "prefix": prefix,
                 "is_truncated": page.last is not None,
                 "next_token": None if page.last is None else page_token.encode(page.last, prefix, recursive),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from uuid import uuid4
 
 import pytest_twisted
@@ -171,7 +172,13 @@ async def test_pages(rows: Rows) -> None:
         after: str | None = None
         while True:
             page = await rows.objects.page("b", prefix, after, limit, recursive)
-            entries = sorted([row.key for row in page.objects] + list(page.folders), key=str.encode)
+            shown, folders = json.loads(page.objects), json.loads(page.folders)
+            for entry in shown:
+                row = await rows.objects.find("b", entry["key"])
+                assert row is not None and entry == row.as_json()
+            assert [one["key"] for one in shown] == sorted((one["key"] for one in shown), key=str.encode)
+            assert folders == sorted(folders, key=str.encode)
+            entries = sorted([one["key"] for one in shown] + folders, key=str.encode)
             assert len(entries) <= limit
             found.extend(entries)
             after = page.last

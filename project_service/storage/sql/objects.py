@@ -52,16 +52,9 @@ class SqlObjects:
         return object_row(rows[0]) if rows else None
 
     async def page(self, bucket: str, prefix: str, after: str | None, limit: int, recursive: bool) -> Page:
-        sql, params = pages.query(bucket, prefix, after, limit, recursive)
-        rows = await self.database.query(sql, params)
-        entries = [(row[0], object_row(row[1:])) for row in rows[:limit]]
-        more = len(rows) > limit
-        last = entries[-1][0] or entries[-1][1].key if more else None
-        return Page(
-            tuple(row for folder, row in entries if folder is None),
-            tuple(folder for folder, _ in entries if folder is not None),
-            last,
-        )
+        sql, params = pages.json_query(bucket, prefix, after, limit, recursive)
+        objects, folders, last = (await self.database.query(sql, params))[0]
+        return Page(objects.encode(), folders.encode(), last)
 
     async def keys(self, bucket: str, prefix: str, limit: int) -> list[str]:
         sql, params = pages.query(bucket, prefix, None, limit, recursive=True)

@@ -47,6 +47,31 @@ from walk o order by o.n
 """
 
 
+# The page as the reply has it: PostgreSQL writes a hundred objects as JSON in the time Python takes for ten.
+_AS_JSON = """
+with entries as (select e.*, row_number() over () as place from ({entries}) e)
+select
+    coalesce(json_agg(json_build_object(
+        'key', key,
+        'size', size,
+        'content_type', content_type,
+        'last_modified', to_char(updated_at at time zone 'utc', 'YYYY-MM-DD"T"HH24:MI:SS.MS"Z"'),
+        'etag', etag
+    ) order by place) filter (where folder is null and place < %(rows)s), '[]')::text,
+    coalesce(json_agg(folder order by place) filter (where folder is not null and place < %(rows)s), '[]')::text,
+    case when count(*) = %(rows)s then (array_agg(coalesce(folder, key)) filter (where place = %(rows)s - 1))[1] end
+from entries
+"""
+
+
+def json_query(
+    bucket: str, prefix: str, after: str | None, limit: int, recursive: bool
+) -> tuple[str, dict[str, Any]]:
+    """SQL and parameters; one row: the objects and the folders as JSON arrays, and the last entry if more follow."""
+    sql, params = query(bucket, prefix, after, limit, recursive)
+    return _AS_JSON.format(entries=sql), params
+
+
 def query(
     bucket: str, prefix: str, after: str | None, limit: int, recursive: bool
 ) -> tuple[str, dict[str, Any]]:
