@@ -6,12 +6,13 @@ within the idle timeout as a whole, and a request that cannot be parsed gets a p
 
 from __future__ import annotations
 
+import re
 from typing import Any
 
 from twisted.internet.interfaces import IReactorTime
 from twisted.internet.protocol import connectionDone
 from twisted.python.failure import Failure
-from twisted.web.http import HTTPChannel
+from twisted.web.http import HTTPChannel, _ChunkedTransferDecoder
 from twisted.web.iweb import INonQueuedRequestFactory
 from zope.interface import directlyProvides
 
@@ -31,9 +32,12 @@ from project_service.http.framing import (
 from project_service.http.headers import HeaderView
 from project_service.http.outbound import Producer
 from project_service.http.sockets import socket_progress
+from project_service.http.strict_chunks import StrictChunks
 
 # More than any size there is; Python refuses to read numbers of thousands of digits.
 MAX_LENGTH_DIGITS = 19
+# RFC 9110 section 5.5: no value has them.
+_CONTROL = re.compile(rb"[\x00-\x08\x0a-\x1f\x7f]")
 
 
 class _Pending:
@@ -109,6 +113,10 @@ class Channel(HTTPChannel):
         if self._receivedHeaderSize + len(line) > MAX_HEAD_BYTES:
             self.refuse(errors.headers_too_large(MAX_HEAD_BYTES))
             return
+        if line[:1] in (b" ", b"\t"):
+            # A folded header line (RFC 9112 section 5.2), which others may read as a line of its own.
+            self._respondToBadRequestAndDisconnect()
+            return
         super().lineReceived(line)
 
     def lineLengthExceeded(self, line: bytes) -> None:
@@ -122,10 +130,19 @@ class Channel(HTTPChannel):
             self.refuse(errors.headers_too_large(MAX_HEAD_BYTES))
             return False
         name, _, value = line.partition(b":")
-        if name.lower() == b"content-length" and len(value.strip()) > MAX_LENGTH_DIGITS:
+        too_long = name.lower() == b"content-length" and len(value.strip()) > MAX_LENGTH_DIGITS
+        if too_long or _CONTROL.search(value):
             self._respondToBadRequestAndDisconnect()
             return False
         return bool(super().headerReceived(line))
+
+    def _maybeChooseTransferDecoder(self, header: bytes, data: bytes) -> bool:
+        chosen = bool(super()._maybeChooseTransferDecoder(header, data))
+        if isinstance(self._transferDecoder, _ChunkedTransferDecoder):
+            self._transferDecoder = StrictChunks(
+                self.requests[-1].handleContentChunk, self._finishRequestBody
+            )
+        return chosen
 
     def allHeadersReceived(self) -> None:
         pending: _Pending = self.requests[-1]

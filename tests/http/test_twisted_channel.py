@@ -6,30 +6,14 @@ from types import ModuleType
 
 from twisted.trial.unittest import TestCase
 
-from tests.attack_corpus import CORPUS
 from tests.fakes import App
 from tests.http import test_attacks_framing, test_edge
-
-# Where twisted.web's parser is laxer than the corpus, within what RFC 9112 leaves to a recipient: folded lines are
-# joined (5.2), trailers thrown away unread (7.1.2), control characters kept (RFC 9110 5.5). Its chunk sizes do not
-# overflow, so they are waited for.
-LAXER = (
-    "CL b'\\r\\n",
-    "TE b'\\r\\n",
-    "header b'X:",
-    "trailer b'",
-    "chunk size b'fff",
-    "chunk size b'1000",
-    "LF for the end",
-)
-STRICT = [case for case in CORPUS if not case.name.startswith(LAXER)]
 
 
 def _again(case: type[TestCase]) -> type[TestCase]:
     def setUp(self: TestCase) -> None:
         case.setUp(self)
         self.patch(App, "parser", "twisted")
-        self.patch(test_attacks_framing, "CORPUS", STRICT)
 
     return type(f"{case.__name__}OnTwisted", (case,), {"setUp": setUp, "__module__": __name__})
 
