@@ -1,0 +1,44 @@
+"""Two parsers, one meaning: no spoiled request is two different requests to them."""
+
+from __future__ import annotations
+
+import random
+
+from twisted.trial.unittest import TestCase
+
+from tests.attack_app import Answer, answers_in, router
+from tests.attack_corpus import CORPUS
+from tests.fakes import App
+from tests.http.test_fuzz import spoiled
+
+ROUNDS = 6000
+SEEDS = [case.sent for case in CORPUS if len(case.sent) < 500 and not case.sent.startswith(b"HEAD")]
+
+
+class Differential(TestCase):
+    def taken(self, app: App, raw: bytes) -> list[Answer]:
+        """What was answered with 200, which says how each request was read."""
+        client = app.connect()
+        client.send(raw)
+        answered = client.received()
+        client.hang_up()
+        return [answer for answer in answers_in(answered) if answer[0] == 200]
+
+    def test_what_both_take_they_take_for_the_same(self) -> None:
+        apps = []
+        for parser in ("httptools", "twisted"):
+            self.patch(App, "parser", parser)
+            apps.append(App(router()))
+        chance = random.Random(20261121)
+        both = 0
+        for _ in range(ROUNDS):
+            raw = spoiled(chance, SEEDS)
+            # A response to HEAD cannot be told from the outside.
+            if b"HEAD" in raw:
+                continue
+            one, other = (self.taken(app, raw) for app in apps)
+            # One may give up earlier than the other, at what is no request to it.
+            length = min(len(one), len(other))
+            self.assertEqual(one[:length], other[:length], raw)
+            both += length
+        self.assertGreater(both, ROUNDS // 10)
