@@ -28,6 +28,7 @@ from project_service.tables.catalog.model import SchemaCache
 from project_service.tables.config import TablesConfig
 from project_service.tables.execute import Executor
 from project_service.tables.identity import Identities
+from project_service.tables.large import LargeReplies
 from project_service.tables.planner import Planner
 from project_service.tables.prepared_statements import PreparedStatements
 from project_service.tables.role_claim import parse_role_claim
@@ -122,7 +123,7 @@ def _database(
             Freshness(holder, pool, echo),
             Executor(config, pool, runner),
             Root(config),
-            Streams(slow, places, reactor, wait, pace),
+            LargeReplies(config, Streams(slow, places, reactor, wait, pace)),
         ),
     )
 

@@ -6,15 +6,15 @@ from collections.abc import Awaitable, Callable
 from typing import Literal, TypeVar
 
 import orjson
-import psycopg2
 from attrs import evolve, frozen
 
 from project_service.database.pool import Pool
-from project_service.database.session import DatabaseGone, Session
+from project_service.database.session import Session
 from project_service.errors import ApiError
 from project_service.tables import errors
 from project_service.tables.config import TablesConfig
 from project_service.tables.errors import TableError
+from project_service.tables.leftovers import clear
 from project_service.tables.parse.request import Request
 from project_service.tables.plan.write import WritePlan
 from project_service.tables.planner import Planned
@@ -60,7 +60,7 @@ class Executor:
                 return await self._estimated(session, work, request, prepared, outcome)
             finally:
                 if prepared.leaves_things:
-                    await _cleared(session)
+                    await clear(session)
 
         return await use(self.pool, used)
 
@@ -145,18 +145,6 @@ async def use(pool: Pool, work: Callable[[Session], Awaitable[T]]) -> T:
         if fault.code == "database_unavailable":
             raise errors.pool_timeout() from None
         raise
-
-
-async def _cleared(session: Session) -> None:
-    """Of what outlives a transaction and the next one's own RESET ALL."""
-    if not session.usable:
-        return
-    try:
-        await session.execute(
-            "SELECT pg_advisory_unlock_all(); UNLISTEN *; CLOSE ALL; DISCARD TEMP; RESET ALL"
-        )
-    except (psycopg2.Error, DatabaseGone):
-        session.discard()
 
 
 def _read(prepared: Prepared, rows: list[Row]) -> Outcome:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from attrs import evolve, frozen
+from attrs import Factory, evolve, frozen
 
 from project_service.tables import errors
 from project_service.tables.catalog.hints import TABLE_SCORE, nearest
@@ -15,7 +15,7 @@ from project_service.tables.plan.media import Rendering, negotiate
 from project_service.tables.plan.nodes import ReadPlan
 from project_service.tables.plan.read import Reader
 from project_service.tables.plan.write import WritePlan, plan_write
-from project_service.tables.probe import Probe, first_probe
+from project_service.tables.probe import LastTime, Probe, first_probe
 from project_service.tables.sql.statement import (
     Bounds,
     Statement,
@@ -39,6 +39,7 @@ class Prepared:
     renamed: tuple[tuple[str, str], ...] = ()
     probe: Probe | None = None
     leaves_things: bool = False
+    last: LastTime = Factory(LastTime)
 
     @property
     def routine(self) -> Routine | None:

@@ -40,6 +40,13 @@ class Probe:
         return likely >= 2 * asked
 
 
+@define
+class LastTime:
+    """How the last request of a shape was answered."""
+
+    streamed: bool = False
+
+
 def first_probe(row_bytes: int, threshold_bytes: int) -> Probe:
     """``row_bytes`` is what the catalogue says of a row's size, 0 where it says nothing."""
     most = MOST_ROWS if row_bytes else UNKNOWN_ROWS

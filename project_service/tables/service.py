@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import TypeVar
 
 from attrs import evolve, frozen
 
 from project_service.http.outbound import Reply, StreamReply
-from project_service.http.wire import fault_of
 from project_service.tables.call import Call, Timing
 from project_service.tables.catalog.freshness import Freshness
 from project_service.tables.catalog.holder import CacheHolder
@@ -16,6 +16,7 @@ from project_service.tables.config import TablesConfig
 from project_service.tables.errors import TableError
 from project_service.tables.execute import Executor
 from project_service.tables.identity import Identities, Identity
+from project_service.tables.large import LargeReplies
 from project_service.tables.parse.request import Head
 from project_service.tables.plan.call import CallPlan
 from project_service.tables.plan.write import WritePlan
@@ -26,21 +27,16 @@ from project_service.tables.respond.replies import (
     call_reply,
     deprecated_names,
     explained,
-    head_of_stream,
     read_reply,
     write_reply,
 )
 from project_service.tables.root import Root, nothing
-from project_service.tables.run import Preamble, Row
+from project_service.tables.run import Row
 from project_service.tables.session_settings import preamble
 from project_service.tables.sql.fragment import Sql
-from project_service.tables.streaming import Streams
 
 # What is not in the schema cache: a relationship, a function, a column, a relation.
 _MISSES = ("PGRST200", "PGRST202", "PGRST204", "PGRST205")
-
-# SQL may have said so, however many rows there are.
-_BODILESS = (204, 304)
 
 R = TypeVar("R", Reply, StreamReply, Reply | StreamReply)
 
@@ -56,7 +52,7 @@ class TableService:
     freshness: Freshness
     executor: Executor
     root: Root
-    streams: Streams
+    large: LargeReplies
 
     async def answer(self, call: Call) -> Reply | StreamReply:
         try:
@@ -96,12 +92,18 @@ class TableService:
         timing.mark("plan")
         prepared = planned.prepared
         told = preamble(self.config, cache, call, head, identity, prepared.read_only, prepared.routine)
-        outcome = await self.executor.execute(planned, told, identity.authenticated)
+        reply: Reply | StreamReply
+        if prepared.last.streamed and self.large.expected(planned):
+            reply = await self.large.at_once(
+                call, planned, told, identity, partial(self._reply, call, planned)
+            )
+        else:
+            outcome = await self.executor.execute(planned, told, identity.authenticated)
+            reply = self._reply(call, planned, outcome)
+            if not outcome.whole:
+                reply = await self.large.after(call, planned, outcome, told, identity)
         timing.mark("transaction")
-        reply: Reply | StreamReply = self._reply(call, planned, outcome)
-        if not outcome.whole:
-            reply = await self._streamed(call, planned, outcome, told, identity)
-        elif head.method == "HEAD":
+        if head.method == "HEAD":
             reply = StreamReply(reply.status, reply.headers, None, nothing)
         if prepared.renamed:
             reply = evolve(reply, headers=(*reply.headers, deprecated_names(prepared.renamed)))
@@ -126,30 +128,6 @@ class TableService:
             return reply
         timing.mark("response")
         return evolve(reply, headers=(*reply.headers, timing.header()))
-
-    async def _streamed(
-        self, call: Call, planned: Planned, outcome: Outcome, told: Preamble, identity: Identity
-    ) -> Reply | StreamReply:
-        head = self._head(call, planned, outcome)
-        rows = planned.prepared.statement.stream
-        # What the edge would not write, or not with a body, takes no connection.
-        if rows is None or head.status in _BODILESS or fault_of(head.status, head.headers) is not None:
-            return head
-        values = rows.values(planned.operands, planned.body, planned.raw)
-        rendering = planned.prepared.rendering
-        stream = await self.streams.open(told, rows, values, rendering, outcome, identity.authenticated)
-        if planned.request.head.preferences.get("count") == "exact":
-            try:
-                head = self._head(call, planned, evolve(outcome, total=stream.total))
-            except BaseException:
-                stream.close()
-                raise
-        return StreamReply(head.status, head.headers, None, stream)
-
-    def _head(self, call: Call, planned: Planned, outcome: Outcome) -> Reply:
-        allow_tx = self.config.tx_end.endswith("allow-override")
-        request = evolve(planned.request, range=planned.request.range.capped(self.config.max_rows))
-        return head_of_stream(request, planned.prepared.rendering, outcome, call.path, allow_tx)
 
     def _reply(self, call: Call, planned: Planned, outcome: Outcome) -> Reply:
         request, prepared = planned.request, planned.prepared

@@ -14,9 +14,8 @@ from __future__ import annotations
 from math import ceil
 from typing import Any
 
-import orjson
 import psycopg2
-from attrs import Factory, define, frozen
+from attrs import Factory, define, evolve, frozen
 from twisted.internet.defer import Deferred, DeferredSemaphore
 from twisted.internet.interfaces import IReactorTime
 from twisted.logger import Logger
@@ -28,10 +27,13 @@ from project_service.errors import ApiError
 from project_service.http.body import ClientGone
 from project_service.http.outbound import Sink
 from project_service.tables import errors
+from project_service.tables.leftovers import clear
 from project_service.tables.plan.media import Rendering
-from project_service.tables.respond.outcome import Outcome, as_bytes
+from project_service.tables.respond.outcome import Outcome, outcome_of_read
+from project_service.tables.respond.rows import end, joined
 from project_service.tables.run import Preamble, failure
 from project_service.tables.sql.fragment import Sql
+from project_service.tables.sql.statement import SAID
 
 FIRST_ROWS = 500
 MOST_ROWS = 5000
@@ -72,9 +74,17 @@ class Streams:
     pace: Pace
 
     async def open(
-        self, told: Preamble, rows: Sql, values: list[Any], rendering: Rendering, probed: Outcome, known: bool
+        self,
+        told: Preamble,
+        rows: Sql,
+        values: list[Any],
+        rendering: Rendering,
+        likely: Outcome,
+        known: bool,
+        leaves_things: bool = False,
     ) -> RowStream:
-        """The cursor's first rows are there; to be written or closed. ``known``: who asks is authenticated.
+        """The cursor's first rows are there; to be written or closed. ``likely`` is what is known of their size,
+        ``known``: who asks is authenticated.
 
         Raises PGRST003 where no connection is free in time and what running the query raises.
         """
@@ -82,7 +92,7 @@ class Streams:
         session = None
         try:
             session = await self._connection()
-            stream = RowStream(self, session, rendering, known, _rows_of_chunk(probed))
+            stream = RowStream(self, session, rendering, known, _rows_of_chunk(likely), leaves_things)
             await stream.open(told, rows, values)
         except BaseException:
             self.release(session)
@@ -116,7 +126,10 @@ class RowStream:
     rendering: Rendering
     known: bool
     count: int
+    leaves_things: bool = False
     fetched: list[Any] = Factory(list)
+    more: bool = False
+    closed: bool = False
 
     log = Logger()
 
@@ -130,33 +143,58 @@ class RowStream:
         text = (
             f"BEGIN READ ONLY; {told.text}; SET LOCAL cursor_tuple_fraction = 1; "
             f"SET LOCAL idle_in_transaction_session_timeout = '{idle}s'; "
-            f"DECLARE {_CURSOR} NO SCROLL CURSOR FOR {rows.for_driver}; FETCH FORWARD {self.count} FROM {_CURSOR}"
+            f"DECLARE {_CURSOR} NO SCROLL CURSOR FOR {rows.for_driver}; {self._fetch()}"
         )
-        self.fetched = await self._asked(text, [*told.values, *values])
+        self.fetched = await self._fetched(text, [*told.values, *values])
 
     async def __call__(self, sink: Sink) -> None:
         try:
             await self._write(sink)
-            await self._asked("COMMIT")
+            await self.finish()
         finally:
             self.close()
 
+    async def outcome(self, counted: bool, threshold_bytes: int) -> Outcome:
+        """What is known with the first rows; the body where they are all, else it is not ``whole``. So many rows are
+        read as have more bytes than ``threshold_bytes``."""
+        size = _size(self.fetched)
+        while self.more and size <= threshold_bytes:
+            self._suit(size)
+            rows = await self._fetched(self._fetch())
+            self.fetched, size = self.fetched + rows, size + _size(rows)
+        ((headers, status),) = await self._asked(SAID)
+        count = len(self.fetched)
+        body = b"" if self.more else self._chunk(True) + end(self.rendering, not count)
+        found = outcome_of_read((self.total if counted else None, count, body, headers, status))
+        return evolve(found, whole=not self.more)
+
+    async def finish(self) -> None:
+        """Everything has been read."""
+        await self._asked("COMMIT")
+        if self.leaves_things:
+            await clear(self.session)
+        self.close()
+
     def close(self) -> None:
-        self.streams.release(self.session)
+        if not self.closed:
+            self.closed = True
+            self.streams.release(self.session)
+
+    def _chunk(self, first: bool) -> bytes:
+        return joined(self.rendering, self.fetched, first) if self.fetched else b""
 
     async def _write(self, sink: Sink) -> None:
         allowed, first = self.streams.pace.patience_seconds, True
         while self.fetched:
-            chunk = _joined(self.rendering, self.fetched, first)
+            chunk = self._chunk(first)
             sink.write(chunk)
             first = False
-            if len(self.fetched) < self.count:
+            if not self.more:
                 break
-            # A wide row makes the next fetch shorter, so that memory stays bounded by bytes.
-            self.count = max(1, min(MOST_ROWS, self.count * CHUNK_BYTES // max(len(chunk), 1)))
+            self._suit(len(chunk))
             allowed = await self._taken(sink, allowed, len(chunk))
-            self.fetched = await self._asked(f"FETCH FORWARD {self.count} FROM {_CURSOR}")
-        sink.write(_end(self.rendering, first))
+            self.fetched = await self._fetched(self._fetch())
+        sink.write(end(self.rendering, first))
 
     async def _taken(self, sink: Sink, allowed: float, size: int) -> float:
         """Returns once the client has read enough for more, with the time it has for that."""
@@ -169,6 +207,19 @@ class RowStream:
             raise ClientGone from None
         return pace.left(allowed, clock.seconds() - since, size)
 
+    def _suit(self, size: int) -> None:
+        """Wide rows make the next fetch shorter, so that memory stays bounded by bytes. ``size`` is that of those
+        that have been fetched."""
+        self.count = max(1, min(MOST_ROWS, len(self.fetched) * CHUNK_BYTES // max(size, 1)))
+
+    def _fetch(self) -> str:
+        return f"FETCH FORWARD {self.count} FROM {_CURSOR}"
+
+    async def _fetched(self, sql: str, values: list[Any] | None = None) -> list[Any]:
+        rows = await self._asked(sql, values)
+        self.more = len(rows) == self.count
+        return rows
+
     async def _asked(self, sql: str, values: list[Any] | None = None) -> list[Any]:
         try:
             return await self.session.query(sql, values)
@@ -178,27 +229,11 @@ class RowStream:
             raise errors.database_unreachable() from None
 
 
-def _rows_of_chunk(probed: Outcome) -> int:
+def _size(rows: list[Any]) -> int:
+    """Of the body made of them, about."""
+    return sum([len(row[0]) for row in rows]) + len(rows)
+
+
+def _rows_of_chunk(likely: Outcome) -> int:
     """So many rows as one FETCH is meant to bring, by those that have been seen."""
-    return max(1, min(FIRST_ROWS, CHUNK_BYTES * probed.rows // max(probed.size, 1)))
-
-
-def _joined(rendering: Rendering, rows: list[Any], first: bool) -> bytes:
-    if rendering.form == "csv":
-        head = ",".join(orjson.loads(as_bytes(rows[0][2]))).encode() + b"\n" if first else b"\n"
-        return head + b"\n".join([row[0] for row in rows])
-    if rendering.form == "ndjson":
-        return b"\n".join([row[0] for row in rows]) + b"\n"
-    # As PostgreSQL's json_agg puts it.
-    return (_begin(rendering) if first else b", \n ") + b", \n ".join([row[0] for row in rows])
-
-
-def _begin(rendering: Rendering) -> bytes:
-    return b'{"type" : "FeatureCollection", "features" : [' if rendering.form == "geojson" else b"["
-
-
-def _end(rendering: Rendering, empty: bool) -> bytes:
-    if rendering.form in ("json", "geojson"):
-        closed = b"]}" if rendering.form == "geojson" else b"]"
-        return _begin(rendering) + closed if empty else closed
-    return b"\n" if rendering.form == "csv" and empty else b""
+    return max(1, min(FIRST_ROWS, CHUNK_BYTES * likely.rows // max(likely.size, 1)))

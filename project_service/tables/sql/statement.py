@@ -21,6 +21,8 @@ _GUCS = (
     "nullif(current_setting('response.headers', true), '') AS response_headers, "
     "nullif(current_setting('response.status', true), '') AS response_status"
 )
+# What SQL has said of the response so far.
+SAID = f"SELECT {_GUCS}"
 _EXPLAIN_OPTIONS = {
     "analyze": "ANALYZE",
     "verbose": "VERBOSE",

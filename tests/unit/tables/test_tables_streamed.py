@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Sequence
 from typing import Any, cast
 
-import psycopg2
-from attrs import frozen
 from twisted.internet.defer import Deferred, DeferredSemaphore
 from twisted.internet.task import Clock
 from twisted.trial.unittest import SynchronousTestCase
@@ -17,15 +14,15 @@ from project_service.http.body import ClientGone
 from project_service.http.outbound import Reply, StreamReply
 from project_service.tables.call import Call
 from project_service.tables.errors import TableError
-from project_service.tables.execute import Executor
 from project_service.tables.identity import Identity
+from project_service.tables.large import LargeReplies
 from project_service.tables.plan.media import Rendering
 from project_service.tables.planner import Planner
-from project_service.tables.probe import MOST_ROWS, UNKNOWN_ROWS, Probe, first_probe
 from project_service.tables.respond.outcome import Outcome
-from project_service.tables.run import Preamble, Runner
-from project_service.tables.service import TableService
+from project_service.tables.respond.replies import read_reply
+from project_service.tables.run import Preamble
 from project_service.tables.sql.fragment import Sql
+from project_service.tables.sql.statement import SAID
 from project_service.tables.streaming import Pace, RowStream, Streams
 from tests.unit.tables.test_tables_plan import CONFIG, planned
 
@@ -41,41 +38,13 @@ class Connection:
 
     async def query(self, sql: str, params: object = None) -> list[tuple[Any, ...]]:
         self.asked.append(sql)
+        if sql == SAID:
+            return [(b'[{"X-Said": "yes"}]', None)]
         if "FETCH FORWARD" not in sql:
             return []
         count = min(self.left, int(sql.rpartition("FETCH FORWARD ")[2].split()[0]))
         self.left -= count
         return [(b"x" * 1000, 7, None)] * count
-
-
-class Database:
-    """Answers as a statement does whose rows are all of one size."""
-
-    def __init__(self, rows: int, size_of_row: int) -> None:
-        self.rows, self.size_of_row = rows, size_of_row
-        self.asked: list[int] = []
-
-    async def query(self, sql: str, params: Sequence[str]) -> list[tuple[Any, ...]]:
-        self.asked.append(int(params[-1]))
-        rows = min(self.rows, self.asked[-1])
-        size = rows * self.size_of_row
-        if size > 2**30:
-            raise TooLarge
-        return [(None, rows, b"[]" if size <= CONFIG.stream_threshold_bytes else None, None, None, size)]
-
-
-class TooLarge(psycopg2.OperationalError):
-    pgcode = "54000"
-
-
-@frozen
-class Lender:
-    """A pool of one."""
-
-    session: Any
-
-    async def use(self, work: Callable[[Any], Awaitable[Outcome]]) -> Outcome:
-        return await work(self.session)
 
 
 class Connections:
@@ -131,16 +100,14 @@ class Case(SynchronousTestCase):
 class Answers(Case):
     def reply(self, status: bytes | None, prefer: str = "") -> Reply | StreamReply:
         """To a request for more rows than are answered at once."""
-        missing = cast(Any, None)
-        service = TableService(CONFIG, missing, missing, missing, missing, missing, missing, self.streams)
-        streamed = service._streamed(
+        answering = LargeReplies(CONFIG, self.streams).after(
             Call("GET", ("works",), (), (), b""),
             planned("GET", "works", prefer=prefer),
             Outcome(rows=2000, total=9000 if prefer else None, status=status, whole=False),
             Preamble("", []),
             Identity("anon", "{}", False),
         )
-        return self.successResultOf(start(streamed))
+        return self.successResultOf(start(answering))
 
     def test_rows_are_streamed(self) -> None:
         self.assertIsInstance(self.reply(None), StreamReply)
@@ -155,6 +122,59 @@ class Answers(Case):
             assert isinstance(reply, Reply)
             self.assertEqual((reply.status, reply.body), (int(status), b""))
         self.assertEqual(self.connection.asked, [])
+
+
+class AtOnce(Case):
+    """A request of a shape that was streamed last time."""
+
+    def setUp(self) -> None:
+        super().setUp()
+        self.large = LargeReplies(CONFIG, self.streams)
+        self.planned = planned("GET", "works", planner=Planner(CONFIG))
+        self.planned.prepared.last.streamed = True
+
+    def reply(self) -> Reply | StreamReply:
+        self.assertTrue(self.large.expected(self.planned))
+        told, identity = Preamble("SELECT 1", []), Identity("anon", "{}", False)
+        call = Call("GET", ("works",), (), (), b"")
+        whole: list[Outcome] = []
+
+        def in_one_piece(outcome: Outcome) -> Reply:
+            whole.append(outcome)
+            return read_reply(self.planned.request, ROWS, outcome, "/works", False)
+
+        return self.successResultOf(
+            start(self.large.at_once(call, self.planned, told, identity, in_one_piece))
+        )
+
+    def test_what_is_large_again_is_run_once(self) -> None:
+        reply = self.reply()
+        self.assertIsInstance(reply, StreamReply)
+        self.assertIn(("X-Said", "yes"), reply.headers)
+        asked = self.connection.asked
+        self.assertEqual([sql for sql in asked if "SELECT 1" in sql], asked[:1])
+        self.assertLess(len(asked), 8)
+        self.assertTrue(self.planned.prepared.last.streamed)
+
+    def test_what_is_not_is_one_piece_and_probed_the_next_time(self) -> None:
+        self.connection.left = 3
+        reply = self.reply()
+        assert isinstance(reply, Reply)
+        self.assertEqual(dict(reply.headers)["Content-Range"], "0-2/*")
+        self.assertEqual(reply.body.count(b"x" * 1000), 3)
+        self.assertEqual(self.connection.asked[-1], "COMMIT")
+        self.assertEqual((self.pool.back, self.streams.places.tokens), ([self.connection], 1))
+        self.assertFalse(self.large.expected(self.planned))
+
+    def test_nothing_waits_for_a_turn_that_it_may_not_need(self) -> None:
+        self.successResultOf(self.opened())
+        self.assertFalse(self.large.expected(self.planned))
+
+    def test_only_rows_and_their_total_are_known_of_a_cursor(self) -> None:
+        for prefer in ("count=planned", "count=estimated", "handling=strict, max-affected=1"):
+            found = planned("GET", "works", prefer=prefer)
+            found.prepared.last.streamed = True
+            self.assertFalse(self.large.expected(found), prefer)
 
 
 class Turns(Case):
@@ -230,51 +250,3 @@ class Paces(Case):
 
     def test_haste_at_first_is_no_credit_for_later(self) -> None:
         self.assertEqual(Pace(60.0, 1000).left(60.0, 0.0, 10_000_000), 60.0)
-
-
-class Statements(SynchronousTestCase):
-    """Of a view whose rows nobody has measured: how often PostgreSQL is asked for them."""
-
-    def test_rows_that_fit_are_one_statement_once_their_size_is_known(self) -> None:
-        planner = Planner(CONFIG)
-        statements: list[int] = []
-        for asked in ("0", "1", "2"):
-            found = planned("GET", "works", ("id", f"gt.{asked}"), planner=planner)
-            session = Database(rows=3000, size_of_row=50)
-            pool = cast(Any, Lender(session))
-            executor = Executor(CONFIG, pool, Runner(None))
-            outcome = self.successResultOf(start(executor.execute(found, Preamble("SELECT 1", []), True)))
-            self.assertEqual((outcome.whole, outcome.rows), (True, 3000))
-            statements.append(len(session.asked))
-        self.assertEqual(statements, [2, 1, 1])
-
-    def test_what_postgresql_cannot_make_one_value_of_is_streamed(self) -> None:
-        found = planned("GET", "works", planner=Planner(CONFIG))
-        session = Database(rows=3000, size_of_row=20_000_000)
-        executor = Executor(CONFIG, cast(Any, Lender(session)), Runner(None))
-        outcome = self.successResultOf(start(executor.execute(found, Preamble("SELECT 1", []), True)))
-        self.assertEqual((outcome.whole, session.asked), (False, [101, 2]))
-
-
-class Probes(SynchronousTestCase):
-    def test_the_first_is_of_what_the_catalogue_knows(self) -> None:
-        for row_bytes, rows in ((0, UNKNOWN_ROWS), (1, MOST_ROWS), (1000, 100), (1_000_000, 1)):
-            self.assertEqual(first_probe(row_bytes, 100_000).rows, rows)
-
-    def test_what_fits_teaches_nothing(self) -> None:
-        probe = Probe(100, 100_000)
-        self.assertTrue(probe.fits(Outcome(rows=100, size=100_000), 100))
-        self.assertFalse(probe.fits(Outcome(rows=101, size=1), 100))
-        self.assertFalse(probe.fits(Outcome(rows=1, size=100_001), 100))
-
-    def test_many_small_rows_are_tried_again_at_once(self) -> None:
-        probe = Probe(100, 100_000)
-        self.assertTrue(probe.again(Outcome(rows=101, size=1010), 100))
-        self.assertEqual(probe.rows, MOST_ROWS)
-        self.assertFalse(probe.again(Outcome(rows=MOST_ROWS + 1, size=99_999), MOST_ROWS))
-
-    def test_rows_that_would_not_fit_are_not_tried_again(self) -> None:
-        probe = Probe(100, 100_000)
-        self.assertFalse(probe.again(Outcome(rows=101, size=90_000), 100))
-        self.assertFalse(probe.again(Outcome(rows=101, size=10_000_000), 100))
-        self.assertEqual(probe.rows, 1)

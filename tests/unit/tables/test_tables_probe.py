@@ -1,0 +1,96 @@
+"""How many rows are tried at once, and how often PostgreSQL is asked for them."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Sequence
+from typing import Any, cast
+
+import psycopg2
+from attrs import frozen
+from twisted.trial.unittest import SynchronousTestCase
+
+from project_service.deferreds import start
+from project_service.tables.execute import Executor
+from project_service.tables.planner import Planner
+from project_service.tables.probe import MOST_ROWS, UNKNOWN_ROWS, Probe, first_probe
+from project_service.tables.respond.outcome import Outcome
+from project_service.tables.run import Preamble, Runner
+from tests.unit.tables.test_tables_plan import CONFIG, planned
+
+
+class Database:
+    """Answers as a statement does whose rows are all of one size."""
+
+    def __init__(self, rows: int, size_of_row: int) -> None:
+        self.rows, self.size_of_row = rows, size_of_row
+        self.asked: list[int] = []
+
+    async def query(self, sql: str, params: Sequence[str]) -> list[tuple[Any, ...]]:
+        self.asked.append(int(params[-1]))
+        rows = min(self.rows, self.asked[-1])
+        size = rows * self.size_of_row
+        if size > 2**30:
+            raise TooLarge
+        return [(None, rows, b"[]" if size <= CONFIG.stream_threshold_bytes else None, None, None, size)]
+
+
+class TooLarge(psycopg2.OperationalError):
+    pgcode = "54000"
+
+
+@frozen
+class Lender:
+    """A pool of one."""
+
+    session: Any
+
+    async def use(self, work: Callable[[Any], Awaitable[Outcome]]) -> Outcome:
+        return await work(self.session)
+
+
+class Statements(SynchronousTestCase):
+    """Of a view whose rows nobody has measured: how often PostgreSQL is asked for them."""
+
+    def test_rows_that_fit_are_one_statement_once_their_size_is_known(self) -> None:
+        planner = Planner(CONFIG)
+        statements: list[int] = []
+        for asked in ("0", "1", "2"):
+            found = planned("GET", "works", ("id", f"gt.{asked}"), planner=planner)
+            session = Database(rows=3000, size_of_row=50)
+            pool = cast(Any, Lender(session))
+            executor = Executor(CONFIG, pool, Runner(None))
+            outcome = self.successResultOf(start(executor.execute(found, Preamble("SELECT 1", []), True)))
+            self.assertEqual((outcome.whole, outcome.rows), (True, 3000))
+            statements.append(len(session.asked))
+        self.assertEqual(statements, [2, 1, 1])
+
+    def test_what_postgresql_cannot_make_one_value_of_is_streamed(self) -> None:
+        found = planned("GET", "works", planner=Planner(CONFIG))
+        session = Database(rows=3000, size_of_row=20_000_000)
+        executor = Executor(CONFIG, cast(Any, Lender(session)), Runner(None))
+        outcome = self.successResultOf(start(executor.execute(found, Preamble("SELECT 1", []), True)))
+        self.assertEqual((outcome.whole, session.asked), (False, [101, 2]))
+
+
+class Probes(SynchronousTestCase):
+    def test_the_first_is_of_what_the_catalogue_knows(self) -> None:
+        for row_bytes, rows in ((0, UNKNOWN_ROWS), (1, MOST_ROWS), (1000, 100), (1_000_000, 1)):
+            self.assertEqual(first_probe(row_bytes, 100_000).rows, rows)
+
+    def test_what_fits_teaches_nothing(self) -> None:
+        probe = Probe(100, 100_000)
+        self.assertTrue(probe.fits(Outcome(rows=100, size=100_000), 100))
+        self.assertFalse(probe.fits(Outcome(rows=101, size=1), 100))
+        self.assertFalse(probe.fits(Outcome(rows=1, size=100_001), 100))
+
+    def test_many_small_rows_are_tried_again_at_once(self) -> None:
+        probe = Probe(100, 100_000)
+        self.assertTrue(probe.again(Outcome(rows=101, size=1010), 100))
+        self.assertEqual(probe.rows, MOST_ROWS)
+        self.assertFalse(probe.again(Outcome(rows=MOST_ROWS + 1, size=99_999), MOST_ROWS))
+
+    def test_rows_that_would_not_fit_are_not_tried_again(self) -> None:
+        probe = Probe(100, 100_000)
+        self.assertFalse(probe.again(Outcome(rows=101, size=90_000), 100))
+        self.assertFalse(probe.again(Outcome(rows=101, size=10_000_000), 100))
+        self.assertEqual(probe.rows, 1)
