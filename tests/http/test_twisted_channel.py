@@ -7,7 +7,16 @@ from types import ModuleType
 from twisted.trial.unittest import TestCase
 
 from tests.fakes import App
-from tests.http import test_attacks_framing, test_edge
+from tests.http import (
+    test_attacks_framing,
+    test_edge,
+    test_edge_bodies,
+    test_edge_keys,
+    test_edge_origins,
+    test_edge_streams,
+)
+
+EDGE = (test_edge, test_edge_bodies, test_edge_keys, test_edge_origins, test_edge_streams)
 
 
 def _again(case: type[TestCase]) -> type[TestCase]:
@@ -25,6 +34,7 @@ def _cases(module: ModuleType) -> list[type[TestCase]]:
     return [case for case in found if case.__module__ == module.__name__]
 
 
-for _case in [*_cases(test_edge), *_cases(test_attacks_framing)]:
-    globals()[f"{_case.__name__}OnTwisted"] = _again(_case)
+for _module in (*EDGE, test_attacks_framing):
+    for _case in _cases(_module):
+        globals()[f"{_case.__name__}OnTwisted"] = _again(_case)
 del _case
