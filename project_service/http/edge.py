@@ -176,8 +176,7 @@ class Edge:
         except ApiError as fault:
             if inbound.method == "OPTIONS" and fault.status == 405:
                 return Reply(204, fault.headers)
-            style = self._router.style_of(inbound.raw_path) if fault.status == 405 else "envelope"
-            return self._failed(fault, style, inbound)
+            return self._failed(fault, self._router.style_of(inbound.raw_path), inbound)
 
     async def _handled(self, match: Match, inbound: Inbound) -> Reply | StreamReply:
         inbound.path_args = match.path_args

@@ -89,6 +89,10 @@ class Failures(TestCase):
         )
 
     def test_a_table_path_has_postgrests_members(self) -> None:
+        named = app_of(hello, "/t/<name>", key="required", errors="tables").request("GET", "/t/%ff")
+        self.assertEqual(
+            (named.status, set(json.loads(named.body))), (404, {"code", "message", "details", "hint"})
+        )
         app = app_of(hello, "/t", key="required", errors="tables")
         self.assertEqual(
             set(json.loads(app.request("PUT", "/t").body)), {"code", "message", "details", "hint"}
