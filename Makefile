@@ -50,9 +50,7 @@ format: venv
 
 # Ratios beside the limit, measured in one run on one machine.
 bench: venv
-	$(BIN)/python -m benchmarks.auth
-	$(BIN)/python -m benchmarks.tables
-	@test ! -f benchmarks/storage.py || $(BIN)/python -m benchmarks.storage
+	$(BIN)/python -m benchmarks
 
 # Scores the table API by the cases that POSTGREST_SUITE names; nothing to do without it.
 conformance: venv
