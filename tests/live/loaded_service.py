@@ -47,6 +47,12 @@ def make_ledger(place: Path) -> None:
     with closing(psycopg2.connect(known["dsn"])) as connection:
         connection.autocommit = True
         connection.cursor().execute(LEDGER + "; notify pgrst, 'reload schema'")
+    wait_for_ledger(place)
+
+
+def wait_for_ledger(place: Path) -> None:
+    """For a service beside the one that made it."""
+    known = credentials(place)
     eventually(lambda: _knows_the_ledger(known), "the schema cache's reload in every worker")
 
 

@@ -1,0 +1,69 @@
+"""Two hosts on one database and one store, restarted one after the other under load: nobody notices."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from time import monotonic
+
+from project_service.settings import Store
+from tests.live.daemon import answers
+from tests.live.loaded_service import (
+    credentials,
+    gone_on,
+    judge,
+    load_on,
+    make_ledger,
+    started,
+    wait_for_ledger,
+    warmed_up,
+)
+from tests.live.mixed_load import PARTS, Load
+from tests.live.services import Services
+
+
+def sections(dsn: str, store: Store) -> dict[str, str]:
+    assert store.secret_access_key is not None
+    named = {"endpoint_url": store.endpoint_url, "bucket": store.bucket, "access_key_id": store.access_key_id}
+    named["secret_access_key"] = store.secret_access_key.reveal()
+    lines = "\n".join(f'{name} = "{value}"' for name, value in named.items())
+    return {
+        # Two services of two workers each, on a server that others use too.
+        "database": f'dsn = "{dsn}"\npool_size = 4',
+        "more": f"[store]\n{lines}\n[stages.dev.databases.main]\npool_size = 4\n",
+    }
+
+
+def use(load: Load, place: Path) -> None:
+    """What a proxy does when it is told which host there is."""
+    load.base_url = credentials(place)["base_url"]
+    assert answers(f"{load.base_url}/ready")
+
+
+def test_one_host_after_the_other(
+    services: Services, database: str, store_settings: Store, tmp_path: Path
+) -> None:
+    one, two = tmp_path / "one", tmp_path / "two"
+    for place in (one, two):
+        place.mkdir()
+    with started(one, **sections(database, store_settings)) as first:
+        (two / "var").mkdir(mode=0o700)
+        for name in ("jwt-keys.json", "credentials.json"):
+            (two / "var" / name).write_bytes((one / "var" / name).read_bytes())
+        with started(two, **sections(database, store_settings)) as second:
+            make_ledger(one)
+            wait_for_ledger(two)
+            with load_on(one) as load:
+                warmed_up(load)
+                since = monotonic()
+                use(load, two)
+                gone_on(load)
+                assert first.stop() == 0, first.text
+                with started(one, **sections(database, store_settings)):
+                    use(load, one)
+                    gone_on(load)
+                    assert second.stop() == 0, second.text
+                    gone_on(load)
+                    load.stop()
+                    judge(load, "two hosts restarted one after the other", since)
+    for part in PARTS:
+        assert (load.count(part, "refused"), load.count(part, "broken")) == (0, 0)

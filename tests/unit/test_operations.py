@@ -1,0 +1,36 @@
+"""``docs/operations.rst`` against what the program has."""
+
+from __future__ import annotations
+
+import re
+from importlib import import_module
+from pathlib import Path
+
+import attrs
+from twisted.trial.unittest import TestCase
+
+from project_service.http.metrics import Metrics
+from project_service.settings import Settings
+
+DOCUMENT = (Path(__file__).parents[2] / "docs" / "operations.rst").read_text("utf-8")
+
+
+class Documented(TestCase):
+    def test_every_metric_and_no_other(self) -> None:
+        shown = set(re.findall(r"^# TYPE (\S+) ", Metrics().exposition().decode(), re.MULTILINE))
+        # When a counter began is the library's own addition, and says nothing of the service.
+        shown = {name for name in shown if not name.endswith("_created")}
+        self.assertGreater(len(shown), 4)
+        self.assertEqual(set(re.findall(r"^``(project_service_\w+)``", DOCUMENT, re.MULTILINE)), shown)
+
+    def test_every_command_it_names(self) -> None:
+        named = set(re.findall(r"project-service (storage|keys|jwt-keys|user|bucket) ([a-z]+)", DOCUMENT))
+        self.assertGreater(len(named), 3)
+        for noun, verb in named:
+            group = import_module(f"project_service.cli.{noun.replace('-', '_')}").command
+            self.assertIn(verb, group.commands)
+
+    def test_every_setting_it_names(self) -> None:
+        sections = {one.name: one.type for one in attrs.fields(attrs.resolve_types(Settings))}
+        for section, name in re.findall(r"``(server|database|store|auth|storage)\.(\w+)``", DOCUMENT):
+            self.assertIn(name, [one.name for one in attrs.fields(sections[section])])
