@@ -95,21 +95,22 @@ def services(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Services]:
     wait(embedded.stop)
 
 
+async def migrated(dsn: str) -> None:
+    """Bring an empty database to the form that the service needs."""
+    from twisted.internet import reactor
+
+    session = await Connector(reactor, dsns.parse(dsn), 0)()
+    try:
+        await migrate(session, shipped())
+    finally:
+        session.close()
+
+
 @pytest.fixture(scope="session")
 def template(services: Services) -> Iterator[str]:
     """The name of a migrated database that nobody connects to, to copy from: a copy takes a tenth of migrating."""
-    from twisted.internet import reactor
-
     with services.database("template") as dsn:
-
-        async def migrated() -> None:
-            session = await Connector(reactor, dsns.parse(dsn), 0)()
-            try:
-                await migrate(session, shipped())
-            finally:
-                session.close()
-
-        wait(migrated)
+        wait(lambda: migrated(dsn))
         yield str(psycopg2.extensions.parse_dsn(dsn)["dbname"])
 
 

@@ -11,13 +11,10 @@ import pytest
 import pytest_twisted
 from attrs import evolve
 
-from project_service.database import dsn as dsns
-from project_service.database.connect import Connector
-from project_service.database.migrate import migrate, shipped
 from project_service.settings import Stage, StageDatabase, Store
 from tests.live import postgis
 from tests.live.application import serving, settings_for
-from tests.live.services import wait
+from tests.live.services import migrated, wait
 from tests.live.tables_service import BASE, Tables, run_sql
 
 PROGRAMS = postgis.programs()
@@ -48,19 +45,9 @@ grant insert on shops to anon;
 
 @pytest.fixture(scope="module")
 def spatial(store_settings: Store, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Tables]:
-    from twisted.internet import reactor
-
     assert PROGRAMS is not None
     with postgis.cluster(PROGRAMS) as dsn:
-
-        async def migrated() -> None:
-            session = await Connector(reactor, dsns.parse(dsn), 0)()
-            try:
-                await migrate(session, shipped())
-            finally:
-                session.close()
-
-        wait(migrated)
+        wait(lambda: migrated(dsn))
         run_sql(dsn, SCHEMA)
         settings = settings_for(dsn, store_settings, Path(tmp_path_factory.mktemp("spatial")))
         main = StageDatabase(pool_size=2)
