@@ -32,6 +32,7 @@ from project_service.http.framing import (
 from project_service.http.headers import HeaderView
 from project_service.http.outbound import Producer
 from project_service.http.sockets import socket_progress
+from project_service.http.stall import Stall
 from project_service.http.strict_chunks import StrictChunks
 
 # More than any size there is; Python refuses to read numbers of thousands of digits.
@@ -90,6 +91,7 @@ class Channel(HTTPChannel):
         self.__dict__["callLater"] = clock.callLater
         self._reading_paused = False
         self._closing = False
+        self._stall = Stall(clock, idle_seconds, self.progress, self.abort)
         self._since = clock.seconds()
 
     # Parsing.
@@ -200,18 +202,10 @@ class Channel(HTTPChannel):
     def loseConnection(self) -> None:
         """Close once everything is written; a client that takes nothing any more is cut off."""
         self._closing = True
-        if self._abortingCall is None:
+        if not self._stall.watching:
             self.setTimeout(None)
-            self._abortingCall = self.clock.callLater(self.idle_seconds, self._look_again, self.progress())
+            self._stall.watch()
             super().loseConnection()
-
-    def _look_again(self, seen: object) -> None:
-        now = self.progress()
-        if now == seen:
-            self._abortingCall = None
-            self.transport.abortConnection()
-        else:
-            self._abortingCall = self.clock.callLater(self.idle_seconds, self._look_again, now)
 
     # What an exchange asks of its connection (wire.Connection).
 
@@ -259,6 +253,7 @@ class Channel(HTTPChannel):
         super().connectionMade()
 
     def connectionLost(self, reason: Failure = connectionDone) -> None:
+        self._stall.stop()
         self.factory.gone(self)
         super().connectionLost(reason)
 

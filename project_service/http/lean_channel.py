@@ -22,6 +22,7 @@ from project_service.http.framing import persistent
 from project_service.http.outbound import Producer
 from project_service.http.request_parser import RequestHead, RequestParser
 from project_service.http.sockets import WIDE_BYTES, read_widely, socket_progress, write_now
+from project_service.http.stall import Stall
 
 # So much is parsed at a time outside bodies: what is behind a request that is not answered yet stays unparsed.
 HEAD_SLICE = 4096
@@ -58,7 +59,7 @@ class LeanChannel(Protocol):
         self._closing = False
         self._since = 0.0
         self._idle_call: IDelayedCall | None = None
-        self._closing_call: IDelayedCall | None = None
+        self._stall = Stall(clock, idle_seconds, self.progress, self.abort)
         self._peer: IAddress | None = None
         self._secure = False
 
@@ -83,9 +84,9 @@ class LeanChannel(Protocol):
 
     def connectionLost(self, reason: Failure = connectionDone) -> None:
         self._closing = True
-        for call in (self._idle_call, self._closing_call):
-            if call is not None and call.active():
-                call.cancel()
+        self._stall.stop()
+        if self._idle_call is not None and self._idle_call.active():
+            self._idle_call.cancel()
         self._stop_parsing()
         exchanges = list(self._exchanges)
         self._exchanges.clear()
@@ -284,17 +285,10 @@ class LeanChannel(Protocol):
 
     def loseConnection(self) -> None:
         """Close once everything is written; a client that takes nothing any more is cut off."""
-        if self._closing_call is not None:
+        if self._closing:
             return
         self._closing = True
         self._stop_parsing()
-        self._closing_call = self.clock.callLater(self.idle_seconds, self._look_again, self.progress())
+        self._stall.watch()
         self.transport.unregisterProducer()
         self.transport.loseConnection()
-
-    def _look_again(self, seen: object) -> None:
-        now = self.progress()
-        if now == seen:
-            self.abort()
-        else:
-            self._closing_call = self.clock.callLater(self.idle_seconds, self._look_again, now)

@@ -11,6 +11,7 @@ from twisted.internet.interfaces import IDelayedCall, IReactorTime
 from project_service.http import wire
 from project_service.http.body import ClientGone
 from project_service.http.outbound import Producer
+from project_service.http.stall import Stall
 
 
 class Answering(Protocol):
@@ -30,13 +31,10 @@ class Stream:
     ) -> None:
         self._exchange = exchange
         self._connection = connection
-        self._clock = clock
-        self._idle_seconds = idle_seconds
         self._paused = False
         self._producer: Producer | None = None
         self._waiting: Deferred[None] | None = None
-        self._stall_call: IDelayedCall | None = None
-        self._seen: object = None
+        self._stall = Stall(clock, idle_seconds, connection.progress, exchange.abort)
         connection.register_producer(self)
 
     def write(self, data: bytes) -> None:
@@ -64,13 +62,13 @@ class Stream:
         self._producer = None
 
     def close(self) -> None:
-        cancel(self._stall_call)
+        self._stall.stop()
         self._producer = None
         if not self._exchange.gone:
             self._connection.unregister_producer()
 
     def lost(self) -> None:
-        cancel(self._stall_call)
+        self._stall.stop()
         producer, self._producer = self._producer, None
         if producer is not None:
             producer.stopProducing()
@@ -82,7 +80,7 @@ class Stream:
         if self._paused:
             return
         self._paused = True
-        self._watch()
+        self._stall.watch()
         if self._producer is not None:
             self._producer.pauseProducing()
 
@@ -90,24 +88,13 @@ class Stream:
         if not self._paused:
             return
         self._paused = False
-        cancel(self._stall_call)
+        self._stall.stop()
         if self._producer is not None:
             self._producer.resumeProducing()
         self._fire(None)
 
     def stopProducing(self) -> None:
         """The connection is going down; ``connection_lost`` follows."""
-
-    def _watch(self) -> None:
-        """Drop a client that took nothing at all since the last look."""
-        self._seen = self._connection.progress()
-        self._stall_call = self._clock.callLater(self._idle_seconds, self._look)
-
-    def _look(self) -> None:
-        if self._connection.progress() == self._seen:
-            self._exchange.abort()
-        else:
-            self._watch()
 
     def _fire(self, failure: Exception | None) -> None:
         waiting, self._waiting = self._waiting, None

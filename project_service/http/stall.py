@@ -1,0 +1,45 @@
+"""Clients that take nothing of what they are sent."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from twisted.internet.interfaces import IDelayedCall, IReactorTime
+
+
+class Stall:
+    """Calls ``drop`` when, from one look to the next ``seconds`` later, ``progress`` has not changed."""
+
+    def __init__(
+        self,
+        clock: IReactorTime,
+        seconds: float,
+        progress: Callable[[], object],
+        drop: Callable[[], object],
+    ) -> None:
+        self._clock = clock
+        self._seconds = seconds
+        self._progress = progress
+        self._drop = drop
+        self._call: IDelayedCall | None = None
+
+    @property
+    def watching(self) -> bool:
+        return self._call is not None
+
+    def watch(self) -> None:
+        """From now on, until ``stop``."""
+        self.stop()
+        self._call = self._clock.callLater(self._seconds, self._look, self._progress())
+
+    def stop(self) -> None:
+        if self._call is not None and self._call.active():
+            self._call.cancel()
+        self._call = None
+
+    def _look(self, seen: object) -> None:
+        self._call = None
+        if self._progress() == seen:
+            self._drop()
+        else:
+            self.watch()
