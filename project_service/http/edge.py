@@ -204,18 +204,17 @@ class Edge:
             exchange.send(reply, headers)
             return
         sink = exchange.start(reply.status, headers, reply.length)
-        if not exchange.is_bodiless(reply.status):
-            try:
+        try:
+            if not exchange.is_bodiless(reply.status):
                 await reply.source(sink)
-            except (ClientGone, CancelledError):
-                exchange.abort()
-                raise
-            except Exception as failure:
-                # Aborted, not ended: a body that stops short must not look whole.
-                self._log_broken_off(failure, inbound)
-                exchange.abort()
-                return
-        exchange.end()
+            exchange.end()
+        except (ClientGone, CancelledError):
+            exchange.abort()
+            raise
+        except Exception as failure:
+            # Aborted, not ended: a body that stops short must not look whole.
+            self._log_broken_off(failure, inbound)
+            exchange.abort()
 
     def _log_broken_off(self, failure: Exception, inbound: Inbound) -> None:
         error = failure if isinstance(failure, ApiError) else self._translate(failure)

@@ -22,6 +22,10 @@ DRAIN_LIMIT = 1024 * 1024
 DRAIN_SECONDS = 5.0
 
 
+class BadLength(Exception):
+    """A streamed body is longer or shorter than its Content-Length: the client would misread what follows."""
+
+
 class Exchange:
     """The channel calls ``body.feed/finish`` and ``connection_lost``; the edge calls the rest."""
 
@@ -52,6 +56,7 @@ class Exchange:
         self._keep_alive = keep_alive
         self._chunked = False
         self._bodiless = False
+        self._left: int | None = None
         self._answered = False
         self._received = False
         self._closed = False
@@ -149,19 +154,26 @@ class Exchange:
             self._chunked = True
         elif not bodiless:
             self._keep_alive = False
+        self._left = None if bodiless else length
         self._begin(status, headers, framing, b"")
         self._stream = Stream(self, self._connection, self._clock, self._idle_seconds)
         return self._stream
 
     def write(self, data: bytes) -> None:
         if not self.gone and data and not self._bodiless:
+            if self._left is not None:
+                self._left -= len(data)
+                if self._left < 0:
+                    raise BadLength
             self.sent_bytes += len(data)
             self._connection.write(wire.chunk(data) if self._chunked else data)
 
     def end(self) -> None:
-        """The response is whole."""
+        """The response is whole. Raises ``BadLength`` for a streamed one that is shorter than announced."""
         if self.gone:
             return
+        if self._left:
+            raise BadLength
         if self._stream is not None:
             self._stream.close()
             self._stream = None

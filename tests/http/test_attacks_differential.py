@@ -6,7 +6,8 @@ import random
 
 from twisted.trial.unittest import TestCase
 
-from tests.attack_app import Answer, answers_in, router
+from tests.attack_app import answers_in, router
+from tests.attack_cases import Answer
 from tests.attack_corpus import CORPUS
 from tests.fakes import App
 from tests.http.test_fuzz import spoiled

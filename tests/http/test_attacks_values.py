@@ -12,9 +12,12 @@ from attrs import evolve
 from twisted.trial.unittest import TestCase
 
 from project_service import keys
-from tests.fakes import parse_response
+from project_service.http.exchange import BadLength
+from project_service.http.outbound import Sink
+from tests.fakes import parse_response, raw_request
 from tests.http.auth_app import AuthApp
 from tests.http.storage_app import ANON, FORM, OBJECTS, USER, StorageApp, form, head, part, refused
+from tests.http.test_edge_streams import streaming
 
 JSON = {"Content-Type": "application/json"}
 # 0xFF, an overlong slash, half a surrogate pair, a sequence without its end, beyond the last character.
@@ -186,6 +189,20 @@ class LineBreaks(TestCase):
         for row in list(app.tables.objects.values()):
             stored = app.request("GET", f"{OBJECTS}/{percent(row.key.encode())}", USER)
             self.assertIsNone(stored.header("set-cookie"))
+
+
+class Announced(TestCase):
+    def test_a_stream_of_another_length_is_broken_off(self) -> None:
+        for written, sent in ((b"abc", b"abc"), (b"abcHTTP/1.1 200 forged", b"")):
+
+            async def source(sink: Sink, data: bytes = written) -> None:
+                sink.write(data)
+
+            client = streaming(source, 5).connect()
+            client.send(raw_request("GET", "/x", {}, None) * 2)
+            self.assertEqual(client.received().partition(b"\r\n\r\n")[2], sent)
+            self.assertTrue(client.transport.aborted)
+            self.assertEqual(len(self.flushLoggedErrors(BadLength)), 1)
 
 
 class Comparing(TestCase):
