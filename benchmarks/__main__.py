@@ -12,7 +12,7 @@ import time
 from pathlib import Path
 
 from benchmarks import auth, scale, storage, tables
-from benchmarks.report import HEADING, Row, save, show
+from benchmarks.report import HEADING, Row, save, save_table, show
 from benchmarks.running import Running, service
 
 
@@ -22,6 +22,7 @@ def main() -> None:
     options.add_argument("--seconds", type=float, default=2.0, help="of each measurement")
     options.add_argument("--workers", type=int, default=2)
     options.add_argument("--json", type=Path, default=Path("benchmarks.json"))
+    options.add_argument("--rst", type=Path, help="where to write the table for the documentation")
     given = options.parse_args()
     began = time.monotonic()
     print(HEADING)
@@ -40,6 +41,9 @@ def main() -> None:
         "python": platform.python_version(),
     }
     save(rows, given.json, {**about, "rounds": given.rounds, "seconds": given.seconds, "took": round(took)})
+    if given.rst is not None:
+        how = f"{given.workers} workers, {given.rounds} rounds of {given.seconds:g} s"
+        save_table(rows, given.rst, f"Python {platform.python_version()}, {about['cpus']} CPUs, {how}.")
     met = sum(row.verdict == "met" for row in rows)
     print(f"{met} of {len(rows)} goals met, {took / 60:.1f} minutes, {given.json}")
 

@@ -51,6 +51,19 @@ def save(rows: Iterable[Row], path: Path, about: dict[str, Any]) -> None:
     path.write_text(json.dumps({**about, "rows": told}, indent=2) + "\n")
 
 
+def save_table(rows: Iterable[Row], path: Path, about: str) -> None:
+    """As reStructuredText, for the documentation."""
+    lines = [about, "", ".. list-table::", "   :header-rows: 1", ""]
+    cells = [("work", "measured", "beside", "value", "goal", "")]
+    cells += [
+        (row.work, row.measured, row.beside, f"{row.value:.2f}", f"{row.sense} {row.goal:g}", row.verdict)
+        for row in rows
+    ]
+    for first, *others in cells:
+        lines += [f"   * - {first}", *(f"     - {cell}" for cell in others)]
+    path.write_text("\n".join(lines) + "\n")
+
+
 def interleaved(rounds: int, *works: Callable[[], float]) -> list[float]:
     """The median of each of ``works``, done in turn: the machine is not the same from one second to the next."""
     found: list[list[float]] = [[] for _ in works]
