@@ -32,9 +32,14 @@ ROWS = Rendering("json", "application/json")
 class Connection:
     """A cursor with ``left`` rows; remembers what it was asked."""
 
+    usable = True
+
     def __init__(self, left: int = 0) -> None:
         self.left = left
         self.asked: list[str] = []
+
+    async def execute(self, sql: str) -> None:
+        self.asked.append(sql)
 
     async def query(self, sql: str, params: object = None) -> list[tuple[Any, ...]]:
         self.asked.append(sql)
@@ -92,9 +97,10 @@ class Case(SynchronousTestCase):
         pace = Pace(60.0, bytes_per_second)
         return Streams(cast(Any, self.pool), DeferredSemaphore(1), self.clock, 5.0, pace)
 
-    def opened(self) -> Deferred[RowStream]:
+    def opened(self, leaves_things: bool = False) -> Deferred[RowStream]:
         told, rows = Preamble("SELECT 1", []), Sql("SELECT 2")
-        return start(self.streams.open(told, rows, [], ROWS, Outcome(rows=100, size=100_000), True))
+        likely = Outcome(rows=100, size=100_000)
+        return start(self.streams.open(told, rows, [], ROWS, likely, True, leaves_things))
 
 
 class Answers(Case):
@@ -247,6 +253,13 @@ class Paces(Case):
             self.clock.advance(59.0)
             client.take()
         self.successResultOf(done)
+
+    def test_what_a_streamed_function_left_is_cleared_away_before_anybody_else_comes(self) -> None:
+        self.connection.left = 1
+        stream = self.successResultOf(self.opened(leaves_things=True))
+        self.successResultOf(start(stream(cast(Any, Client()))))
+        self.assertIn("pg_advisory_unlock_all", self.connection.asked[-1])
+        self.assertEqual(self.pool.back, [self.connection])
 
     def test_haste_at_first_is_no_credit_for_later(self) -> None:
         self.assertEqual(Pace(60.0, 1000).left(60.0, 0.0, 10_000_000), 60.0)
