@@ -11,6 +11,7 @@ from pathlib import Path
 from random import Random
 from typing import Any
 
+import pytest
 import pytest_twisted
 import requests
 from attrs import define, evolve, field
@@ -140,8 +141,9 @@ def serves(place: Path, key: str) -> None:
 
 @pytest_twisted.ensureDeferred
 async def test_restored_from_a_backup_made_under_load(
-    services: Services, database: str, store_settings: Store, tmp_path: Path
+    services: Services, database: str, store_settings: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setenv("PROJECT_SERVICE__SERVER__WORKERS", "1")
     dump = tmp_path / "database.dump"
     copy = evolve(store_settings, bucket=services.unique("restored"))
     with started(tmp_path, **sections(database, store_settings)):

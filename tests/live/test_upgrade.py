@@ -5,6 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 from time import monotonic
 
+import pytest
+
 from project_service.settings import Store
 from tests.live.daemon import answers
 from tests.live.loaded_service import (
@@ -27,7 +29,7 @@ def sections(dsn: str, store: Store) -> dict[str, str]:
     named["secret_access_key"] = store.secret_access_key.reveal()
     lines = "\n".join(f'{name} = "{value}"' for name, value in named.items())
     return {
-        # Two services of two workers each, on a server that others use too.
+        # Up to three services at once, on a server that others use too.
         "database": f'dsn = "{dsn}"\npool_size = 4',
         "more": f"[store]\n{lines}\n[stages.dev.databases.main]\npool_size = 4\n",
     }
@@ -40,8 +42,9 @@ def use(load: Load, place: Path) -> None:
 
 
 def test_one_host_after_the_other(
-    services: Services, database: str, store_settings: Store, tmp_path: Path
+    services: Services, database: str, store_settings: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setenv("PROJECT_SERVICE__SERVER__WORKERS", "1")
     one, two = tmp_path / "one", tmp_path / "two"
     for place in (one, two):
         place.mkdir()

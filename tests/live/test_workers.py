@@ -9,6 +9,7 @@ import socket
 from collections.abc import Iterator
 from contextlib import ExitStack, closing
 from pathlib import Path
+from typing import Any
 
 import psycopg2
 import pytest
@@ -123,9 +124,14 @@ def test_ready_speaks_for_all(daemon: Daemon) -> None:
     hanging = min(workers_of(daemon))
     os.kill(hanging, signal.SIGSTOP)
     try:
-        eventually(lambda: answers(f"{url}/ready", 503), "the hanging worker being noticed")
-        said = requests.get(f"{url}/ready", timeout=10).json()
-        assert list(said["error"]["details"]) == ["workers"]
+        said: list[dict[str, Any]] = []
+
+        def not_ready() -> bool:
+            said.append(requests.get(f"{url}/ready", timeout=10).json())
+            return "error" in said[-1]
+
+        eventually(not_ready, "the hanging worker being noticed")
+        assert list(said[-1]["error"]["details"]) == ["workers"]
         assert answers(f"{url}/live")
     finally:
         os.kill(hanging, signal.SIGCONT)
