@@ -88,7 +88,7 @@ def test_they_share_the_port_and_metrics_sum_over_them(daemon: Daemon) -> None:
     eventually(lambda: counted() == 40, "the sum over both workers")
 
 
-def test_together_they_stay_within_the_configured_connections(data_dir: Path) -> None:
+def test_together_they_stay_within_the_configured_connections(daemon: Daemon, data_dir: Path) -> None:
     """Many clients of all parts at once; what PostgreSQL counts is never more than the totals."""
     make_ledger(data_dir.parent)
     known = credentials(data_dir.parent)
