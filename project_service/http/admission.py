@@ -26,8 +26,11 @@ CALM_SECONDS = 2.0
 # A lane's pace is measured for so long at least, and over one request of each place.
 PACE_SECONDS = 0.1
 # Refusing costs time too. A connection is read again only a while after a refusal, the longer the more there are of
-# them: a thousand clients that ask again at once cost no more than a twentieth of what there is.
+# them: however many clients ask again at once, there are no more refusals than these, and one for four requests that
+# are served where that is less.
 REFUSALS_PER_SECOND = 500.0
+LEAST_REFUSALS_PER_SECOND = 50.0
+SERVED_FOR_EACH_REFUSAL = 4
 LEAST_PAUSE_SECONDS = 0.05
 LONGEST_PAUSE_SECONDS = 5.0
 
@@ -93,6 +96,12 @@ class Lane:
     @property
     def waiting(self) -> int:
         return len(self._queue)
+
+    @property
+    def spacing(self) -> float:
+        """The time from one refusal to the next that the lane's own work can bear."""
+        bearable = max(1 / REFUSALS_PER_SECOND, SERVED_FOR_EACH_REFUSAL * self._pace)
+        return min(bearable, 1 / LEAST_REFUSALS_PER_SECOND)
 
     def enter(self, turn: Callable[[bool], None]) -> Place | Reason:
         """A place, at once or to wait for (``Place.waiting``); otherwise why there is none."""
@@ -193,10 +202,11 @@ class Pauses:
         self._longest = longest
         self._next = float("-inf")
 
-    def after(self, now: float) -> float:
+    def after(self, now: float, spacing: float = 1 / REFUSALS_PER_SECOND) -> float:
+        """``spacing`` is the time from one refusal to the next that there should be."""
         at = max(self._next, now + self._least)
         at = min(at, now + self._longest)
-        self._next = at + 1 / REFUSALS_PER_SECOND
+        self._next = at + spacing
         return at - now
 
 

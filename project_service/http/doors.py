@@ -11,7 +11,7 @@ from typing import Protocol
 
 from twisted.internet.interfaces import IDelayedCall, IReactorTime
 
-from project_service.http.admission import Pauses
+from project_service.http.admission import REFUSALS_PER_SECOND, Pauses
 
 LONGEST_SECONDS = 0.5
 # Accepted at once afterwards: a few, so that not all of them are there before the first is refused.
@@ -38,10 +38,10 @@ class Doors:
         self._opens_at = 0.0
         self._call: IDelayedCall | None = None
 
-    def refused(self) -> None:
-        """A client was, and its connection closes."""
+    def refused(self, spacing: float = 1 / REFUSALS_PER_SECOND) -> None:
+        """A client was, and its connection closes. ``spacing`` as of ``Pauses``."""
         now = self._clock.seconds()
-        self._opens_at = now + self._pauses.after(now)
+        self._opens_at = now + self._pauses.after(now, spacing)
         if self._call is None:
             for port in self._ports:
                 if port.connected:

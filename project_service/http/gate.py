@@ -76,7 +76,7 @@ class Gate:
         turns: list[Deferred[None]] = []
         place = lane.enter(lambda mine: self._turned(name, turns[0], mine))
         if not isinstance(place, Place):
-            self._refuse(exchange, name, place, cors_origins)
+            self._refuse(exchange, name, place, lane.spacing, cors_origins)
             return None
         passed = Pass(place)
         if place.waiting:
@@ -107,7 +107,9 @@ class Gate:
         else:
             self._clock.callLater(again, self._expire, name, lane)
 
-    def _refuse(self, exchange: Exchange, name: str, reason: Reason, cors_origins: tuple[str, ...]) -> None:
+    def _refuse(
+        self, exchange: Exchange, name: str, reason: Reason, spacing: float, cors_origins: tuple[str, ...]
+    ) -> None:
         now = self._clock.seconds()
         error = errors.overloaded()
         body = error.table_body() if name.startswith("tables:") else error.body()
@@ -119,9 +121,9 @@ class Gate:
             *cors.origin_headers(cors_origins, exchange.headers),
         ]
         if not exchange.closes:
-            exchange.pause_after(self._admission.pauses.after(now))
+            exchange.pause_after(self._admission.pauses.after(now, spacing))
         elif self.doors is not None:
-            self.doors.refused()
+            self.doors.refused(spacing)
         exchange.send(Reply(error.status, (), body), headers)
         self._metrics.refused(name, reason)
         self._metrics.observe(exchange.method, "-", error.status, 0.0, len(body))

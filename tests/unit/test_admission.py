@@ -265,6 +265,16 @@ class Paused(TestCase):
         inside = [at for at in back if LEAST_PAUSE_SECONDS + 1 <= at < LEAST_PAUSE_SECONDS + 1.5]
         self.assertAlmostEqual(len(inside), REFUSALS_PER_SECOND / 2, delta=1)
 
+    def test_refusals_are_rarer_where_little_is_served(self) -> None:
+        for each, spacing in ((0.0001, 1 / REFUSALS_PER_SECOND), (0.002, 0.008), (1.0, 0.02)):
+            queue = Queue(places=1, waiting=1000)
+            inside = [queue.enter()]
+            for _ in range(max(60, int(0.2 / each))):
+                inside.append(queue.enter())
+                queue.clock.advance(each)
+                inside.pop(0).leave()
+            self.assertAlmostEqual(queue.lane.spacing, spacing, delta=0.05 * spacing)
+
     def test_nobody_is_held_for_ever_and_nothing_is_remembered_for_long(self) -> None:
         pauses = Pauses()
         self.assertEqual(max(pauses.after(0.0) for _ in range(100_000)), LONGEST_PAUSE_SECONDS)
