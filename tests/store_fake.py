@@ -14,6 +14,8 @@ from project_service.storage.s3.errors import NoSuchObject, StoreUnreachable
 from project_service.storage.s3.listing import OpenMultipart, StoredObject, StoredPage
 from tests.storage_fakes import START
 
+AT_HAND_BYTES = 4096
+
 
 @frozen
 class FakeStat:
@@ -32,7 +34,7 @@ class FakeObject:
 
 @define(eq=False)
 class FakeOpened:
-    """Pours in pieces of ``piece`` bytes; ``taken`` or ``dropped`` says how it ended."""
+    """Small ones are at hand, others pour in pieces; ``dropped`` says how it ended."""
 
     payload: bytes
     dropped: bool = False
@@ -40,6 +42,9 @@ class FakeOpened:
     @property
     def length(self) -> int:
         return len(self.payload)
+
+    def at_hand(self) -> bytes | None:
+        return self.payload if len(self.payload) <= AT_HAND_BYTES else None
 
     async def pour(self, sink: ByteSink) -> None:
         sink.register_producer(self)

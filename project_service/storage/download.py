@@ -69,7 +69,7 @@ class Downloads:
 
     async def _stream(
         self, inbound: Inbound, row: ObjectRow, part: ByteRange, status: int, headers: Headers, terms: Terms
-    ) -> StreamReply:
+    ) -> Reply | StreamReply:
         if inbound.method == "HEAD":
             return StreamReply(status, headers, part.length, _nothing)
         if part.length == 0:
@@ -83,6 +83,10 @@ class Downloads:
             except Exception:
                 opened.drop()
                 raise
+        body = opened.at_hand()
+        if body is not None:
+            # Written in one go with its head.
+            return Reply(status, headers, body)
         return StreamReply(status, headers, part.length, _pouring(opened))
 
 

@@ -134,6 +134,9 @@ class LinkRows(Protocol):
 class Opened(Protocol):
     """Bytes that wait at the store."""
 
+    def at_hand(self) -> bytes | None:
+        """All of them, where they need not be waited for."""
+
     async def pour(self, sink: ByteSink) -> None: ...
     def drop(self) -> None: ...
 

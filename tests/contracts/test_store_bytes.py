@@ -102,6 +102,9 @@ async def test_put_stat_open_delete(store: Any) -> None:
     assert await read(store, "b/one", 0, 5, 5) == b"hello"
     assert await read(store, "b/one", 1, 3, 5) == b"ell"
     assert await read(store, "b/one", 4, 1, 5) == b"o"
+    opened = await store.open("b/one", 1, 3, 5)
+    assert opened.at_hand() in (None, b"ell")
+    opened.drop()
     await store.put("b/one", b"", "text/plain", {})
     assert (await store.stat("b/one")).size == 0
     await store.delete("b/one")

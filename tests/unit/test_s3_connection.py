@@ -7,6 +7,7 @@ from typing import Any
 from twisted.internet.defer import CancelledError, Deferred
 from twisted.internet.error import ConnectionLost
 from twisted.internet.protocol import Protocol
+from twisted.internet.task import Clock
 from twisted.internet.testing import StringTransport
 from twisted.python.failure import Failure
 from twisted.trial.unittest import SynchronousTestCase
@@ -14,8 +15,9 @@ from twisted.web.client import ResponseDone
 from twisted.web.http import PotentialDataLoss
 
 from project_service.storage.s3.body import SLICE, MemoryBody
+from project_service.storage.s3.client import OpenedObject
 from project_service.storage.s3.connection import READ_BYTES, Connection
-from project_service.storage.s3.errors import BrokenAnswer
+from project_service.storage.s3.errors import BrokenAnswer, BrokenRead
 from project_service.storage.s3.response import StoreResponse
 
 HEAD = b"GET /b/k HTTP/1.1\r\nHost: store\r\n\r\n"
@@ -56,6 +58,19 @@ class Reader(Protocol):
     @property
     def producer(self) -> Any:
         return self.transport
+
+
+class Sink:
+    """Takes everything."""
+
+    def write(self, data: bytes) -> None:
+        """Gone."""
+
+    def register_producer(self, producer: Any) -> None:
+        """It never pauses."""
+
+    def unregister_producer(self) -> None:
+        """See above."""
 
 
 class Owner:
@@ -100,6 +115,20 @@ class Answers(Case):
         assert reader.reason is not None
         self.assertTrue(reader.reason.check(ResponseDone))
         self.assertRaises(RuntimeError, response.deliverBody, reader)
+
+    def test_what_is_whole_and_what_is_not(self) -> None:
+        answer = self.send()
+        self.connection.dataReceived(OK % 10 + b"hello")
+        response = self.successResultOf(answer)
+        self.assertIsNone(response.whole())
+        self.connection.dataReceived(b"world")
+        self.assertEqual(response.whole(), b"helloworld")
+        response.deliverBody(Reader())
+        self.assertIsNone(response.whole())
+        answer = self.send()
+        self.connection.dataReceived(OK % 10 + b"hello")
+        self.lose()
+        self.assertIsNone(self.successResultOf(answer).whole())
 
     def test_one_request_after_the_other(self) -> None:
         for number in range(3):
@@ -163,6 +192,24 @@ class Answers(Case):
         self.send(method=b"HEAD")
         self.connection.dataReceived(OK % 5)
         self.assertEqual(self.owner.events, ["free"])
+
+
+class Opened(Case):
+    """What ``S3Store.open`` returns, on an answer that came at once."""
+
+    def open(self, length: int, answer: bytes) -> OpenedObject:
+        asked = self.send()
+        self.connection.dataReceived(b"HTTP/1.1 200 OK\r\n" + answer)
+        return OpenedObject(length, self.successResultOf(asked), Clock(), 1.0)
+
+    def test_a_small_object_is_at_hand(self) -> None:
+        self.assertEqual(self.open(5, b"Content-Length: 5\r\n\r\nhello").at_hand(), b"hello")
+        self.assertIsNone(self.open(9, b"Content-Length: 9\r\n\r\nhello").at_hand())
+
+    def test_what_is_not_the_object_is_not(self) -> None:
+        opened = self.open(9, b"Transfer-Encoding: chunked\r\n\r\n5\r\nhello\r\n0\r\n\r\n")
+        self.assertIsNone(opened.at_hand())
+        self.failureResultOf(Deferred.fromCoroutine(opened.pour(Sink())), BrokenRead)
 
 
 class Faults(Case):

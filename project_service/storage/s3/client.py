@@ -14,7 +14,7 @@ from xml.sax.saxutils import escape
 
 from attrs import frozen
 from twisted.internet.interfaces import IReactorTime
-from twisted.web.iweb import UNKNOWN_LENGTH, IResponse
+from twisted.web.iweb import UNKNOWN_LENGTH
 
 from project_service.storage.s3.body import ByteSink, Payload, Pour
 from project_service.storage.s3.errors import (
@@ -33,6 +33,7 @@ from project_service.storage.s3.listing import (
     parse_objects,
     text_of,
 )
+from project_service.storage.s3.response import StoreResponse
 
 # Above this, hashing takes long enough to be worth a thread.
 INLINE_DIGEST_BYTES = 128 * 1024
@@ -71,9 +72,14 @@ class OpenedObject:
     """An object whose head has arrived and whose bytes wait at the store until somebody takes or drops them."""
 
     length: int
-    _response: IResponse
+    _response: StoreResponse
     _clock: IReactorTime
     _idle_seconds: float
+
+    def at_hand(self) -> bytes | None:
+        """All of it, where it came together with its head, as small objects do: then there is nothing to pour."""
+        whole = self._response.whole()
+        return whole if whole is not None and len(whole) == self.length else None
 
     async def pour(self, sink: ByteSink) -> None:
         """Every byte into ``sink``, as fast as it reads; raises ``BrokenRead``."""

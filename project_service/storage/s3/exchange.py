@@ -12,7 +12,6 @@ from twisted.internet.defer import CancelledError, Deferred
 from twisted.internet.interfaces import IReactorTime
 from twisted.internet.task import deferLater
 from twisted.logger import Logger
-from twisted.web.iweb import IResponse
 
 from project_service.storage.s3.agent import PAYLOAD_DIGEST
 from project_service.storage.s3.body import Gather, IdleTimer, MemoryBody, Payload, Refuse
@@ -23,6 +22,7 @@ from project_service.storage.s3.errors import (
     refusal,
     worth_retrying,
 )
+from project_service.storage.s3.response import StoreResponse
 from project_service.storage.s3.sign import EMPTY_SHA256, Address
 from project_service.storage.s3.through_treq import Through
 
@@ -51,13 +51,12 @@ _UNANSWERED = (
 class Answer:
     """A whole answer."""
 
-    _response: IResponse
+    _response: StoreResponse
     body: bytes
 
     @property
     def status(self) -> int:
-        code: int = self._response.code
-        return code
+        return self._response.code
 
     def header(self, name: str) -> str:
         """The last value of that name, or ""."""
@@ -100,10 +99,10 @@ class Exchange:
 
         return await self._repeated(once)
 
-    async def opened(self, key: str, headers: Mapping[str, str]) -> IResponse:
+    async def opened(self, key: str, headers: Mapping[str, str]) -> StoreResponse:
         """A GET whose body is still with the store; raises ``StoreError`` for a refusal."""
 
-        async def once() -> IResponse:
+        async def once() -> StoreResponse:
             response = await self._head("GET", key, None, headers)
             if response.code >= 300:
                 raise refusal(response.code, await self._gathered(response))
@@ -135,7 +134,7 @@ class Exchange:
         *,
         body: Payload = b"",
         digest: str = EMPTY_SHA256,
-    ) -> IResponse:
+    ) -> StoreResponse:
         """The answer's head, within the idle timeout of the last progress."""
         sending: Deferred[Any]
 
@@ -151,7 +150,7 @@ class Exchange:
                 {**(headers or {}), PAYLOAD_DIGEST: digest},
                 MemoryBody(body, timer.touch) if body or method in {"PUT", "POST"} else None,
             )
-            response: IResponse = await sending
+            response: StoreResponse = await sending
         except Exception:
             if timer.expired:
                 raise StoreUnreachable("the store did not answer in time") from None
@@ -160,7 +159,7 @@ class Exchange:
             timer.stop()
         return response
 
-    async def _gathered(self, response: IResponse) -> bytes:
+    async def _gathered(self, response: StoreResponse) -> bytes:
         gather = Gather(MAX_ANSWER_BYTES)
         response.deliverBody(gather)
         if gather.finished.called:
@@ -176,7 +175,7 @@ class Exchange:
             timer.stop()
 
 
-def abandon(response: IResponse) -> None:
+def abandon(response: StoreResponse) -> None:
     """Let go of an answer whose body nobody wants any more."""
     response.deliverBody(Refuse())
 

@@ -72,6 +72,12 @@ class StoreResponse:
         elif not self._paused and self._connection is not None:
             self._connection.resume()
 
+    def whole(self) -> bytes | None:
+        """The body, where all of it is here and nobody reads it; else None."""
+        if self._ended is not DONE or self._reader is not None:
+            return None
+        return b"".join(self._waiting)
+
     # The connection's side.
 
     @property

@@ -14,7 +14,9 @@ from treq.client import HTTPClient
 from treq.cookies import IndexableCookieJar
 from twisted.internet.defer import Deferred
 from twisted.web.http_headers import Headers
-from twisted.web.iweb import IAgent, IBodyProducer, IResponse
+from twisted.web.iweb import IAgent, IBodyProducer
+
+from project_service.storage.s3.response import StoreResponse
 
 
 class ReadyURL(EncodedURL):
@@ -73,7 +75,7 @@ class Through:
 
     def send(
         self, clock: Any, method: str, url: str, headers: Mapping[str, str], body: IBodyProducer | None
-    ) -> Deferred[IResponse]:
+    ) -> Deferred[StoreResponse]:
         sent: Deferred[Any] = self._client.request(
             method,
             ReadyURL(url),
@@ -84,4 +86,5 @@ class Through:
             unbuffered=True,
             reactor=clock,
         )
-        return sent
+        # The answer itself: what treq puts around it is for reading bodies in ways that have no back-pressure.
+        return sent.addCallback(lambda response: response.original)
