@@ -14,6 +14,7 @@ import subprocess
 import sys
 from collections import Counter
 from pathlib import Path
+from time import sleep
 from typing import Any
 from urllib.parse import urlsplit
 
@@ -25,6 +26,7 @@ ROOT = Path(__file__).parents[2]
 # A reader that takes this much a second is slow, and not a client that does nothing.
 READ_BYTES = 1024
 WINDOW_BYTES = 4096
+STREAM_SECONDS = 0.05
 END = "\r\n"
 
 
@@ -59,6 +61,9 @@ class _Crowd:
         member = _Member(handle, kind)
         if kind in {"idle", "reader"}:
             member.status = handle.recv(READ_BYTES)[9:12]
+        elif kind == "stream":
+            # A hundred in one moment would be a burst, which is another matter.
+            sleep(STREAM_SECONDS)
         handle.setblocking(False)
         self.members.append(member)
 
