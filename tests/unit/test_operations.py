@@ -6,7 +6,6 @@ import re
 from importlib import import_module
 from pathlib import Path
 
-import attrs
 from twisted.trial.unittest import TestCase
 
 from project_service.http.metrics import Metrics
@@ -31,6 +30,8 @@ class Documented(TestCase):
             self.assertIn(verb, group.commands)
 
     def test_every_setting_it_names(self) -> None:
-        sections = {one.name: one.type for one in attrs.fields(attrs.resolve_types(Settings))}
-        for section, name in re.findall(r"``(server|database|store|auth|storage)\.(\w+)``", DOCUMENT):
-            self.assertIn(name, [one.name for one in attrs.fields(sections[section])])
+        settings = Settings()
+        named = re.findall(r"``(server|database|store|auth|storage)\.(\w+)``", DOCUMENT)
+        self.assertGreater(len(named), 5)
+        for section, name in named:
+            self.assertTrue(hasattr(getattr(settings, section), name), f"{section}.{name}")
