@@ -147,7 +147,9 @@ def _flood(service: Service, path: str, seconds: float) -> list[str]:
     health = _health(service, seconds)
     flood = load.end()
     after, refused = service.resident(), service.metric(REFUSED) - refused
-    share, flooded = flood.goodput / best.goodput, flood.outcome
+    # A machine is not equally fast all the time: the peak before and the peak afterwards.
+    again = Load.start(service, path, best.clients, PEAK_SECONDS).end()
+    share, flooded = 2 * flood.goodput / (best.goodput + again.goodput), flood.outcome
     print(f"      goodput {share:.2f} of the peak; counted as refused: {refused:.0f}")
     print(f"      resident {before:.0f} -> {after:.0f} MiB; /live answered in {health * 1000:.0f} ms at most")
     faults = []
