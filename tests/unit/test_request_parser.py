@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
+
 from hypothesis import given
 from hypothesis import strategies as st
 from twisted.trial.unittest import TestCase
@@ -48,7 +50,7 @@ def parsed(raw: bytes, cuts: list[int]) -> Recorder:
     recorder = Recorder()
     parser = RequestParser(recorder)
     edges = [0, *sorted(cut % (len(raw) + 1) for cut in cuts), len(raw)]
-    for start, end in zip(edges, edges[1:], strict=False):
+    for start, end in pairwise(edges):
         if start < end:
             parser.feed(raw[start:end])
     return recorder
