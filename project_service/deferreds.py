@@ -12,6 +12,8 @@ from twisted.logger import Logger
 from twisted.python.failure import Failure
 from twisted.python.threadpool import ThreadPool
 
+from project_service.errors import ApiError
+
 T = TypeVar("T")
 
 log = Logger()
@@ -26,7 +28,7 @@ def shield(work: Coroutine[Deferred[Any], Any, T]) -> Deferred[T]:
     """Run ``work`` to its end whatever happens to who waits for it.
 
     Cancelling the returned Deferred raises ``CancelledError`` there at once; ``work`` goes on, and a failure nobody
-    waits for any more is logged.
+    waits for any more is logged. A refusal is none: it was for a caller who has left.
     """
     outer: Deferred[T] = Deferred()
     inner = start(work)
@@ -34,7 +36,7 @@ def shield(work: Coroutine[Deferred[Any], Any, T]) -> Deferred[T]:
     def passed(result: T | Failure) -> None:
         if not outer.called:
             outer.callback(result)  # a Failure handed to callback() runs the errbacks
-        elif isinstance(result, Failure) and not result.check(CancelledError):
+        elif isinstance(result, Failure) and not result.check(CancelledError, ApiError):
             log.failure("work that nobody waits for any more failed", result)
 
     inner.addBoth(passed)
