@@ -96,6 +96,8 @@ class Client:
 
     def send(self, raw: bytes) -> None:
         self.channel.dataReceived(raw)
+        # What goes on in the reactor's next turns.
+        self.clock.advance(0)
 
     def received(self) -> bytes:
         """What was written since the last call."""

@@ -77,7 +77,8 @@ class Exchange:
             self._connection.pause_reading()
 
     def resume_body(self) -> None:
-        self._connection.resume_reading()
+        if not self._received:
+            self._connection.resume_reading()
 
     def body_awaited(self, waiting: bool) -> None:
         if self.on_body_awaited is not None:
@@ -95,6 +96,8 @@ class Exchange:
 
     def request_complete(self) -> None:
         """The channel has read the request to its end and could take the next one."""
+        # What is paused from now on is paused for the next request's sake.
+        self._connection.resume_reading()
         self._received = True
         self.body.finish()
         if self._answered:

@@ -23,12 +23,15 @@ from project_service.http.outbound import Producer
 from project_service.http.request_parser import RequestHead, RequestParser
 from project_service.http.sockets import WIDE_BYTES, read_widely, socket_progress, write_now
 from project_service.http.stall import Stall
+from project_service.http.stream import cancel
 
 # So much is parsed at a time outside bodies: what is behind a request that is not answered yet stays unparsed.
 HEAD_SLICE = 4096
 CHUNKS_SLICE = 8 * 1024
 # While an answer is under way so much is still read, so that a client's leaving is noticed.
 EAGER_BYTES = 16 * 1024
+# Of the requests that came together so many begin in one turn of the reactor; then others have theirs.
+TURN = 16
 
 
 @implementer(IPushProducer)
@@ -52,6 +55,8 @@ class LeanChannel(Protocol):
         self._refusal: ApiError | None = None
         self._ended = False
         self._working = False
+        self._to_begin = TURN
+        self._later: IDelayedCall | None = None
         self._producer: Producer | None = None
         self._reading = True
         self._body_paused = False
@@ -85,8 +90,8 @@ class LeanChannel(Protocol):
     def connectionLost(self, reason: Failure = connectionDone) -> None:
         self._closing = True
         self._stall.stop()
-        if self._idle_call is not None and self._idle_call.active():
-            self._idle_call.cancel()
+        cancel(self._idle_call)
+        cancel(self._later)
         self._stop_parsing()
         exchanges = list(self._exchanges)
         self._exchanges.clear()
@@ -103,6 +108,7 @@ class LeanChannel(Protocol):
 
     def resumeProducing(self) -> None:
         self._blocked = False
+        self._since = self.clock.seconds()
         if self._producer is not None:
             self._producer.resumeProducing()
         self._work()
@@ -116,7 +122,8 @@ class LeanChannel(Protocol):
         """Everything that can be done now. What an answer given at once makes possible is done by the same loop."""
         if self._working:
             return
-        self._working = True
+        cancel(self._later)
+        self._later, self._working, self._to_begin = None, True, TURN
         try:
             while not self._closing and self._step():
                 pass
@@ -125,10 +132,8 @@ class LeanChannel(Protocol):
         self._set_reading()
 
     def _step(self) -> bool:
-        if self._exchanges and self._exchanges[0] is not self._current:
-            self._current = self._exchanges[0]
-            self.dispatch.begin(self._current, self._who(), self._secure)
-            return True
+        if self._exchanges and self._exchanges[0] is not self._current and not self._blocked:
+            return self._begin(self._exchanges[0])
         if self._unparsed and not self._full():
             self._parse(self._unparsed.popleft())
             return True
@@ -139,6 +144,15 @@ class LeanChannel(Protocol):
         if self._refusal is not None or self._ended:
             self.loseConnection()
         return False
+
+    def _begin(self, exchange: Exchange) -> bool:
+        if not self._to_begin:
+            self._later = self.clock.callLater(0, self._work)
+            return False
+        self._to_begin -= 1
+        self._current = exchange
+        self.dispatch.begin(exchange, self._who(), self._secure)
+        return True
 
     def _who(self) -> IAddress:
         """Asked once bytes have come: only then a PROXY header has said who it is."""
@@ -193,17 +207,9 @@ class LeanChannel(Protocol):
     def head_received(self, head: RequestHead) -> None:
         if head.length is None or head.length > WIDE_BYTES:
             read_widely(self.transport)
-        self._receiving = Exchange(
-            self,
-            self.clock,
-            self.idle_seconds,
-            head.method,
-            head.target,
-            head.version,
-            head.headers,
-            head.length,
-            keep_alive=persistent(head.version, head.headers),
-        )
+        said = (head.method, head.target, head.version, head.headers, head.length)
+        keep_alive = persistent(head.version, head.headers)
+        self._receiving = Exchange(self, self.clock, self.idle_seconds, *said, keep_alive)
         self._exchanges.append(self._receiving)
 
     def body_received(self, data: bytes) -> None:
@@ -220,7 +226,6 @@ class LeanChannel(Protocol):
     def exchange_done(self, keep_alive: bool) -> None:
         self._exchanges.popleft()
         self._current = None
-        self._body_paused = False
         self._since = self.clock.seconds()
         if keep_alive and not self._closing:
             self._work()
@@ -271,13 +276,14 @@ class LeanChannel(Protocol):
     # Time.
 
     def _check_idle(self) -> None:
-        """A head has to arrive whole within ``idle_seconds``, a body has to move, the next request has to begin."""
+        """A head has to arrive whole within ``idle_seconds``, a body has to move, the next request has to begin,
+        which it does not while the client leaves the answers before it."""
         left = self._since + self.idle_seconds - self.clock.seconds()
         if left <= 0:
             if self._receiving is not None and self._reading:
                 self._refuse(errors.request_timeout())
                 self._work()
-            elif not self._exchanges:
+            elif self._current is None:
                 self.loseConnection()
             left = self.idle_seconds
         if not self._closing:

@@ -1,0 +1,98 @@
+"""Several requests at once on one connection: none of them is a way around what keeps a single one within bounds."""
+
+from __future__ import annotations
+
+from twisted.internet.defer import Deferred
+from twisted.trial.unittest import TestCase
+
+from project_service.http.inbound import Inbound
+from project_service.http.lean_channel import TURN
+from project_service.http.outbound import Reply, envelope
+from project_service.http.router import Router
+from tests.fakes import App, Client, parse_response, raw_request
+from tests.told import told
+
+BODY = 4_000_000
+LARGE = 1_000_000
+
+
+class Pipelined(TestCase):
+    def setUp(self) -> None:
+        self.answers: list[Deferred[None]] = []
+        self.begun = 0
+        router = Router()
+        router.route("/slow", told(), methods=("GET", "PUT"), key="optional")(self.slow)
+        router.route("/large", told(), methods=("GET",), key="optional")(self.large)
+        self.client: Client = App(router).connect()
+
+    async def slow(self, inbound: Inbound) -> Reply:
+        answer: Deferred[None] = Deferred()
+        self.answers.append(answer)
+        await answer
+        return envelope({"taken": len(await inbound.body.read(BODY))})
+
+    async def large(self, inbound: Inbound) -> Reply:
+        self.begun += 1
+        return Reply(200, (), b"x" * LARGE)
+
+    def pushed(self) -> int:
+        """How much of a body is taken in at once."""
+        taken = 0
+        while self.client.transport.producerState == "producing" and taken < BODY:
+            self.client.send(b"x" * 50_000)
+            taken += 50_000
+        return taken
+
+    def test_a_body_that_nobody_reads_yet_stays_outside(self) -> None:
+        head = raw_request("PUT", "/slow", {"Content-Length": str(BODY)}, None)
+        self.client.send(raw_request("GET", "/slow", {}, None) + head)
+        taken = self.pushed()
+        self.answers[0].callback(None)
+        taken += self.pushed()
+        self.assertLess(taken, 500_000)
+        parse_response(self.client.received())
+        self.answers[1].callback(None)
+        self.client.send(b"x" * (BODY - taken))
+        self.assertIn(str(BODY).encode(), parse_response(self.client.received()).body)
+
+    def test_nor_does_reading_the_body_before_it_let_it_in(self) -> None:
+        first = raw_request("PUT", "/slow", {}, b"1" * 200_000)
+        second = raw_request("PUT", "/slow", {"Content-Length": str(BODY)}, None)
+        self.client.send(first + second + b"2" * 200_000)
+        self.answers[0].callback(None)
+        self.assertIn(b"200000", parse_response(self.client.received()).body)
+        self.assertEqual(self.pushed(), 0)
+        self.answers[1].callback(None)
+        self.client.send(b"2" * (BODY - 200_000))
+        self.assertIn(str(BODY).encode(), parse_response(self.client.received()).body)
+
+    def test_who_takes_no_answer_gets_no_further_one(self) -> None:
+        self.client.transport.full = True
+        self.client.send(raw_request("GET", "/large", {}, None) * 10)
+        self.assertEqual(self.begun, 1)
+        for _ in range(9):
+            self.client.channel.resumeProducing()
+        self.assertEqual(self.begun, 10)
+        self.assertEqual(self.client.received().count(b"HTTP/1.1 200"), 10)
+
+    def test_and_is_cut_off_after_a_while(self) -> None:
+        self.client.transport.full = True
+        self.client.send(raw_request("GET", "/large", {}, None) * 10)
+        self.client.clock.advance(61)
+        self.assertTrue(self.client.transport.disconnecting)
+        self.client.clock.advance(61)
+        self.assertTrue(self.client.transport.aborted)
+        self.assertEqual(self.begun, 1)
+
+    def test_many_at_once_leave_others_their_turns(self) -> None:
+        self.client.channel.dataReceived(raw_request("GET", "/large", {}, None) * 40)
+        self.assertEqual(self.begun, TURN)
+        self.client.clock.advance(0)
+        self.assertEqual(self.begun, 40)
+        self.assertEqual(self.client.clock.getDelayedCalls(), [self.client.channel._idle_call])
+
+    def test_nothing_goes_on_when_the_client_leaves_between_turns(self) -> None:
+        self.client.channel.dataReceived(raw_request("GET", "/large", {}, None) * 40)
+        self.client.hang_up()
+        self.assertEqual(self.client.clock.getDelayedCalls(), [])
+        self.assertEqual(self.begun, TURN)
