@@ -23,7 +23,6 @@ from project_service.http.admission import (
     Pauses,
     Place,
     Reason,
-    lane_of,
 )
 
 
@@ -279,32 +278,3 @@ class Paused(TestCase):
         pauses = Pauses()
         self.assertEqual(max(pauses.after(0.0) for _ in range(100_000)), LONGEST_PAUSE_SECONDS)
         self.assertAlmostEqual(pauses.after(2 * LONGEST_PAUSE_SECONDS), LEAST_PAUSE_SECONDS)
-
-
-class Names(TestCase):
-    def test_which_lane(self) -> None:
-        for asked, name in {
-            ("GET", b"/auth/user"): "auth",
-            ("POST", b"/auth/refresh"): "auth",
-            ("POST", b"/auth/login?x=1"): "passwords",
-            ("POST", b"/auth/signup"): "passwords",
-            ("PATCH", b"/auth/user"): "passwords",
-            ("POST", b"/auth/admin/users"): "passwords",
-            ("GET", b"/auth/admin/users"): "auth",
-            ("GET", b"/storage/download?token=/auth/login"): "storage",
-            ("PUT", b"/storage/buckets/b/objects/a/b/c"): "storage",
-            ("GET", b"/dev/db/main/rest/orders?id=eq.1"): "tables:dev/main",
-            ("GET", b"/dev/db/main/rest"): "tables:dev/main",
-            ("GET", b"/d%65v/db/m%61in/rest/orders"): "tables:dev/main",
-            ("GET", b"/live"): "-",
-            ("GET", b"/ready"): "-",
-            ("GET", b"/metrics"): "-",
-            ("GET", b"/"): "-",
-            ("OPTIONS", b"*"): "-",
-            ("GET", b"//auth/user"): "-",
-        }.items():
-            self.assertEqual(lane_of(*asked), name, asked)
-
-    @given(st.binary())
-    def test_any_target_has_one(self, target: bytes) -> None:
-        self.assertIsInstance(lane_of("GET", target), str)

@@ -13,7 +13,7 @@ from project_service.tables.call import Call
 from project_service.tables.config import TablesConfig
 from project_service.tables.parse.request import parse_head
 from project_service.tables.root import Root
-from tests.unit.tables.test_tables_plan import CACHE, CONFIG
+from tests.unit.tables.planning import CACHE, CONFIG
 
 
 class Security(SynchronousTestCase):

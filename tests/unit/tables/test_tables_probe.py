@@ -15,7 +15,7 @@ from project_service.tables.planner import Planner
 from project_service.tables.probe import MOST_ROWS, UNKNOWN_ROWS, Probe, first_probe
 from project_service.tables.respond.outcome import Outcome
 from project_service.tables.run import Preamble, Runner
-from tests.unit.tables.test_tables_plan import CONFIG, planned
+from tests.unit.tables.planning import CONFIG, planned
 
 
 class Database:

@@ -15,8 +15,8 @@ from project_service.tables.respond.outcome import Outcome
 from project_service.tables.respond.replies import check_outcome
 from project_service.tables.sql.fields import field_sql
 from project_service.tables.syntax import Field, JsonStep
+from tests.unit.tables.planning import planned, text
 from tests.unit.tables.schema import cache
-from tests.unit.tables.test_tables_plan import planned, text
 
 
 class Writes(SynchronousTestCase):

@@ -24,7 +24,7 @@ from project_service.tables.run import Preamble
 from project_service.tables.sql.fragment import Sql
 from project_service.tables.sql.statement import SAID
 from project_service.tables.streaming import Pace, RowStream, Streams
-from tests.unit.tables.test_tables_plan import CONFIG, planned
+from tests.unit.tables.planning import CONFIG, planned
 
 ROWS = Rendering("json", "application/json")
 

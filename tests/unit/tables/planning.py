@@ -1,0 +1,41 @@
+"""Plans of requests on the schema cache of these tests."""
+
+from __future__ import annotations
+
+import json
+
+from project_service.tables.call import Call
+from project_service.tables.config import TablesConfig
+from project_service.tables.planner import Planned, Planner
+from tests.unit.tables.schema import cache
+
+CACHE = cache()
+
+
+def as_json(value: object) -> bytes:
+    return json.dumps(value).encode()
+
+
+CONFIG = TablesConfig(schemas=("api",), max_rows=0, unfiltered_writes="allow")
+
+
+def planned(
+    method: str,
+    path: str,
+    *pairs: tuple[str, str],
+    body: bytes = b"",
+    prefer: str = "",
+    media: str = "",
+    planner: Planner | None = None,
+    config: TablesConfig = CONFIG,
+) -> Planned:
+    planner = planner or Planner(config)
+    headers = tuple(pair for pair in (("prefer", prefer), ("content-type", media)) if pair[1])
+    call = Call(method, tuple(path.split("/")), pairs, headers, body)
+    head, key = planner.head(call)
+    shape, request, operands = planner.request(call, head)
+    return planner.plan(CACHE, key, shape, request, operands)
+
+
+def text(found: Planned) -> str:
+    return found.prepared.statement.sql.for_prepare

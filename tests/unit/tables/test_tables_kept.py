@@ -1,0 +1,162 @@
+"""What is kept of plans for requests of the same shape, and how many rows are read at once."""
+
+from __future__ import annotations
+
+from hypothesis import given
+from hypothesis import strategies as st
+from twisted.trial.unittest import SynchronousTestCase
+
+from project_service.tables.errors import TableError
+from project_service.tables.planner import Planned, Planner
+from project_service.tables.probe import UNKNOWN_ROWS
+from tests.unit.tables.planning import CONFIG, as_json, planned, text
+
+
+class Keeping(SynchronousTestCase):
+    def test_one_shape_is_planned_once(self) -> None:
+        planner = Planner(CONFIG)
+        one = planned("GET", "works", ("id", "eq.1"), ("title", "in.(a,b)"), planner=planner)
+        two = planned("GET", "works", ("id", "eq.2"), ("title", "in.(c)"), planner=planner)
+        self.assertIs(one.prepared, two.prepared)
+        self.assertEqual(two.prepared.statement.sql.values(two.operands)[:2], ["2", '{"c"}'])
+
+    def test_another_shape_is_planned_anew(self) -> None:
+        planner = Planner(CONFIG)
+        one = planned("GET", "works", ("id", "eq.1"), planner=planner)
+        for pairs, prefer in (
+            ([("id", "neq.1")], ""),
+            ([("title", "eq.1")], ""),
+            ([("id", "eq.1"), ("limit", "1")], ""),
+            ([("id", "eq.1")], "count=exact"),
+        ):
+            other = planned("GET", "works", *pairs, prefer=prefer, planner=planner)
+            self.assertIsNot(one.prepared, other.prepared)
+
+    def test_bodies_of_one_shape_share_a_plan(self) -> None:
+        planner = Planner(CONFIG)
+        one = planned("POST", "works", body=b'{"title": "a"}', planner=planner)
+        two = planned("POST", "works", body=b'{"title": "b"}', planner=planner)
+        self.assertIs(one.prepared, two.prepared)
+        self.assertIn('{"title": "b"}', two.prepared.statement.sql.values(two.operands, two.body))
+
+    def sent(self, found: Planned) -> tuple[str, list[str | bytes | None]]:
+        return text(found), found.prepared.statement.sql.values(found.operands, found.body, found.raw)
+
+    objects = st.fixed_dictionaries({"q": st.text(st.characters(exclude_categories=["Cs"]), max_size=9)})
+    documents = st.one_of(objects, st.lists(objects, max_size=2), st.integers())
+    writes = st.tuples(
+        st.sampled_from(["rpc/whole", "rpc/whole_jsonb", "rpc/find", "works"]), documents.map(as_json)
+    ).map(lambda found: (*found, "application/json"))
+    untouched = st.sampled_from(
+        [
+            ("rpc/whole_text", "text/plain"),
+            ("rpc/whole_xml", "text/xml"),
+            ("rpc/whole_bytea", "application/octet-stream"),
+            ("rpc/find", "application/x-www-form-urlencoded"),
+            ("works", "text/csv"),
+        ]
+    ).flatmap(
+        lambda kind: st.text("qab", min_size=1, max_size=5).map(
+            lambda word: (
+                kind[0],
+                {"rpc/find": f"q={word}", "works": f"title\n{word}"}.get(kind[0], word).encode(),
+                kind[1],
+            )
+        )
+    )
+
+    @given(st.lists(st.one_of(writes, untouched), max_size=8))
+    def test_what_was_kept_never_sends_another_body(self, requests: list[tuple[str, bytes, str]]) -> None:
+        """Each request on a planner that remembers says what it says on a new one."""
+        planner = Planner(CONFIG)
+        for path, body, media in requests:
+            try:
+                alone = self.sent(planned("POST", path, body=body, media=media))
+            except TableError as refused:
+                again = self.assertRaises(
+                    TableError, planned, "POST", path, body=body, media=media, planner=planner
+                )
+                self.assertEqual(again.code, refused.code)
+                continue
+            self.assertEqual(self.sent(planned("POST", path, body=body, media=media, planner=planner)), alone)
+
+    def test_a_whole_body_is_each_requests_own(self) -> None:
+        planner = Planner(CONFIG)
+        for path in ("rpc/whole", "rpc/whole_jsonb"):
+            for body in (b'{"x": 1}', b'{"x": 2}'):
+                found = planned("POST", path, body=body, planner=planner)
+                self.assertEqual(self.sent(found)[1], [body.decode()])
+        for path, media in (
+            ("rpc/whole_text", "text/plain"),
+            ("rpc/whole_bytea", "application/octet-stream"),
+        ):
+            for body in (b"one", b"two"):
+                found = planned("POST", path, body=body, media=media, planner=planner)
+                self.assertEqual(self.sent(found)[1], [body if path == "rpc/whole_bytea" else body.decode()])
+
+    def test_what_is_large_is_not_kept(self) -> None:
+        """Nor prepared: what is kept is bounded in bytes, however clients ask."""
+        large = "x" * 9000
+        pairs = [
+            ("works", "title", f"eq.{large}"),
+            ("works", "or", f"(title.eq.{large},id.eq.1)"),
+            ("works", "select", ",".join(["id", "title"] * 800)),
+            ("rpc/find", "q", large),
+        ]
+        for path, name, value in pairs:
+            planner = Planner(CONFIG)
+            one, two = (planned("GET", path, (name, value), planner=planner) for _ in range(2))
+            self.assertFalse(one.kept or two.kept)
+            self.assertIsNot(one.prepared, two.prepared)
+            self.assertIsNot(one.request.query, two.request.query)
+        planner = Planner(CONFIG)
+        one, two = (planned("GET", "works", prefer=f"x={large}", planner=planner) for _ in range(2))
+        self.assertFalse(one.kept or two.kept)
+        self.assertIsNot(one.request.head, two.request.head)
+
+    def test_what_asks_little_and_means_much_is_not_kept(self) -> None:
+        embeds = ",".join(f"a{number}:tags(label)" for number in range(60))
+        found = planned("GET", "works", ("select", embeds), planner=Planner(CONFIG))
+        self.assertLess(len(embeds), 2000)
+        self.assertFalse(found.kept)
+
+    def test_nothing_of_a_body_is_kept(self) -> None:
+        for path in ("works", "rpc/whole", "rpc/find"):
+            found = planned(
+                "POST", path, body=b'{"q": "secret"}' if path == "rpc/find" else b'{"title": "secret"}'
+            )
+            plan = found.prepared.plan
+            assert plan is not None and plan.payload is not None
+            self.assertEqual((plan.payload.text, plan.payload.raw), ("", b""))
+
+
+class Probing(SynchronousTestCase):
+    def test_of_rows_nobody_has_measured_few_are_read_at_once(self) -> None:
+        found = planned("GET", "works").prepared
+        assert found.probe is not None
+        self.assertEqual(found.probe.rows, UNKNOWN_ROWS)
+        self.assertIn("101", found.statement.sql.values(probe=101))
+
+    def test_what_is_learnt_of_rows_holds_for_other_conditions_on_them(self) -> None:
+        planner = Planner(CONFIG)
+        one = planned("GET", "works", ("select", "id"), planner=planner).prepared.probe
+        other = planned("GET", "works", ("select", "id"), ("id", "gt.1"), planner=planner).prepared.probe
+        wide = planned("GET", "works", ("select", "title"), planner=planner).prepared.probe
+        self.assertIs(one, other)
+        self.assertIsNot(one, wide)
+
+    def test_a_row_that_is_named_by_its_key_is_never_too_many(self) -> None:
+        for condition, probed in (
+            (("id", "eq.1"), False),
+            (("id", "not.eq.1"), True),
+            (("id", "gt.1"), True),
+            (("id", "eq(any).{1,2}"), True),
+            (("author_id", "eq.1"), True),
+            (("or", "(id.eq.1,id.eq.2)"), True),
+        ):
+            self.assertEqual(planned("GET", "works", condition).prepared.probe is not None, probed, condition)
+
+    def test_a_head_has_no_body_to_be_large(self) -> None:
+        found = planned("HEAD", "works").prepared
+        self.assertIsNone(found.probe)
+        self.assertNotIn("json_agg", found.statement.sql.text)
