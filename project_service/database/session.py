@@ -234,9 +234,8 @@ class Session(txpostgres.Connection):  # type: ignore[misc]  # txpostgres is not
 
     def _look(self) -> None:
         self._guard = None
-        if self._running is None:
+        if self._running is None or self.guard_seconds is None:
             return
-        assert self.guard_seconds is not None
         left = self._since + self.guard_seconds - self.reactor.seconds()
         if left > 0:
             self._guard = self.reactor.callLater(left, self._look)

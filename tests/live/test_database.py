@@ -129,6 +129,18 @@ async def test_a_server_that_does_not_answer_is_given_up(database: str) -> None:
 
 
 @pytest_twisted.ensureDeferred
+async def test_one_that_may_take_its_time_is_not(database: str) -> None:
+    """As while migrating: connecting has a limit, and what is done then has none."""
+    session = await evolve(connector(database), statement_timeout_seconds=0.0)()
+    session.guard_seconds = 0.05
+    await session.query("select 1")
+    session.guard_seconds = None
+    await session.query("select pg_sleep(0.3)")
+    assert session.usable
+    session.close()
+
+
+@pytest_twisted.ensureDeferred
 async def test_statement_timeout_leaves_the_connection_usable(database: str) -> None:
     session = await connector(database, 0.05)()
     with pytest.raises(psycopg2.errors.QueryCanceled):
