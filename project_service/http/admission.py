@@ -225,7 +225,7 @@ class Admission:
 def lane_of(method: str, target: bytes) -> str:
     """``auth``, ``passwords`` (what hashes one), ``storage``, ``tables:STAGE/DATABASE``, or ``-`` for all others."""
     path = target.partition(b"?")[0]
-    return _recent_lane(method, path) if len(path) <= 256 else _lane_of(method, path)
+    return _recent_lane(method, path) if len(method) + len(path) <= 256 else _lane_of(method, path)
 
 
 def _lane_of(method: str, path: bytes) -> str:

@@ -16,6 +16,8 @@ from project_service.errors import ApiError
 
 # About two reads of a socket: enough to keep the reader busy, little enough for thousands of connections.
 HIGH_WATER = 128 * 1024
+# What a piece takes besides its bytes: a body may come in chunks of two.
+PIECE_BYTES = 64
 
 
 class ClientGone(Exception):
@@ -93,7 +95,7 @@ class Body:
                 self._waiting = None
                 self._wire.body_awaited(False)
         chunk = self._chunks.popleft()
-        self._buffered -= len(chunk)
+        self._buffered -= len(chunk) + PIECE_BYTES
         if self._buffered < HIGH_WATER // 2:
             self._resume()
         return chunk
@@ -116,7 +118,7 @@ class Body:
     def feed(self, data: bytes) -> None:
         self.received += len(data)
         self._chunks.append(data)
-        self._buffered += len(data)
+        self._buffered += len(data) + PIECE_BYTES
         if self._buffered >= HIGH_WATER and not self._paused:
             self._paused = True
             self._wire.pause_body()

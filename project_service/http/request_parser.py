@@ -29,6 +29,8 @@ from project_service.http.headers import HeaderView
 # of what is no body.
 CHUNK_HEAD_BYTES = 32
 MAX_SURPLUS_BYTES = 4 * 1024
+# More than applications send, with their tokens.
+KEPT_HEADER_BYTES = 4 * 1024
 
 _TARGET = "The request target is not a path in ASCII; other characters have to be percent-encoded."
 # Of any method (RFC 9110 section 9.1); llhttp takes only those it knows.
@@ -210,10 +212,16 @@ class RequestParser:
             self._requests.request_received()
 
     def _view(self) -> HeaderView:
-        """The headers; those of the request before where a client sends the same ones again, as most do."""
-        if not self._headers.is_of(self._pairs):
-            self._headers = HeaderView.lowered(self._pairs)
-        return self._headers
+        """The headers; those of the request before where a client sends the same ones again, as most do.
+
+        Long ones are not kept: what is made of them takes several times their length, and connections idle.
+        """
+        if self._headers.is_of(self._pairs):
+            return self._headers
+        view = HeaderView.lowered(self._pairs)
+        length = sum(len(name) + len(value) for name, value in self._pairs)
+        self._headers = view if length <= KEPT_HEADER_BYTES else HeaderView(())
+        return view
 
 
 def _not_http() -> ApiError:

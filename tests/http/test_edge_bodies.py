@@ -72,6 +72,24 @@ class Bodies(TestCase):
         client.send(b"x" * (300_000 - sent))
         self.assertEqual(len(parse_response(client.received()).body), 300_000)
 
+    def test_chunks_of_two_bytes_count_for_what_they_take(self) -> None:
+        gate: Deferred[None] = Deferred()
+
+        async def slow(inbound: Inbound) -> Reply:
+            await gate
+            return await echo(inbound)
+
+        client = app_of(slow, methods=("POST",)).connect()
+        client.send(raw_request("POST", "/x", {"Transfer-Encoding": "chunked"}, None))
+        sent = 0
+        while client.transport.producerState == "producing" and sent < 50_000:
+            client.send(b"2\r\nxx\r\n" * 500)
+            sent += 1000
+        self.assertLess(sent, 10_000)
+        gate.callback(None)
+        client.send(b"0\r\n\r\n")
+        self.assertEqual(parse_response(client.received()).body, b"x" * sent)
+
     def test_json_in(self) -> None:
         async def read(inbound: Inbound) -> Reply:
             return json_reply(await inbound.json())

@@ -88,6 +88,12 @@ class Requests(TestCase):
         self.assertIs(found.heads[0].headers, found.heads[1].headers)
         self.assertIsNot(found.heads[0].headers, found.heads[2].headers)
 
+    def test_long_headers_are_not_kept_while_the_connection_idles(self) -> None:
+        raw = GET[:-2] + b"A: " + b"a" * 5000 + b"\r\n\r\n"
+        found = parsed(raw + raw, [])
+        self.assertEqual(list(found.heads[0].headers), list(found.heads[1].headers))
+        self.assertIsNot(found.heads[0].headers, found.heads[1].headers)
+
     def test_nothing_that_never_ends_is_taken_in(self) -> None:
         for start in (
             b"GET /",
