@@ -91,6 +91,7 @@ class Channel(HTTPChannel):
         self.__dict__["callLater"] = clock.callLater
         self._reading_paused = False
         self._closing = False
+        self._untaken = False
         self._stall = Stall(clock, idle_seconds, self.progress, self.abort)
         self._since = clock.seconds()
 
@@ -224,6 +225,10 @@ class Channel(HTTPChannel):
                 self._networkProducer.resumeProducing()
 
     def resumeProducing(self) -> None:
+        if self._untaken:
+            self._untaken = self._waitingForTransport = False
+            self._stall.stop()
+            self.exchange_done(True)
         if self._reading_paused:
             self._waitingForTransport = False
             if self._requestProducer is not None:
@@ -240,6 +245,11 @@ class Channel(HTTPChannel):
         self.unregisterProducer()
 
     def exchange_done(self, keep_alive: bool) -> None:
+        if keep_alive and self._waitingForTransport and not self._closing:
+            # The next request begins when the client has taken this answer.
+            self._untaken = True
+            self._stall.watch()
+            return
         self._reading_paused = False
         self._savedTimeOut = self.idle_seconds
         self.persistent = keep_alive and not self._closing
