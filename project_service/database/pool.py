@@ -176,6 +176,7 @@ class Pool:
 
     def _lend(self, session: Session) -> None:
         session.on_lost = None
+        session.extra_seconds = 0.0
         self._busy.add(session)
 
     def _offer(self, session: Session) -> None:

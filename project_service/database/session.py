@@ -36,6 +36,8 @@ class Session(txpostgres.Connection):  # type: ignore[misc]  # txpostgres is not
         self.on_lost: Callable[[Session], None] | None = None
         self.on_notify: Callable[[str, str], None] | None = None
         self.guard_seconds: float | None = None
+        # So much more is allowed to who has the session now; None for as long as it takes.
+        self.extra_seconds: float | None = 0.0
         # What ``prepared`` has prepared here: the name by the query's text.
         self.statements: dict[str, str] = {}
         self.statement_count = 0
@@ -225,23 +227,30 @@ class Session(txpostgres.Connection):  # type: ignore[misc]  # txpostgres is not
     def _watch(self) -> None:
         """One delayed call serves many messages: to make and cancel one for each costs as much as sending it."""
         self._since = self.reactor.seconds()
-        if self.guard_seconds is None:
+        allowed = self._allowed()
+        if allowed is None:
             return
         if self._guard is None:
-            self._guard = self.reactor.callLater(self.guard_seconds, self._look)
-        elif self._guard.getTime() > self._since + self.guard_seconds:
-            self._guard.reset(self.guard_seconds)  # it was longer before
+            self._guard = self.reactor.callLater(allowed, self._look)
+        elif self._guard.getTime() > self._since + allowed:
+            self._guard.reset(allowed)  # it was longer before
 
     def _look(self) -> None:
         self._guard = None
-        if self._running is None or self.guard_seconds is None:
+        allowed = self._allowed()
+        if self._running is None or allowed is None:
             return
-        left = self._since + self.guard_seconds - self.reactor.seconds()
+        left = self._since + allowed - self.reactor.seconds()
         if left > 0:
             self._guard = self.reactor.callLater(left, self._look)
         else:
             # statement_timeout should have ended it: the server or the network is gone.
             self._lost(DatabaseGone("the database did not answer"))
+
+    def _allowed(self) -> float | None:
+        if self.guard_seconds is None or self.extra_seconds is None:
+            return None
+        return self.guard_seconds + self.extra_seconds
 
     def _raw_cursor(self) -> Any:
         if self._doomed or self._connection is None or self._connection.closed:

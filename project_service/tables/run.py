@@ -32,10 +32,12 @@ Check = Callable[[list[Row]], None]
 
 @frozen
 class Preamble:
-    """What is set for the transaction, as psycopg2 takes it."""
+    """What is set for the transaction, as psycopg2 takes it. It may take ``extra_seconds`` longer than the service
+    allows, None for as long as it takes."""
 
     text: str
     values: Sequence[str]
+    extra_seconds: float | None = 0.0
 
 
 @frozen
@@ -65,6 +67,7 @@ class Runner:
 
     async def run(self, session: Session, work: Work, check: Check | None = None) -> list[Row]:
         """The rows of ``work.statement``, looked at by ``check``. Raises ``TableError`` for what is refused."""
+        session.extra_seconds = work.preamble.extra_seconds
         try:
             try:
                 return await self._run(session, work, check)

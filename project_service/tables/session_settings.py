@@ -14,6 +14,7 @@ from project_service.tables.parse.request import Head
 from project_service.tables.run import NUL, Preamble
 from project_service.tables.sql.settings import (
     RESET,
+    extra_seconds,
     pre_request_text,
     routine_settings,
     search_path,
@@ -54,12 +55,14 @@ def preamble(
     if routine is not None:
         pairs.extend(routine_settings(routine.settings))
     pairs.extend((f"app.settings.{name}", value) for name, value in config.app_settings.items())
+    limits = [value for name, value in pairs if name == "statement_timeout"]
+    extra = extra_seconds(limits[0], limits[-1]) if len(limits) > 1 else 0.0
     short = len(call.headers.as_json) + len(identity.claims) <= _SHORT
     try:
         text = (_recent_text if short else _text)(tuple(pairs), config.pre_request)
     except ValueError:
         raise from_sqlstate("22021", NUL, None, None, identity.authenticated) from None
-    return Preamble(text, [call.resource])
+    return Preamble(text, [call.resource], extra)
 
 
 def _text(pairs: tuple[tuple[str, str], ...], pre_request: str | None) -> str:

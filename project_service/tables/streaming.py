@@ -145,6 +145,7 @@ class RowStream:
             f"SET LOCAL idle_in_transaction_session_timeout = '{idle}s'; "
             f"DECLARE {_CURSOR} NO SCROLL CURSOR FOR {rows.for_driver}; {self._fetch()}"
         )
+        self.session.extra_seconds = told.extra_seconds
         self.fetched = await self._fetched(text, [*told.values, *values])
 
     async def __call__(self, sink: Sink) -> None:

@@ -134,8 +134,10 @@ async def test_one_that_may_take_its_time_is_not(database: str) -> None:
     session = await evolve(connector(database), statement_timeout_seconds=0.0)()
     session.guard_seconds = 0.05
     await session.query("select 1")
+    session.extra_seconds = 5.0
+    await session.query("select pg_sleep(0.2)")
     session.guard_seconds = None
-    await session.query("select pg_sleep(0.3)")
+    await session.query("select pg_sleep(0.2)")
     assert session.usable
     session.close()
 

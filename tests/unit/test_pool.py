@@ -90,6 +90,13 @@ class Lending(Case):
             self.assertEqual(self.successResultOf(start(self.pool.query("a"))), [("a",)])
         self.assertEqual(len(self.made), 1)
 
+    def test_what_one_caller_was_allowed_the_next_is_not(self) -> None:
+        session = self.successResultOf(start(self.pool.take()))
+        session.extra_seconds = None
+        self.pool.give_back(session)
+        again = self.successResultOf(start(self.pool.take()))
+        self.assertEqual((again is session, again.extra_seconds), (True, 0.0))
+
     def test_no_more_than_size_and_then_in_turn(self) -> None:
         held = [self.successResultOf(start(self.pool.take())) for _ in range(2)]
         waiting = [start(self.pool.take()) for _ in range(2)]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable
 from functools import lru_cache
 
@@ -42,6 +43,26 @@ def pre_request_text(function: str) -> str:
 @lru_cache(maxsize=256)
 def search_path(schema: str, extra: tuple[str, ...]) -> str:
     return ", ".join(ident(name) for name in (schema, *extra))
+
+
+# As PostgreSQL writes a time; milliseconds without a unit.
+_TIME = re.compile(r"\s*([0-9]+(?:\.[0-9]+)?)\s*(us|ms|s|min|h|d)?\s*\Z")
+_UNITS = {"us": 1e-6, "ms": 1e-3, "s": 1.0, "min": 60.0, "h": 3600.0, "d": 86400.0}
+
+
+def extra_seconds(usual: str, own: str) -> float | None:
+    """By how much a ``statement_timeout`` of a role's or function's own is longer than the usual one, 0 where it is
+    not; None where it ends nothing."""
+    usual_seconds, own_seconds = _seconds(usual), _seconds(own)
+    if own_seconds == 0:
+        return None
+    return max(0.0, own_seconds - usual_seconds)
+
+
+def _seconds(time: str) -> float:
+    found = _TIME.match(time)
+    # What is no time PostgreSQL refuses.
+    return float(found[1]) * _UNITS[found[2] or "ms"] if found is not None else 1.0
 
 
 def routine_settings(settings: Iterable[tuple[str, str]]) -> list[tuple[str, str]]:

@@ -1,0 +1,68 @@
+"""A role's or function's own ``statement_timeout``: a request that it lets take longer is not given up before."""
+
+from __future__ import annotations
+
+from typing import Any, cast
+
+from attrs import evolve
+from twisted.trial.unittest import SynchronousTestCase
+
+from project_service.database.session import Session
+from project_service.deferreds import start
+from project_service.tables.call import Call
+from project_service.tables.identity import Identity
+from project_service.tables.planner import Planner
+from project_service.tables.run import Preamble, Runner, Work
+from project_service.tables.session_settings import preamble
+from project_service.tables.sql.fragment import Sql
+from project_service.tables.sql.settings import extra_seconds
+from tests.unit.tables.planning import CACHE, CONFIG
+
+LIMITED = evolve(CONFIG, statement_timeout="30000ms")
+
+
+def told(own: str | None) -> Preamble:
+    settings = {"reader": (("statement_timeout", own),)} if own is not None else {}
+    call = Call("GET", ("items",))
+    head, _ = Planner(LIMITED).head(call)
+    identity = Identity("reader", "{}", True)
+    return preamble(LIMITED, evolve(CACHE, role_settings=settings), call, head, identity, True, None)
+
+
+class Driver:
+    """Notes what it may take while it is asked."""
+
+    def __init__(self) -> None:
+        self.extra_seconds: float | None = 0.0
+        self.seen: list[float | None] = []
+
+    async def query(self, sql: str, params: object = None) -> list[tuple[Any, ...]]:
+        self.seen.append(self.extra_seconds)
+        return []
+
+
+class Limits(SynchronousTestCase):
+    def test_times_as_postgresql_takes_them(self) -> None:
+        for own, expected in {
+            "7s": 0.0,
+            "30000": 0.0,
+            "31000": 1.0,
+            " 1.5 min ": 60.0,
+            "1h": 3570.0,
+            "1d": 86370.0,
+            "60000000us": 30.0,
+            "0": None,
+            "0s": None,
+            "nonsense": 0.0,
+        }.items():
+            self.assertEqual(extra_seconds("30000ms", own), expected, own)
+
+    def test_a_roles_own_limit_counts_where_it_is_longer(self) -> None:
+        found = [told(own).extra_seconds for own in (None, "7s", "2min", "0")]
+        self.assertEqual(found, [0.0, 0.0, 90.0, None])
+
+    def test_the_connection_is_told(self) -> None:
+        driver = Driver()
+        work = Work(Preamble("SELECT 1", [], 90.0), Sql("SELECT 2"))
+        self.successResultOf(start(Runner(None).run(cast(Session, driver), work)))
+        self.assertEqual(driver.seen, [90.0])
