@@ -45,6 +45,8 @@ class Session(txpostgres.Connection):  # type: ignore[misc]  # txpostgres is not
         self._doomed = False
         self._since = 0.0
         self._guard: IDelayedCall | None = None
+        # One is enough: a message is sent when the one before it is answered.
+        self._cursor: Any = None
         self._descriptor: int | None = None
         self._settled: tuple[str | None, ...] | None = None
 
@@ -75,7 +77,8 @@ class Session(txpostgres.Connection):  # type: ignore[misc]  # txpostgres is not
         return found
 
     async def execute(self, sql: str | bytes, params: Params = None) -> Any:
-        """Run one message (one or several statements) and return psycopg2's cursor on its last result.
+        """Run one message (one or several statements) and return psycopg2's cursor on its last result, which is there
+        until the next message.
 
         Raises ``psycopg2.Error`` for what the server refuses, ``DatabaseGone`` when the connection is lost or does
         not answer within ``guard_seconds``.
@@ -255,10 +258,12 @@ class Session(txpostgres.Connection):  # type: ignore[misc]  # txpostgres is not
     def _raw_cursor(self) -> Any:
         if self._doomed or self._connection is None or self._connection.closed:
             raise DatabaseGone("connection lost")
-        try:
-            return self._connection.cursor()
-        except psycopg2.Error as fault:
-            raise DatabaseGone("connection lost") from fault
+        if self._cursor is None:
+            try:
+                self._cursor = self._connection.cursor()
+            except psycopg2.Error as fault:
+                raise DatabaseGone("connection lost") from fault
+        return self._cursor
 
     def _judged(self, fault: psycopg2.Error) -> Exception:
         """A fault without SQLSTATE is the connection's, not the statement's."""
