@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import ctypes
 import gc
 import resource
 
 # As many as the systemd unit allows; a program that closes every descriptor there could be takes long over more.
 MOST_DESCRIPTORS = 65536
+_M_MMAP_THRESHOLD = -3
+LARGE_BLOCK_BYTES = 1024 * 1024
 # Pools, listeners, logs, threads' pipes, files that are being read.
 OWN_DESCRIPTORS = 256
 
@@ -40,3 +43,12 @@ def settle() -> None:
     """
     gc.collect()
     gc.freeze()
+    _return_large_buffers()
+
+
+def _return_large_buffers() -> None:
+    """glibc learns to keep large blocks that were let go of once; parts of uploads would stay for ever. With a limit
+    of our own they go back to the system at once (mallopt(3)). Elsewhere there is nothing to set."""
+    mallopt = getattr(ctypes.CDLL(None), "mallopt", None)
+    if mallopt is not None:
+        mallopt(_M_MMAP_THRESHOLD, LARGE_BLOCK_BYTES)

@@ -9,7 +9,7 @@ from typing import Any
 
 from twisted.internet.tcp import Connection
 
-WIDE_BYTES = 256 * 1024
+WIDE_BYTES = 128 * 1024
 
 
 def socket_progress(transport: Any) -> object:
