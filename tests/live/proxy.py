@@ -15,6 +15,8 @@ from twisted.internet.interfaces import IDelayedCall
 from twisted.internet.protocol import Factory, Protocol
 from twisted.internet.task import deferLater
 
+from tests.live.waiting import until
+
 
 @frozen
 class Manners:
@@ -196,7 +198,7 @@ class _Server(Protocol):
 
     def close(self) -> None:
         if self.transport is not None:
-            self.transport.abortConnection()  # type: ignore[attr-defined]
+            self.transport.abortConnection()  # type: ignore[attr-defined]  # a TCP one has it
 
     def dataReceived(self, data: bytes) -> None:
         self.client.from_server(data)
@@ -220,6 +222,6 @@ async def rude_proxy(target: str) -> AsyncIterator[tuple[RudeProxy, int]]:
         await port.stopListening()
         for client in list(proxy.open):
             client._transport.abortConnection()
-        while proxy.open:
-            await deferLater(reactor, 0.01, lambda: None)
-        await deferLater(reactor, 0.01, lambda: None)
+        await until(lambda: not proxy.open)
+        # Those to the server report it in the next turn.
+        await deferLater(reactor, 0, lambda: None)

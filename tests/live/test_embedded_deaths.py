@@ -13,7 +13,6 @@ from pathlib import Path
 
 import pytest
 import pytest_twisted
-from twisted.internet.task import deferLater
 
 from project_service.database import dsn as dsns
 from project_service.database.connect import Connector
@@ -26,6 +25,7 @@ from project_service.settings import Store
 from project_service.storage.s3.client import S3Store
 from project_service.storage.s3.connect import connect
 from tests.live.logged import LoggedErrors
+from tests.live.waiting import until
 
 
 async def _query(dsn: str | None, sql: str) -> object:
@@ -38,16 +38,6 @@ async def _query(dsn: str | None, sql: str) -> object:
         return rows[0][0] if rows else None
     finally:
         session.close()
-
-
-async def _until(condition: Callable[[], bool]) -> None:
-    from twisted.internet import reactor
-
-    for _ in range(600):
-        if condition():
-            return
-        await deferLater(reactor, 0.05, lambda: None)
-    pytest.fail("it did not happen in 30 s")
 
 
 @pytest_twisted.async_yield_fixture
@@ -69,19 +59,20 @@ where state = 'active' and query like '%generate_series%' and pid <> pg_backend_
 async def test_killed_children_come_back_with_their_data(
     embedded: Embedded, logged_errors: LoggedErrors
 ) -> None:
-    from twisted.internet import reactor
-
     running = await embedded.start()
     await _query(running.dsn, "create table kept as select 7 as n")
     before = embedded.pids
     assert set(before) == {"postgres", "weed"}
     # A process of the server that is too busy to notice its end holds what the next one needs.
     busy = start(_query(running.dsn, "select count(*) from generate_series(1, 100000000)"))
-    while await _query(running.dsn, BUSY) != 1:
-        await deferLater(reactor, 0.05, lambda: None)
+
+    async def is_busy() -> bool:
+        return await _query(running.dsn, BUSY) == 1
+
+    await until(is_busy)
     for pid in before.values():
         os.kill(pid, signal.SIGKILL)
-    await _until(lambda: set(embedded.ready_pids) == set(before) and _disjoint(embedded.pids, before))
+    await until(lambda: set(embedded.ready_pids) == set(before) and _disjoint(embedded.pids, before))
     assert await _query(running.dsn, "select n from kept") == 7
     assert len(logged_errors.flush("died (signal SIGKILL)")) == 2
     with pytest.raises(DatabaseGone):
@@ -141,7 +132,7 @@ async def test_children_do_not_outlive_a_killed_service(tmp_path: Path) -> None:
     service, children = _service(tmp_path / "var")
     service.kill()
     service.wait()
-    await _until(lambda: not any(alive(child) for child in children))
+    await until(lambda: not any(alive(child) for child in children))
 
 
 @pytest_twisted.ensureDeferred

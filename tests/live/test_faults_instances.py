@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import secrets
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import Iterator
 from contextlib import AsyncExitStack, closing
 from pathlib import Path
 from typing import Any
@@ -14,7 +14,6 @@ import pytest
 import pytest_twisted
 from attrs import evolve, frozen
 from twisted.internet.defer import gatherResults
-from twisted.internet.task import deferLater
 from twisted.logger import ILogObserver, LogEvent, formatEvent, globalLogPublisher
 from zope.interface import provider
 
@@ -27,6 +26,7 @@ from project_service.settings import Stage, StageDatabase, Store
 from tests.live.application import Api, serving, settings_for
 from tests.live.services import wait
 from tests.live.tables_service import run_sql
+from tests.live.waiting import until
 
 OBJECTS = "/storage/buckets/private/objects"
 
@@ -52,15 +52,6 @@ def two(
         wait(lambda: stack.enter_async_context(serving(settings))),
     )
     wait(stack.aclose)
-
-
-async def until(condition: Callable[[], Awaitable[bool]]) -> None:
-    from twisted.internet import reactor
-
-    deadline = reactor.seconds() + 20
-    while not await condition():
-        assert reactor.seconds() < deadline, "it never came to that"
-        await deferLater(reactor, 0.02, lambda: None)
 
 
 @pytest_twisted.ensureDeferred

@@ -8,7 +8,7 @@ from __future__ import annotations
 import itertools
 import socket
 from collections import Counter
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager, closing
 from pathlib import Path
 from typing import Any
@@ -19,7 +19,6 @@ import pytest_twisted
 from attrs import evolve
 from twisted.internet.defer import Deferred, gatherResults
 from twisted.internet.protocol import Factory
-from twisted.internet.task import deferLater
 
 from project_service.deferreds import start
 from project_service.ports import bind_endpoints
@@ -27,6 +26,7 @@ from project_service.settings import Store
 from tests.live.application import Api, serving, settings_for
 from tests.live.services import wait
 from tests.live.tables_service import run_sql
+from tests.live.waiting import until
 
 ROWS = "/dev/db/main/rest/counted"
 WAITING = 10
@@ -52,14 +52,6 @@ def api(
     context = serving(settings)
     yield wait(context.__aenter__)
     wait(lambda: context.__aexit__(None, None, None))
-
-
-async def until(api: Api, condition: Callable[[], bool]) -> None:
-    for _ in range(1000):
-        if condition():
-            return
-        await deferLater(api.reactor, 0.02, lambda: None)
-    pytest.fail("that did not happen in time")
 
 
 class Raw:
@@ -117,7 +109,7 @@ async def test_what_is_let_in_is_served_and_the_rest_is_refused_at_once(api: Api
     with closing(psycopg2.connect(api.dsn)) as owner:
         owner.cursor().execute("lock table counted")
         asked: list[Deferred[None]] = [start(ask()) for _ in range(100)]
-        await until(api, lambda: len(answers) == 100 - PLACES - WAITING)
+        await until(lambda: len(answers) == 100 - PLACES - WAITING)
         # The other parts do not notice.
         assert [(await api.request("GET", path, key=None))[0] for path in ("/live", "/ready")] == [200, 200]
         assert (await api.sign_up("calm@example.test"))["access_token"]
@@ -155,13 +147,13 @@ async def test_a_crowd_that_does_nothing_keeps_nobody_from_being_served(api: Api
         # Far more than there are places, but never more at once than are let in.
         for _ in range(6):
             readers += [Raw(api, ask, window=4096) for _ in range(WAITING)]
-            await until(api, all_answered)
+            await until(all_answered)
         assert {one.received[9:12] for one in (*idle, *readers)} == {b"200"}
         for _ in range(5):
             assert (await api.request("GET", ROWS))[0] == 200
             assert (await api.request("GET", path, headers={"Range": "bytes=0-9"}))[0] == 206
         # The readers go on as slowly as they like; the others are sent away.
-        await until(api, lambda: all_answered() and all(one.is_closed() for one in (*half, *idle)))
+        await until(lambda: all_answered() and all(one.is_closed() for one in (*half, *idle)))
         assert {one.received for one in half} == {b""}
         assert not any(one.closed for one in readers)
 
@@ -170,7 +162,7 @@ async def test_a_crowd_that_does_nothing_keeps_nobody_from_being_served(api: Api
 async def test_connections_beyond_the_most_take_the_place_of_idle_ones(api: Api) -> None:
     idle = [Raw(api) for _ in range(MOST_CONNECTIONS + 50)]
     async with crowd(idle):
-        await until(api, lambda: sum(one.is_closed() for one in idle) >= 50)
+        await until(lambda: sum(one.is_closed() for one in idle) >= 50)
         assert not idle[-1].closed
         assert (await api.request("GET", "/live"))[0] == 200
 
