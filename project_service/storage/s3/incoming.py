@@ -24,11 +24,9 @@ class Incoming:
     __slots__ = (
         "_bodiless",
         "_buffer",
-        "_chunked",
         "_left",
         "_parser",
         "_pieces",
-        "_until_close",
         "begun",
         "code",
         "complete",
@@ -49,8 +47,6 @@ class Incoming:
         self._bodiless = bodiless
         self._buffer = b""
         self._left = 0
-        self._chunked = False
-        self._until_close = False
         self._pieces: list[bytes] = []
         self._parser: HttpResponseParser | None = None
 
@@ -65,15 +61,15 @@ class Incoming:
             return data
         if not self.begun:
             return self._head(data)
-        if self._chunked and not self.complete:
-            return self._parsed(data)
-        if self._until_close:
-            return data
-        raise BrokenAnswer("more than the answer")
+        if self.complete:
+            raise BrokenAnswer("more than the answer")
+        # Chunks are what the parser is still needed for; without them all is body until the connection ends.
+        return data if self._parser is None else self._parsed(data)
 
     def end(self) -> None:
         """The connection has ended; raises ``BrokenAnswer`` where the answer has not."""
-        if not self.complete and not self._until_close:
+        until_close = self.begun and self.length is None and self._parser is None
+        if not self.complete and not until_close:
             raise BrokenAnswer("less than the answer")
         self.complete = True
 
@@ -112,12 +108,10 @@ class Incoming:
         elif codings:
             if codings != [b"chunked"]:
                 raise BrokenAnswer("a transfer coding that nobody asked for")
-            self._chunked, self._parser = True, parser
+            self._parser = parser
         elif lengths:
             self.length = self._left = int(lengths[0])
             self.complete = not self._left
-        else:
-            self._until_close = True
 
     def _parsed(self, data: bytes) -> bytes:
         assert self._parser is not None
