@@ -6,7 +6,7 @@ from typing import Any
 
 from twisted.internet.defer import CancelledError, Deferred
 from twisted.internet.error import ConnectionLost
-from twisted.internet.protocol import Protocol
+from twisted.internet.protocol import Protocol, connectionDone
 from twisted.internet.task import Clock
 from twisted.internet.testing import StringTransport
 from twisted.python.failure import Failure
@@ -52,7 +52,7 @@ class Reader(Protocol):
         if self.pauses:
             self.producer.pauseProducing()
 
-    def connectionLost(self, reason: Failure = Failure(ResponseDone())) -> None:  # noqa: B008 (Twisted's signature)
+    def connectionLost(self, reason: Failure = connectionDone) -> None:
         self.reason = reason
 
     @property
@@ -205,6 +205,14 @@ class Opened(Case):
     def test_a_small_object_is_at_hand(self) -> None:
         self.assertEqual(self.open(5, b"Content-Length: 5\r\n\r\nhello").at_hand(), b"hello")
         self.assertIsNone(self.open(9, b"Content-Length: 9\r\n\r\nhello").at_hand())
+
+    def test_what_nobody_wants_ends_with_its_connection(self) -> None:
+        self.open(9, b"Content-Length: 9\r\n\r\nhello").drop()
+        self.assertTrue(self.wire.aborted)
+
+    def test_what_is_all_here_leaves_the_connection_to_others(self) -> None:
+        self.open(5, b"Content-Length: 5\r\n\r\nhello").drop()
+        self.assertEqual((self.wire.aborted, self.owner.events), (False, ["free"]))
 
     def test_what_is_not_the_object_is_not(self) -> None:
         opened = self.open(9, b"Transfer-Encoding: chunked\r\n\r\n5\r\nhello\r\n0\r\n\r\n")

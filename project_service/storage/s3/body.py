@@ -8,6 +8,7 @@ from typing import Any, Protocol
 from twisted.internet.defer import Deferred, succeed
 from twisted.internet.interfaces import IConsumer, IPullProducer, IReactorTime
 from twisted.internet.protocol import Protocol as TwistedProtocol
+from twisted.internet.protocol import connectionDone
 from twisted.internet.tcp import Connection
 from twisted.python.failure import Failure
 from twisted.web.client import ResponseDone
@@ -132,6 +133,8 @@ class Pour(TwistedProtocol):
     ``ReaderLeft`` when the reader goes away.
     """
 
+    transport: Any
+
     def __init__(self, sink: ByteSink, length: int, clock: IReactorTime, idle_seconds: float) -> None:
         self.finished: Deferred[None] = Deferred(lambda _: self._forget())
         self._sink = sink
@@ -162,7 +165,7 @@ class Pour(TwistedProtocol):
             self._timer.touch()
         self._sink.write(data)
 
-    def connectionLost(self, reason: Failure = Failure(ResponseDone())) -> None:  # noqa: B008 (Twisted's signature)
+    def connectionLost(self, reason: Failure = connectionDone) -> None:
         if self._left == 0:
             self._end(None)
         else:
@@ -174,13 +177,13 @@ class Pour(TwistedProtocol):
         self._paused = True
         self._stop_timer()
         if not self._over and self.transport is not None:
-            self.transport.pauseProducing()  # type: ignore[attr-defined]
+            self.transport.pauseProducing()
 
     def resumeProducing(self) -> None:
         self._paused = False
         if not self._over and self.transport is not None:
             self._start_timer()
-            self.transport.resumeProducing()  # type: ignore[attr-defined]
+            self.transport.resumeProducing()
 
     def stopProducing(self) -> None:
         """The reader has left: so does the read."""
@@ -238,7 +241,7 @@ class Gather(TwistedProtocol):
         else:
             self._parts.append(data)
 
-    def connectionLost(self, reason: Failure = Failure(ResponseDone())) -> None:  # noqa: B008 (Twisted's signature)
+    def connectionLost(self, reason: Failure = connectionDone) -> None:
         if self.finished.called:
             return
         if self._size <= self._limit and reason.check(ResponseDone):
@@ -247,13 +250,5 @@ class Gather(TwistedProtocol):
             self.finished.errback(Failure(BrokenRead("the store's answer broke off")))
 
     def _drop(self) -> None:
-        if self.transport is not None:
-            self.transport.loseConnection()
-
-
-class Refuse(TwistedProtocol):
-    """Ends a response nobody wants, with its connection."""
-
-    def connectionMade(self) -> None:
         if self.transport is not None:
             self.transport.loseConnection()

@@ -24,7 +24,7 @@ from project_service.storage.s3.errors import (
     StoreError,
     error_code,
 )
-from project_service.storage.s3.exchange import Exchange, abandon
+from project_service.storage.s3.exchange import Exchange
 from project_service.storage.s3.listing import (
     OpenMultipart,
     StoredPage,
@@ -39,7 +39,6 @@ from project_service.storage.s3.response import StoreResponse
 INLINE_DIGEST_BYTES = 128 * 1024
 # One CopyObject takes at most 5 GiB (S3 API Reference, CopyObject); above, parts of this size are copied.
 COPY_PART_BYTES = 1024 * 1024 * 1024
-MAX_DELETE_KEYS = 1000
 
 
 @frozen
@@ -90,7 +89,7 @@ class OpenedObject:
 
     def drop(self) -> None:
         """Nobody wants it."""
-        abandon(self._response)
+        self._response.loseConnection()
 
 
 @frozen(eq=False)
@@ -159,7 +158,7 @@ class S3Store:
         headers = {} if length == whole else {"range": f"bytes={first}-{first + length - 1}"}
         response = await self.exchange.opened(key, headers)
         if response.code != (206 if headers else 200) or response.length not in (length, UNKNOWN_LENGTH):
-            abandon(response)
+            response.loseConnection()
             raise BrokenRead("the store has another number of bytes")
         return OpenedObject(length, response, self.exchange.clock, self.exchange.idle_seconds)
 

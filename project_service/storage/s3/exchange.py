@@ -14,7 +14,7 @@ from twisted.internet.task import deferLater
 from twisted.logger import Logger
 
 from project_service.storage.s3.agent import PAYLOAD_DIGEST
-from project_service.storage.s3.body import Gather, IdleTimer, MemoryBody, Payload, Refuse
+from project_service.storage.s3.body import Gather, IdleTimer, MemoryBody, Payload
 from project_service.storage.s3.errors import (
     BrokenAnswer,
     BrokenRead,
@@ -173,11 +173,6 @@ class Exchange:
             raise
         finally:
             timer.stop()
-
-
-def abandon(response: StoreResponse) -> None:
-    """Let go of an answer whose body nobody wants any more."""
-    response.deliverBody(Refuse())
 
 
 def _may_pass(problem: Exception) -> bool:
