@@ -104,20 +104,20 @@ class _Request:
             self.signed["host"] = _host_of(url)
 
 
-class _Auth(S3SigV4Auth):  # type: ignore[misc, unused-ignore]
+class _Auth(S3SigV4Auth):
     """botocore's signer. The key it derives from secret, day, region and service is derived once a day."""
 
     def __init__(self, credentials: Credentials, region: str) -> None:
-        super().__init__(credentials, "s3", region)  # type: ignore[no-untyped-call, unused-ignore]
+        super().__init__(credentials, "s3", region)
         self._derived: dict[tuple[bytes, str], Any] = {}
 
     def _sign(self, key: bytes, msg: str, hex: bool = False) -> Any:
         if hex:
-            return super()._sign(key, msg, hex=True)  # type: ignore[no-untyped-call, misc, unused-ignore]
+            return super()._sign(key, msg, hex=True)  # type: ignore[misc]  # botocore's stubs leave it out
         if (key, msg) not in self._derived:
             if len(self._derived) >= 8:
                 self._derived.clear()
-            self._derived[key, msg] = super()._sign(key, msg)  # type: ignore[no-untyped-call, misc, unused-ignore]
+            self._derived[key, msg] = super()._sign(key, msg)  # type: ignore[misc]  # as above
         return self._derived[key, msg]
 
     def headers_to_sign(self, request: Any) -> Any:
