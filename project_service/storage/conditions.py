@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-from datetime import datetime, timedelta
+from datetime import datetime
 
 from werkzeug.http import parse_date, parse_etags, parse_if_range_header
 
 from project_service.http.headers import HeaderView
 from project_service.storage import errors
 from project_service.storage.model import Conditions, ObjectRow
-
-_SECOND = timedelta(seconds=1)
 
 
 def for_read(headers: HeaderView, row: ObjectRow) -> bool:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from urllib.parse import quote
 
-from project_service.errors import Headers, validation_failed
+from project_service.errors import Headers
 
 # A stored page that is shown inline may neither run script nor load anything but data from this site.
 SANDBOX = "sandbox; default-src 'none'; style-src 'unsafe-inline'; img-src 'self' data:; media-src 'self'"
@@ -14,13 +14,6 @@ NO_SNIFFING = ("X-Content-Type-Options", "nosniff")
 
 # RFC 8187 section 3.2.1, attr-char.
 _ATTR_CHAR = "!#$&+-.^_`|~"
-
-
-def parse_inline(value: str | None) -> bool:
-    """The parameter ``inline``: true, false or absent; else ``validation_failed``."""
-    if value not in (None, "true", "false"):
-        raise validation_failed({"inline": "must be true or false"})
-    return value == "true"
 
 
 def content_disposition(key: str, inline: bool) -> str:
