@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from typing import Any
 
 from twisted.trial.unittest import TestCase
 
@@ -215,13 +216,11 @@ class Listing(TestCase):
         for key in ("b", "a/1", "a/2", "a/c/3", "a0", "z/y/x", "Z", "ä"):
             self.app.put(key.replace("ä", "%C3%A4"), b"x")
 
-    def list(self, query: str = "") -> dict[str, object]:
+    def list(self, query: str = "") -> dict[str, Any]:
         response = self.app.request("GET", f"{BASE}?{query}", ANON)
         self.assertEqual(response.status, 200, response.body)
-        value: dict[str, object] = json.loads(response.body)
-        objects = value["objects"]
-        assert isinstance(objects, list)
-        value["objects"] = [entry["key"] for entry in objects]
+        value: dict[str, Any] = json.loads(response.body)
+        value["objects"] = [entry["key"] for entry in value["objects"]]
         return value
 
     def test_folders_and_order(self) -> None:
@@ -248,7 +247,7 @@ class Listing(TestCase):
         seen, token = [], ""
         while True:
             page = self.list(f"max_keys=2{token}")
-            entries = [*page["objects"], *page["folders"]]  # type: ignore[misc]
+            entries = [*page["objects"], *page["folders"]]
             self.assertLessEqual(len(entries), 2)
             seen.extend(entries)
             if not page["is_truncated"]:
@@ -260,7 +259,7 @@ class Listing(TestCase):
         for number in range(101):
             self.app.put(f"many/{number:03}", b"x")
         page = self.list("prefix=many/")
-        self.assertEqual(len(page["objects"]), 100)  # type: ignore[arg-type]
+        self.assertEqual(len(page["objects"]), 100)
         self.assertTrue(page["is_truncated"])
         self.assertEqual(self.list(f"prefix=many/&page_token={page['next_token']}")["objects"], ["many/100"])
 
