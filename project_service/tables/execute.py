@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
+from functools import partial
 from typing import Literal, TypeVar
 
 import orjson
@@ -56,8 +57,8 @@ class Executor:
 
         async def used(session: Session) -> Outcome:
             try:
-                outcome = await self._probed(session, work, request, prepared)
-                return await self._estimated(session, work, request, prepared, outcome)
+                outcome = await self._probed(session, work, planned)
+                return await self._estimated(session, work, planned, outcome)
             finally:
                 if prepared.leaves_things:
                     await clear(session)
@@ -67,21 +68,21 @@ class Executor:
     async def read(self, preamble: Preamble, sql: Sql, authenticated: bool) -> list[Row]:
         """The rows of a query that only reads."""
         work = Work(preamble, sql, authenticated=authenticated)
-        return await use(self.pool, lambda session: self.runner.run(session, work))
+        return await use(self.pool, lambda session: self.runner.run(session, work, list))
 
-    async def _probed(self, session: Session, work: Work, request: Request, prepared: Prepared) -> Outcome:
+    async def _probed(self, session: Session, work: Work, planned: Planned) -> Outcome:
         """What fits into one reply is in the outcome; of the rest as much as was read to know that it does not."""
-        probe = prepared.probe
+        probe, read = planned.prepared.probe, partial(_checked, planned)
         if probe is None:
-            return await self._run(session, work, request, prepared)
+            return await self.runner.run(session, work, read)
         while True:
             try:
-                outcome = await self._run(session, work, request, prepared)
+                outcome = await self.runner.run(session, work, read)
             except TableError as fault:
                 if fault.code != _TOO_LARGE or work.probe == 1:
                     raise
                 probe.rows = 1
-                outcome = await self._run(session, evolve(work, probe=1), request, prepared)
+                outcome = await self.runner.run(session, evolve(work, probe=1), read)
                 return evolve(outcome, whole=probe.fits(outcome, 1))
             if probe.fits(outcome, work.probe):
                 return outcome
@@ -89,32 +90,19 @@ class Executor:
                 return evolve(outcome, whole=False)
             work = evolve(work, probe=probe.rows)
 
-    async def _run(self, session: Session, work: Work, request: Request, prepared: Prepared) -> Outcome:
-        found: list[Outcome] = []
-
-        def check(rows: list[Row]) -> None:
-            outcome = _read(prepared, rows)
-            check_outcome(request, prepared.plan, prepared.rendering, outcome)
-            found.append(outcome)
-
-        await self.runner.run(session, work, check)
-        return found[0]
-
-    async def _estimated(
-        self, session: Session, work: Work, request: Request, prepared: Prepared, outcome: Outcome
-    ) -> Outcome:
+    async def _estimated(self, session: Session, work: Work, planned: Planned, outcome: Outcome) -> Outcome:
         """The planner's number of rows, where that was asked for and there is nothing better."""
-        count = request.head.preferences.get("count")
-        counting = prepared.statement.count
+        count = planned.request.head.preferences.get("count")
+        counting = planned.prepared.statement.count
         if counting is None or count not in ("planned", "estimated"):
             return outcome
         most, exact = self.config.max_rows, outcome.total
         if count == "estimated" and most and exact is not None and exact <= most:
             return outcome
         explain = evolve(work, statement="EXPLAIN (FORMAT JSON) " + counting, ending="implicit", kept=False)
-        rows = await self.runner.run(session, explain)
-        planned = int(orjson.loads(as_bytes(rows[0][0]))[0]["Plan"]["Plan Rows"])
-        return evolve(outcome, total=planned if exact is None else max(planned, exact))
+        rows = await self.runner.run(session, explain, list)
+        likely = int(orjson.loads(as_bytes(rows[0][0]))[0]["Plan"]["Plan Rows"])
+        return evolve(outcome, total=likely if exact is None else max(likely, exact))
 
     def _ending(self, request: Request, prepared: Prepared) -> Ending:
         """Explicit transaction control only where something is decided after the statement has run."""
@@ -145,6 +133,14 @@ async def use(pool: Pool, work: Callable[[Session], Awaitable[T]]) -> T:
         if fault.code == "database_unavailable":
             raise errors.pool_timeout() from None
         raise
+
+
+def _checked(planned: Planned, rows: list[Row]) -> Outcome:
+    """Raises what must not be committed."""
+    prepared = planned.prepared
+    outcome = _read(prepared, rows)
+    check_outcome(planned.request, prepared.plan, prepared.rendering, outcome)
+    return outcome
 
 
 def _read(prepared: Prepared, rows: list[Row]) -> Outcome:

@@ -7,7 +7,7 @@ transaction, leave nothing behind on the connection (PostgreSQL's manual, "Multi
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any, Literal
+from typing import Any, Literal, TypeVar
 
 import psycopg2
 from attrs import evolve, frozen
@@ -27,7 +27,7 @@ _GONE = "26000"
 NUL = 'invalid byte sequence for encoding "UTF8": 0x00'
 
 Row = tuple[Any, ...]
-Check = Callable[[list[Row]], None]
+T = TypeVar("T")
 
 
 @frozen
@@ -65,17 +65,18 @@ class Runner:
 
     prepared: PreparedStatements | None
 
-    async def run(self, session: Session, work: Work, check: Check | None = None) -> list[Row]:
-        """The rows of ``work.statement``, looked at by ``check``. Raises ``TableError`` for what is refused."""
+    async def run(self, session: Session, work: Work, read: Callable[[list[Row]], T]) -> T:
+        """What ``read`` makes of the rows of ``work.statement``. Raises ``TableError`` for what is refused, and what
+        ``read`` raises, in time for nothing to be committed where the work's ending is explicit."""
         session.extra_seconds = work.preamble.extra_seconds
         try:
             try:
-                return await self._run(session, work, check)
+                return await self._run(session, work, read)
             except psycopg2.Error as fault:
                 again = self._again(session, work, fault.pgcode)
                 if again is None:
                     raise
-            return await self._run(session, again, check)
+            return await self._run(session, again, read)
         except psycopg2.Error as fault:
             raise failure(fault, work.authenticated) from fault
         except ValueError as fault:
@@ -86,13 +87,10 @@ class Runner:
         except DatabaseGone:
             raise errors.database_unreachable() from None
 
-    async def _run(self, session: Session, work: Work, check: Check | None) -> list[Row]:
+    async def _run(self, session: Session, work: Work, read: Callable[[list[Row]], T]) -> T:
         if work.ending != "implicit":
-            return await self._explicit(session, work, check)
-        found = await self._send(session, "", work)
-        if check is not None:
-            check(found)
-        return found
+            return await self._explicit(session, work, read)
+        return read(await self._send(session, "", work))
 
     def _again(self, session: Session, work: Work, code: str | None) -> Work | None:
         """What to try after a failure, which has undone everything, that may be the prepared statement's alone."""
@@ -107,11 +105,9 @@ class Runner:
             return None
         return evolve(work, kept=False)
 
-    async def _explicit(self, session: Session, work: Work, check: Check | None) -> list[Row]:
+    async def _explicit(self, session: Session, work: Work, read: Callable[[list[Row]], T]) -> T:
         try:
-            found = await self._send(session, "BEGIN; ", work)
-            if check is not None:
-                check(found)
+            found = read(await self._send(session, "BEGIN; ", work))
             if work.ending == "rollback":
                 # Deferred constraints speak up as they would have done at a commit.
                 await session.execute("SET CONSTRAINTS ALL IMMEDIATE")

@@ -64,5 +64,5 @@ class Limits(SynchronousTestCase):
     def test_the_connection_is_told(self) -> None:
         driver = Driver()
         work = Work(Preamble("SELECT 1", [], 90.0), Sql("SELECT 2"))
-        self.successResultOf(start(Runner(None).run(cast(Session, driver), work)))
+        self.successResultOf(start(Runner(None).run(cast(Session, driver), work, list)))
         self.assertEqual(driver.seen, [90.0])

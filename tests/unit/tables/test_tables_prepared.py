@@ -2,15 +2,21 @@
 
 from __future__ import annotations
 
+from collections.abc import Awaitable, Callable
 from typing import Any, cast
 
+import psycopg2
 from twisted.trial.unittest import SynchronousTestCase
 
 from project_service.database.session import Session
+from project_service.deferreds import start
 from project_service.tables.errors import TableError
+from project_service.tables.execute import Executor
 from project_service.tables.prepared_statements import PreparedStatements
+from project_service.tables.respond.outcome import Outcome
 from project_service.tables.run import Preamble, Runner, Work
 from project_service.tables.sql.fragment import Sql
+from tests.unit.tables.planning import CONFIG, planned
 
 
 class Connection:
@@ -80,12 +86,54 @@ class Versions(SynchronousTestCase):
         self.assertEqual(self.sent("SELECT 1", 1), "PREPARE pgrst_2 AS SELECT 1; EXECUTE pgrst_2")
 
 
+class Unknown(psycopg2.ProgrammingError):
+    pgcode = "42883"
+
+
+class Writing:
+    """Each attempt at a write makes another row; of the first one the commit is refused."""
+
+    in_transaction = False
+
+    def __init__(self) -> None:
+        self.attempts = 0
+        self.commits = 0
+
+    async def use(self, work: Callable[[Any], Awaitable[Outcome]]) -> Outcome:
+        return await work(self)
+
+    async def query(self, sql: str, params: object = None) -> list[tuple[Any, ...]]:
+        if sql == "SELECT name FROM pg_prepared_statements":
+            return []
+        self.attempts += 1
+        return [("", 1, None, f"attempt {self.attempts}", None, None, None)]
+
+    async def execute(self, sql: str) -> None:
+        assert sql == "COMMIT", sql
+        self.commits += 1
+        if self.commits == 1:
+            raise Unknown
+
+
+class Again(SynchronousTestCase):
+    def test_what_was_undone_is_not_what_is_answered(self) -> None:
+        """A deferred trigger can fail as a stale prepared statement does: then the write is made once more."""
+        connection = Writing()
+        row = b'{"id": 1, "title": "a", "author_id": 1, "data": {}}'
+        found = planned("PUT", "works", ("id", "eq.1"), body=row)
+        executor = Executor(CONFIG, cast(Any, connection), Runner(PreparedStatements()))
+        outcome = self.successResultOf(start(executor.execute(found, Preamble("SELECT 1", []), True)))
+        self.assertEqual((connection.attempts, outcome.body), (2, b"attempt 2"))
+
+
 class Nul(SynchronousTestCase):
     def test_what_the_driver_will_not_send_is_the_clients_fault(self) -> None:
         class Driver:
             async def query(self, sql: str, params: object = None) -> list[tuple[Any, ...]]:
                 raise ValueError("A string literal cannot contain NUL (0x00) characters.")
 
-        running = Runner(None).run(cast(Session, Driver()), Work(Preamble("SELECT 1", []), Sql("SELECT 2")))
+        running = Runner(None).run(
+            cast(Session, Driver()), Work(Preamble("SELECT 1", []), Sql("SELECT 2")), list
+        )
         error = self.assertRaises(TableError, running.send, None)
         self.assertEqual((error.status, error.code), (400, "22021"))
