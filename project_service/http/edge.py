@@ -20,9 +20,10 @@ from project_service.http.caller import KeyRing, TokenVerifier, identify
 from project_service.http.doors import Doors
 from project_service.http.exchange import Exchange
 from project_service.http.gate import Gate, Pass
+from project_service.http.headers import HeaderView
 from project_service.http.inbound import Inbound
 from project_service.http.metrics import Metrics
-from project_service.http.outbound import Reply, StreamReply
+from project_service.http.outbound import Reply, StreamReply, error_reply
 from project_service.http.router import ErrorStyle, Match, Router
 
 
@@ -35,7 +36,7 @@ class EdgeSettings:
 
 
 class Edge:
-    """Implements ``channel.Dispatch``.
+    """Implements ``dispatch.Dispatch``.
 
     ``translate`` turns a failure of the database or the store into the ``ApiError`` that says so, or None where the
     failure is a fault of ours.
@@ -65,7 +66,7 @@ class Edge:
         self._metrics = metrics
         self._translate = translate
         self._date = date
-        self._gate = Gate(admission or Admission({}, clock.seconds), clock, new_id, metrics, date)
+        self._gate = Gate(admission or Admission({}, clock.seconds), clock, metrics, self._turn_away)
         self._running: set[Deferred[None]] = set()
         self._idle: Deferred[None] | None = None
         self._closing = False
@@ -79,7 +80,7 @@ class Edge:
         started = self._clock.seconds()
         if self._closing:
             exchange.close_after()
-        passed = self._gate.enter(exchange, self.settings.cors_origins)
+        passed = self._gate.enter(exchange)
         if passed is None:
             return
         inbound = self._inbound(exchange, peer, secure)
@@ -92,22 +93,22 @@ class Edge:
     def refusal(self, error: ApiError, peer: Any) -> bytes:
         """A whole response to what was no request; counted and logged like any other."""
         request_id = self._new_id()
-        body = error.body()
+        reply = error_reply(error)
+        size = len(reply.body)
         headers = [
             ("Date", self._date()),
-            ("Content-Type", error.content_type),
-            *error.headers,
+            *reply.headers,
             ("X-Request-Id", request_id),
-            ("Content-Length", str(len(body))),
+            ("Content-Length", str(size)),
             ("Connection", "close"),
         ]
         if error.code == "overloaded":
             self._metrics.refused("-", "connections")
             if self._gate.doors is not None:
                 self._gate.doors.refused()
-        self._metrics.observe("-", "-", error.status, 0.0, len(body))
-        self._log_access(request_id, "-", "-", error.status, len(body), 0.0, getattr(peer, "host", "-"))
-        return wire.head(error.status, headers) + body
+        self._metrics.observe("-", "-", error.status, 0.0, size)
+        self._log_access(request_id, "-", "-", error.status, size, 0.0, getattr(peer, "host", "-"))
+        return wire.head(error.status, headers) + reply.body
 
     def drained(self) -> Deferred[None]:
         """Fires when no request is being answered."""
@@ -194,12 +195,11 @@ class Edge:
                 request_id=inbound.request_id,
             )
             error = errors.internal_error(inbound.request_id)
-        body = error.table_body() if style == "tables" else error.body()
-        return Reply(error.status, (("Content-Type", error.content_type), *error.headers), body)
+        return error_reply(error, style == "tables")
 
     async def _deliver(self, exchange: Exchange, inbound: Inbound, reply: Reply | StreamReply) -> None:
         reply = self._writable(reply, inbound)
-        headers = self._headers(inbound, reply.headers)
+        headers = self._headers(inbound.headers, inbound.request_id, reply.headers)
         if isinstance(reply, Reply):
             exchange.send(reply, headers)
             return
@@ -234,15 +234,21 @@ class Edge:
         self.log.error(
             "a response was not sent: {fault} id={request_id}", fault=fault, request_id=inbound.request_id
         )
-        error = errors.internal_error(inbound.request_id)
-        return Reply(500, (("Content-Type", error.content_type),), error.body())
+        return error_reply(errors.internal_error(inbound.request_id))
 
-    def _headers(self, inbound: Inbound, own: Headers) -> list[tuple[str, str]]:
+    def _turn_away(self, exchange: Exchange, reply: Reply) -> None:
+        """The gate's answer: there is no ``Inbound``, and no line in the log."""
+        exchange.send(reply, self._headers(exchange.headers, self._request_id(exchange), reply.headers))
+
+    def _request_id(self, exchange: Exchange) -> str:
+        return journal.request_id(exchange.headers.get(b"x-request-id"), self._new_id)
+
+    def _headers(self, asked: HeaderView, request_id: str, own: Headers) -> list[tuple[str, str]]:
         return [
             ("Date", self._date()),
             *own,
-            ("X-Request-Id", inbound.request_id),
-            *cors.origin_headers(self.settings.cors_origins, inbound.headers),
+            ("X-Request-Id", request_id),
+            *cors.origin_headers(self.settings.cors_origins, asked),
         ]
 
     def _account(self, exchange: Exchange, inbound: Inbound, route: str, started: float) -> None:
@@ -284,7 +290,7 @@ class Edge:
             raw_query=raw_query,
             headers=exchange.headers,
             body=exchange.body,
-            request_id=journal.request_id(exchange.headers.get(b"x-request-id"), self._new_id),
+            request_id=self._request_id(exchange),
             client_address=where.address,
             scheme=where.scheme,
             host=where.host,

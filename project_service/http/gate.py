@@ -9,13 +9,12 @@ from twisted.internet.defer import Deferred
 from twisted.internet.interfaces import IReactorTime
 from twisted.logger import Logger
 
-from project_service import errors, journal
-from project_service.http import cors
+from project_service import errors
 from project_service.http.admission import Admission, Lane, Place, Reason
 from project_service.http.doors import Doors
 from project_service.http.exchange import Exchange
 from project_service.http.metrics import Metrics
-from project_service.http.outbound import Reply
+from project_service.http.outbound import Reply, error_reply
 
 # Under a flood a line for each refusal would be a flood of its own.
 LOG_SECONDS = 1.0
@@ -46,7 +45,7 @@ class Pass:
 
 
 class Gate:
-    """In front of every handler. ``date`` and ``new_id`` are for the answers it gives itself."""
+    """In front of every handler. ``answer`` sends what it answers itself."""
 
     log = Logger()
 
@@ -54,21 +53,19 @@ class Gate:
         self,
         admission: Admission,
         clock: IReactorTime,
-        new_id: Callable[[], str],
         metrics: Metrics,
-        date: Callable[[], str],
+        answer: Callable[[Exchange, Reply], None],
     ) -> None:
         self._admission = admission
         self._clock = clock
-        self._new_id = new_id
         self._metrics = metrics
-        self._date = date
+        self._answer = answer
         self._watched: set[str] = set()
         self.doors: Doors | None = None
         self._unreported = 0
         self._reported_at = float("-inf")
 
-    def enter(self, exchange: Exchange, cors_origins: tuple[str, ...]) -> Pass | None:
+    def enter(self, exchange: Exchange) -> Pass | None:
         """None: there is no room, and the exchange has been answered."""
         name, lane = self._admission.lane(exchange.method, exchange.target)
         if lane is None:
@@ -76,7 +73,7 @@ class Gate:
         turns: list[Deferred[None]] = []
         place = lane.enter(lambda mine: self._turned(name, turns[0], mine))
         if not isinstance(place, Place):
-            self._refuse(exchange, name, place, lane.spacing, cors_origins)
+            self._refuse(exchange, name, place, lane.spacing)
             return None
         passed = Pass(place)
         if place.waiting:
@@ -107,26 +104,16 @@ class Gate:
         else:
             self._clock.callLater(again, self._expire, name, lane)
 
-    def _refuse(
-        self, exchange: Exchange, name: str, reason: Reason, spacing: float, cors_origins: tuple[str, ...]
-    ) -> None:
+    def _refuse(self, exchange: Exchange, name: str, reason: Reason, spacing: float) -> None:
         now = self._clock.seconds()
-        error = errors.overloaded()
-        body = error.table_body() if name.startswith("tables:") else error.body()
-        headers = [
-            ("Date", self._date()),
-            ("Content-Type", error.content_type),
-            *error.headers,
-            ("X-Request-Id", journal.request_id(exchange.headers.get(b"x-request-id"), self._new_id)),
-            *cors.origin_headers(cors_origins, exchange.headers),
-        ]
+        reply = error_reply(errors.overloaded(), name.startswith("tables:"))
         if not exchange.closes:
             exchange.pause_after(self._admission.pauses.after(now, spacing))
         elif self.doors is not None:
             self.doors.refused(spacing)
-        exchange.send(Reply(error.status, (), body), headers)
+        self._answer(exchange, reply)
         self._metrics.refused(name, reason)
-        self._metrics.observe(exchange.method, "-", error.status, 0.0, len(body))
+        self._metrics.observe(exchange.method, "-", reply.status, 0.0, len(reply.body))
         self._report(now)
 
     def _report(self, now: float) -> None:

@@ -9,7 +9,7 @@ from typing import Any, Protocol
 import orjson
 from attrs import frozen
 
-from project_service.errors import Headers
+from project_service.errors import ApiError, Headers
 
 JSON = "application/json; charset=utf-8"
 NO_STORE = ("Cache-Control", "no-store")
@@ -22,6 +22,12 @@ class Reply:
     status: int = 200
     headers: Headers = ()
     body: bytes = b""
+
+
+def error_reply(error: ApiError, tables: bool = False) -> Reply:
+    """``error`` in the envelope, or as the table API tells it."""
+    body = error.table_body() if tables else error.body()
+    return Reply(error.status, (("Content-Type", error.content_type), *error.headers), body)
 
 
 class Producer(Protocol):
