@@ -20,11 +20,10 @@ import time
 from pathlib import Path
 from typing import Any
 
-DATABASE_PORT = 5471
-AUTHENTICATOR = f"postgresql://Postgrest_Test_Authenticator@127.0.0.1:{DATABASE_PORT}/suite"
-OWNER = f"postgresql://postgres@127.0.0.1:{DATABASE_PORT}/suite"
+from tests.places import free_port
+
+AUTHENTICATOR, OWNER = "Postgrest_Test_Authenticator", "postgres"
 BASE: dict[str, Any] = {
-    "dsn": AUTHENTICATOR,
     "schemas": ["test"],
     "extra_search_path": [],
     "anon_role": "postgrest_test_anonymous",
@@ -68,14 +67,15 @@ def main(wanted: list[str]) -> int:
     with tempfile.TemporaryDirectory(prefix="conformance") as scratch:
         cluster = Path(scratch) / "cluster"
         Path(scratch).chmod(0o755)
-        subprocess.run([suite / "database", "start", cluster, str(DATABASE_PORT)], check=True)
+        port = free_port()
+        subprocess.run([suite / "database", "start", cluster, str(port)], check=True)
         try:
-            return _groups(suite, Path(scratch), wanted)
+            return _groups(suite, Path(scratch), port, wanted)
         finally:
             subprocess.run([suite / "database", "stop", cluster], check=False)
 
 
-def _groups(suite: Path, scratch: Path, wanted: list[str]) -> int:
+def _groups(suite: Path, scratch: Path, port: int, wanted: list[str]) -> int:
     with gzip.open(suite / "cases.jsonl.gz", "rt", encoding="utf-8") as lines:
         groups = {case["config_group"]: case["config"] for case in map(json.loads, lines)}
     passed = total = 0
@@ -83,7 +83,7 @@ def _groups(suite: Path, scratch: Path, wanted: list[str]) -> int:
         if wanted and group not in wanted:
             continue
         report = scratch / "report.json"
-        _replay(suite, group, config, report)
+        _replay(suite, port, group, config, report)
         found = json.loads(report.read_text())
         passed, total = passed + found["passed"], total + found["total"]
         print(f"{found['passed']:4} / {found['total']:<4} {group}")
@@ -97,8 +97,16 @@ def _groups(suite: Path, scratch: Path, wanted: list[str]) -> int:
     return 0 if passed == total else 1
 
 
-def _replay(suite: Path, group: str, config: dict[str, Any], report: Path) -> None:
-    settings = {**BASE, **{NAMES[name]: value for name, value in config.items() if name in NAMES}}
+def _dsn(user: str, port: int) -> str:
+    return f"postgresql://{user}@127.0.0.1:{port}/suite"
+
+
+def _replay(suite: Path, port: int, group: str, config: dict[str, Any], report: Path) -> None:
+    settings = {
+        **BASE,
+        "dsn": _dsn(AUTHENTICATOR, port),
+        **{NAMES[name]: value for name, value in config.items() if name in NAMES},
+    }
     for name in ("schemas", "extra_search_path"):
         if isinstance(settings[name], str):
             settings[name] = [part.strip() for part in settings[name].split(",")]
@@ -112,16 +120,8 @@ def _replay(suite: Path, group: str, config: dict[str, Any], report: Path) -> No
             replay = [
                 *(sys.executable, str(suite / "replay.py"), "--corpus", str(suite / "cases.jsonl.gz")),
                 *("--base-url", f"http://127.0.0.1:{found[1]}", "--path-prefix", "/dev/db/suite/rest"),
-                *(
-                    "--header",
-                    "X-Service-Key: anon",
-                    "--dsn",
-                    OWNER,
-                    "--group",
-                    group,
-                    "--report",
-                    str(report),
-                ),
+                *("--header", "X-Service-Key: anon", "--dsn", _dsn(OWNER, port)),
+                *("--group", group, "--report", str(report)),
             ]
             subprocess.run(replay, check=False, stdout=subprocess.DEVNULL)
         finally:

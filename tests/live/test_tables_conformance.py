@@ -11,8 +11,12 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parents[2]
-# Two cases want a file that only the suite's author has; the others are met or a change has broken something.
-LEAST = 606
+# What may fail, and why: nothing here decides it.
+NOT_OURS = {
+    "Feature/Query/QuerySpec.hs:1413": "a foreign table reads a file that the fixtures do not bring",
+    "Feature/Query/QuerySpec.hs:1417": "the same file",
+    "Feature/Query/PlanSpec.hs:97": "PostgreSQL computes query identifiers only where compute_query_id says so",
+}
 
 
 @pytest.mark.skipif(not os.environ.get("POSTGREST_SUITE"), reason="POSTGREST_SUITE is not set")
@@ -24,4 +28,6 @@ def test_the_base_group() -> None:
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=300, check=False)
     found = re.search(r"(\d+) / (\d+) +base", done.stdout)
     assert found is not None, done.stdout + done.stderr
-    assert int(found[1]) >= LEAST, done.stdout
+    failed = set(re.findall(r"failed: (\S+)", done.stdout))
+    assert failed <= set(NOT_OURS), done.stdout
+    assert int(found[1]) + len(failed) == int(found[2]) > 0, done.stdout
