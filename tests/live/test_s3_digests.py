@@ -1,0 +1,38 @@
+"""Bytes that change on their way are refused by the store itself.
+
+Not in the store's contract: memory has no way on which they could change, and moto looks at no digest. SeaweedFS
+looks at Content-MD5, AWS at that and at the signed SHA-256; every part carries both.
+"""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+
+import pytest
+import pytest_twisted
+from twisted.internet import reactor
+from twisted.internet.threads import deferToThread
+
+from project_service.settings import Store
+from project_service.storage.s3.connect import connect
+from project_service.storage.s3.errors import NoSuchObject, StoreUnreachable
+
+
+@pytest_twisted.ensureDeferred
+async def test_corrupted_bytes_are_refused_by_the_store_itself(store_settings: Store) -> None:
+    store = connect(reactor, store_settings, now=lambda: datetime.now(UTC), in_thread=deferToThread)
+    await store.ensure_bucket()
+    meant = await store.digest(b"what was meant")
+    arrived = await store.digest(b"what arrived  ")
+    with pytest.raises(StoreUnreachable) as caught:
+        await store.exchange.whole(
+            "PUT",
+            "c/corrupt",
+            headers={"content-md5": meant.content_md5},
+            body=b"what arrived  ",
+            digest=arrived.sha256,
+        )
+    assert str(caught.value) == "BadDigest"
+    with pytest.raises(NoSuchObject):
+        await store.stat("c/corrupt")
+    await store.close()
