@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
+
+from attrs import evolve
 
 from project_service.auth import errors
 from project_service.auth.admin import HIGHEST_IMPORTED_COST, LARGEST_PAGE, PAGE
@@ -25,6 +26,7 @@ from project_service.http.described import (
     Schema,
     Taken,
     array,
+    exactly,
     in_path,
     obj,
 )
@@ -47,32 +49,38 @@ _USER: Mapping[str, Schema] = {
     "created_at": MOMENT,
     "metadata": {"type": "object"},
 }
-USER = Named("User", obj(_USER, **_USER))
-_ADMIN_USER: Mapping[str, Schema] = {
-    **_USER,
-    "disabled": BOOLEAN,
-    "email_confirmed": BOOLEAN,
-    "last_login_at": {"type": ["string", "null"], "format": "date-time"},
-}
-ADMIN_USER = Named("AdminUser", obj(_ADMIN_USER, **_ADMIN_USER))
-_SESSION: Mapping[str, Any] = {
-    "user": USER,
-    "access_token": {"type": "string", "description": "A JWT, sent as a bearer token."},
-    "refresh_token": {"type": "string", "description": "Works once, for the next Session."},
-    "expires_at": {"type": "integer", "description": "Unix seconds."},
-    "token_type": {"const": "Bearer"},
-}
-SESSION = Named("Session", obj(_SESSION, **_SESSION))
-_LISTED: Mapping[str, Schema] = {
-    "id": UUID,
-    "created_at": MOMENT,
-    "refreshed_at": MOMENT,
-    "expires_at": MOMENT,
-    "user_agent": STRING,
-    "address": STRING,
-    "current": BOOLEAN,
-}
-LISTED_SESSION = Named("ListedSession", obj(_LISTED, **_LISTED))
+USER = Named("User", exactly(**_USER))
+ADMIN_USER = Named(
+    "AdminUser",
+    exactly(
+        **_USER,
+        disabled=BOOLEAN,
+        email_confirmed=BOOLEAN,
+        last_login_at={"type": ["string", "null"], "format": "date-time"},
+    ),
+)
+SESSION = Named(
+    "Session",
+    exactly(
+        user=USER,
+        access_token={"type": "string", "description": "A JWT, sent as a bearer token."},
+        refresh_token={"type": "string", "description": "Works once, for the next Session."},
+        expires_at={"type": "integer", "description": "Unix seconds."},
+        token_type={"const": "Bearer"},
+    ),
+)
+LISTED_SESSION = Named(
+    "ListedSession",
+    exactly(
+        id=UUID,
+        created_at=MOMENT,
+        refreshed_at=MOMENT,
+        expires_at=MOMENT,
+        user_agent=STRING,
+        address=STRING,
+        current=BOOLEAN,
+    ),
+)
 _KEY_TEXTS = dict.fromkeys(("kid", "use", "alg", "crv", "x", "y", "n", "e"), STRING)
 JWKS = Named("JwkSet", obj(("keys",), keys=array(obj(("kty",), False, kty=STRING, **_KEY_TEXTS))))
 
@@ -83,7 +91,7 @@ _UNKNOWN_USER = errors.user_not_found()
 
 
 def _enveloped(data: Schema | Named) -> Schema:
-    return obj(("data", "error"), data=data, error={"type": "null"})
+    return exactly(data=data, error={"type": "null"})
 
 
 def _answer(summary: str, data: Schema | Named, status: int = 200) -> Answer:
@@ -105,7 +113,7 @@ SIGN_UP = Described(
         _answer("The new user's session", SESSION, 201),
         _answer(
             "With auth.confirm_email: the user must first post the token that was mailed to /auth/verify",
-            obj(("user", "session"), user=USER, session={"type": "null"}),
+            exactly(user=USER, session={"type": "null"}),
         ),
     ),
     body=_takes("email", "password", email=EMAIL, password=PASSWORD, metadata=METADATA),
@@ -133,23 +141,17 @@ REFRESH = Described(
     body=_takes("refresh_token", refresh_token=STRING),
     errors=(errors.invalid_refresh_token(), errors.refresh_token_reused()),
 )
-_MAILS = (rate_limited(1), errors.email_not_configured())
 RECOVER = Described(
     "recoverPassword",
     TAG,
     "Mail a token for a new password",
     (NOTHING,),
     body=_takes("email", email=EMAIL),
-    errors=_MAILS,
+    errors=(rate_limited(1), errors.email_not_configured()),
     details="The answer is the same, and takes the same time, whether or not there is such a user.",
 )
-RESEND = Described(
-    "resendConfirmation",
-    TAG,
-    "Mail another token for the confirmation of an address",
-    (NOTHING,),
-    body=_takes("email", email=EMAIL),
-    errors=_MAILS,
+RESEND = evolve(
+    RECOVER, name="resendConfirmation", summary="Mail another token for the confirmation of an address"
 )
 RESET = Described(
     "resetPassword",
@@ -174,12 +176,12 @@ LOG_OUT = Described(
     (NOTHING,),
     (Parameter("scope", "Which sessions end; local, this one, by default.", {"enum": list(SCOPES)}),),
 )
-READ_USER = Described("readUser", TAG, "Who is signed in", (_answer("The user", obj(("user",), user=USER)),))
+READ_USER = Described("readUser", TAG, "Who is signed in", (_answer("The user", exactly(user=USER)),))
 CHANGE_USER = Described(
     "changeUser",
     TAG,
     "Change the password (the other sessions end), the metadata, or both",
-    (_answer("The user as he is now", obj(("user",), user=USER)),),
+    (_answer("The user as he is now", exactly(user=USER)),),
     body=_takes(closed=True, password=PASSWORD, current_password=STRING, metadata=METADATA),
     errors=(*_GUESSED, _WEAK),
     details="A new password needs current_password.",
@@ -196,7 +198,7 @@ LIST_SESSIONS = Described(
     "listSessions",
     TAG,
     "The user's sessions, the newest first",
-    (_answer("The sessions", obj(("sessions",), sessions=array(LISTED_SESSION))),),
+    (_answer("The sessions", exactly(sessions=array(LISTED_SESSION))),),
 )
 END_SESSION = Described(
     "endSession",
@@ -215,7 +217,7 @@ READ_KEYS = Described(
 )
 
 _ONE = in_path("user_id", "The user's id or email address.")
-_ONE_USER = _answer("The user", obj(("user",), user=ADMIN_USER))
+_ONE_USER = _answer("The user", exactly(user=ADMIN_USER))
 LIST_USERS = Described(
     "listUsers",
     ADMIN_TAG,
@@ -223,8 +225,7 @@ LIST_USERS = Described(
     (
         _answer(
             "A page",
-            obj(
-                ("users", "next_cursor"),
+            exactly(
                 users=array(ADMIN_USER),
                 next_cursor={"type": ["string", "null"], "description": "null on the last page."},
             ),
@@ -243,7 +244,7 @@ CREATE_USER = Described(
     "createUser",
     ADMIN_TAG,
     "Make a user with a password, an imported bcrypt hash, or neither (then he recovers one)",
-    (_answer("The new user", obj(("user",), user=ADMIN_USER), 201),),
+    (_answer("The new user", exactly(user=ADMIN_USER), 201),),
     body=_takes(
         "email",
         closed=True,
@@ -275,7 +276,7 @@ END_USER_SESSIONS = Described(
     "endUserSessions",
     ADMIN_TAG,
     "End every session of a user",
-    (_answer("How many there were", obj(("ended",), ended={"type": "integer", "minimum": 0})),),
+    (_answer("How many there were", exactly(ended={"type": "integer", "minimum": 0})),),
     (_ONE,),
     errors=(_UNKNOWN_USER,),
 )

@@ -109,12 +109,13 @@ def obj(required: Iterable[str], closed: bool = True, /, **properties: Schema | 
     return schema
 
 
+def exactly(**properties: Schema | Named) -> Schema:
+    """An object that has every one of these members and no other."""
+    return obj(properties, **properties)
+
+
 def array(items: Schema | Named, **more: Any) -> Schema:
     return {"type": "array", "items": items, **more}
-
-
-def nullable(schema: Named) -> Schema:
-    return {"anyOf": [schema, {"type": "null"}]}
 
 
 def path_of(url: str) -> str:

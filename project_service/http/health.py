@@ -10,7 +10,7 @@ from twisted.logger import Logger
 
 from project_service.deferreds import start, with_timeout
 from project_service.errors import RETRY_AFTER_SECONDS, ApiError
-from project_service.http.described import JSON, STRING, Answer, Described, obj
+from project_service.http.described import JSON, STRING, Answer, Described, exactly
 from project_service.http.inbound import Inbound
 from project_service.http.metrics import Metrics
 from project_service.http.outbound import NO_STORE, Reply, json_reply
@@ -32,7 +32,7 @@ def not_ready(away: Mapping[str, str]) -> ApiError:
 
 
 def _says(word: str) -> Answer:
-    return Answer(200, f"It is {word}.", {JSON: obj(("status",), status={"const": word})})
+    return Answer(200, f"It is {word}.", {JSON: exactly(status={"const": word})})
 
 
 LIVE = Described("live", TAG, "Whether the process answers", (_says("live"),), needs=())

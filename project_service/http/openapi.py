@@ -16,6 +16,7 @@ from project_service.http import refusals
 from project_service.http.caller import Access
 from project_service.http.described import (
     JSON,
+    STRING,
     Answer,
     Described,
     Named,
@@ -26,8 +27,6 @@ from project_service.http.described import (
 )
 from project_service.http.openapi_common import ERROR, INTRODUCTION, SECURITY_SCHEMES, TABLE_CODE, TABLE_ERROR
 from project_service.http.router import ErrorStyle, Route
-
-_TEXT: Schema = {"type": "string"}
 
 _REQUEST_ID = {"X-Request-Id": {"$ref": "#/components/headers/RequestId"}}
 
@@ -49,7 +48,7 @@ def document(routes: Iterable[tuple[str, frozenset[str], Route]], version: str) 
         "components": {
             "schemas": dict(sorted(made.schemas.items())),
             "responses": made.responses,
-            "headers": {"RequestId": {"description": "The log has it too.", "schema": _TEXT}},
+            "headers": {"RequestId": {"description": "The log has it too.", "schema": STRING}},
             "securitySchemes": SECURITY_SCHEMES,
         },
     }
@@ -107,7 +106,7 @@ class _Document:
         return found
 
     def _answer(self, method: str, answer: Answer) -> dict[str, Any]:
-        headers = {name: {"description": why, "schema": _TEXT} for name, why in answer.headers.items()}
+        headers = {name: {"description": why, "schema": STRING} for name, why in answer.headers.items()}
         found: dict[str, Any] = {"description": answer.summary, "headers": {**headers, **_REQUEST_ID}}
         if answer.content and method != "HEAD":
             found["content"] = self._content(answer.content)
@@ -117,7 +116,7 @@ class _Document:
         self, method: str, status: int, errors: Sequence[ApiError], style: ErrorStyle
     ) -> dict[str, str]:
         """A reference to the response with these codes, which is made when it is first asked for."""
-        headers = {name: {"schema": _TEXT} for error in errors for name, _ in error.headers}
+        headers = {name: {"schema": STRING} for error in errors for name, _ in error.headers}
         response: dict[str, Any] = {
             "description": "\n".join(f"- `{error.code}`: {error.message}" for error in errors),
             "headers": {**headers, **_REQUEST_ID},

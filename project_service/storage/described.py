@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
+
+from attrs import evolve
 
 from project_service.errors import (
     ApiError,
@@ -24,6 +25,7 @@ from project_service.http.described import (
     Schema,
     Taken,
     array,
+    exactly,
     in_header,
     in_path,
     obj,
@@ -46,35 +48,38 @@ KEY: Schema = {
 }
 PREFIX: Schema = {"type": "string", "maxLength": MAX_KEY_BYTES}
 BUCKET_NAME: Schema = {"type": "string", "pattern": "^[a-z0-9]([a-z0-9._-]{0,61}[a-z0-9])?$"}
-_OBJECT: Mapping[str, Schema] = {
-    "key": KEY,
-    "size": COUNT,
-    "content_type": STRING,
-    "last_modified": MOMENT,
-    "etag": {"type": "string", "description": "The store's, without quotes; opaque."},
-}
-OBJECT = Named("Object", obj(_OBJECT, **_OBJECT))
-_LISTING: Mapping[str, Any] = {
-    "objects": array(OBJECT),
-    "folders": array({"type": "string", "pattern": "/$"}),
-    "prefix": STRING,
-    "is_truncated": BOOLEAN,
-    "next_token": {
-        "type": ["string", "null"],
-        "description": "page_token of the next page; null on the last.",
-    },
-}
-LISTING = Named("ObjectListing", obj(_LISTING, **_LISTING))
+OBJECT = Named(
+    "Object",
+    exactly(
+        key=KEY,
+        size=COUNT,
+        content_type=STRING,
+        last_modified=MOMENT,
+        etag={"type": "string", "description": "The store's, without quotes; opaque."},
+    ),
+)
+LISTING = Named(
+    "ObjectListing",
+    exactly(
+        objects=array(OBJECT),
+        folders=array({"type": "string", "pattern": "/$"}),
+        prefix=STRING,
+        is_truncated=BOOLEAN,
+        next_token={
+            "type": ["string", "null"],
+            "description": "page_token of the next page; null on the last.",
+        },
+    ),
+)
 SIGNED_URL = Named(
     "SignedUrl",
-    obj(
-        ("url", "expires_at", "method"),
+    exactly(
         url={"type": "string", "format": "uri"},
         expires_at=MOMENT,
         method={"const": "GET"},
     ),
 )
-IN_BUCKET = in_path("bucket", "The bucket's name.", STRING)
+IN_BUCKET = in_path("bucket", "The bucket's name.")
 _KEY_IN_PATH = in_path("key", "The object's key; its / may be sent as they are or as %2F.", KEY)
 _INLINE = Parameter("inline", "true: to be shown in the browser, in a sandbox; else to be saved.", BOOLEAN)
 _WRITE_IF = (
@@ -254,7 +259,7 @@ DOWNLOAD_LINK = Described(
     ),
     needs=BOTH,
 )
-_FROM_TO = Taken({JSON: obj(("from", "to"), **{"from": KEY, "to": KEY})})
+_FROM_TO = Taken({JSON: exactly(**{"from": KEY, "to": KEY})})
 COPY = Described(
     "copyObject",
     TAG,
@@ -265,15 +270,12 @@ COPY = Described(
     (*_WRITE_REFUSED, _NO_OBJECT, errors.bucket_full()),
     BOTH,
 )
-MOVE = Described(
-    "moveObject",
-    TAG,
-    "Give an object another key",
-    (json_answer(200, "The metadata under the new key", OBJECT),),
-    (IN_BUCKET, *_WRITE_IF),
-    _FROM_TO,
-    (*_WRITE_REFUSED, _NO_OBJECT),
-    BOTH,
+MOVE = evolve(
+    COPY,
+    name="moveObject",
+    summary="Give an object another key",
+    answers=(json_answer(200, "The metadata under the new key", OBJECT),),
+    errors=(*_WRITE_REFUSED, _NO_OBJECT),
 )
 BULK_DELETE = Described(
     "deleteObjects",
@@ -283,7 +285,7 @@ BULK_DELETE = Described(
         json_answer(
             200,
             "Which are gone, and which were not there",
-            obj(("deleted", "missing"), deleted=array(KEY), missing=array(KEY)),
+            exactly(deleted=array(KEY), missing=array(KEY)),
         ),
     ),
     (IN_BUCKET,),

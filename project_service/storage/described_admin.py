@@ -15,7 +15,7 @@ from project_service.http.described import (
     Parameter,
     Schema,
     array,
-    obj,
+    exactly,
 )
 from project_service.storage import errors
 from project_service.storage.buckets import MAX_BYTES
@@ -45,14 +45,10 @@ _RULES: Mapping[str, Schema] = {
     },
     "owner_only_writes": BOOLEAN,
 }
-_BUCKET: Mapping[str, Schema] = {
-    "name": BUCKET_NAME,
-    **_RULES,
-    "object_count": COUNT,
-    "total_bytes": COUNT,
-    "created_at": MOMENT,
-}
-BUCKET = Named("Bucket", obj(_BUCKET, **_BUCKET))
+BUCKET = Named(
+    "Bucket",
+    exactly(name=BUCKET_NAME, **_RULES, object_count=COUNT, total_bytes=COUNT, created_at=MOMENT),
+)
 
 
 CREATE_BUCKET = Described(
@@ -67,7 +63,7 @@ LIST_BUCKETS = Described(
     "listBuckets",
     TAG,
     "Every bucket",
-    (json_answer(200, "The buckets", obj(("buckets",), buckets=array(BUCKET))),),
+    (json_answer(200, "The buckets", exactly(buckets=array(BUCKET))),),
 )
 SHOW_BUCKET = Described(
     "showBucket",
@@ -93,7 +89,7 @@ DELETE_PREFIX = Described(
     "deletePrefix",
     TAG,
     "Delete every object under a prefix; the empty one means all",
-    (json_answer(200, "How many there were", obj(("deleted",), deleted=COUNT)),),
+    (json_answer(200, "How many there were", exactly(deleted=COUNT)),),
     (
         IN_BUCKET,
         Parameter("prefix", "What their keys begin with.", PREFIX, required=True),
