@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import os
 import re
+import shutil
 import subprocess
 import sys
 from pathlib import Path
+
+import pytest
 
 from tests.live.daemon import ROOT, Daemon
 
@@ -20,6 +23,7 @@ def commands(rst: str) -> str:
     return "\n".join(blocks)
 
 
+@pytest.mark.skipif(shutil.which("curl") is None, reason="curl is not installed (.ci/run installs it)")
 def test_the_first_session(tmp_path: Path) -> None:
     readme = (ROOT / "README.rst").read_text("utf-8")
     folder = tmp_path / "clone"

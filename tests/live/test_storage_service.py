@@ -57,7 +57,7 @@ async def test_a_large_file_there_and_back(running: Running, tmp_path: Path) -> 
 async def test_curl(running: Running, tmp_path: Path) -> None:
     """As in the README: -F, -T from a pipe (chunked), and a signed link without any header."""
     if shutil.which("curl") is None:
-        pytest.skip("curl is not installed")
+        pytest.skip("curl is not installed (.ci/run installs it)")
     payload = os.urandom(9 * MIB)
     (tmp_path / "picture.jpg").write_bytes(payload)
     headers = [word for name, value in running.headers().items() for word in ("-H", f"{name}: {value}")]
