@@ -12,8 +12,8 @@ import orjson
 
 Headers = tuple[tuple[str, str], ...]
 
-# How long a client should wait before it tries again a part that is away.
-RETRY_AFTER_SECONDS = 2
+# How long a client should wait before it tries again a part that is away, in seconds.
+RETRY_AFTER = ("Retry-After", "2")
 
 
 class ApiError(Exception):
@@ -153,7 +153,7 @@ def session_revoked() -> ApiError:
 
 
 def _unavailable(code: str, message: str) -> ApiError:
-    return ApiError(503, code, message, headers=(("Retry-After", str(RETRY_AFTER_SECONDS)),))
+    return ApiError(503, code, message, headers=(RETRY_AFTER,))
 
 
 def overloaded() -> ApiError:

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Mapping
 
-from attrs import define, field, frozen
+from attrs import define
 from twisted.internet.interfaces import IReactorTime
 from twisted.logger import Logger
 
 from project_service.deferreds import start, with_timeout
-from project_service.errors import RETRY_AFTER_SECONDS, ApiError
+from project_service.errors import RETRY_AFTER, ApiError
 from project_service.http.described import JSON, STRING, Answer, Described, exactly
 from project_service.http.inbound import Inbound
 from project_service.http.metrics import Metrics
@@ -22,13 +22,11 @@ Check = Callable[[], Awaitable[None]]
 CHECK_SECONDS = 5.0
 STANDS_SECONDS = 1.0
 
-
 TAG = "service"
 
 
 def not_ready(away: Mapping[str, str]) -> ApiError:
-    retry = ("Retry-After", str(RETRY_AFTER_SECONDS))
-    return ApiError(503, "not_ready", "A part of the service is away.", away, (retry, NO_STORE))
+    return ApiError(503, "not_ready", "A part of the service is away.", away, (RETRY_AFTER, NO_STORE))
 
 
 def _says(word: str) -> Answer:
@@ -52,20 +50,15 @@ class _TooSlow(Exception):
     """A check that did not end in time."""
 
 
-@define
-class _Moment:
-    at: float = float("-inf")
-
-
-@frozen
+@define(eq=False)
 class Health:
-    """``checks`` are tried on each ``/ready``; one raises when its part cannot do its work."""
+    """``checks`` are tried for ``/ready``; one raises when its part cannot do its work."""
 
     checks: Mapping[str, Check]
     metrics: Metrics
     clock: IReactorTime
     log: Logger = Logger()
-    _last_good: _Moment = field(factory=_Moment)
+    _good_at: float = float("-inf")
 
     def mount(self, router: Router) -> None:
         for url, said, handler in (
@@ -84,11 +77,11 @@ class Health:
 
         A good answer stands for a second, so that whoever asks often costs the parts nothing.
         """
-        if self.clock.seconds() - self._last_good.at > STANDS_SECONDS:
+        if self.clock.seconds() - self._good_at > STANDS_SECONDS:
             away = await self._away()
             if away:
                 raise not_ready(away)
-            self._last_good.at = self.clock.seconds()
+            self._good_at = self.clock.seconds()
         return json_reply({"status": "ready"}, headers=(NO_STORE,))
 
     async def _away(self) -> dict[str, str]:

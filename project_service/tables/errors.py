@@ -10,7 +10,7 @@ from typing import Any
 
 import orjson
 
-from project_service.errors import ApiError, Headers
+from project_service.errors import RETRY_AFTER, ApiError, Headers
 
 
 class TableError(ApiError):
@@ -231,18 +231,18 @@ def no_table(schema: str, name: str, near: str | None) -> TableError:
 
 def database_unreachable() -> TableError:
     message = "Database connection error. Retrying the connection."
-    return TableError(503, "PGRST001", message, headers=(("Retry-After", "2"),))
+    return TableError(503, "PGRST001", message, headers=(RETRY_AFTER,))
 
 
 def schema_cache_missing() -> TableError:
     message = "Could not query the database for the schema cache. Retrying."
-    return TableError(503, "PGRST002", message, headers=(("Retry-After", "2"),))
+    return TableError(503, "PGRST002", message, headers=(RETRY_AFTER,))
 
 
 def pool_timeout() -> TableError:
     # PostgREST sends no Retry-After with this one; a client can use it as it does with the others.
     message = "Timed out acquiring connection from connection pool."
-    return TableError(504, "PGRST003", message, headers=(("Retry-After", "2"),))
+    return TableError(504, "PGRST003", message, headers=(RETRY_AFTER,))
 
 
 def no_jwt_secret() -> TableError:
