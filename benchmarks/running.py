@@ -17,8 +17,9 @@ from pathlib import Path
 import psycopg2
 from attrs import frozen
 
+from benchmarks.memory import resident
+
 ROOT = Path(__file__).parents[1]
-MIB = 1024 * 1024
 _READY = re.compile(r"project-service is ready on (http://\S+)")
 
 
@@ -47,7 +48,7 @@ class Running:
 
     def memory(self) -> float:
         """Resident MiB of its largest worker."""
-        return max(_resident(pid) for pid in self.workers)
+        return max(resident(pid) for pid in self.workers)
 
     def sql(self, text: str) -> None:
         """Each statement of ``text`` by itself."""
@@ -100,8 +101,3 @@ def _own_children(parent: int) -> list[int]:
     children = Path(f"/proc/{parent}/task/{parent}/children").read_text().split()
     names = {int(child): Path(f"/proc/{child}/comm").read_text() for child in children}
     return [pid for pid, name in names.items() if "python" in name or "twistd" in name]
-
-
-def _resident(pid: int) -> float:
-    """proc(5)."""
-    return int(Path(f"/proc/{pid}/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE") / MIB

@@ -54,14 +54,15 @@ def measure(small: Running, large: Running, rounds: int, seconds: float) -> Iter
         ("GET /auth/user", _user),
         ("list 10 objects", lambda running: _listing(running, 10)),
     ):
-        one, other = make(small), make(large)
-        wrk(other, 1)
-        few, many = interleaved(
-            rounds, lambda a=one: wrk(a, seconds).rate, lambda b=other: wrk(b, seconds).rate
-        )
-        yield Row(
-            f"{name}: much data / little", f"{many:.0f}/s", f"little {few:.0f}/s", few / many, 1.2, "at most"
-        )
+        yield _compared(name, make(small), make(large), rounds, seconds)
+
+
+def _compared(name: str, small: Request, large: Request, rounds: int, seconds: float) -> Row:
+    wrk(large, 1)
+    few, many = interleaved(rounds, lambda: wrk(small, seconds).rate, lambda: wrk(large, seconds).rate)
+    return Row(
+        f"{name}: much data / little", f"{many:.0f}/s", f"little {few:.0f}/s", few / many, 1.2, "at most"
+    )
 
 
 def listing(large: Running, rounds: int, seconds: float) -> Iterator[Row]:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import argparse
 import itertools
+import statistics
 import time
 from collections.abc import Callable, Iterator
 from contextlib import closing
@@ -16,12 +17,13 @@ from attrs import frozen
 
 from benchmarks import storage_listing, storage_memory
 from benchmarks.bare_client import BareClient, BareStore, random_bytes
-from benchmarks.load import CLIENTS, Request, wrk
+from benchmarks.load import CLIENTS, Request, costed, wrk
+from benchmarks.memory import MIB
 from benchmarks.report import HEADING, Row, interleaved, show
-from benchmarks.running import MIB, Running, service
+from benchmarks.running import Running, service
+from benchmarks.storage_memory import OBJECTS
 
 SMALL, LARGE = 4096, 64 * MIB
-OBJECTS = "/storage/buckets/private/objects/"
 
 
 @frozen
@@ -51,15 +53,14 @@ def small(running: Running, rounds: int, seconds: float) -> Iterator[Row]:
     spent: list[float] = []
 
     def get() -> float:
-        before = running.cpu_seconds()
-        load = wrk(ours, seconds)
-        spent.append((running.cpu_seconds() - before) / load.requests * 1e6)
+        load, cost = costed(ours, seconds, running.cpu_seconds)
+        spent.append(cost)
         return load.rate
 
     rate, limit = interleaved(rounds, get, lambda: wrk(Request(*store.headers(path)), seconds).rate)
     yield Row("object: 4 KiB GET", f"{rate:.0f}/s", f"store {limit:.0f}/s", rate / limit, 0.4)
     yield Row("object: 4 KiB GETs a second", f"{rate:.0f}/s", f"{CLIENTS} clients", rate, 1500)
-    cost = sorted(spent)[len(spent) // 2]
+    cost = statistics.median(spent)
     yield Row("CPU of a 4 KiB GET, our processes", f"{cost:.0f} us", "-", cost, 400, "at most")
     numbers = itertools.count()
 
@@ -92,8 +93,10 @@ def large(running: Running, rounds: int) -> Iterator[Row]:
             return _rate(lambda: store.request(direct, "PUT", "bench/upload", payload))
 
         down(), down_direct()
-        yield _beside("object: 64 MiB GET", *interleaved(3 * rounds, down, down_direct), 0.9)
-        yield _beside("object: 64 MiB upload", *interleaved(rounds, up, up_direct), 0.8)
+        rate, limit = interleaved(3 * rounds, down, down_direct)
+        yield _beside("object: 64 MiB GET", rate, limit, 0.9)
+        rate, limit = interleaved(rounds, up, up_direct)
+        yield _beside("object: 64 MiB upload", rate, limit, 0.8)
 
 
 def _rate(transfer: Callable[[], object]) -> float:

@@ -42,11 +42,13 @@ def measure(running: Running) -> Iterator[Row]:
             )
         cursor.execute("analyze storage.objects")
         for bucket, prefix, after, recursive in _PAGES:
-            sql, params = pages.query(bucket, prefix, after, 100, recursive)
+            sql, params = pages.json_query(bucket, prefix, after, 100, recursive)
             times = []
             for _ in range(5):
                 cursor.execute("explain (analyze, timing off, format json) " + sql, params)
-                plan = cursor.fetchone()[0][0]
+                found = cursor.fetchone()
+                assert found is not None
+                plan = found[0][0]
                 times.append(plan["Planning Time"] + plan["Execution Time"])
             kind = "all below" if recursive else "page of"
             what = f"{kind} {bucket}/{prefix} after {after or 'the start'}"

@@ -2,19 +2,17 @@
 
 from __future__ import annotations
 
-import os
 import socket
-import threading
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
-from pathlib import Path
 from urllib.parse import urlsplit
 
 from benchmarks.bare_client import BareClient, random_bytes
+from benchmarks.memory import MIB, held_during
 from benchmarks.report import Row
-from benchmarks.running import MIB, Running
+from benchmarks.running import Running
 
 PARALLEL, READERS = 16, 200
 PART_MIB = 8
@@ -67,26 +65,6 @@ def _read_slowly(running: Running, headers: dict[str, str]) -> None:
 
 
 def _grown(running: Running, work: str, flow: Callable[[], None], goal: float) -> Row:
-    before = _resident(running)
-    peak = before
-    done = threading.Event()
-
-    def watch() -> None:
-        nonlocal peak
-        while not done.wait(0.05):
-            peak = max(peak, _resident(running))
-
-    watcher = threading.Thread(target=watch)
-    watcher.start()
-    try:
-        flow()
-    finally:
-        done.set()
-        watcher.join()
-    return Row(work, f"+{peak - before:.0f} MiB", f"from {before:.0f} MiB", peak - before, goal, "at most")
-
-
-def _resident(running: Running) -> float:
-    """MiB of all workers together; proc(5)."""
-    pages = sum(int(Path(f"/proc/{pid}/statm").read_text().split()[1]) for pid in running.workers)
-    return pages * os.sysconf("SC_PAGE_SIZE") / MIB
+    """Of all workers together."""
+    held = held_during(flow, *running.workers)
+    return Row(work, f"+{held.growth:.0f} MiB", f"from {held.before:.0f} MiB", held.growth, goal, "at most")

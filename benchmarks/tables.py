@@ -6,6 +6,7 @@ query, in one message.
 
 from __future__ import annotations
 
+import statistics
 from collections.abc import Iterator
 from contextlib import closing
 from typing import Any
@@ -14,7 +15,7 @@ from urllib.parse import parse_qsl, urlsplit
 import psycopg2
 from attrs import frozen
 
-from benchmarks.load import CLIENTS, Request, pgbench, wrk
+from benchmarks.load import CLIENTS, Request, costed, pgbench, wrk
 from benchmarks.report import Row, interleaved
 from benchmarks.running import Running
 
@@ -61,37 +62,31 @@ CASES = (
 
 
 def measure(running: Running, rounds: int, seconds: float) -> Iterator[Row]:
-    spent: list[float] = []
-    peak = 0.0
+    peak = cost = 0.0
     for case in CASES:
-        settings, query, arguments = message(running, case)
-        sql = f"{settings} \\; EXECUTE q({arguments})"
-        request = case.request(running)
-        wrk(request, 1)
-
-        def ours(request: Request = request, single: bool = case is SINGLE) -> float:
-            before = running.cpu_seconds()
-            load = wrk(request, seconds)
-            if single:
-                spent.append((running.cpu_seconds() - before) / load.requests * 1e6)
-            return load.rate
-
-        def limit(sql: str = sql, query: str = query) -> float:
-            return pgbench(running.dsn, sql, seconds, query)
-
-        rate, most = interleaved(rounds, ours, limit)
-        peak = peak or rate
+        rate, most, spent = beside(running, case, rounds, seconds)
+        if case is SINGLE:
+            peak, cost = rate, spent
         yield Row(case.name, f"{rate:.0f}/s", f"pgbench {most:.0f}/s", rate / most, case.goal)
-    spent.sort()
-    yield Row(
-        "CPU per single-row request",
-        f"{spent[len(spent) // 2]:.0f} us",
-        "-",
-        spent[len(spent) // 2],
-        150,
-        "at most",
-    )
+    yield Row("CPU per single-row request", f"{cost:.0f} us", "-", cost, 150, "at most")
     yield half_load(running, peak, 3 * seconds)
+
+
+def beside(running: Running, case: Case, rounds: int, seconds: float) -> tuple[float, float, float]:
+    """Requests and ``pgbench``'s transactions a second, and the microseconds of CPU that a request takes."""
+    settings, query, arguments = message(running, case)
+    sql = f"{settings} \\; EXECUTE q({arguments})"
+    request = case.request(running)
+    wrk(request, 1)
+    spent: list[float] = []
+
+    def ours() -> float:
+        load, cost = costed(request, seconds, running.cpu_seconds)
+        spent.append(cost)
+        return load.rate
+
+    rate, most = interleaved(rounds, ours, lambda: pgbench(running.dsn, sql, seconds, query))
+    return rate, most, statistics.median(spent)
 
 
 def half_load(running: Running, peak: float, seconds: float) -> Row:

@@ -35,6 +35,9 @@ class Keys:
         kinds: dict[str, KeyKind] = {"anon": "anon", "service": "service"}
         return kinds.get(presented)
 
+    def mistyped(self, presented: str) -> bool:
+        return False
+
 
 class NoTokens:
     """Never asked: the table API verifies tokens itself."""

@@ -58,7 +58,7 @@ def looked_at(plan: dict[str, Any]) -> int:
 def test_a_page_reads_what_it_shows(
     cursor: Any, bucket: str, prefix: str, after: str | None, recursive: bool
 ) -> None:
-    sql, params = pages.query(bucket, prefix, after, LIMIT, recursive)
+    sql, params = pages.json_query(bucket, prefix, after, LIMIT, recursive)
     cursor.execute("explain (analyze, timing off, costs off, format json) " + sql, params)
     plan = cursor.fetchone()[0][0]["Plan"]
     assert 0 < looked_at(plan) <= LIMIT + 1

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import socket
-import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -14,9 +13,9 @@ import pytest
 import requests
 from attrs import frozen
 
+from benchmarks.memory import MIB, held_during
 from tests.live.daemon import Daemon
 
-MIB = 1024 * 1024
 SIZE = 48 * MIB
 
 
@@ -26,32 +25,12 @@ class Served:
     headers: dict[str, str]
     pid: int
 
-    def resident(self) -> float:
-        """MiB in real memory; Linux, proc(5)."""
-        pages = int(Path(f"/proc/{self.pid}/statm").read_text().split()[1])
-        return pages * os.sysconf("SC_PAGE_SIZE") / MIB
-
     def object_url(self, key: str) -> str:
         return f"{self.url}/storage/buckets/private/objects/{key}"
 
     def growth(self, work: Callable[[], None]) -> float:
         """How many MiB more it ever held while ``work`` ran."""
-        before = self.resident()
-        peak = [before]
-        done = threading.Event()
-
-        def watch() -> None:
-            while not done.wait(0.02):
-                peak[0] = max(peak[0], self.resident())
-
-        watcher = threading.Thread(target=watch)
-        watcher.start()
-        try:
-            work()
-        finally:
-            done.set()
-            watcher.join()
-        return peak[0] - before
+        return held_during(work, self.pid).growth
 
 
 @pytest.fixture(scope="module")
