@@ -9,19 +9,17 @@ from pathlib import Path
 from random import Random
 from time import monotonic
 
-from tests.live.daemon import Daemon, answers, eventually
+from tests.live.daemon import Daemon, answers, eventually, pid_of, workers_of
 from tests.live.loaded_service import (
     credentials,
     gone_on,
     judge,
     load_on,
     make_ledger,
-    pid_of,
     started,
     warmed_up,
 )
 from tests.live.mixed_load import PARTS, Load
-from tests.live.test_workers import workers_of
 
 VICTIMS = ("postgres", "weed", "worker", "parent")
 
@@ -58,9 +56,9 @@ class Rounds:
             os.kill(self._random.choice(sorted(before)), signal.SIGKILL)
             eventually(lambda: len(workers_of(daemon) - before) == 1, "a new worker")
         else:
-            old = pid_of(self._place, victim)
+            old = pid_of(self._place / "var", victim)
             os.kill(old, signal.SIGKILL)
-            eventually(lambda: pid_of(self._place, victim) not in {0, old}, f"a new {victim}")
+            eventually(lambda: pid_of(self._place / "var", victim) not in {0, old}, f"a new {victim}")
         eventually(lambda: answers(f"{load.base_url}/ready"), "readiness")
         gone_on(load)
         away = "  ".join(f"{part} {load.tallies[part].outage(since):5.2f} s" for part in PARTS)

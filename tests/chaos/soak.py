@@ -11,6 +11,7 @@ import os
 import sys
 from collections.abc import Callable
 from contextlib import closing
+from functools import partial
 from pathlib import Path
 from statistics import median
 from tempfile import TemporaryDirectory
@@ -22,10 +23,9 @@ from attrs import define, field
 from project_service.embedded.assemble import running_beside
 from project_service.embedded.identity import PROC
 from tests.chaos.reading import Reading
-from tests.live.daemon import Daemon
-from tests.live.loaded_service import credentials, judge, load_on, make_ledger, pid_of, started, warmed_up
+from tests.live.daemon import Daemon, pid_of, workers_of
+from tests.live.loaded_service import credentials, judge, load_on, make_ledger, started, warmed_up
 from tests.live.mixed_load import Load
-from tests.live.test_workers import workers_of
 
 SLACK = 0.05
 # Growth that means nothing, by what is measured: a page cache more or less, a connection more or less.
@@ -73,7 +73,7 @@ def watched(place: Path, daemon: Daemon, count: Callable[[], float]) -> list[Ser
     processes = {"parent": daemon.process.pid}
     processes |= {f"worker {n}": pid for n, pid in enumerate(sorted(workers_of(daemon)), 1)}
     found = [
-        Series(f"{name}: {what}", unit, lambda read=read, pid=pid: read(pid))  # type: ignore[misc]
+        Series(f"{name}: {what}", unit, partial(read, pid))
         for what, unit, read in (("memory", "MB", resident), ("descriptors", "files", descriptors))
         for name, pid in processes.items()
     ]
@@ -84,7 +84,7 @@ def watched(place: Path, daemon: Daemon, count: Callable[[], float]) -> list[Ser
         *found,
         Series("connections to PostgreSQL", "", count),
         Series("connections to the store", "", lambda: connections_to(s3)),
-        Series("SeaweedFS: memory", "MB", lambda: resident(pid_of(place, "weed")), judged=False),
+        Series("SeaweedFS: memory", "MB", lambda: resident(pid_of(place / "var", "weed")), judged=False),
     ]
 
 
@@ -120,7 +120,7 @@ def soak(place: Path, minutes: float, every: float, pace: float) -> bool:
 
             def count() -> float:
                 cursor.execute(COUNT)
-                return float(cursor.fetchone()[0])  # type: ignore[index]
+                return float(cursor.fetchall()[0][0])
 
             with load_on(place, pace=pace) as load, Reading(load, pace) as reading:
                 warmed_up(load)

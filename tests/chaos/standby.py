@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import pwd
-import socket
 import subprocess
 from contextlib import closing
 from pathlib import Path
@@ -17,12 +16,7 @@ from project_service.embedded import postgres, reach
 from project_service.embedded.account import NAME
 from project_service.embedded.command import Account
 from tests.live.daemon import eventually
-
-
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
+from tests.places import free_port
 
 
 class Pair:

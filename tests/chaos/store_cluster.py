@@ -14,10 +14,10 @@ import requests
 from project_service.embedded.ports import SOCKETS
 from project_service.embedded.seaweed import program_file
 from tests.chaos.reading import Reading
-from tests.chaos.standby import free_port
 from tests.live.daemon import answers, eventually
 from tests.live.loaded_service import judge, load_on, make_ledger, started
 from tests.live.mixed_load import PACE_SECONDS, PARTS, Load
+from tests.places import free_port
 
 VOLUME_SERVERS = 3
 

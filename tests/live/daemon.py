@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import queue
 import re
@@ -140,6 +141,30 @@ def children_on(data_dir: Path) -> list[int]:
     places = [data_dir, data_dir / "postgres", data_dir / "store"]
     pids = [int(entry.name) for entry in PROC.iterdir() if entry.name.isdigit()]
     return [pid for pid in pids if identify(pid) and any(works_on(pid, one) for one in places)]
+
+
+def workers_of(daemon: Daemon) -> set[int]:
+    """The pids of the parent's serving children."""
+    found = set()
+    for entry in PROC.iterdir():
+        if not entry.name.isdigit():
+            continue
+        try:
+            parent = int((entry / "stat").read_text().rpartition(")")[2].split()[1])
+            command = (entry / "cmdline").read_bytes()
+        except OSError:
+            continue  # it ended while we looked
+        if parent == daemon.process.pid and b"project_service.worker" in command:
+            found.add(int(entry.name))
+    return found
+
+
+def pid_of(data_dir: Path, name: str) -> int:
+    """The embedded server's pid; 0 while there is none."""
+    try:
+        return int(json.loads((data_dir / "run" / f"{name}.pid").read_text())["pid"])
+    except FileNotFoundError:
+        return 0
 
 
 def eventually(condition: Callable[[], bool], what: str) -> None:

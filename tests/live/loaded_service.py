@@ -95,11 +95,3 @@ def judge(load: Load, fault: str, since: float) -> None:
     assert lost == []
     assert load.wrong() == []
     assert all(tally.longest < LONGEST_SECONDS for tally in load.tallies.values())
-
-
-def pid_of(place: Path, name: str) -> int:
-    """The embedded server's pid; 0 while there is none."""
-    try:
-        return int(json.loads((place / "var" / "run" / f"{name}.pid").read_text())["pid"])
-    except FileNotFoundError:
-        return 0

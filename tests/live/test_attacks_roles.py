@@ -17,8 +17,8 @@ from psycopg2.extensions import make_dsn
 from project_service.embedded.assemble import Embedded
 from project_service.settings import Store
 from tests.live.application import Api, serving, settings_for
+from tests.live.command_line import cli
 from tests.live.services import wait
-from tests.live.test_cli import cli
 
 DOCS = Path(__file__).parents[2] / "docs" / "operations.rst"
 TABLES = """

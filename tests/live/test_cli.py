@@ -2,50 +2,19 @@
 
 from __future__ import annotations
 
-import os
-import subprocess
-import sys
 from collections.abc import AsyncIterator
 from contextlib import closing
 from pathlib import Path
-from typing import Any
 
-import orjson
 import psycopg2
 import pytest
 import pytest_twisted
-from attrs import frozen
 
 from project_service import keys
 from project_service.embedded.assemble import Embedded
-from tests.live.daemon import ROOT, children_on
+from tests.live.command_line import cli
+from tests.live.daemon import children_on
 from tests.live.services import Services
-
-
-@frozen
-class Ended:
-    code: int
-    out: str
-    err: str
-
-    @property
-    def json(self) -> Any:
-        return orjson.loads(self.out)
-
-
-def cli(*arguments: str | Path) -> Ended:
-    script = Path(sys.executable).with_name("project-service")
-    done = subprocess.run(
-        [str(one) for one in (script, *arguments)],
-        env={**os.environ, "PYTHONPATH": str(ROOT)},
-        cwd="/",
-        capture_output=True,
-        text=True,
-        check=False,
-        timeout=60,
-    )
-    assert "Traceback" not in done.stderr, done.stderr
-    return Ended(done.returncode, done.stdout, done.stderr)
 
 
 @pytest.fixture(scope="module")

@@ -12,19 +12,17 @@ from time import monotonic
 
 import pytest
 
-from tests.live.daemon import ROOT, Daemon, answers, children_on, eventually, twistd
+from tests.live.daemon import ROOT, Daemon, answers, children_on, eventually, pid_of, twistd, workers_of
 from tests.live.loaded_service import (
     credentials,
     gone_on,
     judge,
     load_on,
     make_ledger,
-    pid_of,
     started,
     warmed_up,
 )
 from tests.live.mixed_load import PARTS
-from tests.live.test_workers import workers_of
 
 
 @pytest.fixture(scope="module")
@@ -59,11 +57,11 @@ def test_a_server_that_ends(
 ) -> None:
     with load_on(place) as load:
         warmed_up(load)
-        victim, refused = pid_of(place, name), {part: load.count(part, "refused") for part in PARTS}
+        victim, refused = pid_of(place / "var", name), {part: load.count(part, "refused") for part in PARTS}
         os.kill(victim, how)
         since = monotonic()
         eventually(lambda: all(load.count(part, "refused") > refused[part] for part in stops), "503")
-        eventually(lambda: pid_of(place, name) not in {0, victim}, f"a new {name}")
+        eventually(lambda: pid_of(place / "var", name) not in {0, victim}, f"a new {name}")
         eventually(lambda: answers(f"{load.base_url}/ready"), "readiness")
         gone_on(load)
     judge(load, f"{name}: {how.name}", since)
@@ -122,7 +120,7 @@ def test_a_full_disk_under_the_log(place: Path) -> None:
         eventually(lambda: made.exists() and made.stat().st_ino != before, "being ready")
         url = credentials(place)["base_url"]
         assert answers(f"{url}/ready")
-        os.kill(pid_of(place, "weed"), signal.SIGKILL)  # something to log
+        os.kill(pid_of(place / "var", "weed"), signal.SIGKILL)  # something to log
         eventually(lambda: answers(f"{url}/ready", 503), "the absence of the store")
         eventually(lambda: answers(f"{url}/ready"), "readiness")
     finally:

@@ -17,7 +17,7 @@ from tempfile import mkdtemp
 import pytest
 import requests
 
-from tests.live.daemon import ROOT, Daemon, answers, children_on, eventually, twistd_beside
+from tests.live.daemon import ROOT, Daemon, answers, children_on, eventually, pid_of, twistd_beside
 
 ACCOUNT = {"email": "ada@example.test", "password": "correct horse 7"}
 
@@ -79,11 +79,12 @@ def test_killed_then_started_again_with_everything_there(data_dir: Path) -> None
 
 def test_killed_children_come_back(daemon: Daemon, data_dir: Path) -> None:
     url = daemon.wait_until_ready()
-    pids = {name: _pid(data_dir, name) for name in ("postgres", "weed")}
+    pids = {name: pid_of(data_dir, name) for name in ("postgres", "weed")}
     for pid in pids.values():
         os.kill(pid, signal.SIGKILL)
     eventually(
-        lambda: all(_pid(data_dir, name) not in (0, pid) for name, pid in pids.items()), "a new start of both"
+        lambda: all(pid_of(data_dir, name) not in (0, pid) for name, pid in pids.items()),
+        "a new start of both",
     )
     eventually(lambda: answers(f"{url}/ready"), "being ready again")
     assert requests.post(f"{url}/auth/login", json=ACCOUNT, timeout=10).status_code == 200
@@ -91,18 +92,11 @@ def test_killed_children_come_back(daemon: Daemon, data_dir: Path) -> None:
     assert daemon.text.count("died (signal SIGKILL)") == 2
 
 
-def _pid(data_dir: Path, name: str) -> int:
-    try:
-        return int(json.loads((data_dir / "run" / f"{name}.pid").read_text())["pid"])
-    except FileNotFoundError:
-        return 0
-
-
 @pytest.mark.parametrize("name", ["SIGTERM", "SIGINT"])
 def test_stopped_while_it_starts(data_dir: Path, name: str) -> None:
     """SIGINT goes to the whole process group, as Ctrl-C does; the children are not in it."""
     with Daemon(data_dir) as early:
-        eventually(lambda: _pid(data_dir, "weed") > 0, "a child")
+        eventually(lambda: pid_of(data_dir, "weed") > 0, "a child")
         os.killpg(early.process.pid, getattr(signal, name))
         assert early.wait_until_ended() == 0, early.text
         assert "Traceback" not in early.text

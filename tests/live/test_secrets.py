@@ -15,8 +15,8 @@ import requests
 from project_service.configure import load
 from project_service.embedded.identity import PROC
 from tests.certificates import issue
+from tests.live.command_line import cli
 from tests.live.daemon import Daemon, children_on
-from tests.live.test_cli import cli
 
 PASSWORD = "open sesame 4711"
 

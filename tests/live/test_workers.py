@@ -16,7 +16,7 @@ import pytest
 import requests
 
 from project_service.embedded.identity import PROC
-from tests.live.daemon import Daemon, answers, children_on, eventually
+from tests.live.daemon import Daemon, answers, children_on, eventually, workers_of
 from tests.live.loaded_service import credentials, load_on, make_ledger
 
 # Odd, so that two workers cannot have half of it each.
@@ -47,22 +47,6 @@ def daemon(data_dir: Path) -> Iterator[Daemon]:
     with Daemon(data_dir, "--config", str(config), "--workers", "2") as one:
         one.wait_until_ready()
         yield one
-
-
-def workers_of(daemon: Daemon) -> set[int]:
-    """The pids of the parent's serving children."""
-    found = set()
-    for entry in PROC.iterdir():
-        if not entry.name.isdigit():
-            continue
-        try:
-            parent = int((entry / "stat").read_text().rpartition(")")[2].split()[1])
-            command = (entry / "cmdline").read_bytes()
-        except OSError:
-            continue  # it ended while we looked
-        if parent == daemon.process.pid and b"project_service.worker" in command:
-            found.add(int(entry.name))
-    return found
 
 
 def url_of(daemon: Daemon) -> str:
