@@ -55,3 +55,8 @@ class TablesConfig:
             self.unfiltered_writes == "allow",
             self.plan,
         )
+
+    @property
+    def tx_override(self) -> bool:
+        """Whether a request may say how its transaction ends."""
+        return self.tx_end.endswith("allow-override")

@@ -112,7 +112,7 @@ class Executor:
             ending: Ending = "rollback"
         else:
             ending = "commit"
-        if self.config.tx_end.endswith("allow-override"):
+        if self.config.tx_override:
             asked = request.head.preferences.get("tx")
             ending = "rollback" if asked == "rollback" else "commit" if asked == "commit" else ending
         if ending == "rollback":

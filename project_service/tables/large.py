@@ -92,9 +92,10 @@ class LargeReplies:
         )
 
     def _head(self, call: Call, planned: Planned, outcome: Outcome) -> Reply:
-        allow_tx = self.config.tx_end.endswith("allow-override")
         request = evolve(planned.request, range=planned.request.range.capped(self.config.max_rows))
-        return head_of_stream(request, planned.prepared.rendering, outcome, call.path, allow_tx)
+        return head_of_stream(
+            request, planned.prepared.rendering, outcome, call.path, self.config.tx_override
+        )
 
     def _reply(self, head: Reply, stream: RowStream) -> Reply | StreamReply:
         if _has_body(head):

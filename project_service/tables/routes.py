@@ -56,7 +56,7 @@ async def _call(inbound: Inbound) -> Call:
         raise errors.invalid_path() from None
     segments = tuple(below.strip("/").split("/")) if below.strip("/") else ()
     body = b""
-    if inbound.method in ("POST", "PATCH", "PUT", "DELETE"):
+    if inbound.method in _WRITING:
         body = await inbound.body.read(inbound.max_json_bytes)
     return Call(
         inbound.method,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Hashable
 from functools import partial
 from typing import TypeVar
 
@@ -17,7 +18,7 @@ from project_service.tables.errors import TableError
 from project_service.tables.execute import Executor
 from project_service.tables.identity import Identities, Identity
 from project_service.tables.large import LargeReplies
-from project_service.tables.parse.request import Head
+from project_service.tables.parse.request import Head, Request
 from project_service.tables.plan.call import CallPlan
 from project_service.tables.plan.write import WritePlan
 from project_service.tables.planner import Planned, Planner
@@ -77,37 +78,45 @@ class TableService:
             if delegated is None:
                 return await self._root(call, head, identity, cache, timing)
             call, head = delegated
-            head_key = None
+            head_key = head
         asked = self.planner.request(call, head)
         timing.mark("parse")
+        cache, planned = await self._planned(cache, head_key, *asked)
+        timing.mark("plan")
+        reply = await self._run(call, cache, planned, identity)
+        timing.mark("transaction")
+        if head.method == "HEAD":
+            reply = StreamReply(reply.status, reply.headers, None, nothing)
+        if planned.prepared.renamed:
+            reply = evolve(reply, headers=(*reply.headers, deprecated_names(planned.prepared.renamed)))
+        return self._timed(reply, timing)
+
+    async def _planned(
+        self, cache: SchemaCache, head_key: Hashable, shape: Hashable, request: Request, operands: list[str]
+    ) -> tuple[SchemaCache, Planned]:
+        """With the cache it was planned with: what ``cache`` lacks may have been made since it was read."""
         try:
-            planned = self.planner.plan(cache, head_key or head, *asked)
+            return cache, self.planner.plan(cache, head_key, shape, request, operands)
         except TableError as fault:
             if fault.code not in _MISSES:
                 raise
             newer = await self.freshness.newer(cache)
             if newer is None:
                 raise
-            cache, planned = newer, self.planner.plan(newer, head_key or head, *asked)
-        timing.mark("plan")
-        prepared = planned.prepared
+        return newer, self.planner.plan(newer, head_key, shape, request, operands)
+
+    async def _run(
+        self, call: Call, cache: SchemaCache, planned: Planned, identity: Identity
+    ) -> Reply | StreamReply:
+        prepared, head = planned.prepared, planned.request.head
         told = preamble(self.config, cache, call, head, identity, prepared.read_only, prepared.routine)
-        reply: Reply | StreamReply
-        if prepared.last.streamed and self.large.expected(planned):
-            reply = await self.large.at_once(
-                call, planned, told, identity, partial(self._reply, call, planned)
-            )
-        else:
-            outcome = await self.executor.execute(planned, told, identity.authenticated)
-            reply = self._reply(call, planned, outcome)
-            if not outcome.whole:
-                reply = await self.large.after(call, planned, outcome, told, identity)
-        timing.mark("transaction")
-        if head.method == "HEAD":
-            reply = StreamReply(reply.status, reply.headers, None, nothing)
-        if prepared.renamed:
-            reply = evolve(reply, headers=(*reply.headers, deprecated_names(prepared.renamed)))
-        return self._timed(reply, timing)
+        if self.large.expected(planned):
+            in_one_piece = partial(self._reply, call, planned)
+            return await self.large.at_once(call, planned, told, identity, in_one_piece)
+        outcome = await self.executor.execute(planned, told, identity.authenticated)
+        if not outcome.whole:
+            return await self.large.after(call, planned, outcome, told, identity)
+        return self._reply(call, planned, outcome)
 
     async def _root(
         self, call: Call, head: Head, identity: Identity, cache: SchemaCache, timing: Timing
@@ -131,7 +140,7 @@ class TableService:
 
     def _reply(self, call: Call, planned: Planned, outcome: Outcome) -> Reply:
         request, prepared = planned.request, planned.prepared
-        allow_tx = self.config.tx_end.endswith("allow-override")
+        allow_tx = self.config.tx_override
         if prepared.rendering.explain is not None:
             return explained(outcome.body, prepared.rendering)
         if isinstance(prepared.plan, WritePlan):

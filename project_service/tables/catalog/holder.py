@@ -9,7 +9,7 @@ from twisted.internet.defer import Deferred
 from twisted.internet.interfaces import IDelayedCall, IReactorTime
 from twisted.logger import Logger
 
-from project_service.deferreds import start
+from project_service.deferreds import cancel, start
 from project_service.tables import errors
 from project_service.tables.catalog.model import SchemaCache
 
@@ -114,6 +114,5 @@ class CacheHolder(Service):
         self.announce()
 
     def _forget_retry(self) -> None:
-        if self._retry is not None and self._retry.active():
-            self._retry.cancel()
+        cancel(self._retry)
         self._retry = None
