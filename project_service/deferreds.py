@@ -1,4 +1,4 @@
-"""The few things about Deferreds that are easy to get wrong."""
+"""The few things about Deferreds and delayed calls that are easy to get wrong."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from collections.abc import Callable, Coroutine
 from typing import Any, TypeVar
 
 from twisted.internet.defer import CancelledError, Deferred
-from twisted.internet.interfaces import IReactorFromThreads, IReactorTime
+from twisted.internet.interfaces import IDelayedCall, IReactorFromThreads, IReactorTime
 from twisted.internet.threads import deferToThreadPool
 from twisted.logger import Logger
 from twisted.python.failure import Failure
@@ -53,6 +53,12 @@ def background(work: Coroutine[Deferred[Any], Any, object], what: str) -> None:
     start(work).addErrback(failed)
 
 
+def cancel(call: IDelayedCall | None) -> None:
+    """Does nothing where there is none, or where it has been called or cancelled already."""
+    if call is not None and call.active():
+        call.cancel()
+
+
 def with_timeout(
     clock: IReactorTime, seconds: float, waiting: Deferred[T], error: Callable[[], Exception]
 ) -> Deferred[T]:
@@ -67,8 +73,7 @@ def with_timeout(
     call = clock.callLater(seconds, give_up)
 
     def ended(result: T | Failure) -> T | Failure:
-        if call.active():
-            call.cancel()
+        cancel(call)
         if timed_out and isinstance(result, Failure) and result.check(CancelledError):
             return Failure(error())
         return result

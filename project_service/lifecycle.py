@@ -10,7 +10,7 @@ from twisted.internet.defer import CancelledError, Deferred
 from twisted.internet.interfaces import IReactorTime
 from twisted.logger import Logger
 
-from project_service.deferreds import start
+from project_service.deferreds import cancel, start
 
 log = Logger()
 
@@ -140,5 +140,4 @@ class Every(Service):
             await sleeping
         finally:
             self._sleeping = None
-            if call.active():
-                call.cancel()
+            cancel(call)

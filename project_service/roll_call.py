@@ -15,7 +15,7 @@ from twisted.logger import Logger
 from twisted.python.failure import Failure
 from zope.interface import implementer
 
-from project_service.deferreds import start, with_timeout
+from project_service.deferreds import cancel, start, with_timeout
 
 # A worker that has not found out by then is not ready; whoever asked for all waits a little longer than that.
 WORKER_SECONDS = 3.0
@@ -64,8 +64,7 @@ class RollCall:
             self._end(FAILS)
 
     def stop(self) -> None:
-        if self._late is not None and self._late.active():
-            self._late.cancel()
+        cancel(self._late)
 
     def _begin(self) -> None:
         self._round += 1

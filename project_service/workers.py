@@ -25,6 +25,7 @@ from twisted.logger import Logger
 from twisted.python.failure import Failure
 
 from project_service import logging_setup
+from project_service.deferreds import cancel
 from project_service.embedded.backoff import FIRST_SECONDS, STEADY_SECONDS, Backoff
 from project_service.http.metrics import MULTIPROCESS
 from project_service.launch import Launch
@@ -144,8 +145,7 @@ class Workers:
         kill = self._reactor.callLater(patience, kill_all)
         for worker in workers:
             await worker.ended
-        if kill.active():
-            kill.cancel()
+        cancel(kill)
         rmtree(self._numbers, ignore_errors=True)
 
     def _spawn(self, number: int, backoff: Backoff) -> _Worker:

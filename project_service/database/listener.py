@@ -12,7 +12,7 @@ from twisted.internet.interfaces import IReactorTime
 from twisted.logger import Logger
 
 from project_service.database.session import Session
-from project_service.deferreds import start
+from project_service.deferreds import cancel, start
 
 _CHANNEL = re.compile(r"[a-z_][a-z0-9_]{0,62}\Z")
 # A connection that died without a sign is found by a query this often.
@@ -132,8 +132,7 @@ class Listener(Service):
             await waking
         finally:
             self._lost = None
-            if call.active():
-                call.cancel()
+            cancel(call)
 
     def _gone(self, session: Session) -> None:
         self.current = False

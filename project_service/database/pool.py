@@ -18,7 +18,7 @@ from twisted.logger import Logger
 from project_service import errors
 from project_service.database.prepared import run_prepared
 from project_service.database.session import DatabaseGone, Params, Row, Session
-from project_service.deferreds import shield, start, with_timeout
+from project_service.deferreds import cancel, shield, start, with_timeout
 
 T = TypeVar("T")
 
@@ -146,8 +146,7 @@ class Pool:
         After ``grace_seconds`` what is still at work loses its connection, and its caller gets ``DatabaseGone``.
         """
         self._closed = True
-        if self._retry is not None and self._retry.active():
-            self._retry.cancel()
+        cancel(self._retry)
         while self._waiting:
             self._waiting.popleft().errback(errors.shutting_down())
         for connecting in list(self._connecting):
@@ -163,8 +162,7 @@ class Pool:
             return
         cut = self._clock.callLater(grace_seconds, self._cut_off)
         await empty
-        if cut.active():
-            cut.cancel()
+        cancel(cut)
 
     def _cut_off(self) -> None:
         for session in list(self._busy):

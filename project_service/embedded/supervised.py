@@ -14,7 +14,7 @@ from twisted.internet.defer import Deferred
 from twisted.internet.interfaces import IDelayedCall
 from twisted.logger import Logger
 
-from project_service.deferreds import background, with_timeout
+from project_service.deferreds import background, cancel, with_timeout
 from project_service.embedded import private_file
 from project_service.embedded.backoff import Backoff
 from project_service.embedded.child import Child
@@ -80,8 +80,7 @@ class Supervised:
 
     async def stop(self) -> None:
         self._stopping = True
-        if self._again is not None and self._again.active():
-            self._again.cancel()
+        cancel(self._again)
         if self._child is not None:
             await self._end(self._child)
 

@@ -9,12 +9,13 @@ from collections.abc import Callable, Sequence
 
 from twisted.internet.interfaces import IDelayedCall, IReactorTime
 
+from project_service.deferreds import cancel
 from project_service.errors import ApiError
 from project_service.http import wire
 from project_service.http.body import Body, ClientGone
 from project_service.http.headers import HeaderView
 from project_service.http.outbound import Reply
-from project_service.http.stream import Stream, cancel
+from project_service.http.stream import Stream
 
 # After an early answer so much of an unread body is still taken in, so that the client gets to read the answer
 # instead of a reset; beyond it the connection goes.

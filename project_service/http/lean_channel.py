@@ -15,6 +15,7 @@ from twisted.python.failure import Failure
 from zope.interface import implementer
 
 from project_service import errors
+from project_service.deferreds import cancel
 from project_service.errors import ApiError
 from project_service.http.dispatch import Dispatch
 from project_service.http.exchange import Exchange
@@ -23,7 +24,6 @@ from project_service.http.outbound import Producer
 from project_service.http.request_parser import RequestHead, RequestParser
 from project_service.http.sockets import WIDE_BYTES, read_widely, socket_progress, write_now
 from project_service.http.stall import Stall
-from project_service.http.stream import cancel
 
 # So much is parsed at a time outside bodies: what is behind a request that is not answered yet stays unparsed.
 HEAD_SLICE = 4096

@@ -6,6 +6,8 @@ from collections.abc import Callable
 
 from twisted.internet.interfaces import IDelayedCall, IReactorTime
 
+from project_service.deferreds import cancel
+
 
 class Stall:
     """Calls ``drop`` when, from one look to the next ``seconds`` later, ``progress`` has not changed."""
@@ -33,8 +35,7 @@ class Stall:
         self._call = self._clock.callLater(self._seconds, self._look, self._progress())
 
     def stop(self) -> None:
-        if self._call is not None and self._call.active():
-            self._call.cancel()
+        cancel(self._call)
         self._call = None
 
     def _look(self, seen: object) -> None:

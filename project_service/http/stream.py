@@ -5,8 +5,7 @@ from __future__ import annotations
 from typing import Protocol
 
 from twisted.internet.defer import Deferred
-from twisted.internet.error import AlreadyCalled, AlreadyCancelled
-from twisted.internet.interfaces import IDelayedCall, IReactorTime
+from twisted.internet.interfaces import IReactorTime
 
 from project_service.http import wire
 from project_service.http.body import ClientGone
@@ -103,11 +102,3 @@ class Stream:
                 waiting.callback(None)
             else:
                 waiting.errback(failure)
-
-
-def cancel(call: IDelayedCall | None) -> None:
-    if call is not None:
-        try:
-            call.cancel()
-        except (AlreadyCalled, AlreadyCancelled):
-            return

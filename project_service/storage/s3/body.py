@@ -15,6 +15,7 @@ from twisted.web.client import ResponseDone
 from twisted.web.iweb import IBodyProducer
 from zope.interface import implementer
 
+from project_service.deferreds import cancel
 from project_service.storage.s3.errors import BrokenRead, ReaderLeft
 
 Payload = bytes | bytearray | memoryview
@@ -41,8 +42,7 @@ class IdleTimer:
         self._last = self._clock.seconds()
 
     def stop(self) -> None:
-        if self._call.active():
-            self._call.cancel()
+        cancel(self._call)
 
     def _check(self) -> None:
         left = self._last + self._seconds - self._clock.seconds()
