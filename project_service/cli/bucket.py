@@ -9,7 +9,6 @@ import click
 
 from project_service.cli import frame
 from project_service.cli.opened import Opened
-from project_service.storage.assemble import build, sql_rows
 from project_service.storage.buckets import Buckets, parse_rules
 from project_service.storage.model import Bucket, BucketRules
 from project_service.storage.sql.buckets import SqlBuckets
@@ -131,10 +130,7 @@ def delete(invocation: frame.Invocation, name: str, force: bool) -> None:
     """Delete a bucket; one that holds objects only with --force."""
 
     async def work(open_: Opened) -> None:
-        objects = None
-        if force:
-            objects = build(open_.reactor, open_.settings.storage, open_.store, sql_rows(open_.pool)).objects
-        await _buckets(open_).delete(name, objects)
+        await _buckets(open_).delete(name, open_.storage.objects if force else None)
         invocation.show({"name": name, "deleted": True}, f"deleted {name}")
 
     invocation.run(work, store=force)

@@ -4,19 +4,18 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Awaitable, Callable
+from functools import partial
 from pathlib import Path
 from uuid import uuid4
 
 import click
-from attrs import evolve, frozen
+from attrs import frozen
 
 from project_service.auth import keyfile
 from project_service.cli import frame
 from project_service.cli.opened import Opened
 from project_service.database.migrate import pending, shipped, state
-from project_service.database.session import Session
-from project_service.parts import connector
-from project_service.settings import Settings
+from project_service.settings import Secret, Settings
 
 PROBE = b"written by project-service check"
 
@@ -53,16 +52,15 @@ def command(invocation: frame.Invocation) -> None:
 def _looks(open_: Opened) -> list[tuple[str, Callable[[], Awaitable[str]]]]:
     settings = open_.settings
     found: list[tuple[str, Callable[[], Awaitable[str]]]] = [
-        ("database", lambda: _database(open_, settings)),
-        ("migrations", lambda: _migrations(open_, settings)),
-        ("store", lambda: _store(open_)),
-        ("token keys", lambda: _token_keys(settings)),
+        ("database", partial(_database, open_)),
+        ("migrations", partial(_migrations, open_)),
+        ("store", partial(_store, open_)),
+        ("token keys", partial(_token_keys, settings)),
     ]
     for stage, databases in settings.stages.items():
         for name, database in databases.databases.items():
             if database.dsn is not None:
-                other = evolve(settings, database=evolve(settings.database, dsn=database.dsn))
-                found.append((f"database {stage}/{name}", lambda other=other: _database(open_, other)))  # type: ignore[misc]  # mypy does not infer defaults of a lambda
+                found.append((f"database {stage}/{name}", partial(_database, open_, database.dsn)))
     return found
 
 
@@ -74,31 +72,19 @@ async def _looked(what: str, look: Callable[[], Awaitable[str]]) -> Finding:
         return Finding(what, False, frame.explained(fault) or type(fault).__name__)
 
 
-async def _with_session(open_: Opened, settings: Settings, use: Callable[[Session], Awaitable[str]]) -> str:
-    session = await connector(open_.reactor, settings)()
-    try:
-        return await use(session)
-    finally:
-        session.close()
-
-
-async def _database(open_: Opened, settings: Settings) -> str:
-    async def version(session: Session) -> str:
+async def _database(open_: Opened, dsn: Secret | None = None) -> str:
+    async with open_.session(dsn) as session:
         rows = await session.query("select current_setting('server_version'), current_user::text")
-        return f"PostgreSQL {rows[0][0].split()[0]} as {rows[0][1]}"
-
-    return await _with_session(open_, settings, version)
+    return f"PostgreSQL {rows[0][0].split()[0]} as {rows[0][1]}"
 
 
-async def _migrations(open_: Opened, settings: Settings) -> str:
-    async def compared(session: Session) -> str:
+async def _migrations(open_: Opened) -> str:
+    async with open_.session() as session:
         todo = pending(shipped(), await state(session))
-        if todo:
-            names = ", ".join(one.name for one in todo)
-            raise frame.Failed(f"not applied yet: {names} (`project-service migrate`, or start the service)")
-        return "up to date"
-
-    return await _with_session(open_, settings, compared)
+    if todo:
+        names = ", ".join(one.name for one in todo)
+        raise frame.Failed(f"not applied yet: {names} (`project-service migrate`, or start the service)")
+    return "up to date"
 
 
 async def _store(open_: Opened) -> str:

@@ -35,10 +35,7 @@ def _dsn(settings: Settings, stage: str | None, database: str | None) -> str:
     """A stage's database without a DSN of its own is the system database."""
     own = None
     if stage is not None and database is not None:
-        try:
-            own = settings.stages[stage].databases[database].dsn
-        except KeyError:
-            raise frame.Failed(f"the configuration has no stage {stage} with a database {database}") from None
+        own = frame.stage_database(settings, stage, database).dsn
     found = own or settings.database.dsn
     assert found is not None
     return found.reveal()

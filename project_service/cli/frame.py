@@ -7,7 +7,7 @@ import os
 import sys
 from collections.abc import Awaitable, Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 import click
 import orjson
@@ -23,7 +23,7 @@ from project_service.embedded.command import ChildFailed
 from project_service.embedded.lock import InUse
 from project_service.errors import ApiError
 from project_service.launch import Launch, with_data_dir_defaults
-from project_service.settings import Settings
+from project_service.settings import Settings, StageDatabase
 from project_service.storage.s3.errors import StoreError, StoreUnreachable
 from project_service.tap import DEFAULT_DATA_DIR
 
@@ -100,6 +100,14 @@ class Invocation:
             click.echo(line)
 
 
+def stage_database(settings: Settings, stage: str, name: str) -> StageDatabase:
+    """The database ``name`` of ``stage``; raises ``Failed`` where the configuration has none."""
+    try:
+        return settings.stages[stage].databases[name]
+    except KeyError:
+        raise Failed(f"the configuration has no stage {stage} with a database {name}") from None
+
+
 EXPECTED = (
     Failed,
     ApiError,
@@ -136,7 +144,7 @@ def explained(fault: BaseException) -> str:
     return str(fault)
 
 
-def end(why: str, code: int) -> Any:
+def end(why: str, code: int) -> NoReturn:
     """Say why on standard error and leave."""
     click.echo(f"project-service: {why}", err=True)
     sys.exit(code)

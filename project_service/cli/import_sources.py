@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -10,14 +11,14 @@ from attrs import field, frozen
 
 from project_service.errors import ApiError
 from project_service.storage import content_types, errors
-from project_service.storage.objects import Described, Fill
+from project_service.storage.objects import Described
 from project_service.storage.ports import Store
 from project_service.storage.upload import PartStream
 
 READ_BYTES = 1024 * 1024
 
-# From the key that an object gets to what uploads it.
-Upload = Callable[[str], Fill]
+# Uploads it under the key that the object gets.
+Upload = Callable[[str, PartStream], Awaitable[Described]]
 
 
 class Source(Protocol):
@@ -31,7 +32,7 @@ class Directory:
 
     async def found(self) -> AsyncIterator[tuple[str, Upload]]:
         for path in sorted(path for path in self.path.rglob("*") if path.is_file()):
-            yield path.relative_to(self.path).as_posix(), _file(path)
+            yield path.relative_to(self.path).as_posix(), partial(_file, path)
 
 
 @frozen
@@ -48,25 +49,18 @@ class StoreBucket:
             for entry in page.objects:
                 # What other programs leave to show an empty folder is no object.
                 if not (entry.key.endswith("/") and entry.size == 0):
-                    yield entry.key.removeprefix(self.folder), _object(self.store, entry.key)
+                    yield entry.key.removeprefix(self.folder), partial(_object, self.store, entry.key)
             token = page.next_token
             if token is None:
                 return
 
 
-def _file(path: Path) -> Upload:
-    def upload(key: str) -> Fill:
-        content_type = content_types.guess(key)
-
-        async def fill(parts: PartStream) -> Described:
-            parts.describe(content_type, key)
-            for data in _pieces(path):
-                await parts.write(data)
-            return Described(key, content_type)
-
-        return fill
-
-    return upload
+async def _file(path: Path, key: str, parts: PartStream) -> Described:
+    content_type = content_types.guess(key)
+    parts.describe(content_type, key)
+    for data in _pieces(path):
+        await parts.write(data)
+    return Described(key, content_type)
 
 
 def _pieces(path: Path) -> Iterator[bytes]:
@@ -75,25 +69,19 @@ def _pieces(path: Path) -> Iterator[bytes]:
             yield data
 
 
-def _object(store: Store, name: str) -> Upload:
-    def upload(key: str) -> Fill:
-        async def fill(parts: PartStream) -> Described:
-            before = await store.stat(name)
-            content_type = _type(before.content_type, key)
-            parts.describe(content_type, key)
-            for first in range(0, before.size, READ_BYTES):
-                piece = _Piece()
-                length = min(READ_BYTES, before.size - first)
-                await (await store.open(name, first, length, before.size)).pour(piece)
-                await parts.write(bytes(piece.data))
-            if await store.stat(name) != before:
-                # Overwritten meanwhile: what was read may be half of each.
-                raise errors.precondition_failed()
-            return Described(key, content_type)
-
-        return fill
-
-    return upload
+async def _object(store: Store, name: str, key: str, parts: PartStream) -> Described:
+    before = await store.stat(name)
+    content_type = _type(before.content_type, key)
+    parts.describe(content_type, key)
+    for first in range(0, before.size, READ_BYTES):
+        piece = _Piece()
+        length = min(READ_BYTES, before.size - first)
+        await (await store.open(name, first, length, before.size)).pour(piece)
+        await parts.write(bytes(piece.data))
+    if await store.stat(name) != before:
+        # Overwritten meanwhile: what was read may be half of each.
+        raise errors.precondition_failed()
+    return Described(key, content_type)
 
 
 def _type(declared: str, key: str) -> str:

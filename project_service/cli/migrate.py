@@ -5,14 +5,12 @@ from __future__ import annotations
 from typing import Any
 
 import click
-from attrs import evolve
 
 from project_service.cli import frame
 from project_service.cli.opened import Opened
 from project_service.database.migrate import migrate, shipped
 from project_service.database.prepare import prepare
 from project_service.launch import exposed_schemas
-from project_service.parts import connector
 
 
 @click.command()
@@ -25,15 +23,11 @@ def command(invocation: frame.Invocation) -> None:
     """
 
     async def work(open_: Opened) -> None:
-        # A migration may take longer than any request should.
-        session = await evolve(connector(open_.reactor, open_.settings), statement_timeout_seconds=0.0)()
-        try:
-            exposed = exposed_schemas(open_.settings)
+        exposed = exposed_schemas(open_.settings)
+        async with open_.session(unhurried=True) as session:
             done = await migrate(
                 session, shipped(), _progress(invocation), lambda locked: prepare(locked, exposed)
             )
-        finally:
-            session.close()
         applied = [one.name for one in done]
         line = f"applied {len(applied)}" if applied else "nothing to do"
         invocation.show({"applied": applied}, line)

@@ -7,13 +7,11 @@ from typing import Any
 
 import click
 import orjson
-from attrs import evolve
 
 from project_service.cli import frame
 from project_service.cli.opened import Opened
 from project_service.database.pool import Pool, Transaction
-from project_service.parts import connector
-from project_service.settings import Settings, StageDatabase
+from project_service.settings import StageDatabase
 from project_service.tables.catalog.load import build, read
 from project_service.tables.catalog.model import SchemaCache
 from project_service.tables.openapi.document import document
@@ -38,11 +36,12 @@ def command(
     """
 
     async def work(open_: Opened) -> None:
-        found = _of(open_.settings, stage, database)
+        found = frame.stage_database(open_.settings, stage, database)
         chosen = schema or found.schemas[0]
         if chosen not in found.schemas:
             raise frame.Failed(f"the database does not expose the schema {chosen}")
-        pool = open_.pool if found.dsn is None else _pool_of(open_, found)
+        # Its own server instead of the system database's.
+        pool = open_.pool if found.dsn is None else Pool(open_.connector(found.dsn), 1, 10.0, open_.reactor)
         try:
             described = await pool.transaction(lambda run: _described(run, found, chosen, role))
         finally:
@@ -77,16 +76,3 @@ async def _described(run: Transaction, database: StageDatabase, schema: str, rol
     rows = await run.query(asked.for_driver, asked.values())
     usable, callable_ = (frozenset(orjson.loads(names)) for names in rows[0])
     return cache, usable, callable_
-
-
-def _of(settings: Settings, stage: str, database: str) -> StageDatabase:
-    try:
-        return settings.stages[stage].databases[database]
-    except KeyError:
-        raise frame.Failed(f"the configuration has no stage {stage} with a database {database}") from None
-
-
-def _pool_of(open_: Opened, database: StageDatabase) -> Pool:
-    """Its own server instead of the system database's."""
-    settings = evolve(open_.settings, database=evolve(open_.settings.database, dsn=database.dsn))
-    return Pool(connector(open_.reactor, settings), 1, 10.0, open_.reactor)

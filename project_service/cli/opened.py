@@ -7,18 +7,20 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
-from attrs import frozen
+from attrs import evolve, frozen
 from twisted.internet.task import deferLater
 
+from project_service.database.connect import Connector
 from project_service.database.pool import Pool
+from project_service.database.session import Session
 from project_service.embedded.assemble import Embedded, Running, running_beside
 from project_service.embedded.command import ChildFailed
 from project_service.embedded.lock import InUse
 from project_service.embedded.secrets_file import NAME as SECRETS
 from project_service.launch import Launch, with_embedded_database, with_embedded_store
 from project_service.parts import connector
-from project_service.settings import Settings
-from project_service.storage.assemble import connect_store
+from project_service.settings import Secret, Settings
+from project_service.storage.assemble import Storage, build, connect_store, sql_rows
 from project_service.storage.s3.client import S3Store
 
 # How long a service that is just starting may take until it says how its database is reached.
@@ -49,6 +51,28 @@ class Opened:
     def store(self) -> S3Store:
         assert self._store is not None, "run(…, store=True)"
         return self._store
+
+    @property
+    def storage(self) -> Storage:
+        """The part on ``pool`` and ``store``."""
+        return build(self.reactor, self.settings.storage, self.store, sql_rows(self.pool))
+
+    def connector(self, dsn: Secret | None = None) -> Connector:
+        """To the system database, or to the one that ``dsn`` names."""
+        settings = self.settings
+        if dsn is not None:
+            settings = evolve(settings, database=evolve(settings.database, dsn=dsn))
+        return connector(self.reactor, settings)
+
+    @asynccontextmanager
+    async def session(self, dsn: Secret | None = None, *, unhurried: bool = False) -> AsyncIterator[Session]:
+        """A connection of its own. ``unhurried``: its statements may take longer than any request's should."""
+        connect = self.connector(dsn)
+        session = await (evolve(connect, statement_timeout_seconds=0.0) if unhurried else connect)()
+        try:
+            yield session
+        finally:
+            session.close()
 
 
 @asynccontextmanager

@@ -6,11 +6,9 @@ from typing import Any
 
 import click
 import psycopg2
-from attrs import evolve
 
 from project_service.cli import frame
 from project_service.cli.opened import Opened
-from project_service.parts import connector
 
 
 @click.command()
@@ -25,14 +23,12 @@ def command(invocation: frame.Invocation, file: Any) -> None:
     text = file.read()
 
     async def work(open_: Opened) -> None:
-        session = await evolve(connector(open_.reactor, open_.settings), statement_timeout_seconds=0.0)()
-        try:
-            # Several statements in one message are one transaction.
-            rows = await session.query(text, None)
-        except psycopg2.Error as fault:
-            raise frame.Failed(str(fault).strip() or type(fault).__name__) from None
-        finally:
-            session.close()
+        async with open_.session(unhurried=True) as session:
+            try:
+                # Several statements in one message are one transaction.
+                rows = await session.query(text, None)
+            except psycopg2.Error as fault:
+                raise frame.Failed(str(fault).strip() or type(fault).__name__) from None
         invocation.show(
             [[_plain(value) for value in row] for row in rows],
             *("\t".join("" if value is None else str(value) for value in row) for row in rows),

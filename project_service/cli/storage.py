@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from datetime import timedelta
+from functools import partial
 from pathlib import Path
 
 import click
@@ -15,8 +16,9 @@ from project_service.cli.import_sources import Directory, Source, StoreBucket, U
 from project_service.cli.opened import Opened
 from project_service.errors import ApiError
 from project_service.storage import keys
-from project_service.storage.assemble import Storage, build, connect_store, sql_rows
+from project_service.storage.assemble import connect_store
 from project_service.storage.model import Bucket, Conditions, Writer
+from project_service.storage.objects import Objects
 from project_service.storage.s3.errors import BrokenRead, NoSuchObject
 from project_service.storage.sweeper import STALE_AFTER
 
@@ -29,10 +31,6 @@ def command() -> None:
     """The objects behind the buckets: check them, clean up, bring files in."""
 
 
-def _storage(open_: Opened) -> Storage:
-    return build(open_.reactor, open_.settings.storage, open_.store, sql_rows(open_.pool))
-
-
 @command.command()
 @frame.options
 def verify(invocation: frame.Invocation) -> None:
@@ -42,7 +40,7 @@ def verify(invocation: frame.Invocation) -> None:
     """
 
     async def work(open_: Opened) -> None:
-        report = await _storage(open_).sweeper.verify()
+        report = await open_.storage.sweeper.verify()
         faults = [f"missing  {name}" for name in report.missing] + [
             f"torn     {name}" for name in report.torn
         ]
@@ -75,19 +73,49 @@ def sweep(invocation: frame.Invocation, stale_after: int) -> None:
     """
 
     async def work(open_: Opened) -> None:
-        swept = await _storage(open_).sweeper.sweep(timedelta(seconds=stale_after), orphans=True)
+        swept = await open_.storage.sweeper.sweep(timedelta(seconds=stale_after), orphans=True)
         invocation.show(asdict(swept), ", ".join(f"{name} {count}" for name, count in asdict(swept).items()))
 
     invocation.run(work, store=True)
 
 
 @define
-class _Imported:
-    """What became of each; ``refused`` has a reason for each."""
+class _Import:
+    """Brings objects into ``bucket`` and keeps what became of each; ``refused`` has a reason for each."""
 
+    objects: Objects
+    bucket: Bucket
+    limit: int
+    conditions: Conditions
     imported: list[str] = field(factory=list)
     skipped: list[str] = field(factory=list)
     refused: dict[str, str] = field(factory=dict)
+
+    async def bring(self, key: str, upload: Upload) -> None:
+        """Raises what concerns more than this object."""
+        try:
+            fill = partial(upload, keys.parse_key(key))
+            await self.objects.check_write(self.bucket, key, SERVICE, self.conditions)
+            await self.objects.upload(self.bucket, SERVICE, self.conditions, self.limit, self.limit, fill)
+        except ApiError as error:
+            if error.status >= 500:
+                raise
+            if error.code == "object_exists":
+                self.skipped.append(key)
+            else:
+                self.refused[key] = error.message
+        except NoSuchObject:
+            self.refused[key] = "It has left the source."
+        except BrokenRead:
+            raise frame.Failed(f"the store stopped in the middle of {key}; import again to go on") from None
+        else:
+            self.imported.append(key)
+
+    def show(self, invocation: frame.Invocation) -> None:
+        refusals = [f"refused  {key}: {why}" for key, why in self.refused.items()]
+        counts = f"{len(self.imported)} imported, {len(self.skipped)} there already, {len(refusals)} refused"
+        value = {"imported": self.imported, "skipped": self.skipped, "refused": self.refused}
+        invocation.show(value, *refusals, counts)
 
 
 @command.command("import")
@@ -102,44 +130,21 @@ def import_(invocation: frame.Invocation, bucket: str, source: str, prefix: str,
     They come from below DIRECTORY, or from another bucket of the store, with its [store] address and credentials;
     that one is only read. May be repeated: what is there already stays, unless --overwrite is given.
     """
-    conditions = Conditions() if overwrite else Conditions(if_none_match=("*",))
-    result = _Imported()
     if not source.startswith(FROM_STORE) and not Path(source).is_dir():
         raise click.BadParameter("there is no such directory", param_hint="DIRECTORY")
 
     async def work(open_: Opened) -> None:
-        storage = _storage(open_)
+        storage = open_.storage
         target = await storage.buckets.fresh(bucket)
         limit = target.rules.max_object_bytes or open_.settings.storage.max_object_bytes
+        conditions = Conditions() if overwrite else Conditions(if_none_match=("*",))
+        going = _Import(storage.objects, target, limit, conditions)
         async with _opened(open_, source) as files:
             async for name, upload in files.found():
-                await _import_one(storage, target, limit, prefix + name, upload)
-        refusals = [f"refused  {key}: {why}" for key, why in result.refused.items()]
-        counts = (
-            f"{len(result.imported)} imported, {len(result.skipped)} there already, {len(refusals)} refused"
-        )
-        invocation.show(asdict(result), *refusals, counts)
-        if refusals:
+                await going.bring(prefix + name, upload)
+        going.show(invocation)
+        if going.refused:
             raise frame.Failed("not everything could be imported")
-
-    async def _import_one(storage: Storage, target: Bucket, limit: int, key: str, upload: Upload) -> None:
-        try:
-            fill = upload(keys.parse_key(key))
-            await storage.objects.check_write(target, key, SERVICE, conditions)
-            await storage.objects.upload(target, SERVICE, conditions, limit, limit, fill)
-        except ApiError as error:
-            if error.status >= 500:
-                raise
-            if error.code == "object_exists":
-                result.skipped.append(key)
-            else:
-                result.refused[key] = error.message
-        except NoSuchObject:
-            result.refused[key] = "It has left the source."
-        except BrokenRead:
-            raise frame.Failed(f"the store stopped in the middle of {key}; import again to go on") from None
-        else:
-            result.imported.append(key)
 
     invocation.run(work, store=True)
 

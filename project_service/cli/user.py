@@ -19,6 +19,7 @@ from project_service.cli import frame
 from project_service.cli.opened import Opened
 
 HERE = Origin(user_agent="project-service user")
+_USER = click.argument("user", metavar="EMAIL_OR_ID")
 
 
 @click.group()
@@ -67,7 +68,7 @@ def list_(invocation: frame.Invocation) -> None:
 
 
 @command.command()
-@click.argument("user", metavar="EMAIL_OR_ID")
+@_USER
 @frame.options
 def disable(invocation: frame.Invocation, user: str) -> None:
     """Keep a user out: his sessions end everywhere within a second and he cannot log in."""
@@ -75,7 +76,7 @@ def disable(invocation: frame.Invocation, user: str) -> None:
 
 
 @command.command()
-@click.argument("user", metavar="EMAIL_OR_ID")
+@_USER
 @frame.options
 def enable(invocation: frame.Invocation, user: str) -> None:
     """Let a disabled user log in again."""
@@ -83,7 +84,7 @@ def enable(invocation: frame.Invocation, user: str) -> None:
 
 
 @command.command()
-@click.argument("user", metavar="EMAIL_OR_ID")
+@_USER
 @frame.options
 def delete(invocation: frame.Invocation, user: str) -> None:
     """Delete a user and his sessions. What he uploaded or wrote stays."""
@@ -97,7 +98,7 @@ def delete(invocation: frame.Invocation, user: str) -> None:
 
 
 @command.command("end-sessions")
-@click.argument("user", metavar="EMAIL_OR_ID")
+@_USER
 @frame.options
 def end_sessions(invocation: frame.Invocation, user: str) -> None:
     """Log a user out everywhere, within a second."""

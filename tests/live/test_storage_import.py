@@ -88,7 +88,7 @@ async def test_bytes_and_type_as_they_were(older: Any) -> None:
         found, [("image/x-own", b"png"), ("application/octet-stream", LARGE)], strict=True
     ):
         parts: Any = _Parts()
-        described = await upload("key")(parts)
+        described = await upload("key", parts)
         assert (described.content_type, parts.data) == expected
         assert parts.told == (described.content_type, "key")
 
@@ -103,5 +103,5 @@ async def test_overwritten_while_it_is_read(older: Any) -> None:
 
     parts: Any = Overwriting()
     with pytest.raises(ApiError) as refused:
-        await upload("key")(parts)
+        await upload("key", parts)
     assert refused.value.code == "precondition_failed"
