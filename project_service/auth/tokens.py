@@ -145,14 +145,19 @@ class Verifier:
         return key
 
     def _claims(self, payload: Mapping[str, Any]) -> Claims:
-        texts = [payload.get(name) for name in ("sub", "email", "role", "sid")]
         exp, issued, starts = times = (payload["exp"], payload["iat"], payload.get("nbf", 0))
-        if not all(isinstance(text, str) for text in texts) or not all(map(_is_number, times)):
+        if not all(map(_is_number, times)):
             raise invalid_token()
         if max(issued, starts) > self._now() + LEEWAY_SECONDS:
             raise invalid_token("The access token is not valid yet.")
-        sub, email, role, sid = texts
-        return Claims(sub=sub, email=email, role=role, sid=sid, exp=int(exp), raw=dict(payload))  # type: ignore[arg-type]
+        sub, email, role, sid = (_text(payload.get(name)) for name in ("sub", "email", "role", "sid"))
+        return Claims(sub=sub, email=email, role=role, sid=sid, exp=int(exp), raw=dict(payload))
+
+
+def _text(value: object) -> str:
+    if not isinstance(value, str):
+        raise invalid_token()
+    return value
 
 
 def _is_number(value: object) -> bool:
