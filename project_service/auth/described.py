@@ -86,6 +86,8 @@ JWKS = Named("JwkSet", obj(("keys",), keys=array(obj(("kty",), False, kty=STRING
 
 # The cost and the time of a guess.
 _GUESSED: tuple[ApiError, ...] = (errors.invalid_credentials(), rate_limited(1))
+# The cost of a letter.
+_MAILED: tuple[ApiError, ...] = (rate_limited(1), errors.email_not_configured())
 _WEAK = errors.weak_password("why")
 _UNKNOWN_USER = errors.user_not_found()
 
@@ -101,8 +103,8 @@ def _answer(summary: str, data: Schema | Named, status: int = 200) -> Answer:
 NOTHING = Answer(200, "Done.", {JSON: _enveloped({"type": "null"})})
 
 
-def _takes(*required: str, closed: bool = False, **members: Schema) -> Taken:
-    return Taken({JSON: obj(required, closed, **members)})
+def _takes(optional: Mapping[str, Schema] | None = None, closed: bool = False, **required: Schema) -> Taken:
+    return Taken({JSON: obj(required, closed, **required, **(optional or {}))})
 
 
 SIGN_UP = Described(
@@ -116,21 +118,15 @@ SIGN_UP = Described(
             exactly(user=USER, session={"type": "null"}),
         ),
     ),
-    body=_takes("email", "password", email=EMAIL, password=PASSWORD, metadata=METADATA),
-    errors=(
-        errors.email_taken(),
-        _WEAK,
-        errors.signup_disabled(),
-        rate_limited(1),
-        errors.email_not_configured(),
-    ),
+    body=_takes({"metadata": METADATA}, email=EMAIL, password=PASSWORD),
+    errors=(errors.email_taken(), _WEAK, errors.signup_disabled(), *_MAILED),
 )
 LOG_IN = Described(
     "logIn",
     TAG,
     "Begin a session",
     (_answer("The session", SESSION),),
-    body=_takes("email", "password", email=EMAIL, password=STRING),
+    body=_takes(email=EMAIL, password=STRING),
     errors=(*_GUESSED, errors.user_disabled(), errors.email_not_confirmed()),
 )
 REFRESH = Described(
@@ -138,7 +134,7 @@ REFRESH = Described(
     TAG,
     "Exchange a refresh token for the next tokens of its session",
     (_answer("The session with its next tokens", SESSION),),
-    body=_takes("refresh_token", refresh_token=STRING),
+    body=_takes(refresh_token=STRING),
     errors=(errors.invalid_refresh_token(), errors.refresh_token_reused()),
 )
 RECOVER = Described(
@@ -146,8 +142,8 @@ RECOVER = Described(
     TAG,
     "Mail a token for a new password",
     (NOTHING,),
-    body=_takes("email", email=EMAIL),
-    errors=(rate_limited(1), errors.email_not_configured()),
+    body=_takes(email=EMAIL),
+    errors=_MAILED,
     details="The answer is the same, and takes the same time, whether or not there is such a user.",
 )
 RESEND = evolve(
@@ -158,7 +154,7 @@ RESET = Described(
     TAG,
     "Set a new password with a mailed token; every session ends",
     (NOTHING,),
-    body=_takes("token", "password", token=STRING, password=PASSWORD),
+    body=_takes(token=STRING, password=PASSWORD),
     errors=(errors.invalid_one_time_token(), _WEAK),
 )
 VERIFY = Described(
@@ -166,7 +162,7 @@ VERIFY = Described(
     TAG,
     "Confirm an address with a mailed token",
     (_answer("The session of its owner", SESSION),),
-    body=_takes("token", token=STRING),
+    body=_takes(token=STRING),
     errors=(errors.invalid_one_time_token(),),
 )
 LOG_OUT = Described(
@@ -182,7 +178,7 @@ CHANGE_USER = Described(
     TAG,
     "Change the password (the other sessions end), the metadata, or both",
     (_answer("The user as he is now", exactly(user=USER)),),
-    body=_takes(closed=True, password=PASSWORD, current_password=STRING, metadata=METADATA),
+    body=_takes({"password": PASSWORD, "current_password": STRING, "metadata": METADATA}, closed=True),
     errors=(*_GUESSED, _WEAK),
     details="A new password needs current_password.",
 )
@@ -191,7 +187,7 @@ DELETE_USER = Described(
     TAG,
     "Delete the signed-in user with all his sessions",
     (NOTHING,),
-    body=_takes("current_password", current_password=STRING),
+    body=_takes(current_password=STRING),
     errors=_GUESSED,
 )
 LIST_SESSIONS = Described(
@@ -246,16 +242,17 @@ CREATE_USER = Described(
     "Make a user with a password, an imported bcrypt hash, or neither (then he recovers one)",
     (_answer("The new user", exactly(user=ADMIN_USER), 201),),
     body=_takes(
-        "email",
+        {
+            "password": PASSWORD,
+            "password_hash": {
+                "type": "string",
+                "description": f"bcrypt ($2a$, $2b$, $2y$) of a cost up to {HIGHEST_IMPORTED_COST}.",
+            },
+            "metadata": METADATA,
+            "email_confirmed": {**BOOLEAN, "default": True},
+        },
         closed=True,
         email=EMAIL,
-        password=PASSWORD,
-        password_hash={
-            "type": "string",
-            "description": f"bcrypt ($2a$, $2b$, $2y$) of a cost up to {HIGHEST_IMPORTED_COST}.",
-        },
-        metadata=METADATA,
-        email_confirmed={**BOOLEAN, "default": True},
     ),
     errors=(errors.email_taken(), _WEAK),
 )
@@ -266,7 +263,7 @@ UPDATE_USER = Described(
     "Disable a user or set his password (either ends every session), or set his metadata",
     (_ONE_USER,),
     (_ONE,),
-    _takes(closed=True, disabled=BOOLEAN, password=PASSWORD, metadata=METADATA),
+    _takes({"disabled": BOOLEAN, "password": PASSWORD, "metadata": METADATA}, closed=True),
     errors=(_UNKNOWN_USER, _WEAK),
 )
 REMOVE_USER = Described(
