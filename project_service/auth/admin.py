@@ -84,7 +84,7 @@ class Administration:
         """Set ``disabled`` (ends every session), ``password`` (ends every session), ``metadata``."""
         _refuse_unknown(wanted, CHANGEABLE)
         account = await self.find(identity)
-        key, email = account.user.id, email_of(account)
+        key, email = account.user.id, email_of(account.user)
         metadata = checked(wanted["metadata"]) if "metadata" in wanted else None
         disabled = wanted.get("disabled")
         if "disabled" in wanted and not isinstance(disabled, bool):

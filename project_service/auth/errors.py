@@ -60,8 +60,8 @@ def email_taken() -> ApiError:
     return ApiError(409, "email_taken", "There is already a user with this email address.")
 
 
-def weak_password(why: str, field: str = "password") -> ApiError:
-    return ApiError(422, "weak_password", "This password is not allowed.", {field: why})
+def weak_password(why: str) -> ApiError:
+    return ApiError(422, "weak_password", "This password is not allowed.", {"password": why})
 
 
 def invalid_one_time_token() -> ApiError:

@@ -13,19 +13,19 @@ from project_service.errors import validation_failed
 MAX_BYTES = 16 * 1024
 
 
-def checked(value: object, name: str = "metadata") -> dict[str, Any]:
+def checked(value: object) -> dict[str, Any]:
     """An object of at most 16 KiB that PostgreSQL can store; None is an empty one. Raises ``validation_failed``."""
     if value is None:
         return {}
     if not isinstance(value, dict):
-        raise validation_failed({name: "must be an object"})
+        raise validation_failed({"metadata": "must be an object"})
     if not all(_survives(number) for number in _numbers(value)):
-        raise validation_failed({name: "must not contain a number beyond 64 bits"})
+        raise validation_failed({"metadata": "must not contain a number beyond 64 bits"})
     text = orjson.dumps(value)
     if len(text) > MAX_BYTES:
-        raise validation_failed({name: f"must be at most {MAX_BYTES} bytes as JSON"})
+        raise validation_failed({"metadata": f"must be at most {MAX_BYTES} bytes as JSON"})
     if rb"\u0000" in text:
-        raise validation_failed({name: "must not contain NUL"})
+        raise validation_failed({"metadata": "must not contain NUL"})
     return value
 
 

@@ -37,31 +37,31 @@ class Email:
     key: str
 
     @classmethod
-    def parse(cls, text: object, name: str = "email") -> Email:
+    def parse(cls, text: object) -> Email:
         """An address without regard to DNS (RFC 6531 letters allowed); raises ``validation_failed``."""
         if not isinstance(text, str):
-            raise validation_failed({name: "must be a string"})
+            raise validation_failed({"email": "must be a string"})
         # The validator's own work grows with the length of what it is given.
         if len(text.encode("utf-8", "surrogatepass")) > EMAIL_MAX_BYTES:
-            raise validation_failed({name: f"must be at most {EMAIL_MAX_BYTES} bytes"})
+            raise validation_failed({"email": f"must be at most {EMAIL_MAX_BYTES} bytes"})
         try:
             found = validate_email(text, check_deliverability=False)
         except (EmailNotValidError, UnicodeError):
-            raise validation_failed({name: "is not an email address"}) from None
+            raise validation_failed({"email": "is not an email address"}) from None
         address = found.normalized
         if len(address.encode("utf-8")) > EMAIL_MAX_BYTES:
-            raise validation_failed({name: f"must be at most {EMAIL_MAX_BYTES} bytes"})
+            raise validation_failed({"email": f"must be at most {EMAIL_MAX_BYTES} bytes"})
         return cls(address=address, key=folded(address))
 
     @classmethod
-    def parse_new(cls, text: object, name: str = "email") -> Email:
+    def parse_new(cls, text: object) -> Email:
         """As ``parse``, for a new account: letters must be able to reach it.
 
         The SMTP client has no SMTPUTF8 (RFC 6531), without which what is before the @ is ASCII.
         """
-        email = cls.parse(text, name)
+        email = cls.parse(text)
         if not email.address.rpartition("@")[0].isascii():
-            raise validation_failed({name: "must be ASCII before the @"})
+            raise validation_failed({"email": "must be ASCII before the @"})
         return email
 
 
@@ -108,9 +108,9 @@ class Account:
         }
 
 
-def email_of(account: Account) -> Email:
+def email_of(user: User) -> Email:
     """The stored address, which was checked when it was stored."""
-    return Email(account.user.email, folded(account.user.email))
+    return Email(user.email, folded(user.email))
 
 
 @frozen

@@ -25,24 +25,24 @@ def common_passwords() -> frozenset[str]:
     return frozenset(line for line in text.splitlines() if line and not line.startswith("#"))
 
 
-def acceptable(password: object, email: Email, min_bytes: int, name: str = "password") -> bytes:
+def acceptable(password: object, email: Email, min_bytes: int) -> bytes:
     """The bytes of a new password; raises ``validation_failed`` (not text) or ``weak_password``."""
     if not isinstance(password, str):
-        raise validation_failed({name: "must be a string"})
+        raise validation_failed({"password": "must be a string"})
     try:
         raw = password.encode("utf-8")
     except UnicodeEncodeError:
-        raise validation_failed({name: "is not valid Unicode"}) from None
+        raise validation_failed({"password": "is not valid Unicode"}) from None
     if len(raw) < min_bytes:
-        raise weak_password(f"must be at least {min_bytes} bytes long", name)
+        raise weak_password(f"must be at least {min_bytes} bytes long")
     if len(raw) > MAX_BYTES:
-        raise weak_password(f"must be at most {MAX_BYTES} bytes long", name)
+        raise weak_password(f"must be at most {MAX_BYTES} bytes long")
     if b"\0" in raw:
-        raise weak_password("must not contain NUL", name)
+        raise weak_password("must not contain NUL")
     if folded(password) == email.key:
-        raise weak_password("must not be the email address", name)
+        raise weak_password("must not be the email address")
     if password.casefold() in common_passwords():
-        raise weak_password("is one of the most common passwords", name)
+        raise weak_password("is one of the most common passwords")
     return raw
 
 

@@ -45,7 +45,7 @@ class Profile:
         account = await self._account(caller)
         metadata = checked(wanted["metadata"]) if "metadata" in wanted else None
         if "password" in wanted:
-            email = email_of(account)
+            email = email_of(account.user)
             raw = passwords.acceptable(wanted["password"], email, self.context.settings.password_min_bytes)
             account = await shield(
                 self._set_password(caller, email, wanted.get("current_password"), raw, origin)
@@ -71,7 +71,7 @@ class Profile:
     async def delete(self, caller: Claims, current: object, origin: Origin) -> None:
         """Delete the account with all its sessions; raises ``invalid_credentials``, ``rate_limited``."""
         account = await self._account(caller)
-        await shield(self._delete(caller, email_of(account), current, origin))
+        await shield(self._delete(caller, email_of(account.user), current, origin))
 
     async def _delete(self, caller: Claims, email: Email, current: object, origin: Origin) -> None:
         await self._prove(email, current, "delete_user", origin)

@@ -12,7 +12,7 @@ from attrs import frozen
 from project_service.auth import errors, mail, passwords, secrets
 from project_service.auth.context import Context
 from project_service.auth.hashing import Hashes
-from project_service.auth.model import Email, IssuedSession, Origin, folded
+from project_service.auth.model import Email, IssuedSession, Origin, email_of
 from project_service.auth.ports import Event, OneTimeTokens, Purpose
 from project_service.auth.throttle import Throttle
 from project_service.errors import validation_failed
@@ -93,7 +93,7 @@ class Recovery:
         if owner is None:
             raise errors.invalid_one_time_token()
         minimum = self.context.settings.password_min_bytes
-        raw = passwords.acceptable(password, Email(owner.email, folded(owner.email)), minimum)
+        raw = passwords.acceptable(password, email_of(owner), minimum)
         hashed = await self.hashes.hash(raw)
         event = Event(self.context.now(), "reset_password", origin=origin)
         if await self.tokens.reset_password(digest, hashed, event) is None:
