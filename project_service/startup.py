@@ -124,11 +124,11 @@ class Startup:
                 await migrate(session, shipped(), say, self._prepare)
             finally:
                 session.close()
-            await self._watch_as_admin()
             return
 
     async def _prepare(self, session: Session) -> None:
-        await prepare(session, exposed_schemas(self._settings))
+        if not await prepare(session, exposed_schemas(self._settings)):
+            await self._watch_as_admin()
 
     async def _watch_as_admin(self) -> None:
         """The embedded database's superuser may do what its owner may not."""

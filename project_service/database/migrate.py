@@ -92,7 +92,7 @@ async def migrate(
     session: Session,
     known: Sequence[Migration],
     say: Callable[[str], None] = lambda _: None,
-    afterwards: Callable[[Session], Awaitable[None]] = _nothing_more,
+    afterwards: Callable[[Session], Awaitable[object]] = _nothing_more,
 ) -> tuple[Migration, ...]:
     """Apply what is pending, run ``afterwards`` under the same lock, and return what was applied.
 

@@ -23,10 +23,10 @@ where n.nspname = any(%s)
 """
 
 
-async def prepare(session: Session, schemas: Iterable[str]) -> None:
-    """Both; to be run under the lock of the migrations."""
+async def prepare(session: Session, schemas: Iterable[str]) -> bool:
+    """Both, under the lock of the migrations; False where a superuser has to see to ``watch_ddl``."""
     await grant_service_role(session, schemas)
-    await watch_ddl(session)
+    return await watch_ddl(session)
 
 
 async def grant_service_role(session: Session, schemas: Iterable[str]) -> None:

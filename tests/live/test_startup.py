@@ -1,0 +1,49 @@
+"""A start on a database and a store that are there already, in the test's own process."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest_twisted
+from psycopg2.extensions import make_dsn, parse_dsn
+from twisted.internet import reactor as _reactor
+from twisted.logger import capturedLogs, formatEvent
+
+from project_service.auth import keyfile
+from project_service.database import dsn as dsns
+from project_service.database.connect import Connector
+from project_service.database.prepare import watch_ddl
+from project_service.launch import Launch
+from project_service.settings import Settings, Store
+from project_service.startup import Startup
+from tests.live.application import settings_for
+from tests.live.services import Services
+
+reactor: Any = _reactor
+UNWATCHED = "changes of the schema are not noticed by themselves"
+
+
+async def said_at_start(settings: Settings) -> str:
+    with capturedLogs() as events:
+        startup = Startup(reactor, Launch(settings, None, {}, None))
+        await startup.start()
+        await startup.stop()
+    return "\n".join(formatEvent(event) for event in events)
+
+
+@pytest_twisted.ensureDeferred
+async def test_it_says_so_where_changes_of_the_schema_are_not_noticed(
+    database: str, services: Services, store_settings: Store, tmp_path: Path
+) -> None:
+    """The owner may not see to it; once a superuser has, there is nothing more to say."""
+    settings = settings_for(database, store_settings, tmp_path)
+    assert settings.auth.jwt_keys_file is not None
+    keyfile.load_or_create(Path(settings.auth.jwt_keys_file), settings.auth.jwt_algorithm)
+    assert UNWATCHED in await said_at_start(settings)
+    assert services.running.admin_dsn is not None
+    of_admin = make_dsn(services.running.admin_dsn, dbname=parse_dsn(database)["dbname"])
+    admin = await Connector(reactor, dsns.parse(of_admin), 10.0)()
+    assert await watch_ddl(admin)
+    admin.close()
+    assert UNWATCHED not in await said_at_start(settings)
