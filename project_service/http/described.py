@@ -21,6 +21,7 @@ STRING: Schema = {"type": "string"}
 BOOLEAN: Schema = {"type": "boolean"}
 MOMENT: Schema = {"type": "string", "format": "date-time"}
 UUID: Schema = {"type": "string", "format": "uuid"}
+COUNT: Schema = {"type": "integer", "minimum": 0}
 ANY: Schema = {}
 JSON = "application/json"
 
@@ -116,6 +117,13 @@ def exactly(**properties: Schema | Named) -> Schema:
 
 def array(items: Schema | Named, **more: Any) -> Schema:
     return {"type": "array", "items": items, **more}
+
+
+def takes(
+    optional: Mapping[str, Schema] | None = None, closed: bool = True, /, **required: Schema | Named
+) -> Taken:
+    """A body that is an object in JSON; ``closed``: members with other names are refused."""
+    return Taken({JSON: obj(required, closed, **required, **(optional or {}))})
 
 
 def path_of(url: str) -> str:

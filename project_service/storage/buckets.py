@@ -18,6 +18,7 @@ from project_service.storage.ports import BucketRows
 FRESH_SECONDS = 0.5
 MAX_REMEMBERED = 10_000
 MAX_BYTES = 5 * 1024**4 * 1000
+MAX_CONTENT_TYPES = 100
 
 
 @define(eq=False)
@@ -102,13 +103,9 @@ def _fault(name: str, value: Any) -> str | None:
     if value is None:
         return None
     if name == "allowed_content_types":
-        fine = isinstance(value, list) and all(
-            isinstance(t, str) and content_types.is_pattern(t) for t in value
-        )
-        return (
-            None
-            if fine and len(value) <= 100
-            else "must be null or a list of media types, as image/png or image/*"
-        )
+        fine = isinstance(value, list) and len(value) <= MAX_CONTENT_TYPES
+        if fine and all(isinstance(one, str) and content_types.is_pattern(one) for one in value):
+            return None
+        return "must be null or a list of media types, as image/png or image/*"
     whole = isinstance(value, int) and not isinstance(value, bool)
     return None if whole and 0 < value <= MAX_BYTES else "must be null or a whole number above 0"

@@ -14,6 +14,7 @@ from project_service.errors import (
 )
 from project_service.http.described import (
     BOOLEAN,
+    COUNT,
     JSON,
     MOMENT,
     STRING,
@@ -29,8 +30,10 @@ from project_service.http.described import (
     in_header,
     in_path,
     obj,
+    takes,
 )
 from project_service.storage import errors
+from project_service.storage.keys import BUCKET_NAME as BUCKET_NAME_PATTERN
 from project_service.storage.keys import MAX_KEY_BYTES
 from project_service.storage.links import MAX_EXPIRES_IN_SECONDS, MAX_USES
 from project_service.storage.requests import DEFAULT_MAX_KEYS, MOST_BULK_KEYS, MOST_MAX_KEYS
@@ -38,7 +41,6 @@ from project_service.storage.requests import DEFAULT_MAX_KEYS, MOST_BULK_KEYS, M
 TAG = "storage"
 BOTH: tuple[Need, ...] = ("database", "store")
 
-COUNT: Schema = {"type": "integer", "minimum": 0}
 KEY: Schema = {
     "type": "string",
     "minLength": 1,
@@ -47,7 +49,7 @@ KEY: Schema = {
     "segment.",
 }
 PREFIX: Schema = {"type": "string", "maxLength": MAX_KEY_BYTES}
-BUCKET_NAME: Schema = {"type": "string", "pattern": "^[a-z0-9]([a-z0-9._-]{0,61}[a-z0-9])?$"}
+BUCKET_NAME: Schema = {"type": "string", "pattern": f"^{BUCKET_NAME_PATTERN}$"}
 OBJECT = Named(
     "Object",
     exactly(
@@ -113,10 +115,6 @@ _SENT_REFUSED: tuple[ApiError, ...] = (
 
 def json_answer(status: int, summary: str, schema: Schema | Named) -> Answer:
     return Answer(status, summary, {JSON: schema})
-
-
-def takes(*required: str, **members: Schema) -> Taken:
-    return Taken({JSON: obj(required, **members)})
 
 
 _OBJECT_HEADERS = {
@@ -221,21 +219,22 @@ PRESIGN = Described(
     (json_answer(200, "The link", SIGNED_URL),),
     (IN_BUCKET,),
     takes(
-        "key",
+        {
+            "expires_in_seconds": {
+                "type": "integer",
+                "minimum": 1,
+                "maximum": MAX_EXPIRES_IN_SECONDS,
+                "description": "storage.default_expires_in_seconds by default, which is 3600 unless it was set.",
+            },
+            "uses": {
+                "type": "integer",
+                "minimum": 0,
+                "maximum": MAX_USES,
+                "default": 1,
+                "description": "How many downloads it is good for; 0: any number until it expires.",
+            },
+        },
         key=KEY,
-        expires_in_seconds={
-            "type": "integer",
-            "minimum": 1,
-            "maximum": MAX_EXPIRES_IN_SECONDS,
-            "default": 3600,
-        },
-        uses={
-            "type": "integer",
-            "minimum": 0,
-            "maximum": MAX_USES,
-            "default": 1,
-            "description": "How many downloads it is good for; 0: any number until it expires.",
-        },
     ),
     (*_READ_REFUSED, _NO_OBJECT, BAD_KEY),
 )
@@ -259,7 +258,7 @@ DOWNLOAD_LINK = Described(
     ),
     needs=BOTH,
 )
-_FROM_TO = Taken({JSON: exactly(**{"from": KEY, "to": KEY})})
+_FROM_TO = takes(**{"from": KEY, "to": KEY})
 COPY = Described(
     "copyObject",
     TAG,
@@ -289,7 +288,7 @@ BULK_DELETE = Described(
         ),
     ),
     (IN_BUCKET,),
-    takes("keys", keys=array(KEY, minItems=1, maxItems=MOST_BULK_KEYS)),
+    takes(keys=array(KEY, minItems=1, maxItems=MOST_BULK_KEYS)),
     (NO_BUCKET, errors.not_owner(), BAD_KEY),
     BOTH,
 )

@@ -8,6 +8,7 @@ from attrs import evolve
 
 from project_service.http.described import (
     BOOLEAN,
+    COUNT,
     MOMENT,
     Answer,
     Described,
@@ -16,19 +17,18 @@ from project_service.http.described import (
     Schema,
     array,
     exactly,
+    takes,
 )
 from project_service.storage import errors
-from project_service.storage.buckets import MAX_BYTES
+from project_service.storage.buckets import MAX_BYTES, MAX_CONTENT_TYPES
 from project_service.storage.described import (
     BAD_KEY,
     BOTH,
     BUCKET_NAME,
-    COUNT,
     IN_BUCKET,
     NO_BUCKET,
     PREFIX,
     json_answer,
-    takes,
 )
 
 TAG = "buckets"
@@ -40,7 +40,7 @@ _RULES: Mapping[str, Schema] = {
     "max_bucket_bytes": _LIMIT,
     "allowed_content_types": {
         "type": ["array", "null"],
-        "maxItems": 100,
+        "maxItems": MAX_CONTENT_TYPES,
         "items": {"type": "string", "description": "type/subtype, type/* or */*"},
     },
     "owner_only_writes": BOOLEAN,
@@ -56,7 +56,7 @@ CREATE_BUCKET = Described(
     TAG,
     "Make a bucket",
     (json_answer(201, "The new bucket", BUCKET),),
-    body=takes("name", name=BUCKET_NAME, **_RULES),
+    body=takes(_RULES, name=BUCKET_NAME),
     errors=(errors.bucket_exists(),),
 )
 LIST_BUCKETS = Described(
@@ -74,7 +74,7 @@ SHOW_BUCKET = Described(
     errors=(NO_BUCKET,),
 )
 CHANGE_BUCKET = evolve(
-    SHOW_BUCKET, name="changeBucket", summary="Change rules of a bucket", body=takes(**_RULES)
+    SHOW_BUCKET, name="changeBucket", summary="Change rules of a bucket", body=takes(_RULES)
 )
 DELETE_BUCKET = Described(
     "deleteBucket",

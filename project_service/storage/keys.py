@@ -9,7 +9,8 @@ from project_service.storage import errors
 
 MAX_KEY_BYTES = 900
 
-_BUCKET_NAME = re.compile(r"[a-z0-9](?:[a-z0-9._-]{0,61}[a-z0-9])?", re.ASCII)
+BUCKET_NAME = "[a-z0-9]([a-z0-9._-]{0,61}[a-z0-9])?"
+_BUCKET_NAME = re.compile(BUCKET_NAME, re.ASCII)
 
 # The least character above "/": the keys of a folder "f/" lie between "f/" and "f0".
 AFTER_SLASH = "0"

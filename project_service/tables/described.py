@@ -9,6 +9,7 @@ from attrs import evolve
 
 from project_service.errors import ApiError
 from project_service.http.described import (
+    COUNT,
     JSON,
     STRING,
     Answer,
@@ -39,13 +40,12 @@ _PLACE = (
 RELATION = (*_PLACE, in_path("relation", "A table or view."))
 ROUTINE = (*_PLACE, in_path("function", "A function."))
 
-_INTEGER: Schema = {"type": "integer", "minimum": 0}
 SELECT = Parameter("select", "Columns, embedded relations and aggregates to return; * by default.")
 ORDER = Parameter(
     "order", "Order terms: column.asc or .desc, .nullsfirst or .nullslast, separated by commas."
 )
-LIMIT = Parameter("limit", "The greatest number of rows.", _INTEGER)
-OFFSET = Parameter("offset", "How many rows to skip.", _INTEGER)
+LIMIT = Parameter("limit", "The greatest number of rows.", COUNT)
+OFFSET = Parameter("offset", "How many rows to skip.", COUNT)
 COLUMNS = Parameter("columns", "The members of the payload to take; others are ignored.")
 FILTERS = Parameter(
     "filters",
