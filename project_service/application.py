@@ -85,9 +85,7 @@ class Application:
         """Raises while a part of this process is away."""
         if self._built is None:
             raise RuntimeError("not started")
-        await gatherResults(
-            [start(_asked(check)) for check in self._built.checks.values()], consumeErrors=True
-        )
+        await gatherResults([start(check()) for check in self._built.checks.values()], consumeErrors=True)
 
     async def _open(self, built: parts.Parts, metrics: Metrics) -> None:
         others = {"workers": self._peers} if self._peers is not None else {}
@@ -172,10 +170,6 @@ class Application:
         except TimeoutError:
             return False
         return True
-
-
-async def _asked(check: Check) -> None:
-    await check()
 
 
 def edge_settings(settings: Settings) -> EdgeSettings:

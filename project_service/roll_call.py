@@ -6,7 +6,7 @@ Both ways these are lines on the pipes that the workers were born with, one word
 from __future__ import annotations
 
 import os
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, Protocol
 
 from twisted.internet.defer import Deferred
@@ -16,6 +16,7 @@ from twisted.python.failure import Failure
 from zope.interface import implementer
 
 from project_service.deferreds import cancel, start, with_timeout
+from project_service.http.health import Check
 
 # A worker that has not found out by then is not ready; whoever asked for all waits a little longer than that.
 WORKER_SECONDS = 3.0
@@ -97,7 +98,7 @@ class Parent:
     def __init__(
         self,
         reactor: Any,
-        works: Callable[[], Awaitable[object]],
+        works: Check,
         gone: Callable[[], None],
         incoming: int,
         outgoing: int,
@@ -151,7 +152,7 @@ class Parent:
     def _hear(self, line: bytes) -> None:
         word, _, said = line.partition(b" ")
         if word == CHECK:
-            checked = with_timeout(self._reactor, WORKER_SECONDS, start(_awaited(self._works)), TimeoutError)
+            checked = with_timeout(self._reactor, WORKER_SECONDS, start(self._works()), TimeoutError)
             checked.addCallbacks(
                 lambda _: self.tell(WORKS + b" " + said), lambda _: self.tell(FAILS + b" " + said)
             )
@@ -162,7 +163,3 @@ class Parent:
                     one.callback(None)
                 else:
                     one.errback(RuntimeError("a worker is not ready"))
-
-
-async def _awaited(works: Callable[[], Awaitable[object]]) -> None:
-    await works()

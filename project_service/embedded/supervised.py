@@ -4,17 +4,17 @@ from __future__ import annotations
 
 import os
 import signal
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Coroutine
 from pathlib import Path
 from typing import Any
 
 import attrs
 from attrs import frozen
-from twisted.internet.defer import Deferred
 from twisted.internet.interfaces import IDelayedCall
+from twisted.internet.task import deferLater
 from twisted.logger import Logger
 
-from project_service.deferreds import background, cancel, with_timeout
+from project_service.deferreds import background, cancel, start, with_timeout
 from project_service.embedded import private_file
 from project_service.embedded.backoff import Backoff
 from project_service.embedded.child import Child
@@ -37,7 +37,7 @@ class Program:
 
     name: str
     prepare: Callable[[], Awaitable[Command]]
-    ready: Callable[[], Awaitable[None]]
+    ready: Callable[[], Coroutine[Any, Any, None]]
     not_yet: tuple[type[Exception], ...]
     pid_file: Path
     stop_signal: signal.Signals
@@ -128,12 +128,12 @@ class Supervised:
                     f"{self._program.name} was not ready after {self._program.start_seconds:.0f} s: {fault}\n"
                     f"{child.tail}"
                 )
-            await _pause(self._reactor, POLL_SECONDS)
+            await deferLater(self._reactor, POLL_SECONDS)
 
     async def _look(self) -> Exception | None:
         """None when the program does its work."""
         not_yet: tuple[type[Exception], ...] = (TimeoutError, *self._program.not_yet)
-        looking = Deferred.fromCoroutine(_awaited(self._program.ready()))
+        looking = start(self._program.ready())
         try:
             await with_timeout(self._reactor, LOOK_SECONDS, looking, lambda: TimeoutError("no answer"))
         except not_yet as fault:
@@ -183,14 +183,3 @@ class Supervised:
                 self._later(0.0)
         else:
             self.log.info("{name} is up again", name=self._program.name)
-
-
-async def _awaited(waiting: Awaitable[None]) -> None:
-    await waiting
-
-
-def _pause(reactor: Any, seconds: float) -> Deferred[None]:
-    """Fires after ``seconds``; cancelling it leaves no call behind."""
-    done: Deferred[None] = Deferred(lambda _: call.cancel())
-    call = reactor.callLater(seconds, done.callback, None)
-    return done

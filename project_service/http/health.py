@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Callable, Coroutine, Mapping
+from typing import Any
 
 from attrs import define
 from twisted.internet.interfaces import IReactorTime
@@ -16,7 +17,7 @@ from project_service.http.metrics import Metrics
 from project_service.http.outbound import NO_STORE, Reply, json_reply
 from project_service.http.router import Router
 
-Check = Callable[[], Awaitable[None]]
+Check = Callable[[], Coroutine[Any, Any, None]]
 
 # A part that has not answered by then is not ready.
 CHECK_SECONDS = 5.0
@@ -88,7 +89,7 @@ class Health:
         away = {}
         for name, check in self.checks.items():
             try:
-                await with_timeout(self.clock, CHECK_SECONDS, start(_run(check)), _TooSlow)
+                await with_timeout(self.clock, CHECK_SECONDS, start(check()), _TooSlow)
             except Exception as fault:
                 self.log.warn("{part} is not ready: {why}", part=name, why=type(fault).__name__)
                 away[name] = "does not answer as it should"
@@ -96,7 +97,3 @@ class Health:
 
     async def exposition(self, inbound: Inbound) -> Reply:
         return Reply(200, (("Content-Type", self.metrics.content_type), NO_STORE), self.metrics.exposition())
-
-
-async def _run(check: Check) -> None:
-    await check()
