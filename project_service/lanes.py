@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
+from project_service.auth.hashing import QUEUE_PER_THREAD
 from project_service.http.admission import Limits
 from project_service.settings import Settings
 
 # Each place beyond the connections is a request that is being read or answered meanwhile.
 PLACES_PER_CONNECTION = 2
 PLACES_MORE = 16
-# As many as the queue of hashes takes beside each thread: at cost 12 a thread makes four a second.
-HASHES_WAITING_PER_THREAD = 32
 
 
 def lanes(settings: Settings, threads: int) -> dict[str, Limits]:
@@ -18,9 +17,7 @@ def lanes(settings: Settings, threads: int) -> dict[str, Limits]:
     waiting, patience = settings.server.max_waiting, settings.database.acquire_timeout_seconds
     found = {
         "auth": Limits(_places(settings.database.pool_size), waiting, patience),
-        "passwords": Limits(
-            2 * threads + 2, min(waiting, HASHES_WAITING_PER_THREAD * threads), patience, patience
-        ),
+        "passwords": Limits(2 * threads + 2, min(waiting, QUEUE_PER_THREAD * threads), patience, patience),
         "storage": Limits(max(settings.store.max_connections, PLACES_MORE), waiting, patience),
     }
     for stage_name, stage in settings.stages.items():

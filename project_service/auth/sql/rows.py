@@ -14,7 +14,7 @@ ACCOUNT = """u.id::text, u.email, u.created_at, u.metadata::text,
     u.password_hash, u.disabled_at, u.confirmed_at, u.last_login_at"""
 USER = "u.id::text, u.email, u.created_at, u.metadata::text"
 
-# One audit line; ``{source}`` limits or multiplies it, ``{who}`` and ``{result}`` are expressions.
+# One audit line; ``{who}`` and ``{result}`` are expressions.
 AUDIT = """insert into auth.audit (at, actor, user_id, email, action, result, address, user_agent, request_id)
     select %(at)s, %(actor)s, {who}, %(audit_email)s, %(action)s, {result}, %(address)s, %(user_agent)s,
         %(request_id)s"""
