@@ -232,13 +232,14 @@ def _lane_of(method: str, path: bytes) -> str:
     segments = path.split(b"/", 5)
     if len(segments) < 3:
         return "-"
-    first = segments[1]
+    first, second = segments[1], segments[2]
+    if first == b"admin" and second == b"users":
+        return "passwords" if method in ("POST", "PATCH") else "auth"
     if first == b"auth":
-        hashing = path in _PASSWORD_PATHS or segments[2] == b"admin"
-        return "passwords" if hashing and method in ("POST", "PATCH", "DELETE") else "auth"
-    if first == b"storage":
+        return "passwords" if path in _PASSWORD_PATHS and method in ("POST", "PATCH", "DELETE") else "auth"
+    if first == b"storage" or (first == b"admin" and second == b"buckets"):
         return "storage"
-    if segments[2] == b"db" and len(segments) > 4 and segments[4] == b"rest":
+    if second == b"db" and len(segments) > 4 and segments[4] == b"rest":
         return f"tables:{_plain(first)}/{_plain(segments[3])}"
     return "-"
 
