@@ -12,7 +12,7 @@ from project_service.http.health import Health
 from project_service.http.inbound import Inbound
 from project_service.http.metrics import Metrics
 from project_service.http.outbound import Reply, Sink, StreamReply, envelope
-from project_service.http.router import Router
+from project_service.http.router import ErrorStyle, Router
 from tests.fakes import App, Client, parse_response, raw_request
 from tests.told import told
 
@@ -28,12 +28,13 @@ class Busy:
         limits = Limits(places, waiting, PATIENCE)
         router = Router()
         self.begun: list[Deferred[None]] = []
-        for url, style in (
-            (SLOW, "envelope"),
-            ("/dev/db/main/rest/<path:below>", "tables"),
-            ("/auth/user", "envelope"),
-        ):
-            router.route(url, told(url), methods=("GET", "POST"), key="optional", errors=style)(self.slow)  # type: ignore[arg-type]
+        slow: dict[str, ErrorStyle] = {
+            SLOW: "envelope",
+            "/dev/db/main/rest/<path:below>": "tables",
+            "/auth/user": "envelope",
+        }
+        for url, style in slow.items():
+            router.route(url, told(url), methods=("GET", "POST"), key="optional", errors=style)(self.slow)
         router.route("/storage/stream", told(), methods=("GET",), key="optional")(self.stream)
         router.route("/storage/echo", told(), methods=("POST",), key="optional")(self.echo)
         self.app = App(router, limits={"storage": limits, "tables:dev/main": limits, "auth": limits})

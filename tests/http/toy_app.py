@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from project_service.http.inbound import Inbound
 from project_service.http.outbound import Reply, envelope
 from project_service.http.router import Handler, Router
@@ -9,14 +11,12 @@ from tests.fakes import ANON_KEY, SERVICE_KEY, App
 from tests.told import told
 
 ANON = {"X-Service-Key": ANON_KEY}
-
-
 SERVICE = {"X-Service-Key": SERVICE_KEY}
 
 
-def app_of(handler: Handler, url: str = "/x", methods: tuple[str, ...] = ("GET",), **access: str) -> App:
+def app_of(handler: Handler, url: str = "/x", methods: tuple[str, ...] = ("GET",), **access: Any) -> App:
     router = Router()
-    router.route(url, told(url), methods=methods, **{"key": "optional", **access})(handler)  # type: ignore[arg-type]
+    router.route(url, told(url), methods=methods, **{"key": "optional", **access})(handler)
     return App(router)
 
 

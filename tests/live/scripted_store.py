@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable
 from datetime import UTC, datetime
 from hashlib import md5
-from typing import Any, cast
+from typing import Any
 
 from twisted.internet.protocol import Factory, Protocol
 from twisted.internet.threads import deferToThread
@@ -92,13 +92,13 @@ async def against(
     ca_pem: bytes | None = None,
 ) -> None:
     """``work`` with a client of the scripted server."""
-    from twisted.internet import reactor
+    from twisted.internet import reactor as running
 
-    listen: Any
+    reactor: Any = running
     if context is None:
-        listen = reactor.listenTCP(0, script, interface="127.0.0.1")  # type: ignore[arg-type]
+        listen = reactor.listenTCP(0, script, interface="127.0.0.1")
     else:
-        listen = cast(Any, reactor).listenSSL(0, script, context, interface="127.0.0.1")
+        listen = reactor.listenSSL(0, script, context, interface="127.0.0.1")
     scheme = "http" if context is None else "https"
     settings = Store(
         endpoint_url=f"{scheme}://127.0.0.1:{listen.getHost().port}",

@@ -42,9 +42,11 @@ async def die_instead(*_: Any) -> None:
 def die_between_steps(step: str, objects: Objects) -> None:
     """Where no step is told of: what would come next is death."""
     if step == "parts sent":
-        type(objects.store).complete_multipart = die_instead  # type: ignore[method-assign, assignment]
+        store: Any = type(objects.store)
+        store.complete_multipart = die_instead
     elif step == "bytes deleted":
-        type(objects.garbage).forget = die_instead  # type: ignore[method-assign, assignment]
+        garbage: Any = type(objects.garbage)
+        garbage.forget = die_instead
 
 
 async def link(pool: Pool, given: dict[str, Any]) -> None:

@@ -180,5 +180,5 @@ async def reactor_port() -> AsyncIterator[int]:
     from twisted.internet import reactor
 
     (port,) = await bind_endpoints(reactor, ["tcp:0:interface=127.0.0.1"])(Factory())
-    yield port.getHost().port  # type: ignore[attr-defined]
+    yield port.getHost().port  # type: ignore[attr-defined]  # a TCP one's address has it
     port.stopListening()

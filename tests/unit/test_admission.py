@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Callable
+from functools import partial
 from heapq import heappop, heappush
 
 from hypothesis import given
@@ -110,8 +111,12 @@ class Lanes(TestCase):
         queue = Queue(places=1, waiting=2000)
         served = queue.enter()
         waiting: list[Place] = []
+
+        def leave(number: int, mine: bool) -> None:
+            waiting[number].leave()
+
         for number in range(2000):
-            place = queue.lane.enter(lambda mine, number=number: waiting[number].leave())  # type: ignore[misc]
+            place = queue.lane.enter(partial(leave, number))
             assert isinstance(place, Place)
             waiting.append(place)
         served.leave()

@@ -7,6 +7,7 @@ import json
 from typing import Any
 
 import jwt
+from attrs import frozen
 from hypothesis import given
 from hypothesis import strategies as st
 from twisted.trial.unittest import SynchronousTestCase
@@ -81,18 +82,21 @@ class Tokens(SynchronousTestCase):
         self.assertRaises(TableError, self.tokens.claims, token)
 
 
+@frozen
 class Service:
-    """The service's own verifier: every token is a user's."""
+    """The service's own verifier: every token is a user's, with the claims ``raw``."""
+
+    raw: dict[str, Any]
 
     def verify(self, token: str) -> Claims:
-        raw = {"sub": "u", "role": "authenticated"}
-        return Claims("u", "u@example.test", "authenticated", "s", 0, raw)
+        return Claims("u", "u@example.test", "authenticated", "s", 0, self.raw)
 
 
 class Roles(SynchronousTestCase):
-    def identities(self, **more: Any) -> Identities:
+    def identities(self, raw: dict[str, Any] | None = None, **more: Any) -> Identities:
         config = TablesConfig(**more)
-        return Identities(config, parse_role_claim(config.role_claim), None, Service())
+        verifier = Service({"sub": "u", "role": "authenticated", **(raw or {})})
+        return Identities(config, parse_role_claim(config.role_claim), None, verifier)
 
     def test_who_acts_as_whom(self) -> None:
         found = self.identities()
@@ -114,11 +118,7 @@ class Roles(SynchronousTestCase):
 
     def test_claims_may_hold_what_64_bits_do_not(self) -> None:
         def told(raw: dict[str, Any]) -> str:
-            claims = Claims("u", "u@example.test", "authenticated", "s", 0, {"role": "authenticated", **raw})
-            verifier = Service()
-            verifier.verify = lambda token: claims  # type: ignore[method-assign]
-            found = Identities(TablesConfig(), parse_role_claim(".role"), None, verifier)
-            return found.identify(["Bearer t"], "k", False).claims
+            return self.identities(raw).identify(["Bearer t"], "k", False).claims
 
         self.assertEqual(json.loads(told({"n": 2**70}))["n"], 2**70)
         for bad in ({"s": "\ud800"}, {"\ud800": 1}, {"n": 2**70, "s": "\ud800"}):
