@@ -30,6 +30,15 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     items.sort(key=lambda item: not _is_trial(item))
 
 
+@pytest.fixture(scope="session")
+def small_heap() -> Iterator[None]:
+    """Modules and what trial's tests left are not looked through after every test: that took longer than most."""
+    gc.collect()
+    gc.freeze()
+    yield
+    gc.unfreeze()
+
+
 @pytest.fixture(autouse=True)
 def logged_errors(request: pytest.FixtureRequest) -> Iterator[LoggedErrors]:
     """Fails a test that logs an error or drops a failing Deferred, as trial does for its own (trap 14).
@@ -40,6 +49,7 @@ def logged_errors(request: pytest.FixtureRequest) -> Iterator[LoggedErrors]:
     if _is_trial(request.node):
         yield seen
         return
+    request.getfixturevalue("small_heap")
     globalLogPublisher.addObserver(seen)
     try:
         yield seen
