@@ -16,9 +16,10 @@ from twisted.internet.interfaces import IDelayedCall, IReactorTime
 from twisted.logger import Logger
 
 from project_service import errors
+from project_service.database.line import Line
 from project_service.database.prepared import run_prepared
 from project_service.database.session import DatabaseGone, Params, Row, Session
-from project_service.deferreds import cancel, shield, start, with_timeout
+from project_service.deferreds import cancel, shield, start
 
 T = TypeVar("T")
 
@@ -52,12 +53,11 @@ class Pool:
     ) -> None:
         self._connect = connect
         self._size = size
-        self._timeout = acquire_timeout_seconds
         self._clock = clock
         self._idle: list[Session] = []
         self._busy: set[Session] = set()
         self._connecting: set[Deferred[None]] = set()
-        self._waiting: deque[Deferred[Session]] = deque()
+        self._waiting: Line[Session] = Line(clock, acquire_timeout_seconds, errors.database_unavailable)
         self._offered: deque[Session] = deque()
         self._offering = False
         self._pause = 0.0
@@ -126,10 +126,9 @@ class Pool:
             session.close()
         if len(self._waiting) >= self._size * WAITERS_PER_CONNECTION:
             raise errors.overloaded()
-        waiting: Deferred[Session] = Deferred(self._left)
-        self._waiting.append(waiting)
+        waiting = self._waiting.join()
         self._grow()
-        return await with_timeout(self._clock, self._timeout, waiting, errors.database_unavailable)
+        return await waiting
 
     def give_back(self, session: Session) -> None:
         self._busy.discard(session)
@@ -147,8 +146,7 @@ class Pool:
         """
         self._closed = True
         cancel(self._retry)
-        while self._waiting:
-            self._waiting.popleft().errback(errors.shutting_down())
+        self._waiting.close(errors.shutting_down)
         for connecting in list(self._connecting):
             connecting.cancel()
         while self._idle:
@@ -167,10 +165,6 @@ class Pool:
     def _cut_off(self) -> None:
         for session in list(self._busy):
             session.close()
-
-    def _left(self, waiting: Deferred[Session]) -> None:
-        if waiting in self._waiting:
-            self._waiting.remove(waiting)
 
     def _lend(self, session: Session) -> None:
         session.on_lost = None
@@ -199,7 +193,7 @@ class Pool:
             self._grow()
         elif self._waiting:
             self._lend(session)
-            self._waiting.popleft().callback(session)
+            self._waiting.serve(session)
         else:
             session.on_lost = self._lost
             self._idle.append(session)
