@@ -12,10 +12,9 @@ from twisted.logger import Logger
 
 from project_service import keys
 from project_service.auth import assemble as auth
-from project_service.database import dsn as dsns
 from project_service.database import sqlstate
 from project_service.database.alone import Alone
-from project_service.database.connect import Connector
+from project_service.database.connect import connector
 from project_service.database.listener import Listener
 from project_service.database.pool import Pool
 from project_service.deferreds import with_timeout
@@ -59,17 +58,6 @@ class Parts:
     checks: Mapping[str, Check]
     translate: Callable[[BaseException], ApiError | None]
     reload: Callable[[Settings], None]
-
-
-def connector(reactor: Any, settings: Settings) -> Connector:
-    """Connections to the system database."""
-    assert settings.database.dsn is not None
-    return Connector(
-        reactor,
-        dsns.parse(settings.database.dsn.reveal()),
-        settings.database.statement_timeout_seconds,
-        timezone="UTC",
-    )
 
 
 def assemble(reactor: Any, settings: Settings, metrics: Metrics, processes: int) -> Parts:

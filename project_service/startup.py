@@ -16,7 +16,7 @@ from project_service import bootstrap, logging_setup
 from project_service.application import Application
 from project_service.auth import keyfile
 from project_service.configure import BadSettings, load
-from project_service.database.connect import Connector
+from project_service.database.connect import Connector, connector
 from project_service.database.dsn import parse
 from project_service.database.migrate import migrate, shipped
 from project_service.database.pool import Pool
@@ -31,7 +31,6 @@ from project_service.launch import (
     with_embedded_store,
 )
 from project_service.lifecycle import Ordered
-from project_service.parts import connector
 from project_service.ports import bind_endpoints, url_of
 from project_service.process import allow_descriptors, settle
 from project_service.shares import share, worker_count

@@ -10,7 +10,7 @@ from typing import Any
 from attrs import evolve, frozen
 from twisted.internet.task import deferLater
 
-from project_service.database.connect import Connector
+from project_service.database.connect import Connector, connector
 from project_service.database.pool import Pool
 from project_service.database.session import Session
 from project_service.embedded.assemble import Embedded, Running, running_beside
@@ -18,7 +18,6 @@ from project_service.embedded.command import ChildFailed
 from project_service.embedded.lock import InUse
 from project_service.embedded.secrets_file import NAME as SECRETS
 from project_service.launch import Launch, with_embedded_database, with_embedded_store
-from project_service.parts import connector
 from project_service.settings import Secret, Settings
 from project_service.storage.assemble import Storage, build, connect_store, sql_rows
 from project_service.storage.s3.client import S3Store

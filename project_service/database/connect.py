@@ -9,10 +9,11 @@ import psycopg2
 from attrs import frozen
 from twisted.internet.defer import Deferred
 
-from project_service.database.dsn import Candidate, Target
+from project_service.database.dsn import Candidate, Target, parse
 from project_service.database.resolve import addresses_of
 from project_service.database.session import DatabaseGone, Session
 from project_service.deferreds import start, with_timeout
+from project_service.settings import Settings
 
 # The guard beyond statement_timeout after which a silent server counts as gone.
 GUARD_MARGIN_SECONDS = 5.0
@@ -87,6 +88,17 @@ class Connector:
         return with_timeout(
             self.reactor, self.connect_timeout_seconds, waiting, lambda: DatabaseGone("timed out")
         )
+
+
+def connector(reactor: Any, settings: Settings) -> Connector:
+    """Connections to the system database."""
+    assert settings.database.dsn is not None
+    return Connector(
+        reactor,
+        parse(settings.database.dsn.reveal()),
+        settings.database.statement_timeout_seconds,
+        timezone="UTC",
+    )
 
 
 def _reason(fault: Exception) -> str:

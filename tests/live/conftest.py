@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
+from project_service.database.connect import connector
 from project_service.database.pool import Pool
-from project_service.parts import connector
 from project_service.settings import Store
 from project_service.storage.assemble import assemble
 from tests.live.application import serving, settings_for

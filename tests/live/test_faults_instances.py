@@ -18,10 +18,11 @@ from twisted.logger import ILogObserver, LogEvent, formatEvent, globalLogPublish
 from zope.interface import provider
 
 from project_service import keys
+from project_service.database.connect import connector
 from project_service.database.migrate import Migration, MigrationRefused, migrate, shipped
 from project_service.database.pool import Pool
 from project_service.deferreds import start
-from project_service.parts import SWEEPER_LOCK, connector
+from project_service.parts import SWEEPER_LOCK
 from project_service.settings import Stage, StageDatabase, Store
 from tests.live.application import Api, serving, settings_for
 from tests.live.services import wait
