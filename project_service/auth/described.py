@@ -15,6 +15,7 @@ from project_service.auth.sessions import SCOPES
 from project_service.errors import ApiError, rate_limited
 from project_service.http.described import (
     BOOLEAN,
+    COUNT,
     JSON,
     MOMENT,
     STRING,
@@ -29,6 +30,7 @@ from project_service.http.described import (
     exactly,
     in_path,
     obj,
+    takes,
 )
 
 TAG, ADMIN_TAG = "authentication", "users"
@@ -103,8 +105,9 @@ def _answer(summary: str, data: Schema | Named, status: int = 200) -> Answer:
 NOTHING = Answer(200, "Done.", {JSON: _enveloped({"type": "null"})})
 
 
-def _takes(optional: Mapping[str, Schema] | None = None, closed: bool = False, **required: Schema) -> Taken:
-    return Taken({JSON: obj(required, closed, **required, **(optional or {}))})
+def _takes(optional: Mapping[str, Schema] | None = None, **required: Schema) -> Taken:
+    """Other members are read past."""
+    return takes(optional, False, **required)
 
 
 SIGN_UP = Described(
@@ -178,7 +181,7 @@ CHANGE_USER = Described(
     TAG,
     "Change the password (the other sessions end), the metadata, or both",
     (_answer("The user as he is now", exactly(user=USER)),),
-    body=_takes({"password": PASSWORD, "current_password": STRING, "metadata": METADATA}, closed=True),
+    body=takes({"password": PASSWORD, "current_password": STRING, "metadata": METADATA}),
     errors=(*_GUESSED, _WEAK),
     details="A new password needs current_password.",
 )
@@ -241,7 +244,7 @@ CREATE_USER = Described(
     ADMIN_TAG,
     "Make a user with a password, an imported bcrypt hash, or neither (then he recovers one)",
     (_answer("The new user", exactly(user=ADMIN_USER), 201),),
-    body=_takes(
+    body=takes(
         {
             "password": PASSWORD,
             "password_hash": {
@@ -251,7 +254,6 @@ CREATE_USER = Described(
             "metadata": METADATA,
             "email_confirmed": {**BOOLEAN, "default": True},
         },
-        closed=True,
         email=EMAIL,
     ),
     errors=(errors.email_taken(), _WEAK),
@@ -263,7 +265,7 @@ UPDATE_USER = Described(
     "Disable a user or set his password (either ends every session), or set his metadata",
     (_ONE_USER,),
     (_ONE,),
-    _takes({"disabled": BOOLEAN, "password": PASSWORD, "metadata": METADATA}, closed=True),
+    takes({"disabled": BOOLEAN, "password": PASSWORD, "metadata": METADATA}),
     errors=(_UNKNOWN_USER, _WEAK),
 )
 REMOVE_USER = Described(
@@ -273,7 +275,7 @@ END_USER_SESSIONS = Described(
     "endUserSessions",
     ADMIN_TAG,
     "End every session of a user",
-    (_answer("How many there were", exactly(ended={"type": "integer", "minimum": 0})),),
+    (_answer("How many there were", exactly(ended=COUNT)),),
     (_ONE,),
     errors=(_UNKNOWN_USER,),
 )
