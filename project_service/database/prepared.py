@@ -10,27 +10,21 @@ import psycopg2
 
 from project_service.database.session import Row, Session
 
-# The statement is not there any more, or its columns have changed since.
-_STALE = ("26000", "0A000")
 _PLACE = re.compile(r"%s|%%")
 
 
 async def run_prepared(session: Session, sql: str, params: Sequence[Any]) -> list[Row]:
     """As ``session.query``. ``sql`` is one statement, a constant of the program with ``%s`` for its parameters, whose
-    types PostgreSQL can tell from their places."""
-    name = session.statements.get(sql)
-    if name is None:
-        session.statement_count += 1
-        name = f"own_{session.statement_count}"
-        await session.query(f"PREPARE {name} AS {numbered(sql)}")
-        session.statements[sql] = name
-    places = ", ".join(["%s"] * len(params))
+    types PostgreSQL can tell from their places. Not for use inside a transaction: a failure may make it run again."""
+    statements = session.statements
     try:
-        return await session.query(f"EXECUTE {name}({places})", params)
+        execution = statements.execution(sql)
+        if execution is None:
+            execution = await statements.prepare(session.query, sql, numbered(sql), len(params))
+        return await session.query(execution, params)
     except psycopg2.Error as fault:
-        if fault.pgcode not in _STALE:
+        if not statements.refused(sql, fault.pgcode):
             raise
-    del session.statements[sql]
     return await session.query(sql, params)
 
 

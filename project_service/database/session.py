@@ -17,6 +17,8 @@ from twisted.internet.interfaces import IDelayedCall
 from twisted.python.failure import Failure
 from txpostgres import txpostgres
 
+from project_service.database.statements import Statements
+
 Params = Mapping[str, Any] | Sequence[Any] | None
 Row = tuple[Any, ...]
 
@@ -38,9 +40,7 @@ class Session(txpostgres.Connection):  # type: ignore[misc]  # txpostgres is not
         self.guard_seconds: float | None = None
         # So much more is allowed to who has the session now; None for as long as it takes.
         self.extra_seconds: float | None = 0.0
-        # What ``prepared`` has prepared here: the name by the query's text.
-        self.statements: dict[str, str] = {}
-        self.statement_count = 0
+        self.statements = Statements()
         self._running: Deferred[None] | None = None
         self._doomed = False
         self._since = 0.0

@@ -30,11 +30,9 @@ from project_service.tables.execute import Executor
 from project_service.tables.identity import Identities
 from project_service.tables.large import LargeReplies
 from project_service.tables.planner import Planner
-from project_service.tables.prepared_statements import PreparedStatements
 from project_service.tables.role_claim import parse_role_claim
 from project_service.tables.root import Root
 from project_service.tables.routes import TableRoutes
-from project_service.tables.run import Runner
 from project_service.tables.service import TableService
 from project_service.tables.streaming import Pace, Streams
 from project_service.tables.tokens import OwnTokens, parse_keys
@@ -102,7 +100,6 @@ def _database(
     holder = CacheHolder(_loader(reactor, pool, config), reactor)
     listener = Listener(connector, reactor)
     listener.subscribe(CHANNEL, lambda payload: _heard(holder, payload), holder.reload)
-    runner = Runner(PreparedStatements() if config.prepare else None)
     echo = Echo(pool, reactor)
     listener.subscribe(SYNC_CHANNEL, echo.heard, _nothing_missed)
     keys = parse_keys(config.jwt_secret, config.jwks)
@@ -121,7 +118,7 @@ def _database(
             identities,
             Planner(config),
             Freshness(holder, pool, echo),
-            Executor(config, pool, runner),
+            Executor(config, pool),
             Root(config),
             LargeReplies(config, Streams(slow, places, reactor, wait, pace)),
         ),

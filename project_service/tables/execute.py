@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
 from functools import partial
-from typing import Literal, TypeVar
+from typing import TypeVar
 
 import orjson
 from attrs import evolve, frozen
@@ -22,13 +22,12 @@ from project_service.tables.planner import Planned
 from project_service.tables.prepare import Prepared
 from project_service.tables.respond.outcome import Outcome, as_bytes, outcome_of_read, outcome_of_write
 from project_service.tables.respond.replies import check_outcome
-from project_service.tables.run import Preamble, Row, Runner, Work
+from project_service.tables.run import Ending, Preamble, Row, Work, run
 from project_service.tables.sql.fragment import Sql
 
 T = TypeVar("T")
 # PostgreSQL makes no value beyond a gigabyte: a body of too many wide rows.
 _TOO_LARGE = "54000"
-Ending = Literal["implicit", "commit", "rollback"]
 
 
 @frozen
@@ -37,7 +36,6 @@ class Executor:
 
     config: TablesConfig
     pool: Pool
-    runner: Runner
 
     async def execute(self, planned: Planned, preamble: Preamble, authenticated: bool) -> Outcome:
         """The outcome, checked; for an execution plan its text is the body. Raises ``TableError``."""
@@ -51,7 +49,7 @@ class Executor:
             prepared.probe.rows if prepared.probe is not None else 0,
             self._ending(request, prepared),
             authenticated,
-            planned.kept and prepared.rendering.explain is None,
+            self.config.prepare and planned.kept and prepared.rendering.explain is None,
             planned.version,
         )
 
@@ -68,21 +66,21 @@ class Executor:
     async def read(self, preamble: Preamble, sql: Sql, authenticated: bool) -> list[Row]:
         """The rows of a query that only reads."""
         work = Work(preamble, sql, authenticated=authenticated)
-        return await use(self.pool, lambda session: self.runner.run(session, work, list))
+        return await use(self.pool, lambda session: run(session, work, list))
 
     async def _probed(self, session: Session, work: Work, planned: Planned) -> Outcome:
         """What fits into one reply is in the outcome; of the rest as much as was read to know that it does not."""
         probe, read = planned.prepared.probe, partial(_checked, planned)
         if probe is None:
-            return await self.runner.run(session, work, read)
+            return await run(session, work, read)
         while True:
             try:
-                outcome = await self.runner.run(session, work, read)
+                outcome = await run(session, work, read)
             except TableError as fault:
                 if fault.code != _TOO_LARGE or work.probe == 1:
                     raise
                 probe.rows = 1
-                outcome = await self.runner.run(session, evolve(work, probe=1), read)
+                outcome = await run(session, evolve(work, probe=1), read)
                 return evolve(outcome, whole=probe.fits(outcome, 1))
             if probe.fits(outcome, work.probe):
                 return outcome
@@ -100,7 +98,7 @@ class Executor:
         if count == "estimated" and most and exact is not None and exact <= most:
             return outcome
         explain = evolve(work, statement="EXPLAIN (FORMAT JSON) " + counting, ending="implicit", kept=False)
-        rows = await self.runner.run(session, explain, list)
+        rows = await run(session, explain, list)
         likely = int(orjson.loads(as_bytes(rows[0][0]))[0]["Plan"]["Plan Rows"])
         return evolve(outcome, total=likely if exact is None else max(likely, exact))
 

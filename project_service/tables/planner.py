@@ -22,8 +22,8 @@ KEPT = 1000
 
 @frozen
 class Planned:
-    """``operands`` are this request's, in the order of the plan's slots; ``kept`` tells a plan worth preparing,
-    ``version`` is the schema cache's."""
+    """``operands`` are this request's, in the order of the plan's slots; ``kept`` tells a plan worth preparing:
+    it was there before. ``version`` is the schema cache's."""
 
     request: Request
     prepared: Prepared
@@ -74,7 +74,7 @@ class Planner:
         if known is not None:
             return Planned(request, known, operands, True, cache.version)
         made = self._plans.made(key, lambda: self._prepared(cache, _without_body(request)))
-        return Planned(request, made, operands, key in self._plans, cache.version)
+        return Planned(request, made, operands, False, cache.version)
 
     def _prepared(self, cache: SchemaCache, request: Request) -> Prepared:
         """With what has been learnt of the rows from requests of other shapes."""

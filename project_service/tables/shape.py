@@ -71,12 +71,6 @@ class Recent(Generic[V]):
         self._young: dict[Hashable, V] = {}
         self._old: dict[Hashable, V] = {}
 
-    def __len__(self) -> int:
-        return len(self._young) + len(self._old)
-
-    def __contains__(self, key: Hashable) -> bool:
-        return key in self._young or key in self._old
-
     def get(self, key: Hashable) -> V | None:
         found = self._young.get(key)
         if found is None and self._old and (found := self._old.pop(key, None)) is not None:

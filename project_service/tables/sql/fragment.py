@@ -42,8 +42,8 @@ class Sql:
 
     @cached_property
     def for_prepare(self) -> str:
-        """With PostgreSQL's own placeholders, ``$1`` and so on (and ``%`` doubled for psycopg2)."""
-        pieces = self.text.replace("%", "%%").split(_MARK)
+        """With PostgreSQL's own placeholders, ``$1`` and so on."""
+        pieces = self.text.split(_MARK)
         return "".join(piece if number == 0 else f"${number}{piece}" for number, piece in enumerate(pieces))
 
     def values(

@@ -12,7 +12,7 @@ from project_service.deferreds import start
 from project_service.tables.call import Call
 from project_service.tables.identity import Identity
 from project_service.tables.planner import Planner
-from project_service.tables.run import Preamble, Runner, Work
+from project_service.tables.run import Preamble, Work, run
 from project_service.tables.session_settings import preamble
 from project_service.tables.sql.fragment import Sql
 from project_service.tables.sql.settings import extra_seconds
@@ -64,5 +64,5 @@ class Limits(SynchronousTestCase):
     def test_the_connection_is_told(self) -> None:
         driver = Driver()
         work = Work(Preamble("SELECT 1", [], 90.0), Sql("SELECT 2"))
-        self.successResultOf(start(Runner(None).run(cast(Session, driver), work, list)))
+        self.successResultOf(start(run(cast(Session, driver), work, list)))
         self.assertEqual(driver.seen, [90.0])

@@ -1,4 +1,4 @@
-"""Which statements are prepared where, on a connection that only remembers what it was asked."""
+"""How statements are sent, prepared ones among them."""
 
 from __future__ import annotations
 
@@ -9,81 +9,63 @@ import psycopg2
 from twisted.trial.unittest import SynchronousTestCase
 
 from project_service.database.session import Session
+from project_service.database.statements import Statements
 from project_service.deferreds import start
 from project_service.tables.errors import TableError
 from project_service.tables.execute import Executor
-from project_service.tables.prepared_statements import PreparedStatements
+from project_service.tables.planner import Planner
 from project_service.tables.respond.outcome import Outcome
-from project_service.tables.run import Preamble, Runner, Work
+from project_service.tables.run import Preamble, Work, run
 from project_service.tables.sql.fragment import Sql
 from tests.unit.tables.planning import CONFIG, planned
 
 
 class Connection:
-    """Says what is prepared on it where a test lets it be asked."""
+    """Answers everything with one row; ``refuses`` what begins so."""
 
-    def __init__(self) -> None:
-        self.has: list[str] | None = None
+    in_transaction = True
+
+    def __init__(self, refuses: str | None = None) -> None:
+        self.statements = Statements()
+        self.refuses = refuses
+        self.sent: list[str] = []
 
     async def query(self, sql: str, params: object = None) -> list[tuple[Any, ...]]:
-        assert sql == "SELECT name FROM pg_prepared_statements", sql
-        assert self.has is not None, "it was asked although no message had failed"
-        return [(name,) for name in self.has]
+        self.sent.append(sql)
+        if self.refuses is not None and sql.startswith(self.refuses):
+            raise Unknown
+        return [(1,)]
+
+    async def execute(self, sql: str) -> None:
+        self.sent.append(sql)
 
 
-class Versions(SynchronousTestCase):
-    def setUp(self) -> None:
-        self.prepared = PreparedStatements(3)
-        self.connection = Connection()
-        self.session = cast(Session, self.connection)
+class Messages(SynchronousTestCase):
+    def work(self, **more: Any) -> Work:
+        return Work(Preamble("SELECT %s", ["secret"]), Sql("SELECT 2"), kept=True, **more)
 
-    def sent(self, text: str, version: int, succeeds: bool = True) -> str:
-        asked = self.prepared.text(self.session, Sql(text), 0, version)
-        try:
-            asked.send(None)
-        except StopIteration as answer:
-            if succeeds:
-                self.prepared.succeeded(self.session)
-            return str(answer.value)
-        raise AssertionError("it waits")
+    def test_nothing_of_the_request_is_in_the_message_that_prepares(self) -> None:
+        connection = Connection()
+        for _ in range(2):
+            found = run(cast(Session, connection), self.work(), list)
+            self.assertEqual(self.successResultOf(start(found)), [(1,)])
+        once = ["BEGIN; SELECT %s", "PREPARE service_1 AS SELECT 2", "EXECUTE service_1", "COMMIT"]
+        self.assertEqual(connection.sent, [*once, "SELECT %s; EXECUTE service_1"])
 
-    def test_it_is_prepared_once(self) -> None:
-        self.assertEqual(self.sent("SELECT 1", 1), "PREPARE pgrst_1 AS SELECT 1; EXECUTE pgrst_1")
-        self.assertEqual(self.sent("SELECT 1", 1), "EXECUTE pgrst_1")
+    def test_what_is_to_be_undone_is(self) -> None:
+        connection = Connection()
+        for _ in range(2):
+            found = run(cast(Session, connection), self.work(ending="rollback"), list)
+            self.successResultOf(start(found))
+        ends = ["SET CONSTRAINTS ALL IMMEDIATE", "ROLLBACK"]
+        first = ["BEGIN; SELECT %s", "PREPARE service_1 AS SELECT 2", "EXECUTE service_1", *ends]
+        self.assertEqual(connection.sent, [*first, "BEGIN; SELECT %s; EXECUTE service_1", *ends])
 
-    def test_another_schema_cache_prepares_anew_and_lets_go_of_the_old(self) -> None:
-        self.sent("SELECT 1", 1)
-        self.sent("SELECT 2", 1)
-        self.assertEqual(
-            self.sent("SELECT 1", 2),
-            "DEALLOCATE pgrst_1; DEALLOCATE pgrst_2; PREPARE pgrst_3 AS SELECT 1; EXECUTE pgrst_3",
-        )
-        self.assertEqual(self.sent("SELECT 1", 2), "EXECUTE pgrst_3")
-
-    def test_what_a_failed_message_did_not_let_go_of_is_let_go_of_by_the_next(self) -> None:
-        for number in (1, 2, 3):
-            self.sent(f"SELECT {number}", 1)
-        self.sent("SELECT 4", 1, succeeds=False)
-        self.connection.has = ["pgrst_1", "pgrst_2", "pgrst_3"]
-        self.assertEqual(
-            self.sent("SELECT 5", 1), "DEALLOCATE pgrst_1; PREPARE pgrst_5 AS SELECT 5; EXECUTE pgrst_5"
-        )
-
-    def test_what_a_failed_message_did_let_go_of_is_not_let_go_of_again(self) -> None:
-        for number in (1, 2, 3):
-            self.sent(f"SELECT {number}", 1)
-        self.sent("SELECT 4", 1, succeeds=False)
-        self.connection.has = ["pgrst_2", "pgrst_3", "pgrst_4"]
-        self.assertEqual(self.sent("SELECT 4", 1), "EXECUTE pgrst_4")
-        self.assertEqual(
-            self.sent("SELECT 1", 1), "DEALLOCATE pgrst_2; PREPARE pgrst_5 AS SELECT 1; EXECUTE pgrst_5"
-        )
-
-    def test_what_sql_let_go_of_is_prepared_anew(self) -> None:
-        self.sent("SELECT 1", 1)
-        self.prepared.doubt(self.session)
-        self.connection.has = []
-        self.assertEqual(self.sent("SELECT 1", 1), "PREPARE pgrst_2 AS SELECT 1; EXECUTE pgrst_2")
+    def test_what_cannot_be_prepared_is_run_as_it_is(self) -> None:
+        connection = Connection(refuses="PREPARE")
+        found = run(cast(Session, connection), self.work(), list)
+        self.assertEqual(self.successResultOf(start(found)), [(1,)])
+        self.assertEqual(connection.sent[-2:], ["ROLLBACK", "SELECT %s; SELECT 2"])
 
 
 class Unknown(psycopg2.ProgrammingError):
@@ -96,6 +78,7 @@ class Writing:
     in_transaction = False
 
     def __init__(self) -> None:
+        self.statements = Statements()
         self.attempts = 0
         self.commits = 0
 
@@ -103,7 +86,7 @@ class Writing:
         return await work(self)
 
     async def query(self, sql: str, params: object = None) -> list[tuple[Any, ...]]:
-        if sql == "SELECT name FROM pg_prepared_statements":
+        if sql == "BEGIN; SELECT 1" or sql.startswith("PREPARE"):
             return []
         self.attempts += 1
         return [("", 1, None, f"attempt {self.attempts}", None, None, None)]
@@ -120,8 +103,9 @@ class Again(SynchronousTestCase):
         """A deferred trigger can fail as a stale prepared statement does: then the write is made once more."""
         connection = Writing()
         row = b'{"id": 1, "title": "a", "author_id": 1, "data": {}}'
-        found = planned("PUT", "works", ("id", "eq.1"), body=row)
-        executor = Executor(CONFIG, cast(Any, connection), Runner(PreparedStatements()))
+        planner = Planner(CONFIG)
+        _, found = (planned("PUT", "works", ("id", "eq.1"), body=row, planner=planner) for _ in range(2))
+        executor = Executor(CONFIG, cast(Any, connection))
         outcome = self.successResultOf(start(executor.execute(found, Preamble("SELECT 1", []), True)))
         self.assertEqual((connection.attempts, outcome.body), (2, b"attempt 2"))
 
@@ -132,8 +116,6 @@ class Nul(SynchronousTestCase):
             async def query(self, sql: str, params: object = None) -> list[tuple[Any, ...]]:
                 raise ValueError("A string literal cannot contain NUL (0x00) characters.")
 
-        running = Runner(None).run(
-            cast(Session, Driver()), Work(Preamble("SELECT 1", []), Sql("SELECT 2")), list
-        )
+        running = run(cast(Session, Driver()), Work(Preamble("SELECT 1", []), Sql("SELECT 2")), list)
         error = self.assertRaises(TableError, running.send, None)
         self.assertEqual((error.status, error.code), (400, "22021"))

@@ -6,7 +6,7 @@ from collections.abc import Awaitable, Callable, Sequence
 from typing import Any, cast
 
 import psycopg2
-from attrs import frozen
+from attrs import evolve, frozen
 from twisted.trial.unittest import SynchronousTestCase
 
 from project_service.deferreds import start
@@ -14,8 +14,10 @@ from project_service.tables.execute import Executor
 from project_service.tables.planner import Planner
 from project_service.tables.probe import MOST_ROWS, UNKNOWN_ROWS, Probe, first_probe
 from project_service.tables.respond.outcome import Outcome
-from project_service.tables.run import Preamble, Runner
+from project_service.tables.run import Preamble
 from tests.unit.tables.planning import CONFIG, planned
+
+UNPREPARED = evolve(CONFIG, prepare=False)
 
 
 class Database:
@@ -58,7 +60,7 @@ class Statements(SynchronousTestCase):
             found = planned("GET", "works", ("id", f"gt.{asked}"), planner=planner)
             session = Database(rows=3000, size_of_row=50)
             pool = cast(Any, Lender(session))
-            executor = Executor(CONFIG, pool, Runner(None))
+            executor = Executor(UNPREPARED, pool)
             outcome = self.successResultOf(start(executor.execute(found, Preamble("SELECT 1", []), True)))
             self.assertEqual((outcome.whole, outcome.rows), (True, 3000))
             statements.append(len(session.asked))
@@ -67,7 +69,7 @@ class Statements(SynchronousTestCase):
     def test_what_postgresql_cannot_make_one_value_of_is_streamed(self) -> None:
         found = planned("GET", "works", planner=Planner(CONFIG))
         session = Database(rows=3000, size_of_row=20_000_000)
-        executor = Executor(CONFIG, cast(Any, Lender(session)), Runner(None))
+        executor = Executor(UNPREPARED, cast(Any, Lender(session)))
         outcome = self.successResultOf(start(executor.execute(found, Preamble("SELECT 1", []), True)))
         self.assertEqual((outcome.whole, session.asked), (False, [101, 2]))
 

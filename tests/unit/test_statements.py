@@ -1,0 +1,124 @@
+"""Which statements are prepared where, on a connection that only remembers what it was asked."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from twisted.trial.unittest import SynchronousTestCase
+
+from project_service.database.statements import Statements
+
+THERE = "SELECT name FROM pg_prepared_statements"
+
+
+class Refused(Exception):
+    pass
+
+
+class Connection:
+    """Says what is prepared on it where a test lets it be asked; ``fails`` on what prepares."""
+
+    def __init__(self) -> None:
+        self.has: list[str] | None = None
+        self.fails = False
+        self.sent: list[str] = []
+
+    async def ask(self, sql: str) -> list[tuple[Any, ...]]:
+        if sql == THERE:
+            assert self.has is not None, "it was asked although no message had failed"
+            return [(name.encode(),) for name in self.has]
+        self.sent.append(sql)
+        if self.fails:
+            raise Refused
+        return []
+
+
+class Preparing(SynchronousTestCase):
+    def setUp(self) -> None:
+        self.statements = Statements(3)
+        self.connection = Connection()
+
+    def prepared(self, text: str, version: int = 1) -> list[str]:
+        """What is sent to prepare ``text``, and what then runs it."""
+        self.connection.sent.clear()
+        execution = self.statements.execution(text, version)
+        if execution is None:
+            asked = self.statements.prepare(self.connection.ask, text, f"{text} + $1", 1, version)
+            try:
+                asked.send(None)
+            except StopIteration as answer:
+                execution = str(answer.value)
+        assert execution is not None, "it waits"
+        return [*self.connection.sent, execution]
+
+    def test_it_is_prepared_once(self) -> None:
+        found = self.prepared("SELECT 1")
+        self.assertEqual(found, ["PREPARE service_1 AS SELECT 1 + $1", "EXECUTE service_1(%s)"])
+        self.assertEqual(self.prepared("SELECT 1"), ["EXECUTE service_1(%s)"])
+
+    def test_what_takes_nothing_is_run_without_brackets(self) -> None:
+        with self.assertRaises(StopIteration) as ended:
+            self.statements.prepare(self.connection.ask, "SELECT 1", "SELECT 1", 0).send(None)
+        self.assertEqual(ended.exception.value, "EXECUTE service_1")
+
+    def test_another_schema_cache_prepares_anew_and_lets_go_of_the_old(self) -> None:
+        self.prepared("SELECT 1", 1)
+        self.prepared("SELECT 2", 1)
+        self.assertEqual(
+            self.prepared("SELECT 1", 2)[0],
+            "DEALLOCATE service_1; DEALLOCATE service_2; PREPARE service_3 AS SELECT 1 + $1",
+        )
+        self.assertEqual(self.prepared("SELECT 1", 2), ["EXECUTE service_3(%s)"])
+
+    def test_of_too_many_the_one_that_was_not_used_longest_goes(self) -> None:
+        for number in (1, 2, 3, 1):
+            self.prepared(f"SELECT {number}")
+        self.assertEqual(
+            self.prepared("SELECT 4")[0], "DEALLOCATE service_2; PREPARE service_4 AS SELECT 4 + $1"
+        )
+        self.assertEqual(self.prepared("SELECT 1"), ["EXECUTE service_1(%s)"])
+
+    def refuse(self, text: str) -> None:
+        self.connection.fails = True
+        self.assertRaises(Refused, self.prepared, text)
+        self.connection.fails = False
+
+    def test_what_cannot_be_prepared_leaves_no_doubt(self) -> None:
+        self.prepared("SELECT 1")
+        self.refuse("SELECT nonsense")
+        self.assertEqual(self.prepared("SELECT 1"), ["EXECUTE service_1(%s)"])
+
+    def test_what_a_failed_message_did_not_let_go_of_is_let_go_of_by_the_next(self) -> None:
+        for number in (1, 2, 3):
+            self.prepared(f"SELECT {number}")
+        self.refuse("SELECT 4")
+        self.connection.has = ["service_1", "service_2", "service_3"]
+        self.assertEqual(
+            self.prepared("SELECT 5")[0], "DEALLOCATE service_1; PREPARE service_5 AS SELECT 5 + $1"
+        )
+
+    def test_what_a_failed_message_did_let_go_of_is_not_let_go_of_again(self) -> None:
+        for number in (1, 2, 3):
+            self.prepared(f"SELECT {number}")
+        self.refuse("SELECT 4")
+        self.connection.has = ["service_2", "service_3"]
+        self.assertEqual(self.prepared("SELECT 2"), ["EXECUTE service_2(%s)"])
+        self.assertEqual(self.prepared("SELECT 4")[0], "PREPARE service_5 AS SELECT 4 + $1")
+
+    def test_what_sql_let_go_of_is_prepared_anew(self) -> None:
+        self.prepared("SELECT 1")
+        self.assertTrue(self.statements.refused("SELECT 1", "26000"))
+        self.connection.has = ["of_the_application"]
+        self.assertEqual(self.prepared("SELECT 1")[0], "PREPARE service_2 AS SELECT 1 + $1")
+
+    def test_what_no_longer_fits_is_prepared_anew(self) -> None:
+        self.prepared("SELECT 1")
+        self.assertTrue(self.statements.refused("SELECT 1", "0A000"))
+        self.assertEqual(
+            self.prepared("SELECT 1")[0], "DEALLOCATE service_1; PREPARE service_2 AS SELECT 1 + $1"
+        )
+
+    def test_any_other_failure_says_nothing_of_what_is_prepared(self) -> None:
+        self.prepared("SELECT 1")
+        self.assertFalse(self.statements.refused("SELECT 1", "23505"))
+        self.assertEqual(self.prepared("SELECT 1"), ["EXECUTE service_1(%s)"])
