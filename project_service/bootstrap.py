@@ -70,11 +70,9 @@ def write_credentials(data_dir: Path, credentials: Credentials) -> Path:
 
 def first_words(credentials: Credentials, path: Path, on_terminal: bool) -> list[str]:
     """What is printed when requests are answered; the keys themselves only where a person reads."""
-    url = credentials.base_url
-    key = credentials.anon_key if on_terminal else "$ANON_KEY"
-    curl = f"curl -H 'X-Service-Key: {key}' {url}/storage/buckets/public/objects"
-    lines = ["", f"project-service is ready on {url}"]
+    url, anon, shown = credentials.base_url, "$ANON_KEY", [f"  keys: {path}"]
     if on_terminal:
-        lines += [f"  anon key     {credentials.anon_key}", f"  service key  {credentials.service_key}"]
-        return [*lines, "", "Try:", f"  {curl}", ""]
-    return [*lines, f"  keys: {path}", ""]
+        anon = credentials.anon_key
+        shown = [f"  anon key     {anon}", f"  service key  {credentials.service_key}"]
+    curl = f'curl -H "X-Service-Key: {anon}" {url}/storage/buckets/public/objects'
+    return ["", f"project-service is ready on {url}", *shown, "", "Try:", f"  {curl}", ""]
