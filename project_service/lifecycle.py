@@ -9,6 +9,7 @@ from twisted.application.service import IService, Service
 from twisted.internet.defer import CancelledError, Deferred
 from twisted.internet.interfaces import IReactorTime
 from twisted.logger import Logger
+from twisted.python.failure import Failure
 
 from project_service.deferreds import cancel, start
 
@@ -116,9 +117,9 @@ class Every(Service):
             self._sleeping.callback(None)
         return loop
 
-    def _ended(self, failure: object) -> None:
-        if getattr(failure, "check", lambda _: None)(CancelledError) is None:
-            log.failure("the loop {name} stopped", failure, name=self.name)  # type: ignore[arg-type]  # always a Failure
+    def _ended(self, failure: Failure) -> None:
+        if not failure.check(CancelledError):
+            log.failure("the loop {name} stopped", failure, name=self.name)
 
     async def _run(self) -> None:
         while self.running:
