@@ -26,7 +26,7 @@ from project_service.http.router import Router
 from project_service.journal import RequestIds
 from project_service.lanes import lanes
 from project_service.lifecycle import Ordered
-from project_service.ports import Binder
+from project_service.ports import Binder, close
 from project_service.process import room_for_clients
 from project_service.settings import Settings
 
@@ -143,9 +143,7 @@ class Application:
         """Stop accepting, let what is under way finish for ``shutdown_seconds``, then close everything."""
         ports, self._ports = self._ports, []
         for port in ports:
-            stopped = port.stopListening()
-            if stopped is not None:
-                await stopped
+            await close(port)
         await self._drain()
         await self._ordered.stop()
 

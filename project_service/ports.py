@@ -9,6 +9,9 @@ from typing import Any
 from twisted.internet.endpoints import serverFromString
 from twisted.internet.interfaces import IListeningPort
 from twisted.internet.protocol import Factory
+from twisted.logger import Logger
+
+log = Logger()
 
 Binder = Callable[[Factory], Awaitable[list[IListeningPort]]]
 
@@ -32,13 +35,21 @@ def bind_endpoints(reactor: Any, endpoints: Sequence[str]) -> Binder:
                     _lengthen_queue(ports[-1])
             except Exception as fault:
                 for port in ports:
-                    stopped = port.stopListening()
-                    if stopped is not None:
-                        await stopped
+                    await close(port)
                 raise CannotListen(f"cannot listen on {_shown(text)}: {_reason(fault)}") from None
         return ports
 
     return bind
+
+
+async def close(port: IListeningPort) -> None:
+    """Returns when nothing is accepted there any more. One that does not close cleanly is logged."""
+    try:
+        stopped = port.stopListening()
+        if stopped is not None:
+            await stopped
+    except OSError:
+        log.failure("a port did not close cleanly")
 
 
 def _lengthen_queue(port: Any) -> None:

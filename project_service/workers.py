@@ -29,7 +29,7 @@ from project_service.deferreds import cancel
 from project_service.embedded.backoff import FIRST_SECONDS, STEADY_SECONDS, Backoff
 from project_service.http.metrics import MULTIPROCESS
 from project_service.launch import Launch
-from project_service.ports import bind_endpoints
+from project_service.ports import bind_endpoints, close
 from project_service.roll_call import RollCall
 from project_service.settings import Settings
 
@@ -37,8 +37,6 @@ from project_service.settings import Settings
 STATUS_FD = 3
 FIRST_PORT_FD = 4
 READY = b"ready"
-
-log = Logger()
 # How much longer than shutdown_seconds a worker may take before it is killed.
 STOP_MARGIN_SECONDS = 5.0
 
@@ -132,7 +130,7 @@ class Workers:
         self._roll_call.stop()
         ports, self._ports = self._ports, []
         for port in ports:
-            await _closed(port)
+            await close(port)
         workers = list(self._workers.values())
         for worker in workers:
             worker.signal(signal.SIGTERM)
@@ -259,12 +257,3 @@ class _Worker(ProcessProtocol):
                 self.transport.signalProcess(number)
         except ProcessExitedAlready:
             return
-
-
-async def _closed(port: IListeningPort) -> None:
-    try:
-        stopped = port.stopListening()
-        if stopped is not None:
-            await stopped
-    except OSError:
-        log.failure("a port did not close cleanly")

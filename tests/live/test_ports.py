@@ -1,16 +1,22 @@
-"""Ports that several processes share: no one of them takes all the clients that come at once."""
+"""Opening and closing ports, and taking clients from one that several processes share."""
 
 from __future__ import annotations
 
 import socket
+from pathlib import Path
 from typing import Any
 
+import pytest
 import pytest_twisted
 from twisted.internet import reactor as installed
+from twisted.internet.defer import FirstError
 from twisted.internet.interfaces import IAddress
 from twisted.internet.protocol import Factory, Protocol
 
 from project_service.ports import take_turns
+from project_service.settings import Store
+from tests.live.application import serving, settings_for
+from tests.live.logged import LoggedErrors
 
 reactor: Any = installed
 
@@ -36,3 +42,18 @@ async def test_one_client_is_accepted_in_a_turn() -> None:
     for client in clients:
         client.close()
     await port.stopListening()
+
+
+@pytest_twisted.ensureDeferred
+async def test_a_port_that_does_not_close_cleanly_does_not_spoil_the_end(
+    database: str, store_settings: Store, tmp_path: Path, logged_errors: LoggedErrors
+) -> None:
+    """Its socket file was swept away, say; what comes after it is stopped all the same."""
+    path = tmp_path / "s"
+    listen = ("tcp:0:interface=127.0.0.1", f"unix:{path}")
+    async with serving(settings_for(database, store_settings, tmp_path, server={"listen": listen})) as api:
+        assert (await api.request("GET", "/ready", key=None))[0] == 200
+        path.unlink()
+    assert len(logged_errors.flush("a port did not close cleanly")) == 1
+    with pytest.raises(FirstError):
+        await api.application.works()
