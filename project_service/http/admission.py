@@ -35,6 +35,8 @@ LEAST_PAUSE_SECONDS = 0.05
 LONGEST_PAUSE_SECONDS = 5.0
 
 Reason = Literal["full", "standing", "late"]
+# Where a request is: in the queue, being served, waiting for its own client, or done with.
+State = Literal["waiting", "served", "outside", "left"]
 
 _PASSWORD_PATHS = frozenset({b"/auth/signup", b"/auth/login", b"/auth/reset", b"/auth/user"})
 
@@ -58,24 +60,29 @@ class Place:
     lane: Lane
     since: float
     turn: Callable[[bool], None]
-    waiting: bool = False
-    counted: bool = False
-    left: bool = False
+    state: State = "outside"
+
+    @property
+    def waiting(self) -> bool:
+        return self.state == "waiting"
 
     def leave(self) -> None:
         """Served, or given up; once is enough."""
-        if not self.left:
-            self.left = True
-            self.lane.left(self)
+        before, self.state = self.state, "left"
+        if before == "waiting":
+            self.lane.forget(self)
+        elif before == "served":
+            self.lane.free()
 
     def step_out(self) -> None:
         """It waits for its own client now."""
-        if not self.left and self.counted:
-            self.lane.free(self)
+        if self.state == "served":
+            self.state = "outside"
+            self.lane.free()
 
     def step_in(self) -> None:
         """It goes on. It is served whatever there is to do: it was admitted before."""
-        if not self.left and not self.waiting and not self.counted:
+        if self.state == "outside":
             self.lane.take(self)
 
 
@@ -116,7 +123,7 @@ class Lane:
         reason = self._why_not(now, self._full_since)
         if reason is not None:
             return reason
-        place.waiting = True
+        place.state = "waiting"
         self._queue[place] = None
         return place
 
@@ -147,17 +154,16 @@ class Lane:
             if first.since > due:
                 return first.since - due
             self._queue.popitem(last=False)
-            first.waiting = False
-            first.left = True
+            first.state = "left"
             first.turn(False)
         return None
 
     def take(self, place: Place) -> None:
-        place.counted = True
+        place.state = "served"
         self.served += 1
 
-    def free(self, place: Place) -> None:
-        place.counted = False
+    def free(self) -> None:
+        """One that was served is not any more."""
         self.served -= 1
         if self._full_since is not None:
             self._measure()
@@ -170,12 +176,9 @@ class Lane:
             self._pace = (now - self._measured_since) / self._freed
             self._freed, self._measured_since = 0, now
 
-    def left(self, place: Place) -> None:
-        if place.waiting:
-            place.waiting = False
-            self._queue.pop(place, None)
-        elif place.counted:
-            self.free(place)
+    def forget(self, place: Place) -> None:
+        """One that has been waiting."""
+        del self._queue[place]
 
     def _go_on(self) -> None:
         # One after the other: a request that is answered at once leaves its place from within its own turn.
@@ -185,7 +188,6 @@ class Lane:
         try:
             while self._queue and self.served < self.limits.places:
                 place, _ = self._queue.popitem(last=False)
-                place.waiting = False
                 self.take(place)
                 place.turn(True)
         finally:

@@ -249,7 +249,7 @@ class Always(TestCase):
             elif inside:
                 place = inside[number % len(inside)]
                 {"leave": place.leave, "out": place.step_out, "in": place.step_in}[step]()
-            self.assertEqual(queue.lane.served, sum(one.counted for one in inside))
+            self.assertEqual(queue.lane.served, sum(one.state == "served" for one in inside))
             self.assertEqual(queue.lane.waiting, sum(one.waiting for one in inside))
             self.assertLessEqual(queue.lane.waiting, 4)
             if queue.lane.waiting:
