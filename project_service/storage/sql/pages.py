@@ -82,11 +82,7 @@ def query(
     end = keys.end_of_prefix(prefix)
     params = {
         "bucket": bucket,
-        "start": prefix
-        if after is None
-        else keys.position_after(after)
-        if not recursive
-        else after + keys.LEAST,
+        "start": prefix if after is None else keys.position_after(after),
         "end": end,
         "rows": limit + 1,
         "skip": len(prefix) + 1,
