@@ -10,7 +10,6 @@ from twisted.internet.interfaces import IAddress, IProtocolNegotiationFactory, I
 from twisted.internet.protocol import Factory, Protocol
 from zope.interface import implementer
 
-from project_service import errors
 from project_service.http.channel import Channel
 from project_service.http.dispatch import Dispatch
 from project_service.http.lean_channel import LeanChannel
@@ -106,5 +105,5 @@ class TurnedAway(Protocol):
         self._dispatch = dispatch
 
     def connectionMade(self) -> None:
-        self.transport.write(self._dispatch.refusal(errors.overloaded(), self.transport.getPeer()))
+        self.transport.write(self._dispatch.turned_away(self.transport.getPeer()))
         self.transport.loseConnection()

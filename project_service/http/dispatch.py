@@ -18,3 +18,6 @@ class Dispatch(Protocol):
 
     def refusal(self, error: ApiError, peer: IAddress) -> bytes:
         """The whole response to a request that could not be parsed; the connection closes after it."""
+
+    def turned_away(self, peer: IAddress) -> bytes:
+        """The same to a connection for which there is no room."""

@@ -102,13 +102,13 @@ class Edge:
             ("Content-Length", str(size)),
             ("Connection", "close"),
         ]
-        if error.code == "overloaded":
-            self._metrics.refused("-", "connections")
-            if self._gate.doors is not None:
-                self._gate.doors.refused()
         self._metrics.observe("-", "-", error.status, 0.0, size)
         self._log_access(request_id, "-", "-", error.status, size, 0.0, getattr(peer, "host", "-"))
         return wire.head(error.status, headers) + reply.body
+
+    def turned_away(self, peer: Any) -> bytes:
+        self._gate.no_connection()
+        return self.refusal(errors.overloaded(), peer)
 
     def drained(self) -> Deferred[None]:
         """Fires when no request is being answered."""

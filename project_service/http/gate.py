@@ -24,24 +24,24 @@ LOG_SECONDS = 1.0
 class Pass:
     """What a request holds that was let in. ``leave`` it when the service's own work is done."""
 
-    _place: Place | None = None
-    _turn: Deferred[None] | None = None
+    place: Place | None = None
+    waiting: Deferred[None] | None = None
 
     async def turn(self) -> None:
         """Returns when it is this request's turn. Raises ``overloaded`` when that does not come in time."""
-        if self._turn is not None:
-            await self._turn
+        if self.waiting is not None:
+            await self.waiting
 
     def awaits_client(self, waiting: bool) -> None:
-        if self._place is not None:
+        if self.place is not None:
             if waiting:
-                self._place.step_out()
+                self.place.step_out()
             else:
-                self._place.step_in()
+                self.place.step_in()
 
     def leave(self) -> None:
-        if self._place is not None:
-            self._place.leave()
+        if self.place is not None:
+            self.place.leave()
 
 
 class Gate:
@@ -70,27 +70,33 @@ class Gate:
         name, lane = self._admission.lane(exchange.method, exchange.target)
         if lane is None:
             return Pass()
-        turns: list[Deferred[None]] = []
-        place = lane.enter(lambda mine: self._turned(name, turns[0], mine))
+        passed = Pass()
+        place = lane.enter(lambda mine: self._turned(name, passed, mine))
         if not isinstance(place, Place):
             self._refuse(exchange, name, place, lane.spacing)
             return None
-        passed = Pass(place)
+        passed.place = place
         if place.waiting:
-            turns.append(Deferred())
-            passed = Pass(place, turns[0])
+            passed.waiting = Deferred()
             self._watch(name, lane)
         exchange.on_body_awaited = passed.awaits_client
         return passed
 
-    def _turned(self, name: str, turn: Deferred[None], mine: bool) -> None:
-        if turn.called:
+    def no_connection(self) -> None:
+        """A client was told so before it could ask for anything."""
+        self._metrics.refused("-", "connections")
+        if self.doors is not None:
+            self.doors.refused()
+
+    def _turned(self, name: str, passed: Pass, mine: bool) -> None:
+        assert passed.waiting is not None
+        if passed.waiting.called:
             return  # its client left
         if mine:
-            turn.callback(None)
+            passed.waiting.callback(None)
         else:
             self._metrics.refused(name, "late")
-            turn.errback(errors.overloaded())
+            passed.waiting.errback(errors.overloaded())
 
     def _watch(self, name: str, lane: Lane) -> None:
         if name not in self._watched:

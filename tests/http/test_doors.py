@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from twisted.internet.address import IPv4Address
 from twisted.internet.task import Clock
 from twisted.trial.unittest import TestCase
 
@@ -76,3 +77,8 @@ class Guarded(TestCase):
     def test_one_that_keeps_its_connection_is_paused_there(self) -> None:
         self.refuse({})
         self.assertTrue(self.port.accepts)
+
+    def test_one_for_whose_connection_there_is_no_room(self) -> None:
+        for _ in range(3):
+            self.assertIn(b" 503 ", self.busy.app.edge.turned_away(IPv4Address("TCP", "192.0.2.1", 5)))
+        self.assertFalse(self.port.accepts)
