@@ -37,9 +37,11 @@ def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def python(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> str:
     """The Python of a new environment with the wheel and everything it asks pip for."""
     home = tmp_path_factory.mktemp("environment") / "venv"
-    venv.create(home, with_pip=True)
+    venv.create(home)
     python = str(home / "bin" / "python")
-    _run([python, "-m", "pip", "install", "--quiet", f"{wheel}[embedded]"], home)
+    # What is used of it is compiled when it is used.
+    install = [sys.executable, "-m", "pip", "--python", python, "install", "--quiet", "--no-compile"]
+    _run([*install, f"{wheel}[embedded]"], home)
     return python
 
 
