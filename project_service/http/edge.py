@@ -103,7 +103,8 @@ class Edge:
             ("Connection", "close"),
         ]
         self._metrics.observe("-", "-", error.status, 0.0, size)
-        self._log_access(request_id, "-", "-", error.status, size, 0.0, getattr(peer, "host", "-"))
+        client = getattr(peer, "host", "-")
+        journal.access_event(self.log, request_id, "-", "-", error.status, size, 0.0, client)
         return wire.head(error.status, headers) + reply.body
 
     def turned_away(self, peer: Any) -> bytes:
@@ -256,26 +257,15 @@ class Edge:
         # 499 is nginx's word for a client that left before its answer.
         status = exchange.status or 499
         self._metrics.observe(inbound.method, route, status, seconds, exchange.sent_bytes)
-        path = inbound.raw_path.decode("latin-1")
-        sent = exchange.sent_bytes
-        self._log_access(
-            inbound.request_id, inbound.method, path, status, sent, seconds, inbound.client_address
-        )
-
-    def _log_access(
-        self, request_id: str, method: str, path: str, status: int, sent: int, seconds: float, client: str
-    ) -> None:
         journal.access_event(
             self.log,
-            {
-                "request_id": request_id,
-                "method": method,
-                "path": path,
-                "status": status,
-                "bytes": sent,
-                "ms": round(seconds * 1000, 1),
-                "client": client,
-            },
+            inbound.request_id,
+            inbound.method,
+            inbound.raw_path.decode("latin-1"),
+            status,
+            exchange.sent_bytes,
+            seconds,
+            inbound.client_address,
         )
 
     def _inbound(self, exchange: Exchange, peer: Any, secure: bool) -> Inbound:
