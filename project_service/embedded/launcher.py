@@ -30,7 +30,7 @@ def main(argv: list[str]) -> None:
         sys.exit(f"{argv[4]} cannot be run: {fault.strerror}")
 
 
-def _prctl():  # type: ignore[no-untyped-def]  # ctypes is imported late, and may be missing
+def _prctl():  # type: ignore[no-untyped-def]  # its type would be an import at every start
     """The system call; where there is none, a killed service leaves the child to its next start."""
     try:
         import ctypes

@@ -61,7 +61,7 @@ class Exchange:
         self._answered = False
         self._received = False
         self._closed = False
-        self._drain_call: IDelayedCall | None = None
+        self._close_call: IDelayedCall | None = None
         self._pause_seconds = 0.0
         self._stream: Stream | None = None
         expects = version == b"HTTP/1.1" and (headers.get(b"expect") or b"").lower() == b"100-continue"
@@ -112,7 +112,7 @@ class Exchange:
     def connection_lost(self) -> None:
         self.gone = True
         self._closed = True
-        cancel(self._drain_call)
+        cancel(self._close_call)
         self.body.fail(ClientGone())
         if self._stream is not None:
             self._stream.lost()
@@ -191,7 +191,7 @@ class Exchange:
 
     def _drain(self) -> None:
         """Read on and throw away, so that the client can read its answer before the connection closes."""
-        self._drain_call = self._clock.callLater(DRAIN_SECONDS, self._close)
+        self._close_call = self._clock.callLater(DRAIN_SECONDS, self._close)
         self._connection.resume_reading()
 
     def abort(self) -> None:
@@ -216,10 +216,10 @@ class Exchange:
     def _close(self) -> None:
         if self._closed:
             return
-        cancel(self._drain_call)
+        cancel(self._close_call)
         if self._pause_seconds and self._keep_alive and self._received:
             pause, self._pause_seconds = self._pause_seconds, 0.0
-            self._drain_call = self._clock.callLater(pause, self._close)
+            self._close_call = self._clock.callLater(pause, self._close)
             return
         self._closed = True
         self._connection.exchange_done(self._keep_alive and self._received)

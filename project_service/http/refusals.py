@@ -10,7 +10,7 @@ from project_service.http.caller import Access
 from project_service.http.described import JSON, Described
 
 
-def of(access: Access, described: Described, strict: bool = True) -> list[ApiError]:
+def of(access: Access, described: Described, strict: bool) -> list[ApiError]:
     """Every refusal a caller of the operation can meet, its own first, each code of a status once.
 
     ``strict``: bodies and values are read by the edge's own rules, not by the table API's.
