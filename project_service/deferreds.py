@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Iterable
 from typing import Any, TypeVar
 
-from twisted.internet.defer import CancelledError, Deferred
+from twisted.internet.defer import CancelledError, Deferred, FirstError, gatherResults
 from twisted.internet.interfaces import IDelayedCall, IReactorFromThreads, IReactorTime
 from twisted.internet.threads import deferToThreadPool
 from twisted.logger import Logger
@@ -51,6 +51,14 @@ def background(work: Coroutine[Deferred[Any], Any, object], what: str) -> None:
             log.failure("{what} failed", failure, what=what)
 
     start(work).addErrback(failed)
+
+
+async def all_of(work: Iterable[Coroutine[Deferred[Any], Any, object]]) -> None:
+    """All at once. The first failure is raised as it is, at once; what becomes of the others then is not told."""
+    try:
+        await gatherResults([start(one) for one in work], consumeErrors=True)
+    except FirstError as first:
+        first.subFailure.raiseException()
 
 
 def cancel(call: IDelayedCall | None) -> None:

@@ -9,10 +9,10 @@ from pathlib import Path
 from typing import Any
 
 from attrs import field, frozen
-from twisted.internet.defer import Deferred, FirstError, gatherResults
+from twisted.internet.defer import Deferred
 from twisted.internet.task import deferLater
 
-from project_service.deferreds import start
+from project_service.deferreds import all_of
 from project_service.embedded import private_file
 from project_service.embedded.cluster import Cluster
 from project_service.embedded.lock import DirectoryLock
@@ -105,7 +105,7 @@ class Embedded:
             self._say("Starting the object store (SeaweedFS)")
             self._store = Supervised(self._reactor, store.program)
             starting.append(self._store.start())
-        await _all(starting)
+        await all_of(starting)
         running = Running(
             cluster.dsn if cluster else None,
             cluster.admin_dsn if cluster else None,
@@ -130,7 +130,7 @@ class Embedded:
         """Both children, cleanly; the directory is free afterwards."""
         if self._lock.held:
             self._running_file.unlink(missing_ok=True)
-        await _all([one.stop() for one in (self._database, self._store) if one is not None])
+        await all_of([one.stop() for one in (self._database, self._store) if one is not None])
         self._lock.release()
 
 
@@ -158,15 +158,6 @@ def _noted(running: Running) -> dict[str, Any]:
         "secret_access_key": store.secret_access_key.reveal(),
     }
     return {"dsn": running.dsn, "admin_dsn": running.admin_dsn, "store": access}
-
-
-async def _all(work: list[Coroutine[Deferred[Any], Any, None]]) -> None:
-    """All at once; the first failure is raised when all have ended or, told to, given up."""
-    begun = [start(one) for one in work]
-    try:
-        await gatherResults(begun, consumeErrors=True)
-    except FirstError as first:
-        first.subFailure.raiseException()
 
 
 def _pick(lowest: int, highest: int) -> int:

@@ -8,9 +8,8 @@ from itertools import groupby
 from uuid import UUID
 
 from attrs import define, field, frozen
-from twisted.internet.defer import gatherResults
 
-from project_service.deferreds import start
+from project_service.deferreds import all_of
 from project_service.storage.keys import is_bucket_name
 from project_service.storage.model import ObjectRow, store_path
 from project_service.storage.ports import GarbageRows, LinkRows, Store
@@ -83,7 +82,7 @@ class Sweeper:
         while rows := await self.rows.objects_from(after, BATCH):
             for first in range(0, len(rows), _PARALLEL):
                 some = rows[first : first + _PARALLEL]
-                await gatherResults([start(self._compare(row, report)) for row in some], consumeErrors=True)
+                await all_of(self._compare(row, report) for row in some)
             report.objects += len(rows)
             after = (rows[-1].bucket, rows[-1].key)
         async for paths in self._orphans():

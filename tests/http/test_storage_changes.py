@@ -8,6 +8,7 @@ from typing import Any
 from twisted.trial.unittest import TestCase
 
 from project_service.deferreds import start
+from project_service.storage.s3.errors import StoreUnreachable
 from tests.http.storage_app import USER, StorageApp, refused
 
 
@@ -110,3 +111,10 @@ class CopyMoveDelete(TestCase):
         app.clock.advance(1)
         self.successResultOf(start(sweeper.sweep()))
         self.assertEqual((held(), len(app.tables.garbage)), ([], 0))
+
+    def test_a_check_without_a_store_says_that_it_is_away(self) -> None:
+        app = StorageApp()
+        for key in ("a", "b"):
+            app.put(key, b"bytes")
+        app.store.away = True
+        self.failureResultOf(start(app.storage.sweeper.verify()), StoreUnreachable)
