@@ -48,10 +48,10 @@ class LeanChannel(Protocol):
         self._parser: RequestParser | None = RequestParser(self)
         self._unparsed: deque[bytes] = deque()
         self._unparsed_bytes = 0
-        # Requests whose head is parsed, in order; the first is the one that is being answered.
+        # Requests whose head is parsed, in order; the first is the one that is, or will next be, answered.
         self._exchanges: deque[Exchange] = deque()
+        self._answering = False
         self._receiving: Exchange | None = None
-        self._current: Exchange | None = None
         self._refusal: ApiError | None = None
         self._ended = False
         self._working = False
@@ -132,7 +132,7 @@ class LeanChannel(Protocol):
         self._set_reading()
 
     def _step(self) -> bool:
-        if self._exchanges and self._exchanges[0] is not self._current and not self._blocked:
+        if self._exchanges and not self._answering and not self._blocked:
             return self._begin(self._exchanges[0])
         if self._unparsed and not self._full():
             self._parse(self._unparsed.popleft())
@@ -150,7 +150,7 @@ class LeanChannel(Protocol):
             self._later = self.clock.callLater(0, self._work)
             return False
         self._to_begin -= 1
-        self._current = exchange
+        self._answering = True
         self.dispatch.begin(exchange, self._who(), self._secure)
         return True
 
@@ -225,7 +225,7 @@ class LeanChannel(Protocol):
 
     def exchange_done(self, keep_alive: bool) -> None:
         self._exchanges.popleft()
-        self._current = None
+        self._answering = False
         self._since = self.clock.seconds()
         if keep_alive and not self._closing:
             self._work()
@@ -283,7 +283,7 @@ class LeanChannel(Protocol):
             if self._receiving is not None and self._reading:
                 self._refuse(errors.request_timeout())
                 self._work()
-            elif self._current is None:
+            elif not self._answering:
                 self.loseConnection()
             left = self.idle_seconds
         if not self._closing:
