@@ -36,7 +36,6 @@ class Connector:
     target: Target
     statement_timeout_seconds: float
     connect_timeout_seconds: float = 5.0
-    application_name: str = "project-service"
     timezone: str | None = None
 
     async def __call__(self) -> Session:
@@ -51,7 +50,7 @@ class Connector:
 
     async def _attempt(self, candidate: Candidate) -> Session:
         # As a parameter of the connection, so that RESET ALL comes back to it.
-        params = {"application_name": self.application_name, "client_encoding": "UTF8", **candidate.params}
+        params = {"application_name": "project-service", "client_encoding": "UTF8", **candidate.params}
         if not candidate.needs_resolving:
             return await self._open(params)
         assert candidate.host is not None

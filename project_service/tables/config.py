@@ -48,13 +48,8 @@ class TablesConfig:
 
     @property
     def plan_options(self) -> PlanOptions:
-        return PlanOptions(
-            self.max_rows,
-            self.aggregates,
-            self.legacy_target_names,
-            self.unfiltered_writes == "allow",
-            self.plan,
-        )
+        allows = self.unfiltered_writes == "allow"
+        return PlanOptions(self.max_rows, self.aggregates, self.legacy_target_names, allows)
 
     @property
     def tx_override(self) -> bool:

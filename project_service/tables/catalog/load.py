@@ -111,20 +111,8 @@ def _relation(row: Rows, primary_keys: Mapping[Key, tuple[str, ...]]) -> Relatio
 
 
 def _column(row: list[Any]) -> Column:
-    name, type_, base, nullable, default, enum, description, length, is_array, composite, generated = row
-    return Column(
-        name,
-        type_,
-        base,
-        nullable,
-        default,
-        tuple(enum or ()),
-        description,
-        length,
-        is_array,
-        composite,
-        generated,
-    )
+    name, type_, base, nullable, default, enum, description, length = row
+    return Column(name, type_, base, nullable, default, tuple(enum or ()), description, length)
 
 
 def _computed(row: Rows) -> Relationship:
@@ -158,12 +146,10 @@ def _routine(row: Rows) -> Routine:
         row["schema"],
         row["name"],
         tuple(_argument(found) for found in row["arguments"] or []),
-        row["return_type"],
         (returns[0], returns[1]) if returns else None,
         row["is_composite"],
         row["is_set"],
         row["is_void"],
-        row["returns_table"],
         row["volatility"],
         tuple((name, value) for name, _, value in settings),
         row["description"],

@@ -24,9 +24,6 @@ class Column:
     enum: tuple[str, ...] = ()
     description: str | None = None
     max_length: int | None = None
-    is_array: bool = False
-    is_composite: bool = False
-    always_generated: bool = False
 
 
 @frozen
@@ -104,12 +101,10 @@ class Routine:
     schema: str
     name: str
     arguments: tuple[Argument, ...] = ()
-    return_type: str = ""
     returns: Key | None = None
     is_composite: bool = False
     is_set: bool = False
     is_void: bool = False
-    returns_table: bool = False
     volatility: Literal["i", "s", "v"] = "v"
     settings: tuple[tuple[str, str], ...] = ()
     description: str | None = None

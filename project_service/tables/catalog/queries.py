@@ -46,15 +46,11 @@ select n.nspname as schema, c.relname as name, c.relkind as kind, obj_descriptio
       where e.enumtypid = coalesce(bases.base, a.atttypid)),
      col_description(c.oid, a.attnum),
      information_schema._pg_char_max_length(coalesce(bases.base, a.atttypid),
-       case when bases.base is null then a.atttypmod else t.typtypmod end),
-     bt.typelem <> 0 and bt.typlen = -1,
-     bt.typtype = 'c',
-     a.attgenerated <> '' or a.attidentity = 'a'
+       case when bases.base is null then a.atttypmod else t.typtypmod end)
    ) order by a.attnum)
    from pg_attribute a
    join pg_type t on t.oid = a.atttypid
    left join bases on bases.oid = a.atttypid
-   join pg_type bt on bt.oid = coalesce(bases.base, a.atttypid)
    left join pg_attrdef ad on ad.adrelid = a.attrelid and ad.adnum = a.attnum
    where a.attrelid = c.oid and a.attnum > 0 and not a.attisdropped) as columns
 from pg_class c join pg_namespace n on n.oid = c.relnamespace
@@ -110,12 +106,10 @@ ROUTINES = f"""
 {_BASES}
 select coalesce(json_agg(found), '[]')::text from (
 select n.nspname as schema, p.proname as name, obj_description(p.oid, 'pg_proc') as description,
-  p.provolatile as volatility, p.proretset as is_set, p.prorows as rows,
-  format_type(p.prorettype, null) as return_type,
+  p.provolatile as volatility, p.proretset as is_set,
   t.typtype = 'd' and t.typname ~ '/' as is_media, t.typname as return_name, bt.oid = 'bytea'::regtype as is_binary,
   p.prorettype = 'void'::regtype as is_void,
   bt.typtype = 'c' or coalesce(p.proargmodes::text[] && '{{t,b,o}}', false) as is_composite,
-  coalesce(p.proargmodes::text[] && '{{t}}', false) as returns_table,
   case when bt.typtype = 'c' then json_build_array(bn.nspname, rc.relname) end as returns,
   coalesce(p.proconfig, '{{}}') as settings,
   (select json_agg(json_build_array(

@@ -24,7 +24,7 @@ def quoted(scanner: Scanner) -> str | None:
     return None if found is None else _UNESCAPE.sub(r"\1", found[1:-1])
 
 
-def name(scanner: Scanner, label: str = FIELD_NAME) -> str:
+def name(scanner: Scanner) -> str:
     """A name: quoted, or of letters, digits, ``_``, ``$``, inner spaces and single dashes."""
     start = scanner.pos
     found = quoted(scanner)
@@ -34,7 +34,7 @@ def name(scanner: Scanner, label: str = FIELD_NAME) -> str:
     if not found:
         scanner.pos = start
         scanner.spaces()
-        scanner.fail(label)
+        scanner.fail(FIELD_NAME)
     return found
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
 from attrs import define, field
 
@@ -17,8 +17,6 @@ from project_service.tables.parse.select import EVERYTHING, parse_select
 from project_service.tables.syntax import Condition, Field, Operand, OrderTerm, Path, Query, Range, SelectItem
 
 _INTEGER = re.compile(r"-?\d{1,18}")
-
-ArgumentTest = Callable[[str], bool]
 
 
 @define

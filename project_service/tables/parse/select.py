@@ -8,7 +8,6 @@ from project_service.tables.parse import names
 from project_service.tables.parse.scanner import Scanner
 from project_service.tables.syntax import Field, Join, SelectColumn, SelectEmbed, SelectItem
 
-AGGREGATES = ("sum", "avg", "count", "max", "min")
 EVERYTHING: tuple[SelectItem, ...] = (SelectColumn(Field("*")),)
 
 _CAST = re.compile(r"[\w ]+(?:\[\])?")

@@ -11,4 +11,3 @@ class PlanOptions:
     aggregates: bool = True
     legacy_target_names: bool = True
     allow_unfiltered_writes: bool = False
-    execution_plans: bool = False

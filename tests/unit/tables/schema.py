@@ -9,7 +9,7 @@ from project_service.tables.catalog.model import SchemaCache
 
 
 def _column(name: str, type_: str, nullable: bool = True, default: str | None = None) -> list[object]:
-    return [name, type_, type_, nullable, default, None, None, None, False, False, False]
+    return [name, type_, type_, nullable, default, None, None, None]
 
 
 def _relation(name: str, columns: list[list[object]], kind: str = "r", events: int = 28) -> dict[str, object]:
@@ -46,14 +46,11 @@ def _routine(name: str, arguments: list[object], **more: object) -> dict[str, ob
         "description": None,
         "volatility": "s",
         "is_set": False,
-        "rows": 0,
-        "return_type": "integer",
         "is_media": False,
         "return_name": "int4",
         "is_binary": False,
         "is_void": False,
         "is_composite": False,
-        "returns_table": False,
         "returns": None,
         "settings": [],
         "arguments": arguments,
