@@ -10,6 +10,7 @@ from twisted.application.service import Service
 from twisted.internet.defer import CancelledError, Deferred
 from twisted.internet.interfaces import IReactorTime
 from twisted.logger import Logger
+from twisted.python.failure import Failure
 
 from project_service.database.session import Session
 from project_service.deferreds import cancel, start
@@ -77,9 +78,9 @@ class Listener(Service):
             loop.cancel()
         return loop
 
-    def _ended(self, failure: object) -> None:
-        if getattr(failure, "check", lambda _: None)(CancelledError) is None:
-            self.log.failure("the listener stopped", failure)  # type: ignore[arg-type]  # always a Failure
+    def _ended(self, failure: Failure) -> None:
+        if not failure.check(CancelledError):
+            self.log.failure("the listener stopped", failure)
 
     async def _run(self) -> None:
         pause = FIRST_PAUSE_SECONDS

@@ -122,15 +122,15 @@ _CALLING: tuple[ApiError, ...] = (
 _REPRESENTED: Mapping[str, Schema] = {
     JSON: ROWS,
     media.OBJECT: ROW,
-    "application/vnd.pgrst.array+json": ROWS,
+    media.ARRAY: ROWS,
     media.CSV: STRING,
     media.NDJSON: STRING,
     media.GEOJSON: ROW,
     media.OCTETS: {},
     media.TEXT: STRING,
     media.XML: STRING,
-    "application/vnd.pgrst.plan+json": {},
-    "application/vnd.pgrst.plan+text": STRING,
+    f"{media.PLAN}+json": {},
+    f"{media.PLAN}+text": STRING,
 }
 _READ_HEADERS = {
     "Content-Range": "Which rows these are, and of how many where that was asked for.",

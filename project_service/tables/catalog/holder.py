@@ -9,7 +9,7 @@ from twisted.internet.defer import Deferred
 from twisted.internet.interfaces import IDelayedCall, IReactorTime
 from twisted.logger import Logger
 
-from project_service.deferreds import cancel, start
+from project_service.deferreds import background, cancel
 from project_service.tables import errors
 from project_service.tables.catalog.model import SchemaCache
 
@@ -66,9 +66,7 @@ class CacheHolder(Service):
             self._again = True
             return
         self._running = True
-        start(self._run()).addErrback(
-            lambda failure: self.log.failure("reading the schema cache failed", failure)
-        )
+        background(self._run(), "reading the schema cache")
 
     async def reload(self) -> None:
         """Returns once a reading that began no earlier than now has ended, well or not."""

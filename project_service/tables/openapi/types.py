@@ -20,14 +20,14 @@ _LENGTH = re.compile(r"\(\d+(,\d+)?\)")
 _QUOTED = re.compile(r"'((?:[^']|'')*)'(::.*)?", re.DOTALL)
 
 
-def plain(type_: str) -> str:
+def _plain(type_: str) -> str:
     """A type without its length: ``character varying(20)`` is ``character varying``."""
     return _LENGTH.sub("", type_)
 
 
 def schema_of(type_: str) -> dict[str, Any]:
     """``format`` names the type; json and jsonb may be anything."""
-    name = plain(type_)
+    name = _plain(type_)
     found: dict[str, Any] = {"format": _FORMATS.get(name, name)}
     if name in ("json", "jsonb"):
         return found

@@ -52,8 +52,7 @@ _WORD = re.compile(r"[a-z]+")
 _QUANTIFIER = re.compile(r"\((any|all)\)")
 _LANGUAGE = re.compile(r"\(([\w$ -]+)\)")
 _IS = re.compile(r"(not_null|null|true|false|unknown)(?=$|[\s,)])", re.IGNORECASE)
-_ELEMENT = re.compile(r"[^,)]*")
-_LOGIC_VALUE = re.compile(r"[^,)]*")
+_UP_TO_END = re.compile(r"[^,)]*")
 _LOGIC_ARRAY = re.compile(r"\{[^{}]*\}")
 
 
@@ -153,7 +152,7 @@ def _list(scanner: Scanner) -> list[str]:
 
 def _element(scanner: Scanner) -> str:
     """A quoted value where the quotes enclose it whole, else everything up to ``,`` or ``)``."""
-    return _enclosed(scanner) or scanner.match(_ELEMENT) or ""
+    return _enclosed(scanner) or scanner.match(_UP_TO_END) or ""
 
 
 def _enclosed(scanner: Scanner) -> str | None:
@@ -177,7 +176,7 @@ def _value(scanner: Scanner, in_logic: bool) -> str:
     if array is not None and (scanner.at_end or scanner.text[scanner.pos] in ",) "):
         return array
     scanner.pos = start
-    return scanner.match(_LOGIC_VALUE) or ""
+    return scanner.match(_UP_TO_END) or ""
 
 
 def array_literal(values: list[str]) -> str:

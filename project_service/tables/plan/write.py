@@ -9,6 +9,7 @@ from attrs import evolve, frozen
 from project_service.tables import errors
 from project_service.tables.catalog.model import Column, Key, Relation, SchemaCache
 from project_service.tables.parse.payload import Payload
+from project_service.tables.parse.preferences import Representation
 from project_service.tables.parse.request import Request
 from project_service.tables.plan.conditions import plan_conditions
 from project_service.tables.plan.needs import needed_columns
@@ -43,7 +44,7 @@ class WritePlan:
     merges: bool | None
     key_filters: tuple[Filter, ...]
     read: ReadPlan
-    representation: Literal["minimal", "headers-only", "representation"]
+    representation: Representation
     everything: bool
     returning: tuple[str, ...]
     limited: Range
@@ -105,14 +106,16 @@ def _read_plan(cache: SchemaCache, options: PlanOptions, relation: Relation, req
     return reader.plan(relation.key, query, Range(), from_source=True, capped=False)
 
 
-def _representation(method: str, asked: str | None) -> Literal["minimal", "headers-only", "representation"]:
+def _representation(method: str, asked: str | None) -> Representation:
     """Only what was created has a header of its own: its location."""
     if asked == "representation":
         return "representation"
     return "headers-only" if asked == "headers-only" and method == "POST" else "minimal"
 
 
-def _returning(relation: Relation, representation: str, read: ReadPlan) -> tuple[bool, tuple[str, ...]]:
+def _returning(
+    relation: Relation, representation: Representation, read: ReadPlan
+) -> tuple[bool, tuple[str, ...]]:
     if representation == "representation":
         return needed_columns(read)
     return False, relation.primary_key if representation == "headers-only" else ()

@@ -37,7 +37,7 @@ def select_sql(cache: SchemaCache, plan: ReadPlan, parent: Embedded | None = Non
         + _where(cache, plan, parent, origin)
         + _group_by(plan)
         + _order_by(cache, plan)
-        + _limit(plan)
+        + range_sql(plan.range)
     )
 
 
@@ -70,7 +70,7 @@ def _filtered(cache: SchemaCache, plan: ReadPlan, terms: list[Sql]) -> Sql:
 def _exists(cache: SchemaCache, plan: ReadPlan, embedded: Embedded) -> Sql:
     tied = [Sql(text) for text in condition_of_relationship(embedded, plan.alias)]
     rows = " FROM " + source_of(embedded, plan.alias) + _filtered(cache, embedded.plan, tied)
-    return "EXISTS (SELECT 1" + rows + _limit(embedded.plan) + ")"
+    return "EXISTS (SELECT 1" + rows + range_sql(embedded.plan.range) + ")"
 
 
 def _columns(plan: ReadPlan, by_name: bool) -> list[str]:
@@ -191,10 +191,11 @@ def _represented(plan: ReadPlan, name: str) -> bool:
     return False
 
 
-def _limit(plan: ReadPlan) -> Sql:
+def range_sql(range_: Range) -> Sql:
+    """LIMIT and OFFSET."""
     found = Sql("")
-    if plan.range.limit is not None:
-        found = " LIMIT " + parameter(str(plan.range.limit))
-    if plan.range.offset:
-        found = found + " OFFSET " + parameter(str(plan.range.offset))
+    if range_.limit is not None:
+        found = " LIMIT " + parameter(str(range_.limit))
+    if range_.offset:
+        found = found + " OFFSET " + parameter(str(range_.offset))
     return found

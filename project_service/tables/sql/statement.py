@@ -13,7 +13,7 @@ from project_service.tables.sql.body import ROWS, body_sql
 from project_service.tables.sql.call import SCALAR, call_sql
 from project_service.tables.sql.fragment import Sql, parameter
 from project_service.tables.sql.names import ident
-from project_service.tables.sql.read import SOURCE, count_sql, select_sql
+from project_service.tables.sql.read import SOURCE, count_sql, range_sql, select_sql
 from project_service.tables.sql.write import UPDATED, write_sql
 from project_service.tables.syntax import PROBE_SLOT, Operand, Range
 
@@ -58,7 +58,7 @@ class Bounds:
     bodiless: bool = False
 
     def streams(self, range_: Range, rendering: Rendering) -> bool:
-        if self.at_once == 0 or self.bodiless or not streamable(rendering):
+        if self.at_once == 0 or self.bodiless or not _streamable(rendering):
             return False
         return range_.limit is None or range_.limit > self.at_once
 
@@ -158,7 +158,7 @@ def _total(cache: SchemaCache, plan: ReadPlan, count: str | None, max_rows: int)
     return Sql(""), "null::bigint"
 
 
-def streamable(rendering: Rendering) -> bool:
+def _streamable(rendering: Rendering) -> bool:
     """Whether the body is no more than its rows one after the other."""
     return rendering.explain is None and rendering.form in ("json", "csv", "ndjson", "geojson")
 
@@ -179,16 +179,7 @@ def _streamed(rendering: Rendering, rows: Sql, total: str = "null", scalar: bool
 
 
 def _scalars(range_: Range) -> Sql:
-    return Sql(f"SELECT {SCALAR} FROM {SOURCE}") + _cut(range_)
-
-
-def _cut(range_: Range) -> Sql:
-    found = Sql("")
-    if range_.limit is not None:
-        found = " LIMIT " + parameter(str(range_.limit))
-    if range_.offset:
-        found = found + " OFFSET " + parameter(str(range_.offset))
-    return found
+    return Sql(f"SELECT {SCALAR} FROM {SOURCE}") + range_sql(range_)
 
 
 def _location(plan: WritePlan) -> str:
