@@ -14,8 +14,14 @@ from tests.certificates import issue
 from tests.live.daemon import Daemon
 
 
+@pytest.fixture(scope="module")
+def data_dir(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """One for the module, so that the database is made once."""
+    return tmp_path_factory.mktemp("endpoints") / "var"
+
+
 @pytest.mark.parametrize("workers", ["1", "2"])
-def test_tls_unix_and_admin_beside_tcp(tmp_path: Path, workers: str) -> None:
+def test_tls_unix_and_admin_beside_tcp(data_dir: Path, tmp_path: Path, workers: str) -> None:
     cert, key = issue("127.0.0.1").written(tmp_path)
     path = tmp_path / "s"
     options = [
@@ -24,7 +30,7 @@ def test_tls_unix_and_admin_beside_tcp(tmp_path: Path, workers: str) -> None:
         *("--admin-listen", "tcp:0:interface=127.0.0.1"),
         *("--workers", workers),
     ]
-    with Daemon(tmp_path / "var", *options) as daemon:
+    with Daemon(data_dir, *options) as daemon:
         url = daemon.wait_until_ready()
         ports = {int(port) for port in re.findall(r"starting on (\d+)", daemon.text)}
         plain = int(url.rpartition(":")[2])
@@ -45,12 +51,6 @@ def test_tls_unix_and_admin_beside_tcp(tmp_path: Path, workers: str) -> None:
                 handshake(secure, ssl.TLSVersion[old])
         assert daemon.stop() == 0, daemon.text
     assert str(key) not in daemon.text
-
-
-@pytest.fixture(scope="module")
-def data_dir(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """One for the module, so that the database is made once."""
-    return tmp_path_factory.mktemp("endpoints") / "var"
 
 
 def handshake(port: int, version: ssl.TLSVersion) -> None:
@@ -92,12 +92,12 @@ def test_the_proxy_protocol(data_dir: Path, workers: str, monkeypatch: pytest.Mo
     assert '"client":"192.0.2.7"' in daemon.text
 
 
-def test_a_port_in_use_is_said_and_the_exit_code_tells(tmp_path: Path) -> None:
+def test_a_port_in_use_is_said_and_the_exit_code_tells(data_dir: Path) -> None:
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))
         taken.listen()
         port = taken.getsockname()[1]
-        with Daemon(tmp_path / "var", "--listen", f"tcp:{port}:interface=127.0.0.1") as daemon:
+        with Daemon(data_dir, "--listen", f"tcp:{port}:interface=127.0.0.1") as daemon:
             assert daemon.wait_until_ended() == 1
     assert f"cannot listen on tcp:{port}:interface=127.0.0.1: Address already in use" in daemon.text
     assert "Traceback" not in daemon.text
