@@ -32,12 +32,16 @@ class Client:
         self._connection = http.client.HTTPConnection(where.hostname or "", where.port, timeout=60)
 
     def post(self, path: str, body: Any) -> Any:
-        self._connection.request("POST", path, json.dumps(body), {"Content-Type": "application/json"})
-        response = self._connection.getresponse()
-        answer = json.loads(response.read())
-        if response.status >= 300:
-            raise SystemExit(f"POST {path}: {answer}")
-        return answer["data"]
+        """What is answered; asks again where there is too much to do, as on a machine that is busy with more."""
+        while True:
+            self._connection.request("POST", path, json.dumps(body), {"Content-Type": "application/json"})
+            response = self._connection.getresponse()
+            answer = json.loads(response.read())
+            if response.status < 300:
+                return answer["data"]
+            if response.status != 503:
+                raise SystemExit(f"POST {path}: {answer}")
+            time.sleep(float(response.headers["Retry-After"]))
 
 
 def measure(running: Running, rounds: int, seconds: float) -> Iterator[Row]:

@@ -6,11 +6,12 @@ import json
 import os
 import re
 import shutil
+import statistics
 import subprocess
 import tempfile
 from collections.abc import Callable, Mapping
 
-from attrs import field, frozen
+from attrs import define, field, frozen
 from psycopg2.extensions import parse_dsn
 
 from project_service.embedded.postgres import programs
@@ -49,7 +50,7 @@ class Load:
     p99: float
 
 
-def wrk(request: Request, seconds: float, clients: int = CLIENTS, pause_ms: float = 0.0) -> Load:
+def wrk(request: Request, seconds: float, pause_ms: float = 0.0) -> Load:
     """Raises ``SystemExit`` if any answer is no success: a figure of failures is none."""
     if shutil.which("wrk") is None:
         raise SystemExit("the benchmarks need wrk (Debian's package of that name)")
@@ -59,8 +60,9 @@ def wrk(request: Request, seconds: float, clients: int = CLIENTS, pause_ms: floa
         command = [
             "wrk",
             "-t1",
-            f"-c{clients}",
-            f"-d{seconds:g}s",
+            f"-c{CLIENTS}",
+            # Whole seconds, as pgbench takes them too.
+            f"-d{whole(seconds)}s",
             "--latency",
             "-s",
             script.name,
@@ -70,27 +72,52 @@ def wrk(request: Request, seconds: float, clients: int = CLIENTS, pause_ms: floa
     if "Non-2xx" in told or "Socket errors" in told:
         raise SystemExit(f"{request.method} {request.url} failed under load:\n{told}")
     return Load(
-        float(re.search(r"Requests/sec:\s+([0-9.]+)", told)[1]),  # type: ignore[index]  # wrk always tells
-        int(re.search(r"(\d+) requests in", told)[1]),  # type: ignore[index]
+        float(_told(r"Requests/sec:\s+([0-9.]+)", told)[1]),
+        int(_told(r"(\d+) requests in", told)[1]),
         _latency(told, 50),
         _latency(told, 99),
     )
 
 
-def costed(request: Request, seconds: float, cpu_seconds: Callable[[], float]) -> tuple[Load, float]:
-    """As ``wrk``, and the microseconds that each request took by the clock ``cpu_seconds``."""
-    before = cpu_seconds()
-    load = wrk(request, seconds)
-    return load, (cpu_seconds() - before) / load.requests * 1e6
+@define
+class Costed:
+    """``request`` under load, and what it costs by the clock ``cpu_seconds``."""
+
+    request: Request
+    cpu_seconds: Callable[[], float]
+    _costs: list[float] = field(factory=list)
+
+    def rate(self, seconds: float) -> float:
+        """Requests a second, once more."""
+        before = self.cpu_seconds()
+        load = wrk(self.request, seconds)
+        self._costs.append((self.cpu_seconds() - before) / load.requests * 1e6)
+        return load.rate
+
+    @property
+    def microseconds(self) -> float:
+        """Of one request; the median of all loads."""
+        return statistics.median(self._costs)
+
+
+def whole(seconds: float) -> int:
+    """What the programs take: at least one second."""
+    return max(1, round(seconds))
+
+
+def _told(pattern: str, told: str) -> re.Match[str]:
+    found = re.search(pattern, told)
+    if found is None:
+        raise SystemExit(f"wrk does not say what it should:\n{told}")
+    return found
 
 
 def _latency(told: str, percent: int) -> float:
-    found = re.search(rf"\s{percent}%\s+([0-9.]+)(us|ms|s|m)\b", told)
-    assert found is not None
+    found = _told(rf"\s{percent}%\s+([0-9.]+)(us|ms|s|m)\b", told)
     return float(found[1]) * _UNITS[found[2]]
 
 
-def pgbench(dsn: str, sql: str, seconds: float, prepared: str = "", clients: int = CLIENTS) -> float:
+def pgbench(dsn: str, sql: str, seconds: float, prepared: str = "") -> float:
     """Transactions a second of ``sql`` in one message. ``prepared``: a statement named q, once per connection."""
     program = programs().directory / "pgbench"
     known = parse_dsn(dsn)
@@ -98,18 +125,20 @@ def pgbench(dsn: str, sql: str, seconds: float, prepared: str = "", clients: int
     with tempfile.NamedTemporaryFile("w", suffix=".sql") as script:
         script.write(f"{first}{sql};\n")
         script.flush()
-        command = [str(program), "-n", "-M", "simple", "-c", str(clients), "-j", "2", "-T", f"{seconds:.0f}"]
-        command += [
-            "-D",
-            "ready=0",
-            "-f",
-            script.name,
-            "-h",
-            known["host"],
-            "-U",
-            known["user"],
-            known["dbname"],
+        command = [
+            str(program),
+            "-n",
+            "-M",
+            "simple",
+            "-c",
+            str(CLIENTS),
+            "-j",
+            "2",
+            "-T",
+            str(whole(seconds)),
         ]
+        command += ["-D", "ready=0", "-f", script.name]
+        command += ["-h", known["host"], "-U", known["user"], known["dbname"]]
         environ = {
             **os.environ,
             "PGPASSWORD": known.get("password", ""),

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import argparse
 import itertools
-import statistics
 import time
 from collections.abc import Callable, Iterator
 from contextlib import closing
@@ -17,7 +16,7 @@ from attrs import frozen
 
 from benchmarks import storage_listing, storage_memory
 from benchmarks.bare_client import BareClient, BareStore, random_bytes
-from benchmarks.load import CLIENTS, Request, costed, wrk
+from benchmarks.load import CLIENTS, Costed, Request, wrk
 from benchmarks.memory import MIB
 from benchmarks.report import HEADING, Row, interleaved, show
 from benchmarks.running import Running, service
@@ -48,19 +47,14 @@ def small(running: Running, rounds: int, seconds: float) -> Iterator[Row]:
     with BareClient(running.url) as client:
         client.request("PUT", OBJECTS + "small", {"Host": "bench", **key}, random_bytes(SMALL))
     path = stored_path(running, "small")
-    ours = Request(running.url + OBJECTS + "small", key)
-    wrk(ours, 1)
-    spent: list[float] = []
-
-    def get() -> float:
-        load, cost = costed(ours, seconds, running.cpu_seconds)
-        spent.append(cost)
-        return load.rate
-
-    rate, limit = interleaved(rounds, get, lambda: wrk(Request(*store.headers(path)), seconds).rate)
+    ours = Costed(Request(running.url + OBJECTS + "small", key), running.cpu_seconds)
+    wrk(ours.request, 1)
+    rate, limit = interleaved(
+        rounds, lambda: ours.rate(seconds), lambda: wrk(Request(*store.headers(path)), seconds).rate
+    )
     yield Row("object: 4 KiB GET", f"{rate:.0f}/s", f"store {limit:.0f}/s", rate / limit, 0.4)
     yield Row("object: 4 KiB GETs a second", f"{rate:.0f}/s", f"{CLIENTS} clients", rate, 1500)
-    cost = statistics.median(spent)
+    cost = ours.microseconds
     yield Row("CPU of a 4 KiB GET, our processes", f"{cost:.0f} us", "-", cost, 400, "at most")
     numbers = itertools.count()
 

@@ -58,9 +58,14 @@ def _read_slowly(running: Running, headers: dict[str, str]) -> None:
             reader = stack.enter_context(socket.create_connection((where.hostname, where.port)))
             reader.sendall(f"GET {OBJECTS}m0 HTTP/1.1\r\n{lines}\r\n".encode())
             readers.append(reader)
+        for reader in readers:
+            begun = reader.recv(65536)
+            if not begun.startswith(b"HTTP/1.1 200"):
+                raise RuntimeError(f"a slow reader was refused: {begun[:200]!r}")
         for _ in range(10):
             for reader in readers:
-                reader.recv(65536)
+                if not reader.recv(65536):
+                    raise RuntimeError("a slow reader was cut off")
             time.sleep(0.5)
 
 

@@ -6,7 +6,6 @@ query, in one message.
 
 from __future__ import annotations
 
-import statistics
 from collections.abc import Iterator
 from contextlib import closing
 from typing import Any
@@ -15,9 +14,17 @@ from urllib.parse import parse_qsl, urlsplit
 import psycopg2
 from attrs import frozen
 
-from benchmarks.load import CLIENTS, Request, costed, pgbench, wrk
+from benchmarks.load import CLIENTS, Costed, Request, pgbench, wrk
 from benchmarks.report import Row, interleaved
 from benchmarks.running import Running
+from project_service.tables.call import Call
+from project_service.tables.catalog.load import build
+from project_service.tables.catalog.model import SchemaCache
+from project_service.tables.catalog.queries import ALL
+from project_service.tables.config import TablesConfig
+from project_service.tables.identity import Identity
+from project_service.tables.planner import Planner
+from project_service.tables.session_settings import preamble
 
 SCHEMA = """
 create table customers (id int primary key, name text);
@@ -76,17 +83,12 @@ def beside(running: Running, case: Case, rounds: int, seconds: float) -> tuple[f
     """Requests and ``pgbench``'s transactions a second, and the microseconds of CPU that a request takes."""
     settings, query, arguments = message(running, case)
     sql = f"{settings} \\; EXECUTE q({arguments})"
-    request = case.request(running)
-    wrk(request, 1)
-    spent: list[float] = []
-
-    def ours() -> float:
-        load, cost = costed(request, seconds, running.cpu_seconds)
-        spent.append(cost)
-        return load.rate
-
-    rate, most = interleaved(rounds, ours, lambda: pgbench(running.dsn, sql, seconds, query))
-    return rate, most, statistics.median(spent)
+    ours = Costed(case.request(running), running.cpu_seconds)
+    wrk(ours.request, 1)
+    rate, most = interleaved(
+        rounds, lambda: ours.rate(seconds), lambda: pgbench(running.dsn, sql, seconds, query)
+    )
+    return rate, most, ours.microseconds
 
 
 def half_load(running: Running, peak: float, seconds: float) -> Row:
@@ -98,32 +100,10 @@ def half_load(running: Running, peak: float, seconds: float) -> Row:
 
 def message(running: Running, case: Case) -> tuple[str, str, str]:
     """The settings, the prepared query and its arguments, as the service would send them."""
-    from project_service.tables.call import Call
-    from project_service.tables.catalog.load import build
-    from project_service.tables.catalog.queries import ALL
-    from project_service.tables.config import TablesConfig
-    from project_service.tables.identity import Identity
-    from project_service.tables.planner import Planner
-    from project_service.tables.session_settings import preamble
-
     config = TablesConfig(statement_timeout="30000ms")
-    request = case.request(running)
-    where = urlsplit(case.path)
-    headers = tuple(
-        (name.lower(), value)
-        for name, value in {"Host": urlsplit(running.url).netloc, **request.headers}.items()
-    )
-    call = Call(
-        request.method, (where.path.strip("/"),), tuple(parse_qsl(where.query)), headers, case.body.encode()
-    )
-    with closing(psycopg2.connect(running.dsn)) as connection:
-        cursor = connection.cursor()
-        cursor.execute("set search_path = ''")
-        answers: dict[str, Any] = {}
-        for name, sql in ALL.items():
-            cursor.execute(sql, {"schemas": ["public"], "search_path": ["public", "public"]})
-            answers[name] = cursor.fetchone()[0]  # type: ignore[index]  # one row each
-        cache = build(answers, ("public",), 1)
+    call = _call(running, case)
+    with closing(psycopg2.connect(running.dsn)) as connection, connection.cursor() as cursor:
+        cache = _schema_cache(cursor)
         planner = Planner(config)
         head, key = planner.head(call)
         planned = planner.plan(cache, key, *planner.request(call, head))
@@ -136,4 +116,26 @@ def message(running: Running, case: Case) -> tuple[str, str, str]:
         arguments = cursor.mogrify(", ".join(["%s"] * len(values)), values).decode()
         # pgbench takes a semicolon for the end of its command, and a colon before a name for a variable of its own;
         # in these texts there are none but those between statements and of casts.
-        return settings.replace("; ", " \\; "), statement.for_prepare.replace("%%", "%"), arguments
+        return settings.replace("; ", " \\; "), statement.for_prepare, arguments
+
+
+def _call(running: Running, case: Case) -> Call:
+    request = case.request(running)
+    where = urlsplit(case.path)
+    headers = {"Host": urlsplit(running.url).netloc, **request.headers}
+    return Call(
+        request.method,
+        (where.path.strip("/"),),
+        tuple(parse_qsl(where.query)),
+        tuple((name.lower(), value) for name, value in headers.items()),
+        case.body.encode(),
+    )
+
+
+def _schema_cache(cursor: Any) -> SchemaCache:
+    cursor.execute("set search_path = ''")
+    answers = {}
+    for name, sql in ALL.items():
+        cursor.execute(sql, {"schemas": ["public"], "search_path": ["public", "public"]})
+        ((answers[name],),) = cursor.fetchall()
+    return build(answers, ("public",), 1)
