@@ -70,13 +70,12 @@ class Application:
         return [port.getHost() for port in self._ports]
 
     async def start(self) -> None:
-        metrics = Metrics(self._reactor.callLater)
-        built = parts.assemble(self._reactor, self._settings, metrics, self._processes)
+        built = parts.assemble(self._reactor, self._settings, self._processes)
         self._built = built
         self._ordered = Ordered(built.ordered)
         await self._ordered.start()
         try:
-            await self._open(built, metrics)
+            await self._open(built)
         except BaseException:
             await self._ordered.stop()
             raise
@@ -87,7 +86,8 @@ class Application:
             raise RuntimeError("not started")
         await gatherResults([start(check()) for check in self._built.checks.values()], consumeErrors=True)
 
-    async def _open(self, built: parts.Parts, metrics: Metrics) -> None:
+    async def _open(self, built: parts.Parts) -> None:
+        metrics = Metrics(self._reactor.callLater)
         others = {"workers": self._peers} if self._peers is not None else {}
         health = Health({**built.checks, **others}, metrics, self._reactor)
         router = Router()

@@ -21,7 +21,6 @@ from project_service.deferreds import with_timeout
 from project_service.errors import ApiError
 from project_service.http.caller import KeyRing, TokenVerifier
 from project_service.http.health import Check
-from project_service.http.metrics import Metrics
 from project_service.http.router import Router
 from project_service.lifecycle import Closing, Every, Part, ServicePart
 from project_service.rereading import Rereading
@@ -60,7 +59,7 @@ class Parts:
     reload: Callable[[Settings], None]
 
 
-def assemble(reactor: Any, settings: Settings, metrics: Metrics, processes: int) -> Parts:
+def assemble(reactor: Any, settings: Settings, processes: int) -> Parts:
     connect = connector(reactor, settings)
     database = settings.database
     pool = Pool(connect, database.pool_size, database.acquire_timeout_seconds, reactor)

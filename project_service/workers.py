@@ -87,7 +87,6 @@ class Workers:
 
     def __init__(self, reactor: Any, launch: Launch, settings: Settings, count: int) -> None:
         self._reactor = reactor
-        self._launch = launch
         self._settings = settings
         self._assignment = assignment(launch, settings, count)
         self._count = count

@@ -48,7 +48,6 @@ class _Pending:
     """
 
     def __init__(self, channel: Any) -> None:
-        self._channel = channel
         self.requestHeaders = self
         self.pairs: list[tuple[bytes, bytes]] = []
         self.exchange: Exchange | None = None

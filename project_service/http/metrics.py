@@ -57,7 +57,7 @@ class _Series:
 
 
 class Metrics:
-    """One registry a service; parts may add their own collectors to ``registry``.
+    """One ``registry`` a service, of this process's numbers as they were last written.
 
     ``later`` is the reactor's ``callLater``; without it the numbers are written when ``exposition`` asks for them.
     """
@@ -66,7 +66,7 @@ class Metrics:
 
     def __init__(self, later: Later | None = None) -> None:
         self.registry = CollectorRegistry()
-        self.in_flight = 0
+        self._under_way = 0
         self._later = later
         self._gathering = False
         self._in_flight = Gauge(
@@ -104,11 +104,11 @@ class Metrics:
         self._series: dict[tuple[str, str, int], _Series] = {}
 
     def begun(self) -> None:
-        self.in_flight += 1
+        self._under_way += 1
         self._gather()
 
     def ended(self) -> None:
-        self.in_flight -= 1
+        self._under_way -= 1
         self._gather()
 
     def observe(self, method: str, route: str, status: int, seconds: float, sent: int) -> None:
@@ -137,7 +137,7 @@ class Metrics:
 
     def _write(self) -> None:
         self._gathering = False
-        self._in_flight.set(self.in_flight)
+        self._in_flight.set(self._under_way)
         for series in self._series.values():
             series.write()
 
