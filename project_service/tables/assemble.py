@@ -90,39 +90,42 @@ def _database(
     dsn = database.dsn or settings.database.dsn
     assert dsn is not None
     connector = Connector(reactor, dsns.parse(dsn.reveal()), settings.database.statement_timeout_seconds)
-    wait = settings.database.acquire_timeout_seconds
-    pool = Pool(_raw(connector), database.pool_size, wait, reactor)
-    # Streams take half of the connections at most. Half of one would be none, and all of one would leave none to
-    # anybody else: then they have one of their own, made when it is needed.
-    slow = pool if database.pool_size > 1 else Pool(_raw(connector), 1, wait, reactor)
-    places = DeferredSemaphore(max(1, database.pool_size // 2))
-    pace = Pace(settings.server.idle_timeout_seconds, config.stream_min_bytes_per_second)
+    pool = Pool(_raw(connector), database.pool_size, settings.database.acquire_timeout_seconds, reactor)
+    streams = _streams(reactor, settings, connector, pool, config)
     holder = CacheHolder(_loader(reactor, pool, config), reactor)
+    echo = Echo(pool, reactor)
     listener = Listener(connector, reactor)
     listener.subscribe(CHANNEL, lambda payload: _heard(holder, payload), holder.reload)
-    echo = Echo(pool, reactor)
     listener.subscribe(SYNC_CHANNEL, echo.heard, _nothing_missed)
-    keys = parse_keys(config.jwt_secret, config.jwks)
-    identities = Identities(
+    service = TableService(
         config,
-        parse_role_claim(config.role_claim),
-        OwnTokens(keys, config.jwt_aud, now) if keys else None,
-        verifier,
+        holder,
+        _identities(config, verifier, now),
+        Planner(config),
+        Freshness(holder, pool, echo),
+        Executor(config, pool),
+        Root(config),
+        LargeReplies(config, streams),
     )
-    return (
-        [pool] if slow is pool else [pool, slow],
-        listener,
-        TableService(
-            config,
-            holder,
-            identities,
-            Planner(config),
-            Freshness(holder, pool, echo),
-            Executor(config, pool),
-            Root(config),
-            LargeReplies(config, Streams(slow, places, reactor, wait, pace)),
-        ),
-    )
+    return list(dict.fromkeys((pool, streams.pool))), listener, service
+
+
+def _streams(
+    reactor: Any, settings: Settings, connector: Connector, pool: Pool, config: TablesConfig
+) -> Streams:
+    """They take half of the connections at most. Half of one would be none, and all of one would leave none to
+    anybody else: then they have one of their own, made when it is needed."""
+    wait = settings.database.acquire_timeout_seconds
+    slow = pool if pool.size > 1 else Pool(_raw(connector), 1, wait, reactor)
+    places = DeferredSemaphore(max(1, pool.size // 2))
+    pace = Pace(settings.server.idle_timeout_seconds, config.stream_min_bytes_per_second)
+    return Streams(slow, places, reactor, wait, pace)
+
+
+def _identities(config: TablesConfig, verifier: TokenVerifier | None, now: Callable[[], float]) -> Identities:
+    keys = parse_keys(config.jwt_secret, config.jwks)
+    own = OwnTokens(keys, config.jwt_aud, now) if keys else None
+    return Identities(config, parse_role_claim(config.role_claim), own, verifier)
 
 
 def config_of(database: StageDatabase) -> TablesConfig:
