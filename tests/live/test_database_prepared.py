@@ -30,9 +30,14 @@ async def test_prepared_once_and_replaced_when_it_no_longer_fits(database: str) 
     await pool.query("alter table prepared_notes alter note type int using 5")
     assert await pool.prepared(ASKED, (1,)) == [(5, "a%")]
     assert await pool.prepared(ASKED, (2,)) == [(5, "a%")]
+    # Of what it is asked by: the parameter's type was settled when it was prepared.
+    await pool.query("alter table prepared_notes alter id type text")
+    assert await pool.prepared(ASKED, ("1",)) == [(5, "a%")]
+    assert await pool.prepared(ASKED, ("1",)) == [(5, "a%")]
+    assert len(await statements()) == 1
     await pool.query("deallocate all")
-    assert await pool.prepared(ASKED, (1,)) == [(5, "a%")]
-    assert await pool.prepared(ASKED, (1,)) == [(5, "a%")]
+    assert await pool.prepared(ASKED, ("1",)) == [(5, "a%")]
+    assert await pool.prepared(ASKED, ("1",)) == [(5, "a%")]
     assert len(await statements()) == 1
     await pool.close()
 
