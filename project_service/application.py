@@ -6,13 +6,13 @@ import secrets
 import time
 from typing import Any
 
-from twisted.internet.defer import Deferred, gatherResults
+from twisted.internet.defer import Deferred
 from twisted.internet.interfaces import IListeningPort
 from twisted.logger import Logger
 
 from project_service import __version__, parts
 from project_service.auth.hashing import cpus
-from project_service.deferreds import start, with_timeout
+from project_service.deferreds import all_of, with_timeout
 from project_service.http.admission import Admission
 from project_service.http.channel_factory import ChannelFactory
 from project_service.http.clock import HttpDate
@@ -84,7 +84,7 @@ class Application:
         """Raises while a part of this process is away."""
         if self._built is None:
             raise RuntimeError("not started")
-        await gatherResults([start(check()) for check in self._built.checks.values()], consumeErrors=True)
+        await all_of(check() for check in self._built.checks.values())
 
     async def _open(self, built: parts.Parts) -> None:
         metrics = Metrics(self._reactor.callLater)

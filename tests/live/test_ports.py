@@ -9,10 +9,10 @@ from typing import Any
 import pytest
 import pytest_twisted
 from twisted.internet import reactor as installed
-from twisted.internet.defer import FirstError
 from twisted.internet.interfaces import IAddress
 from twisted.internet.protocol import Factory, Protocol
 
+from project_service.errors import ApiError
 from project_service.ports import take_turns
 from project_service.settings import Store
 from tests.live.application import serving, settings_for
@@ -55,5 +55,5 @@ async def test_a_port_that_does_not_close_cleanly_does_not_spoil_the_end(
         assert (await api.request("GET", "/ready", key=None))[0] == 200
         path.unlink()
     assert len(logged_errors.flush("a port did not close cleanly")) == 1
-    with pytest.raises(FirstError):
+    with pytest.raises(ApiError, match="shutting_down"):
         await api.application.works()
