@@ -73,7 +73,7 @@ class MemoryUsers(State):
         account = self.accounts.get(user_id)
         if account is None:
             return None
-        self.end_all(user_id, but=keep_session)
+        self.end_all(user_id, event.at, but=keep_session)
         self.letter_rows = [
             one for one in self.letter_rows if (one.user_id, one.purpose) != (user_id, "recovery")
         ]
@@ -84,13 +84,13 @@ class MemoryUsers(State):
         if account is None:
             return None
         if disabled:
-            self.end_all(user_id)
+            self.end_all(user_id, event.at)
         return self.changed(evolve(account, disabled_at=event.at if disabled else None), event)
 
     async def delete(self, user_id: str, event: Event) -> bool:
         if self.accounts.pop(user_id, None) is None:
             return False
-        self.end_all(user_id)
+        self.end_all(user_id, event.at)
         self.session_rows = {key: one for key, one in self.session_rows.items() if one.user_id != user_id}
         self.letter_rows = [one for one in self.letter_rows if one.user_id != user_id]
         self.events.append(event)
@@ -137,7 +137,7 @@ class MemorySessions(State):
             return Rotation("rotated", session.id, account.user)
         if session.previous == digest and session.salt and session.rotated_at > now - reuse_window:
             return Rotation("repeated", session.id, account.user, session.salt)
-        self.end_one(session)
+        self.end_one(session, now)
         event = Event(now, "refresh", "refresh_token_reused", user_id=session.user_id, origin=origin)
         self.events.append(evolve(event, email=account.user.email))
         return Rotation("stolen", session.id, account.user)
@@ -161,10 +161,14 @@ class MemorySessions(State):
         self, user_id: str, event: Event, *, only: str | None = None, but: str | None = None
     ) -> list[tuple[str, float]]:
         self.events.append(event)
-        return self.end_all(user_id, only=only, but=but)
+        return self.end_all(user_id, event.at, only=only, but=but)
 
     async def revoked(self, now: datetime, since: datetime | None = None) -> list[tuple[str, float]]:
-        return [(key, until) for key, until in self.ended.items() if until > now.timestamp()]
+        return [
+            (key, until)
+            for key, (until, at) in self.ended.items()
+            if until > now.timestamp() and (since is None or at > since)
+        ]
 
 
 class MemoryStore(MemoryUsers, MemorySessions, MemoryAttempts, MemoryTokens):
@@ -179,7 +183,7 @@ class MemoryStore(MemoryUsers, MemorySessions, MemoryAttempts, MemoryTokens):
                 session.salt = b""
         self.session_rows = {key: one for key, one in self.session_rows.items() if one.expires_at >= now}
         self.letter_rows = [one for one in self.letter_rows if one.expires_at >= now]
-        self.ended = {key: until for key, until in self.ended.items() if until >= now.timestamp()}
+        self.ended = {key: ended for key, ended in self.ended.items() if ended[0] >= now.timestamp()}
         self.events = [event for event in self.events if event.at >= audit_before]
         return True
 

@@ -109,7 +109,7 @@ class MemoryTokens(State):
         if user is None:
             return None
         account = self.accounts[user.id]
-        self.end_all(user.id)
+        self.end_all(user.id, event.at)
         self.counters.pop(("login", folded(user.email)), None)
         confirmed = account.confirmed_at or event.at
         self.changed(

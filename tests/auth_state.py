@@ -49,11 +49,11 @@ class LetterRow:
 
 
 class State:
-    """``events`` is the audit, ``ended`` what workers are told."""
+    """``events`` is the audit, ``ended`` what workers are told: until when it counts, and when it was added."""
 
     def __init__(self) -> None:
         self.events: list[Event] = []
-        self.ended: dict[str, float] = {}
+        self.ended: dict[str, tuple[float, datetime]] = {}
         self.on_ended: Callable[[str, float], None] = lambda session_id, until: None
         self.accounts: dict[str, Account] = {}
         self.session_rows: dict[str, SessionRow] = {}
@@ -86,18 +86,18 @@ class State:
         )
         self.by_digest[new.digest] = new.id
 
-    def end_one(self, session: SessionRow) -> tuple[str, float]:
+    def end_one(self, session: SessionRow, at: datetime) -> tuple[str, float]:
         session.ended = True
         until = (session.access_expires_at + MINUTE).timestamp()
-        self.ended[session.id] = until
+        self.ended[session.id] = until, at
         self.on_ended(session.id, until)
         return session.id, until
 
     def end_all(
-        self, user_id: str, *, only: str | None = None, but: str | None = None
+        self, user_id: str, at: datetime, *, only: str | None = None, but: str | None = None
     ) -> list[tuple[str, float]]:
         return [
-            self.end_one(session)
+            self.end_one(session, at)
             for session in self.session_rows.values()
             if session.user_id == user_id
             and not session.ended

@@ -102,6 +102,7 @@ async def test_sessions_end_one_all_or_all_but_one(stores: Stores) -> None:
     assert first.id not in dict(await stores.sessions.revoked(NOW + 2 * HOUR))
     # By the store's own clock, hence long before and long after.
     assert first.id in dict(await stores.sessions.revoked(NOW, NOW - 36500 * 24 * HOUR))
+    assert await stores.sessions.revoked(NOW, NOW + 36500 * 24 * HOUR) == []
     assert len(await stores.sessions.alive(other.user.id, NOW)) == 1
 
 
