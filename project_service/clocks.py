@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from datetime import UTC, datetime
 from typing import Any
 
 
@@ -14,3 +15,8 @@ def count_steadily(reactor: Any) -> None:
     tells no date any more; who needs one asks ``time.time``.
     """
     reactor.seconds = time.monotonic
+
+
+def timestamp(moment: datetime) -> str:
+    """RFC 3339 in UTC with milliseconds and ``Z``."""
+    return moment.astimezone(UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")

@@ -10,6 +10,7 @@ from typing import Any
 from attrs import field, frozen
 from email_validator import SPECIAL_USE_DOMAIN_NAMES, EmailNotValidError, validate_email
 
+from project_service.clocks import timestamp
 from project_service.errors import validation_failed
 
 # The validator's documented switch: a project may live on an intranet, and tests on ``.test``.
@@ -17,11 +18,6 @@ SPECIAL_USE_DOMAIN_NAMES.clear()
 
 # The whole address in octets: RFC 5321 section 4.5.3.1.3 less the angle brackets.
 EMAIL_MAX_BYTES = 254
-
-
-def timestamp(moment: datetime) -> str:
-    """RFC 3339 in UTC with milliseconds and ``Z``."""
-    return moment.astimezone(UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
 
 
 def moment(seconds: float) -> datetime:

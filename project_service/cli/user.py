@@ -11,12 +11,13 @@ import click
 from attrs import frozen
 
 from project_service.auth.admin import LARGEST_PAGE, Administration
-from project_service.auth.model import Account, Origin, timestamp
+from project_service.auth.model import Account, Origin
 from project_service.auth.passwords import MAX_BYTES, Bcrypt
 from project_service.auth.sql.sessions import SqlSessions
 from project_service.auth.sql.users import SqlUsers
 from project_service.cli import frame
 from project_service.cli.opened import Opened
+from project_service.clocks import timestamp
 
 HERE = Origin(user_agent="project-service user")
 _USER = click.argument("user", metavar="EMAIL_OR_ID")

@@ -2,18 +2,15 @@
 
 from __future__ import annotations
 
-from datetime import UTC, datetime
+from datetime import datetime
 from typing import Any, Literal
 from uuid import UUID
 
 from attrs import frozen
 
+from project_service.clocks import timestamp
+
 Visibility = Literal["public", "private"]
-
-
-def timestamp(moment: datetime) -> str:
-    """RFC 3339, UTC, milliseconds, ``Z``."""
-    return moment.astimezone(UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
 
 
 @frozen

@@ -8,6 +8,7 @@ from typing import Protocol
 from attrs import frozen
 from orjson import Fragment
 
+from project_service.clocks import timestamp
 from project_service.errors import Headers, validation_failed
 from project_service.http.inbound import Inbound
 from project_service.http.outbound import Reply, StreamReply, json_reply
@@ -18,7 +19,7 @@ from project_service.storage.download import Downloads, Terms
 from project_service.storage.failures import told
 from project_service.storage.form import boundary_of
 from project_service.storage.links import LINK_HEADERS, Links
-from project_service.storage.model import Bucket, Writer, timestamp
+from project_service.storage.model import Bucket, Writer
 from project_service.storage.objects import Objects
 from project_service.storage.ports import ObjectRows
 

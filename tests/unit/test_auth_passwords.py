@@ -12,8 +12,9 @@ from twisted.internet.task import Clock
 from twisted.trial.unittest import TestCase
 
 from project_service.auth import hashing, passwords
-from project_service.auth.model import Email, moment, timestamp
+from project_service.auth.model import Email, moment
 from project_service.auth.throttle import place
+from project_service.clocks import timestamp
 from project_service.deferreds import start
 from project_service.errors import ApiError
 

@@ -9,11 +9,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from twisted.trial.unittest import SynchronousTestCase
 
+from project_service.clocks import timestamp
 from project_service.errors import ApiError
 from project_service.http.caller import Caller, Claims
 from project_service.storage import access, errors
 from project_service.storage.buckets import parse_rules
-from project_service.storage.model import Bucket, BucketRules, store_path, timestamp
+from project_service.storage.model import Bucket, BucketRules, store_path
 from project_service.storage.s3.errors import BrokenRead, StoreError, StoreUnreachable
 from project_service.storage.sweeper import version_at
 from project_service.storage.upload import MAX_PARTS, PartSizes
