@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from functools import partial
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Protocol
 
-from attrs import field, frozen
+from attrs import frozen
 
 from project_service.errors import ApiError
-from project_service.storage import content_types, errors
+from project_service.storage import content_types, errors, reading
 from project_service.storage.objects import Described
 from project_service.storage.ports import Store
 from project_service.storage.upload import PartStream
@@ -74,10 +74,8 @@ async def _object(store: Store, name: str, key: str, parts: PartStream) -> Descr
     content_type = _type(before.content_type, key)
     parts.describe(content_type, key)
     for first in range(0, before.size, READ_BYTES):
-        piece = _Piece()
         length = min(READ_BYTES, before.size - first)
-        await (await store.open(name, first, length, before.size)).pour(piece)
-        await parts.write(bytes(piece.data))
+        await parts.write(await reading.whole(await store.open(name, first, length, before.size)))
     if await store.stat(name) != before:
         # Overwritten meanwhile: what was read may be half of each.
         raise errors.precondition_failed()
@@ -89,19 +87,3 @@ def _type(declared: str, key: str) -> str:
         return content_types.parse(declared)
     except ApiError:
         return content_types.guess(key)
-
-
-@frozen(eq=False)
-class _Piece:
-    """Takes what is poured; there is never more than was asked for."""
-
-    data: bytearray = field(factory=bytearray, init=False)
-
-    def write(self, data: bytes) -> None:
-        self.data.extend(data)
-
-    def register_producer(self, producer: Any) -> None:
-        return
-
-    def unregister_producer(self) -> None:
-        return

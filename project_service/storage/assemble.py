@@ -16,6 +16,7 @@ from twisted.logger import Logger
 
 from project_service.http.router import Router
 from project_service.lifecycle import Every
+from project_service.storage import reading
 from project_service.storage.admin import BucketRoutes
 from project_service.storage.buckets import Buckets
 from project_service.storage.download import Downloads
@@ -88,12 +89,11 @@ class Storage:
     async def check(self) -> None:
         """Succeeds when an object can be read from the store; makes the store bucket where it is missing."""
         try:
-            opened = await self._store.open(PROBE, 0, len(PROBE), len(PROBE))
+            await self._read_probe()
         except NoSuchObject:
             await self._store.ensure_bucket()
             await self._store.put(PROBE, PROBE.encode(), "text/plain", {})
-            opened = await self._store.open(PROBE, 0, len(PROBE), len(PROBE))
-        await opened.pour(_Discard())
+            await self._read_probe()
 
     async def start(self) -> None:
         """Make the store bucket. A store that is away does not keep the service from starting; ``check`` tells."""
@@ -106,6 +106,9 @@ class Storage:
         """Close the idle connections to the store."""
         await self._store.close()
 
+    async def _read_probe(self) -> None:
+        await reading.whole(await self._store.open(PROBE, 0, len(PROBE), len(PROBE)))
+
 
 # How work is kept to one process at a time: False where another one is at it.
 Alone = Callable[[Callable[[], Awaitable[None]]], Awaitable[bool]]
@@ -115,17 +118,6 @@ async def always(work: Callable[[], Awaitable[None]]) -> bool:
     """For who shares the rows with nobody."""
     await work()
     return True
-
-
-class _Discard:
-    def write(self, data: bytes) -> None:
-        return
-
-    def register_producer(self, producer: Any) -> None:
-        return
-
-    def unregister_producer(self) -> None:
-        return
 
 
 def build(

@@ -1,0 +1,35 @@
+"""What the service itself reads from the store: a few bytes at a time, into memory."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from attrs import field, frozen
+
+from project_service.storage.ports import Opened
+
+
+async def whole(opened: Opened) -> bytes:
+    """All that was opened. Raises ``BrokenRead`` where the store stops before the end."""
+    at_hand = opened.at_hand()
+    if at_hand is not None:
+        return at_hand
+    gathered = _Gathered()
+    await opened.pour(gathered)
+    return bytes(gathered.data)
+
+
+@frozen(eq=False)
+class _Gathered:
+    """Takes what is poured; there is never more than was asked for."""
+
+    data: bytearray = field(factory=bytearray, init=False)
+
+    def write(self, data: bytes) -> None:
+        self.data.extend(data)
+
+    def register_producer(self, producer: Any) -> None:
+        return
+
+    def unregister_producer(self) -> None:
+        return
