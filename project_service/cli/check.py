@@ -1,4 +1,4 @@
-"""``project-service check``: everything reached once, every fault named."""
+"""``project-service check``: every database and the store reached once, every fault named."""
 
 from __future__ import annotations
 
@@ -30,7 +30,11 @@ class Finding:
 @click.command()
 @frame.options
 def command(invocation: frame.Invocation) -> None:
-    """Reach everything the configuration names and say what is wrong. Exit code 1 when something is."""
+    """Reach every database and the store, and say what is wrong.
+
+    What the configuration names is connected to and used once, but for the mail server. Exit code 1 when something is
+    wrong.
+    """
     findings = [Finding("configuration", True, "fine")]
 
     async def work(open_: Opened) -> None:
