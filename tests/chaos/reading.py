@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-import threading
 from collections import Counter
 from collections.abc import Callable, Sequence
 from functools import partial
 from hashlib import sha256
 from random import Random
-from types import TracebackType
 
 import requests
 
-from tests.live.mixed_load import HANGING_SECONDS, PASSWORD, ROWS, Load, judged
+from tests.live.mixed_load import HANGING_SECONDS, PASSWORD, ROWS, Load, Threads, judged
 
 BUCKET = "/storage/buckets/private"
 TABLE_QUERIES = (
@@ -34,15 +32,14 @@ def honest(answer: requests.Response) -> requests.Response:
     return answer
 
 
-class Reading:
-    """Runs while the context lasts. ``counted`` has what went well, by kind; ``refused`` 503s that say when to come
-    back, ``broken`` connections that ended early, ``wrong`` everything else.
+class Reading(Threads):
+    """``counted`` has what went well, by kind; ``refused`` 503s that say when to come back, ``broken`` connections
+    that ended early, ``wrong`` everything else.
     """
 
     def __init__(self, load: Load, pace: float, seed: int = 1) -> None:
         self._load = load
         self._pace = pace
-        self._done = threading.Event()
         self.counted: Counter[str] = Counter()
         self.refused = 0
         self.broken = 0
@@ -54,28 +51,14 @@ class Reading:
             self._rows,
             self._session,
         )
-        self._threads = [
-            threading.Thread(target=self._run, args=(work, Random(seed + n))) for n, work in enumerate(works)
-        ]
-
-    def __enter__(self) -> Reading:
-        for thread in self._threads:
-            thread.start()
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, fault: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self._done.set()
-        for thread in self._threads:
-            thread.join()
+        super().__init__(partial(self._run, work, Random(seed + n)) for n, work in enumerate(works))
 
     def _run(self, work: Callable[[requests.Session, Random], str], random: Random) -> None:
         with requests.Session() as session:
             session.headers.update(self._load.headers)
-            while not self._done.is_set():
+            while not self.ended:
                 self._count(work.__name__.strip("_"), partial(work, session, random))
-                self._done.wait(self._pace)
+                self.pause(self._pace)
 
     def _count(self, name: str, work: Callable[[], str]) -> None:
         try:

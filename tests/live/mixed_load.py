@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import threading
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
+from functools import partial
 from hashlib import sha256
 from itertools import pairwise
 from random import Random
 from time import monotonic
 from types import TracebackType
-from typing import Any
+from typing import Any, Self
 from uuid import uuid4
 
 import requests
@@ -46,32 +47,14 @@ class Tally:
         return max((later - earlier for earlier, later in pairwise(times)), default=0.0)
 
 
-class Load:
-    """Runs from ``start`` to ``stop``. ``base_url`` may change meanwhile, when a service comes back elsewhere."""
+class Threads:
+    """What they do lasts as long as the context, or until ``stop``; they have to look whether it has ``ended``."""
 
-    def __init__(self, base_url: str, service_key: str, clients: int = 2, pace: float = PACE_SECONDS) -> None:
-        self.base_url = base_url
-        self._key = service_key
-        self.pace = pace
+    def __init__(self, works: Iterable[Callable[[], None]]) -> None:
         self._done = threading.Event()
-        self._lock = threading.Lock()
-        self.tallies = {part: Tally() for part in PARTS}
-        self.objects: dict[str, str] = {}
-        self.recent_objects: deque[tuple[str, str]] = deque(maxlen=200)
-        self.rows: set[str] = set()
-        self.accounts: list[str] = []
-        works: dict[str, Callable[[_Client], None]] = {
-            "storage": _Client.write_object,
-            "tables": _Client.write_row,
-            "auth": _Client.sign_up,
-        }
-        self._threads = [
-            threading.Thread(target=_Client(self, part, number).run, args=(works[part],))
-            for part in PARTS
-            for number in range(1 if part == "auth" else clients)
-        ]
+        self._threads = [threading.Thread(target=work) for work in works]
 
-    def __enter__(self) -> Load:
+    def __enter__(self) -> Self:
         for thread in self._threads:
             thread.start()
         return self
@@ -87,15 +70,40 @@ class Load:
             thread.join()
 
     @property
-    def headers(self) -> dict[str, str]:
-        return {"X-Service-Key": self._key}
-
-    @property
     def ended(self) -> bool:
         return self._done.is_set()
 
     def pause(self, seconds: float) -> None:
         self._done.wait(seconds)
+
+
+class Load(Threads):
+    """``base_url`` may change while it lasts, when a service comes back elsewhere."""
+
+    def __init__(self, base_url: str, service_key: str, clients: int = 2, pace: float = PACE_SECONDS) -> None:
+        self.base_url = base_url
+        self._key = service_key
+        self.pace = pace
+        self._lock = threading.Lock()
+        self.tallies = {part: Tally() for part in PARTS}
+        self.objects: dict[str, str] = {}
+        self.recent_objects: deque[tuple[str, str]] = deque(maxlen=200)
+        self.rows: set[str] = set()
+        self.accounts: list[str] = []
+        works: dict[str, Callable[[_Client], None]] = {
+            "storage": _Client.write_object,
+            "tables": _Client.write_row,
+            "auth": _Client.sign_up,
+        }
+        super().__init__(
+            partial(_Client(self, part, number).run, works[part])
+            for part in PARTS
+            for number in range(1 if part == "auth" else clients)
+        )
+
+    @property
+    def headers(self) -> dict[str, str]:
+        return {"X-Service-Key": self._key}
 
     def count(self, part: str, what: str) -> int:
         counted: int = getattr(self.tallies[part], what)
