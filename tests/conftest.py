@@ -9,6 +9,7 @@ import pytest
 from twisted.logger import globalLogPublisher
 from twisted.trial.unittest import SynchronousTestCase
 
+from project_service.process import settle
 from tests.live.logged import LoggedErrors
 from tests.live.services import (  # noqa: F401  # fixtures, for tests/live and tests/contracts alike
     database,
@@ -31,12 +32,9 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 
 @pytest.fixture(scope="session")
-def small_heap() -> Iterator[None]:
+def small_heap() -> None:
     """Modules and what trial's tests left are not looked through after every test: that took longer than most."""
-    gc.collect()
-    gc.freeze()
-    yield
-    gc.unfreeze()
+    settle()
 
 
 @pytest.fixture(autouse=True)

@@ -10,11 +10,11 @@ from typing import Any
 import psycopg2
 import pytest
 from attrs import evolve, frozen
-from twisted.internet.task import deferLater
 
 from project_service.settings import Stage, StageDatabase, Store
 from tests.live.application import Api, serving, settings_for
 from tests.live.services import wait
+from tests.live.waiting import until
 
 DOCS = Path(__file__).parents[2] / "docs" / "tables.rst"
 BASE = "/dev/db/main/rest"
@@ -39,12 +39,12 @@ class Tables:
 
 
 async def until_answered(tables: Tables, method: str, path: str, expected: int, **more: Any) -> None:
-    from twisted.internet import reactor
+    """For what the schema cache is to know."""
 
-    deadline = reactor.seconds() + 20
-    while (await tables.request(method, path, **more))[0] != expected:
-        assert reactor.seconds() < deadline, "the schema cache was not read anew"
-        await deferLater(reactor, 0.05, lambda: None)
+    async def answered() -> bool:
+        return (await tables.request(method, path, **more))[0] == expected
+
+    await until(answered)
 
 
 def run_sql(dsn: str, text: str) -> list[Any]:

@@ -11,12 +11,12 @@ import pytest
 import pytest_twisted
 import treq
 from twisted.internet.defer import DeferredList
-from twisted.internet.task import deferLater
 from twisted.web.client import ResponseFailed
 
 from project_service.deferreds import start
 from tests.live.logged import LoggedErrors
 from tests.live.tables_service import BASE, Tables, tables, until_answered
+from tests.live.waiting import until
 
 __all__ = ["tables"]
 
@@ -114,8 +114,6 @@ async def test_an_error_in_the_middle_is_no_polite_end(tables: Tables, logged_er
 @pytest_twisted.ensureDeferred
 async def test_a_client_that_stops_reading_loses_its_place_and_keeps_nobody_out(tables: Tables) -> None:
     """Of one connection too: streams have another, whose next user waits until the edge has dropped the client."""
-    from twisted.internet import reactor
-
     narrow = BASE.replace("main", "narrow")
     stalled = socket.create_connection(("127.0.0.1", tables.api.port))
     stalled.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
@@ -125,8 +123,7 @@ async def test_a_client_that_stops_reading_loses_its_place_and_keeps_nobody_out(
     stalled.sendall(
         f"GET {path} HTTP/1.1\r\nHost: x\r\nX-Service-Key: {tables.api.anon_key}\r\n\r\n".encode()
     )
-    while not tables.sql(STREAMING)[0][0]:
-        await deferLater(reactor, 0.01, lambda: None)
+    await until(lambda: bool(tables.sql(STREAMING)[0][0]))
     assert (await tables.request("GET", "/books?select=id&id=eq.1", base=narrow))[0] == 200
     assert tables.sql(STREAMING) == [(1,)]
     status, _, body = await tables.request("GET", "/rpc/wide", base=narrow)
@@ -171,9 +168,6 @@ async def test_clients_that_leave_at_any_moment_leave_nothing_behind(tables: Tab
 
     for _ in range(5):
         await DeferredList([start(hang_up()) for _ in range(6)])
-    deadline = reactor.seconds() + 20
-    while tables.sql(STREAMING)[0][0]:
-        assert reactor.seconds() < deadline, "a stream holds on to its connection"
-        await deferLater(reactor, 0.05, lambda: None)
+    await until(lambda: not tables.sql(STREAMING)[0][0])
     status, _, body = await tables.request("GET", "/rpc/wide")
     assert (status, len(body)) == (200, 50000)
