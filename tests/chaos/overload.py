@@ -8,7 +8,6 @@ that does not keep up.
 from __future__ import annotations
 
 import json
-import re
 from contextlib import closing
 from pathlib import Path
 from time import sleep
@@ -17,6 +16,7 @@ import psycopg2
 import requests
 from attrs import frozen
 
+from benchmarks.memory import resident
 from tests.chaos.clients import Clients, Outcome
 from tests.chaos.crowd import Crowd
 from tests.live.daemon import Daemon, eventually
@@ -61,8 +61,7 @@ class Service:
 
     def resident(self) -> float:
         """MiB of the process that serves."""
-        found = re.search(r"VmRSS:\s+(\d+)", Path(f"/proc/{self.pid}/status").read_text())
-        return int(found[1]) / 1024 if found else 0.0
+        return resident(self.pid)
 
     def delayed(self) -> float:
         """For how many seconds its thread could have run and had no processor (Linux, sched-stats.txt)."""
