@@ -9,8 +9,19 @@ from twisted.trial.unittest import TestCase
 
 from project_service.http.inbound import Inbound
 from project_service.http.outbound import Reply, json_reply
+from project_service.http.router import Handler
 from tests.fakes import parse_response, raw_request
 from tests.http.toy_app import app_of, echo, hello
+
+
+def echo_after(gate: Deferred[None]) -> Handler:
+    """Nobody takes the body before ``gate`` has fired."""
+
+    async def slow(inbound: Inbound) -> Reply:
+        await gate
+        return await echo(inbound)
+
+    return slow
 
 
 class Bodies(TestCase):
@@ -45,6 +56,28 @@ class Bodies(TestCase):
             client.clock.advance(5)
             self.assertTrue(client.transport.disconnecting)
 
+    def test_after_an_early_answer_the_body_is_taken_in_while_it_comes(self) -> None:
+        """However much it is: a connection that closes with bytes unread takes the answer with it."""
+        client = app_of(hello, methods=("POST",)).connect()
+        client.send(raw_request("POST", "/x", {"Content-Length": str(8 * 1024 * 1024)}, None))
+        self.assertEqual(parse_response(client.received()).header("connection"), "close")
+        for _ in range(7):
+            client.clock.advance(4)
+            client.send(bytes(1024 * 1024))
+            self.assertFalse(client.transport.disconnecting)
+        client.send(bytes(1024 * 1024))
+        self.assertTrue(client.transport.disconnecting)
+
+    def test_what_comes_without_an_end_after_an_early_answer_is_cut_off(self) -> None:
+        client = app_of(hello, methods=("POST",)).connect()
+        client.send(raw_request("POST", "/x", {"Transfer-Encoding": "chunked"}, None))
+        for _ in range(29):
+            client.clock.advance(1)
+            client.send(b"1\r\nx\r\n")
+        self.assertFalse(client.transport.disconnecting)
+        client.clock.advance(1)
+        self.assertTrue(client.transport.disconnecting)
+
     def test_continue_is_sent_only_when_the_body_is_wanted(self) -> None:
         client = app_of(echo, methods=("POST",)).connect()
         client.send(raw_request("POST", "/x", {"Content-Length": "3", "Expect": "100-continue"}, None))
@@ -54,12 +87,7 @@ class Bodies(TestCase):
 
     def test_reading_pauses_while_nobody_takes_the_body(self) -> None:
         gate: Deferred[None] = Deferred()
-
-        async def slow(inbound: Inbound) -> Reply:
-            await gate
-            return await echo(inbound)
-
-        client = app_of(slow, methods=("POST",)).connect()
+        client = app_of(echo_after(gate), methods=("POST",)).connect()
         client.send(raw_request("POST", "/x", {"Content-Length": "300000"}, None))
         sent = 0
         while client.transport.producerState == "producing" and sent < 300_000:
@@ -74,12 +102,7 @@ class Bodies(TestCase):
 
     def test_chunks_of_two_bytes_count_for_what_they_take(self) -> None:
         gate: Deferred[None] = Deferred()
-
-        async def slow(inbound: Inbound) -> Reply:
-            await gate
-            return await echo(inbound)
-
-        client = app_of(slow, methods=("POST",)).connect()
+        client = app_of(echo_after(gate), methods=("POST",)).connect()
         client.send(raw_request("POST", "/x", {"Transfer-Encoding": "chunked"}, None))
         sent = 0
         while client.transport.producerState == "producing" and sent < 50_000:
