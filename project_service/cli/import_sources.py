@@ -43,16 +43,11 @@ class StoreBucket:
     folder: str
 
     async def found(self) -> AsyncIterator[tuple[str, Upload]]:
-        token: str | None = None
-        while True:
-            page = await self.store.list(self.folder, token)
+        async for page in reading.pages(self.store, self.folder):
             for entry in page.objects:
                 # What other programs leave to show an empty folder is no object.
                 if not (entry.key.endswith("/") and entry.size == 0):
                     yield entry.key.removeprefix(self.folder), partial(_object, self.store, entry.key)
-            token = page.next_token
-            if token is None:
-                return
 
 
 async def _file(path: Path, key: str, parts: PartStream) -> Described:

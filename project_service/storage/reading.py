@@ -1,12 +1,14 @@
-"""What the service itself reads from the store: a few bytes at a time, into memory."""
+"""What the service itself reads from the store: a few bytes at a time into memory, and what there is."""
 
 from __future__ import annotations
 
+from collections.abc import AsyncIterator
 from typing import Any
 
 from attrs import field, frozen
 
-from project_service.storage.ports import Opened
+from project_service.storage.ports import Opened, Store
+from project_service.storage.s3.listing import StoredPage
 
 
 async def whole(opened: Opened) -> bytes:
@@ -17,6 +19,17 @@ async def whole(opened: Opened) -> bytes:
     gathered = _Gathered()
     await opened.pour(gathered)
     return bytes(gathered.data)
+
+
+async def pages(store: Store, prefix: str = "") -> AsyncIterator[StoredPage]:
+    """All that the store has under ``prefix``, page by page."""
+    token: str | None = None
+    while True:
+        page = await store.list(prefix, token)
+        yield page
+        token = page.next_token
+        if token is None:
+            return
 
 
 @frozen(eq=False)

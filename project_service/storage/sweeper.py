@@ -10,6 +10,7 @@ from uuid import UUID
 from attrs import define, field, frozen
 
 from project_service.deferreds import all_of
+from project_service.storage import reading
 from project_service.storage.keys import is_bucket_name
 from project_service.storage.model import ObjectRow, store_path
 from project_service.storage.ports import GarbageRows, LinkRows, Store
@@ -127,16 +128,11 @@ class Sweeper:
         return len(dead)
 
     async def _orphans(self) -> AsyncIterator[list[str]]:
-        token: str | None = None
-        while True:
-            page = await self.store.list(token=token)
+        async for page in reading.pages(self.store):
             ours = dict(_versions(entry.key for entry in page.objects))
             unknown = await self.rows.unknown(list(ours))
             if unknown:
                 yield [ours[version] for version in sorted(unknown)]
-            token = page.next_token
-            if token is None:
-                return
 
 
 def version_at(path: str) -> UUID | None:
