@@ -25,13 +25,14 @@ class Ended:
         return orjson.loads(self.out)
 
 
-def cli(*arguments: str | Path) -> Ended:
+def cli(*arguments: str | Path, stdin: str = "") -> Ended:
     """How it ended; a traceback fails the test."""
     script = Path(sys.executable).with_name("project-service")
     done = subprocess.run(
         [str(one) for one in (script, *arguments)],
         env={**os.environ, "PYTHONPATH": str(ROOT)},
         cwd="/",
+        input=stdin,
         capture_output=True,
         text=True,
         check=False,

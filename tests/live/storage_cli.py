@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import json
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
 from project_service.settings import Store
+from tests.live.command_line import cli
 
 
 def config_file(dsn: str, store: Store, directory: Path) -> Path:
@@ -33,13 +32,5 @@ def config_file(dsn: str, store: Store, directory: Path) -> Path:
 
 def run(config: Path, *words: str) -> tuple[int, Any, str]:
     """Exit code, what is printed as JSON, and what is said on standard error."""
-    program = [sys.executable, "-c", "from project_service.cli import main; main()"]
-    done = subprocess.run(
-        [*program, *words, "--config", str(config), "--json"],
-        capture_output=True,
-        text=True,
-        timeout=60,
-        check=False,
-        cwd=Path(__file__).parents[2],
-    )
-    return done.returncode, json.loads(done.stdout) if done.stdout else None, done.stderr
+    done = cli(*words, "--config", config, "--json")
+    return done.code, done.json if done.out else None, done.err
