@@ -15,12 +15,15 @@ from project_service.http import wire
 from project_service.http.body import Body, ClientGone
 from project_service.http.headers import HeaderView
 from project_service.http.outbound import Reply
+from project_service.http.stall import Stall
 from project_service.http.stream import Stream
 
-# After an early answer so much of an unread body is still taken in, so that the client gets to read the answer
-# instead of a reset; beyond it the connection goes.
-DRAIN_LIMIT = 1024 * 1024
-DRAIN_SECONDS = 5.0
+# After an early answer the rest of a body is still taken in and thrown away while it comes, so that the client, or a
+# proxy before it, gets to read the answer instead of a reset.
+DRAIN_SECONDS = 30.0
+DRAIN_IDLE_SECONDS = 5.0
+# Worth waiting for: the connection can be used again.
+SHORT_REST = 1024 * 1024
 
 
 class BadLength(Exception):
@@ -64,6 +67,7 @@ class Exchange:
         self._close_call: IDelayedCall | None = None
         self._pause_seconds = 0.0
         self._stream: Stream | None = None
+        self._draining: Stall | None = None
         expects = version == b"HTTP/1.1" and (headers.get(b"expect") or b"").lower() == b"100-continue"
         self.body = Body(self, length, expects and length != 0)
 
@@ -92,8 +96,6 @@ class Exchange:
             self.body.feed(data)
             return
         self.body.received += len(data)
-        if self.body.received > DRAIN_LIMIT:
-            self._close()
 
     def request_complete(self) -> None:
         """The channel has read the request to its end and could take the next one."""
@@ -112,7 +114,7 @@ class Exchange:
     def connection_lost(self) -> None:
         self.gone = True
         self._closed = True
-        cancel(self._close_call)
+        self._stop_waiting()
         self.body.fail(ClientGone())
         if self._stream is not None:
             self._stream.lost()
@@ -192,6 +194,8 @@ class Exchange:
     def _drain(self) -> None:
         """Read on and throw away, so that the client can read its answer before the connection closes."""
         self._close_call = self._clock.callLater(DRAIN_SECONDS, self._close)
+        self._draining = Stall(self._clock, DRAIN_IDLE_SECONDS, lambda: self.body.received, self._close)
+        self._draining.watch()
         self._connection.resume_reading()
 
     def abort(self) -> None:
@@ -211,12 +215,17 @@ class Exchange:
 
     def _short_rest(self) -> bool:
         length = self.body.length
-        return length is not None and length - self.body.received <= DRAIN_LIMIT
+        return length is not None and length - self.body.received <= SHORT_REST
+
+    def _stop_waiting(self) -> None:
+        cancel(self._close_call)
+        if self._draining is not None:
+            self._draining.stop()
 
     def _close(self) -> None:
         if self._closed:
             return
-        cancel(self._close_call)
+        self._stop_waiting()
         if self._pause_seconds and self._keep_alive and self._received:
             pause, self._pause_seconds = self._pause_seconds, 0.0
             self._close_call = self._clock.callLater(pause, self._close)

@@ -107,6 +107,11 @@ class Daemon:
             self.output.append(line)
         return line
 
+    def collect(self) -> None:
+        """What it has printed until now is in ``output``."""
+        while not self._lines.empty():
+            self._next(monotonic())
+
     @property
     def text(self) -> str:
         return "\n".join(self.output)
@@ -175,8 +180,8 @@ def eventually(condition: Callable[[], bool], what: str) -> None:
         sleep(0.05)
 
 
-def answers(url: str, status: int = 200) -> bool:
+def answers(url: str, status: int = 200, verify: str | bool = True) -> bool:
     try:
-        return requests.get(url, timeout=10).status_code == status
+        return requests.get(url, timeout=10, verify=verify).status_code == status
     except requests.ConnectionError:
         return False
