@@ -12,7 +12,6 @@ from attrs import define, field, frozen
 from project_service.storage.s3.body import ByteSink, Payload
 from project_service.storage.s3.errors import NoSuchObject, StoreUnreachable
 from project_service.storage.s3.listing import OpenMultipart, StoredObject, StoredPage
-from tests.storage_fakes import START
 
 AT_HAND_BYTES = 4096
 
@@ -150,10 +149,7 @@ class MemoryStore:
     async def list(self, prefix: str = "", token: str | None = None, limit: int = 1000) -> StoredPage:
         self._called("list")
         found = [key for key in sorted(self.objects) if key.startswith(prefix) and key > (token or "")]
-        shown = tuple(
-            StoredObject(key, len(self.objects[key].payload), self.objects[key].etag, START)
-            for key in found[:limit]
-        )
+        shown = tuple(StoredObject(key, len(self.objects[key].payload)) for key in found[:limit])
         return StoredPage(shown, found[limit - 1] if len(found) > limit else None)
 
     async def list_multiparts(self) -> tuple[OpenMultipart, ...]:

@@ -105,6 +105,22 @@ async def test_an_etag_that_is_not_our_checksum_is_a_corrupt_transfer() -> None:
 
 
 @pytest_twisted.ensureDeferred
+async def test_a_page_of_somebody_in_between_is_no_answer() -> None:
+    async def work(store: S3Store) -> None:
+        for call in (
+            store.start_multipart("k", "a/b", {}),
+            store.complete_multipart("k", "u", ["e"]),
+            store.copy("a", "b", 1, "a/b"),
+            store.list(),
+            store.list_multiparts(),
+        ):
+            with pytest.raises(StoreUnreachable):
+                await call
+
+    await against(Script(*[fine(body=b"<html><br>Please wait</html>")] * 5), work)
+
+
+@pytest_twisted.ensureDeferred
 async def test_an_error_inside_a_200_is_an_error() -> None:
     error = b"<Error><Code>InvalidPart</Code></Error>"
     script = Script(fine(body=error), fine(body=error))

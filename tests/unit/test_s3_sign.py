@@ -160,8 +160,22 @@ class Documents(SynchronousTestCase):
                 b"<Size>3</Size><ETag>&quot;e&quot;</ETag><LastModified>2026-11-21T00:00:00.000Z</LastModified></Contents>"
                 b"<NextContinuationToken>t</NextContinuationToken></ListBucketResult>"
             )
-            self.assertEqual([(o.key, o.size, o.etag) for o in page.objects], [("a&b", 3, "e")])
+            self.assertEqual([(o.key, o.size) for o in page.objects], [("a&b", 3)])
             self.assertEqual(page.next_token, "t")
+
+    def test_what_is_no_such_document_is_no_answer(self) -> None:
+        for parse in (
+            listing.parse_objects,
+            listing.parse_multiparts,
+            listing.parse_failed_deletes,
+            lambda body: listing.text_of(body, "UploadId"),
+        ):
+            for body in (b"", b"<html><br>", b"not at all", b"\xff"):
+                self.assertRaises(errors.StoreUnreachable, parse, body)
+        self.assertRaises(errors.StoreUnreachable, listing.text_of, b"<R><UploadId/></R>", "UploadId")
+        for size in (b"", b"-1", b"x"):
+            page = b"<R><Contents><Key>k</Key><Size>" + size + b"</Size></Contents></R>"
+            self.assertRaises(errors.StoreUnreachable, listing.parse_objects, page)
 
     def test_multiparts(self) -> None:
         found, markers = listing.parse_multiparts(

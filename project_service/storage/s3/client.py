@@ -237,10 +237,6 @@ class S3Store:
         except NoSuchObject:
             await self.exchange.whole("PUT", "")
 
-    async def check(self) -> None:
-        """Succeeds when the store can be read: the bucket is there and lists."""
-        await self.list(limit=1)
-
     async def _sent(
         self, key: str, query: Mapping[str, str] | None, payload: Payload, headers: Mapping[str, str]
     ) -> str:

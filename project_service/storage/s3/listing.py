@@ -1,21 +1,21 @@
-"""The store's list documents as values. Pure."""
+"""The store's documents as values. Pure.
+
+What is no such document, a page of a proxy in between for example, raises ``StoreUnreachable``: it answers nothing.
+"""
 
 from __future__ import annotations
 
-from datetime import datetime
 from xml.etree import ElementTree
 
 from attrs import frozen
 
-from project_service.storage.s3.errors import local_name, local_text
+from project_service.storage.s3.errors import StoreUnreachable, local_name, local_text
 
 
 @frozen
 class StoredObject:
     key: str
     size: int
-    etag: str
-    last_modified: datetime
 
 
 @frozen
@@ -35,24 +35,22 @@ class OpenMultipart:
 
 
 def parse_objects(body: bytes) -> StoredPage:
-    root = ElementTree.fromstring(body)  # noqa: S314 (the store is ours)
+    root = _root(body)
     found = tuple(_stored_object(child) for child in root if local_name(child) == "Contents")
     truncated = local_text(root, "IsTruncated") == "true"
     return StoredPage(found, (local_text(root, "NextContinuationToken") or None) if truncated else None)
 
 
 def _stored_object(element: ElementTree.Element) -> StoredObject:
-    return StoredObject(
-        local_text(element, "Key"),
-        int(local_text(element, "Size") or 0),
-        local_text(element, "ETag").strip('"'),
-        datetime.fromisoformat(local_text(element, "LastModified")),
-    )
+    size = local_text(element, "Size")
+    if not size.isdecimal():
+        raise _unreadable()
+    return StoredObject(local_text(element, "Key"), int(size))
 
 
 def parse_multiparts(body: bytes) -> tuple[tuple[OpenMultipart, ...], tuple[str, str] | None]:
     """The uploads of one page, and the key and upload id markers of the next page or None."""
-    root = ElementTree.fromstring(body)  # noqa: S314 (the store is ours)
+    root = _root(body)
     found = tuple(
         OpenMultipart(local_text(child, "Key"), local_text(child, "UploadId"))
         for child in root
@@ -63,11 +61,25 @@ def parse_multiparts(body: bytes) -> tuple[tuple[OpenMultipart, ...], tuple[str,
 
 
 def text_of(body: bytes, name: str) -> str:
-    """The text of one child of the root, as of ``UploadId`` in an InitiateMultipartUploadResult."""
-    return local_text(ElementTree.fromstring(body), name)  # noqa: S314 (the store is ours)
+    """The text of one child of the root, as of ``UploadId`` in an InitiateMultipartUploadResult; never empty."""
+    text = local_text(_root(body), name)
+    if not text:
+        raise _unreadable()
+    return text
 
 
 def parse_failed_deletes(body: bytes) -> tuple[str, ...]:
     """The keys that a DeleteObjects answer reports as not deleted."""
-    root = ElementTree.fromstring(body)  # noqa: S314 (the store is ours)
+    root = _root(body)
     return tuple(local_text(child, "Key") for child in root if local_name(child) == "Error")
+
+
+def _root(body: bytes) -> ElementTree.Element:
+    try:
+        return ElementTree.fromstring(body)  # noqa: S314 (the store is ours)
+    except ElementTree.ParseError:
+        raise _unreadable() from None
+
+
+def _unreadable() -> StoreUnreachable:
+    return StoreUnreachable("the store's answer cannot be read")
