@@ -14,10 +14,11 @@ from project_service import __version__, parts
 from project_service.auth.hashing import cpus
 from project_service.deferreds import all_of, with_timeout
 from project_service.http.admission import Admission
+from project_service.http.arrival import EdgeSettings
 from project_service.http.channel_factory import ChannelFactory
 from project_service.http.clock import HttpDate
 from project_service.http.doors import Doors
-from project_service.http.edge import Edge, EdgeSettings
+from project_service.http.edge import Edge
 from project_service.http.health import Check, Health
 from project_service.http.metrics import Metrics
 from project_service.http.openapi_route import OpenApi

@@ -6,9 +6,10 @@ from project_service.auth.hashing import QUEUE_PER_THREAD
 from project_service.http.admission import Limits
 from project_service.settings import Settings
 
-# Each place beyond the connections is a request that is being read or answered meanwhile.
-PLACES_PER_CONNECTION = 2
-PLACES_MORE = 16
+# Beyond the connections, so that none is idle while a request is read or answered. More would only wait for one with
+# everything made that they need, and that costs: what waits in its lane is next to nothing yet.
+PLACES_MORE = 2
+LEAST_STORAGE_PLACES = 16
 
 
 def lanes(settings: Settings, threads: int) -> dict[str, Limits]:
@@ -16,15 +17,11 @@ def lanes(settings: Settings, threads: int) -> dict[str, Limits]:
     # A login takes a quarter of a second by itself: a queue of some is in order, as long as it ends.
     waiting, patience = settings.server.max_waiting, settings.database.acquire_timeout_seconds
     found = {
-        "auth": Limits(_places(settings.database.pool_size), waiting, patience),
+        "auth": Limits(settings.database.pool_size + PLACES_MORE, waiting, patience),
         "passwords": Limits(2 * threads + 2, min(waiting, QUEUE_PER_THREAD * threads), patience, patience),
-        "storage": Limits(max(settings.store.max_connections, PLACES_MORE), waiting, patience),
+        "storage": Limits(max(settings.store.max_connections, LEAST_STORAGE_PLACES), waiting, patience),
     }
     for stage_name, stage in settings.stages.items():
         for name, database in stage.databases.items():
-            found[f"tables:{stage_name}/{name}"] = Limits(_places(database.pool_size), waiting, patience)
+            found[f"tables:{stage_name}/{name}"] = Limits(database.pool_size + PLACES_MORE, waiting, patience)
     return found
-
-
-def _places(connections: int) -> int:
-    return PLACES_PER_CONNECTION * connections + PLACES_MORE

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from attrs import frozen
 from twisted.internet.defer import CancelledError, Deferred, succeed
 from twisted.internet.interfaces import IAddress, IReactorTime
 from twisted.logger import Logger
@@ -13,8 +12,9 @@ from twisted.python.failure import Failure
 
 from project_service import errors, journal
 from project_service.errors import ApiError, Headers
-from project_service.http import cors, origin, wire
+from project_service.http import cors, wire
 from project_service.http.admission import Admission
+from project_service.http.arrival import EdgeSettings, inbound_of
 from project_service.http.body import ClientGone
 from project_service.http.caller import KeyRing, TokenVerifier, identify
 from project_service.http.doors import Doors
@@ -25,14 +25,6 @@ from project_service.http.inbound import Inbound
 from project_service.http.metrics import Metrics
 from project_service.http.outbound import Reply, StreamReply, error_reply
 from project_service.http.router import ErrorStyle, Match, Router
-
-
-@frozen
-class EdgeSettings:
-    public_url: str | None
-    cors_origins: tuple[str, ...]
-    trusted: tuple[origin.Network, ...]
-    max_json_bytes: int
 
 
 class Edge:
@@ -67,6 +59,7 @@ class Edge:
         self._translate = translate
         self._date = date
         self._gate = Gate(admission or Admission({}, clock.seconds), clock, metrics, self._turn_away)
+        self._waiting: set[Callable[[Exception | None], None]] = set()
         self._running: set[Deferred[None]] = set()
         self._idle: Deferred[None] | None = None
         self._closing = False
@@ -76,19 +69,26 @@ class Edge:
         self._gate.doors = doors
 
     def begin(self, exchange: Exchange, peer: IAddress, secure: bool) -> None:
-        """Start answering; the Deferred is kept until the answer is out, and cancelled if the client leaves."""
+        """Start answering, now or when it is this request's turn: until then nothing is made for it."""
         started = self._clock.seconds()
         if self._closing:
             exchange.close_after()
-        passed = self._gate.enter(exchange)
+
+        def turn(refused: Exception | None) -> None:
+            self._waiting.discard(turn)
+            if passed is not None:
+                inbound = inbound_of(self.settings, exchange, peer, secure, self._request_id(exchange))
+                self._start(exchange, inbound, started, passed, refused)
+
+        passed = self._gate.enter(exchange, turn)
         if passed is None:
             return
-        inbound = self._inbound(exchange, peer, secure)
-        running = Deferred.fromCoroutine(self._answer(exchange, inbound, started, passed))
-        self._running.add(running)
         self._metrics.begun()
-        exchange.on_gone = running.cancel
-        running.addBoth(self._ended, running, exchange, inbound)
+        if passed.waiting:
+            self._waiting.add(turn)
+            exchange.on_gone = lambda: turn(ClientGone())
+        else:
+            turn(None)
 
     def refusal(self, error: ApiError, peer: Any) -> bytes:
         """A whole response to what was no request; counted and logged like any other."""
@@ -112,8 +112,8 @@ class Edge:
         return self.refusal(errors.overloaded(), peer)
 
     def drained(self) -> Deferred[None]:
-        """Fires when no request is being answered."""
-        if not self._running:
+        """Fires when no request is being answered, and none waits for its turn."""
+        if not self._running and not self._waiting:
             return succeed(None)
         if self._idle is None:
             self._idle = Deferred()
@@ -125,8 +125,19 @@ class Edge:
 
     def cancel_all(self) -> None:
         """Give up on what is still being answered; each gets a 503 where nothing was sent yet."""
+        for turn in list(self._waiting):
+            turn(errors.shutting_down())
         for running in list(self._running):
             running.cancel()
+
+    def _start(
+        self, exchange: Exchange, inbound: Inbound, started: float, passed: Pass, refused: Exception | None
+    ) -> None:
+        """The Deferred is kept until the answer is out, and cancelled if the client leaves."""
+        running = Deferred.fromCoroutine(self._answer(exchange, inbound, started, passed, refused))
+        self._running.add(running)
+        exchange.on_gone = running.cancel
+        running.addBoth(self._ended, running, exchange, inbound)
 
     def _ended(
         self, result: Failure | None, running: Deferred[None], exchange: Exchange, inbound: Inbound
@@ -137,11 +148,13 @@ class Edge:
         if isinstance(result, Failure) and not result.check(CancelledError, ClientGone):
             self.log.failure("answering failed id={request_id}", result, request_id=inbound.request_id)
             exchange.abort()
-        if not self._running and self._idle is not None:
+        if self._idle is not None and not self._running and not self._waiting:
             idle, self._idle = self._idle, None
             idle.callback(None)
 
-    async def _answer(self, exchange: Exchange, inbound: Inbound, started: float, passed: Pass) -> None:
+    async def _answer(
+        self, exchange: Exchange, inbound: Inbound, started: float, passed: Pass, refused: Exception | None
+    ) -> None:
         route = "-"
         style: ErrorStyle = "envelope"
         try:
@@ -150,7 +163,8 @@ class Edge:
                 reply: Reply | StreamReply
                 if isinstance(found, Match):
                     route, style = found.route.url, found.route.error_style
-                    await passed.turn()
+                    if refused is not None:
+                        raise refused
                     reply = await self._handled(found, inbound)
                 else:
                     reply = found
@@ -266,24 +280,4 @@ class Edge:
             exchange.sent_bytes,
             seconds,
             inbound.client_address,
-        )
-
-    def _inbound(self, exchange: Exchange, peer: Any, secure: bool) -> Inbound:
-        settings = self.settings
-        raw_path, _, raw_query = exchange.target.partition(b"?")
-        where = origin.locate(
-            getattr(peer, "host", None), secure, "localhost", exchange.headers, settings.trusted
-        )
-        return Inbound(
-            method=exchange.method,
-            raw_path=raw_path,
-            raw_query=raw_query,
-            headers=exchange.headers,
-            body=exchange.body,
-            request_id=self._request_id(exchange),
-            client_address=where.address,
-            scheme=where.scheme,
-            host=where.host,
-            base_url=settings.public_url or f"{where.scheme}://{where.host}",
-            max_json_bytes=settings.max_json_bytes,
         )

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from attrs import define
-from twisted.internet.defer import Deferred
 from twisted.internet.interfaces import IReactorTime
 from twisted.logger import Logger
 
@@ -25,12 +24,10 @@ class Pass:
     """What a request holds that was let in. ``leave`` it when the service's own work is done."""
 
     place: Place | None = None
-    waiting: Deferred[None] | None = None
 
-    async def turn(self) -> None:
-        """Returns when it is this request's turn. Raises ``overloaded`` when that does not come in time."""
-        if self.waiting is not None:
-            await self.waiting
+    @property
+    def waiting(self) -> bool:
+        return self.place is not None and self.place.waiting
 
     def awaits_client(self, waiting: bool) -> None:
         if self.place is not None:
@@ -65,20 +62,19 @@ class Gate:
         self._unreported = 0
         self._reported_at = float("-inf")
 
-    def enter(self, exchange: Exchange) -> Pass | None:
-        """None: there is no room, and the exchange has been answered."""
+    def enter(self, exchange: Exchange, turn: Callable[[Exception | None], None]) -> Pass | None:
+        """None: there is no room, and the exchange has been answered. While the pass is ``waiting``, nothing is to be
+        done for the request; then ``turn`` is called, once: with None, or with why its turn did not come."""
         name, lane = self._admission.lane(exchange.method, exchange.target)
         if lane is None:
             return Pass()
-        passed = Pass()
-        place = lane.enter(lambda mine: self._turned(name, passed, mine))
+        place = lane.enter(lambda mine: self._turned(name, turn, mine))
         if not isinstance(place, Place):
             self._refuse(exchange, name, place, lane.spacing)
             return None
-        passed.place = place
         if place.waiting:
-            passed.waiting = Deferred()
             self._watch(name, lane)
+        passed = Pass(place)
         exchange.on_body_awaited = passed.awaits_client
         return passed
 
@@ -88,15 +84,12 @@ class Gate:
         if self.doors is not None:
             self.doors.refused()
 
-    def _turned(self, name: str, passed: Pass, mine: bool) -> None:
-        assert passed.waiting is not None
-        if passed.waiting.called:
-            return  # its client left
+    def _turned(self, name: str, turn: Callable[[Exception | None], None], mine: bool) -> None:
         if mine:
-            passed.waiting.callback(None)
+            turn(None)
         else:
             self._metrics.refused(name, "late")
-            passed.waiting.errback(errors.overloaded())
+            turn(errors.overloaded())
 
     def _watch(self, name: str, lane: Lane) -> None:
         if name not in self._watched:

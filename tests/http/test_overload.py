@@ -153,6 +153,24 @@ class Waiting(TestCase):
         busy.begun[1].callback(None)
         self.assertEqual(drained, [None])
 
+    def test_at_the_very_end_it_is_told_so(self) -> None:
+        busy = Busy()
+        _, second = busy.fill()
+        busy.app.edge.cancel_all()
+        refused = parse_response(second.received())
+        self.assertEqual((refused.status, json.loads(refused.body)["error"]["code"]), (503, "shutting_down"))
+        self.assertEqual(len(busy.begun), 1)
+
+    def test_counts_as_being_answered_and_as_answered_however_it_ends(self) -> None:
+        busy = Busy()
+        first, second = busy.fill()
+        self.assertIn("project_service_requests_in_flight 2.0", _metrics(busy.app.metrics))
+        for client in (second, first):
+            client.hang_up()
+        shown = _metrics(busy.app.metrics)
+        self.assertIn("project_service_requests_in_flight 0.0", shown)
+        self.assertIn(f'{{method="GET",route="{SLOW}",status="499"}} 2.0', shown)
+
 
 class Elsewhere(TestCase):
     """Time that the service does not spend takes nobody's place."""

@@ -33,9 +33,9 @@ class Lanes(SynchronousTestCase):
 
     def test_a_place_for_each_connection_and_more(self) -> None:
         found = lanes(SETTINGS, 2)
-        self.assertEqual(found["tables:dev/main"].places, 2 * 4 + 16)
-        self.assertEqual(found["tables:dev/other"].places, 2 * 10 + 16)
-        self.assertEqual(found["auth"].places, 2 * SETTINGS.database.pool_size + 16)
+        self.assertEqual(found["tables:dev/main"].places, 4 + 2)
+        self.assertEqual(found["tables:dev/other"].places, 10 + 2)
+        self.assertEqual(found["auth"].places, SETTINGS.database.pool_size + 2)
         self.assertEqual(found["storage"].places, SETTINGS.store.max_connections)
 
     def test_hashing_is_slow_so_few_wait_for_it(self) -> None:

@@ -1,0 +1,41 @@
+"""What a request is to its handler, out of what came over the connection."""
+
+from __future__ import annotations
+
+from attrs import frozen
+from twisted.internet.interfaces import IAddress
+
+from project_service.http import origin
+from project_service.http.exchange import Exchange
+from project_service.http.inbound import Inbound
+
+
+@frozen
+class EdgeSettings:
+    public_url: str | None
+    cors_origins: tuple[str, ...]
+    trusted: tuple[origin.Network, ...]
+    max_json_bytes: int
+
+
+def inbound_of(
+    settings: EdgeSettings, exchange: Exchange, peer: IAddress, secure: bool, request_id: str
+) -> Inbound:
+    """``peer`` is who is connected: the client, or a proxy that speaks for it."""
+    raw_path, _, raw_query = exchange.target.partition(b"?")
+    where = origin.locate(
+        getattr(peer, "host", None), secure, "localhost", exchange.headers, settings.trusted
+    )
+    return Inbound(
+        method=exchange.method,
+        raw_path=raw_path,
+        raw_query=raw_query,
+        headers=exchange.headers,
+        body=exchange.body,
+        request_id=request_id,
+        client_address=where.address,
+        scheme=where.scheme,
+        host=where.host,
+        base_url=settings.public_url or f"{where.scheme}://{where.host}",
+        max_json_bytes=settings.max_json_bytes,
+    )
