@@ -1,4 +1,4 @@
-"""Letters: what they say, and how they leave, by Twisted's own SMTP client."""
+"""Letters: what they say, and how they leave."""
 
 from __future__ import annotations
 
@@ -9,24 +9,19 @@ from email.message import EmailMessage
 from email.policy import SMTP
 from email.utils import formatdate
 from importlib.resources import files
-from io import BytesIO
 from typing import Any, Protocol
 from urllib.parse import quote
 
 from attrs import define, frozen
-from email_validator import validate_email
-from twisted.internet.defer import Deferred
 from twisted.internet.interfaces import IReactorTime
-from twisted.internet.ssl import optionsForClientTLS
 from twisted.internet.task import deferLater
 from twisted.logger import Logger
-from twisted.mail.smtp import ESMTPSenderFactory
-from twisted.protocols.tls import TLSMemoryBIOFactory
 
+from project_service.auth.model import envelope
+from project_service.auth.smtp import MailServer
 from project_service.deferreds import start
 from project_service.settings import Smtp
 
-TIMEOUT_SECONDS = 30
 # One try and two more, after these pauses.
 PAUSES = (5.0, 60.0)
 AT_ONCE = 4
@@ -72,17 +67,11 @@ def message(letter: Letter, sender: str, now: float, message_id: str) -> bytes:
     mail["To"] = letter.recipient
     mail["Subject"] = letter.subject
     mail["Date"] = formatdate(now)
-    mail["Message-ID"] = f"<{message_id}@{_envelope(sender).rpartition('@')[2]}>"
+    mail["Message-ID"] = f"<{message_id}@{envelope(sender).rpartition('@')[2]}>"
     # RFC 3834: no out-of-office replies to this.
     mail["Auto-Submitted"] = "auto-generated"
     mail.set_content(letter.text, cte="quoted-printable" if not letter.text.isascii() else "7bit")
     return mail.as_bytes()
-
-
-def _envelope(address: str) -> str:
-    """The address with its domain in ASCII, as SMTP without extensions takes it."""
-    found = validate_email(address, check_deliverability=False, allow_display_name=True)
-    return found.ascii_email or found.normalized
 
 
 @frozen
@@ -95,33 +84,9 @@ class SmtpTransport:
     new_id: Callable[[], str]
 
     async def __call__(self, letter: Letter) -> None:
-        settings = self.settings
-        assert settings.host is not None
-        assert settings.sender is not None
-        raw = message(letter, settings.sender, self.clock(), self.new_id())
-        sent: Deferred[Any] = Deferred()
-        factory = ESMTPSenderFactory(
-            (settings.username or "").encode(),
-            settings.password.reveal().encode() if settings.password else b"",
-            _envelope(settings.sender).encode("ascii"),
-            _envelope(letter.recipient).encode("ascii"),
-            # The client itself makes each LF a CRLF.
-            BytesIO(raw.replace(b"\r\n", b"\n")),
-            sent,
-            retries=0,
-            timeout=TIMEOUT_SECONDS,
-            requireAuthentication=settings.username is not None,
-            requireTransportSecurity=settings.tls == "starttls",
-            hostname=settings.host if settings.tls == "starttls" else None,
-        )
-        wrapped: Any = factory
-        if settings.tls == "tls":
-            wrapped = TLSMemoryBIOFactory(optionsForClientTLS(settings.host), True, factory)
-        connector = self.reactor.connectTCP(settings.host, settings.port, wrapped, timeout=TIMEOUT_SECONDS)
-        try:
-            await sent
-        finally:
-            connector.disconnect()
+        assert self.settings.sender is not None
+        written = message(letter, self.settings.sender, self.clock(), self.new_id())
+        await MailServer(self.reactor, self.settings).take(letter.recipient, written)
 
 
 @define

@@ -20,6 +20,12 @@ SPECIAL_USE_DOMAIN_NAMES.clear()
 EMAIL_MAX_BYTES = 254
 
 
+def envelope(address: str) -> str:
+    """The address with its domain in ASCII, as SMTP without extensions takes it; raises ``EmailNotValidError``."""
+    found = validate_email(address, check_deliverability=False, allow_display_name=True)
+    return found.ascii_email or found.normalized
+
+
 def moment(seconds: float) -> datetime:
     """A clock's seconds as an aware datetime."""
     return datetime.fromtimestamp(seconds, UTC)

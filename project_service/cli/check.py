@@ -1,4 +1,4 @@
-"""``project-service check``: every database and the store reached once, every fault named."""
+"""``project-service check``: every database, the store and the mail server reached once, every fault named."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ import click
 from attrs import frozen
 
 from project_service.auth import keyfile
+from project_service.auth.smtp import MailServer
 from project_service.cli import frame
 from project_service.cli.opened import Opened
 from project_service.database.migrate import pending, shipped, state
@@ -30,10 +31,10 @@ class Finding:
 @click.command()
 @frame.options
 def command(invocation: frame.Invocation) -> None:
-    """Reach every database and the store, and say what is wrong.
+    """Reach every database, the store and the mail server, and say what is wrong.
 
-    What the configuration names is connected to and used once, but for the mail server. Exit code 1 when something is
-    wrong.
+    What the configuration names is connected to and used once; the mail server gets no letter. Exit code 1 when
+    something is wrong.
     """
     findings = [Finding("configuration", True, "fine")]
 
@@ -60,6 +61,7 @@ def _looks(open_: Opened) -> list[tuple[str, Callable[[], Awaitable[str]]]]:
         ("migrations", partial(_migrations, open_)),
         ("store", partial(_store, open_)),
         ("token keys", partial(_token_keys, settings)),
+        ("mail server", partial(_mail_server, open_)),
     ]
     for stage, databases in settings.stages.items():
         for name, database in databases.databases.items():
@@ -109,3 +111,12 @@ async def _token_keys(settings: Settings) -> str:
     path = Path(settings.auth.jwt_keys_file)
     keyfile.load(path)
     return str(path)
+
+
+async def _mail_server(open_: Opened) -> str:
+    settings = open_.settings.smtp
+    if settings.host is None:
+        return "none is configured"
+    await MailServer(open_.reactor, settings).reach()
+    secured = {"starttls": "with STARTTLS", "tls": "with TLS", "none": "without TLS"}[settings.tls]
+    return f"reached {secured}, {'logged in' if settings.username else 'without logging in'}"

@@ -16,6 +16,7 @@ class Mailbox:
 
     def __init__(self) -> None:
         self.letters: list[Any] = []
+        self.quits = 0
 
     async def has_mail(self) -> bool:
         return bool(self.letters)
@@ -24,11 +25,15 @@ class Mailbox:
         self.letters.append(envelope)
         return "250 OK"
 
+    async def handle_QUIT(self, server: Any, session: Any, envelope: Any) -> str:
+        self.quits += 1
+        return "221 Bye"
+
 
 @asynccontextmanager
-async def mail_server(**options: Any) -> AsyncIterator[tuple[Mailbox, int]]:
+async def mail_server(hostname: str = "127.0.0.1", **options: Any) -> AsyncIterator[tuple[Mailbox, int]]:
     mailbox = Mailbox()
-    controller = Controller(mailbox, hostname="127.0.0.1", port=0, **options)
+    controller = Controller(mailbox, hostname=hostname, port=0, **options)
     controller.port = free_port()
     controller.start()
     try:

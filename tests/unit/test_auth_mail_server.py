@@ -1,0 +1,107 @@
+"""What a conversation with a mail server comes to, played line by line."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from twisted.internet.defer import Deferred
+from twisted.internet.error import ConnectionDone, DNSLookupError
+from twisted.internet.testing import MemoryReactorClock, StringTransport
+from twisted.python.failure import Failure
+from twisted.trial.unittest import TestCase
+
+from project_service.auth.smtp import MailServer, Unusable
+from project_service.deferreds import start
+from project_service.settings import Secret, Smtp
+
+SETTINGS = Smtp(
+    host="mail.example.test",
+    sender="noreply@example.test",
+    username="mailer",
+    password=Secret("hush"),
+    tls="none",
+)
+ENHANCED = (b"220 here", b"250-here\r\n250 AUTH PLAIN")
+
+
+class Conversations(TestCase):
+    def setUp(self) -> None:
+        self.reactor: Any = MemoryReactorClock()
+        self.transport = StringTransport()
+
+    def reach(self) -> Deferred[None]:
+        return start(MailServer(self.reactor, SETTINGS).reach())
+
+    def connected(self, *lines: bytes) -> Any:
+        """The client's end, after these lines of the server."""
+        client = self.reactor.tcpClients[0][2].buildProtocol(None)
+        client.makeConnection(self.transport)
+        # Twisted's own timer for an answer, which runs on the real reactor, ends with the connection.
+        self.addCleanup(client.connectionLost, Failure(ConnectionDone()))
+        for line in lines:
+            client.dataReceived(line + b"\r\n")
+        return client
+
+    def why_not(self, reached: Deferred[None]) -> str:
+        return str(self.failureResultOf(reached, Unusable).value)
+
+    def test_it_leaves_once_it_is_logged_in(self) -> None:
+        reached = self.reach()
+        client = self.connected(*ENHANCED, b"235 welcome")
+        self.assertNoResult(reached)
+        self.assertTrue(self.transport.value().endswith(b"\r\nQUIT\r\n"))
+        self.assertNotIn(b"MAIL", self.transport.value())
+        client.dataReceived(b"221 bye\r\n")
+        self.successResultOf(reached)
+        self.assertTrue(self.transport.disconnecting)
+
+    def test_what_a_server_says_to_the_leave_does_not_matter(self) -> None:
+        for ending in (b"500 what?", b"nonsense"):
+            self.setUp()
+            reached = self.reach()
+            self.connected(*ENHANCED, b"235 welcome", ending)
+            self.successResultOf(reached)
+        self.setUp()
+        reached = self.reach()
+        self.connected(*ENHANCED, b"235 welcome").connectionLost(Failure(ConnectionDone()))
+        self.successResultOf(reached)
+
+    def test_a_refusal_is_told_by_its_code_alone(self) -> None:
+        told = {
+            (b"554 hush, go away",): "refuses (554)",
+            (b"220 here", b"502 hush"): "does not know EHLO",
+            (*ENHANCED, b"334 ", b"535 hush"): "refuses the user name or the password (535)",
+            (b"SSH-2.0-hush",): "what answers is no mail server",
+        }
+        for lines, words in told.items():
+            self.setUp()
+            reached = self.reach()
+            self.connected(*lines)
+            why = self.why_not(reached)
+            self.assertIn(words, why)
+            self.assertNotIn("hush", why)
+
+    def test_a_server_that_says_nothing_is_left_in_time(self) -> None:
+        reached = self.reach()
+        client = self.connected(b"220-slow")
+        for _ in range(29):
+            self.reactor.advance(1)
+        self.assertNoResult(reached)
+        self.reactor.advance(1)
+        self.assertIn("does not answer in time", self.why_not(reached))
+        # Nor is it an error when such a connection does not end by itself.
+        client.timeoutConnection()
+        self.assertTrue(self.transport.disconnected)
+
+    def test_a_line_now_and_then_does_not_hold_it(self) -> None:
+        reached = self.reach()
+        client = self.connected()
+        for _ in range(3):
+            client.dataReceived(b"220-slow\r\n")
+            self.reactor.advance(10)
+        self.assertIn("does not answer in time", self.why_not(reached))
+
+    def test_no_such_host(self) -> None:
+        reached = self.reach()
+        self.reactor.tcpClients[0][2].clientConnectionFailed(None, Failure(DNSLookupError()))
+        self.assertIn("smtp.host has no address", self.why_not(reached))
