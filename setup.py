@@ -28,6 +28,8 @@ REQUIRES = [
     "click>=8.1.0",
     "multipart>=2.0.0",
     "httptools>=0.9.0",
+    "hyperlink>=21.0.0",
+    "service-identity>=26.1.0",
 ]
 
 EXTRAS = {
@@ -45,6 +47,7 @@ EXTRAS = {
         "openapi-spec-validator>=0.9",
         "schemathesis>=4.32",
         "pip-audit>=2.10",
+        "docutils>=0.22",
     ],
     "lint": [
         "ruff>=0.15",
@@ -54,6 +57,7 @@ EXTRAS = {
         "botocore-stubs",
         "types-requests",
         "types-pyOpenSSL",
+        "types-docutils",
     ],
 }
 
