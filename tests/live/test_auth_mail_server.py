@@ -49,7 +49,7 @@ async def test_a_password_is_recovered_through_a_real_mail_server(
 async def test_the_mail_server_s_password_is_used(
     database: str, store_settings: Store, tmp_path: Path
 ) -> None:
-    options = {"auth_required": True, "auth_require_tls": False}
+    options: dict[str, Any] = {"auth_required": True, "auth_require_tls": False}
     logins: list[bytes] = []
 
     def authenticate(server: Any, session: Any, envelope: Any, mechanism: str, data: Any) -> Any:
