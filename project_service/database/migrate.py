@@ -9,6 +9,7 @@ from importlib import resources
 
 from attrs import frozen
 
+from project_service.database.pool import Transaction, in_transaction
 from project_service.database.session import Session
 
 # Any fixed number; it only has to be ours.
@@ -116,16 +117,12 @@ async def migrate(
 
 
 async def _apply(session: Session, migration: Migration) -> None:
-    await session.query("begin")
-    try:
+    async def applied(transaction: Transaction) -> None:
         # Without parameters the text goes out as it is, percent signs too.
-        await session.query(migration.sql, None)
-        await session.query(
+        await transaction.query(migration.sql, None)
+        await transaction.query(
             "insert into _project_service.migrations (number, name, sha256) values (%s, %s, %s)",
             (migration.number, migration.name, migration.sha256),
         )
-        await session.query("commit")
-    except BaseException:
-        if session.in_transaction:
-            await session.query("rollback")
-        raise
+
+    await in_transaction(session, applied)

@@ -91,7 +91,7 @@ class Pool:
 
     async def transaction(self, work: Callable[[Transaction], Awaitable[T]]) -> T:
         """BEGIN, ``work``, COMMIT; ROLLBACK when ``work`` raises. Runs to its end even if the caller is cancelled."""
-        return await self.use(lambda session: _in_transaction(session, work))
+        return await self.use(lambda session: in_transaction(session, work))
 
     async def use(self, work: Callable[[Session], Awaitable[T]]) -> T:
         """``work`` with a connection of its own, shielded from cancellation."""
@@ -253,7 +253,8 @@ class Pool:
             empty.callback(None)
 
 
-async def _in_transaction(session: Session, work: Callable[[Transaction], Awaitable[T]]) -> T:
+async def in_transaction(session: Session, work: Callable[[Transaction], Awaitable[T]]) -> T:
+    """BEGIN, ``work``, COMMIT; ROLLBACK when ``work`` raises. Raises ``DatabaseGone`` where COMMIT did not."""
     await session.query("begin")
     try:
         result = await work(Transaction(session))
