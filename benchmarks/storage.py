@@ -89,7 +89,7 @@ def large(running: Running, rounds: int) -> Iterator[Row]:
         down(), down_direct()
         rate, limit = interleaved(3 * rounds, down, down_direct)
         yield _beside("object: 64 MiB GET", rate, limit, 0.9)
-        rate, limit = interleaved(rounds, up, up_direct)
+        rate, limit = interleaved(3 * rounds, up, up_direct)
         yield _beside("object: 64 MiB upload", rate, limit, 0.8)
 
 
