@@ -75,7 +75,9 @@ class Edge:
             exchange.close_after()
 
         def turn(refused: Exception | None) -> None:
-            self._waiting.discard(turn)
+            if turn in self._waiting:
+                self._waiting.remove(turn)
+                self._metrics.ended()
             if passed is not None:
                 inbound = inbound_of(self.settings, exchange, peer, secure, self._request_id(exchange))
                 self._start(exchange, inbound, started, passed, refused)
@@ -83,9 +85,9 @@ class Edge:
         passed = self._gate.enter(exchange, turn)
         if passed is None:
             return
-        self._metrics.begun()
         if passed.waiting:
             self._waiting.add(turn)
+            self._metrics.begun()
             exchange.on_gone = lambda: turn(ClientGone())
         else:
             turn(None)
@@ -136,6 +138,7 @@ class Edge:
         """The Deferred is kept until the answer is out, and cancelled if the client leaves."""
         running = Deferred.fromCoroutine(self._answer(exchange, inbound, started, passed, refused))
         self._running.add(running)
+        self._metrics.begun()
         exchange.on_gone = running.cancel
         running.addBoth(self._ended, running, exchange, inbound)
 

@@ -161,6 +161,10 @@ class Waiting(TestCase):
         self.assertEqual((refused.status, json.loads(refused.body)["error"]["code"]), (503, "shutting_down"))
         self.assertEqual(len(busy.begun), 1)
 
+    def test_who_asks_for_the_numbers_is_not_among_them(self) -> None:
+        shown = parse_response(Busy().ask("/metrics").received()).body
+        self.assertIn(b"project_service_requests_in_flight 0.0", shown)
+
     def test_counts_as_being_answered_and_as_answered_however_it_ends(self) -> None:
         busy = Busy()
         first, second = busy.fill()
