@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import threading
+import time
 from collections.abc import Callable
 from pathlib import Path
 
@@ -50,3 +51,13 @@ def held_during(work: Callable[[], None], *pids: int) -> Held:
         done.set()
         watcher.join()
     return Held(before, peak)
+
+
+def calm(measure: Callable[[], float], seconds: float) -> float:
+    """The least of ``measure`` within ``seconds``."""
+    until = time.monotonic() + seconds
+    least = measure()
+    while time.monotonic() < until:
+        time.sleep(_LOOK_SECONDS)
+        least = min(least, measure())
+    return least

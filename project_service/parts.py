@@ -17,12 +17,13 @@ from project_service.database.alone import Alone
 from project_service.database.connect import connector
 from project_service.database.listener import Listener
 from project_service.database.pool import Pool
-from project_service.deferreds import with_timeout
+from project_service.deferreds import in_thread, with_timeout
 from project_service.errors import ApiError
 from project_service.http.caller import KeyRing, TokenVerifier
 from project_service.http.health import Check
 from project_service.http.router import Router
 from project_service.lifecycle import Closing, Every, Part, ServicePart
+from project_service.process import give_back
 from project_service.rereading import Rereading
 from project_service.settings import Settings, Storage
 from project_service.storage import assemble as storage
@@ -38,6 +39,7 @@ SCHEMA_CACHE_SECONDS = 5.0
 SWEEPER_LOCK = 7_201_501_003
 # A listening connection can be dead for long before anybody notices; a revoked key is to end within a second or so.
 KEYS_POLL_SECONDS = 1.0
+GIVE_BACK_SECONDS = 15.0
 
 
 class Mounted(Protocol):
@@ -94,6 +96,7 @@ def assemble(reactor: Any, settings: Settings, processes: int) -> Parts:
             ServicePart(listener),
             _Ready(listener, reactor),
             ServicePart(Every(KEYS_POLL_SECONDS, reading.poll, reactor, "project keys")),
+            ServicePart(_giving_back(reactor)),
             store,
             *(ServicePart(service) for service in (*accounts.services, *store.services, *rest.services)),
             *(_Ready(one, reactor, SCHEMA_CACHE_SECONDS) for one in caches),
@@ -133,6 +136,12 @@ class _Live:
     """Settings that SIGHUP may change, for parts that ask each time."""
 
     storage: Storage
+
+
+def _giving_back(reactor: Any) -> Every:
+    # In a thread: where memory is much in use the reactor would stand still for some milliseconds.
+    work = partial(in_thread, reactor, reactor.getThreadPool(), give_back)
+    return Every(GIVE_BACK_SECONDS, work, reactor, "unused memory")
 
 
 @frozen

@@ -46,6 +46,15 @@ def settle() -> None:
     _return_large_buffers()
 
 
+def give_back() -> None:
+    """What was let go of goes back to the system, which the allocator does not do by itself as long as something lies
+    behind it: after many uploads or slow readers half of a process (malloc_trim(3)). Takes some milliseconds, without
+    the interpreter's lock. Elsewhere than with glibc there is nothing to do."""
+    trim = getattr(ctypes.CDLL(None), "malloc_trim", None)
+    if trim is not None:
+        trim(0)
+
+
 def _return_large_buffers() -> None:
     """glibc learns to keep large blocks that were let go of once; parts of uploads would stay for ever. With a limit
     of our own they go back to the system at once (mallopt(3)). Elsewhere there is nothing to set."""

@@ -1,11 +1,12 @@
-"""Descriptors and the garbage collector, in a process of their own."""
+"""Descriptors, memory and the garbage collector, in a process of their own."""
 
 from __future__ import annotations
 
+import platform
 import subprocess
 import sys
 
-from twisted.trial.unittest import SynchronousTestCase
+from twisted.trial.unittest import SkipTest, SynchronousTestCase
 
 
 def said(program: str) -> str:
@@ -49,3 +50,15 @@ class Settled(SynchronousTestCase):
             "import gc, project_service.http.edge as _; from project_service.process import settle; settle()"
         )
         self.assertLess(int(said(f"{program}; print(len(gc.get_objects()))")), 1000)
+
+
+class GivenBack(SynchronousTestCase):
+    def test_what_was_let_go_of_below_something_that_stays(self) -> None:
+        if platform.libc_ver()[0] != "glibc":
+            raise SkipTest("only glibc can be told so")
+        program = (
+            "from benchmarks.memory import resident; from project_service.process import give_back, settle; "
+            "import os; settle(); many = [bytearray(200_000) for _ in range(400)]; last = many.pop(); del many; "
+            "before = resident(os.getpid()); give_back(); print(before - resident(os.getpid()))"
+        )
+        self.assertGreater(float(said(program)), 50)
