@@ -31,8 +31,12 @@ class Daemon(Service):
 
     def startService(self) -> None:
         super().startService()
-        # The reactor puts its own handlers in place when it starts; ours come after them.
-        self._reactor.callWhenRunning(self._take_signals)
+        # The reactor puts its own handlers in place when it starts; ours come after them. Nothing is begun before:
+        # a signal would end the process as Python does, in the middle of something.
+        self._reactor.callWhenRunning(self._begin)
+
+    def _begin(self) -> None:
+        self._take_signals()
         self._starting = start(self._startup.start())
         self._starting.addErrback(self._failed)
 
@@ -46,8 +50,8 @@ class Daemon(Service):
         await self._startup.stop()
 
     def _failed(self, failure: Failure) -> None:
-        if failure.check(CancelledError):
-            return
+        if failure.check(CancelledError) or not self.running:
+            return  # it was stopped; what was under way may have its own words for that
         self.log.critical("the service cannot start: {why}", why=failure.getErrorMessage())
         self.log.debug("{traceback}", traceback=failure.getTraceback())
         # twistd has no exit code of its own for this; everything else has been cleaned up by then.
