@@ -139,7 +139,7 @@ def test_a_worker_that_is_killed_is_replaced_and_the_others_go_on(daemon: Daemon
     before = workers_of(daemon)
     victim = min(before)
     os.kill(victim, signal.SIGKILL)
-    # That /ready is 503 meanwhile is shown where a worker stays away: this one may be replaced sooner than one can ask.
+    # That /ready is 503 meanwhile is shown where a worker stays away: this one may be replaced sooner than seen.
     eventually(lambda: len(workers_of(daemon) - before) == 1, "a new worker")
     eventually(lambda: answers(f"{url}/ready"), "readiness")
     assert not alive(victim)
