@@ -136,7 +136,7 @@ def haproxy(folder: Path, service: str) -> Iterator[Front]:
 def running(argv: Sequence[str], folder: Path) -> Iterator[None]:
     program = shutil.which(argv[0], path=f"{os.environ['PATH']}:/usr/sbin")
     if program is None:
-        pytest.skip(f"{argv[0]} is not installed")
+        pytest.skip(f"{argv[0]} is not installed (.ci/run installs it)")
     log = folder / "log"
     with log.open("wb") as output:
         environ = {"PATH": os.environ["PATH"], "HOME": str(folder)}

@@ -51,7 +51,7 @@ def pooled(database: str) -> Iterator[str]:
     """The DSN of the test's database by way of PgBouncer."""
     program = shutil.which("pgbouncer", path=f"{os.environ['PATH']}:/usr/sbin")
     if program is None:
-        pytest.skip("pgbouncer is not installed")
+        pytest.skip("pgbouncer is not installed (.ci/run installs it)")
     # It does not run as root, and below pytest's folder only root may look.
     folder, listen = Path(mkdtemp(prefix="project-service-test-")), free_port()
     folder.chmod(0o755)
