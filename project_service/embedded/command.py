@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import signal
 import sys
@@ -10,7 +11,10 @@ from pathlib import Path
 from typing import Any
 
 from attrs import field, frozen
-from twisted.internet.utils import getProcessOutputAndValue
+from twisted.internet.defer import CancelledError, Deferred, succeed
+from twisted.internet.error import ProcessDone, ProcessExitedAlready, ProcessTerminated
+from twisted.internet.protocol import ProcessProtocol
+from twisted.python.failure import Failure
 
 LAUNCHER = Path(__file__).with_name("launcher.py")
 
@@ -46,18 +50,64 @@ class Command:
 
 
 async def run(reactor: Any, command: Command) -> bytes:
-    """Run a program to its end; its standard output. Raises ``ChildFailed``."""
+    """Run a program to its end; its standard output. Raises ``ChildFailed``.
+
+    Cancelled, the program and all it started are killed first.
+    """
     argv = command.launched(os.getpid())
     name = Path(command.argv[0]).name
+    running = _Run()
+    reactor.spawnProcess(running, argv[0], argv, env=dict(command.environ), path=str(command.cwd))
     try:
-        out, err, code = await getProcessOutputAndValue(
-            argv[0], argv[1:], dict(command.environ), str(command.cwd), reactor
-        )
-    except Exception as fault:
-        # getProcessOutputAndValue fails with a bare tuple when the program dies of a signal.
-        raise ChildFailed(f"{name} was killed") from fault
-    if code != 0:
-        text = (err or out).decode("utf-8", "replace").strip()
-        raise ChildFailed(f"{name} ended with exit code {code}:\n{text}")
-    result: bytes = out
-    return result
+        end = await running.when_ended()
+    except CancelledError:
+        running.kill()
+        await running.when_ended()
+        raise
+    if isinstance(end, ProcessDone):
+        return bytes(running.out)
+    if end.signal is not None:
+        raise ChildFailed(f"{name} was killed")
+    text = (running.err or running.out).decode("utf-8", "replace").strip()
+    raise ChildFailed(f"{name} ended with exit code {end.exitCode}:\n{text}")
+
+
+class _Run(ProcessProtocol):
+    """Ends when nobody is left who could write: the program, and what it started."""
+
+    def __init__(self) -> None:
+        self.out = bytearray()
+        self.err = bytearray()
+        self._end: ProcessDone | ProcessTerminated | None = None
+        self._waiting: Deferred[ProcessDone | ProcessTerminated] | None = None
+
+    def when_ended(self) -> Deferred[ProcessDone | ProcessTerminated]:
+        """One waits at a time."""
+        if self._end is not None:
+            return succeed(self._end)
+        self._waiting = Deferred(lambda _: self._forget())
+        return self._waiting
+
+    def kill(self) -> None:
+        assert self.transport is not None
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(self.transport.pid, signal.SIGKILL)
+        # Until the launcher has made a session of it, it is in none of its own.
+        with contextlib.suppress(ProcessExitedAlready):
+            self.transport.signalProcess("KILL")
+
+    def outReceived(self, data: bytes) -> None:
+        self.out += data
+
+    def errReceived(self, data: bytes) -> None:
+        self.err += data
+
+    def processEnded(self, reason: Failure) -> None:
+        assert isinstance(reason.value, ProcessDone | ProcessTerminated)
+        self._end = reason.value
+        waiting, self._waiting = self._waiting, None
+        if waiting is not None:
+            waiting.callback(self._end)
+
+    def _forget(self) -> None:
+        self._waiting = None

@@ -10,6 +10,7 @@ from typing import Any
 
 import attrs
 from attrs import frozen
+from twisted.internet.defer import DeferredLock
 from twisted.internet.interfaces import IDelayedCall
 from twisted.internet.task import deferLater
 from twisted.logger import Logger
@@ -64,6 +65,8 @@ class Supervised:
         self._ready_at: float | None = None
         self._stopping = False
         self._again: IDelayedCall | None = None
+        # What a start prepares can take seconds and starts programs of its own: stopping waits for it.
+        self._preparing = DeferredLock()
 
     @property
     def pid(self) -> int | None:
@@ -81,8 +84,9 @@ class Supervised:
     async def stop(self) -> None:
         self._stopping = True
         cancel(self._again)
-        if self._child is not None:
-            await self._end(self._child)
+        async with self._preparing:
+            if self._child is not None:
+                await self._end(self._child)
 
     async def _end(self, child: Child) -> None:
         child.signal(self._program.stop_signal)
@@ -95,7 +99,8 @@ class Supervised:
             await child.when_ended()
 
     async def _bring_up(self) -> None:
-        command = await self._program.prepare()
+        async with self._preparing:
+            command = await self._program.prepare()
         if self._stopping:
             raise ChildFailed(f"{self._program.name} was told to stop before it began")
         self._ready_at = None

@@ -143,7 +143,7 @@ class Daemon:
 
 def children_on(data_dir: Path) -> list[int]:
     """The pids of everything that works in or on a data directory."""
-    places = [data_dir, data_dir / "postgres", data_dir / "store"]
+    places = [data_dir, *(data_dir / name for name in ("postgres", "postgres.new", "store"))]
     pids = [int(entry.name) for entry in PROC.iterdir() if entry.name.isdigit()]
     return [pid for pid in pids if identify(pid) and any(works_on(pid, one) for one in places)]
 

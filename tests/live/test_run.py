@@ -35,6 +35,17 @@ def daemon(data_dir: Path) -> Iterator[Daemon]:
     assert children_on(data_dir) == []
 
 
+def test_stopped_while_the_database_is_made(data_dir: Path) -> None:
+    """The first start of all, and someone who thinks better of it."""
+    with Daemon(data_dir) as early:
+        eventually((data_dir / "postgres.new" / "base").exists, "initdb at its work")
+        os.killpg(early.process.pid, signal.SIGINT)
+        assert early.wait_until_ended() == 0, early.text
+        assert "Traceback" not in early.text
+    assert children_on(data_dir) == []
+    assert not (data_dir / ".initdb-password").exists()
+
+
 def test_first_start_and_stop(daemon: Daemon, data_dir: Path) -> None:
     url = daemon.wait_until_ready()
     assert answers(f"{url}/live")

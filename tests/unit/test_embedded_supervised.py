@@ -7,7 +7,7 @@ from collections.abc import Callable
 from pathlib import Path
 from tempfile import mkdtemp
 
-from twisted.internet.defer import Deferred
+from twisted.internet.defer import Deferred, succeed
 from twisted.internet.error import ProcessDone, ProcessExitedAlready, ProcessTerminated
 from twisted.internet.task import Clock
 from twisted.logger import globalLogPublisher
@@ -75,6 +75,7 @@ class Lives(TestCase):
         self.reactor = FakeReactor()
         self.is_ready = True
         self.cleaned = 0
+        self.preparing: Deferred[None] = succeed(None)
         self.errors = LoggedErrors()
         globalLogPublisher.addObserver(self.errors)
         self.addCleanup(globalLogPublisher.removeObserver, self.errors)
@@ -94,6 +95,7 @@ class Lives(TestCase):
         )
 
     async def _prepare(self) -> Command:
+        await self.preparing
         return Command(("/bin/fake",), Path("/"))
 
     async def _ready(self) -> None:
@@ -233,6 +235,16 @@ class Lives(TestCase):
         self.assertEqual(len(self.reactor.spawned), 1)
         self.assertEqual(self.reactor.getDelayedCalls(), [])
         self.errors.flush("Fake died")
+
+    def test_stop_waits_for_what_is_being_prepared(self) -> None:
+        self.preparing = Deferred()
+        starting = start(self.supervised.start())
+        stopping = start(self.supervised.stop())
+        self.assertNoResult(stopping)
+        self.preparing.callback(None)
+        self.successResultOf(stopping)
+        self.failureResultOf(starting, ChildFailed)
+        self.assertEqual(self.reactor.spawned, [])
 
     def test_stop_while_it_starts(self) -> None:
         self.is_ready = False
