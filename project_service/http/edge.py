@@ -75,12 +75,10 @@ class Edge:
             exchange.close_after()
 
         def turn(refused: Exception | None) -> None:
-            if turn in self._waiting:
-                self._waiting.remove(turn)
-                self._metrics.ended()
-            if passed is not None:
-                inbound = inbound_of(self.settings, exchange, peer, secure, self._request_id(exchange))
-                self._start(exchange, inbound, started, passed, refused)
+            self._waiting.remove(turn)
+            self._metrics.ended()
+            assert passed is not None
+            self._start(exchange, peer, secure, started, passed, refused)
 
         passed = self._gate.enter(exchange, turn)
         if passed is None:
@@ -90,7 +88,7 @@ class Edge:
             self._metrics.begun()
             exchange.on_gone = lambda: turn(ClientGone())
         else:
-            turn(None)
+            self._start(exchange, peer, secure, started, passed)
 
     def refusal(self, error: ApiError, peer: Any) -> bytes:
         """A whole response to what was no request; counted and logged like any other."""
@@ -133,9 +131,16 @@ class Edge:
             running.cancel()
 
     def _start(
-        self, exchange: Exchange, inbound: Inbound, started: float, passed: Pass, refused: Exception | None
+        self,
+        exchange: Exchange,
+        peer: IAddress,
+        secure: bool,
+        started: float,
+        passed: Pass,
+        refused: Exception | None = None,
     ) -> None:
         """The Deferred is kept until the answer is out, and cancelled if the client leaves."""
+        inbound = inbound_of(self.settings, exchange, peer, secure, self._request_id(exchange))
         running = Deferred.fromCoroutine(self._answer(exchange, inbound, started, passed, refused))
         self._running.add(running)
         self._metrics.begun()
