@@ -39,6 +39,7 @@ SCHEMA_CACHE_SECONDS = 5.0
 SWEEPER_LOCK = 7_201_501_003
 # A listening connection can be dead for long before anybody notices; a revoked key is to end within a second or so.
 KEYS_POLL_SECONDS = 1.0
+# Giving back takes milliseconds of a thread, and what a burst has left behind matters to others only after a while.
 GIVE_BACK_SECONDS = 15.0
 
 

@@ -23,7 +23,7 @@ from project_service import __version__
 
 NOUNS = {
     "bucket": "Buckets: who may read them and what they take.",
-    "check": "Reach every database and the store, and say what is wrong.",
+    "check": "Reach every database, the store and the mail server, and say what is wrong.",
     "dsn": "Print a database's connection string.",
     "jwt-keys": "The keys that sign access tokens.",
     "keys": "The project keys that clients send.",
