@@ -86,6 +86,7 @@ def assemble(reactor: Any, settings: Settings, processes: int) -> Parts:
     def reload(fresh: Settings) -> None:
         accounts.reload(fresh)
         live.storage = fresh.storage
+        rest.read_again()
 
     return Parts(
         keys=ring,

@@ -60,6 +60,11 @@ class Tables:
         """True once every database's schema cache has been read."""
         return all(holder.loaded for holder in self.holders.values())
 
+    def read_again(self) -> None:
+        """For changes that nobody announced."""
+        for holder in self.holders.values():
+            holder.announce()
+
 
 def assemble(
     reactor: Any, settings: Settings, verifier: TokenVerifier | None, now: Callable[[], float]

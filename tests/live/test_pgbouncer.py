@@ -1,4 +1,4 @@
-"""With PgBouncer before PostgreSQL, in ``pool_mode=session``: one server connection for each of ours."""
+"""With PgBouncer before PostgreSQL: ``pool_mode=session`` for everything, ``transaction`` for the table API."""
 
 from __future__ import annotations
 
@@ -6,21 +6,24 @@ import os
 import shutil
 import subprocess
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from tempfile import mkdtemp
 
 import psycopg2
 import pytest
 import pytest_twisted
+from attrs import evolve
 from psycopg2.extensions import make_dsn, parse_dsn
 from twisted.internet.defer import Deferred, gatherResults
 
 from project_service.deferreds import start
 from project_service.embedded.account import NAME
-from project_service.settings import Store
+from project_service.settings import Secret, Settings, Stage, StageDatabase, Store
 from tests.live.application import serving, settings_for
 from tests.live.daemon import eventually
 from tests.live.tables_service import run_sql
+from tests.live.waiting import until
 from tests.places import free_port
 
 CONFIG = """
@@ -31,8 +34,8 @@ listen_addr = 127.0.0.1
 listen_port = {listen}
 unix_socket_dir =
 auth_type = any
-pool_mode = session
-default_pool_size = 50
+pool_mode = {mode}
+default_pool_size = {size}
 logfile = {folder}/log
 pidfile = {folder}/pid
 """
@@ -46,8 +49,8 @@ grant select on notes to anon;
 NOTES = "/dev/db/main/rest/notes"
 
 
-@pytest.fixture
-def pooled(database: str) -> Iterator[str]:
+@contextmanager
+def pgbouncer(database: str, mode: str, size: int) -> Iterator[str]:
     """The DSN of the test's database by way of PgBouncer."""
     program = shutil.which("pgbouncer", path=f"{os.environ['PATH']}:/usr/sbin")
     if program is None:
@@ -56,7 +59,8 @@ def pooled(database: str) -> Iterator[str]:
     folder, listen = Path(mkdtemp(prefix="project-service-test-")), free_port()
     folder.chmod(0o755)
     config = folder / "pgbouncer.ini"
-    config.write_text(CONFIG.format(**{"port": 5432, **parse_dsn(database)}, folder=folder, listen=listen))
+    own = {"folder": folder, "listen": listen, "mode": mode, "size": size}
+    config.write_text(CONFIG.format(**{"port": 5432, **parse_dsn(database)}, **own))
     as_user = ("setpriv", f"--reuid={NAME}", "--clear-groups") if os.geteuid() == 0 else ()
     if as_user:
         shutil.chown(folder, NAME)
@@ -81,9 +85,14 @@ def connects(dsn: str) -> bool:
 
 
 @pytest_twisted.ensureDeferred
-async def test_all_three_parts(pooled: str, database: str, store_settings: Store, tmp_path: Path) -> None:
+async def test_all_three_parts(database: str, store_settings: Store, tmp_path: Path) -> None:
     run_sql(database, TABLES)
-    async with serving(settings_for(pooled, store_settings, tmp_path)) as api:
+    with pgbouncer(database, "session", 50) as pooled:
+        await _all_three_parts(settings_for(pooled, store_settings, tmp_path))
+
+
+async def _all_three_parts(settings: Settings) -> None:
+    async with serving(settings) as api:
         tokens = [(await api.sign_up(f"{name}@example.test"))["access_token"] for name in ("ada", "bob")]
 
         async def write_and_read(number: int) -> None:
@@ -104,3 +113,46 @@ async def test_all_three_parts(pooled: str, database: str, store_settings: Store
         assert (await api.request("GET", path, token=tokens[0]))[2] == b"bytes"
         # LISTEN goes through it too.
         assert (await api.request("GET", "/ready", key=None))[0] == 200
+
+
+@pytest_twisted.ensureDeferred
+async def test_the_table_api_where_transactions_are_pooled(
+    database: str, store_settings: Store, tmp_path: Path
+) -> None:
+    """Ten connections of ours on two of the server's: no message may count on the one before it."""
+    run_sql(database, TABLES)
+    with pgbouncer(database, "transaction", 2) as pooled:
+        main = StageDatabase(dsn=Secret(pooled), prepare=False, stream_threshold_bytes=1000)
+        settings = evolve(
+            settings_for(database, store_settings, tmp_path), stages={"dev": Stage(databases={"main": main})}
+        )
+        async with serving(settings) as api:
+            tokens = [(await api.sign_up(f"{name}@example.test"))["access_token"] for name in ("ada", "bob")]
+
+            async def write_and_read(number: int) -> None:
+                token = tokens[number % 2]
+                words = str(number) * 100
+                status, _, _ = await api.request("POST", NOTES, token=token, json={"words": words})
+                assert status == 201
+                # Above the threshold: a cursor, over several messages.
+                status, _, rows = await api.request("GET", NOTES, token=token)
+                assert status == 200
+                assert words in {row["words"] for row in rows}
+                assert {row["owner"] for row in rows} == {rows[0]["owner"]}
+                assert (await api.request("GET", NOTES))[2] == []
+
+            work: list[Deferred[None]] = [start(write_and_read(number)) for number in range(60)]
+            await gatherResults(work)
+            for token in tokens:
+                assert len((await api.request("GET", NOTES, token=token))[2]) == 30
+            run_sql(database, "create table later (id int primary key); grant select on later to anon")
+            assert (await api.request("GET", "/dev/db/main/rest/later"))[0] == 200
+            # Nobody hears of this one.
+            run_sql(database, "alter table notes rename words to said")
+            assert (await api.request("GET", f"{NOTES}?select=said,words"))[0] == 400
+            api.application.reload(settings)
+
+            async def read_again() -> bool:
+                return (await api.request("GET", f"{NOTES}?select=said"))[0] == 200
+
+            await until(read_again)
