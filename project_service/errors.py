@@ -23,6 +23,8 @@ class ApiError(Exception):
     """
 
     content_type = "application/json; charset=utf-8"
+    # The reason phrase, where it is not the status's own.
+    reason: str | None = None
 
     def __init__(
         self,

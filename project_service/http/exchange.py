@@ -146,7 +146,7 @@ class Exchange:
             return
         body = b"" if self.is_bodiless(reply.status) else reply.body
         framing = [] if reply.status in (204, 304) else [("Content-Length", str(len(reply.body)))]
-        self._begin(reply.status, headers, framing, body)
+        self._begin(reply.status, headers, framing, body, reply.reason)
         self.end()
 
     def start(self, status: int, headers: Sequence[tuple[str, str]], length: int | None) -> Stream:
@@ -203,7 +203,12 @@ class Exchange:
             self._connection.abort()
 
     def _begin(
-        self, status: int, headers: Sequence[tuple[str, str]], framing: list[tuple[str, str]], body: bytes
+        self,
+        status: int,
+        headers: Sequence[tuple[str, str]],
+        framing: list[tuple[str, str]],
+        body: bytes,
+        reason: str | None = None,
     ) -> None:
         self.status = status
         if not self.body.complete and (self.body.awaits_continue or not self._short_rest()):
@@ -211,7 +216,7 @@ class Exchange:
         if not self._keep_alive:
             framing.append(("Connection", "close"))
         self.sent_bytes += len(body)
-        self._connection.write(wire.head(status, [*headers, *framing]) + body)
+        self._connection.write(wire.head(status, [*headers, *framing], reason) + body)
 
     def _short_rest(self) -> bool:
         length = self.body.length

@@ -17,17 +17,21 @@ NO_STORE = ("Cache-Control", "no-store")
 
 @frozen
 class Reply:
-    """A whole response. The edge adds Content-Length, the request id and CORS, and drops a HEAD's body."""
+    """A whole response. The edge adds Content-Length, the request id and CORS, and drops a HEAD's body.
+
+    ``reason`` is the phrase behind the status, None for the status's own.
+    """
 
     status: int = 200
     headers: Headers = ()
     body: bytes = b""
+    reason: str | None = None
 
 
 def error_reply(error: ApiError, tables: bool = False) -> Reply:
     """``error`` in the envelope, or as the table API tells it."""
     body = error.table_body() if tables else error.body()
-    return Reply(error.status, (("Content-Type", error.content_type), *error.headers), body)
+    return Reply(error.status, (("Content-Type", error.content_type), *error.headers), body, error.reason)
 
 
 class Producer(Protocol):

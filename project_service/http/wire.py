@@ -15,6 +15,9 @@ _NAME = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+\Z")
 _BAD_VALUE = re.compile(r"[\x00\r\n]")
 
 _REASONS = {status.value: status.phrase for status in HTTPStatus}
+# RFC 9112 section 4 allows what is beyond ASCII too, which clients read in different ways.
+_NOT_IN_PHRASE = re.compile(r"[^!-~]+")
+MAX_REASON = 120
 
 CONTINUE = b"HTTP/1.1 100 Continue\r\n\r\n"
 LAST_CHUNK = b"0\r\n\r\n"
@@ -61,17 +64,23 @@ def _fault_of_name(name: str) -> str | None:
     return "a header is the connection's to set" if name.lower() in _FRAMING else None
 
 
-def head(status: int, headers: Iterable[tuple[str, str]]) -> bytes:
+def head(status: int, headers: Iterable[tuple[str, str]], reason: str | None = None) -> bytes:
     """Status line and headers, looked at by ``fault_of`` before where they are not the edge's own.
 
-    Raises ``ValueError`` for what would break the framing all the same.
+    ``reason`` may be any text: what a phrase cannot hold becomes a space, and it is cut at ``MAX_REASON``. Raises
+    ``ValueError`` for headers that would break the framing all the same.
     """
-    lines = [f"HTTP/1.1 {status} {_REASONS.get(status, 'Unknown')}"]
+    phrase = _REASONS.get(status, "Unknown") if reason is None else _phrase(reason)
+    lines = [f"HTTP/1.1 {status} {phrase}"]
     lines += [f"{name}: {value}" for name, value in headers]
     text = "\r\n".join(lines)
     if text.count("\n") != len(lines) - 1 or text.count("\r") != len(lines) - 1:
         raise ValueError("a response header holds a line end")
     return f"{text}\r\n\r\n".encode("latin-1", "replace")
+
+
+def _phrase(text: str) -> str:
+    return _NOT_IN_PHRASE.sub(" ", text[:MAX_REASON]).strip()
 
 
 def chunk(data: bytes) -> bytes:

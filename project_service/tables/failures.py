@@ -68,7 +68,10 @@ def from_sqlstate(
         status = 401
     if status == 401:
         headers = (("WWW-Authenticate", "Bearer"),)
-    return TableError(status, code, message, details, hint, headers)
+    error = TableError(status, code, message, details, hint, headers)
+    if code.startswith("PT"):
+        error.reason = message
+    return error
 
 
 def _status(code: str, message: str) -> int:
@@ -84,17 +87,19 @@ def _status(code: str, message: str) -> int:
 def _raised_as_json(message: str, details: str | None) -> TableError:
     """``RAISE SQLSTATE 'PGRST'``: message and detail are JSON that makes the response."""
     said = _object(message)
-    if said is None or not all(isinstance(said.get(key), str) for key in ("code", "message")):
+    if said is None or not _are_texts(said, ("code", "message"), ("details", "hint")):
         return errors.unreadable_raise(f"Invalid JSON value for MESSAGE: '{message}'", _MESSAGE_HINT)
     if details is None:
         return errors.unreadable_raise("DETAIL is missing in the RAISE statement", _DETAIL_HINT)
     shape = _object(details)
-    if shape is None or not is_status(shape.get("status")) or not _are_headers(shape.get("headers")):
+    if shape is None or not _is_shape(shape):
         return errors.unreadable_raise(f"Invalid JSON value for DETAIL: '{details}'", _DETAIL_HINT)
     headers = settable(shape["headers"].items())
-    return TableError(
+    error = TableError(
         shape["status"], said["code"], said["message"], said.get("details"), said.get("hint"), headers
     )
+    error.reason = shape.get("status_text")
+    return error
 
 
 def _object(text: str) -> dict[str, Any] | None:
@@ -103,6 +108,19 @@ def _object(text: str) -> dict[str, Any] | None:
     except ValueError:
         return None
     return found if isinstance(found, dict) else None
+
+
+def _are_texts(found: dict[str, Any], needed: tuple[str, ...], optional: tuple[str, ...]) -> bool:
+    given = (*needed, *(key for key in optional if found.get(key) is not None))
+    return all(isinstance(found.get(key), str) for key in given)
+
+
+def _is_shape(found: dict[str, Any]) -> bool:
+    return (
+        is_status(found.get("status"))
+        and _are_headers(found.get("headers"))
+        and _are_texts(found, (), ("status_text",))
+    )
 
 
 def _are_headers(found: object) -> bool:

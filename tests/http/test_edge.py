@@ -9,6 +9,8 @@ from twisted.trial.unittest import TestCase
 from project_service.errors import ApiError
 from project_service.http.inbound import Inbound
 from project_service.http.outbound import Reply
+from project_service.http.wire import MAX_REASON
+from tests.fakes import parse_response, raw_request
 from tests.http.toy_app import app_of, hello
 
 
@@ -106,6 +108,28 @@ class Failures(TestCase):
                 "hint": None,
             },
         )
+
+    def test_a_reason_is_a_phrase_on_the_status_line_and_nothing_more(self) -> None:
+        for reason, line in (
+            (None, b"404 Not Found"),
+            ("No Such Tea", b"404 No Such Tea"),
+            ("", b"404 "),
+            ("a\r\nSet-Cookie: b", b"404 a Set-Cookie: b"),
+            ("a\x00\x1b\x7f\tb\n", b"404 a b"),
+            ("caf\u00e9 \u2028\ud800!", b"404 caf !"),
+            ("x" * 5000, b"404 " + b"x" * MAX_REASON),
+        ):
+
+            async def refuse(inbound: Inbound, said: str | None = reason) -> Reply:
+                error = ApiError(404, "not_found", "No.")
+                error.reason = said
+                raise error
+
+            client = app_of(refuse).connect()
+            client.send(raw_request("GET", "/x", {}, None))
+            raw = client.received()
+            self.assertEqual(raw.partition(b"\r\n")[0], b"HTTP/1.1 " + line)
+            self.assertIsNone(parse_response(raw).header("set-cookie"))
 
     def test_a_fault_of_ours_shows_only_the_request_id(self) -> None:
         async def broken(inbound: Inbound) -> Reply:

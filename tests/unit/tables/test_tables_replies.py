@@ -180,6 +180,31 @@ class Failures(SynchronousTestCase):
         self.assertEqual((error.status, error.code, error.hint), (418, "7", "try"))
         self.assertIn(("X-Tea", "pot"), error.headers)
 
+    def test_sql_can_say_the_reason_phrase(self) -> None:
+        message, detail = json.dumps({"code": "7", "message": "no"}), {"status": 404, "headers": {}}
+        for text in (None, "My Not Found"):
+            said = json.dumps({**detail, "status_text": text})
+            self.assertEqual(from_sqlstate("PGRST", message, said, None, True).reason, text)
+        self.assertIsNone(from_sqlstate("PGRST", message, json.dumps(detail), None, True).reason)
+        self.assertEqual(
+            from_sqlstate("PT402", "Payment Required", None, None, True).reason, "Payment Required"
+        )
+        self.assertIsNone(from_sqlstate("P0001", "no", None, None, True).reason)
+
+    def test_what_sql_says_as_json_is_text(self) -> None:
+        good, shape = {"code": "7", "message": "no"}, {"status": 404, "headers": {}}
+        for message, detail, which in (
+            ({**good, "details": {"a": 1}}, shape, "MESSAGE"),
+            ({**good, "hint": 5}, shape, "MESSAGE"),
+            ({"message": "no"}, shape, "MESSAGE"),
+            (good, {**shape, "status_text": 5}, "DETAIL"),
+            (good, {"status": 404}, "DETAIL"),
+            (good, {"headers": {}}, "DETAIL"),
+        ):
+            error = from_sqlstate("PGRST", json.dumps(message), json.dumps(detail), None, True)
+            self.assertEqual((error.status, error.code), (500, "PGRST121"))
+            self.assertIn(f"Invalid JSON value for {which}", error.payload)
+
     @given(st.text(max_size=30), st.one_of(st.none(), st.text(max_size=30)))
     def test_whatever_sql_raises_is_a_table_error(self, message: str, detail: str | None) -> None:
         self.assertEqual(from_sqlstate("PGRST", message, detail, None, True).code, "PGRST121")
