@@ -257,6 +257,10 @@ def undecodable_token(message: str, details: str | None = None) -> TableError:
     return TableError(401, "PGRST301", message, details, headers=_challenge(message))
 
 
+def no_key(details: str) -> TableError:
+    return undecodable_token("No suitable key or wrong key type", details)
+
+
 def anonymous_disabled() -> TableError:
     return TableError(
         401, "PGRST302", "Anonymous access is disabled", headers=(("WWW-Authenticate", "Bearer"),)

@@ -69,7 +69,7 @@ def from_sqlstate(
     if status == 401:
         headers = (("WWW-Authenticate", "Bearer"),)
     error = TableError(status, code, message, details, hint, headers)
-    if code.startswith("PT"):
+    if code == f"PT{status}":
         error.reason = message
     return error
 

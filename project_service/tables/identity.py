@@ -19,7 +19,7 @@ from project_service.tables.tokens import OwnTokens
 
 @frozen
 class Identity:
-    """``claims`` is JSON; ``authenticated`` says that a role was claimed or the service key was sent."""
+    """``claims`` is JSON; ``authenticated`` says that the role is not the anonymous one."""
 
     role: str
     claims: str
@@ -53,10 +53,11 @@ class Identities:
             role = self.config.anon_role
         else:
             raise errors.anonymous_disabled()
+        authenticated = role != self.config.anon_role
         if not claims:
-            return _without_claims(role, is_service or claimed is not None)
-        told = {**claims, "role": claims.get("role", role) if not is_service else role}
-        return Identity(role, _as_json(told), is_service or claimed is not None)
+            return _without_claims(role, authenticated)
+        told = {**claims, "role": role if is_service or claimed is None else claimed}
+        return Identity(role, _as_json(told), authenticated)
 
     def _claims(self, token: str) -> Mapping[str, Any]:
         if not token:

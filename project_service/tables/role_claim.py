@@ -7,6 +7,7 @@ JSON Path (RFC 9535) as far as a role can need it, with or without the ``$``, an
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Mapping
 from typing import Any
@@ -23,7 +24,8 @@ _STEP = re.compile(
 
 @frozen
 class RoleClaim:
-    """A parsed path. ``of`` returns the text there, or None."""
+    """A parsed path. ``of`` returns the text there, None where nothing is; what is no text is no role's name, so that
+    acting in it fails instead of acting as nobody."""
 
     steps: tuple[Mapping[str, str | None], ...]
 
@@ -31,7 +33,7 @@ class RoleClaim:
         found: Any = claims
         for step in self.steps:
             found = _follow(found, step)
-        return found if isinstance(found, str) else None
+        return found if found is None or isinstance(found, str) else json.dumps(found, ensure_ascii=False)
 
 
 def parse_role_claim(text: str) -> RoleClaim:

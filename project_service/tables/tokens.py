@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections import OrderedDict
 from collections.abc import Callable, Mapping
+from itertools import chain
 from typing import Any
 
 import jwt
@@ -17,12 +18,15 @@ from project_service.tables import errors
 LEEWAY_SECONDS = 30
 _KEPT = 4096
 _SYMMETRIC = ("HS256", "HS384", "HS512")
+_UNREADABLE = "JWT cryptographic operation failed"
 _BY_TYPE = {
     "RSA": ("RS256", "RS384", "RS512", "PS256", "PS384", "PS512"),
     "EC": ("ES256", "ES384", "ES512"),
     "OKP": ("EdDSA",),
     "oct": _SYMMETRIC,
 }
+_BY_CURVE = {"P-256": ("ES256",), "P-384": ("ES384",), "P-521": ("ES512",)}
+_ALGORITHMS = frozenset(chain.from_iterable(_BY_TYPE.values()))
 
 
 @frozen
@@ -42,7 +46,7 @@ def parse_keys(secret: str | None, jwks: str | None) -> tuple[TokenKey, ...]:
         if document is None:
             found.append(TokenKey(text.encode(), _SYMMETRIC))
         else:
-            found.extend(_from_jwk(item) for item in document.get("keys", [document]))
+            found.extend(_from_jwk(item) for item in document.get("keys", [document]) if _verifies(item))
     return tuple(found)
 
 
@@ -54,13 +58,20 @@ def _json_object(text: str) -> dict[str, Any] | None:
     return found if isinstance(found, dict) else None
 
 
+def _verifies(item: Any) -> bool:
+    """Providers publish their keys for encryption in the same set (RFC 7517 section 4.2)."""
+    return not (isinstance(item, dict) and item.get("use") == "enc")
+
+
 def _from_jwk(document: Mapping[str, Any]) -> TokenKey:
     try:
         algorithms = _BY_TYPE[document["kty"]]
+        if document["kty"] == "EC":
+            algorithms = _BY_CURVE[document["crv"]]
         if document.get("alg") in algorithms:
             algorithms = (document["alg"],)
         key = jwt.PyJWK(dict(document), algorithm=algorithms[0]).key
-    except (jwt.PyJWTError, KeyError) as fault:
+    except (jwt.PyJWTError, KeyError, TypeError) as fault:
         raise ValueError(f"not a usable JWK: {fault}") from None
     return TokenKey(key, algorithms, document.get("kid"))
 
@@ -92,32 +103,38 @@ class OwnTokens:
         parts = token.split(".")
         if len(parts) != 3:
             raise errors.undecodable_token(f"Expected 3 parts in JWT; got {len(parts)}")
-        header = _part(parts[0])
-        if header is None:
-            raise errors.undecodable_token("JWT cryptographic operation failed")
-        if not self._signed(header, parts):
-            raise errors.undecodable_token(
-                "No suitable key or wrong key type", "None of the keys was able to decode the JWT"
-            )
+        header, signature = _part(parts[0]), _bytes(parts[2])
+        if header is None or signature is None or _bytes(parts[1]) is None:
+            raise errors.undecodable_token(_UNREADABLE)
+        self._check_signature(header, f"{parts[0]}.{parts[1]}".encode(), signature)
         claims = _part(parts[1])
         if claims is None:
             raise errors.invalid_claims("Parsing claims failed")
         return claims
 
-    def _signed(self, header: Mapping[str, Any], parts: list[str]) -> bool:
+    def _check_signature(self, header: Mapping[str, Any], message: bytes, signature: bytes) -> None:
         algorithm, kid = header.get("alg"), header.get("kid")
-        message = f"{parts[0]}.{parts[1]}".encode()
-        try:
-            signature = base64url.decode(parts[2])
-        except ValueError:
-            return False
-        for key in self.keys:
-            if algorithm in key.algorithms and (kid is None or key.kid is None or kid == key.kid):
-                verifier = get_default_algorithms()[algorithm]
-                prepared = verifier.prepare_key(key.key)
-                if verifier.verify(message, prepared, signature):
-                    return True
-        return False
+        if algorithm == "none":
+            raise errors.undecodable_token(
+                "Wrong or unsupported encoding algorithm",
+                "JWT is unsecured but expected 'alg' was not 'none'",
+            )
+        if not isinstance(algorithm, str) or algorithm not in _ALGORITHMS:
+            raise errors.undecodable_token(_UNREADABLE)
+        # A token that names its key is that key's alone.
+        fitting = [key for key in self.keys if algorithm in key.algorithms and kid in (None, key.kid)]
+        if not fitting:
+            raise errors.no_key("No suitable key was found to decode the JWT")
+        verifier = get_default_algorithms()[algorithm]
+        if not any(verifier.verify(message, verifier.prepare_key(key.key), signature) for key in fitting):
+            raise errors.no_key("None of the keys was able to decode the JWT")
+
+
+def _bytes(text: str) -> bytes | None:
+    try:
+        return base64url.decode(text)
+    except ValueError:
+        return None
 
 
 def _part(text: str) -> dict[str, Any] | None:

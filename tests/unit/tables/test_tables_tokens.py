@@ -1,0 +1,131 @@
+"""Whose token it is: which key verifies it, what is wrong with it, and the role it acts in."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import jwt
+from cryptography.hazmat.primitives.asymmetric.ec import SECP256R1, generate_private_key
+from jwt.algorithms import ECAlgorithm
+from twisted.trial.unittest import SynchronousTestCase
+
+from project_service import base64url
+from project_service.tables.config import TablesConfig
+from project_service.tables.errors import TableError
+from project_service.tables.identity import Identities, Identity
+from project_service.tables.role_claim import parse_role_claim
+from project_service.tables.tokens import OwnTokens, parse_keys
+
+NOW = 1_000_000.0
+SECRET = "a secret of more than thirty-two bytes"
+OTHER = "another secret of more than thirty-two bytes"
+UNREADABLE = ("JWT cryptographic operation failed", None)
+NONE_FITS = ("No suitable key or wrong key type", "No suitable key was found to decode the JWT")
+NONE_VERIFIES = ("No suitable key or wrong key type", "None of the keys was able to decode the JWT")
+
+
+def jwk(secret: str, **more: str) -> dict[str, str]:
+    return {"kty": "oct", "k": base64url.encode(secret.encode()), **more}
+
+
+def jwks(*keys: object) -> str:
+    return json.dumps({"keys": keys})
+
+
+def signed(claims: dict[str, Any], secret: str = SECRET, **headers: Any) -> str:
+    return jwt.encode(claims, secret, algorithm="HS256", headers=headers)
+
+
+def with_header(header: object) -> str:
+    return ".".join((base64url.encode(json.dumps(header).encode()), *signed({}).split(".")[1:]))
+
+
+class Keys(SynchronousTestCase):
+    def refused(self, token: str, *keys: object) -> tuple[str, Any]:
+        tokens = OwnTokens(
+            parse_keys(None if keys else SECRET, jwks(*keys) if keys else None), None, lambda: NOW
+        )
+        error = self.assertRaises(TableError, tokens.claims, token)
+        self.assertEqual((error.status, error.code), (401, "PGRST301"))
+        said = f'Bearer error="invalid_token", error_description="{error.message}"'
+        self.assertEqual(dict(error.headers)["WWW-Authenticate"], said)
+        return error.message, error.payload
+
+    def accepted(self, token: str, *keys: object) -> None:
+        OwnTokens(parse_keys(None, jwks(*keys)), None, lambda: NOW).claims(token)
+
+    def test_a_token_that_names_its_key_is_that_keys_alone(self) -> None:
+        first, second = jwk(SECRET, kid="1"), jwk(OTHER, kid="2")
+        self.accepted(signed({}, SECRET, kid="1"), first, second)
+        self.accepted(signed({}, OTHER), first, second)
+        self.assertEqual(self.refused(signed({}, SECRET, kid="2"), first, second), NONE_VERIFIES)
+        self.assertEqual(self.refused(signed({}, SECRET, kid="3"), first, second), NONE_FITS)
+        self.assertEqual(self.refused(signed({}, SECRET, kid="1"), jwk(SECRET)), NONE_FITS)
+        self.assertEqual(self.refused(signed({}, SECRET, kid="1")), NONE_FITS)
+
+    def test_no_key_fits_or_none_verifies(self) -> None:
+        self.assertEqual(self.refused(signed({}, OTHER)), NONE_VERIFIES)
+        self.assertEqual(self.refused(with_header({"alg": "RS256"})), NONE_FITS)
+        self.assertEqual(self.refused(signed({}), jwk(SECRET, alg="HS512")), NONE_FITS)
+
+    def test_what_is_not_signed_or_not_readable(self) -> None:
+        unsigned = (
+            "Wrong or unsupported encoding algorithm",
+            "JWT is unsecured but expected 'alg' was not 'none'",
+        )
+        self.assertEqual(self.refused(with_header({"alg": "none"})), unsigned)
+        self.assertEqual(self.refused(with_header({"alg": "none"}).rsplit(".", 1)[0] + "."), unsigned)
+        for header in ({"alg": "XY9"}, {"alg": None}, {"alg": ["HS256"]}, {}, ["HS256"], "HS256"):
+            self.assertEqual(self.refused(with_header(header)), UNREADABLE)
+        head, body, signature = signed({}).split(".")
+        for broken in (f"{head}.!.{signature}", f"{head}.{body}.!", f"!.{body}.{signature}", ".."):
+            self.assertEqual(self.refused(broken), UNREADABLE)
+
+    def test_keys_for_encryption_verify_nothing(self) -> None:
+        self.assertEqual(self.refused(signed({}), jwk(SECRET, use="enc")), NONE_FITS)
+        self.accepted(signed({}), jwk(OTHER, use="enc"), jwk(SECRET, use="sig"))
+
+    def test_an_elliptic_key_verifies_what_its_curve_signed(self) -> None:
+        private = generate_private_key(SECP256R1())
+        public = {**json.loads(ECAlgorithm.to_jwk(private.public_key())), "kid": "e"}
+        self.accepted(jwt.encode({}, private, algorithm="ES256", headers={"kid": "e"}), public)
+        for_other = jwt.encode({}, generate_private_key(SECP256R1()), algorithm="ES256")
+        self.assertEqual(self.refused(for_other, public), NONE_VERIFIES)
+        for algorithm in ("ES384", "ES512"):
+            self.assertEqual(self.refused(with_header({"alg": algorithm}), public)[0], NONE_FITS[0])
+
+    def test_what_is_no_key_is_said_at_the_start(self) -> None:
+        for item in ("x", 5, {}, {"kty": "?"}, {"kty": "RSA", "n": "x"}):
+            self.assertRaises(ValueError, parse_keys, None, jwks(item))
+
+
+class ClaimedRoles(SynchronousTestCase):
+    def identify(self, claims: dict[str, Any], **settings: Any) -> Identity:
+        config = TablesConfig(**{"anon_role": "web_anon", **settings})
+        tokens = OwnTokens(parse_keys(SECRET, None), None, lambda: NOW)
+        found = Identities(config, parse_role_claim(config.role_claim), tokens, None)
+        return found.identify([f"Bearer {signed(claims)}"], None, False)
+
+    def test_who_acts_as_the_anonymous_role_is_not_authenticated(self) -> None:
+        for claims, authenticated in (({"role": "author"}, True), ({"role": "web_anon"}, False), ({}, False)):
+            self.assertIs(self.identify(claims).authenticated, authenticated)
+        self.assertTrue(self.identify({"role": "author"}, anon_role=None).authenticated)
+
+    def test_sql_sees_the_role_wherever_the_token_has_it(self) -> None:
+        claims = {"role": "provider's own", "app": {"role": "author"}}
+        found = self.identify(claims, role_claim=".app.role")
+        self.assertEqual(found.role, "author")
+        self.assertEqual(json.loads(found.claims), {**claims, "role": "author"})
+        absent = self.identify({"role": "author"}, role_claim=".app.role")
+        self.assertEqual((absent.role, json.loads(absent.claims)["role"]), ("web_anon", "web_anon"))
+
+    def test_a_role_that_is_no_text_is_not_the_anonymous_one(self) -> None:
+        for role, acts_as in (
+            (5, "5"),
+            (True, "true"),
+            (["author"], '["author"]'),
+            ({}, "{}"),
+            (None, "web_anon"),
+        ):
+            self.assertEqual(self.identify({"role": role}).role, acts_as)
