@@ -44,14 +44,12 @@ def build(answers: Mapping[str, str], schemas: tuple[str, ...], version: int) ->
     primary_keys = {relation.key: relation.primary_key for relation in keyed.values()}
     shown = Shown(keyed, bases)
     direct = from_foreign_keys(rows["foreign_keys"], shown, exposed)
-    junctions = through_junctions(
-        direct, {key: frozenset(names) for key, names in primary_keys.items()}, exposed
-    )
+    junctions = through_junctions(direct, {key: frozenset(names) for key, names in primary_keys.items()})
     computed = [_computed(row) for row in rows["computed"]]
     return SchemaCache(
         version,
         {(row["schema"], row["name"]): _relation(row, primary_keys) for row in rows["relations"]},
-        _grouped([*computed, *direct, *junctions]),
+        _grouped([*computed, *direct, *junctions], exposed),
         _routines(rows["routines"]),
         {(row["source"], row["target"]): (row["schema"], row["name"]) for row in rows["representations"]},
         tuple(_handler(row) for row in rows["handlers"]),
@@ -125,11 +123,32 @@ def _computed(row: Rows) -> Relationship:
     )
 
 
-def _grouped(found: list[Relationship]) -> dict[Key, tuple[Relationship, ...]]:
+def _grouped(found: list[Relationship], exposed: frozenset[str]) -> dict[Key, tuple[Relationship, ...]]:
+    """In the order in which choices are listed; what is related through hidden junctions only has an empty group."""
     groups: dict[Key, list[Relationship]] = defaultdict(list)
     for relationship in found:
-        groups[relationship.origin].append(relationship)
-    return {key: tuple(group) for key, group in groups.items()}
+        group = groups[relationship.origin]
+        if relationship.junction is None or relationship.junction.key[0] in exposed:
+            group.append(relationship)
+    return {key: tuple(sorted(group, key=_place)) for key, group in groups.items()}
+
+
+_CARDINALITIES = ("o2m", "m2o", "o2o", "m2m")
+
+
+def _place(way: Relationship) -> tuple[Any, ...]:
+    kind = (way.routine is None, way.target, way.is_self, _CARDINALITIES.index(way.cardinality))
+    through = way.junction
+    if through is None:
+        return (*kind, way.constraint, way.pairs)
+    return (
+        *kind,
+        through.key,
+        through.to_origin,
+        through.to_target,
+        through.origin_pairs,
+        through.target_pairs,
+    )
 
 
 def _routines(rows: list[Rows]) -> dict[Key, tuple[Routine, ...]]:

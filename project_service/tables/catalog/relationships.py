@@ -113,12 +113,12 @@ def _both_ways(
 
 
 def through_junctions(
-    found: Iterable[Relationship], primary_keys: Mapping[Key, frozenset[str]], exposed: frozenset[str]
+    found: Iterable[Relationship], primary_keys: Mapping[Key, frozenset[str]]
 ) -> list[Relationship]:
-    """Many-to-many: two foreign keys of one exposed relation whose columns all belong to its primary key."""
+    """Many-to-many: two foreign keys of one relation, hidden or not, whose columns all belong to its primary key."""
     leading: dict[Key, list[Relationship]] = defaultdict(list)
     for way in found:
-        if way.cardinality == "m2o" and way.origin[0] in exposed:
+        if way.cardinality == "m2o":
             leading[way.origin].append(way)
     made = []
     for key, ways in leading.items():

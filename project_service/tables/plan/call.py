@@ -13,10 +13,10 @@ from project_service.tables.parse import media
 from project_service.tables.parse.payload import Payload
 from project_service.tables.parse.request import READING, Request
 from project_service.tables.plan.needs import needed_columns
-from project_service.tables.plan.nodes import ReadPlan
+from project_service.tables.plan.nodes import Condition, ReadPlan, Tree
 from project_service.tables.plan.options import PlanOptions
 from project_service.tables.plan.read import Reader
-from project_service.tables.syntax import Filter, Logic, Operand, Query
+from project_service.tables.syntax import Filter, Operand
 
 # The type a single unnamed argument must have to be given the whole body.
 _RAW_TYPES = {
@@ -58,23 +58,23 @@ def plan_call(cache: SchemaCache, options: PlanOptions, request: Request) -> Cal
     everything, returning = needed_columns(read)
     if routine.returns is None or read.relation is None:
         return evolve(plan, read=read)
-    names = (*returning, *_filtered_names(request.query))
+    names = (*returning, *_filtered_names(read))
     return evolve(plan, read=read, everything=everything, returning=tuple(dict.fromkeys(names)))
 
 
-def _filtered_names(query: Query) -> list[str]:
+def _filtered_names(read: ReadPlan) -> list[str]:
+    """The columns that conditions look at; an embedded relation that one tests is none."""
     found: list[str] = []
 
-    def visit(condition: Filter | Logic) -> None:
+    def visit(condition: Condition) -> None:
         if isinstance(condition, Filter):
             found.append(condition.field.name)
-        else:
+        elif isinstance(condition, Tree):
             for term in condition.terms:
                 visit(term)
 
-    for path, condition in query.filters:
-        if path == ():
-            visit(condition)
+    for condition in read.conditions:
+        visit(condition)
     return found
 
 

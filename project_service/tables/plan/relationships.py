@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 from project_service.tables import errors
 from project_service.tables.catalog.hints import nearest
@@ -15,16 +15,15 @@ def find_relationship(
     cache: SchemaCache, origin: Key, schema: str, target: str, hint: str | None
 ) -> Relationship:
     """Raises PGRST200 where there is none and PGRST201 where there are several."""
-    ways = [way for way in cache.relationships.get(origin, ()) if _reaches(way, schema)]
+    known = cache.relationships.get(origin)
+    ways = [way for way in known or () if _reaches(way, schema)]
     computed = [way for way in ways if way.routine is not None and way.routine[1] == target]
     if computed:
         return computed[0]
-    foreign = [way for way in ways if way.routine is None]
-    found = [way for way in foreign if _by_name(way, target, hint)]
-    if not found and hint is None:
-        found = _nearest([way for way in foreign if _by_key(way, target)])
+    found = _tables_first([way for way in ways if way.routine is None and _is_meant(way, target, hint)])
     if not found:
-        raise errors.no_relationship(origin[1], target, hint, schema, _suggest(ways, target, hint))
+        suggestion = _suggest(ways, target, hint) if ways or known == () else _other(cache, schema, origin)
+        raise errors.no_relationship(origin[1], target, hint, schema, suggestion)
     if len(found) > 1:
         raise _ambiguous(origin[1], target, found)
     return found[0]
@@ -34,11 +33,15 @@ def _reaches(way: Relationship, schema: str) -> bool:
     return way.routine is not None or way.target[0] == schema
 
 
+def _is_meant(way: Relationship, target: str, hint: str | None) -> bool:
+    return _by_name(way, target, hint) or (hint is None and _by_key(way, target))
+
+
 def _by_name(way: Relationship, target: str, hint: str | None) -> bool:
     """By the target's name; of a relation with itself that is its children."""
     if way.target[1] != target:
         return False
-    if way.is_self and way.cardinality in ("m2o", "o2o") and not way.is_parent:
+    if way.is_self and not way.is_parent:
         return False
     return hint is None or _hinted(way, hint)
 
@@ -52,27 +55,36 @@ def _hinted(way: Relationship, hint: str) -> bool:
 
 
 def _by_key(way: Relationship, target: str) -> bool:
-    """By the constraint's name, or by the one column of this side that refers."""
-    if way.junction is not None or (way.is_self and way.is_parent):
+    """By the constraint's name, or by the one column of this side: that leads to tables only, never to their views.
+
+    Of a relation with itself, which may be a view, it leads to the parent.
+    """
+    if way.junction is not None or (way.is_parent if way.is_self else way.target_is_view):
         return False
-    if way.constraint == target:
-        return True
-    return way.cardinality in ("m2o", "o2o") and len(way.pairs) == 1 and way.pairs[0][0] == target
+    return way.constraint == target or (len(way.pairs) == 1 and way.pairs[0][0] == target)
 
 
-def _nearest(found: list[Relationship]) -> list[Relationship]:
-    """A key leads to the table it refers to; from a view to itself, or else to other views of that table."""
+def _tables_first(found: list[Relationship]) -> list[Relationship]:
     if len(found) < 2:
         return found
-    tables = [way for way in found if not way.target_is_view]
-    return tables or [way for way in found if way.is_self] or found
+    return [way for way in found if not way.target_is_view] or found
 
 
 def _suggest(ways: Sequence[Relationship], target: str, hint: str | None) -> str | None:
     if hint is not None and any(way.target[1] == target for way in ways):
         return None
-    near = nearest(target, dict.fromkeys(way.target[1] for way in ways))
-    return f"Perhaps you meant '{near}' instead of '{target}'." if near else None
+    return _instead(target, (way.target[1] for way in ways))
+
+
+def _other(cache: SchemaCache, schema: str, origin: Key) -> str | None:
+    """Where nothing at all is related to the origin, another one may have been meant."""
+    groups = cache.relationships.items()
+    return _instead(origin[1], (key[1] for key, ways in groups if any(_reaches(way, schema) for way in ways)))
+
+
+def _instead(name: str, known: Iterable[str]) -> str | None:
+    near = nearest(name, dict.fromkeys(known))
+    return f"Perhaps you meant '{near}' instead of '{name}'." if near else None
 
 
 def _ambiguous(origin: str, target: str, found: list[Relationship]) -> errors.TableError:

@@ -116,6 +116,12 @@ class Calling(SynchronousTestCase):
         found = text(planned("GET", "rpc/find", ("q", "x"), ("id", "gt.1"), ("select", "title,tags(label)")))
         self.assertIn('"works"."id" > ', found)
 
+    def test_whether_a_function_s_rows_have_embedded_ones_is_no_column_of_theirs(self) -> None:
+        select, tested = ("select", "title,tags()"), ("or", "(tags.not.is.null,id.eq.1)")
+        found = text(planned("GET", "rpc/find", ("q", "x"), select, tested))
+        self.assertIn('"find"."id"', found)
+        self.assertNotIn('"find"."tags"', found)
+
 
 class NoValueInTheText(SynchronousTestCase):
     """Operands, arguments and bodies are parameters; their text never is SQL's."""

@@ -1,0 +1,133 @@
+"""Which relationship an embedding means, and what is said where none or several are."""
+
+from __future__ import annotations
+
+import json
+
+from twisted.trial.unittest import SynchronousTestCase
+
+from project_service.tables.catalog.load import build
+from project_service.tables.catalog.model import Relationship, SchemaCache
+from project_service.tables.errors import TableError
+from project_service.tables.plan.relationships import find_relationship
+
+NAMES = ("teams", "people", "teams_shown", "memberships", "rooms", "secrets")
+TEAMS, PEOPLE, SHOWN, MEMBERSHIPS, ROOMS, SECRETS = range(1, 7)
+# The secret junction stands in a schema that is not exposed.
+COLUMNS = {
+    TEAMS: ["id", "lead", "parent"],
+    PEOPLE: ["id", "team"],
+    SHOWN: ["id", "lead", "parent"],
+    MEMBERSHIPS: ["friend", "person"],
+    ROOMS: ["id"],
+    SECRETS: ["room", "person"],
+}
+KEYS = {TEAMS: [1], PEOPLE: [1], MEMBERSHIPS: [1, 2], ROOMS: [1], SECRETS: [1, 2]}
+_RULE = (
+    "({QUERY :targetList ("
+    + " ".join(
+        f"{{TARGETENTRY :resno {number} :resname x :resorigtbl 1 :resorigcol {number} :resjunk false}}"
+        for number in (1, 2, 3)
+    )
+    + ") :override 0})"
+)
+
+
+def _foreign_key(name: str, origin: int, column: int, target: int) -> dict[str, object]:
+    keys = {"origin_key": [column], "target_key": [1], "is_unique": False}
+    return {"name": name, "origin": origin, "target": target, **keys}
+
+
+def _cache() -> SchemaCache:
+    answers: dict[str, object] = {
+        **{
+            name: [] for name in ("relations", "routines", "computed", "representations", "handlers", "roles")
+        },
+        "keys": [
+            {
+                "oid": oid,
+                "schema": "hidden" if oid == SECRETS else "api",
+                "name": NAMES[oid - 1],
+                "is_view": oid == SHOWN,
+                "columns": list(enumerate(COLUMNS[oid], 1)),
+                "key": KEYS.get(oid),
+            }
+            for oid in COLUMNS
+        ],
+        # In no order that a reader would choose.
+        "foreign_keys": [
+            _foreign_key("the_team", PEOPLE, 2, TEAMS),
+            _foreign_key("the_lead", TEAMS, 2, PEOPLE),
+            _foreign_key("above", TEAMS, 3, TEAMS),
+            _foreign_key("of_person", MEMBERSHIPS, 2, PEOPLE),
+            _foreign_key("of_friend", MEMBERSHIPS, 1, PEOPLE),
+            _foreign_key("secret_room", SECRETS, 1, ROOMS),
+            _foreign_key("secret_person", SECRETS, 2, PEOPLE),
+        ],
+        "rules": [{"oid": SHOWN, "rule": _RULE}],
+        "extras": {"postgis": False, "comments": {}, "fingerprint": "1", "leaves_things": False},
+    }
+    return build({name: json.dumps(found) for name, found in answers.items()}, ("api",), 1)
+
+
+class Relationships(SynchronousTestCase):
+    cache = _cache()
+
+    def found(self, origin: str, target: str, hint: str | None = None) -> Relationship:
+        return find_relationship(self.cache, ("api", origin), "api", target, hint)
+
+    def refused(self, origin: str, target: str, hint: str | None = None) -> TableError:
+        error = self.assertRaises(TableError, self.found, origin, target, hint)
+        assert isinstance(error, TableError)
+        return error
+
+    def test_choices_are_listed_by_kind_whatever_the_catalogues_order(self) -> None:
+        error = self.refused("people", "teams")
+        kinds = [choice["cardinality"] for choice in error.payload]
+        self.assertEqual(kinds, ["one-to-many", "many-to-one"])
+        error = self.refused("people", "memberships")
+        names = [choice["relationship"].partition(" ")[0] for choice in error.payload]
+        self.assertEqual(names, ["of_friend", "of_person"])
+
+    def test_a_column_or_constraint_leads_to_tables_only(self) -> None:
+        for name in ("team", "the_team"):
+            self.assertEqual(self.found("people", name).target, ("api", "teams"))
+        for name in ("parent", "above"):
+            self.assertEqual(self.found("teams", name).pairs, (("parent", "id"),))
+        # What the view refers to is found as well, and so is the view by its name.
+        self.assertEqual(self.found("teams_shown", "lead").target, ("api", "people"))
+        self.assertEqual(self.found("people", "teams_shown", "team").target, ("api", "teams_shown"))
+
+    def test_a_view_may_refer_to_itself_by_a_column(self) -> None:
+        hidden = _without_tables(self.cache, "teams")
+        found = find_relationship(hidden, ("api", "teams_shown"), "api", "parent", None)
+        self.assertEqual((found.target, found.pairs), (("api", "teams_shown"), (("parent", "id"),)))
+        error = self.assertRaises(
+            TableError, find_relationship, hidden, ("api", "people"), "api", "team", None
+        )
+        assert isinstance(error, TableError)
+        self.assertEqual(error.code, "PGRST200")
+
+    def test_a_column_that_is_referred_to_leads_to_those_who_do(self) -> None:
+        alone = _without_tables(self.cache, "memberships")
+        found = find_relationship(alone, ("api", "people"), "api", "id", None)
+        self.assertEqual((found.cardinality, found.target), ("o2m", ("api", "teams")))
+        self.assertEqual(self.refused("people", "id").code, "PGRST201")
+
+    def test_through_a_junction_to_oneself_there_is_no_way(self) -> None:
+        self.assertEqual(self.refused("people", "people").code, "PGRST200")
+
+    def test_where_nothing_is_related_another_origin_is_suggested(self) -> None:
+        self.assertEqual(
+            self.refused("teems", "people").hint, "Perhaps you meant 'teams' instead of 'teems'."
+        )
+        # Related, if only through what is hidden.
+        self.assertIsNone(self.refused("rooms", "people").hint)
+
+
+def _without_tables(cache: SchemaCache, name: str) -> SchemaCache:
+    kept = {
+        key: tuple(way for way in ways if way.target != ("api", name))
+        for key, ways in cache.relationships.items()
+    }
+    return SchemaCache(1, relationships=kept)
