@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from typing import cast
+from typing import NoReturn, cast
 
 from attrs import define
 
@@ -51,7 +51,9 @@ _PLAIN = re.compile(rf"(?:not\.)?({'|'.join(sorted([*COMPARISONS, 'in'], key=len
 _WORD = re.compile(r"[a-z]+")
 _QUANTIFIER = re.compile(r"\((any|all)\)")
 _LANGUAGE = re.compile(r"\(([\w$ -]+)\)")
-_IS = re.compile(r"(not_null|null|true|false|unknown)(?=$|[\s,)])", re.IGNORECASE)
+_LANGUAGE_NAME = re.compile(r"[\w$ -]+")
+_IS_LITERALS = ("null", "not_null", "true", "false", "unknown")
+_IS = re.compile(rf"({'|'.join(_IS_LITERALS)})(?=$|[\s,)])", re.IGNORECASE)
 _UP_TO_END = re.compile(r"[^,)]*")
 _LOGIC_ARRAY = re.compile(r"\{[^{}]*\}")
 
@@ -98,39 +100,71 @@ def parse_filter(target: FieldName, value: str, operands: Operands) -> Filter:
         found = In(operand) if operator == "in" else Compare(COMPARISONS[operator], operand)
         return Filter(target, found, prefix.startswith("not."))
     scanner = Scanner(value, "filter", value)
-    negated = scanner.take("not.", '"not"')
+    negated = negation(scanner)
     return Filter(target, operation(scanner, in_logic=False), negated)
 
 
 def operation(scanner: Scanner, in_logic: bool) -> Operation:
     """An operator, a dot and its operand; inside a logic tree the operand ends at ``,`` or ``)``."""
-    start = scanner.pos
-    word = scanner.match(_WORD)
-    if word is None or word not in OPERATORS:
-        scanner.pos = start
-        scanner.fail(_OPERATION)
+    word, modifier = _operator(scanner)
     if word == "in":
-        scanner.need(".", "delimiter (.)")
         return In(Operand(array_literal(_list(scanner))))
     if word == "is":
-        scanner.need(".", "delimiter (.)")
         return _is(scanner)
-    if word in SEARCHES:
-        language = scanner.match(_LANGUAGE)
-        scanner.need(".", "delimiter (.)")
-        operand = Operand(_value(scanner, in_logic))
-        return Search(SEARCHES[word], operand, language[1:-1] if language else None)
-    quantifier = scanner.match(_QUANTIFIER) if word in QUANTIFIABLE else None
-    scanner.need(".", "delimiter (.)")
     text = _value(scanner, in_logic)
+    if word in SEARCHES:
+        return Search(SEARCHES[word], Operand(text), modifier)
     sql = COMPARISONS[word]
     operand = Operand(text.replace("*", "%") if sql in PATTERNS else text)
-    return Compare(sql, operand, cast("Quantifier", quantifier[1:-1]) if quantifier else None)
+    return Compare(sql, operand, cast("Quantifier | None", modifier))
+
+
+def negation(scanner: Scanner) -> bool:
+    """Step over the ``not.`` before an operator."""
+    if scanner.take("not.", '"not"'):
+        return True
+    if scanner.peek("not"):
+        scanner.pos += len("not")
+        scanner.fail("delimiter (.)")
+    return False
+
+
+def _operator(scanner: Scanner) -> tuple[str, str | None]:
+    """An operator up to its dot, with the language or the quantifier in its brackets. Raises PGRST100 for anything
+    else, where it stops being the operator that it begins as."""
+    found = scanner.match(_WORD)
+    if found is None:
+        scanner.fail(_OPERATION)
+    word = found if found in OPERATORS else _longest_operator(found)
+    if word != found:
+        scanner.pos -= len(found) - len(word)
+        scanner.fail(_OPERATION)
+    modifier: str | None = None
+    pattern = _LANGUAGE if word in SEARCHES else _QUANTIFIER if word in QUANTIFIABLE else None
+    if pattern is not None and scanner.peek("("):
+        modifier = scanner.match(pattern)
+        if modifier is None:
+            _refuse_modifier(scanner, pattern)
+    scanner.need(".", _OPERATION)
+    return word, modifier[1:-1] if modifier else None
+
+
+def _longest_operator(word: str) -> str:
+    return max((name for name in OPERATORS if word.startswith(name)), key=len, default="")
+
+
+def _refuse_modifier(scanner: Scanner, pattern: re.Pattern[str]) -> NoReturn:
+    """A language ends at the first character that is none of its own, a quantifier is a word."""
+    scanner.pos += 1
+    if pattern is _LANGUAGE:
+        scanner.match(_LANGUAGE_NAME)
+    scanner.fail(_OPERATION)
 
 
 def _is(scanner: Scanner) -> Is:
     found = scanner.match(_IS)
     if found is None:
+        scanner.along(_IS_LITERALS)
         scanner.fail("isVal: (null, not_null, true, false, unknown)")
     return Is(found.lower())  # type: ignore[arg-type]  # the pattern allows the five literals only
 

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from typing import Literal, NoReturn
+from typing import Literal
 
 from project_service.tables.errors import TableError
 from project_service.tables.parse import names
-from project_service.tables.parse.filters import operation
+from project_service.tables.parse.filters import negation, operation
 from project_service.tables.parse.scanner import Scanner
 from project_service.tables.syntax import Condition, Filter, Logic
 
@@ -38,7 +38,8 @@ def _terms(scanner: Scanner, operator: Literal["and", "or"], negated: bool) -> L
 def _term(scanner: Scanner) -> Condition:
     scanner.spaces()
     start = scanner.pos
-    negated = scanner.take("not.", _NEGATION)
+    negated = scanner.peek("not.")
+    scanner.pos += len("not.") if negated else 0
     for operator in ("and", "or"):
         mark = scanner.pos
         if scanner.peek(operator):
@@ -48,8 +49,6 @@ def _term(scanner: Scanner) -> Condition:
                 return _terms(scanner, "and" if operator == "and" else "or", negated)
             scanner.pos = mark
     scanner.pos = start
-    if scanner.at_end or scanner.text[scanner.pos] in "(),.":
-        _refuse(scanner)
     try:
         return _filter(scanner)
     except TableError:
@@ -58,12 +57,11 @@ def _term(scanner: Scanner) -> Condition:
 
 
 def _filter(scanner: Scanner) -> Filter:
-    start = scanner.pos
+    if not names.begins(scanner):
+        scanner.fail(names.FIELD_NAME, _NEGATION, _OPERATOR)
     field = names.field(scanner)
-    if scanner.peek("("):
-        Scanner(scanner.text, scanner.what, scanner.shown, start).fail(_OPERATOR)
     scanner.need(".", "delimiter (.)")
-    negated = scanner.take("not.", '"not"')
+    negated = negation(scanner)
     found = Filter(field, operation(scanner, in_logic=True), negated)
     scanner.spaces()
     return found
@@ -79,10 +77,3 @@ def _refuse_operator(scanner: Scanner, start: int) -> None:
             fresh.fail('"("')
     if negated:
         fresh.fail(_OPERATOR)
-
-
-def _refuse(scanner: Scanner) -> NoReturn:
-    fresh = Scanner(scanner.text, scanner.what, scanner.shown, scanner.pos)
-    for label in (names.FIELD_NAME, _NEGATION, _OPERATOR):
-        fresh.expecting(label)
-    fresh.fail()

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from typing import NoReturn
 
-from project_service.tables.parse.scanner import Scanner
+from project_service.tables.parse.scanner import END, Scanner
 from project_service.tables.syntax import Field, JsonStep
 
 FIELD_NAME = "field name (* or [a..z0..9_$])"
@@ -24,6 +24,14 @@ def quoted(scanner: Scanner) -> str | None:
     return None if found is None else _UNESCAPE.sub(r"\1", found[1:-1])
 
 
+def begins(scanner: Scanner) -> bool:
+    """Whether a name stands here."""
+    return (
+        _QUOTED.match(scanner.text, scanner.pos) is not None
+        or _NAME.match(scanner.text, scanner.pos) is not None
+    )
+
+
 def name(scanner: Scanner) -> str:
     """A name: quoted, or of letters, digits, ``_``, ``$``, inner spaces and single dashes."""
     start = scanner.pos
@@ -31,11 +39,22 @@ def name(scanner: Scanner) -> str:
     if found is None:
         raw = scanner.match(_NAME)
         found = None if raw is None else raw.strip()
+        if found:
+            _note_what_continues(scanner)
     if not found:
         scanner.pos = start
         scanner.spaces()
         scanner.fail(FIELD_NAME)
     return found
+
+
+def _note_what_continues(scanner: Scanner) -> None:
+    """Where reading goes wrong after a name, the name could have been longer. Raises PGRST100 for a dash that ends
+    it."""
+    if scanner.peek("-") and not scanner.peek("->"):
+        scanner.pos += 1
+        scanner.fail("letter", "digit")
+    scanner.expecting("letter", "digit", '"-"')
 
 
 def field(scanner: Scanner) -> Field:
@@ -50,6 +69,7 @@ def json_path(scanner: Scanner) -> tuple[JsonStep, ...]:
         as_text = scanner.peek(">")
         scanner.pos += as_text
         steps.append(JsonStep(_json_key(scanner), as_text))
+    scanner.expecting('"->>"', '"->"')
     return tuple(steps)
 
 
@@ -63,7 +83,7 @@ def _json_key(scanner: Scanner) -> str | int:
     if key is None:
         key = scanner.match(_KEY)
     if key is None:
-        scanner.fail("any non reserved character different from: .,>()")
+        scanner.fail('"-"', "digit", "any non reserved character different from: .,>()")
     return key
 
 
@@ -73,5 +93,4 @@ def _refuse_index(scanner: Scanner) -> NoReturn:
     digits = scanner.match(_DIGITS)
     if digits is None or scanner.at_end:
         scanner.fail("digit")
-    after = 'digit, "->", "::", ".", "," or end of input'
-    raise scanner.error(scanner.pos, f"unexpected '{scanner.text[scanner.pos]}' expecting {after}")
+    scanner.fail("digit", '"->"', '"::"', '"."', '","', END)

@@ -4,9 +4,12 @@ from __future__ import annotations
 
 from typing import Literal
 
+from project_service.tables.errors import TableError
 from project_service.tables.parse import names
-from project_service.tables.parse.scanner import Scanner
-from project_service.tables.syntax import OrderTerm
+from project_service.tables.parse.scanner import END, Scanner
+from project_service.tables.syntax import Field, OrderTerm
+
+_DELIMITER = "delimiter (.)"
 
 
 def parse_order(text: str) -> tuple[OrderTerm, ...]:
@@ -22,17 +25,28 @@ def _term(scanner: Scanner) -> OrderTerm:
     scanner.spaces()
     field = names.field(scanner)
     relation: str | None = None
-    if not field.path and scanner.take("("):
-        relation, field = field.name, names.field(scanner)
-        scanner.need(")")
+    if not field.path and scanner.peek("("):
+        relation, field = field.name, _related(scanner)
     direction: Literal["asc", "desc"] | None = None
     nulls: Literal["nullsfirst", "nullslast"] | None = None
-    if scanner.take(".", "delimiter (.)"):
+    if scanner.take(".", _DELIMITER):
         direction = "asc" if scanner.take("asc") else "desc" if scanner.take("desc") else None
-        if direction is None or scanner.take(".", "delimiter (.)"):
+        if direction is None or scanner.take(".", _DELIMITER):
             nulls = _nulls(scanner)
     scanner.spaces()
     return OrderTerm(field, direction, nulls, relation)
+
+
+def _related(scanner: Scanner) -> Field:
+    """The field in brackets after a relation's name. What is none is refused at the bracket, as the end of a name."""
+    inside = Scanner(scanner.text, scanner.what, scanner.shown, scanner.pos + 1)
+    try:
+        found = names.field(inside)
+        inside.need(")")
+    except TableError:
+        scanner.fail(_DELIMITER, '","', END)
+    scanner.pos = inside.pos
+    return found
 
 
 def _nulls(scanner: Scanner) -> Literal["nullsfirst", "nullslast"]:

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 from typing import NoReturn
 
 from attrs import define, field
 
 from project_service.tables import errors
 from project_service.tables.errors import TableError
+
+END = "end of input"
 
 # Deeper than any real request, shallow enough for the interpreter's stack and PostgreSQL's.
 MAX_DEPTH = 50
@@ -25,26 +28,34 @@ class Scanner:
     depth: int = 0
     _furthest: int = -1
     _expected: list[str] = field(factory=list)
+    _found: str = ""
 
-    def expecting(self, label: str) -> None:
-        """Note that ``label`` could have stood here; forgotten once reading has got further."""
+    def expecting(self, *labels: str, found: str | None = None) -> None:
+        """Note that each of ``labels`` could have stood here; forgotten once reading has got further.
+
+        ``found`` is the character that is told of where that is not the one that stands here.
+        """
         if self.pos > self._furthest:
             self._furthest, self._expected = self.pos, []
-        if self.pos == self._furthest and label not in self._expected:
-            self._expected.append(label)
+            self._found = self.text[self.pos : self.pos + 1] if found is None else found
+        if self.pos == self._furthest:
+            self._expected.extend(label for label in labels if label not in self._expected)
 
-    def fail(self, label: str | None = None) -> NoReturn:
+    def fail(self, *labels: str) -> NoReturn:
         """Raise PGRST100 at the furthest place that was tried."""
-        if label is not None:
-            self.expecting(label)
-        at = max(self.pos, self._furthest)
-        found = f'"{self.text[at]}"' if at < len(self.text) else "end of input"
-        details = f"unexpected {found}"
-        labels = self._expected if at == self._furthest else []
-        if labels:
-            *most, last = labels
+        self.expecting(*labels)
+        details = f"unexpected {self._shown()}"
+        if self._expected:
+            *most, last = self._expected
             details += " expecting " + (", ".join(most) + " or " + last if most else last)
-        raise self.error(at, details)
+        raise self.error(self._furthest, details)
+
+    def _shown(self) -> str:
+        """What stood there: in single quotes where the end would have done, as PostgREST has it."""
+        if END not in self._expected:
+            return _quoted(self._found, '"') if self._found else END
+        here = self.text[self._furthest : self._furthest + 1]
+        return _quoted(here, "'") if here else END
 
     def error(self, at: int, details: str) -> TableError:
         return errors.unreadable(f"{self.what} ({self.shown})", at + 1, details)
@@ -61,8 +72,13 @@ class Scanner:
         if self.text.startswith(token, self.pos):
             self.pos += len(token)
             return True
-        self.expecting(label if label is not None else f'"{token}"')
+        self.expecting(label if label is not None else f'"{token}"', found=self._differing(token))
         return False
+
+    def _differing(self, token: str) -> str:
+        """The first character from here on that is not ``token``'s; nothing where the text ends before."""
+        here = self.text[self.pos : self.pos + len(token)]
+        return next((ours for ours, theirs in zip(here, token, strict=False) if ours != theirs), "")
 
     def need(self, token: str, label: str | None = None) -> None:
         if not self.take(token, label):
@@ -75,15 +91,32 @@ class Scanner:
         self.pos = found.end()
         return found.group()
 
+    def along(self, words: Sequence[str]) -> None:
+        """Step on for as long as what stands here begins like one of ``words``, in any case."""
+        rest = self.text[self.pos : self.pos + max(map(len, words))].lower()
+        while not any(word.startswith(rest) for word in words):
+            rest = rest[:-1]
+        self.pos += len(rest)
+
     def spaces(self) -> None:
         while self.pos < len(self.text) and self.text[self.pos].isspace():
             self.pos += 1
 
     def end(self) -> None:
         if not self.at_end:
-            self.fail()
+            self.fail(END)
 
     def deeper(self) -> None:
         self.depth += 1
         if self.depth > MAX_DEPTH:
             raise self.error(self.pos, f"nested deeper than {MAX_DEPTH} levels")
+
+
+def _quoted(character: str, quote: str) -> str:
+    if character in (quote, "\\"):
+        return f"{quote}\\{character}{quote}"
+    shown = character if " " <= character <= "~" else _NAMED.get(character, f"\\{ord(character)}")
+    return f"{quote}{shown}{quote}"
+
+
+_NAMED = {"\n": "\\n", "\r": "\\r", "\t": "\\t"}

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 
 from project_service.tables.parse import names
-from project_service.tables.parse.scanner import Scanner
+from project_service.tables.parse.scanner import END, Scanner
 from project_service.tables.syntax import Field, Join, SelectColumn, SelectEmbed, SelectItem
 
 EVERYTHING: tuple[SelectItem, ...] = (SelectColumn(Field("*")),)
@@ -43,6 +43,7 @@ def _item(scanner: Scanner) -> SelectItem:
     if scanner.take("*", label=names.FIELD_NAME):
         scanner.spaces()
         return SelectColumn(Field("*"))
+    scanner.expecting('"*"', '"count()"')
     alias = _alias(scanner)
     if _OPENS_EMBED.match(scanner.text, scanner.pos):
         return _embed_or_count(scanner, alias)
@@ -62,15 +63,18 @@ def _column(scanner: Scanner, alias: str | None) -> SelectColumn:
     field = names.field(scanner)
     cast = _cast(scanner)
     aggregate = scanner.match(_AGGREGATE)
+    if aggregate is None:
+        scanner.expecting('"."')
     aggregate_cast = _cast(scanner) if aggregate else None
     scanner.spaces()
+    if not scanner.at_end and scanner.text[scanner.pos] not in "),":
+        scanner.fail('")"', '","', END)
     return SelectColumn(field, alias, cast, aggregate[1:-2] if aggregate else None, aggregate_cast)
 
 
 def _cast(scanner: Scanner) -> str | None:
-    if not scanner.peek("::"):
+    if not scanner.take("::"):
         return None
-    scanner.pos += 2
     found = scanner.match(_CAST)
     if found is None or not found.strip():
         scanner.fail("cast type")

@@ -7,6 +7,7 @@ from typing import Any
 from twisted.trial.unittest import SynchronousTestCase
 
 from project_service.tables.errors import TableError
+from project_service.tables.parse.filters import Operands, parse_filter
 from project_service.tables.parse.logic import parse_logic
 from project_service.tables.parse.order import parse_order
 from project_service.tables.parse.select import parse_select
@@ -54,3 +55,67 @@ class Refusals(SynchronousTestCase):
         tree = parse_logic("or", False, "(order.eq.1,android.is.null,not.eq.2)")
         names = [term.field.name for term in tree.terms if isinstance(term, Filter)]
         self.assertEqual(names, ["order", "android", "not"])
+
+    def test_an_operator_is_refused_where_it_stops_being_one(self) -> None:
+        operator = "expecting operator (eq, gt, ...)"
+        for text, column, details in (
+            ("foo.x", 1, f'unexpected "f" expecting "not" or {operator.removeprefix("expecting ")}'),
+            ("not.foo.x", 5, f'unexpected "f" {operator}'),
+            ("eqx.x", 3, f'unexpected "x" {operator}'),
+            ("eq", 3, f"unexpected end of input {operator}"),
+            ("neq(any).{a}", 4, f'unexpected "(" {operator}'),
+            ("eq(some).{a}", 4, f'unexpected "s" {operator}'),
+            ("plfts(a.b).x", 8, f'unexpected "." {operator}'),
+            ("in.1,2", 4, 'unexpected "1" expecting "("'),
+            ("notable", 4, 'unexpected "a" expecting delimiter (.)'),
+        ):
+            self.assertEqual(
+                self.refused(parse_filter, Field("a"), text, Operands()), (column, details), text
+            )
+
+    def test_what_is_compared_by_is(self) -> None:
+        values = "expecting isVal: (null, not_null, true, false, unknown)"
+        for text, column, found in (
+            ("is.not.null", 7, '"."'),
+            ("is.nil", 5, '"i"'),
+            ("is.NUL", 7, "end of input"),
+            ("is.ok", 4, '"o"'),
+        ):
+            expected = (column, f"unexpected {found} {values}")
+            self.assertEqual(self.refused(parse_filter, Field("a"), text, Operands()), expected, text)
+
+    def test_a_name_could_have_been_longer(self) -> None:
+        longer = 'letter, digit, "-", "->>", "->"'
+        found = self.refused(parse_logic, "or", False, "(title.ilike.%a,b%,c.eq.1)")
+        self.assertEqual(found, (20, f'unexpected "%" expecting {longer} or delimiter (.)'))
+        found = self.refused(parse_order, "coalesce(a, b).desc")
+        self.assertEqual(
+            found, (9, f"unexpected '(' expecting {longer}, delimiter (.), \",\" or end of input")
+        )
+        found = self.refused(parse_select, "id,clients(name[])")
+        ends = '"::", ".", ")", "," or end of input'
+        self.assertEqual(found, (16, f"unexpected '[' expecting {longer}, {ends}"))
+        self.assertEqual(self.refused(parse_select, "id-,b"), (4, 'unexpected "," expecting letter or digit'))
+
+    def test_orders_that_are_none(self) -> None:
+        ways = '"asc", "desc", "nullsfirst" or "nullslast"'
+        for text, column, details in (
+            ("id.ac", 4, f'unexpected "c" expecting {ways}'),
+            ("id.nulsfist", 4, f'unexpected "n" expecting {ways}'),
+            ("id.descc", 8, "unexpected 'c' expecting delimiter (.), \",\" or end of input"),
+            ("id.nullslasttt", 13, "unexpected 't' expecting \",\" or end of input"),
+            ("id.desc.nlast", 9, 'unexpected "l" expecting "nullsfirst" or "nullslast"'),
+        ):
+            self.assertEqual(self.refused(parse_order, text), (column, details), text)
+
+    def test_selects_that_are_none(self) -> None:
+        items = '"...", field name (* or [a..z0..9_$]), "*" or "count()"'
+        key = '"-", digit or any non reserved character different from: .,>()'
+        for text, column, details in (
+            ("id,", 4, f"unexpected end of input expecting {items}"),
+            ("id,\n", 5, f"unexpected end of input expecting {items}"),
+            ('id,"', 4, f'unexpected "\\"" expecting {items}'),
+            ("a->,b", 4, f'unexpected "," expecting {key}'),
+            ('a->"k"b', 7, 'unexpected \'b\' expecting "->>", "->", "::", ".", ")", "," or end of input'),
+        ):
+            self.assertEqual(self.refused(parse_select, text), (column, details), text)
