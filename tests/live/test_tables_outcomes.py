@@ -46,8 +46,49 @@ async def test_every_empty_object_is_a_row(outcomes: Tables) -> None:
 async def test_what_is_put_may_ask_for_headers_only(outcomes: Tables) -> None:
     more = {"headers": {"Prefer": "return=headers-only"}, "json": {"id": 77, "note": "put"}}
     asked = ["return=headers-only"]
-    assert await answered(outcomes, "PUT", "/counted?id=eq.77", **more) == (201, b"", asked)
-    assert await answered(outcomes, "PUT", "/counted?id=eq.77", **more) == (204, b"", asked)
+    for _ in ("inserted", "updated"):
+        assert await answered(outcomes, "PUT", "/counted?id=eq.77", **more) == (204, b"", asked)
+
+
+@pytest_twisted.ensureDeferred
+async def test_what_is_put_has_the_key_that_was_named(outcomes: Tables) -> None:
+    body = [{"id": 79, "note": "other"}, {"id": 78, "note": "named"}, {"id": 78, "note": "again"}]
+    more = {"headers": {"Prefer": "return=representation"}, "json": body}
+    for status in (201, 200):
+        found = await answered(outcomes, "PUT", "/counted?id=eq.78&columns=id", **more)
+        assert found[:2] == (status, [{"id": 78, "note": "named"}])
+    status, body, _ = await answered(outcomes, "PUT", "/counted?id=eq.79", json={})
+    assert (status, body["code"]) == (400, "PGRST115")
+    assert outcomes.sql("select note from counted where id = 79") == []
+
+
+@pytest_twisted.ensureDeferred
+async def test_an_upsert_that_inserts_nothing_creates_nothing(outcomes: Tables) -> None:
+    for how, status in (("merge", 200), ("ignore", 201)):
+        more = {"headers": {"Prefer": f"resolution={how}-duplicates"}, "json": []}
+        found = await answered(outcomes, "POST", "/counted", **more)
+        assert found == (status, b"", [f"resolution={how}-duplicates"])
+
+
+@pytest_twisted.ensureDeferred
+async def test_rows_written_are_counted_whether_exactly_or_by_estimate(outcomes: Tables) -> None:
+    for how, total in (("exact", "2"), ("estimated", "2"), ("planned", "*")):
+        outcomes.sql("insert into counted (note) values ('count'), ('count')")
+        for method, rows in (("PATCH", "0-1"), ("DELETE", "*")):
+            more: dict[str, Any] = {"headers": {"Prefer": f"count={how}"}}
+            more |= {"json": {"note": "count"}} if method == "PATCH" else {}
+            _, headers, _ = await outcomes.request(method, "/counted?note=eq.count", **more)
+            assert headers.getRawHeaders("content-range") == [f"{rows}/{total}"]
+
+
+@pytest_twisted.ensureDeferred
+async def test_what_postgresql_reads_it_also_refuses(outcomes: Tables) -> None:
+    for text, code in (("}{", "22P02"), ("", "22P02"), ("3", "22023")):
+        more = {"data": text.encode(), "headers": {"Content-Type": "application/json"}}
+        status, body, _ = await answered(outcomes, "POST", "/counted?columns=note", **more)
+        assert (status, body["code"]) == (400, code)
+        status, body, _ = await answered(outcomes, "PATCH", "/counted?id=eq.1&columns=note", **more)
+        assert (status, body["code"]) == (400, code)
 
 
 @pytest_twisted.ensureDeferred

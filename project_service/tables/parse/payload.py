@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import io
+from collections.abc import Iterable
 from typing import Any, Literal
 from urllib.parse import parse_qsl
 
@@ -14,11 +15,13 @@ from project_service.tables import errors
 from project_service.tables.parse import media
 
 _EMPTY_OR_INVALID = "Empty or invalid json"
+# What JSON allows around a value (RFC 8259 section 2).
+_WHITESPACE = " \t\n\r"
 
 
 @frozen
 class Payload:
-    """``text`` is what PostgreSQL is given as JSON; ``keys`` are the members all its objects have.
+    """``text`` is what PostgreSQL is given as JSON; ``keys`` are the members all its objects have, ordered by name.
 
     ``raw`` is the body untouched, for a function's single unnamed argument; ``arguments`` are a form's pairs.
     """
@@ -38,14 +41,16 @@ def parse_payload(
 ) -> Payload:
     """Read the body by its Content-Type (JSON where there is none).
 
-    ``columns`` names the members to take, and then objects need not have the same ones.
+    ``columns`` names the members to take: objects need not have the same ones then, and only PostgreSQL reads the
+    JSON.
     Raises PGRST102.
     """
+    columns = _in_order(columns) if columns is not None else None
     name = media.parse_media(content_type).name if content_type else media.JSON
     if name == media.JSON:
         if routine and not body:
             return Payload("json", name, "{}", raw=body)
-        return _json(body, columns)
+        return _json(body) if columns is None else _unread(body, columns)
     if name == media.CSV:
         return _csv(body, columns)
     if name == media.FORM:
@@ -57,7 +62,23 @@ def parse_payload(
     raise errors.invalid_body(f"Content-Type not acceptable: {content_type}")
 
 
-def _json(body: bytes, columns: tuple[str, ...] | None) -> Payload:
+def _in_order(names: Iterable[str]) -> tuple[str, ...]:
+    """Each once: the order in which a client names them makes neither another statement nor another error."""
+    return tuple(sorted(set(names)))
+
+
+def _unread(body: bytes, columns: tuple[str, ...]) -> Payload:
+    try:
+        text = body.decode("utf-8")
+    except ValueError:
+        raise errors.invalid_body(_EMPTY_OR_INVALID) from None
+    if "\0" in text:
+        raise errors.invalid_body(_EMPTY_OR_INVALID)
+    is_object = text.lstrip(_WHITESPACE).startswith("{")
+    return Payload("json", media.JSON, text, columns, not is_object, raw=body)
+
+
+def _json(body: bytes) -> Payload:
     try:
         value = orjson.loads(body)
         text = body.decode("utf-8")
@@ -65,12 +86,10 @@ def _json(body: bytes, columns: tuple[str, ...] | None) -> Payload:
         # A lone surrogate is for PostgreSQL to refuse, by its own error; anything else is not JSON.
         raise errors.invalid_body(_EMPTY_OR_INVALID) from None
     if isinstance(value, dict):
-        keys = columns if columns is not None else tuple(value)
-        return Payload("json", media.JSON, text, keys, raw=body)
+        return Payload("json", media.JSON, text, _in_order(value), raw=body)
     if not isinstance(value, list):
-        return Payload("json", media.JSON, "[]", columns or (), True, True, raw=body)
-    keys = columns if columns is not None else _common_keys(value)
-    return Payload("json", media.JSON, text, keys, True, not value, raw=body)
+        return Payload("json", media.JSON, "[]", (), True, True, raw=body)
+    return Payload("json", media.JSON, text, _common_keys(value), True, not value, raw=body)
 
 
 def _common_keys(rows: list[Any]) -> tuple[str, ...]:
@@ -83,7 +102,7 @@ def _common_keys(rows: list[Any]) -> tuple[str, ...]:
     for row in rows:
         if not isinstance(row, dict) or row.keys() != expected:
             raise errors.invalid_body("All object keys must match")
-    return tuple(first)
+    return _in_order(first)
 
 
 def _csv(body: bytes, columns: tuple[str, ...] | None) -> Payload:
@@ -102,7 +121,7 @@ def _csv(body: bytes, columns: tuple[str, ...] | None) -> Payload:
         for line in lines
     ]
     text = orjson.dumps(found).decode("utf-8")
-    keys = columns if columns is not None else tuple(header)
+    keys = columns if columns is not None else _in_order(header)
     return Payload("json", media.CSV, text, keys, True, not found, raw=body)
 
 
@@ -114,5 +133,5 @@ def _form(body: bytes, columns: tuple[str, ...] | None) -> Payload:
     if any("\0" in name or "\0" in value for name, value in pairs):
         raise errors.invalid_body("The form holds a NUL character")
     text = orjson.dumps(dict(pairs)).decode("utf-8")
-    keys = columns if columns is not None else tuple(dict(pairs))
+    keys = columns if columns is not None else _in_order(dict(pairs))
     return Payload("form", media.FORM, text, keys, raw=body, arguments=pairs)

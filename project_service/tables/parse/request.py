@@ -74,11 +74,15 @@ def takes_arguments(head: Head) -> bool:
 
 
 def make_request(head: Head, query: Query, pairs: Sequence[tuple[str, str]], body: bytes) -> Request:
-    """The whole request, ``query`` parsed of ``pairs``. Raises PGRST102 and 103."""
+    """The whole request, ``query`` parsed of ``pairs``. Raises PGRST102, 103 and 114."""
     asked = next((found for path, found in query.ranges if path == ()), Range())
+    if head.method == "PUT" and not asked.whole:
+        raise errors.put_with_range()
     payload = None
     if head.method in ("POST", "PATCH", "PUT"):
-        payload = parse_payload(head.content_type, body, query.columns, head.kind == "routine")
+        # What is put is the whole row.
+        columns = query.columns if head.method != "PUT" else None
+        payload = parse_payload(head.content_type, body, columns, head.kind == "routine")
     return Request(head, query, intersect(asked, head.range), payload, tuple(pairs))
 
 

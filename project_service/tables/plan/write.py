@@ -56,7 +56,7 @@ class WritePlan:
 
 
 def plan_write(cache: SchemaCache, options: PlanOptions, relation: Relation, request: Request) -> WritePlan:
-    """Raises PGRST105, 109, 114, 204 and those of ``Reader.plan``; 21000 for a write without a filter."""
+    """Raises PGRST105, 109, 204 and those of ``Reader.plan``; 21000 for a write without a filter."""
     method, query, preferences = request.head.method, request.query, request.head.preferences
     filters = [condition for path, condition in query.filters if path == ()]
     _refuse_unfiltered(method, bool(filters), options)
@@ -76,7 +76,7 @@ def plan_write(cache: SchemaCache, options: PlanOptions, relation: Relation, req
         relation,
         _columns(cache, relation, request.payload),
         request.payload,
-        preferences.get("missing") == "default",
+        preferences.get("missing") == "default" and method != "PUT",
         () if method == "PUT" else conditions,
         conflict,
         merges,
@@ -145,8 +145,6 @@ def _conflict(relation: Relation, request: Request) -> tuple[tuple[str, ...], bo
 
 
 def _key_filters(request: Request, relation: Relation) -> tuple[Filter, ...]:
-    if not request.range.whole or any(path == () for path, _ in request.query.ranges):
-        raise errors.put_with_range()
     found = []
     for path, condition in request.query.filters:
         if path != ():
@@ -157,7 +155,7 @@ def _key_filters(request: Request, relation: Relation) -> tuple[Filter, ...]:
         if not isinstance(operation, Compare) or operation.operator != "=" or operation.quantifier:
             raise errors.invalid_upsert_filters()
         found.append(condition)
-    names = [condition.field.name for condition in found]
-    if not names or sorted(names) != sorted(relation.primary_key):
+    names = {condition.field.name for condition in found}
+    if not names or names != set(relation.primary_key):
         raise errors.invalid_upsert_filters()
     return tuple(found)

@@ -117,14 +117,16 @@ def write_reply(
 def _write_status(head: Head, plan: WritePlan, found: Outcome) -> int:
     full = plan.representation == "representation"
     if head.method == "POST":
-        return 200 if plan.merges and found.rows and found.inserted == 0 else 201
-    if head.method == "PUT" and found.inserted:
-        return 201
-    return 200 if full else 204
+        merges = head.preferences.get("resolution") == "merge-duplicates"
+        return 200 if merges and found.inserted == 0 else 201
+    if not full:
+        return 204
+    return 201 if head.method == "PUT" and found.inserted else 200
 
 
 def _write_range(request: Request, found: Outcome) -> Headers:
-    total = found.rows if request.head.preferences.get("count") == "exact" else None
+    # The rows that were written are counted either way; what is planned tells nothing of them.
+    total = found.rows if request.head.preferences.get("count") in ("exact", "estimated") else None
     if request.head.method == "PATCH":
         return (("Content-Range", content_range(0, found.rows, total)),)
     if request.head.method == "PUT":

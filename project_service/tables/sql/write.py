@@ -43,7 +43,7 @@ def _nothing(plan: WritePlan) -> Sql:
 
 def _insert(cache: SchemaCache, plan: WritePlan) -> Sql:
     assert plan.payload is not None
-    if plan.payload.is_empty:
+    if plan.payload.is_empty or (plan.is_put and not plan.columns):
         return _nothing(plan)
     table = f"INSERT INTO {qualified(plan.relation.key)}"
     if not plan.columns:
@@ -57,7 +57,7 @@ def _insert(cache: SchemaCache, plan: WritePlan) -> Sql:
 def _defaults_alone(plan: WritePlan) -> Sql:
     """A row of defaults for every empty object."""
     assert plan.payload is not None
-    if not plan.payload.is_array or plan.is_put:
+    if not plan.payload.is_array:
         return Sql(" DEFAULT VALUES")
     return " SELECT FROM json_array_elements(" + parameter(Operand("", BODY_SLOT)) + "::json)"
 
@@ -83,7 +83,7 @@ def _from_payload(plan: WritePlan) -> Sql:
         source = "pgrst_defaulted.val"
     function = f"{kind}_to_{'recordset' if several else 'record'}"
     names = ", ".join(ident(written.column.name) for written in plan.columns)
-    limit = " LIMIT 1" if several and (plan.verb == "update" or plan.is_put) else ""
+    limit = " LIMIT 1" if several and plan.verb == "update" else ""
     return (
         " FROM (SELECT "
         + parameter(Operand("", BODY_SLOT))
@@ -124,7 +124,7 @@ def _key_condition(cache: SchemaCache, plan: WritePlan) -> Sql:
         else Sql("false")
         for found in plan.key_filters
     ]
-    return " WHERE " + joined(terms, " AND ")
+    return " WHERE " + joined(terms, " AND ") + " LIMIT 1"
 
 
 def _on_conflict(plan: WritePlan) -> str:

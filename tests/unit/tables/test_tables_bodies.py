@@ -1,0 +1,72 @@
+"""Bodies and what becomes of them: which members are taken, and which row is put."""
+
+from __future__ import annotations
+
+import json
+
+from hypothesis import given
+from hypothesis import strategies as st
+from twisted.trial.unittest import SynchronousTestCase
+
+from project_service.tables.errors import TableError
+from project_service.tables.parse.payload import parse_payload
+from project_service.tables.plan.write import WritePlan
+from tests.unit.tables.planning import planned, text
+
+
+def put(*pairs: tuple[str, str], body: bytes, prefer: str) -> WritePlan:
+    plan = planned("PUT", "works", *pairs, body=body, prefer=prefer).prepared.plan
+    assert isinstance(plan, WritePlan)
+    return plan
+
+
+class Members(SynchronousTestCase):
+    @given(st.permutations(["c", "a", "b"]))
+    def test_their_order_is_their_names(self, names: list[str]) -> None:
+        body = json.dumps(dict.fromkeys(names, 1)).encode()
+        for found in (
+            parse_payload(None, body, None, False),
+            parse_payload(None, b"[" + body + b"]", None, False),
+            parse_payload(None, body, (*names, "a"), False),
+            parse_payload("text/csv", ",".join(names).encode() + b"\n1,2,3", None, False),
+            parse_payload("application/x-www-form-urlencoded", "=&".join(names).encode(), None, False),
+        ):
+            self.assertEqual(found.keys, ("a", "b", "c"))
+
+    def test_json_is_not_read_where_columns_are_named(self) -> None:
+        for body, is_array in ((b"\n\t {nonsense", False), (b" [nonsense", True), (b"", True), (b"3", True)):
+            found = parse_payload(None, body, ("a",), False)
+            self.assertEqual((found.text, found.is_array, found.is_empty), (body.decode(), is_array, False))
+
+    def test_what_is_no_text_is_refused_all_the_same(self) -> None:
+        for body in (b"{\xff}", b'{"a": "\0"}'):
+            error = self.assertRaises(TableError, parse_payload, None, body, ("a",), False)
+            self.assertEqual(error.code, "PGRST102")
+
+    def test_a_function_may_be_called_with_nothing(self) -> None:
+        self.assertEqual(parse_payload(None, b"", ("a",), True).text, "{}")
+
+
+class Puts(SynchronousTestCase):
+    def test_a_whole_row_is_put(self) -> None:
+        body, key = b'{"id": 1, "title": "x"}', ("id", "eq.1")
+        found = put(key, ("columns", "id"), body=body, prefer="missing=default")
+        self.assertEqual([written.column.name for written in found.columns], ["id", "title"])
+        self.assertFalse(found.fills_defaults)
+
+    def test_the_first_row_with_the_key_is_put(self) -> None:
+        found = text(planned("PUT", "works", ("id", "eq.1"), body=b'[{"id": 2}, {"id": 1}]'))
+        self.assertIn('WHERE "pgrst_body"."id" = ', found)
+        self.assertEqual(found.count("LIMIT 1"), 1)
+        self.assertLess(found.index("WHERE"), found.index("LIMIT 1"))
+
+    def test_an_empty_object_has_no_key(self) -> None:
+        found = text(planned("PUT", "works", ("id", "eq.1"), body=b"{}"))
+        self.assertNotIn("INSERT", found)
+
+    def test_a_range_is_refused_before_the_body_is_read(self) -> None:
+        for pair in (("limit", "1"), ("offset", "1")):
+            error = self.assertRaises(TableError, planned, "PUT", "works", ("id", "eq.1"), pair, body=b"}")
+            self.assertEqual(error.code, "PGRST114")
+        planned("PUT", "works", ("id", "eq.1"), ("offset", "0"), body=b'{"id": 1}')
+        planned("PUT", "works", ("id", "eq.1"), ("id", "eq.1"), body=b'{"id": 1}')
