@@ -12,11 +12,12 @@ from project_service.tables.parse import names
 from project_service.tables.parse.filters import Operands, looks_like_filter, parse_filter
 from project_service.tables.parse.logic import parse_logic
 from project_service.tables.parse.order import parse_order
+from project_service.tables.parse.ranges import limited, refuse, window
 from project_service.tables.parse.scanner import Scanner
 from project_service.tables.parse.select import EVERYTHING, parse_select
 from project_service.tables.syntax import Condition, Field, Operand, OrderTerm, Path, Query, Range, SelectItem
 
-_INTEGER = re.compile(r"-?\d{1,18}")
+_INTEGER = re.compile(r"-?[0-9]{1,40}")
 
 
 @define
@@ -24,8 +25,8 @@ class _Gathered:
     select: tuple[SelectItem, ...] = EVERYTHING
     filters: list[tuple[Path, Condition]] = field(factory=list)
     orders: list[tuple[Path, tuple[OrderTerm, ...]]] = field(factory=list)
-    limits: dict[Path, int] = field(factory=dict)
-    offsets: dict[Path, int] = field(factory=dict)
+    limits: dict[Path, int | None] = field(factory=dict)
+    offsets: dict[Path, int | None] = field(factory=dict)
     columns: tuple[str, ...] | None = None
     on_conflict: tuple[str, ...] | None = None
     arguments: list[tuple[str, Operand]] = field(factory=list)
@@ -58,7 +59,13 @@ def refuse_nul(name: str, value: str) -> None:
 
 
 def _range(found: _Gathered, path: Path) -> Range:
-    return Range(found.offsets.get(path, 0), found.limits.get(path))
+    if path not in found.offsets:
+        return limited(found.limits[path])
+    if path not in found.limits:
+        return Range(max(0, found.offsets[path] or 0))
+    range_ = window(found.offsets[path] or 0, found.limits[path] or 0)
+    # Of embedded rows there may be none.
+    return range_ or (refuse() if path == () else Range(0, 0))
 
 
 def _sort(found: _Gathered, name: str, value: str, arguments: bool) -> None:
@@ -97,15 +104,9 @@ def _sort_by_path(found: _Gathered, name: str, value: str) -> None:
 
 
 def _cut(found: _Gathered, which: str, path: Path, value: str) -> None:
-    if not _INTEGER.fullmatch(value):
-        return
-    number = int(value)
-    if which == "offset":
-        found.offsets[path] = max(0, number)
-        return
-    if number < 0:
-        raise errors.unsatisfiable_range("Limit should be greater than or equal to zero.")
-    found.limits[path] = number
+    """What is no number is as good as none; the last one counts."""
+    number = int(value) if _INTEGER.fullmatch(value) else None
+    (found.offsets if which == "offset" else found.limits)[path] = number
 
 
 def _path(text: str) -> Path:

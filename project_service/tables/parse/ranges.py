@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from typing import NoReturn
 
 from project_service.tables import errors
 from project_service.tables.syntax import Range
@@ -26,15 +27,33 @@ def parse_range(header: str | None) -> Range:
     return Range(first, last - first + 1)
 
 
+def limited(limit: int | None) -> Range:
+    """What ``limit`` leaves, None being no limit; raises PGRST103 where it is negative."""
+    if limit is not None and limit < 0:
+        refuse()
+    return Range(0, limit)
+
+
+def window(offset: int, limit: int) -> Range | None:
+    """The rows of ``offset`` and ``limit`` together, of which those before the first are left out. None where there
+    are none; to ask for none of them from the first on is a range all the same."""
+    if offset == limit == 0:
+        return Range(0, 0)
+    first, end = max(0, offset), offset + limit
+    return Range(first, end - first) if end > first else None
+
+
 def intersect(a: Range, b: Range) -> Range:
-    """The rows that both name; raises PGRST103 where there can be none."""
+    """The rows that both name; raises PGRST103 where there can be none, unless none were asked for."""
     offset = max(a.offset, b.offset)
     ends = [r.offset + r.limit for r in (a, b) if r.limit is not None]
     if not ends:
         return Range(offset)
     end = min(ends)
-    if end < offset:
-        raise errors.unsatisfiable_range(
-            "The lower boundary must be lower than or equal to the upper boundary in the Range header."
-        )
+    if end <= offset and (end or offset):
+        refuse()
     return Range(offset, end - offset)
+
+
+def refuse() -> NoReturn:
+    raise errors.unsatisfiable_range("Limit should be greater than or equal to zero.")

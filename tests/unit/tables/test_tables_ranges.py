@@ -1,0 +1,51 @@
+"""Which rows ``limit``, ``offset`` and ``Range`` mean together."""
+
+from __future__ import annotations
+
+from twisted.trial.unittest import SynchronousTestCase
+
+from project_service.tables.errors import TableError
+from project_service.tables.parse.query import parse_query
+from project_service.tables.parse.ranges import intersect
+from project_service.tables.syntax import Range
+
+
+class Ranges(SynchronousTestCase):
+    def asked(self, text: str) -> Range:
+        pairs = [(name, value) for name, _, value in (part.partition("=") for part in text.split("&"))]
+        return next((found for path, found in parse_query(pairs).ranges if path == ()), Range())
+
+    def test_limit_and_offset_are_one_range(self) -> None:
+        """As PostgREST answers: alone each may be nothing, together they are the rows from one to another."""
+        for text, expected in (
+            ("limit=abc", Range()),
+            ("limit=2&limit=abc", Range()),
+            ("limit=1&limit=2", Range(0, 2)),
+            ("limit=0", Range(0, 0)),
+            ("offset=-5", Range()),
+            ("offset=x", Range()),
+            ("limit=3&offset=x", Range(0, 3)),
+            ("limit=abc&offset=abc", Range(0, 0)),
+            ("offset=-2&limit=3", Range(0, 1)),
+            ("offset=5&limit=2", Range(5, 2)),
+        ):
+            self.assertEqual(self.asked(text), expected, text)
+        for text in (
+            "limit=-1",
+            "limit=0&offset=5",
+            "limit=abc&offset=5",
+            "offset=-5&limit=3",
+            "offset=-2&limit=0",
+        ):
+            error = self.assertRaises(TableError, self.asked, text)
+            self.assertEqual(error.payload, "Limit should be greater than or equal to zero.", text)
+
+    def test_of_embedded_rows_there_may_be_none(self) -> None:
+        found = parse_query([("a.limit", "0"), ("a.offset", "5")]).ranges
+        self.assertEqual(found, ((("a",), Range(0, 0)),))
+
+    def test_what_two_ranges_have_in_common(self) -> None:
+        self.assertEqual(intersect(Range(0, 0), Range(0, 5)), Range(0, 0))
+        for one, other in ((Range(0, 2), Range(2, 9)), (Range(10), Range(0, 5)), (Range(0, 0), Range(3, 1))):
+            error = self.assertRaises(TableError, intersect, one, other)
+            self.assertEqual(error.payload, "Limit should be greater than or equal to zero.")
