@@ -18,6 +18,8 @@ from project_service.tables.parse.select import EVERYTHING, parse_select
 from project_service.tables.syntax import Condition, Field, Operand, OrderTerm, Path, Query, Range, SelectItem
 
 _INTEGER = re.compile(r"-?[0-9]{1,40}")
+# PostgreSQL's largest bigint: more than that is not to be had.
+_MOST = 2**63 - 1
 
 
 @define
@@ -106,7 +108,10 @@ def _sort_by_path(found: _Gathered, name: str, value: str) -> None:
 def _cut(found: _Gathered, which: str, path: Path, value: str) -> None:
     """What is no number is as good as none; the last one counts."""
     number = int(value) if _INTEGER.fullmatch(value) else None
-    (found.offsets if which == "offset" else found.limits)[path] = number
+    if which == "offset":
+        found.offsets[path] = number
+    else:
+        found.limits[path] = None if number is None else min(number, _MOST)
 
 
 def _path(text: str) -> Path:
