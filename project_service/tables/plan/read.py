@@ -148,13 +148,7 @@ class Reader:
     # From nodes to plans.
 
     def _frozen(self, node: Node) -> tuple[ReadPlan, tuple[Hoisted, ...]]:
-        names = {child.name: child for child in node.children}
-        for child in node.children:
-            assert child.embed is not None
-            names.setdefault(child.embed.target, child)
-        conditions, tested = plan_conditions(
-            node.filters, node.relation, {k: v.name for k, v in names.items()}
-        )
+        conditions, tested = plan_conditions(node.filters, node.relation, self._names(node))
         outputs: list[Output | Everything | Embedded] = []
         hoisted: list[Hoisted] = []
         for item in node.items:
@@ -164,9 +158,17 @@ class Reader:
                 embedded = self._embedding(node, item, item.name in tested)
                 outputs.append(embedded)
                 hoisted.extend(embedded.hoisted if node.spreads_one else ())
-        order = tuple(self._order(node, term, names) for term in node.order)
+        order = tuple(self._order(node, term) for term in node.order)
         plan = ReadPlan(node.key, node.alias, node.relation, tuple(outputs), conditions, order, node.range)
         return plan, tuple(hoisted)
+
+    def _names(self, node: Node) -> dict[str, str]:
+        """What a condition may call the embedded relations -> their names."""
+        names = {child.name: child.name for child in node.children}
+        for child in node.children if self.options.legacy_target_names else ():
+            assert child.embed is not None
+            names.setdefault(child.embed.target, child.name)
+        return names
 
     def _column(self, node: Node, item: SelectColumn, hoisted: list[Hoisted]) -> Output | Everything:
         output = plan_column(self.cache, node.relation, item)
@@ -199,13 +201,11 @@ class Reader:
             carries=parent.spreads_one,
         )
 
-    def _order(self, node: Node, term: OrderTerm, names: dict[str, Node]) -> Order:
+    def _order(self, node: Node, term: OrderTerm) -> Order:
         if term.relation is None:
             column = node.relation.columns.get(term.field.name) if node.relation is not None else None
             return Order(term.field, term.direction, term.nulls, column)
-        child = names.get(term.relation)
-        if child is None:
-            raise errors.not_embedded(term.relation)
+        child = self._embedded(node, term.relation)
         assert child.relationship is not None
         if not child.relationship.to_one:
             raise errors.related_order(node.key[1], term.relation)

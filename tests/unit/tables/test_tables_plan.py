@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from typing import Any
 
+from attrs import evolve
 from hypothesis import given
 from hypothesis import strategies as st
 from twisted.trial.unittest import SynchronousTestCase
@@ -60,6 +61,16 @@ class Embedding(SynchronousTestCase):
     def test_only_rows_of_one_can_be_ordered_by(self) -> None:
         error = self.refused("authors", ("select", "works!works_author_fkey(id)"), ("order", "works(id)"))
         self.assertEqual(error.code, "PGRST118")
+
+    def test_an_aliased_relation_is_called_by_its_alias(self) -> None:
+        pairs = (("select", "writer:authors!author_id(name)"), ("order", "authors(name)"))
+        self.assertEqual(planned("GET", "works", *pairs).prepared.renamed, (("authors", "writer"),))
+        strict = evolve(CONFIG, legacy_target_names=False)
+        error = self.assertRaises(TableError, planned, "GET", "works", *pairs, config=strict)
+        self.assertEqual(error.hint, "Change 'authors' to 'writer' in filters, orders or limits.")
+        tested = (pairs[0], ("authors", "is.null"))
+        self.assertIn('"works"."authors" IS NULL', text(planned("GET", "works", *tested, config=strict)))
+        self.assertNotIn('"works"."authors"', text(planned("GET", "works", *tested)))
 
     def test_what_is_not_embedded_cannot_be_filtered(self) -> None:
         self.assertEqual(self.refused("authors", ("works.id", "eq.1")).code, "PGRST108")
