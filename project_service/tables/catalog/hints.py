@@ -1,18 +1,27 @@
-"""The nearest name to one that is not there: compared by shared letter groups, scored by edit distance."""
+"""The nearest name to one that is not there: found by shared groups of letters, scored by edit distance.
+
+As fuzzy string sets do it, whose scores PostgREST's hints follow: groups of three letters decide who is compared, and
+groups of two where those find nobody.
+"""
 
 from __future__ import annotations
 
+import re
+from collections import Counter
 from collections.abc import Iterable
+from functools import lru_cache
 from itertools import islice
+from math import sqrt
 
 # A name of its own has to be close, so that guessing does not enumerate what there is; one among a relation's few
-# relationships may be further off.
+# relationships, or a function's arguments, may be further off.
 TABLE_SCORE = 0.75
 NAME_SCORE = 0.33
 # With so many names the search costs more than a hint is worth.
 MOST_NAMES = 500
-ARGUMENTS_SCORE = 0.2
 _CANDIDATES = 50
+_SIZES = (3, 2)
+_NO_LETTER = re.compile(r"[^\w, ]|_")
 
 
 def nearest(name: str, known: Iterable[str], least: float = NAME_SCORE) -> str | None:
@@ -21,26 +30,39 @@ def nearest(name: str, known: Iterable[str], least: float = NAME_SCORE) -> str |
     if len(names) == MOST_NAMES:
         return None
     wanted = name.lower()
-    grams = _grams(wanted)
     # Edits are at least as many as the lengths differ: most names are out by that alone.
-    near = (other for other in names if _can_score(len(wanted), len(other), least))
-    shared = ((len(grams & _grams(other.lower())), other) for other in near)
-    ranked = sorted((pair for pair in shared if pair[0]), key=lambda pair: -pair[0])[:_CANDIDATES]
-    best, found = 0.0, None
-    for _, other in ranked:
-        score = _score(wanted, other.lower())
-        if score > best:
-            best, found = score, other
-    return found if found != name and best >= least else None
+    near = [other for other in names if _can_score(len(wanted), len(other), least)]
+    for size in _SIZES:
+        scored = [(_score(wanted, other.lower()), other) for other in _alike(wanted, near, size)]
+        best, found = max(scored, key=lambda pair: pair[0], default=(0.0, None))
+        if best >= least:
+            return found if found != name else None
+    return None
 
 
 def _can_score(a: int, b: int, least: float) -> bool:
     return abs(a - b) <= (1 - least) * max(a, b)
 
 
-def _grams(text: str) -> set[str]:
-    padded = f"-{text}-"
-    return {padded[at : at + 2] for at in range(len(padded) - 1)}
+def _alike(wanted: str, names: Iterable[str], size: int) -> list[str]:
+    """Who shares groups of ``size`` letters with ``wanted``, the most alike of them first."""
+    groups, _ = _groups(wanted, size)
+    found: list[tuple[float, str]] = []
+    for name in names:
+        others, length = _groups(name.lower(), size)
+        shared = sum(count * others[group] for group, count in groups.items())
+        if shared:
+            found.append((shared / length, name))
+    found.sort(key=lambda pair: -pair[0])
+    return [name for _, name in found[:_CANDIDATES]]
+
+
+@lru_cache(maxsize=2048)
+def _groups(text: str, size: int) -> tuple[Counter[str], float]:
+    """How often each group of letters is in ``text``, and how long that makes its vector."""
+    padded = f"-{_NO_LETTER.sub('', text)}-".ljust(size, "-")
+    found = Counter(padded[at : at + size] for at in range(len(padded) - size + 1))
+    return found, sqrt(sum(count * count for count in found.values()))
 
 
 def _score(a: str, b: str) -> float:

@@ -172,8 +172,8 @@ def _routine(row: Rows) -> Routine:
         row["volatility"],
         tuple((name, value) for name, _, value in settings),
         row["description"],
-        row["return_name"] if row["is_media"] else None,
-        row["is_binary"],
+        row["return_media"],
+        row["is_bytes"],
     )
 
 

@@ -96,7 +96,11 @@ class Argument:
 
 @frozen
 class Routine:
-    """A function. ``returns`` is the relation whose rows it returns, where it does."""
+    """A function. ``returns`` is the relation whose rows it returns, where it does.
+
+    ``return_media`` is the media type that the one value it returns is a body in; ``is_bytes`` says that a value
+    comes from PostgreSQL as the bytes of a body.
+    """
 
     schema: str
     name: str
@@ -109,7 +113,7 @@ class Routine:
     settings: tuple[tuple[str, str], ...] = ()
     description: str | None = None
     return_media: str | None = None
-    is_binary: bool = False
+    is_bytes: bool = False
 
     @property
     def key(self) -> Key:

@@ -107,7 +107,9 @@ ROUTINES = f"""
 select coalesce(json_agg(found), '[]')::text from (
 select n.nspname as schema, p.proname as name, obj_description(p.oid, 'pg_proc') as description,
   p.provolatile as volatility, p.proretset as is_set,
-  t.typtype = 'd' and t.typname ~ '/' as is_media, t.typname as return_name, bt.oid = 'bytea'::regtype as is_binary,
+  case when t.typtype = 'd' and t.typname ~ '/' and not p.proretset
+    and not coalesce(p.proargmodes::text[] && '{{t,b,o}}', false) then t.typname end as return_media,
+  bt.oid in ('bytea'::regtype, 'text'::regtype, 'xml'::regtype, 'json'::regtype, 'jsonb'::regtype) as is_bytes,
   p.prorettype = 'void'::regtype as is_void,
   bt.typtype = 'c' or coalesce(p.proargmodes::text[] && '{{t,b,o}}', false) as is_composite,
   case when bt.typtype = 'c' then json_build_array(bn.nspname, rc.relname) end as returns,

@@ -27,6 +27,7 @@ _VENDORED = {
 }
 _PIECE = re.compile(r'(?:[^,"]|"[^"]*")+')
 _PARAMETER = re.compile(r';\s*([\w-]+)\s*=\s*("[^"]*"|[^;\s]*)')
+_PLANS = (PLAN + "+json", PLAN + "+text")
 _PLAN_OPTIONS = ("analyze", "verbose", "settings", "buffers", "wal")
 
 
@@ -42,15 +43,15 @@ class MediaType:
 
     @property
     def is_plan(self) -> bool:
-        return self.name.startswith(PLAN)
+        return self.name in _PLANS
 
     @property
     def content_type(self) -> str:
         """What the Content-Type header says of a body in this type."""
+        stripped = ";nulls=stripped" if self.nulls_stripped else ""
         if self.is_plan:
             options = f"; options={'|'.join(self.plan_options)}" if self.plan_options else ""
-            return f'{self.name}; for="{self.plan_of}"{options}; charset=utf-8'
-        stripped = ";nulls=stripped" if self.nulls_stripped else ""
+            return f'{self.name}; for="{self.plan_of}{stripped}"{options}; charset=utf-8'
         return self.name + stripped + ("; charset=utf-8" if self.name in _CHARSET else "")
 
 
@@ -59,7 +60,7 @@ def parse_media(text: str) -> MediaType:
     name = shown.partition(";")[0].strip().lower()
     given = {key.lower(): value.strip('"') for key, value in _PARAMETER.findall(shown)}
     name = _VENDORED.get(name, name)
-    if name.removesuffix("+json").removesuffix("+text") == PLAN:
+    if name in (PLAN, *_PLANS):
         name = PLAN + ("+json" if name.endswith("+json") else "+text")
         wanted = given.get("options", "").split("|")
         of = parse_media(given["for"]) if "for" in given else MediaType(JSON)

@@ -15,6 +15,7 @@ from project_service.tables.parse.ranges import intersect, parse_range
 from project_service.tables.syntax import Query, Range
 
 READING = ("GET", "HEAD")
+_SENDING = ("POST", "PATCH", "PUT", "DELETE")
 Kind = Literal["root", "relation", "routine"]
 
 
@@ -53,14 +54,14 @@ def parse_head(
     first = dict(reversed(pairs))
     kind, name = _target(segments)
     _check_method(method, kind)
-    schema = _schema(method, first, schemas)
+    schema, profiled = _schema(method, first, schemas)
     accept = ", ".join(value for key, value in pairs if key == "accept")
     return Head(
         method,
         kind,
         name,
         schema,
-        len(schemas) > 1,
+        profiled,
         parse_accept(accept),
         parse_preferences(value for key, value in pairs if key == "prefer"),
         parse_range(first.get("range")) if method == "GET" else Range(),
@@ -112,11 +113,11 @@ def _check_method(method: str, kind: Kind) -> None:
     raise errors.method_not_allowed(method, _ALLOWED[kind])
 
 
-def _schema(method: str, headers: Mapping[str, str], schemas: tuple[str, ...]) -> str:
-    name = "accept-profile" if method in READING else "content-profile"
-    asked = headers.get(name)
+def _schema(method: str, headers: Mapping[str, str], schemas: tuple[str, ...]) -> tuple[str, bool]:
+    """The schema that is meant, and whether there was a choice."""
+    asked = headers.get("content-profile" if method in _SENDING else "accept-profile")
     if asked is None:
-        return schemas[0]
+        return schemas[0], len(schemas) > 1
     if asked not in schemas:
         raise errors.unacceptable_schema(asked, schemas)
-    return asked
+    return asked, True

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 from attrs import evolve, frozen
 
 from project_service.tables import errors
-from project_service.tables.catalog.hints import ARGUMENTS_SCORE, TABLE_SCORE, nearest
+from project_service.tables.catalog.hints import TABLE_SCORE, nearest
 from project_service.tables.catalog.model import Argument, Routine, SchemaCache
 from project_service.tables.parse import media
 from project_service.tables.parse.payload import Payload
@@ -124,7 +124,7 @@ def find_routine(cache: SchemaCache, request: Request, names: tuple[str, ...]) -
         return found[0], whole
     if found:
         raise errors.ambiguous_routine([_signature(routine) for routine in found])
-    raise _missing(cache, request, names, raw)
+    raise _missing(cache, request, tuple(sorted(set(names))), raw)
 
 
 def _takes(routine: Routine, names: tuple[str, ...]) -> bool:
@@ -181,6 +181,13 @@ def _hint(cache: SchemaCache, schema: str, name: str, names: tuple[str, ...]) ->
     if overloads is None:
         near = nearest(name, [known for of, known in cache.routines if of == schema], TABLE_SCORE)
         return f"Perhaps you meant to call the function {schema}.{near}" if near else None
-    lists = [", ".join(argument.name for argument in routine.arguments) for routine in overloads]
-    near = nearest(", ".join(names), dict.fromkeys(filter(None, lists)), ARGUMENTS_SCORE)
-    return f"Perhaps you meant to call the function {schema}.{name}({near})" if near else None
+    if not names:
+        return None
+    known = [_listed(argument.name for argument in routine.arguments) for routine in overloads]
+    near = nearest(_listed(names), dict.fromkeys(known))
+    return f"Perhaps you meant to call the function {schema}.{name}{near}" if near else None
+
+
+def _listed(names: Iterable[str]) -> str:
+    """Arguments' names as one text to compare: in alphabetical order, as theirs means nothing."""
+    return f"({', '.join(sorted(names))})"

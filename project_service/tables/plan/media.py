@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Literal
 
-from attrs import frozen
+from attrs import evolve, frozen
 
 from project_service.tables import errors
 from project_service.tables.catalog.model import Handler, Key, Routine, SchemaCache
@@ -27,7 +27,7 @@ _VENDORED = (media.OBJECT, media.ARRAY)
 @frozen
 class Rendering:
     """How the body is made. ``handler`` is the aggregate of a custom form; ``explain`` asks for the plan instead;
-    ``binary`` tells what a routine's own form is made of.
+    ``is_bytes`` tells whether what a routine makes can be sent as it comes.
     """
 
     form: Form
@@ -35,7 +35,7 @@ class Rendering:
     nulls_stripped: bool = False
     handler: Handler | None = None
     explain: MediaType | None = None
-    binary: bool = False
+    is_bytes: bool = False
 
     @property
     def singular(self) -> bool:
@@ -74,9 +74,7 @@ class _Offered:
 
 def _plan_of(offered: _Offered, wanted: MediaType) -> Rendering | None:
     found = _rendering(offered, MediaType(wanted.plan_of, nulls_stripped=wanted.nulls_stripped))
-    if found is None:
-        return None
-    return Rendering(found.form, wanted.content_type, found.nulls_stripped, found.handler, wanted)
+    return evolve(found, content_type=wanted.content_type, explain=wanted) if found is not None else None
 
 
 def _rendering(offered: _Offered, wanted: MediaType) -> Rendering | None:
@@ -98,9 +96,9 @@ def _of_routine(wanted: MediaType, routine: Routine | None) -> Rendering | None:
     if routine is None or made is None:
         return None
     if made == media.ANY:
-        return Rendering("routine", media.OCTETS, binary=routine.is_binary)
+        return Rendering("routine", media.OCTETS, is_bytes=routine.is_bytes)
     if wanted.name in (made, media.ANY):
-        return Rendering("routine", MediaType(made).content_type, binary=routine.is_binary)
+        return Rendering("routine", MediaType(made).content_type, is_bytes=routine.is_bytes)
     return None
 
 
@@ -113,6 +111,6 @@ def _custom(offered: _Offered, wanted: MediaType) -> Rendering | None:
             type_ = media.OCTETS if handler.media == media.ANY else MediaType(handler.media).content_type
             return Rendering("custom", type_, handler=handler)
     for handler in named:
-        if handler.relation is None and offered.relation is not None:
+        if handler.relation is None:
             return Rendering("custom", MediaType(handler.media).content_type, handler=handler)
     return None

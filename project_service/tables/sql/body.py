@@ -12,12 +12,12 @@ ROWS = "_t"
 def body_sql(rendering: Rendering, scalar: bool = False, single: bool = False) -> str:
     """``scalar``: the rows hold one value each; ``single``: there is one row and it is the result itself."""
     if rendering.form == "routine":
-        # What a function returns in several rows is one body as much as what it returns in one.
-        return f"string_agg({ROWS}.{SCALAR}::{'bytea' if rendering.binary else 'text'}, '')"
+        return f"{ROWS}.{SCALAR}" + ("" if rendering.is_bytes else "::text")
     if rendering.handler is not None:
         aggregate = qualified(rendering.handler.aggregate)
         relation = rendering.handler.relation
-        row = ROWS if relation is None else f"{ROWS}::{qualified(relation)}"
+        item = f"{ROWS}.{SCALAR}" if scalar else ROWS
+        row = item if relation is None else f"{ROWS}::{qualified(relation)}"
         return f"{aggregate}({row})"
     if rendering.form == "csv":
         return _csv()
@@ -33,12 +33,12 @@ def body_sql(rendering: Rendering, scalar: bool = False, single: bool = False) -
 
 
 def _json(item: str, rendering: Rendering, single: bool) -> str:
-    rows = f"json_agg({item})"
+    rows, nothing = f"json_agg({item})", "[]"
+    if single or rendering.singular:
+        rows, nothing = f"({rows} -> 0)", "null"
     if rendering.nulls_stripped:
         rows = f"json_strip_nulls({rows})"
-    if single or rendering.singular:
-        return f"coalesce(({rows} -> 0), 'null')"
-    return f"coalesce({rows}, '[]')"
+    return f"coalesce({rows}, '{nothing}')"
 
 
 def _csv() -> str:

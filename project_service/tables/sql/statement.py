@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from attrs import frozen
 
-from project_service.tables.catalog.model import SchemaCache
+from project_service.tables.catalog.model import Routine, SchemaCache
 from project_service.tables.plan.call import CallPlan
 from project_service.tables.plan.media import Rendering
 from project_service.tables.plan.nodes import ReadPlan
@@ -83,8 +83,8 @@ def read_statement(
     return Statement(_explained(sql, rendering), counting)
 
 
-def _answer(total: str, body: str) -> str:
-    return f" SELECT {total} AS total_result_set, count({ROWS}) AS page_total, {body} AS body, {_GUCS}"
+def _answer(total: str, body: str, number: str = f"count({ROWS})") -> str:
+    return f" SELECT {total} AS total_result_set, {number} AS page_total, {body} AS body, {_GUCS}"
 
 
 def _probing(total: str, body: str, bounds: Bounds, rows: Sql | str = f"SELECT * FROM {SOURCE}") -> Sql:
@@ -133,7 +133,7 @@ def call_statement(
         rows = select_sql(cache, plan.read)
         counted, total = _total(cache, plan.read, count, max_rows)
     else:
-        rows = _scalars(range_ if routine.is_set else Range())
+        rows = _scalars(routine, range_ if routine.is_set else Range())
         if count:
             counted, total = Sql(f", pgrst_count AS (SELECT 1 FROM {SOURCE})"), _COUNT
     empty = routine.is_void or (bounds.bodiless and rendering.explain is None)
@@ -142,7 +142,9 @@ def call_statement(
     if routine.is_set and count is None and bounds.streams(range_, rendering):
         streamed = source + _streamed(rendering, rows, scalar=routine.is_scalar)
         return Statement(source + _probing(total, body, bounds, rows), None, streamed)
-    sql = source + counted + _answer(total, body) + " FROM (" + rows + f") AS {ROWS}"
+    # What a function makes whole is one row, and handed over as it is.
+    number = "1::bigint" if rendering.form == "routine" else f"count({ROWS})"
+    sql = source + counted + _answer(total, body, number) + " FROM (" + rows + f") AS {ROWS}"
     return Statement(_explained(sql, rendering))
 
 
@@ -178,8 +180,9 @@ def _streamed(rendering: Rendering, rows: Sql, total: str = "null", scalar: bool
     return f" SELECT {text}::text, {total}, {names} FROM (" + rows + f") AS {ROWS}"
 
 
-def _scalars(range_: Range) -> Sql:
-    return Sql(f"SELECT {SCALAR} FROM {SOURCE}") + range_sql(range_)
+def _scalars(routine: Routine, range_: Range) -> Sql:
+    alias = ident(routine.name)
+    return Sql(f"SELECT {alias}.{SCALAR} FROM {SOURCE} AS {alias}") + range_sql(range_)
 
 
 def _location(plan: WritePlan) -> str:

@@ -1,0 +1,90 @@
+"""Which representation answers, which schema is meant, and how a function that is not there is spoken of."""
+
+from __future__ import annotations
+
+from attrs import evolve
+from twisted.trial.unittest import SynchronousTestCase
+
+from project_service.tables.catalog.model import Handler, Routine
+from project_service.tables.errors import TableError
+from project_service.tables.parse.media import parse_accept, parse_media
+from project_service.tables.parse.request import parse_head
+from project_service.tables.plan.media import Rendering, negotiate
+from project_service.tables.sql.body import body_sql
+from tests.unit.tables.planning import CACHE, as_json, planned
+
+
+class Missing(SynchronousTestCase):
+    def refused(self, name: str, *arguments: str) -> TableError:
+        body = as_json(dict.fromkeys(arguments, 1))
+        found: TableError = self.assertRaises(TableError, planned, "POST", f"rpc/{name}", body=body)
+        return found
+
+    def test_arguments_are_named_in_alphabetical_order(self) -> None:
+        found = self.refused("add", "b", "a", "zzz")
+        self.assertIn("api.add(a, b, zzz)", found.message)
+        self.assertIn("with parameters a, b, zzz or with", found.payload)
+
+    def test_the_nearest_arguments_are_those_with_the_fewest_edits(self) -> None:
+        for arguments, near in (
+            (("b", "a", "something"), "add(a, b)"),
+            (("c",), "add(a, c)"),
+            (("a", "cc"), "add(a, c)"),
+            (("wrong_one",), None),
+            ((), None),
+        ):
+            hint = f"Perhaps you meant to call the function api.{near}" if near else None
+            self.assertEqual(self.refused("add", *arguments).hint, hint, arguments)
+
+
+class Schemas(SynchronousTestCase):
+    def head(self, method: str, *headers: tuple[str, str], schemas: tuple[str, ...] = ("a", "b")) -> object:
+        found = parse_head(method, ("books",), headers, schemas)
+        return found.schema, found.profiled
+
+    def test_what_is_sent_has_its_own_header(self) -> None:
+        both = (("accept-profile", "a"), ("content-profile", "b"))
+        for method in ("GET", "HEAD", "OPTIONS"):
+            self.assertEqual(self.head(method, *both), ("a", True), method)
+        for method in ("POST", "PATCH", "PUT", "DELETE"):
+            self.assertEqual(self.head(method, *both), ("b", True), method)
+
+    def test_one_schema_is_named_only_to_who_names_it(self) -> None:
+        self.assertEqual(self.head("GET", schemas=("a",)), ("a", False))
+        self.assertEqual(self.head("GET", ("accept-profile", "a"), schemas=("a",)), ("a", True))
+        refused = self.assertRaises(TableError, self.head, "GET", ("accept-profile", "b"), schemas=("a",))
+        self.assertEqual(refused.code, "PGRST106")
+
+
+class Negotiation(SynchronousTestCase):
+    def answered(self, accept: str, routine: Routine | None = None, explain: bool = False) -> Rendering:
+        cache = evolve(CACHE, handlers=(Handler(("api", "lined"), "text/x-lines", None),))
+        relation = ("api", "works") if routine is None else None
+        return negotiate(cache, parse_accept(accept), relation, routine, explain, True)
+
+    def test_a_function_s_value_is_a_body_of_its_own(self) -> None:
+        drawn = Routine("api", "drawn", return_media="image/png", is_bytes=True)
+        found = self.answered("text/html, image/*;q=0.5, */*;q=0.1", drawn)
+        self.assertEqual((found.form, found.content_type), ("routine", "image/png"))
+        self.assertEqual(body_sql(found, True, True), "_t.pgrst_scalar")
+        self.assertEqual(body_sql(evolve(found, is_bytes=False), True, True), "_t.pgrst_scalar::text")
+
+    def test_an_aggregate_of_anything_takes_what_functions_return(self) -> None:
+        found = self.answered("text/x-lines", Routine("api", "name"))
+        self.assertEqual(body_sql(found, True, True), '"api"."lined"(_t.pgrst_scalar)')
+        self.assertEqual(body_sql(self.answered("text/x-lines")), '"api"."lined"(_t)')
+
+    def test_only_the_object_itself_loses_its_nulls(self) -> None:
+        found = self.answered("application/vnd.pgrst.object;nulls=stripped")
+        self.assertEqual(body_sql(found), "coalesce(json_strip_nulls((json_agg(_t) -> 0)), 'null')")
+
+    def test_a_plan_says_whether_nulls_are_stripped(self) -> None:
+        of = 'for="application/vnd.pgrst.object+json;nulls=stripped"'
+        found = self.answered(f"application/vnd.pgrst.plan+json; {of}", explain=True)
+        self.assertTrue(found.nulls_stripped and found.explain)
+        self.assertEqual(found.content_type, f"application/vnd.pgrst.plan+json; {of}; charset=utf-8")
+
+    def test_a_plan_has_two_forms(self) -> None:
+        self.assertFalse(parse_media("application/vnd.pgrst.plan+xml").is_plan)
+        self.assertFalse(parse_media("application/vnd.pgrst.planned").is_plan)
+        self.assertRaises(TableError, self.answered, "application/vnd.pgrst.plan+xml", None, True)
