@@ -20,9 +20,14 @@ import time
 from pathlib import Path
 from typing import Any
 
+import attrs
+
+from project_service.settings import StageDatabase
+from project_service.settings_postgrest import own_name
 from tests.places import free_port
 
 AUTHENTICATOR, OWNER = "Postgrest_Test_Authenticator", "postgres"
+KNOWN = frozenset(one.name for one in attrs.fields(StageDatabase))
 BASE: dict[str, Any] = {
     "schemas": ["test"],
     "extra_search_path": [],
@@ -37,25 +42,8 @@ BASE: dict[str, Any] = {
     "server_timing": True,
     "app_settings": {"app_host": "localhost", "external_api_secret": "0123456789abcdef"},
 }
-# PostgREST's name -> ours.
-NAMES = {
-    "db-plan-enabled": "plan",
-    "db-aggregates-enabled": "aggregates",
-    "db-tx-end": "tx_end",
-    "db-max-rows": "max_rows",
-    "db-extra-search-path": "extra_search_path",
-    "db-schemas": "schemas",
-    "db-anon-role": "anon_role",
-    "db-pre-request": "pre_request",
-    "db-root-spec": "root_spec",
-    "jwt-aud": "jwt_aud",
-    "jwt-secret": "jwt_secret",
-    "openapi-mode": "openapi",
-    "openapi-security-active": "openapi_security_active",
-    "client-error-verbosity": "error_verbosity",
-    "url-use-legacy-target-names": "legacy_target_names",
-    "server-timing-enabled": "server_timing",
-}
+# Those that the service has one of for all its databases, or none.
+ELSEWHERE = ("server-cors-allowed-origins", "jwt-cache-max-entries", "db-pre-config")
 
 
 def main(wanted: list[str]) -> int:
@@ -105,11 +93,8 @@ def _replay(suite: Path, port: int, group: str, config: dict[str, Any], report: 
     settings = {
         **BASE,
         "dsn": _dsn(AUTHENTICATOR, port),
-        **{NAMES[name]: value for name, value in config.items() if name in NAMES},
+        **{own_name(name, KNOWN): value for name, value in config.items() if name not in ELSEWHERE},
     }
-    for name in ("schemas", "extra_search_path"):
-        if isinstance(settings[name], str):
-            settings[name] = [part.strip() for part in settings[name].split(",")]
     origins = config.get("server-cors-allowed-origins", ["*"])
     serving = [sys.executable, "-m", "benchmarks.tables_serving", json.dumps(settings), json.dumps(origins)]
     with subprocess.Popen(serving, stdout=subprocess.PIPE, text=True) as server:

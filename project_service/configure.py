@@ -12,6 +12,7 @@ import orjson
 from attrs import frozen
 
 from project_service.settings import Settings, Stage, StageDatabase
+from project_service.settings_postgrest import own_name
 
 PREFIX = "PROJECT_SERVICE__"
 
@@ -57,8 +58,8 @@ def load(
     faults: list[Fault] = []
     given: dict[str, _Given] = {}
     if config is not None:
-        given.update(_from_file(config, faults))
-    given.update(_from_environment(environ))
+        given.update(_own_names(_from_file(config, faults), faults))
+    given.update(_own_names(_from_environment(environ), faults))
     given.update({name: _Given(value, "command line") for name, value in options.items()})
     settings = _Reader(given, faults).settings()
     _cross_check(settings, given, str(config or "configuration"), embedded, faults)
@@ -115,6 +116,21 @@ def _json_object(value: str) -> Tree | None:
     except orjson.JSONDecodeError:
         return None
     return parsed if isinstance(parsed, dict) else None
+
+
+def _own_names(given: dict[str, _Given], faults: list[Fault]) -> dict[str, _Given]:
+    """With PostgREST's names in the sections of databases as ours. One source says a thing once."""
+    known = {one.name for one in attrs.fields(StageDatabase)}
+    found: dict[str, _Given] = {}
+    for dotted, one in given.items():
+        parts = dotted.split(".", 4)
+        own = dotted
+        if len(parts) == 5 and (parts[0], parts[2]) == ("stages", "databases"):
+            own = ".".join((*parts[:4], own_name(parts[4], known)))
+        if own in found or (own != dotted and own in given):
+            faults.append(Fault(one.where, dotted, f"is another name of {own}, which is there too"))
+        found[own] = one
+    return found
 
 
 class _Reader:

@@ -17,6 +17,8 @@ from project_service.settings_kinds import (
     dsn,
     endpoint,
     flag,
+    header_name,
+    listed,
     network,
     optional,
     seconds,
@@ -135,8 +137,8 @@ class StageDatabase:
     """``[stages.<stage>.databases.<name>]``, in PostgREST's terms. ``dsn`` None: the system database's."""
 
     dsn: Secret | None = key(optional(dsn), None)
-    schemas: tuple[str, ...] = key(several(text, least=1), ("public",))
-    extra_search_path: tuple[str, ...] = key(several(text), ("public",))
+    schemas: tuple[str, ...] = key(listed(text, least=1), ("public",))
+    extra_search_path: tuple[str, ...] = key(listed(text), ("public",))
     max_rows: int = key(whole(0), 1000)
     pool_size: int = key(whole(1, 10000), 10)
     unfiltered_writes: str = key(choice("refuse", "allow"), "refuse")
@@ -144,6 +146,7 @@ class StageDatabase:
     authenticated_role: str = key(text, "authenticated")
     service_role: str = key(text, "service_role")
     jwt_secret: Secret | None = key(optional(secret), None)
+    jwt_secret_is_base64: bool = key(flag, False)
     jwks: str | None = key(optional(text), None)
     jwt_aud: str | None = key(optional(text), None)
     role_claim: str = key(text, ".role")
@@ -160,9 +163,15 @@ class StageDatabase:
     error_verbosity: str = key(choice("verbose", "minimal"), "verbose")
     openapi: str = key(choice("follow-privileges", "ignore-privileges", "disabled"), "follow-privileges")
     openapi_security_active: bool = key(flag, False)
+    openapi_server_proxy_uri: str | None = key(optional(url), None)
     root_spec: str | None = key(optional(text), None)
     prepare: bool = key(flag, True)
     legacy_target_names: bool = key(flag, True)
+    trace_header: str | None = key(optional(header_name), None)
+    hoisted_tx_settings: tuple[str, ...] = key(
+        listed(text),
+        ("statement_timeout", "plan_filter.statement_cost_limit", "default_transaction_isolation"),
+    )
 
 
 @frozen

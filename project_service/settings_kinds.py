@@ -14,6 +14,8 @@ from attrs import frozen
 Kind = Callable[[Any], Any]
 
 _NUMBER = re.compile(r"[+-]?[0-9]+\Z")
+# RFC 9110, section 5.6.2.
+_TOKEN = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+\Z")
 
 
 @frozen(repr=False, str=False)
@@ -120,6 +122,24 @@ def several(kind: Kind, least: int = 0) -> Kind:
         return tuple(kind(item) for item in value)
 
     return read
+
+
+def listed(kind: Kind, least: int = 0) -> Kind:
+    """``several``, or one string with commas between, as PostgREST has it."""
+    read = several(kind, least)
+
+    def listed_or_read(value: Any) -> tuple[Any, ...]:
+        if isinstance(value, str) and not value.lstrip().startswith("["):
+            value = [one.strip() for one in value.split(",") if one.strip()]
+        return tuple(read(value))
+
+    return listed_or_read
+
+
+def header_name(value: Any) -> str:
+    if not _TOKEN.match(text(value)):
+        raise ValueError("must be the name of a header")
+    return str(value)
 
 
 def table_of(kind: Kind) -> Kind:

@@ -35,7 +35,7 @@ from project_service.tables.root import Root
 from project_service.tables.routes import TableRoutes
 from project_service.tables.service import TableService
 from project_service.tables.streaming import Pace, Streams
-from project_service.tables.tokens import OwnTokens, parse_keys
+from project_service.tables.tokens import OwnTokens, from_base64, parse_keys
 
 CHANNEL = "pgrst"
 # text, json, jsonb, xml and character types arrive as bytes and leave as bytes.
@@ -128,7 +128,10 @@ def _streams(
 
 
 def _identities(config: TablesConfig, verifier: TokenVerifier | None, now: Callable[[], float]) -> Identities:
-    keys = parse_keys(config.jwt_secret, config.jwks)
+    secret = config.jwt_secret
+    if secret and config.jwt_secret_is_base64:
+        secret = from_base64(secret)
+    keys = parse_keys(secret, config.jwks)
     own = OwnTokens(keys, config.jwt_aud, now) if keys else None
     return Identities(config, parse_role_claim(config.role_claim), own, verifier)
 

@@ -27,6 +27,7 @@ class TablesConfig:
     authenticated_role: str = "authenticated"
     service_role: str = "service_role"
     jwt_secret: str | None = field(default=None, repr=False)
+    jwt_secret_is_base64: bool = False
     jwks: str | None = field(default=None, repr=False)
     jwt_aud: str | None = None
     role_claim: str = ".role"
@@ -41,9 +42,16 @@ class TablesConfig:
     error_verbosity: Literal["verbose", "minimal"] = "verbose"
     openapi: Literal["follow-privileges", "ignore-privileges", "disabled"] = "follow-privileges"
     openapi_security_active: bool = False
+    openapi_server_proxy_uri: str | None = None
     root_spec: str | None = None
     prepare: bool = True
     legacy_target_names: bool = True
+    trace_header: str | None = None
+    hoisted_tx_settings: tuple[str, ...] = (
+        "statement_timeout",
+        "plan_filter.statement_cost_limit",
+        "default_transaction_isolation",
+    )
     statement_timeout: str | None = None
 
     @property

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
+from urllib.parse import urlsplit
 
 import orjson
 from attrs import evolve, frozen
@@ -48,10 +49,20 @@ class Root:
         if self.config.openapi == "follow-privileges":
             rows = await run(rights_sql(head.schema))
             usable, callable_ = (frozenset(orjson.loads(as_bytes(names))) for names in rows[0])
-        url = call.base_url + call.path.rstrip("/")
+        url = self._url(call)
         secured = self.config.openapi_security_active
         found = document(cache, head.schema, url, usable, callable_, secured)
         return Reply(200, headers, orjson.dumps(found))
+
+    def _url(self, call: Call) -> str:
+        """That of the root, as clients reach it. A port is told where the configuration says the address."""
+        said = self.config.openapi_server_proxy_uri
+        if said is None:
+            return call.base_url + call.path.rstrip("/")
+        where = urlsplit(said)
+        if where.port is None:
+            where = where._replace(netloc=f"{where.netloc}:{443 if where.scheme == 'https' else 80}")
+        return where.geturl()
 
 
 def _content_type(head: Head) -> str:

@@ -8,6 +8,7 @@ from typing import TypeVar
 
 from attrs import evolve, frozen
 
+from project_service.errors import Headers
 from project_service.http.outbound import Reply, StreamReply
 from project_service.tables.call import Call, Timing
 from project_service.tables.catalog.freshness import Freshness
@@ -56,11 +57,14 @@ class TableService:
     large: LargeReplies
 
     async def answer(self, call: Call) -> Reply | StreamReply:
+        traced = self._traced(call)
         try:
-            return await self._answer(call)
+            reply = await self._answer(call)
         except TableError as fault:
             fault.terse = self.config.error_verbosity == "minimal"
+            fault.headers = (*fault.headers, *traced)
             raise
+        return evolve(reply, headers=(*reply.headers, *traced)) if traced else reply
 
     async def _answer(self, call: Call) -> Reply | StreamReply:
         timing = Timing(self.config.server_timing)
@@ -131,6 +135,13 @@ class TableService:
         reply = await self.root.answer(cache, call, head, run)
         timing.mark("transaction")
         return self._timed(reply, timing)
+
+    def _traced(self, call: Call) -> Headers:
+        """The request's own trace header; ``X-Request-Id`` the edge sends back by itself."""
+        name = self.config.trace_header
+        if name is None or name.lower() == "x-request-id":
+            return ()
+        return tuple((name, value) for sent, value in call.headers.pairs if sent == name.lower())
 
     def _timed(self, reply: R, timing: Timing) -> R:
         if not self.config.server_timing:

@@ -53,7 +53,7 @@ def preamble(
     if timezone is not None:
         pairs.append(("timezone", timezone))
     if routine is not None:
-        pairs.extend(routine_settings(routine.settings))
+        pairs.extend(routine_settings(routine.settings, config.hoisted_tx_settings))
     pairs.extend((f"app.settings.{name}", value) for name, value in config.app_settings.items())
     limits = [value for name, value in pairs if name == "statement_timeout"]
     extra = extra_seconds(limits[0], limits[-1]) if len(limits) > 1 else 0.0

@@ -50,6 +50,19 @@ def parse_keys(secret: str | None, jwks: str | None) -> tuple[TokenKey, ...]:
     return tuple(found)
 
 
+def from_base64(secret: str) -> str:
+    """A shared secret of any bytes, as a JWK. Raises ``ValueError``.
+
+    With or without padding, in either alphabet (PostgREST's documentation, "jwt-secret-is-base64").
+    """
+    plain = secret.strip().replace("+", "-").replace("/", "_").rstrip("=")
+    try:
+        base64url.decode(plain)
+    except ValueError:
+        raise ValueError("jwt_secret is not base64") from None
+    return json.dumps({"kty": "oct", "k": plain})
+
+
 def _json_object(text: str) -> dict[str, Any] | None:
     try:
         found = json.loads(text)

@@ -138,6 +138,34 @@ class Values(TestCase):
         shop = settings.stages["prod"].databases["shop"]
         self.assertEqual((shop.schemas, shop.max_rows, shop.app_settings), (("api",), 5, {"a": "b"}))
 
+    def test_the_names_of_postgrest(self) -> None:
+        toml = """
+        [stages.dev.databases.main]
+        db-schemas = "api, v2"
+        db-extra-search-path = ""
+        db_max_rows = 5
+        db-plan-enabled = true
+        db-prepared-statements = false
+        jwt-role-claim-key = ".a"
+        openapi-mode = "disabled"
+        client-error-verbosity = "minimal"
+        server-timing-enabled = true
+        url-use-legacy-target-names = false
+        """
+        main = loaded(toml, {"PROJECT_SERVICE__STAGES__DEV__DATABASES__MAIN__MAX_ROWS": "6"})
+        found = main.stages["dev"].databases["main"]
+        self.assertEqual((found.schemas, found.extra_search_path, found.max_rows), (("api", "v2"), (), 6))
+        self.assertEqual((found.plan, found.prepare, found.role_claim), (True, False, ".a"))
+        self.assertEqual((found.openapi, found.error_verbosity), ("disabled", "minimal"))
+        self.assertEqual((found.server_timing, found.legacy_target_names), (True, False))
+
+    def test_one_thing_under_two_names(self) -> None:
+        for lines in ("max_rows = 1\ndb-max-rows = 2\n", "db-max-rows = 2\nmax_rows = 1\n"):
+            found = faults(f"[stages.dev.databases.main]\n{lines}")
+            name = "stages.dev.databases.main"
+            self.assertIn(f"{name}.db-max-rows is another name of {name}.max_rows, which is there too", found)
+        self.assertEqual(faults("[server]\nserver-timing = 1\n"), ["server.server-timing is not a setting"])
+
     def test_secrets_print_as_stars(self) -> None:
         settings = loaded("[database]\ndsn = 'postgres://u:hunter2@h/db'\n[smtp]\npassword = 'hunter3'\n")
         self.assertNotIn("hunter", repr(settings))
@@ -158,7 +186,7 @@ class Sample(TestCase):
     def documented(self) -> dict[str, Any]:
         """The sample with its keys uncommented."""
         lines = SAMPLE.read_text("utf-8").splitlines()
-        live = [re.sub(r"^#(\[|[a-z_]+ =)", r"\1", line) for line in lines]
+        live = [re.sub(r"^#(\[|[a-z0-9_]+ =)", r"\1", line) for line in lines]
         return tomllib.loads("\n".join(live))
 
     def test_it_is_a_valid_configuration_as_it_stands(self) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
+from collections.abc import Container, Iterable
 from functools import lru_cache
 
 from project_service.tables.sql.names import ident, literal, qualified
@@ -65,7 +65,6 @@ def _seconds(time: str) -> float:
     return float(found[1]) * _UNITS[found[2] or "ms"] if found is not None else 1.0
 
 
-def routine_settings(settings: Iterable[tuple[str, str]]) -> list[tuple[str, str]]:
+def routine_settings(settings: Iterable[tuple[str, str]], hoisted: Container[str]) -> list[tuple[str, str]]:
     """A function's own settings that must hold for the transaction around it to mean anything."""
-    hoisted = ("statement_timeout", "plan_filter.statement_cost_limit", "default_transaction_isolation")
     return [(name, value) for name, value in settings if name in hoisted]

@@ -10,12 +10,13 @@ from twisted.trial.unittest import SynchronousTestCase
 from project_service.database.session import Session
 from project_service.deferreds import start
 from project_service.tables.call import Call
+from project_service.tables.config import TablesConfig
 from project_service.tables.identity import Identity
 from project_service.tables.planner import Planner
 from project_service.tables.run import Preamble, Work, run
 from project_service.tables.session_settings import preamble
 from project_service.tables.sql.fragment import Sql
-from project_service.tables.sql.settings import extra_seconds
+from project_service.tables.sql.settings import extra_seconds, routine_settings
 from tests.unit.tables.planning import CACHE, CONFIG
 
 LIMITED = evolve(CONFIG, statement_timeout="30000ms")
@@ -66,3 +67,9 @@ class Limits(SynchronousTestCase):
         work = Work(Preamble("SELECT 1", [], 90.0), Sql("SELECT 2"))
         self.successResultOf(start(run(cast(Session, driver), work, list)))
         self.assertEqual(driver.seen, [90.0])
+
+    def test_which_settings_of_a_function_hold_for_the_transaction(self) -> None:
+        own = (("statement_timeout", "2min"), ("work_mem", "1MB"))
+        default = TablesConfig().hoisted_tx_settings
+        self.assertEqual(routine_settings(own, default), [("statement_timeout", "2min")])
+        self.assertEqual(routine_settings(own, ("work_mem",)), [("work_mem", "1MB")])

@@ -16,7 +16,7 @@ from project_service.tables.root import Root
 from tests.unit.tables.planning import CACHE, CONFIG
 
 
-class Security(SynchronousTestCase):
+class Described(SynchronousTestCase):
     def described(self, config: TablesConfig) -> dict[str, Any]:
         call = Call("GET", (), path="/rest/", base_url="http://here")
         head = parse_head("GET", (), (), config.schemas)
@@ -40,3 +40,13 @@ class Security(SynchronousTestCase):
         self.assertEqual(
             (scheme["type"], scheme["in"], scheme["name"]), ("apiKey", "header", "Authorization")
         )
+
+    def test_where_it_is_by_the_configuration(self) -> None:
+        for said, expected in {
+            None: ("here", "/rest", ["http"]),
+            "https://api.example.com/v1": ("api.example.com:443", "/v1", ["https"]),
+            "http://api.example.com": ("api.example.com:80", "/", ["http"]),
+            "https://api.example.com:8443/": ("api.example.com:8443", "/", ["https"]),
+        }.items():
+            found = self.described(evolve(CONFIG, openapi_server_proxy_uri=said))
+            self.assertEqual((found["host"], found["basePath"], found["schemes"]), expected)

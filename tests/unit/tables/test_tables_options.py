@@ -8,20 +8,26 @@ from typing import Any, cast
 from twisted.internet.defer import Deferred
 from twisted.trial.unittest import SynchronousTestCase
 
+from project_service.deferreds import start
+from project_service.http.outbound import Reply, StreamReply
 from project_service.tables.call import Call
 from project_service.tables.config import TablesConfig
+from project_service.tables.errors import TableError
 from project_service.tables.planner import Planner
 from project_service.tables.service import TableService
 from tests.unit.tables.schema import cache
 
 
 class Options(SynchronousTestCase):
-    def headers(self, *segments: str, server_timing: bool = True) -> dict[str, str]:
-        config = TablesConfig(schemas=("api",), server_timing=server_timing)
+    def answered(self, call: Call, **settings: Any) -> Deferred[Reply | StreamReply]:
+        config = TablesConfig(schemas=("api",), **settings)
         parts: Any = SimpleNamespace(current=cache(), identify=lambda *_: None)
         unused = cast(Any, None)
         service = TableService(config, parts, parts, Planner(config), unused, unused, unused, unused)
-        reply = self.successResultOf(Deferred.fromCoroutine(service.answer(Call("OPTIONS", segments))))
+        return start(service.answer(call))
+
+    def headers(self, *segments: str, server_timing: bool = True) -> dict[str, str]:
+        reply = self.successResultOf(self.answered(Call("OPTIONS", segments), server_timing=server_timing))
         self.assertEqual(reply.status, 200)
         return dict(reply.headers)
 
@@ -36,3 +42,15 @@ class Options(SynchronousTestCase):
         stages = [entry.partition(";")[0] for entry in self.headers("works")["Server-Timing"].split(", ")]
         self.assertEqual(stages, ["jwt", "parse", "plan", "transaction", "response"])
         self.assertNotIn("Server-Timing", self.headers("works", server_timing=False))
+
+    def test_the_trace_header_comes_back_with_success_and_failure(self) -> None:
+        sent = (("x-trace", "a 1"), ("x-request-id", "7"))
+        works, nothing = (Call("OPTIONS", segments, headers=sent) for segments in (("works",), ("none", "x")))
+        reply = self.successResultOf(self.answered(works, trace_header="X-Trace"))
+        self.assertEqual(dict(reply.headers)["X-Trace"], "a 1")
+        fault = self.failureResultOf(self.answered(nothing, trace_header="X-Trace"), TableError).value
+        self.assertEqual(dict(fault.headers)["X-Trace"], "a 1")
+        # The edge sends this one back.
+        for name in (None, "X-Request-Id", "X-Other"):
+            reply = self.successResultOf(self.answered(works, trace_header=name))
+            self.assertFalse({"X-Trace", "X-Request-Id", "X-Other"} & set(dict(reply.headers)))

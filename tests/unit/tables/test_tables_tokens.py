@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import json
 from typing import Any
 
@@ -15,7 +16,7 @@ from project_service.tables.config import TablesConfig
 from project_service.tables.errors import TableError
 from project_service.tables.identity import Identities, Identity
 from project_service.tables.role_claim import parse_role_claim
-from project_service.tables.tokens import OwnTokens, parse_keys
+from project_service.tables.tokens import OwnTokens, from_base64, parse_keys
 
 NOW = 1_000_000.0
 SECRET = "a secret of more than thirty-two bytes"
@@ -129,3 +130,21 @@ class ClaimedRoles(SynchronousTestCase):
             (None, "web_anon"),
         ):
             self.assertEqual(self.identify({"role": role}).role, acts_as)
+
+
+class Base64(SynchronousTestCase):
+    def test_the_bytes_in_either_alphabet_padded_or_not(self) -> None:
+        secret = bytes(range(200, 255))
+        token = jwt.encode({"role": "a"}, secret, algorithm="HS256")
+        for text in (
+            base64.b64encode(secret).decode(),
+            base64url.encode(secret),
+            f" {base64url.encode(secret)}\n",
+        ):
+            tokens = OwnTokens(parse_keys(from_base64(text), None), None, lambda: NOW)
+            self.assertEqual(tokens.claims(token), {"role": "a"})
+
+    def test_what_is_no_base64(self) -> None:
+        for text in ("no base64!", "a", "é"):
+            with self.assertRaises(ValueError):
+                from_base64(text)

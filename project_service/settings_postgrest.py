@@ -1,0 +1,31 @@
+"""PostgREST's own names for the settings of a database of the table API (its documentation, "Configuration").
+
+Someone who comes from there may keep them, with dashes or underscores.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Container
+
+_PREFIXES = ("", "db_", "server_", "client_", "url_use_")
+_SUFFIX = "_enabled"
+_OTHERS = {
+    "uri": "dsn",
+    "pool": "pool_size",
+    "schema": "schemas",
+    "prepared_statements": "prepare",
+    "jwt_role_claim_key": "role_claim",
+    "role_claim_key": "role_claim",
+    "openapi_mode": "openapi",
+}
+
+
+def own_name(name: str, known: Container[str]) -> str:
+    """The name in ``known`` that ``name`` stands for; ``name`` itself where there is none."""
+    whole = name.replace("-", "_").removesuffix(_SUFFIX)
+    for prefix in _PREFIXES:
+        plain = whole.removeprefix(prefix)
+        plain = _OTHERS.get(plain, plain)
+        if plain in known:
+            return plain
+    return name
