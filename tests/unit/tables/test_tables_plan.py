@@ -221,3 +221,12 @@ class Catalogue(SynchronousTestCase):
         self.assertIsNone(nearest("projxxxx", ["projects", "tasks"], 0.75))
         self.assertIsNone(nearest("same", ["same"]))
         self.assertIsNone(nearest("name", ["nama", *(f"t{number}" for number in range(500))]))
+
+    def test_who_shares_no_group_of_letters_is_not_near(self) -> None:
+        # By edits alone these would be near enough.
+        self.assertIsNone(nearest("(any_arg)", ["(name)"]))
+        self.assertEqual(nearest("(nam)", ["(name)"]), "(name)")
+        # Groups of three decide first, so that a far one with such a group does not hide behind near ones without.
+        self.assertEqual(nearest("abcx", ["abcdefgh", "axbx"]), "abcdefgh")
+        self.assertEqual(nearest("ab-cd", ["abxcd"]), "abxcd")
+        self.assertIsNone(nearest("()", ["(name)", ""]))
