@@ -14,12 +14,17 @@ from typing import Any
 
 from attrs import frozen
 
+_TEXT = r"(?:\"(?:[^\"\\]|\\.)*\"|'(?:[^'\\]|\\.)*')"
+_HERE = r"@(?P<{0}>(?:\.[\w$-]+)*)"
 _STEP = re.compile(
-    r"\.(?P<key>[\w$@-]+)|\.?\[?[\"'](?P<quoted>[^\"']+)[\"']\]?|\[(?P<index>-?\d+)\]"
-    r"|\[(?P<start>-?\d*):(?P<stop>-?\d*)\]|(?P<any>\.\*|\[\*\])"
-    r"|\[\?\(?@ ?(?P<test>==|!=|\^==|==\^|\*==) ?[\"'](?P<text>[^\"']*)[\"']\)?\]"
-    r"|\[\?(?P<function>search|match)\(@, ?[\"'](?P<pattern>[^\"']*)[\"']\)\]"
+    rf"\.(?P<key>[\w$@-]+)|\.?(?P<quoted>{_TEXT})|\.?\[\s*(?P<bracketed>{_TEXT})\s*\]"
+    r"|\[\s*(?P<index>-?\d+)\s*\]|\[\s*(?P<start>-?\d*)\s*:\s*(?P<stop>-?\d*)\s*\]|(?P<any>\.\*|\[\s*\*\s*\])"
+    rf"|\[\s*\?\s*(?P<open>\(\s*)?{_HERE.format('tested')}\s*(?P<test>==|!=|\^==|==\^|\*==)\s*(?P<text>{_TEXT})"
+    r"(?(open)\s*\))\s*\]"
+    rf"|\[\s*\?\s*(?P<function>search|match)\(\s*{_HERE.format('searched')}\s*,\s*(?P<pattern>{_TEXT})\s*\)\s*\]"
 )
+_ESCAPED = re.compile(r"\\(.)")
+_TEXTS = ("quoted", "bracketed", "text", "pattern")
 
 
 @frozen
@@ -43,11 +48,17 @@ def parse_role_claim(text: str) -> RoleClaim:
         found = _STEP.match(text, at)
         if found is None:
             raise ValueError(f"not a path to a claim: {text!r}")
-        if found["pattern"] is not None:
-            _checked(found["pattern"])
-        steps.append(found.groupdict())
+        step = found.groupdict()
+        step.update((name, _unquoted(step[name])) for name in _TEXTS)
+        if step["pattern"] is not None:
+            _checked(step["pattern"])
+        steps.append(step)
         at = found.end()
     return RoleClaim(tuple(steps))
+
+
+def _unquoted(text: str | None) -> str | None:
+    return None if text is None else _ESCAPED.sub(r"\1", text[1:-1])
 
 
 def _checked(pattern: str) -> None:
@@ -58,27 +69,31 @@ def _checked(pattern: str) -> None:
 
 
 def _follow(value: Any, step: Mapping[str, str | None]) -> Any:
-    key = step["key"] or step["quoted"]
-    if key is not None:
-        return value.get(key) if isinstance(value, dict) else None
-    if step["start"] is not None or step["stop"] is not None:
+    for name in ("key", "quoted", "bracketed"):
+        key = step[name]
+        if key is not None:
+            return value.get(key) if isinstance(value, dict) else None
+    if step["start"] is not None:
         return _cut(value, step["start"], step["stop"])
-    if step["any"] is not None:
-        members = value.values() if isinstance(value, dict) else value if isinstance(value, list) else ()
-        return next(iter(members), None)
-    return _chosen(value, step) if isinstance(value, list) else None
-
-
-def _chosen(items: list[Any], step: Mapping[str, str | None]) -> Any:
     if step["index"] is not None:
         index = int(step["index"])
-        return items[index] if -len(items) <= index < len(items) else None
-    texts = (item for item in items if isinstance(item, str))
-    if step["pattern"] is not None:
-        pattern = re.compile(step["pattern"])
-        passes = pattern.search if step["function"] == "search" else pattern.fullmatch
-        return next(filter(passes, texts), None)
-    return next((text for text in texts if _passes(text, step["test"], step["text"] or "")), None)
+        return value[index] if isinstance(value, list) and -len(value) <= index < len(value) else None
+    members = value.values() if isinstance(value, dict) else value if isinstance(value, list) else ()
+    if step["any"] is not None:
+        return next(iter(members), None)
+    return next((member for member in members if _chosen(member, step)), None)
+
+
+def _chosen(member: Any, step: Mapping[str, str | None]) -> bool:
+    for name in (step["tested"] or step["searched"] or "").split(".")[1:]:
+        member = member.get(name) if isinstance(member, dict) else None
+    if not isinstance(member, str):
+        return False
+    if step["pattern"] is None:
+        return _passes(member, step["test"], step["text"] or "")
+    pattern = re.compile(step["pattern"])
+    passes = pattern.search if step["function"] == "search" else pattern.fullmatch
+    return passes(member) is not None
 
 
 def _cut(value: Any, start: str | None, stop: str | None) -> Any:

@@ -121,6 +121,30 @@ class ClaimedRoles(SynchronousTestCase):
         absent = self.identify({"role": "author"}, role_claim=".app.role")
         self.assertEqual((absent.role, json.loads(absent.claims)["role"]), ("web_anon", "web_anon"))
 
+    def test_paths_may_hold_spaces_quotes_and_tests_of_members(self) -> None:
+        claims = {
+            "the roles": ["other", "author"],
+            "it's": "a",
+            'q"q': "b",
+            "groups": [{"name": "x", "role": "one"}, {"name": "y's", "role": "two"}, "none"],
+        }
+        for path, role in (
+            ('$[ "the roles" ][ 1 ]', "author"),
+            ('$["the roles"][? @  ==  "author" ]', "author"),
+            ('$["the roles"][?( @ *== "uth" )]', "author"),
+            ("$['the roles'][ 1 : ]", "author"),
+            ('."it\'s"', "a"),
+            ("$['it\\'s']", "a"),
+            ('$["q\\"q"]', "b"),
+            ("$['q\"q']", "b"),
+            ('$.groups[?@.name == "y\'s"].role', "two"),
+            ('$.groups[?search(@.name, "^y")].role', "two"),
+            ('$.groups[?@.name.nothing == "x"].role', None),
+        ):
+            self.assertEqual(parse_role_claim(path).of(claims), role, path)
+        for bad in ('.roles[?(@ == "a"]', '.roles[?@ == "a")]', ".roles[?@ == \"a']", ".'a", ".roles[1:"):
+            self.assertRaises(ValueError, parse_role_claim, bad)
+
     def test_a_role_that_is_no_text_is_not_the_anonymous_one(self) -> None:
         for role, acts_as in (
             (5, "5"),
