@@ -54,6 +54,13 @@ class WritePlan:
     def is_put(self) -> bool:
         return bool(self.key_filters)
 
+    @property
+    def location(self) -> tuple[str, ...]:
+        """The primary key's columns, in the order that they have in the table, where a Location is asked for."""
+        if self.representation != "headers-only" or self.verb != "insert":
+            return ()
+        return tuple(name for name in self.relation.columns if name in self.relation.primary_key)
+
 
 def plan_write(cache: SchemaCache, options: PlanOptions, relation: Relation, request: Request) -> WritePlan:
     """Raises PGRST105, 109, 204 and those of ``Reader.plan``; 21000 for a write without a filter."""

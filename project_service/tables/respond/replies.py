@@ -107,7 +107,7 @@ def write_reply(
     full = plan.representation == "representation"
     headers: Headers = _write_range(request, found)
     if found.location is not None:
-        headers = (("Location", location(path, plan.relation.primary_key, found.location)), *headers)
+        headers = (("Location", location(path, plan.location, found.location)), *headers)
     if full:
         headers = (*headers, ("Content-Type", rendering.content_type))
     body = found.body if full else b""

@@ -187,8 +187,8 @@ def _scalars(routine: Routine, range_: Range) -> Sql:
 
 def _location(plan: WritePlan) -> str:
     """The primary key of the row that was inserted, as a JSON array of texts."""
-    keys = plan.relation.primary_key
-    if plan.representation != "headers-only" or plan.verb != "insert" or not keys:
+    keys = plan.location
+    if not keys:
         return "null::text"
     values = ", ".join(f"{ident(name)}::text" for name in keys)
     return f"(SELECT json_build_array({values})::text FROM {SOURCE} LIMIT 1)"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 
+from attrs import evolve
 from hypothesis import given
 from hypothesis import strategies as st
 from twisted.trial.unittest import SynchronousTestCase
@@ -70,3 +71,15 @@ class Puts(SynchronousTestCase):
             self.assertEqual(error.code, "PGRST114")
         planned("PUT", "works", ("id", "eq.1"), ("offset", "0"), body=b'{"id": 1}')
         planned("PUT", "works", ("id", "eq.1"), ("id", "eq.1"), body=b'{"id": 1}')
+
+
+class Locations(SynchronousTestCase):
+    def test_a_key_is_named_in_the_order_of_the_tables_columns(self) -> None:
+        found = planned(
+            "POST", "works_tags", body=b'{"tag_id": 1, "work_id": 2}', prefer="return=headers-only"
+        )
+        plan = found.prepared.plan
+        assert isinstance(plan, WritePlan)
+        relation = evolve(plan.relation, primary_key=("tag_id", "work_id"))
+        self.assertEqual(evolve(plan, relation=relation).location, ("work_id", "tag_id"))
+        self.assertEqual(evolve(plan, representation="representation").location, ())
