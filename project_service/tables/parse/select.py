@@ -13,6 +13,7 @@ EVERYTHING: tuple[SelectItem, ...] = (SelectColumn(Field("*")),)
 _CAST = re.compile(r"[\w ]+(?:\[\])?")
 _AGGREGATE = re.compile(r"\.(sum|avg|count|max|min)\(\)")
 _ALIAS = re.compile(r'\s*(?:"(?:[^"\\]|\\.)*"|[\w$ ]+(?:-(?!>)[\w$ ]+)*):(?!:)')
+_COUNTS = re.compile(r"count\((?!\))")
 _OPENS_EMBED = re.compile(r'\s*(?:"(?:[^"\\]|\\.)*"|[\w$ ]+(?:-(?!>)[\w$ ]+)*)[!(]')
 
 
@@ -45,7 +46,8 @@ def _item(scanner: Scanner) -> SelectItem:
         return SelectColumn(Field("*"))
     scanner.expecting('"*"', '"count()"')
     alias = _alias(scanner)
-    if _OPENS_EMBED.match(scanner.text, scanner.pos):
+    # count() is the aggregate, and what else is in its brackets is nothing.
+    if _OPENS_EMBED.match(scanner.text, scanner.pos) and not _COUNTS.match(scanner.text, scanner.pos):
         return _embed_or_count(scanner, alias)
     return _column(scanner, alias)
 

@@ -77,8 +77,8 @@ def _in(field: str, operation: In, reader: Key | None) -> Sql:
 
 
 def _search(field: str, column: Column | None, found: Filter, operation: Search) -> Sql:
-    language = parameter(operation.language) + "::regconfig, " if operation.language else Sql("")
+    language = parameter(operation.language) + ", " if operation.language else Sql("")
     document = Sql(field)
-    if column is not None and not found.field.path and column.base_type != "tsvector":
+    if column is not None and (found.field.path or column.base_type != "tsvector"):
         document = "to_tsvector(" + language + document + ")"
     return document + f" @@ {operation.function}(" + language + parameter(operation.operand) + ")"

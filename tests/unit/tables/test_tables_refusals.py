@@ -13,6 +13,10 @@ from project_service.tables.parse.order import parse_order
 from project_service.tables.parse.select import parse_select
 from project_service.tables.syntax import Field, Filter, JsonStep, SelectColumn
 
+# What a name could have gone on with, and what ends a column of a select.
+LONGER = 'letter, digit, "-", "->>", "->"'
+ENDS = '"::", ".", ")", "," or end of input'
+
 
 class Refusals(SynchronousTestCase):
     def refused(self, parser: Any, *given: Any) -> tuple[int, str]:
@@ -85,16 +89,14 @@ class Refusals(SynchronousTestCase):
             self.assertEqual(self.refused(parse_filter, Field("a"), text, Operands()), expected, text)
 
     def test_a_name_could_have_been_longer(self) -> None:
-        longer = 'letter, digit, "-", "->>", "->"'
         found = self.refused(parse_logic, "or", False, "(title.ilike.%a,b%,c.eq.1)")
-        self.assertEqual(found, (20, f'unexpected "%" expecting {longer} or delimiter (.)'))
+        self.assertEqual(found, (20, f'unexpected "%" expecting {LONGER} or delimiter (.)'))
         found = self.refused(parse_order, "coalesce(a, b).desc")
         self.assertEqual(
-            found, (9, f"unexpected '(' expecting {longer}, delimiter (.), \",\" or end of input")
+            found, (9, f"unexpected '(' expecting {LONGER}, delimiter (.), \",\" or end of input")
         )
         found = self.refused(parse_select, "id,clients(name[])")
-        ends = '"::", ".", ")", "," or end of input'
-        self.assertEqual(found, (16, f"unexpected '[' expecting {longer}, {ends}"))
+        self.assertEqual(found, (16, f"unexpected '[' expecting {LONGER}, {ENDS}"))
         self.assertEqual(self.refused(parse_select, "id-,b"), (4, 'unexpected "," expecting letter or digit'))
 
     def test_orders_that_are_none(self) -> None:
@@ -114,6 +116,7 @@ class Refusals(SynchronousTestCase):
         for text, column, details in (
             ("id,", 4, f"unexpected end of input expecting {items}"),
             ("id,\n", 5, f"unexpected end of input expecting {items}"),
+            ("count(*)", 6, f"unexpected '(' expecting {LONGER}, {ENDS}"),
             ('id,"', 4, f'unexpected "\\"" expecting {items}'),
             ("a->,b", 4, f'unexpected "," expecting {key}'),
             ('a->"k"b', 7, 'unexpected \'b\' expecting "->>", "->", "::", ".", ")", "," or end of input'),

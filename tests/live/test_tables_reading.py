@@ -1,0 +1,52 @@
+"""What is read where few would look: searches within JSON."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+import pytest_twisted
+
+from tests.live.tables_service import Tables, tables
+
+__all__ = ["tables"]
+
+SCHEMA = """
+create table notes (id int primary key, said jsonb, body text);
+insert into notes values
+  (1, '{"text": "des chats amusants", "parts": {"a": "un chat"}}', 'des chats'),
+  (2, '{"text": "nothing"}', 'nothing');
+grant select on notes to anon
+"""
+
+
+@pytest.fixture(scope="module")
+def reading(tables: Tables) -> Iterator[Tables]:
+    tables.sql(SCHEMA)
+    yield tables
+    tables.sql("drop table notes")
+
+
+async def ids(tables: Tables, query: str) -> list[int]:
+    status, _, body = await tables.request("GET", f"/notes?select=id&order=id&{query}")
+    assert status == 200, body
+    return [row["id"] for row in body]
+
+
+@pytest_twisted.ensureDeferred
+async def test_a_language_is_that_of_what_is_searched_within_json_too(reading: Tables) -> None:
+    for query in (
+        "said->>text=plfts(french).chat",
+        "said->parts=fts(french).chats",
+        "body=wfts(french).chat",
+    ):
+        # Prepared the second time.
+        assert [await ids(reading, query) for _ in range(3)] == [[1]] * 3, query
+    assert await ids(reading, "said->>text=not.fts(simple).chat") == [1, 2]
+
+
+@pytest_twisted.ensureDeferred
+async def test_what_cannot_be_searched_is_told_as_postgresql_has_it(reading: Tables) -> None:
+    status, _, body = await reading.request("GET", "/notes?id=fts(simple).x")
+    assert (status, body["code"]) == (404, "42883")
+    assert body["message"] == "function to_tsvector(unknown, integer) does not exist"
