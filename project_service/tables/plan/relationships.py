@@ -77,9 +77,9 @@ def _suggest(ways: Sequence[Relationship], target: str, hint: str | None) -> str
 
 
 def _other(cache: SchemaCache, schema: str, origin: Key) -> str | None:
-    """Where nothing at all is related to the origin, another one may have been meant."""
-    groups = cache.relationships.items()
-    return _instead(origin[1], (key[1] for key, ways in groups if any(_reaches(way, schema) for way in ways)))
+    """Where nothing at all is related to the origin, another one may have been meant. Hidden ones are not named."""
+    shown = (pair for pair in cache.relationships.items() if pair[0][0] == schema)
+    return _instead(origin[1], (key[1] for key, ways in shown if any(_reaches(way, schema) for way in ways)))
 
 
 def _instead(name: str, known: Iterable[str]) -> str | None:

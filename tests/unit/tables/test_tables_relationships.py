@@ -121,6 +121,7 @@ class Relationships(SynchronousTestCase):
         self.assertEqual(
             self.refused("teems", "people").hint, "Perhaps you meant 'teams' instead of 'teems'."
         )
+        self.assertIsNone(self.refused("secret", "people").hint)
         # Related, if only through what is hidden.
         self.assertIsNone(self.refused("rooms", "people").hint)
 
