@@ -43,7 +43,10 @@ def _ref(name: str) -> dict[str, str]:
 
 
 def definition_of(relation: Relation, ways: Iterable[Relationship]) -> dict[str, Any]:
-    keys = {way.pairs[0][0]: way for way in reversed(list(ways)) if _is_foreign_key(way)}
+    keys: dict[str, Relationship] = {}
+    # A table is named rather than a view of it.
+    for way in sorted(filter(_is_foreign_key, ways), key=lambda way: way.target_is_view):
+        keys.setdefault(way.pairs[0][0], way)
     properties = {
         name: _property(column, name in relation.primary_key, keys.get(name))
         for name, column in relation.columns.items()

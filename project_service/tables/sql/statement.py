@@ -134,7 +134,7 @@ def call_statement(
         counted, total = _total(cache, plan.read, count, max_rows)
     else:
         rows = _scalars(routine, range_ if routine.is_set else Range())
-        if count:
+        if count in ("exact", "estimated"):
             counted, total = Sql(f", pgrst_count AS (SELECT 1 FROM {SOURCE})"), _COUNT
     empty = routine.is_void or (bounds.bodiless and rendering.explain is None)
     body = "''" if empty else body_sql(rendering, routine.is_scalar, not routine.is_set)

@@ -5,13 +5,14 @@ from __future__ import annotations
 from attrs import evolve
 from twisted.trial.unittest import SynchronousTestCase
 
-from project_service.tables.catalog.model import Handler, Routine
+from project_service.tables.catalog.model import Column, Handler, Relation, Relationship, Routine
 from project_service.tables.errors import TableError
+from project_service.tables.openapi.relations import definition_of
 from project_service.tables.parse.media import parse_accept, parse_media
 from project_service.tables.parse.request import parse_head
 from project_service.tables.plan.media import Rendering, negotiate
 from project_service.tables.sql.body import body_sql
-from tests.unit.tables.planning import CACHE, as_json, planned
+from tests.unit.tables.planning import CACHE, as_json, planned, text
 
 
 class Missing(SynchronousTestCase):
@@ -88,3 +89,28 @@ class Negotiation(SynchronousTestCase):
         self.assertFalse(parse_media("application/vnd.pgrst.plan+xml").is_plan)
         self.assertFalse(parse_media("application/vnd.pgrst.planned").is_plan)
         self.assertRaises(TableError, self.answered, "application/vnd.pgrst.plan+xml", None, True)
+
+
+class Counted(SynchronousTestCase):
+    def test_a_function_s_values_are_counted_not_estimated_by_the_planner(self) -> None:
+        for count, expected in (("exact", True), ("estimated", True), ("planned", False)):
+            found = text(planned("GET", "rpc/add", ("a", "1"), prefer=f"count={count}"))
+            self.assertEqual("pgrst_count" in found, expected, count)
+
+
+class Described(SynchronousTestCase):
+    def test_a_foreign_key_leads_to_a_table_before_its_views(self) -> None:
+        column = Column("author", "integer", "integer")
+        ways = [
+            Relationship(
+                ("api", "books"),
+                ("api", name),
+                "m2o",
+                name,
+                (("author", "id"),),
+                target_is_view=name != "people",
+            )
+            for name in ("authors", "people", "persons")
+        ]
+        found = definition_of(Relation("api", "books", {"author": column}), ways)
+        self.assertIn("Foreign Key to `people.id`", found["properties"]["author"]["description"])
