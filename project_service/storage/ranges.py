@@ -9,6 +9,8 @@ from attrs import frozen
 from project_service.storage import errors
 
 _SPEC = re.compile(r"(\d*)-(\d*)", re.ASCII)
+# Beyond any object. A position may have any number of digits (14.1.2), which Python would not read.
+_BEYOND = 10**19
 
 
 @frozen
@@ -41,15 +43,18 @@ def parse_range(header: str | None, size: int) -> ByteRange | None:
 def _resolve(spec: str, size: int) -> ByteRange | None:
     """The part of an object of ``size`` bytes that ``spec`` names, or None where there is none."""
     match = _SPEC.fullmatch(spec)
-    if match is None or max(len(match[1]), len(match[2])) > 19:
-        raise errors.range_not_satisfiable(size)
-    if not match[1] and not match[2]:
+    if match is None or not (match[1] or match[2]):
         raise errors.range_not_satisfiable(size)
     if not match[1]:
-        length = min(int(match[2]), size)
+        length = min(_position(match[2]), size)
         return ByteRange(size - length, length) if length else None
-    first = int(match[1])
-    last = int(match[2]) if match[2] else size - 1
+    first = _position(match[1])
+    last = _position(match[2]) if match[2] else size - 1
     if match[2] and last < first:
         raise errors.range_not_satisfiable(size)
     return ByteRange(first, min(last, size - 1) - first + 1) if first < size else None
+
+
+def _position(digits: str) -> int:
+    significant = digits.lstrip("0")
+    return int(significant or "0") if len(significant) <= 19 else _BEYOND
