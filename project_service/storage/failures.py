@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from twisted.logger import Logger
 
-from project_service.errors import ApiError
+from project_service.errors import ApiError, Headers
 from project_service.http.inbound import Inbound
 from project_service.http.outbound import Reply, StreamReply
 from project_service.http.router import Handler
@@ -14,10 +14,11 @@ from project_service.storage.errors import translate
 _log = Logger()
 
 
-def told(handler: Handler) -> Handler:
+def told(handler: Handler, headers: Headers = ()) -> Handler:
     """``handler``, whose failures of the store become ``store_unavailable``; the log has their kind.
 
     Refusals say ``nosniff`` like the objects do: where a browser expects one, it guesses nothing about the other.
+    They carry ``headers`` besides.
     """
 
     async def telling(inbound: Inbound) -> Reply | StreamReply:
@@ -34,7 +35,7 @@ def told(handler: Handler) -> Handler:
                 error = failure
             else:
                 raise
-            error.headers = (*error.headers, NO_SNIFFING)
+            error.headers = (*error.headers, NO_SNIFFING, *headers)
             raise error from None
 
     return telling

@@ -68,7 +68,7 @@ class StorageRoutes:
         router.route(f"{BUCKET}/presign", described.PRESIGN, methods=("POST",))(told(self.presign))
         router.route(
             "/storage/download", described.DOWNLOAD_LINK, methods=("GET",), key="optional", bearer="own"
-        )(told(self.download_link))
+        )(told(self.download_link, LINK_HEADERS))
 
     async def list(self, inbound: Inbound) -> Reply:
         bucket = await self._readable(inbound)

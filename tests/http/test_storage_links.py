@@ -54,6 +54,18 @@ class Links(TestCase):
         self.assertEqual(refused(self.app.request("GET", path)), (410, "token_used"))
         self.assertEqual(self.app.request("HEAD", path).status, 410)
 
+    def test_a_refusal_is_kept_no_more_than_the_object(self) -> None:
+        """404 and 410 may be kept by a cache that is told nothing (RFC 9110 section 15.1)."""
+        path = self.path()
+        for target, headers, status in (
+            (path, {"Range": "bytes=9-"}, 416), (path, {"If-Match": '"x"'}, 412), (path, {}, 200), (path, {}, 410),
+            ("/storage/download?token=x", {}, 404), ("/storage/download", {}, 422),
+        ):  # fmt: skip
+            response = self.app.request("GET", target, headers)
+            self.assertEqual(response.status, status)
+            self.assertEqual(response.header("cache-control"), "no-store", status)
+            self.assertEqual(response.header("referrer-policy"), "no-referrer", status)
+
     def test_inline(self) -> None:
         response = self.app.request("GET", self.path() + "&inline=true")
         self.assertTrue((response.header("content-disposition") or "").startswith("inline;"))
