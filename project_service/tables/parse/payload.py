@@ -49,7 +49,7 @@ def parse_payload(
     name = media.parse_media(content_type).name if content_type else media.JSON
     if name == media.JSON:
         if routine and not body:
-            return Payload("json", name, "{}", raw=body)
+            return Payload("json", name, "{}", raw=b"{}")
         return _json(body) if columns is None else _unread(body, columns)
     if name == media.CSV:
         return _csv(body, columns)

@@ -38,6 +38,12 @@ class Missing(SynchronousTestCase):
             self.assertEqual(self.refused("add", *arguments).hint, hint, arguments)
 
 
+class Empty(SynchronousTestCase):
+    def test_nothing_sent_is_an_empty_object_for_one_argument_too(self) -> None:
+        self.assertEqual(planned("POST", "rpc/whole").raw, b"{}")
+        self.assertEqual(planned("POST", "rpc/whole_text", media="text/plain").raw, b"")
+
+
 class Schemas(SynchronousTestCase):
     def head(self, method: str, *headers: tuple[str, str], schemas: tuple[str, ...] = ("a", "b")) -> object:
         found = parse_head(method, ("books",), headers, schemas)
