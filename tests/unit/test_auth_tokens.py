@@ -24,6 +24,7 @@ from project_service.errors import ApiError
 
 NOW = 1_795_230_245.678
 USER = User("7b7a6a5c-0000-4000-8000-000000000001", "ada@example.test", moment(NOW))
+SESSION = "7b7a6a5c-0000-4000-8000-0000000000aa"
 KEYS = {name: keyset.rotated(None, name) for name in keyset.ALGORITHMS}
 
 
@@ -53,7 +54,7 @@ class Base(TestCase):
         self.revoked = Revoked()
         self.issuer = issuer()
         self.verifier = Verifier(self.issuer, self.revoked, lambda: self.now)
-        self.good = self.issuer.mint(USER, "session-1", NOW, "token-1").text
+        self.good = self.issuer.mint(USER, SESSION, NOW, "token-1").text
 
     def signed(self, claims: dict[str, Any], header: dict[str, Any] | None = None) -> str:
         key = self.issuer.keys.signing
@@ -73,7 +74,7 @@ class Base(TestCase):
 class Good(Base):
     def test_the_claims_are_those_of_the_decisions(self) -> None:
         for algorithm in keyset.ALGORITHMS:
-            made = issuer(algorithm).mint(USER, "session-1", NOW, "token-1")
+            made = issuer(algorithm).mint(USER, SESSION, NOW, "token-1")
             assert jwt.get_unverified_header(made.text)["alg"] == algorithm
             assert jwt.decode(made.text, options={"verify_signature": False}) == {
                 "iss": "https://api.example.test",
@@ -81,7 +82,7 @@ class Good(Base):
                 "aud": "authenticated",
                 "role": "authenticated",
                 "email": "ada@example.test",
-                "sid": "session-1",
+                "sid": SESSION,
                 "iat": int(NOW),
                 "exp": int(NOW) + 3600,
                 "jti": "token-1",
@@ -91,12 +92,12 @@ class Good(Base):
     def test_what_was_minted_is_verified(self) -> None:
         for algorithm in keyset.ALGORITHMS:
             verifier = Verifier(issuer(algorithm), self.revoked, lambda: NOW)
-            token = issuer(algorithm).mint(USER, "session-1", NOW, "token-1").text
+            token = issuer(algorithm).mint(USER, SESSION, NOW, "token-1").text
             for form in (token, token.encode()):
                 claims = verifier.verify(form)
                 assert (claims.sub, claims.email, claims.role) == (USER.id, USER.email, "authenticated")
                 assert (claims.sid, claims.exp, claims.raw["jti"]) == (
-                    "session-1",
+                    SESSION,
                     int(NOW) + 3600,
                     "token-1",
                 )
@@ -127,7 +128,7 @@ class Good(Base):
 
     def test_an_ended_session_is_refused_at_once_although_its_token_is_known(self) -> None:
         self.verifier.verify(self.good)
-        self.revoked.sessions.add("session-1")
+        self.revoked.sessions.add(SESSION)
         self.refused(self.good, "session_revoked")
 
     def test_where_revocations_cannot_be_known_nobody_passes(self) -> None:
@@ -137,7 +138,7 @@ class Good(Base):
 
     def test_the_least_recently_used_token_leaves_first(self) -> None:
         verifier = Verifier(self.issuer, self.revoked, lambda: self.now, capacity=2)
-        first, second, third = [self.issuer.mint(USER, "s", NOW, str(n)).text for n in range(3)]
+        first, second, third = [self.issuer.mint(USER, SESSION, NOW, str(n)).text for n in range(3)]
         for token in (first, second, first, third):
             verifier.verify(token)
         assert list(verifier._known) == [first, third]
@@ -147,7 +148,7 @@ class Good(Base):
         rotated = KeySet.parse(keyset.rotated(KEYS["ES256"], "EdDSA"))
         self.verifier.replace(evolve(self.issuer, keys=rotated))
         self.verifier.verify(self.good)
-        self.verifier.verify(self.verifier.issuer.mint(USER, "s", NOW, "t").text)
+        self.verifier.verify(self.verifier.issuer.mint(USER, SESSION, NOW, "t").text)
         self.verifier.replace(evolve(self.issuer, keys=KeySet.parse(KEYS["EdDSA"])))
         self.refused(self.good)
 
@@ -228,7 +229,9 @@ class Forged(Base):
             {"iat": int(NOW) + LEEWAY_SECONDS + 2},
             {"nbf": int(NOW) + LEEWAY_SECONDS + 2},
             {"sub": 7},
-            {"sid": ["session-1"]},
+            {"sub": "ada"},
+            {"sid": [SESSION]},
+            {"sid": "x"},
             {"role": {}},
         )
         for changes in wrong:
