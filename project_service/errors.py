@@ -84,6 +84,17 @@ def validation_failed(details: Mapping[str, str], message: str = "A value is not
     return ApiError(422, "validation_failed", message, details)
 
 
+def require_texts(given: Mapping[str, object]) -> None:
+    """Raises ``validation_failed`` naming every one of ``given`` that is missing or no string."""
+    faults = {
+        name: "is required" if value is None else "must be a string"
+        for name, value in given.items()
+        if not isinstance(value, str)
+    }
+    if faults:
+        raise validation_failed(faults)
+
+
 def not_found(message: str = "There is nothing at this path.") -> ApiError:
     return ApiError(404, "not_found", message)
 

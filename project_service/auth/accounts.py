@@ -16,7 +16,7 @@ from project_service.auth.ports import Event, LoginReservation, Sessions, Users
 from project_service.auth.recovery import Letters
 from project_service.auth.throttle import Throttle
 from project_service.deferreds import shield
-from project_service.errors import ApiError
+from project_service.errors import ApiError, require_texts
 
 
 @frozen
@@ -39,6 +39,7 @@ class Accounts:
         settings = self.context.settings
         if not settings.allow_signup:
             raise errors.signup_disabled()
+        require_texts({"email": email, "password": password})
         address = Email.parse_new(email)
         raw = passwords.acceptable(password, address, settings.password_min_bytes)
         if settings.confirm_email:
@@ -81,6 +82,7 @@ class Accounts:
         ``user_disabled`` and ``email_not_confirmed`` only to who knows the password; ``rate_limited``,
         ``overloaded``, ``validation_failed``.
         """
+        require_texts({"email": email, "password": password})
         address = Email.parse(email)
         candidate = passwords.candidate(password)
         # Once begun it ends: hanging up does not spare an attempt from being counted.

@@ -15,7 +15,7 @@ from project_service.auth.hashing import Hashes
 from project_service.auth.model import Email, IssuedSession, Origin, email_of
 from project_service.auth.ports import Event, OneTimeTokens, Purpose
 from project_service.auth.throttle import Throttle
-from project_service.errors import validation_failed
+from project_service.errors import require_texts, validation_failed
 
 LIFETIME = timedelta(hours=1)
 # A letter a minute to one address is plenty; who asks more often is told the same.
@@ -88,6 +88,7 @@ class Recovery:
 
         Raises ``invalid_one_time_token`` and ``weak_password``; a password that is refused leaves the token good.
         """
+        require_texts({"token": token, "password": password})
         digest = _digest(token)
         owner = await self.tokens.owner(digest, "recovery", self.context.now())
         if owner is None:

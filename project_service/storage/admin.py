@@ -10,7 +10,7 @@ from project_service.http.outbound import Reply, json_reply
 from project_service.http.router import Router
 from project_service.storage import described_admin as described
 from project_service.storage import keys, requests
-from project_service.storage.buckets import Buckets, parse_rules
+from project_service.storage.buckets import Buckets, name_faults, parse_rules
 from project_service.storage.failures import told
 from project_service.storage.model import BucketRules
 from project_service.storage.objects import Objects
@@ -37,8 +37,8 @@ class BucketRoutes:
 
     async def create(self, inbound: Inbound) -> Reply:
         body = await inbound.json_object()
-        name = requests.text(body, "name")
-        rules = parse_rules({field: value for field, value in body.items() if field != "name"})
+        name = body.pop("name", None)
+        rules = parse_rules(body, name_faults(name))
         return json_reply((await self.buckets.create(name, BucketRules(**rules))).as_json(), 201)
 
     async def list(self, inbound: Inbound) -> Reply:

@@ -52,12 +52,9 @@ class Buckets:
 
     async def create(self, name: str, rules: BucketRules) -> Bucket:
         """Raises ``bucket_exists``, and ``validation_failed`` for a name that is not allowed."""
-        if not keys.is_bucket_name(name):
-            raise validation_failed(
-                {
-                    "name": "must be 1 to 63 of a-z, 0-9, '.', '_', '-', beginning and ending with a letter or digit"
-                }
-            )
+        faults = name_faults(name)
+        if faults:
+            raise validation_failed(faults)
         return await self.rows.create(name, rules)
 
     async def change(self, name: str, changes: Mapping[str, Any]) -> Bucket:
@@ -78,10 +75,22 @@ class Buckets:
         self._seen.pop(name, None)
 
 
-def parse_rules(given: Mapping[str, Any]) -> dict[str, Any]:
-    """The rules in a JSON object, checked; raises ``validation_failed`` naming every field that is wrong."""
+def name_faults(name: object) -> dict[str, str]:
+    """What is wrong with the name of a new bucket, under ``name``."""
+    if not isinstance(name, str):
+        return {"name": "is required" if name is None else "must be a string"}
+    if keys.is_bucket_name(name):
+        return {}
+    return {"name": "must be 1 to 63 of a-z, 0-9, '.', '_', '-', beginning and ending with a letter or digit"}
+
+
+def parse_rules(given: Mapping[str, Any], found: Mapping[str, str] | None = None) -> dict[str, Any]:
+    """The rules in a JSON object, checked; raises ``validation_failed`` naming every field that is wrong.
+
+    ``found`` is what is wrong with other fields.
+    """
     known = {rule.name for rule in fields(BucketRules)}
-    faults = {name: "is not a rule of a bucket" for name in given if name not in known}
+    faults = {name: "is not a rule of a bucket" for name in given if name not in known} | dict(found or {})
     rules: dict[str, Any] = {}
     for name, value in given.items():
         if name in known:

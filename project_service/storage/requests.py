@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from project_service.errors import unsupported_media_type, validation_failed
+from project_service.errors import require_texts, unsupported_media_type, validation_failed
 from project_service.http.headers import HeaderView
 from project_service.http.inbound import Inbound
 from project_service.storage import errors, keys
@@ -72,6 +72,7 @@ def presign(body: Mapping[str, Any], default_seconds: int) -> tuple[str, int, in
 def source_and_target(body: Mapping[str, Any]) -> tuple[str, str]:
     """``from`` and ``to`` of a copy or move."""
     refuse_unknown(body, {"from", "to"})
+    require_texts({name: body.get(name) for name in ("from", "to")})
     source, target = keys.parse_key(text(body, "from")), keys.parse_key(text(body, "to"))
     if source == target:
         raise validation_failed({"to": "is the same as from"})

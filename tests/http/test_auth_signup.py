@@ -103,6 +103,18 @@ class SignUp(TestCase):
             answer = self.app.call("POST", "/auth/signup", {"email": "a@x.test", "password": password})
             assert (answer.status, answer.code) == (422, "validation_failed"), password
 
+    def test_every_field_that_is_missing_or_no_text_is_named(self) -> None:
+        for path, names in (
+            ("/auth/signup", {"email", "password"}),
+            ("/auth/login", {"email", "password"}),
+            ("/auth/reset", {"token", "password"}),
+        ):
+            answer = self.app.call("POST", path, {})
+            assert (answer.status, answer.code) == (422, "validation_failed"), path
+            assert answer.details == dict.fromkeys(names, "is required"), path
+            answer = self.app.call("POST", path, dict.fromkeys(names, 7))
+            assert answer.details == dict.fromkeys(names, "must be a string"), path
+
     def test_bodies_that_cannot_be_read_are_400(self) -> None:
         for raw in (
             b"",

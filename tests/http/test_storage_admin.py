@@ -68,6 +68,12 @@ class Admin(TestCase):
             )
         self.assertEqual(sorted(self.app.tables.buckets), ["open", "shut"])
 
+    def test_every_wrong_field_is_named(self) -> None:
+        for given in ({"name": "No", "visibility": "x", "other": 1}, {"visibility": "x", "other": 1}):
+            response = self.app.post("/admin/buckets", given, SERVICE)
+            details = json.loads(response.body)["error"]["details"]
+            self.assertEqual(set(details), {"name", "visibility", "other"}, given)
+
     def test_a_change_holds_at_once_here(self) -> None:
         self.app.put("k", bucket="shut")
         path = "/storage/buckets/shut/objects/k"

@@ -58,6 +58,8 @@ class CopyMoveDelete(TestCase):
                 {"from": "a", "to": "b", "x": 1},
             ):
                 self.assertEqual(refused(self.app.post(path, body)), (422, "validation_failed"))
+            details = json.loads(self.app.post(path, {"to": 1}).body)["error"]["details"]
+            self.assertEqual(details, {"from": "is required", "to": "must be a string"})
         self.assertEqual(self.app.stored(), [b"aaa"])
 
     def test_copy_keeps_the_quota(self) -> None:
