@@ -18,8 +18,12 @@ from project_service.tables.service import TableService
 
 _READING = ("GET", "HEAD", "OPTIONS")
 _WRITING = ("POST", "PATCH", "PUT", "DELETE")
-# What is none of PostgREST's methods is refused as PostgREST does.
-_NEVER = ("TRACE", "CONNECT")
+# What is none of PostgREST's methods is refused as PostgREST does: those of the registry (RFC 9110 section 16.1.1) that
+# the parser takes.
+_NEVER = tuple(
+    "TRACE CONNECT ACL BIND CHECKOUT COPY LINK LOCK MERGE MKACTIVITY MKCALENDAR MKCOL MOVE PROPFIND PROPPATCH QUERY "
+    "REBIND REPORT SEARCH UNBIND UNLINK UNLOCK".split()
+)
 _BASE = "/<stage>/db/<database>/rest"
 
 

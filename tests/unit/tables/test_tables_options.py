@@ -10,10 +10,12 @@ from twisted.trial.unittest import SynchronousTestCase
 
 from project_service.deferreds import start
 from project_service.http.outbound import Reply, StreamReply
+from project_service.http.router import Router
 from project_service.tables.call import Call
 from project_service.tables.config import TablesConfig
 from project_service.tables.errors import TableError
 from project_service.tables.planner import Planner
+from project_service.tables.routes import TableRoutes
 from project_service.tables.service import TableService
 from tests.unit.tables.schema import cache
 
@@ -37,6 +39,15 @@ class Options(SynchronousTestCase):
         self.assertEqual(self.headers("recent")["Allow"], "OPTIONS,GET,HEAD")
         self.assertEqual(self.headers("rpc", "find")["Allow"], "OPTIONS,GET,HEAD,POST")
         self.assertEqual(self.headers("rpc", "whole")["Allow"], "OPTIONS,POST")
+
+    def test_methods_that_are_none_of_postgrests_are_refused_in_its_words(self) -> None:
+        router = Router()
+        TableRoutes({}).mount(router)
+        for method in ("TRACE", "CONNECT", "PROPFIND", "LINK"):
+            self.assertEqual(router.match(method, b"/dev/db/main/rest/works").route.error_style, "tables")
+            fault = self.failureResultOf(self.answered(Call(method, ("works",))), TableError).value
+            self.assertEqual((fault.status, fault.code), (405, "PGRST117"))
+            self.assertEqual(dict(fault.headers)["Allow"], "OPTIONS,GET,HEAD,POST,PUT,PATCH,DELETE")
 
     def test_every_stage_has_its_time(self) -> None:
         stages = [entry.partition(";")[0] for entry in self.headers("works")["Server-Timing"].split(", ")]
