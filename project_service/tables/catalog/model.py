@@ -136,6 +136,7 @@ class Handler:
 @frozen
 class SchemaCache:
     """Everything one reading of the catalogue found. ``representations`` maps (from type, to type) to a function.
+    Overloads of a routine are ordered by the number of their arguments.
 
     ``leaves_things``: some function of the database speaks of what outlives a transaction and is no setting.
     """

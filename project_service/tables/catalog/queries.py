@@ -133,7 +133,7 @@ join pg_type bt on bt.oid = coalesce(bases.base, t.oid)
 join pg_namespace bn on bn.oid = bt.typnamespace
 left join pg_class rc on rc.oid = bt.typrelid
 where p.prokind = 'f' and t.typname not in ('trigger', 'event_trigger') and n.nspname = any(%(schemas)s)
-order by n.nspname, p.proname, p.oid) as found
+order by n.nspname, p.proname, p.pronargs, pg_get_function_identity_arguments(p.oid) collate "C") as found
 """
 
 COMPUTED_RELATIONSHIPS = _json("""

@@ -47,7 +47,8 @@ def document(
         if of == schema and (usable is None or name in usable)
     ]
     functions = [
-        found[0]
+        # Of overloads the one with the most arguments: one path has one description.
+        found[-1]
         for (of, name), found in cache.routines.items()
         if of == schema and (callable_ is None or name in callable_)
     ]

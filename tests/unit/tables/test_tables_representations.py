@@ -5,8 +5,9 @@ from __future__ import annotations
 from attrs import evolve
 from twisted.trial.unittest import SynchronousTestCase
 
-from project_service.tables.catalog.model import Column, Handler, Relation, Relationship, Routine
+from project_service.tables.catalog.model import Argument, Column, Handler, Relation, Relationship, Routine
 from project_service.tables.errors import TableError
+from project_service.tables.openapi.document import document
 from project_service.tables.openapi.relations import definition_of
 from project_service.tables.parse.media import parse_accept, parse_media
 from project_service.tables.parse.request import parse_head
@@ -120,3 +121,9 @@ class Described(SynchronousTestCase):
         ]
         found = definition_of(Relation("api", "books", {"author": column}), ways)
         self.assertIn("Foreign Key to `people.id`", found["properties"]["author"]["description"])
+
+    def test_of_overloads_the_one_with_the_most_arguments_is_shown(self) -> None:
+        few, many = (Routine("api", "f", (Argument("a", "text", "text"),) * number) for number in (0, 1))
+        cache = evolve(CACHE, routines={("api", "f"): (few, many)})
+        shown = document(cache, "api", "http://here/", None, None)["paths"]["/rpc/f"]["post"]
+        self.assertEqual(shown["parameters"][0]["schema"]["required"], ["a"])

@@ -1,0 +1,51 @@
+"""Functions as the schema cache of a real database knows them: bodies of their own, overloads."""
+
+from __future__ import annotations
+
+import pytest_twisted
+
+from tests.live.tables_service import Tables, tables, until_answered
+
+__all__ = ["tables"]
+
+
+@pytest_twisted.ensureDeferred
+async def test_a_function_makes_a_body_of_its_own_in_one_value_alone(tables: Tables) -> None:
+    tables.sql(
+        'create domain "text/x-lines" as text; create domain "application/x-pieces" as bytea;'
+        'create domain "application/x-doc" as json;'
+        'create function lines() returns setof "text/x-lines" language sql stable as'
+        " $$ select 'line ' || i || E'\\n' from generate_series(1, 3) i $$;"
+        'create function pieces() returns "application/x-pieces" language sql stable as'
+        " $$ select '\\x000102'::bytea $$;"
+        'create domain "text/x-number" as int;'
+        'create function number() returns "text/x-number" language sql stable as $$ select 42 $$;'
+        'create function doc() returns "application/x-doc" language sql stable as $$ select \'{"a": 1}\'::json $$;'
+        'create function no_line() returns "text/x-lines" language sql stable as $$ select null::text $$'
+    )
+    await until_answered(tables, "GET", "/rpc/doc", 200)
+    for name, kind, expected in (
+        ("pieces", "application/x-pieces", b"\x00\x01\x02"),
+        ("number", "text/x-number", b"42"),
+        ("doc", "application/x-doc", b'{"a": 1}'),
+        ("no_line", "text/x-lines", b""),
+    ):
+        status, headers, body = await tables.request("GET", f"/rpc/{name}", headers={"Accept": kind})
+        assert (status, body or b"") == (200, expected), body
+        assert headers.getRawHeaders("content-type")[0].startswith(kind)
+    status, _, body = await tables.request("GET", "/rpc/lines", headers={"Accept": "text/x-lines"})
+    assert (status, body["code"]) == (406, "PGRST107")
+    assert (await tables.request("GET", "/rpc/lines"))[2] == ["line 1\n", "line 2\n", "line 3\n"]
+
+
+@pytest_twisted.ensureDeferred
+async def test_overloads_are_listed_by_their_arguments(tables: Tables) -> None:
+    tables.sql(
+        "create function either(a text, n int default 0) returns int language sql stable as 'select 1';"
+        "create function either(a text) returns int language sql stable as 'select 2';"
+        "create function either(a int) returns int language sql stable as 'select 3'"
+    )
+    status, _, body = await tables.request("GET", "/rpc/either?a=1")
+    assert (status, body["code"]) == (300, "PGRST203")
+    ways = ("either(a => integer)", "either(a => text)", "either(a => text, n => integer)")
+    assert body["message"].endswith(", ".join(f"public.{way}" for way in ways))
