@@ -79,3 +79,19 @@ def spread_names(embedded: Embedded) -> list[str] | None:
     carriers = {hoisted.carrier for hoisted in embedded.hoisted}
     plain = [name for name in names if name not in carriers]
     return plain + [hoisted.carrier if embedded.carries else hoisted.name for hoisted in embedded.hoisted]
+
+
+def is_made(plan: ReadPlan, name: str) -> bool | None:
+    """Whether the column of this name is JSON made for the result, without order or equality; None for no column."""
+    for output in plan.outputs:
+        if isinstance(output, Embedded):
+            names = spread_names(output) if output.spread else [output.name]
+            if names is None or name in names:
+                return is_made(output.plan, name) if output.spread and output.to_one else True
+        elif isinstance(output, Everything) and not output.named:
+            return False
+        else:
+            for shown in output.named if isinstance(output, Everything) else (output,):
+                if shown.name == name:
+                    return shown.format is not None
+    return None

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 from project_service.tables.plan.aliases import alias as sql_alias
 from project_service.tables.plan.nodes import Embedded
-from project_service.tables.plan.outputs import result_names
+from project_service.tables.plan.outputs import is_made, result_names
 from project_service.tables.sql.fields import hoisted_sql
 from project_service.tables.sql.names import ident, qualified
 
@@ -79,19 +79,19 @@ def embedded_groups(embedded: Embedded) -> Iterator[str]:
         return
     alias = ident(embedded.alias)
     if not embedded.spread:
-        yield alias if embedded.to_one else f"{alias}.pgrst_rows::jsonb"
+        yield f"row_to_json({alias}.*)::jsonb" if embedded.to_one else f"{alias}.pgrst_rows::jsonb"
         return
     carriers = {hoisted.carrier for hoisted in embedded.hoisted}
     for name in result_names(embedded.plan) or []:
         if name not in carriers:
             column = f"{alias}.{ident(name)}"
-            yield column if embedded.to_one else f"{column}::jsonb"
+            yield column if _can_be_grouped_by(embedded, name) else f"{column}::jsonb"
 
 
 def _value(embedded: Embedded, grouped: bool) -> str:
     alias = ident(embedded.alias)
     if embedded.to_one:
-        return f"row_to_json({alias})" if grouped else f"row_to_json({alias}.*)"
+        return f"row_to_json({alias}.*)" + ("::jsonb" if grouped else "")
     rows = f"{alias}.pgrst_rows"
     return f"COALESCE({rows}::jsonb, '[]')" if grouped else f"COALESCE({rows}, '[]')"
 
@@ -99,5 +99,9 @@ def _value(embedded: Embedded, grouped: bool) -> str:
 def _spread_value(embedded: Embedded, name: str, grouped: bool) -> str:
     column = f"{ident(embedded.alias)}.{ident(name)}"
     if embedded.to_one:
-        return column
+        return f"{column}::jsonb" if grouped and not _can_be_grouped_by(embedded, name) else column
     return f"COALESCE({column}::jsonb, '[]')" if grouped else f"COALESCE({column}, '[]')"
+
+
+def _can_be_grouped_by(embedded: Embedded, name: str) -> bool:
+    return embedded.to_one and not is_made(embedded.plan, name)

@@ -6,7 +6,7 @@ from attrs import evolve
 
 from project_service.tables.catalog.model import SchemaCache
 from project_service.tables.plan.nodes import Embedded, EmbedIsNull, Everything, Order, Output, ReadPlan
-from project_service.tables.plan.outputs import result_names
+from project_service.tables.plan.outputs import is_made, result_names
 from project_service.tables.sql.conditions import condition_sql
 from project_service.tables.sql.embed import (
     condition_of_relationship,
@@ -141,12 +141,19 @@ def _group_by(plan: ReadPlan) -> str:
     keys: list[str] = []
     for output in plan.outputs:
         if isinstance(output, Output):
-            keys.extend([] if output.aggregate is not None else [expression(plan.alias, output)])
+            keys.extend([] if output.aggregate is not None else [_group_key(plan, output)])
         elif isinstance(output, Everything):
-            keys.extend(expression(plan.alias, named) for named in output.named)
+            keys.extend(_group_key(plan, named) for named in output.named)
         else:
             keys.extend(embedded_groups(output))
     return " GROUP BY " + ", ".join(keys) if keys else ""
+
+
+def _group_key(plan: ReadPlan, output: Output) -> str:
+    """What represents a value as JSON has no equality; the value itself may have."""
+    if output.cast is not None or output.field is None:
+        return expression(plan.alias, output)
+    return field_sql(plan.alias, output.field, output.column)
 
 
 def _order_by(cache: SchemaCache, plan: ReadPlan) -> Sql:
@@ -169,11 +176,9 @@ def _ordered_by(cache: SchemaCache, plan: ReadPlan, order: Order) -> Sql:
     embedded = plan.embedding(order.embedded)
     assert embedded is not None
     inner = embedded.plan
-    names = result_names(inner)
-    selected = names is None or order.field.name in names
-    if is_joined(embedded) and selected and not _represented(inner, order.field.name):
+    if is_joined(embedded) and is_made(inner, order.field.name) is False:
         return Sql(field_sql(embedded.alias, order.field, order.column))
-    # What is ordered by need not be selected, and JSON that represents it has no order.
+    # What is ordered by need not be selected, and JSON that represents it, or many, has no order.
     return (
         f"(SELECT {field_sql(inner.alias, order.field, order.column)}"
         + _from(inner, embedded, plan.alias)
@@ -181,14 +186,6 @@ def _ordered_by(cache: SchemaCache, plan: ReadPlan, order: Order) -> Sql:
         + _where(cache, inner, embedded, plan.alias)
         + " LIMIT 1)"
     )
-
-
-def _represented(plan: ReadPlan, name: str) -> bool:
-    for output in plan.outputs:
-        shown = output.named if isinstance(output, Everything) else (output,)
-        if any(isinstance(one, Output) and one.name == name and one.format is not None for one in shown):
-            return True
-    return False
 
 
 def range_sql(range_: Range) -> Sql:
