@@ -18,11 +18,11 @@ from project_service.tables.service import TableService
 
 _READING = ("GET", "HEAD", "OPTIONS")
 _WRITING = ("POST", "PATCH", "PUT", "DELETE")
-# What is none of PostgREST's methods is refused as PostgREST does: those of the registry (RFC 9110 section 16.1.1) that
-# the parser takes.
-_NEVER = tuple(
+# What is none of PostgREST's methods is refused as PostgREST does: those of the registry (RFC 9110 section 16.1.1)
+# that the parser takes.
+_NEVER = (
     "TRACE CONNECT ACL BIND CHECKOUT COPY LINK LOCK MERGE MKACTIVITY MKCALENDAR MKCOL MOVE PROPFIND PROPPATCH QUERY "
-    "REBIND REPORT SEARCH UNBIND UNLINK UNLOCK".split()
+    "REBIND REPORT SEARCH UNBIND UNLINK UNLOCK"
 )
 _BASE = "/<stage>/db/<database>/rest"
 
@@ -34,9 +34,10 @@ class TableRoutes:
     services: Mapping[tuple[str, str], TableService]
 
     def mount(self, router: Router) -> None:
+        never = tuple(_NEVER.split())
         for url, said, methods, refused in (
-            (_BASE, described.AT_ROOT, _READING, (*_WRITING, *_NEVER)),
-            (f"{_BASE}/<path:below>", described.BELOW, (*_READING, *_WRITING), _NEVER),
+            (_BASE, described.AT_ROOT, _READING, (*_WRITING, *never)),
+            (f"{_BASE}/<path:below>", described.BELOW, (*_READING, *_WRITING), never),
         ):
             router.route(url, *said, methods=methods, refuses=refused, bearer="own", errors="tables")(
                 self.answer
