@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from urllib.parse import quote
+import re
+from urllib.parse import quote, unquote
 
 from project_service.errors import Headers
 
@@ -14,6 +15,8 @@ NO_SNIFFING = ("X-Content-Type-Options", "nosniff")
 
 # RFC 8187 section 3.2.1, attr-char.
 _ATTR_CHAR = "!#$&+-.^_`|~"
+_QUOTED = re.compile(r'"(?:\\.|[^"\\])*"')
+_EXTENDED = re.compile(r";\s*filename\*\s*=\s*utf-8'[^';]*'([^\s;\"]+)", re.ASCII | re.IGNORECASE)
 
 
 def content_disposition(key: str, inline: bool) -> str:
@@ -31,3 +34,15 @@ def presentation(key: str, content_type: str, inline: bool) -> Headers:
         NO_SNIFFING,
     )
     return (*headers, ("Content-Security-Policy", SANDBOX)) if inline else headers
+
+
+def extended_filename(header: str) -> str | None:
+    """The ``filename*`` of a form's part, where there is one that can be read (RFC 8187, UTF-8).
+
+    RFC 7578 section 4.2 has none, but some clients send the real name there, beside one that is in RFC 2047's words.
+    """
+    found = _EXTENDED.search(_QUOTED.sub("", header)) if "*" in header else None
+    try:
+        return unquote(found[1], errors="strict") if found else None
+    except UnicodeDecodeError:
+        return None

@@ -15,6 +15,7 @@ from multipart import (
 
 from project_service.errors import unsupported_media_type
 from project_service.storage import errors
+from project_service.storage.disposition import extended_filename
 
 MAX_PARTS = 100
 MAX_FIELD_BYTES = 64 * 1024
@@ -121,7 +122,8 @@ class FormReader:
         self._files += 1
         if self._files > 1:
             raise errors.invalid_multipart("it has more than one part named file")
-        yield FileStart(part.filename or None, part.header("Content-Type") or None)
+        filename = extended_filename(part.header("Content-Disposition", "")) or part.filename
+        yield FileStart(filename or None, part.header("Content-Type") or None)
 
     def _bytes(self, data: bytes) -> Iterator[Event]:
         assert self._part is not None

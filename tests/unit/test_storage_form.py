@@ -73,6 +73,17 @@ class Reading(SynchronousTestCase):
             for _ in range(10):
                 list(reader.feed(b"x" * 10_000))
 
+    def test_the_name_of_a_file_as_clients_send_it(self) -> None:
+        for sent, name in (
+            ('filename="\u00f6.txt"', "\u00f6.txt"), ("filename=a.txt", "a.txt"), ('filename="a%22b"', 'a"b'),
+            ('filename="=?utf-8?B?w7Y=?="; filename*=utf-8\'\'%C3%B6.txt', "\u00f6.txt"),
+            ("filename*=UTF-8'de'%C3%B6%20x.txt; filename=plain", "\u00f6 x.txt"),
+            ("filename=plain; filename*=utf-8''%FF", "plain"), ("filename=plain; filename*=latin1''%F6", "plain"),
+            ('filename="a; filename*=utf-8\'\'b"', "a; filename*=utf-8''b"), ("filename*=", None),
+        ):  # fmt: skip
+            head = f'--edge\r\nContent-Disposition: form-data; name="file"; {sent}\r\n\r\n'.encode()
+            self.assertEqual(read(head + b"x\r\n--edge--", [])[0], FileStart(name, None), sent)
+
 
 class Boundaries(SynchronousTestCase):
     def test_quoted_and_plain(self) -> None:
