@@ -1,4 +1,4 @@
-"""What is read where few would look: searches within JSON."""
+"""What is read where few would look: searches within JSON, relations named like PostgREST's own names for them."""
 
 from __future__ import annotations
 
@@ -16,7 +16,11 @@ create table notes (id int primary key, said jsonb, body text);
 insert into notes values
   (1, '{"text": "des chats amusants", "parts": {"a": "un chat"}}', 'des chats'),
   (2, '{"text": "nothing"}', 'nothing');
-grant select on notes to anon
+create table leaf (id int primary key, note int references notes);
+create table leaf_1 (id int primary key, leaf int references leaf);
+insert into leaf values (1, 1), (2, 2);
+insert into leaf_1 values (1, 2);
+grant select on notes, leaf, leaf_1 to anon
 """
 
 
@@ -24,7 +28,7 @@ grant select on notes to anon
 def reading(tables: Tables) -> Iterator[Tables]:
     tables.sql(SCHEMA)
     yield tables
-    tables.sql("drop table notes")
+    tables.sql("drop table leaf_1, leaf, notes")
 
 
 async def ids(tables: Tables, query: str) -> list[int]:
@@ -50,3 +54,19 @@ async def test_what_cannot_be_searched_is_told_as_postgresql_has_it(reading: Tab
     status, _, body = await reading.request("GET", "/notes?id=fts(simple).x")
     assert (status, body["code"]) == (404, "42883")
     assert body["message"] == "function to_tsvector(unknown, integer) does not exist"
+
+
+@pytest_twisted.ensureDeferred
+async def test_a_message_names_a_relation_by_its_depth(reading: Tables) -> None:
+    for select, named in (
+        ("id,leaf_1(id),notes(nope)", "notes_1.nope"),
+        ("id,leaf_1(id),notes(leaf(nope))", "leaf_2.nope"),
+    ):
+        _, _, body = await reading.request("GET", f"/leaf?select={select}")
+        assert body["message"] == f"column {named} does not exist"
+
+
+@pytest_twisted.ensureDeferred
+async def test_a_relation_may_have_such_a_name_itself(reading: Tables) -> None:
+    _, _, body = await reading.request("GET", "/leaf_1?select=id,leaf(id,leaf_1(id,leaf(id)))")
+    assert body == [{"id": 1, "leaf": {"id": 2, "leaf_1": [{"id": 1, "leaf": {"id": 2}}]}}]

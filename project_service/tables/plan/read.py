@@ -37,6 +37,7 @@ class Node:
     embed: SelectEmbed | None = None
     relationship: Relationship | None = None
     joined: str = ""
+    depth: int = 0
     filters: list[Condition] = Factory(list)
     order: tuple[OrderTerm, ...] = ()
     range: Range = Factory(Range)
@@ -95,15 +96,16 @@ class Reader:
 
     def _child(self, parent: Node, item: SelectEmbed) -> Node:
         way = find_relationship(self.cache, parent.key, self.schema, item.target, item.hint)
-        number = self._next()
+        depth = parent.depth + 1
         child = Node(
             way.target,
             self.cache.relations.get(way.target),
-            sql_alias(way.target[1], number),
+            _alias(way.target[1], depth, parent.alias),
             [],
             item,
             way,
-            sql_alias(f"{parent.key[1]}_{item.alias or item.target}", number),
+            sql_alias(f"{parent.key[1]}_{item.alias or item.target}", self._next()),
+            depth,
         )
         child.items = self._items(child, item.items)
         return child
@@ -211,6 +213,13 @@ class Reader:
             raise errors.related_order(node.key[1], term.relation)
         column = child.relation.columns.get(term.field.name) if child.relation is not None else None
         return Order(term.field, term.direction, term.nulls, column, child.name)
+
+
+def _alias(name: str, depth: int, above: str) -> str:
+    """By the depth, as PostgreSQL's messages name it: relations at one depth are in subqueries of their own. Never
+    that of the relation above, which may have such a name itself."""
+    found = sql_alias(name, depth)
+    return found if found != above else sql_alias(name, depth + 1)
 
 
 def _no_aggregates() -> errors.TableError:
