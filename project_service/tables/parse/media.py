@@ -27,6 +27,7 @@ _VENDORED = {
 }
 _PIECE = re.compile(r'(?:[^,"]|"[^"]*")+')
 _PARAMETER = re.compile(r';\s*([\w-]+)\s*=\s*("[^"]*"|[^;\s]*)')
+_WEIGHT = re.compile(r";\s*q\s*=\s*[^;\s]*", re.IGNORECASE)
 _PLANS = (PLAN + "+json", PLAN + "+text")
 _PLAN_OPTIONS = ("analyze", "verbose", "settings", "buffers", "wal")
 
@@ -62,7 +63,7 @@ def parse_media(text: str) -> MediaType:
     name = _VENDORED.get(name, name)
     if name in (PLAN, *_PLANS):
         name = PLAN + ("+json" if name.endswith("+json") else "+text")
-        wanted = given.get("options", "").split("|")
+        wanted = [option.strip() for option in given.get("options", "").split("|")]
         of = parse_media(given["for"]) if "for" in given else MediaType(JSON)
         options = tuple(option for option in _PLAN_OPTIONS if option in wanted)
         return MediaType(name, shown, of.nulls_stripped, of.name, options)
@@ -71,7 +72,8 @@ def parse_media(text: str) -> MediaType:
 
 
 def parse_accept(header: str | None) -> tuple[MediaType, ...]:
-    """What the client takes, best first; nothing sent is anything. ``q=0`` is left out."""
+    """What the client takes, best first: by weight, of equal ones the more specific before the others. Nothing sent
+    is anything. ``q=0`` is left out."""
     if header is None or not header.strip():
         return (MediaType(ANY, ANY),)
     weighed: list[tuple[float, int, MediaType]] = []
@@ -79,7 +81,8 @@ def parse_accept(header: str | None) -> tuple[MediaType, ...]:
         if piece.strip():
             weight = _weight(piece)
             if weight > 0:
-                weighed.append((-weight, len(weighed), parse_media(piece)))
+                bare = _WEIGHT.sub("", piece)
+                weighed.append((-weight, bare.count("*") - bare.count(";"), parse_media(bare)))
     return tuple(media for _, _, media in sorted(weighed, key=lambda found: found[:2]))
 
 

@@ -220,6 +220,12 @@ class Headers(SynchronousTestCase):
         found = media.parse_accept("text/csv;q=0.5, application/json, text/plain;q=0, */*;q=0.1")
         self.assertEqual([one.name for one in found], ["application/json", "text/csv", "*/*"])
 
+    def test_of_equal_weight_the_more_specific_is_better(self) -> None:
+        found = media.parse_accept("*/*, text/*, text/csv;q=1.0, text/xml, text/csv;header=present")
+        self.assertEqual(
+            [one.shown for one in found], ["text/csv;header=present", "text/csv", "text/xml", "text/*", "*/*"]
+        )
+
     def test_vendored_types_have_a_short_name(self) -> None:
         (found,) = media.parse_accept("application/vnd.pgrst.object; nulls=stripped")
         self.assertEqual(
