@@ -14,6 +14,8 @@ Headers = tuple[tuple[str, str], ...]
 
 # How long a client should wait before it tries again a part that is away, in seconds.
 RETRY_AFTER = ("Retry-After", "2")
+# What tells an expired token from another bad one; the code is the same.
+EXPIRED = "The access token has expired."
 
 
 class ApiError(Exception):
@@ -158,6 +160,10 @@ def authentication_required() -> ApiError:
 
 def invalid_token(message: str = "The access token is not valid.") -> ApiError:
     return ApiError(401, "invalid_token", message, headers=_challenge("invalid_token", message))
+
+
+def expired_token() -> ApiError:
+    return invalid_token(EXPIRED)
 
 
 def session_revoked() -> ApiError:

@@ -17,7 +17,7 @@ from jwt.exceptions import PyJWTError
 
 from project_service.auth.keyset import Key, KeySet
 from project_service.auth.model import User
-from project_service.errors import invalid_token, session_revoked
+from project_service.errors import expired_token, invalid_token, session_revoked
 from project_service.http.caller import Claims
 
 AUDIENCE = "authenticated"
@@ -111,7 +111,7 @@ class Verifier:
             self._known.move_to_end(text)
         if claims.exp + LEEWAY_SECONDS <= self._now():
             self._known.pop(text, None)
-            raise invalid_token("The access token has expired.")
+            raise expired_token()
         if self._revocations.is_revoked(claims.sid):
             raise session_revoked()
         return claims

@@ -10,6 +10,7 @@ from typing import Any
 import orjson
 from attrs import frozen
 
+from project_service.errors import EXPIRED, ApiError
 from project_service.http.caller import TokenVerifier
 from project_service.tables import errors
 from project_service.tables.config import TablesConfig
@@ -38,7 +39,7 @@ class Identities:
     def identify(self, authorization: Sequence[str], presented_key: str | None, is_service: bool) -> Identity:
         """``presented_key`` repeated as a bearer token counts as no token: clients of this ecosystem do so.
 
-        Raises PGRST300, 301, 302 and 303, or what the service's verifier raises.
+        Raises PGRST300, 301, 302 and 303, and ``session_revoked`` for one of the service's own.
         """
         token = _bearer(authorization)
         claims: Mapping[str, Any] = {}
@@ -66,7 +67,19 @@ class Identities:
             return self.own.claims(token)
         if self.service is None:
             raise errors.no_jwt_secret()
-        return self.service.verify(token).raw
+        try:
+            return self.service.verify(token).raw
+        except ApiError as fault:
+            raise _in_postgrests_words(fault) from None
+
+
+def _in_postgrests_words(fault: ApiError) -> ApiError:
+    """PGRST303 and 301, at which clients renew their token; the end of a session stays what it is."""
+    if fault.code != "invalid_token":
+        return fault
+    if fault.message == EXPIRED:
+        return errors.invalid_claims("JWT expired")
+    return errors.undecodable_token(fault.message)
 
 
 @lru_cache(maxsize=64)

@@ -7,11 +7,14 @@ import json
 from typing import Any
 
 import jwt
+from attrs import frozen
 from cryptography.hazmat.primitives.asymmetric.ec import SECP256R1, generate_private_key
 from jwt.algorithms import ECAlgorithm
 from twisted.trial.unittest import SynchronousTestCase
 
 from project_service import base64url
+from project_service.errors import ApiError, expired_token, invalid_token, session_revoked
+from project_service.http.caller import Claims
 from project_service.tables.config import TablesConfig
 from project_service.tables.errors import TableError
 from project_service.tables.identity import Identities, Identity
@@ -99,6 +102,31 @@ class Keys(SynchronousTestCase):
     def test_what_is_no_key_is_said_at_the_start(self) -> None:
         for item in ("x", 5, {}, {"kty": "?"}, {"kty": "RSA", "n": "x"}):
             self.assertRaises(ValueError, parse_keys, None, jwks(item))
+
+
+@frozen
+class Refusing:
+    """The service's own verifier."""
+
+    fault: ApiError
+
+    def verify(self, token: str) -> Claims:
+        raise self.fault
+
+
+class ServiceTokens(SynchronousTestCase):
+    def test_the_services_tokens_are_refused_in_postgrests_words(self) -> None:
+        config = TablesConfig()
+        for fault, code, message in (
+            (invalid_token(), "PGRST301", "The access token is not valid."),
+            (expired_token(), "PGRST303", "JWT expired"),
+            (session_revoked(), "session_revoked", session_revoked().message),
+        ):
+            found = Identities(config, parse_role_claim(config.role_claim), None, Refusing(fault))
+            error = self.assertRaises(ApiError, found.identify, ["Bearer t"], None, False)
+            self.assertEqual((error.status, error.code, error.message), (401, code, message))
+            said = f'Bearer error="invalid_token", error_description="{message}"'
+            self.assertEqual(dict(error.headers)["WWW-Authenticate"], said)
 
 
 class ClaimedRoles(SynchronousTestCase):
