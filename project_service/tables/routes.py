@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from urllib.parse import unquote_to_bytes
 
 from attrs import evolve, frozen
 
@@ -59,13 +60,12 @@ async def _call(inbound: Inbound) -> Call:
         below.encode("utf-8")
     except UnicodeEncodeError:
         raise errors.invalid_path() from None
-    segments = tuple(below.strip("/").split("/")) if below.strip("/") else ()
     body = b""
     if inbound.method in _WRITING:
         body = await inbound.body.read(inbound.max_json_bytes)
     return Call(
         inbound.method,
-        segments,
+        _segments(below.strip("/"), inbound.raw_path),
         tuple(inbound.query()),
         inbound.headers.derived(_sent),
         body,
@@ -74,6 +74,14 @@ async def _call(inbound: Inbound) -> Call:
         inbound.headers.derived(presented_key),
         inbound.caller.is_service,
     )
+
+
+def _segments(below: str, raw_path: bytes) -> tuple[str, ...]:
+    """An encoded slash is part of a name."""
+    if b"%2f" not in raw_path.lower():
+        return tuple(below.split("/")) if below else ()
+    raw = raw_path.split(b"/", _BASE.count("/") + 1)[-1].strip(b"/")
+    return tuple(unquote_to_bytes(segment).decode() for segment in raw.split(b"/"))
 
 
 def _sent(headers: HeaderView) -> Sent:
