@@ -7,6 +7,7 @@ from collections.abc import Iterator
 import pytest
 import pytest_twisted
 
+from project_service.tables.catalog.queries import FINGERPRINT
 from tests.live.tables_service import Tables, tables
 
 __all__ = ["tables"]
@@ -68,3 +69,23 @@ async def test_rows_of_a_function_are_tested_for_related_ones(related: Tables) -
         "/rpc/all_volumes?select=id,shelves()&shelves.name=eq.lower&or=(shelves.not.is.null,id.eq.1)&order=id"
     )
     assert await rows(related, path) == [{"id": 1}, {"id": 3}]
+
+
+def test_what_is_renamed_is_noticed_without_a_notice(related: Tables) -> None:
+    seen = [fingerprint(related)]
+    for renamed, undone in (
+        ("table volumes rename to tomes", "table tomes rename to volumes"),
+        ("function all_volumes() rename to all_tomes", "function all_tomes() rename to all_volumes"),
+        (
+            "table volumes rename constraint volumes_shelf_id_fkey to stands_on",
+            "table volumes rename constraint stands_on to volumes_shelf_id_fkey",
+        ),
+    ):
+        related.sql(f"alter {renamed}")
+        seen.append(fingerprint(related))
+        related.sql(f"alter {undone}")
+    assert len(set(seen)) == len(seen)
+
+
+def fingerprint(tables: Tables) -> str:
+    return str(tables.sql("select " + FINGERPRINT.replace("%%", "%"))[0][0])

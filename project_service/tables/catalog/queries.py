@@ -193,13 +193,15 @@ where d.setdatabase in (0, (select oid from pg_database where datname = current_
 order by r.rolname, d.setdatabase
 """)
 
-# Changes with nearly every change of the catalogue that matters; asked on a miss, so it has to be quick.
+# Changes with nearly every change of the catalogue that matters, not with a column's new name or type: asked on a
+# miss, it has to be quick.
 FINGERPRINT = """
-(select concat_ws(':', count(*), max(c.oid::int8), sum(c.relnatts)) from pg_class c
-  join pg_namespace n on n.oid = c.relnamespace
+(select concat_ws(':', count(*), max(c.oid::int8), sum(c.relnatts), sum(hashname(c.relname)::int8 # c.oid::int8))
+  from pg_class c join pg_namespace n on n.oid = c.relnamespace
   where c.relkind in ('r', 'v', 'm', 'f', 'p') and n.nspname not like 'pg\\_t%%')
-|| '/' || (select concat_ws(':', count(*), max(oid::int8)) from pg_proc)
-|| '/' || (select concat_ws(':', count(*), max(oid::int8)) from pg_constraint where contype in ('p', 'u', 'f'))
+|| '/' || (select concat_ws(':', count(*), max(oid::int8), sum(hashname(proname)::int8 # oid::int8)) from pg_proc)
+|| '/' || (select concat_ws(':', count(*), max(oid::int8), sum(hashname(conname)::int8 # oid::int8))
+  from pg_constraint where contype in ('p', 'u', 'f'))
 """
 
 # Locks that are not the transaction's, temporary tables, cursors that are held and channels that are listened to stay
