@@ -12,7 +12,7 @@ from project_service.tables.catalog.model import Argument, Routine, SchemaCache
 from project_service.tables.parse import media
 from project_service.tables.parse.payload import Payload
 from project_service.tables.parse.request import READING, Request
-from project_service.tables.plan.needs import needed_columns
+from project_service.tables.plan.needs import needed_columns, spelled_out
 from project_service.tables.plan.nodes import Condition, ReadPlan, Tree
 from project_service.tables.plan.options import PlanOptions
 from project_service.tables.plan.read import Reader
@@ -58,8 +58,8 @@ def plan_call(cache: SchemaCache, options: PlanOptions, request: Request) -> Cal
     everything, returning = needed_columns(read)
     if routine.returns is None or read.relation is None:
         return evolve(plan, read=read)
-    names = (*returning, *_filtered_names(read))
-    return evolve(plan, read=read, everything=everything, returning=tuple(dict.fromkeys(names)))
+    names = tuple(dict.fromkeys((*returning, *_filtered_names(read))))
+    return evolve(plan, read=spelled_out(read, names), everything=everything, returning=names)
 
 
 def _filtered_names(read: ReadPlan) -> list[str]:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
+
+from attrs import evolve
 
 from project_service.tables.plan.nodes import Embedded, Everything, Output, ReadPlan
 
@@ -12,6 +14,15 @@ def needed_columns(plan: ReadPlan) -> tuple[bool, tuple[str, ...]]:
     everything = any(isinstance(output, Everything) for output in plan.outputs)
     everything = everything or any(found.relationship.routine is not None for found in plan.embeddings)
     return everything, tuple(dict.fromkeys(_names(plan)))
+
+
+def spelled_out(plan: ReadPlan, needed: Iterable[str]) -> ReadPlan:
+    """The plan with the relation's own columns for ``*``, where computed ones are needed beside them."""
+    relation = plan.relation
+    if relation is None or all(name in relation.columns for name in needed):
+        return plan
+    outputs = (output.named if isinstance(output, Everything) else (output,) for output in plan.outputs)
+    return evolve(plan, outputs=tuple(one for some in outputs for one in some))
 
 
 def _names(plan: ReadPlan) -> Iterator[str]:

@@ -12,7 +12,7 @@ from project_service.tables.parse.payload import Payload
 from project_service.tables.parse.preferences import Representation
 from project_service.tables.parse.request import Request
 from project_service.tables.plan.conditions import plan_conditions
-from project_service.tables.plan.needs import needed_columns
+from project_service.tables.plan.needs import needed_columns, spelled_out
 from project_service.tables.plan.nodes import Condition, Order, ReadPlan
 from project_service.tables.plan.options import PlanOptions
 from project_service.tables.plan.read import Reader
@@ -88,7 +88,7 @@ def plan_write(cache: SchemaCache, options: PlanOptions, relation: Relation, req
         conflict,
         merges,
         key_filters,
-        read,
+        spelled_out(read, returning),
         representation,
         everything,
         returning,

@@ -105,6 +105,25 @@ class Counted(SynchronousTestCase):
             self.assertEqual("pgrst_count" in found, expected, count)
 
 
+class Computed(SynchronousTestCase):
+    def texts(self, *pairs: tuple[str, str]) -> tuple[str, str]:
+        """What is read of a function's rows, and of rows that were written."""
+        called = planned("GET", "rpc/find", ("q", "x"), *pairs)
+        written = planned("DELETE", "works", *pairs, prefer="return=representation")
+        return text(called), text(written)
+
+    def test_a_computed_column_comes_once_and_only_where_it_is_selected(self) -> None:
+        columns = (
+            f'"works"."{name}" AS "{name}"' for name in ("id", "title", "author_id", "editor_id", "data")
+        )
+        own = "(SELECT " + ", ".join(columns)
+        for found in self.texts(("select", "*,age")):
+            self.assertIn(f'{own}, "works"."age" AS "age" FROM', found)
+        self.assertIn(f"{own} FROM", self.texts(("age", "gt.1"))[0])
+        for found in self.texts(("title", "eq.x")):
+            self.assertIn('(SELECT "works".* FROM', found)
+
+
 class Described(SynchronousTestCase):
     def test_a_foreign_key_leads_to_a_table_before_its_views(self) -> None:
         column = Column("author", "integer", "integer")
