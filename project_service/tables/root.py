@@ -22,32 +22,36 @@ from project_service.tables.run import Row
 from project_service.tables.sql.fragment import Sql
 
 RunReadOnly = Callable[[Sql], Awaitable[list[Row]]]
+_NOTHING = Sql("SELECT 1")
 
 
 @frozen
 class Root:
     config: TablesConfig
 
-    def delegated(self, call: Call, head: Head) -> tuple[Call, Head] | None:
-        """The call of the function that answers here instead, where ``root_spec`` names one."""
-        name = self.config.root_spec
-        if name is None:
+    def delegated(self, head: Head) -> Head | None:
+        """For the function that answers here instead, where ``root_spec`` names one: of the request's schema where
+        it names none."""
+        if self.config.root_spec is None:
             return None
-        return evolve(call, segments=("rpc", name)), evolve(head, kind="routine", name=name)
+        schema, _, name = self.config.root_spec.rpartition(".")
+        return evolve(head, kind="routine", schema=schema or head.schema, name=name)
 
     async def answer(
         self, cache: SchemaCache, call: Call, head: Head, run: RunReadOnly
     ) -> Reply | StreamReply:
-        """Raises PGRST107 and 126. ``run`` runs a query as the caller."""
+        """Raises PGRST107 and 126. ``run`` runs a query as the caller, which it does in any case: whoever may not be
+        here is told so by the database, or by the function that runs before every request."""
         if self.config.openapi == "disabled":
             raise errors.root_disabled()
         profile = (("Content-Profile", head.schema),) if head.profiled else ()
         headers = (("Content-Type", _content_type(head)), *profile, ("Vary", "Accept, Prefer, Range"))
+        follows = self.config.openapi == "follow-privileges" and head.method != "HEAD"
+        rows = await run(rights_sql(head.schema) if follows else _NOTHING)
         if head.method == "HEAD":
             return StreamReply(200, headers, None, nothing)
         usable, callable_ = None, None
-        if self.config.openapi == "follow-privileges":
-            rows = await run(rights_sql(head.schema))
+        if follows:
             usable, callable_ = (frozenset(orjson.loads(as_bytes(names))) for names in rows[0])
         url = self._url(call)
         secured = self.config.openapi_security_active

@@ -78,11 +78,10 @@ class TableService:
                 timing.mark(stage)
             return self._timed(allowed, timing)
         if head.kind == "root":
-            delegated = self.root.delegated(call, head)
+            delegated = self.root.delegated(head)
             if delegated is None:
                 return await self._root(call, head, identity, cache, timing)
-            call, head = delegated
-            head_key = head
+            head_key = head = delegated
         asked = self.planner.request(call, head)
         timing.mark("parse")
         cache, planned = await self._planned(cache, head_key, *asked)
