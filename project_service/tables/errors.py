@@ -6,11 +6,15 @@ went wrong.
 
 from __future__ import annotations
 
+import re
 from typing import Any
 
 import orjson
 
 from project_service.errors import RETRY_AFTER, ApiError, Headers
+
+# RFC 9110 section 5.6.2.
+_NO_TOKEN = re.compile(r"[^!#$%&'*+.^_`|~0-9A-Za-z-]+")
 
 
 class TableError(ApiError):
@@ -25,7 +29,8 @@ class TableError(ApiError):
         hint: str | None = None,
         headers: Headers = (),
     ) -> None:
-        proxy = ("Proxy-Status", f"PostgREST; error={code}")
+        # What SQL raises may have any text for its code.
+        proxy = ("Proxy-Status", f"PostgREST; error={_NO_TOKEN.sub('', code)}")
         super().__init__(status, code, message, None, (*headers, proxy))
         self.payload = details
         self.hint = hint

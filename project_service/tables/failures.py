@@ -94,10 +94,13 @@ def _raised_as_json(message: str, details: str | None) -> TableError:
     shape = _object(details)
     if shape is None or not _is_shape(shape):
         return errors.unreadable_raise(f"Invalid JSON value for DETAIL: '{details}'", _DETAIL_HINT)
-    headers = settable(shape["headers"].items())
+    types = [value for name, value in shape["headers"].items() if name.lower() == "content-type"]
+    headers = settable(pair for pair in shape["headers"].items() if pair[0].lower() != "content-type")
     error = TableError(
         shape["status"], said["code"], said["message"], said.get("details"), said.get("hint"), headers
     )
+    if types:
+        error.content_type = types[0]
     error.reason = shape.get("status_text")
     return error
 

@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from twisted.trial.unittest import SynchronousTestCase
 
 from project_service.http.caller import Claims
+from project_service.http.outbound import error_reply
 from project_service.tables.config import TablesConfig
 from project_service.tables.errors import TableError
 from project_service.tables.failures import from_sqlstate
@@ -179,6 +180,10 @@ class Failures(SynchronousTestCase):
         error = from_sqlstate("PGRST", message, detail, None, True)
         self.assertEqual((error.status, error.code, error.hint), (418, "7", "try"))
         self.assertIn(("X-Tea", "pot"), error.headers)
+        detail = json.dumps({"status": 418, "headers": {"content-type": "application/problem+json"}})
+        said = error_reply(from_sqlstate("PGRST", message, detail, None, True), True).headers
+        types = [value for name, value in said if name.lower() == "content-type"]
+        self.assertEqual(types, ["application/problem+json"])
 
     def test_sql_can_say_the_reason_phrase(self) -> None:
         message, detail = json.dumps({"code": "7", "message": "no"}), {"status": 404, "headers": {}}
@@ -190,6 +195,13 @@ class Failures(SynchronousTestCase):
             from_sqlstate("PT402", "Payment Required", None, None, True).reason, "Payment Required"
         )
         self.assertIsNone(from_sqlstate("P0001", "no", None, None, True).reason)
+
+    def test_any_code_that_sql_raises_can_be_answered(self) -> None:
+        for code, shown in (("7", "7"), ("a\r\nX: b, c", "aXbc"), ("\u00e9", ""), ("my-code.1", "my-code.1")):
+            message = json.dumps({"code": code, "message": "no"})
+            error = from_sqlstate("PGRST", message, '{"status": 409, "headers": {}}', None, True)
+            self.assertEqual(json.loads(error.body())["code"], code)
+            self.assertEqual(dict(error.headers)["Proxy-Status"], f"PostgREST; error={shown}")
 
     def test_what_sql_says_as_json_is_text(self) -> None:
         good, shape = {"code": "7", "message": "no"}, {"status": 404, "headers": {}}
