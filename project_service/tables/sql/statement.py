@@ -142,8 +142,8 @@ def call_statement(
     if routine.is_set and count is None and bounds.streams(range_, rendering):
         streamed = source + _streamed(rendering, rows, scalar=routine.is_scalar)
         return Statement(source + _probing(total, body, bounds, rows), None, streamed)
-    # What a function makes whole is one row, and handed over as it is.
-    number = "1::bigint" if rendering.form == "routine" else f"count({ROWS})"
+    # One value is one row, and nothing can hide it.
+    number = "1::bigint" if plan.read is None and not routine.is_set else f"count({ROWS})"
     sql = source + counted + _answer(total, body, number) + " FROM (" + rows + f") AS {ROWS}"
     return Statement(_explained(sql, rendering))
 

@@ -104,6 +104,10 @@ class Counted(SynchronousTestCase):
             found = text(planned("GET", "rpc/add", ("a", "1"), prefer=f"count={count}"))
             self.assertEqual("pgrst_count" in found, expected, count)
 
+    def test_one_value_is_not_counted(self) -> None:
+        self.assertIn("1::bigint AS page_total", text(planned("GET", "rpc/add", ("a", "1"))))
+        self.assertIn("count(_t) AS page_total", text(planned("GET", "rpc/find", ("q", "x"))))
+
 
 class Computed(SynchronousTestCase):
     def texts(self, *pairs: tuple[str, str]) -> tuple[str, str]:
