@@ -11,7 +11,7 @@ from collections import Counter
 from collections.abc import Iterable
 from functools import lru_cache
 from itertools import islice
-from math import sqrt
+from math import inf, sqrt
 
 # A name of its own has to be close, so that guessing does not enumerate what there is; one among a relation's few
 # relationships, or a function's arguments, may be further off.
@@ -33,9 +33,12 @@ def nearest(name: str, known: Iterable[str], least: float = NAME_SCORE) -> str |
     # Edits are at least as many as the lengths differ: most names are out by that alone.
     near = [other for other in names if _can_score(len(wanted), len(other), least)]
     for size in _SIZES:
-        scored = [(_score(wanted, other.lower()), other) for other in _alike(wanted, near, size)]
-        best, found = max(scored, key=lambda pair: pair[0], default=(0.0, None))
-        if best >= least:
+        best, found = least, None
+        for other in _alike(wanted, near, size):
+            score = _score(wanted, other.lower(), best)
+            if score > best or (score == best and found is None):
+                best, found = score, other
+        if found is not None:
             return found if found != name else None
     return None
 
@@ -50,9 +53,9 @@ def _alike(wanted: str, names: Iterable[str], size: int) -> list[str]:
     found: list[tuple[float, str]] = []
     for name in names:
         others, length = _groups(name.lower(), size)
-        shared = sum(count * others[group] for group, count in groups.items())
-        if shared:
-            found.append((shared / length, name))
+        both = groups.keys() & others.keys()
+        if both:
+            found.append((sum(groups[group] * others[group] for group in both) / length, name))
     found.sort(key=lambda pair: -pair[0])
     return [name for _, name in found[:_CANDIDATES]]
 
@@ -65,18 +68,24 @@ def _groups(text: str, size: int) -> tuple[Counter[str], float]:
     return found, sqrt(sum(count * count for count in found.values()))
 
 
-def _score(a: str, b: str) -> float:
+def _score(a: str, b: str, least: float) -> float:
+    """1 where they are equal; 0 for any score below ``least``."""
     longest = max(len(a), len(b))
-    return 1.0 if longest == 0 else 1 - _distance(a, b) / longest
+    if longest == 0:
+        return 1.0
+    score = 1 - _distance(a, b, (1 - least) * longest) / longest
+    return score if score >= least else 0.0
 
 
-def _distance(a: str, b: str) -> int:
-    """Levenshtein's, one row at a time."""
+def _distance(a: str, b: str, most: float) -> float:
+    """Levenshtein's, one row at a time; infinite as soon as it will be more than ``most``."""
     previous = list(range(len(b) + 1))
     for row, left in enumerate(a, 1):
         current = [row]
         for column, right in enumerate(b, 1):
             cost = previous[column - 1] + (left != right)
             current.append(min(previous[column] + 1, current[-1] + 1, cost))
+        if min(current) > most + 1e-9:
+            return inf
         previous = current
     return previous[-1]
