@@ -11,7 +11,7 @@ from project_service.tables.syntax import Field, Join, SelectColumn, SelectEmbed
 EVERYTHING: tuple[SelectItem, ...] = (SelectColumn(Field("*")),)
 
 _CAST = re.compile(r"[\w ]+(?:\[\])?")
-_AGGREGATE = re.compile(r"\.(sum|avg|count|max|min)\(\)")
+_AGGREGATES = ("sum", "avg", "count", "max", "min")
 _ALIAS = re.compile(r'\s*(?:"(?:[^"\\]|\\.)*"|[\w$ ]+(?:-(?!>)[\w$ ]+)*):(?!:)')
 _COUNTS = re.compile(r"count\((?!\))")
 _OPENS_EMBED = re.compile(r'\s*(?:"(?:[^"\\]|\\.)*"|[\w$ ]+(?:-(?!>)[\w$ ]+)*)[!(]')
@@ -64,14 +64,22 @@ def _alias(scanner: Scanner) -> str | None:
 def _column(scanner: Scanner, alias: str | None) -> SelectColumn:
     field = names.field(scanner)
     cast = _cast(scanner)
-    aggregate = scanner.match(_AGGREGATE)
-    if aggregate is None:
-        scanner.expecting('"."')
+    aggregate = _aggregate(scanner)
     aggregate_cast = _cast(scanner) if aggregate else None
     scanner.spaces()
     if not scanner.at_end and scanner.text[scanner.pos] not in "),":
         scanner.fail('")"', '","', END)
-    return SelectColumn(field, alias, cast, aggregate[1:-2] if aggregate else None, aggregate_cast)
+    return SelectColumn(field, alias, cast, aggregate, aggregate_cast)
+
+
+def _aggregate(scanner: Scanner) -> str | None:
+    if not scanner.take("."):
+        return None
+    for name in _AGGREGATES:
+        if scanner.take(name):
+            scanner.need("()")
+            return name
+    return scanner.fail()
 
 
 def _cast(scanner: Scanner) -> str | None:

@@ -116,6 +116,8 @@ class Refusals(SynchronousTestCase):
         for text, column, details in (
             ("id,", 4, f"unexpected end of input expecting {items}"),
             ("id,\n", 5, f"unexpected end of input expecting {items}"),
+            ("a:auth.users!b(id)", 8, 'unexpected "u" expecting "sum", "avg", "count", "max" or "min"'),
+            ("id.sum", 7, 'unexpected end of input expecting "()"'),
             ("count(*)", 6, f"unexpected '(' expecting {LONGER}, {ENDS}"),
             ('id,"', 4, f'unexpected "\\"" expecting {items}'),
             ("a->,b", 4, f'unexpected "," expecting {key}'),
