@@ -13,14 +13,19 @@ from uuid import UUID
 from attrs import frozen
 from twisted.internet.defer import CancelledError
 from twisted.internet.interfaces import IReactorTime
+from twisted.logger import Logger
+from twisted.python.failure import Failure
 
 from project_service.deferreds import shield
+from project_service.errors import ApiError
 from project_service.storage import errors
 from project_service.storage.model import UNCONDITIONAL, Bucket, Conditions, ObjectRow, Writer, store_path
 from project_service.storage.ports import Deleted, GarbageRows, NewObject, ObjectRows, Store, Switched
 from project_service.storage.removal import Removal
 from project_service.storage.s3.errors import NoSuchObject
 from project_service.storage.upload import PartSizes, PartStream
+
+_log = Logger()
 
 # How often an upload says that it is still going; the sweeper takes one that was silent far longer.
 KEEP_ALIVE_SECONDS = 60.0
@@ -72,8 +77,8 @@ class Objects:
             self.steps("stored")
             new = NewObject(bucket.name, described.key, version, parts.size, described.content_type, etag)
             return await shield(self._switch(new, writer, conditions))
-        except Exception:
-            await shield(self._give_up(version, bucket.name, parts))
+        except Exception as failure:
+            await self._clean_up(failure, version, bucket.name, parts)
             raise
 
     async def copy(
@@ -95,8 +100,8 @@ class Objects:
             self.steps("stored")
             new = NewObject(bucket.name, target, version, row.size, row.content_type, etag)
             return await shield(self._switch(new, writer, conditions))
-        except Exception:
-            await shield(self._give_up(version, bucket.name, None))
+        except Exception as failure:
+            await self._clean_up(failure, version, bucket.name, None)
             raise
 
     async def move(
@@ -181,6 +186,16 @@ class Objects:
             await self.removal.replaced(garbage, bucket)
             self.steps("removed")
 
+    async def _clean_up(
+        self, failure: Exception, version: UUID, bucket: str, parts: PartStream | None
+    ) -> None:
+        """What was refused leaves nothing behind. Who failed us is asked a second time, but not waited for again."""
+        giving_up = shield(self._give_up(version, bucket, parts))
+        if isinstance(failure, ApiError) and failure.status < 500:
+            await giving_up
+        else:
+            giving_up.addErrback(_left_to_sweeper)
+
     async def _give_up(self, version: UUID, bucket: str, parts: PartStream | None) -> None:
         """Only what is claimed as garbage is deleted: the switch may have won."""
         claimed = await self.garbage.discard([version])
@@ -200,6 +215,10 @@ class Objects:
                     raise errors.upload_expired()
 
         return keep_alive
+
+
+def _left_to_sweeper(problem: Failure) -> None:
+    _log.warn("An upload is left to the sweeper: {kind}", kind=type(problem.value).__name__)
 
 
 def refusal(row: ObjectRow | None, guarded: bool, writer: Writer, conditions: Conditions) -> str | None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from twisted.internet.defer import Deferred
 from twisted.trial.unittest import TestCase
 
 from tests.http.storage_app import (
@@ -16,6 +17,7 @@ from tests.http.storage_app import (
     part,
     refused,
 )
+from tests.store_fake import MemoryStore
 
 
 class Sizes(TestCase):
@@ -155,6 +157,17 @@ class Rules(TestCase):
         self.assertEqual(app.tables.objects, {})
         # What it could not delete waits for the sweeper.
         self.assertEqual(len(app.tables.garbage), 2)
+
+    def test_a_store_that_is_away_is_waited_for_once(self) -> None:
+        """A store that says nothing costs the client one timeout, not one more for what is to be deleted."""
+        app = StorageApp()
+        app.store.away = True
+        silence: Deferred[None] = Deferred()
+        self.patch(MemoryStore, "delete", lambda store, path: silence)
+        self.assertEqual(refused(app.put("k")), (503, "store_unavailable"))
+        self.assertEqual(len(app.tables.garbage), 1)
+        silence.callback(None)
+        self.assertEqual(len(app.tables.garbage), 0)
 
     def test_steps_in_order(self) -> None:
         app = StorageApp()
