@@ -49,3 +49,23 @@ async def test_overloads_are_listed_by_their_arguments(tables: Tables) -> None:
     assert (status, body["code"]) == (300, "PGRST203")
     ways = ("either(a => integer)", "either(a => text)", "either(a => text, n => integer)")
     assert body["message"].endswith(", ".join(f"public.{way}" for way in ways))
+
+
+@pytest_twisted.ensureDeferred
+async def test_values_have_no_columns_to_select_or_filter_by(tables: Tables) -> None:
+    tables.sql(
+        "create function pairs() returns setof record language sql stable as 'select 1 as n, 2 as m';"
+        "create function numbers() returns setof int language sql stable as 'select generate_series(1, 3)'"
+    )
+    await until_answered(tables, "GET", "/rpc/numbers", 200)
+    assert (await tables.request("GET", "/rpc/pairs?select=*&limit=1"))[2] == [{"n": 1, "m": 2}]
+    for name, asked in (
+        ("pairs", "select=n"),
+        ("pairs", "n=eq.1"),
+        ("numbers", "order=n"),
+        ("pairs", "or=(n.eq.1)"),
+    ):
+        status, _, body = await tables.request("GET", f"/rpc/{name}?{asked}")
+        assert (status, body["code"], body["message"]) == (400, "42703", f"column {name}.n does not exist")
+    status, _, body = await tables.request("GET", "/rpc/numbers?select=of(n)")
+    assert (status, body["code"]) == (400, "PGRST200")

@@ -12,11 +12,12 @@ from project_service.tables.catalog.model import Argument, Routine, SchemaCache
 from project_service.tables.parse import media
 from project_service.tables.parse.payload import Payload
 from project_service.tables.parse.request import READING, Request
+from project_service.tables.parse.select import EVERYTHING
 from project_service.tables.plan.needs import needed_columns, spelled_out
 from project_service.tables.plan.nodes import Condition, ReadPlan, Tree
 from project_service.tables.plan.options import PlanOptions
 from project_service.tables.plan.read import Reader
-from project_service.tables.syntax import Filter, Operand
+from project_service.tables.syntax import Filter, Operand, Query
 
 # The type a single unnamed argument must have to be given the whole body.
 _RAW_TYPES = {
@@ -31,7 +32,8 @@ _RAW_TYPES = {
 class CallPlan:
     """``values`` are arguments from the query or a form, ``payload`` JSON or, with ``whole``, the raw body.
 
-    ``read`` is None for a function that returns no rows to select from.
+    ``read`` is None for a function that returns values, unless columns of theirs are asked for: there is only
+    ``pgrst_scalar``, so that PostgreSQL names what is missing.
     """
 
     routine: Routine
@@ -49,7 +51,7 @@ def plan_call(cache: SchemaCache, options: PlanOptions, request: Request) -> Cal
     names, values = _given(request)
     routine, whole = find_routine(cache, request, names)
     plan = _arguments(routine, request, values, whole)
-    if routine.is_scalar:
+    if routine.is_scalar and not _asks(request.query):
         return plan
     key = routine.returns or (routine.schema, routine.name)
     reader = Reader(cache, request.head.schema, options)
@@ -60,6 +62,10 @@ def plan_call(cache: SchemaCache, options: PlanOptions, request: Request) -> Cal
         return evolve(plan, read=read)
     names = tuple(dict.fromkeys((*returning, *_filtered_names(read))))
     return evolve(plan, read=spelled_out(read, names), everything=everything, returning=names)
+
+
+def _asks(query: Query) -> bool:
+    return query.select != EVERYTHING or bool(query.filters or query.orders)
 
 
 def _filtered_names(read: ReadPlan) -> list[str]:
