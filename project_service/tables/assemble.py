@@ -132,7 +132,8 @@ def _identities(config: TablesConfig, verifier: TokenVerifier | None, now: Calla
     if secret and config.jwt_secret_is_base64:
         secret = from_base64(secret)
     keys = parse_keys(secret, config.jwks)
-    own = OwnTokens(keys, config.jwt_aud, now) if keys else None
+    # With a set of no usable keys no token is good, rather than the service's own.
+    own = OwnTokens(keys, config.jwt_aud, now) if secret or config.jwks else None
     return Identities(config, parse_role_claim(config.role_claim), own, verifier)
 
 

@@ -39,15 +39,29 @@ class TokenKey:
 
 
 def parse_keys(secret: str | None, jwks: str | None) -> tuple[TokenKey, ...]:
-    """``secret`` is a shared secret, or a JWK or JWK Set as PostgREST allows there. Raises ``ValueError``."""
+    """``secret`` is a shared secret, or a JWK or JWK Set as PostgREST allows there, ``jwks`` a JWK Set or a JWK.
+
+    Raises ``ValueError``, also for what was meant to be a JWK: public keys must not be taken for a secret.
+    """
     found: list[TokenKey] = []
-    for text in filter(None, (secret, jwks)):
+    for name, text in (("jwt_secret", secret), ("jwks", jwks)):
+        if not text:
+            continue
         document = _json_object(text)
-        if document is None:
-            found.append(TokenKey(text.encode(), _SYMMETRIC))
+        if document is not None:
+            found.extend(_from_jwks(name, document))
+        elif name == "jwks" or '"kty"' in text:
+            raise ValueError(f"{name} is neither a JWK nor a JWK Set")
         else:
-            found.extend(_from_jwk(item) for item in document.get("keys", [document]) if _verifies(item))
+            found.append(TokenKey(text.encode(), _SYMMETRIC))
     return tuple(found)
+
+
+def _from_jwks(name: str, document: Mapping[str, Any]) -> list[TokenKey]:
+    items = document.get("keys", [document])
+    if not isinstance(items, list):
+        raise ValueError(f"{name} is not a JWK Set")
+    return [_from_jwk(item) for item in items if _verifies(item)]
 
 
 def from_base64(secret: str) -> str:

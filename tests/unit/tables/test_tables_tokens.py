@@ -10,11 +10,14 @@ import jwt
 from attrs import frozen
 from cryptography.hazmat.primitives.asymmetric.ec import SECP256R1, generate_private_key
 from jwt.algorithms import ECAlgorithm
+from twisted.internet.testing import MemoryReactorClock
 from twisted.trial.unittest import SynchronousTestCase
 
 from project_service import base64url
 from project_service.errors import ApiError, expired_token, invalid_token, session_revoked
 from project_service.http.caller import Claims
+from project_service.settings import Secret, Settings, Stage, StageDatabase
+from project_service.tables.assemble import assemble
 from project_service.tables.config import TablesConfig
 from project_service.tables.errors import TableError
 from project_service.tables.identity import Identities, Identity
@@ -102,6 +105,22 @@ class Keys(SynchronousTestCase):
     def test_what_is_no_key_is_said_at_the_start(self) -> None:
         for item in ("x", 5, {}, {"kty": "?"}, {"kty": "RSA", "n": "x"}):
             self.assertRaises(ValueError, parse_keys, None, jwks(item))
+
+    def test_public_keys_are_never_taken_for_a_secret(self) -> None:
+        broken = (json.dumps([jwk(SECRET)]), jwks(jwk(SECRET))[:-1], json.dumps({"keys": jwk(SECRET)}))
+        for text in broken:
+            self.assertRaises(ValueError, parse_keys, text, None)
+        for text in (*broken, "garbage", "[]", "5"):
+            self.assertRaises(ValueError, parse_keys, None, text)
+        self.assertEqual(parse_keys(None, jwks()), ())
+        self.assertEqual(len(parse_keys("{a passphrase, [whatever] it is}", None)), 1)
+
+    def test_keys_that_verify_nothing_do_not_let_the_services_tokens_in(self) -> None:
+        for given, own in ((None, False), (jwks(), True), (jwks(jwk(SECRET, use="enc")), True)):
+            database = StageDatabase(dsn=Secret("postgresql://x@127.0.0.1:1/x"), jwks=given)
+            settings = Settings(stages={"dev": Stage(databases={"main": database})})
+            tables = assemble(MemoryReactorClock(), settings, Refusing(invalid_token()), lambda: NOW)
+            self.assertIs(tables.routes.services["dev", "main"].identities.own is not None, own)
 
 
 @frozen
