@@ -18,8 +18,8 @@ async def test_a_function_makes_a_body_of_its_own_in_one_value_alone(tables: Tab
         " $$ select 'line ' || i || E'\\n' from generate_series(1, 3) i $$;"
         'create function pieces() returns "application/x-pieces" language sql stable as'
         " $$ select '\\x000102'::bytea $$;"
-        'create domain "text/x-number" as int;'
-        'create function number() returns "text/x-number" language sql stable as $$ select 42 $$;'
+        'create domain "text/X-Number" as int;'
+        'create function number() returns "text/X-Number" language sql stable as $$ select 42 $$;'
         'create function doc() returns "application/x-doc" language sql stable as $$ select \'{"a": 1}\'::json $$;'
         'create function no_line() returns "text/x-lines" language sql stable as $$ select null::text $$'
     )
@@ -33,6 +33,7 @@ async def test_a_function_makes_a_body_of_its_own_in_one_value_alone(tables: Tab
         status, headers, body = await tables.request("GET", f"/rpc/{name}", headers={"Accept": kind})
         assert (status, body or b"") == (200, expected), body
         assert headers.getRawHeaders("content-type")[0].startswith(kind)
+    assert (await tables.request("GET", "/rpc/number"))[2] == 42
     status, _, body = await tables.request("GET", "/rpc/lines", headers={"Accept": "text/x-lines"})
     assert (status, body["code"]) == (406, "PGRST107")
     assert (await tables.request("GET", "/rpc/lines"))[2] == ["line 1\n", "line 2\n", "line 3\n"]

@@ -108,7 +108,7 @@ select coalesce(json_agg(found), '[]')::text from (
 select n.nspname as schema, p.proname as name, obj_description(p.oid, 'pg_proc') as description,
   p.provolatile as volatility, p.proretset as is_set,
   case when t.typtype = 'd' and t.typname ~ '/' and not p.proretset
-    and not coalesce(p.proargmodes::text[] && '{{t,b,o}}', false) then t.typname end as return_media,
+    and not coalesce(p.proargmodes::text[] && '{{t,b,o}}', false) then lower(t.typname) end as return_media,
   bt.oid in ('bytea'::regtype, 'text'::regtype, 'xml'::regtype, 'json'::regtype, 'jsonb'::regtype) as is_bytes,
   p.prorettype = 'void'::regtype as is_void,
   bt.typtype = 'c' or coalesce(p.proargmodes::text[] && '{{t,b,o}}', false) as is_composite,
@@ -166,7 +166,7 @@ where c.castcontext = 'i' and c.castmethod = 'f'
 """)
 
 HANDLERS = _json("""
-select n.nspname as schema, p.proname as name, t.typname as media,
+select n.nspname as schema, p.proname as name, lower(t.typname) as media,
   case when at.typrelid <> 0 then json_build_array(an.nspname, ac.relname) end as relation
 from pg_aggregate ag
 join pg_proc p on p.oid = ag.aggfnoid

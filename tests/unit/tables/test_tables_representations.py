@@ -72,10 +72,18 @@ class Negotiation(SynchronousTestCase):
 
     def test_a_function_s_value_is_a_body_of_its_own(self) -> None:
         drawn = Routine("api", "drawn", return_media="image/png", is_bytes=True)
-        found = self.answered("text/html, image/*;q=0.5, */*;q=0.1", drawn)
+        found = self.answered("text/html, image/png;q=0.5, */*;q=0.1", drawn)
         self.assertEqual((found.form, found.content_type), ("routine", "image/png"))
         self.assertEqual(body_sql(found, True, True), "_t.pgrst_scalar")
         self.assertEqual(body_sql(evolve(found, is_bytes=False), True, True), "_t.pgrst_scalar::text")
+
+    def test_who_takes_anything_is_given_json(self) -> None:
+        drawn = Routine("api", "drawn", return_media="image/png", is_bytes=True)
+        self.assertEqual(self.answered("*/*", drawn).form, "json")
+        self.assertEqual(self.answered("", evolve(drawn, return_media="application/json")).form, "routine")
+        for accept in ("*/*", "text/plain"):
+            found = self.answered(accept, evolve(drawn, return_media="*/*"))
+            self.assertEqual((found.form, found.content_type), ("routine", "application/octet-stream"))
 
     def test_an_aggregate_of_anything_takes_what_functions_return(self) -> None:
         found = self.answered("text/x-lines", Routine("api", "name"))
