@@ -19,11 +19,39 @@ _PRINTABLE = re.compile(r"[\x20-\x7e]*")
 
 # Only the table that ships with Python: the machine's own files would give each host other answers.
 _TABLE = mimetypes.MimeTypes(filenames=())
-_TABLE.add_type("text/markdown", ".md")
-_TABLE.add_type("image/webp", ".webp")
-_TABLE.add_type("image/avif", ".avif")
-_TABLE.add_type("font/woff2", ".woff2")
-_TABLE.add_type("application/wasm", ".wasm")
+# What it lacks, or names otherwise in other versions of Python, as registered (RFC 6838).
+for _type, _endings in (
+    ("application/epub+zip", ".epub"),
+    ("application/geo+json", ".geojson"),
+    ("application/toml", ".toml"),
+    ("application/vnd.apache.parquet", ".parquet"),
+    ("application/vnd.oasis.opendocument.presentation", ".odp"),
+    ("application/vnd.oasis.opendocument.spreadsheet", ".ods"),
+    ("application/vnd.oasis.opendocument.text", ".odt"),
+    ("application/vnd.openxmlformats-officedocument.presentationml.presentation", ".pptx"),
+    ("application/vnd.openxmlformats-officedocument.spreadsheetml.sheet", ".xlsx"),
+    ("application/vnd.openxmlformats-officedocument.wordprocessingml.document", ".docx"),
+    ("application/wasm", ".wasm"),
+    ("application/yaml", ".yaml .yml"),
+    ("audio/flac", ".flac"),
+    ("audio/mp4", ".m4a"),
+    ("audio/ogg", ".oga .ogg"),
+    ("font/otf", ".otf"),
+    ("font/ttf", ".ttf"),
+    ("font/woff", ".woff"),
+    ("font/woff2", ".woff2"),
+    ("image/avif", ".avif"),
+    ("image/webp", ".webp"),
+    ("model/gltf+json", ".gltf"),
+    ("model/gltf-binary", ".glb"),
+    ("text/calendar", ".ics"),
+    ("text/javascript", ".js .mjs"),
+    ("text/markdown", ".md"),
+    ("video/matroska", ".mkv"),
+    ("video/ogg", ".ogv"),
+):
+    for _ending in _endings.split():
+        _TABLE.add_type(_type, _ending)
 
 
 def parse(text: str) -> str:

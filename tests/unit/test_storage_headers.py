@@ -91,6 +91,9 @@ class ContentTypes(SynchronousTestCase):
 
     def test_guessing_knows_no_machine(self) -> None:
         self.assertEqual(content_types.guess("a/b.JPG"), "image/jpeg")
+        office = "application/vnd.openxmlformats-officedocument.spreadsheetml.sheet"
+        for key, expected in (("a.XLSX", office), ("a.js", "text/javascript"), ("a.yml", "application/yaml")):
+            self.assertEqual(content_types.guess(key), expected)
         self.assertEqual(content_types.guess("http://x/a.html"), "text/html")
         self.assertEqual(content_types.guess("data:text/html,x"), "application/octet-stream")
         self.assertEqual(content_types.guess("a.svg.gz"), "application/octet-stream")
