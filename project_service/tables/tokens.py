@@ -53,8 +53,16 @@ def parse_keys(secret: str | None, jwks: str | None) -> tuple[TokenKey, ...]:
         elif name == "jwks" or '"kty"' in text:
             raise ValueError(f"{name} is neither a JWK nor a JWK Set")
         else:
-            found.append(TokenKey(text.encode(), _SYMMETRIC))
+            found.append(_shared(text.encode()))
     return tuple(found)
+
+
+def _shared(secret: bytes) -> TokenKey:
+    try:
+        get_default_algorithms()["HS256"].prepare_key(secret)
+    except jwt.InvalidKeyError:
+        raise ValueError("jwt_secret is a key in PEM or SSH form: give it as a JWK") from None
+    return TokenKey(secret, _SYMMETRIC)
 
 
 def _from_jwks(name: str, document: Mapping[str, Any]) -> list[TokenKey]:
@@ -100,7 +108,9 @@ def _from_jwk(document: Mapping[str, Any]) -> TokenKey:
         key = jwt.PyJWK(dict(document), algorithm=algorithms[0]).key
     except (jwt.PyJWTError, KeyError, TypeError) as fault:
         raise ValueError(f"not a usable JWK: {fault}") from None
-    return TokenKey(key, algorithms, document.get("kid"))
+    # A private key is more than is needed to verify.
+    public = key.public_key() if hasattr(key, "public_key") else key
+    return TokenKey(public, algorithms, document.get("kid"))
 
 
 @define

@@ -8,8 +8,9 @@ from typing import Any
 
 import jwt
 from attrs import frozen
+from cryptography.hazmat.primitives.asymmetric import rsa
 from cryptography.hazmat.primitives.asymmetric.ec import SECP256R1, generate_private_key
-from jwt.algorithms import ECAlgorithm
+from jwt.algorithms import ECAlgorithm, RSAAlgorithm
 from twisted.internet.testing import MemoryReactorClock
 from twisted.trial.unittest import SynchronousTestCase
 
@@ -102,6 +103,10 @@ class Keys(SynchronousTestCase):
         for algorithm in ("ES384", "ES512"):
             self.assertEqual(self.refused(with_header({"alg": algorithm}), public)[0], NONE_FITS[0])
 
+    def test_a_private_key_verifies_as_its_public_one(self) -> None:
+        private = rsa.generate_private_key(65537, 2048)
+        self.accepted(jwt.encode({}, private, algorithm="RS256"), json.loads(RSAAlgorithm.to_jwk(private)))
+
     def test_what_is_no_key_is_said_at_the_start(self) -> None:
         for item in ("x", 5, {}, {"kty": "?"}, {"kty": "RSA", "n": "x"}):
             self.assertRaises(ValueError, parse_keys, None, jwks(item))
@@ -112,6 +117,8 @@ class Keys(SynchronousTestCase):
             self.assertRaises(ValueError, parse_keys, text, None)
         for text in (*broken, "garbage", "[]", "5"):
             self.assertRaises(ValueError, parse_keys, None, text)
+        for text in ("-----BEGIN PUBLIC KEY-----\nMFkw\n-----END PUBLIC KEY-----\n", "ssh-ed25519 AAAA me"):
+            self.assertRaises(ValueError, parse_keys, text, None)
         self.assertEqual(parse_keys(None, jwks()), ())
         self.assertEqual(len(parse_keys("{a passphrase, [whatever] it is}", None)), 1)
 
