@@ -21,6 +21,7 @@ from project_service.storage.model import Bucket, Conditions, Writer
 from project_service.storage.objects import Objects
 from project_service.storage.s3.errors import BrokenRead, NoSuchObject
 from project_service.storage.sweeper import STALE_AFTER
+from project_service.storage.upload import SizeLimit
 
 FROM_STORE = "s3://"
 SERVICE = Writer(None, is_service=True)
@@ -96,7 +97,8 @@ class _Import:
         try:
             fill = partial(upload, keys.parse_key(key))
             await self.objects.check_write(self.bucket, key, SERVICE, self.conditions)
-            await self.objects.upload(self.bucket, SERVICE, self.conditions, self.limit, self.limit, fill)
+            limit = SizeLimit(self.limit)
+            await self.objects.upload(self.bucket, SERVICE, self.conditions, limit, self.limit, fill)
         except ApiError as error:
             if error.status >= 500:
                 raise

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
 
-from project_service.errors import payload_too_large
 from project_service.http.body import Body
 from project_service.storage import content_types, errors, keys
 from project_service.storage.form import Event, Field, FileStart, FormReader
 from project_service.storage.model import Bucket
 from project_service.storage.objects import Described, Fill
-from project_service.storage.upload import PartStream
+from project_service.storage.upload import PartStream, SizeLimit
 
 # What a form may need beside its file; a longer Content-Length is certainly too long.
 FORM_OVERHEAD_BYTES = 256 * 1024
@@ -18,10 +17,10 @@ FORM_OVERHEAD_BYTES = 256 * 1024
 CheckKey = Callable[[str], Awaitable[None]]
 
 
-def refuse_declared(length: int | None, limit: int, overhead: int = 0) -> None:
+def refuse_declared(length: int | None, limit: SizeLimit, overhead: int = 0) -> None:
     """Refuse by Content-Length, before a byte is read."""
-    if length is not None and length > limit + overhead:
-        raise payload_too_large(limit)
+    if length is not None:
+        limit.check(length - overhead)
 
 
 def chosen_type(bucket: Bucket, declared: str | None, key: str | None) -> str:

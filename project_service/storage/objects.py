@@ -23,7 +23,7 @@ from project_service.storage.model import UNCONDITIONAL, Bucket, Conditions, Obj
 from project_service.storage.ports import Deleted, GarbageRows, NewObject, ObjectRows, Store, Switched
 from project_service.storage.removal import Removal
 from project_service.storage.s3.errors import NoSuchObject
-from project_service.storage.upload import PartSizes, PartStream
+from project_service.storage.upload import PartSizes, PartStream, SizeLimit
 
 _log = Logger()
 
@@ -60,11 +60,17 @@ class Objects:
     steps: Callable[[str], None] = unobserved
 
     async def upload(
-        self, bucket: Bucket, writer: Writer, conditions: Conditions, limit: int, expected: int, fill: Fill
+        self,
+        bucket: Bucket,
+        writer: Writer,
+        conditions: Conditions,
+        limit: SizeLimit,
+        expected: int,
+        fill: Fill,
     ) -> Switched:
         """A new version from what ``fill`` writes, then the switch. What fails leaves nothing behind.
 
-        ``limit`` is the greatest size, ``expected`` the greatest to make ready for.
+        ``expected`` is the greatest size to make ready for.
         """
         version = self.new_version()
         path = store_path(bucket.name, version)

@@ -22,6 +22,7 @@ from project_service.storage.links import LINK_HEADERS, Links
 from project_service.storage.model import Bucket, Writer
 from project_service.storage.objects import Objects
 from project_service.storage.ports import ObjectRows
+from project_service.storage.upload import SizeLimit
 
 BUCKET = "/storage/buckets/<bucket>"
 OBJECT = f"{BUCKET}/objects/<path:key>"
@@ -100,7 +101,7 @@ class StorageRoutes:
             await self.objects.check_write(bucket, key, writer, stated)
 
         form = intake.FormIntake(inbound.body, boundary, bucket, check_key)
-        expected = limit if inbound.body.length is None else inbound.body.length
+        expected = limit.most if inbound.body.length is None else inbound.body.length
         switched = await self.objects.upload(bucket, writer, stated, limit, expected, form.fill)
         return json_reply(switched.row.as_json(), 201)
 
@@ -113,7 +114,7 @@ class StorageRoutes:
         intake.refuse_declared(inbound.body.length, limit)
         fill = intake.raw_fill(inbound.body, bucket, key, inbound.headers.text(b"content-type"))
         await self.objects.check_write(bucket, key, writer, stated)
-        expected = limit if inbound.body.length is None else inbound.body.length
+        expected = limit.most if inbound.body.length is None else inbound.body.length
         switched = await self.objects.upload(bucket, writer, stated, limit, expected, fill)
         return json_reply(switched.row.as_json(), 201 if switched.replaced is None else 200)
 
@@ -187,10 +188,16 @@ class StorageRoutes:
         writer = access.writer_of(inbound.caller)
         return await self.buckets.get(inbound.path_args["bucket"]), writer
 
-    def _limit(self, bucket: Bucket) -> int:
+    def _limit(self, bucket: Bucket) -> SizeLimit:
         """The greatest object that can fit; what is left of a quota only the switch knows for certain."""
-        own = (self.limits().max_object_bytes, bucket.rules.max_object_bytes, bucket.rules.max_bucket_bytes)
-        return min(limit for limit in own if limit is not None)
+        own = self.limits().max_object_bytes
+        if bucket.rules.max_object_bytes is not None:
+            own = min(own, bucket.rules.max_object_bytes)
+        if bucket.rules.max_bucket_bytes is None:
+            return SizeLimit(own)
+        # In a bucket that is beyond its quota an object may still be replaced by one that is no larger.
+        quota = max(bucket.rules.max_bucket_bytes, bucket.total_bytes)
+        return SizeLimit(min(own, quota), by_quota=quota < own)
 
     def _caching(self, bucket: Bucket) -> Headers:
         if bucket.public:

@@ -12,6 +12,7 @@ from twisted.logger import Logger
 
 from project_service.deferreds import start
 from project_service.errors import payload_too_large
+from project_service.storage import errors
 from project_service.storage.content_types import DEFAULT
 from project_service.storage.ports import Store
 
@@ -47,6 +48,19 @@ class PartSizes:
     def of(self, number: int) -> int:
         """The size of a part; the first has the number 1."""
         return self.first + (number - 1) // PARTS_ALIKE * self.step
+
+
+@frozen
+class SizeLimit:
+    """The greatest size of an upload, and whether it is the bucket's quota that sets it."""
+
+    most: int
+    by_quota: bool = False
+
+    def check(self, size: int) -> None:
+        """Raises ``payload_too_large``, with ``details.bucket`` for the quota."""
+        if size > self.most:
+            raise errors.bucket_full() if self.by_quota else payload_too_large(self.most)
 
 
 class PartBuffer:
@@ -90,7 +104,12 @@ class PartStream:
     """
 
     def __init__(
-        self, store: Store, path: str, sizes: PartSizes, limit: int, keep_alive: Callable[[], Awaitable[None]]
+        self,
+        store: Store,
+        path: str,
+        sizes: PartSizes,
+        limit: SizeLimit,
+        keep_alive: Callable[[], Awaitable[None]],
     ) -> None:
         self.size = 0
         self.content_type = DEFAULT
@@ -116,8 +135,7 @@ class PartStream:
     async def write(self, data: bytes) -> None:
         """Raises ``payload_too_large`` as soon as more than the limit has come, and what sending a part raises."""
         self.size += len(data)
-        if self.size > self._limit:
-            raise payload_too_large(self._limit)
+        self._limit.check(self.size)
         await self._keep_alive()
         left = memoryview(data)
         while left:

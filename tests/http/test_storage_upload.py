@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+
 from twisted.internet.defer import Deferred
 from twisted.trial.unittest import TestCase
 
@@ -89,7 +91,20 @@ class Sizes(TestCase):
         self.assertEqual(app.request("DELETE", OBJECTS + "/a", USER).status, 204)
         self.assertEqual(app.put("b", b"x" * 10).status, 201)
         app.rules("open", max_bucket_bytes=5)
-        self.assertEqual(app.put("b", b"x" * 4).status, 200)
+        self.assertEqual(refused(app.put("b", b"x" * 11)), (413, "payload_too_large"))
+        for smaller in (9, 4):
+            self.assertEqual(app.put("b", b"x" * smaller).status, 200)
+            self.assertEqual(app.upload(file_form(b"x" * smaller, key="b")).status, 201)
+
+    def test_the_details_tell_a_quota_from_a_limit(self) -> None:
+        app = StorageApp()
+        app.rules("open", max_bucket_bytes=10)
+        app.put("a", b"x" * 6)
+        for sent in (b"x" * 5, b"x" * 11):
+            for response in (app.put("b", sent), app.upload(file_form(sent))):
+                self.assertEqual(list(json.loads(response.body)["error"]["details"]), ["bucket"])
+        app.rules("open", max_object_bytes=4, max_bucket_bytes=10)
+        self.assertNotIn("details", json.loads(app.put("b", b"x" * 5).body)["error"])
 
 
 class Whole(TestCase):

@@ -21,7 +21,7 @@ from project_service.storage.links import Links
 from project_service.storage.model import UNCONDITIONAL, Writer
 from project_service.storage.objects import Described, Objects
 from project_service.storage.sql.links import SqlLinks
-from project_service.storage.upload import PartStream
+from project_service.storage.upload import PartStream, SizeLimit
 
 PART = 5 * 1024 * 1024
 SERVICE = Writer(None, is_service=True)
@@ -82,7 +82,7 @@ async def work(reactor: Any, given: dict[str, Any]) -> None:
     objects = storage.objects
     die_between_steps(given["step"], objects)
     if given["what"] == "upload":
-        await objects.upload(bucket, SERVICE, UNCONDITIONAL, 2 * size + 1, size, fill)
+        await objects.upload(bucket, SERVICE, UNCONDITIONAL, SizeLimit(2 * size + 1), size, fill)
     elif given["what"] == "delete":
         await objects.delete(bucket, given["keys"], SERVICE)
     elif given["what"] == "copy":

@@ -25,7 +25,7 @@ from project_service.storage.links import Links
 from project_service.storage.model import UNCONDITIONAL, BucketRules, Writer
 from project_service.storage.objects import Described
 from project_service.storage.sweeper import KEEP_EXPIRED_LINKS
-from project_service.storage.upload import PartStream
+from project_service.storage.upload import PartStream, SizeLimit
 from tests.live import storage_crash
 from tests.live.services import wait
 from tests.store_fake import Collected
@@ -79,7 +79,7 @@ async def put(storage: Storage, key: str, payload: bytes) -> None:
         return Described(key, "text/plain")
 
     bucket = await storage.buckets.fresh("b")
-    await storage.objects.upload(bucket, SERVICE, UNCONDITIONAL, len(payload), len(payload), fill)
+    await storage.objects.upload(bucket, SERVICE, UNCONDITIONAL, SizeLimit(len(payload)), len(payload), fill)
 
 
 async def content(storage: Storage, key: str) -> bytes | None:
