@@ -167,6 +167,12 @@ class ClaimedRoles(SynchronousTestCase):
             self.assertIs(self.identify(claims).authenticated, authenticated)
         self.assertTrue(self.identify({"role": "author"}, anon_role=None).authenticated)
 
+    def test_without_an_anonymous_role_nobody_gets_in_without_a_role(self) -> None:
+        for nobody in (None, ""):
+            error = self.assertRaises(TableError, self.identify, {}, anon_role=nobody)
+            self.assertEqual((error.status, error.code), (401, "PGRST302"))
+            self.assertEqual(dict(error.headers)["WWW-Authenticate"], "Bearer")
+
     def test_sql_sees_the_role_wherever_the_token_has_it(self) -> None:
         claims = {"role": "provider's own", "app": {"role": "author"}}
         found = self.identify(claims, role_claim=".app.role")
