@@ -56,7 +56,7 @@ def definition_of(relation: Relation, ways: Iterable[Relationship]) -> dict[str,
         **({"description": relation.description} if relation.description else {}),
         **({"required": required} if required else {}),
         "type": "object",
-        "properties": properties,
+        **({"properties": properties} if properties else {}),
     }
 
 
@@ -94,11 +94,16 @@ def _description(column: Column, is_key: bool, way: Relationship | None) -> str 
 
 
 def parameters_of(relation: Relation) -> Iterator[tuple[str, dict[str, Any]]]:
-    body: dict[str, Any] = {"name": relation.name, "required": False, "in": "body"}
-    if relation.description:
-        body["description"] = relation.description
-    body["schema"] = {"$ref": f"#/definitions/{relation.name}"}
-    yield f"body.{relation.name}", body
+    yield (
+        f"body.{relation.name}",
+        {
+            "name": relation.name,
+            "description": relation.name,
+            "required": False,
+            "in": "body",
+            "schema": {"$ref": f"#/definitions/{relation.name}"},
+        },
+    )
     for name, column in relation.columns.items():
         found: dict[str, Any] = {"name": name, "required": False, "in": "query", "type": "string"}
         if column.description:

@@ -24,16 +24,17 @@ def path_of(routine: Routine) -> dict[str, Any]:
     found = {"post": {**common, "parameters": [arguments, {"$ref": "#/parameters/preferParams"}]}}
     if routine.volatility != "v":
         parameters = [_parameter(routine.schema, argument) for argument in routine.arguments]
-        found["get"] = {**common, "parameters": parameters}
+        found["get"] = {**common, **({"parameters": parameters} if parameters else {})}
     return found
 
 
 def _body(routine: Routine) -> dict[str, Any]:
     required = [argument.name for argument in routine.arguments if argument.required]
+    properties = {argument.name: _schema(routine.schema, argument) for argument in routine.arguments}
     return {
         **({"required": required} if required else {}),
         "type": "object",
-        "properties": {argument.name: _schema(routine.schema, argument) for argument in routine.arguments},
+        **({"properties": properties} if properties else {}),
         **({"description": routine.description} if routine.description else {}),
     }
 

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-import json
 import re
 from typing import Any
+
+import orjson
 
 _TYPES = {
     "boolean": "boolean",
@@ -48,6 +49,6 @@ def default_of(type_: str, expression: str) -> Any | None:
     if schema_of(type_).get("type") == "string":
         return text
     try:
-        return json.loads(text)
-    except ValueError:
+        return orjson.loads(text)
+    except orjson.JSONDecodeError:
         return None
