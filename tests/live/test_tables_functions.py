@@ -34,6 +34,10 @@ async def test_a_function_makes_a_body_of_its_own_in_one_value_alone(tables: Tab
         assert (status, body or b"") == (200, expected), body
         assert headers.getRawHeaders("content-type")[0].startswith(kind)
     assert (await tables.request("GET", "/rpc/number"))[2] == 42
+    for term, expected in (("eq.1", b""), ("eq.42", b"42")):
+        path, accept = f"/rpc/number?pgrst_scalar={term}", {"Accept": "text/x-number"}
+        status, _, body = await tables.request("GET", path, headers=accept)
+        assert (status, body or b"") == (200, expected)
     status, _, body = await tables.request("GET", "/rpc/lines", headers={"Accept": "text/x-lines"})
     assert (status, body["code"]) == (406, "PGRST107")
     assert (await tables.request("GET", "/rpc/lines"))[2] == ["line 1\n", "line 2\n", "line 3\n"]

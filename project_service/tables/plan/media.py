@@ -52,7 +52,8 @@ def negotiate(
 ) -> Rendering:
     """The best representation that the client takes and the database or this service makes. Raises PGRST107.
 
-    An aggregate over the rows of one relation can be used only for ``whole_rows``: with nothing selected.
+    An aggregate over the rows of one relation, and what a function makes itself, can be used only for ``whole_rows``:
+    with nothing selected.
     """
     asked = list(accept)
     offered = _Offered(cache, relation, routine, whole_rows)
@@ -79,7 +80,8 @@ def _plan_of(offered: _Offered, wanted: MediaType) -> Rendering | None:
 
 def _rendering(offered: _Offered, wanted: MediaType) -> Rendering | None:
     if wanted.name not in _VENDORED:
-        custom = _of_routine(wanted, offered.routine) or _custom(offered, wanted)
+        own = _of_routine(wanted, offered.routine) if offered.whole_rows else None
+        custom = own or _custom(offered, wanted)
         if custom is not None:
             return custom
     if wanted.name == media.ANY:

@@ -142,9 +142,14 @@ def call_statement(
     if routine.is_set and count is None and bounds.streams(range_, rendering):
         streamed = source + _streamed(rendering, rows, scalar=routine.is_scalar)
         return Statement(source + _probing(total, body, bounds, rows), None, streamed)
-    # One value is one row, and nothing can hide it.
-    number = "1::bigint" if plan.read is None and not routine.is_set else f"count({ROWS})"
-    sql = source + counted + _answer(total, body, number) + " FROM (" + rows + f") AS {ROWS}"
+    # One value is one row, and a body of its own is not aggregated.
+    single = rendering.form == "routine" or (plan.read is None and not routine.is_set)
+    number = "1::bigint" if single else f"count({ROWS})"
+    # A filter may hide even that one.
+    begin, end = (
+        ("(SELECT) AS pgrst_one LEFT JOIN ", " ON TRUE") if single and plan.read is not None else ("", "")
+    )
+    sql = source + counted + _answer(total, body, number) + f" FROM {begin}(" + rows + f") AS {ROWS}{end}"
     return Statement(_explained(sql, rendering))
 
 

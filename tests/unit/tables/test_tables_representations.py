@@ -65,10 +65,12 @@ class Schemas(SynchronousTestCase):
 
 
 class Negotiation(SynchronousTestCase):
-    def answered(self, accept: str, routine: Routine | None = None, explain: bool = False) -> Rendering:
+    def answered(
+        self, accept: str, routine: Routine | None = None, explain: bool = False, whole: bool = True
+    ) -> Rendering:
         cache = evolve(CACHE, handlers=(Handler(("api", "lined"), "text/x-lines", None),))
         relation = ("api", "works") if routine is None else None
-        return negotiate(cache, parse_accept(accept), relation, routine, explain, True)
+        return negotiate(cache, parse_accept(accept), relation, routine, explain, whole)
 
     def test_a_function_s_value_is_a_body_of_its_own(self) -> None:
         drawn = Routine("api", "drawn", return_media="image/png", is_bytes=True)
@@ -76,6 +78,11 @@ class Negotiation(SynchronousTestCase):
         self.assertEqual((found.form, found.content_type), ("routine", "image/png"))
         self.assertEqual(body_sql(found, True, True), "_t.pgrst_scalar")
         self.assertEqual(body_sql(evolve(found, is_bytes=False), True, True), "_t.pgrst_scalar::text")
+
+    def test_of_what_a_function_makes_itself_nothing_can_be_selected(self) -> None:
+        drawn = Routine("api", "drawn", return_media="image/png", is_bytes=True)
+        self.assertRaises(TableError, self.answered, "image/png", drawn, whole=False)
+        self.assertEqual(self.answered("image/png, */*", drawn, whole=False).form, "json")
 
     def test_who_takes_anything_is_given_json(self) -> None:
         drawn = Routine("api", "drawn", return_media="image/png", is_bytes=True)
