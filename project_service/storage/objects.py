@@ -19,6 +19,7 @@ from twisted.python.failure import Failure
 from project_service.deferreds import shield
 from project_service.errors import ApiError
 from project_service.storage import errors
+from project_service.storage.download import ATTEMPTS, ObjectLost
 from project_service.storage.model import UNCONDITIONAL, Bucket, Conditions, ObjectRow, Writer, store_path
 from project_service.storage.ports import Deleted, GarbageRows, NewObject, ObjectRows, Store, Switched
 from project_service.storage.removal import Removal
@@ -97,12 +98,7 @@ class Objects:
         await self._announce(version, bucket.name)
         try:
             path = store_path(bucket.name, version)
-            try:
-                etag = await self.store.copy(row.path, path, row.size, row.content_type)
-            except NoSuchObject:
-                # Replaced or deleted between the look at its row and the copy.
-                row = await self._existing(bucket, source)
-                etag = await self.store.copy(row.path, path, row.size, row.content_type)
+            row, etag = await self._copied(bucket, row, path)
             self.steps("stored")
             new = NewObject(bucket.name, target, version, row.size, row.content_type, etag)
             return await shield(self._switch(new, writer, conditions))
@@ -179,6 +175,18 @@ class Objects:
         if row is None:
             raise errors.object_not_found()
         return row
+
+    async def _copied(self, bucket: Bucket, row: ObjectRow, path: str) -> tuple[ObjectRow, str]:
+        """The row whose bytes are at ``path`` now, and their ETag."""
+        for _ in range(ATTEMPTS):
+            try:
+                return row, await self.store.copy(row.path, path, row.size, row.content_type)
+            except NoSuchObject:
+                # Replaced or deleted between the look at its row and the copy.
+                missing, row = row.version, await self._existing(bucket, row.key)
+                if row.version == missing:
+                    break
+        raise ObjectLost(f"the store has no {row.path}")
 
     async def _switch(self, new: NewObject, writer: Writer, conditions: Conditions) -> Switched:
         switched = await self.rows.put(new, writer, conditions)

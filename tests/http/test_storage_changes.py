@@ -8,8 +8,10 @@ from typing import Any
 from twisted.trial.unittest import TestCase
 
 from project_service.deferreds import start
+from project_service.storage.download import ObjectLost
 from project_service.storage.s3.errors import StoreUnreachable
 from tests.http.storage_app import USER, StorageApp, refused
+from tests.store_fake import MemoryStore
 
 
 class CopyMoveDelete(TestCase):
@@ -61,6 +63,24 @@ class CopyMoveDelete(TestCase):
             details = json.loads(self.app.post(path, {"to": 1}).body)["error"]["details"]
             self.assertEqual(details, {"from": "is required", "to": "must be a string"})
         self.assertEqual(self.app.stored(), [b"aaa"])
+
+    def test_copy_of_what_is_replaced_again_and_again(self) -> None:
+        replaced = [b"2", b"3", b"4"]
+        real = MemoryStore.copy
+
+        async def late(store: MemoryStore, source: str, target: str, size: int, content_type: str) -> str:
+            if replaced:
+                self.app.put("a", replaced.pop(0))
+            return await real(store, source, target, size, content_type)
+
+        self.patch(MemoryStore, "copy", late)
+        self.assertEqual(self.post("copy", "a", "b").status, 201)
+        self.assertEqual(self.app.stored(), [b"4", b"4"])
+
+    def test_copy_of_bytes_that_are_lost_is_a_fault_of_ours(self) -> None:
+        self.app.store.objects.clear()
+        self.assertEqual(self.post("copy", "a", "b").status, 500)
+        self.assertEqual(len(self.flushLoggedErrors(ObjectLost)), 1)
 
     def test_copy_keeps_the_quota(self) -> None:
         self.app.rules("open", max_bucket_bytes=5)

@@ -23,6 +23,7 @@ from project_service.storage.s3.errors import (
     NoSuchObject,
     StoreError,
     error_code,
+    refusal,
 )
 from project_service.storage.s3.exchange import Exchange
 from project_service.storage.s3.listing import (
@@ -190,8 +191,8 @@ class S3Store:
         if size > COPY_PART_BYTES:
             return await self._copied_in_parts(source, target, size, content_type)
         answer = await self.exchange.whole("PUT", target, headers=self._copy_source(source))
-        if code := error_code(answer.body):
-            raise StoreError(answer.status, code)
+        if error_code(answer.body):
+            raise refusal(answer.status, answer.body)
         return text_of(answer.body, "ETag").strip('"')
 
     async def _copied_in_parts(self, source: str, target: str, size: int, content_type: str) -> str:
