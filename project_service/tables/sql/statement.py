@@ -145,6 +145,8 @@ def call_statement(
     # One value is one row, and a body of its own is not aggregated.
     single = rendering.form == "routine" or (plan.read is None and not routine.is_set)
     number = "1::bigint" if single else f"count({ROWS})"
+    if count == "exact" and range_.whole and not single:
+        counted, total = Sql(""), number
     # A filter may hide even that one.
     begin, end = (
         ("(SELECT) AS pgrst_one LEFT JOIN ", " ON TRUE") if single and plan.read is not None else ("", "")

@@ -119,6 +119,13 @@ class Counted(SynchronousTestCase):
             found = text(planned("GET", "rpc/add", ("a", "1"), prefer=f"count={count}"))
             self.assertEqual("pgrst_count" in found, expected, count)
 
+    def test_rows_that_are_not_cut_are_counted_once(self) -> None:
+        whole = text(planned("GET", "rpc/find", ("q", "x"), prefer="count=exact"))
+        self.assertIn("SELECT count(_t) AS total_result_set, count(_t) AS page_total", whole)
+        for cut in (("limit", "2"), ("offset", "1")):
+            found = text(planned("GET", "rpc/find", ("q", "x"), cut, prefer="count=exact"))
+            self.assertIn("pgrst_count", found)
+
     def test_one_value_is_not_counted(self) -> None:
         self.assertIn("1::bigint AS page_total", text(planned("GET", "rpc/add", ("a", "1"))))
         self.assertIn("count(_t) AS page_total", text(planned("GET", "rpc/find", ("q", "x"))))
