@@ -21,9 +21,11 @@ from project_service.settings_kinds import (
     listed,
     network,
     optional,
+    or_file,
     seconds,
     secret,
     several,
+    shared_secret,
     table_of,
     text,
     url,
@@ -136,7 +138,7 @@ class Smtp:
 class StageDatabase:
     """``[stages.<stage>.databases.<name>]``, in PostgREST's terms. ``dsn`` None: the system database's."""
 
-    dsn: Secret | None = key(optional(dsn), None)
+    dsn: Secret | None = key(optional(or_file(dsn)), None)
     schemas: tuple[str, ...] = key(listed(text, least=1), ("public",))
     extra_search_path: tuple[str, ...] = key(listed(text), ("public",))
     max_rows: int = key(whole(0), 1000)
@@ -145,7 +147,7 @@ class StageDatabase:
     anon_role: str = key(text, "anon")
     authenticated_role: str = key(text, "authenticated")
     service_role: str = key(text, "service_role")
-    jwt_secret: Secret | None = key(optional(secret), None)
+    jwt_secret: Secret | None = key(optional(or_file(shared_secret)), None)
     jwt_secret_is_base64: bool = key(flag, False)
     jwks: str | None = key(optional(text), None)
     jwt_aud: str | None = key(optional(text), None)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import ipaddress
 import re
 from collections.abc import Callable, Mapping
+from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
@@ -14,6 +15,8 @@ from attrs import frozen
 Kind = Callable[[Any], Any]
 
 _NUMBER = re.compile(r"[+-]?[0-9]+\Z")
+# PostgREST's reference, "jwt-secret".
+_LEAST_SECRET = 32
 # RFC 9110, section 5.6.2.
 _TOKEN = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+\Z")
 
@@ -43,6 +46,30 @@ def text(value: Any) -> str:
 
 def secret(value: Any) -> Secret:
     return Secret(text(value))
+
+
+def shared_secret(value: Any) -> Secret:
+    """What signs tokens: a shorter one can be guessed from a token."""
+    if len(text(value)) < _LEAST_SECRET:
+        raise ValueError(f"must have at least {_LEAST_SECRET} characters")
+    return Secret(value)
+
+
+def or_file(kind: Kind) -> Kind:
+    """``@name`` is a file that holds the value, as PostgREST has it. The reason repeats neither."""
+
+    def read(value: Any) -> Any:
+        if not isinstance(value, str) or not value.startswith("@"):
+            return kind(value)
+        try:
+            held = Path(value.removeprefix("@")).read_text("utf-8")
+        except OSError as fault:
+            raise ValueError(f"names a file by its @ that cannot be read: {fault.strerror}") from None
+        except ValueError:
+            raise ValueError("names a file by its @ that is not UTF-8") from None
+        return kind(held.rstrip("\r\n"))
+
+    return read
 
 
 def flag(value: Any) -> bool:

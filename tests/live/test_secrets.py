@@ -101,7 +101,7 @@ def shown_settings(config: Path, data_dir: Path) -> str:
 def test_nothing_secret_is_shown_or_readable(tmp_path: Path) -> None:
     data_dir = tmp_path / "var"
     config = tmp_path / "c.toml"
-    configured = {name: f"{name}-{token_urlsafe(20)}" for name in ("smtp", "app", "dsn", "jwt")}
+    configured = {name: f"{name}-{token_urlsafe(24)}" for name in ("smtp", "app", "dsn", "jwt")}
     config.write_text(CONFIG.format(**configured))
     cert, key = issue("127.0.0.1").written(tmp_path)
     listen = f"ssl:0:interface=127.0.0.1:privateKey={key}:certKey={cert}"

@@ -99,6 +99,35 @@ class Faults(TestCase):
             ["database.dsn", "store.endpoint_url", "auth.jwt_keys_file"],
         )
 
+    def test_a_secret_that_can_be_guessed_is_refused(self) -> None:
+        where = "[stages.dev.databases.main]\n"
+        name = "stages.dev.databases.main.jwt_secret"
+        short = "must have at least 32 characters"
+        self.assertEqual(faults(f'{where}jwt_secret = "{"x" * 31}"'), [f"{name} {short}"])
+        self.assertEqual(faults(f'{where}"jwt-secret" = "short"'), [f"{name} {short}"])
+        database = loaded(f'{where}jwt_secret = "{"x" * 32}"').stages["dev"].databases["main"]
+        assert database.jwt_secret is not None
+
+    def test_a_value_may_be_in_a_file(self) -> None:
+        held = Path(self.mktemp())
+        held.write_text("s" * 32 + "\n")
+        toml = f'[stages.dev.databases.main]\njwt_secret = "@{held}"\n"db-uri" = "@{held}.uri"\n'
+        self.assertEqual(
+            faults(toml),
+            [
+                "stages.dev.databases.main.dsn names a file by its @ that cannot be read: "
+                "No such file or directory"
+            ],
+        )
+        Path(f"{held}.uri").write_text("postgresql:///here")
+        database = loaded(toml).stages["dev"].databases["main"]
+        assert database.jwt_secret is not None and database.dsn is not None
+        self.assertEqual(
+            (database.jwt_secret.reveal(), database.dsn.reveal()), ("s" * 32, "postgresql:///here")
+        )
+        held.write_bytes(b"\xff" * 40)
+        self.assertIn("not UTF-8", faults(toml)[0])
+
     def test_a_secret_is_never_in_a_fault(self) -> None:
         for bad in ("postgres://u:hunter2@h/db?bogus=1", "password=hunter2 bogus=1", "://hunter2"):
             for fault in faults(f"[database]\ndsn = '{bad}'\n"):
