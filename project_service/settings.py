@@ -22,6 +22,7 @@ from project_service.settings_kinds import (
     network,
     optional,
     or_file,
+    own_schema,
     seconds,
     secret,
     several,
@@ -139,7 +140,7 @@ class StageDatabase:
     """``[stages.<stage>.databases.<name>]``, in PostgREST's terms. ``dsn`` None: the system database's."""
 
     dsn: Secret | None = key(optional(or_file(dsn)), None)
-    schemas: tuple[str, ...] = key(listed(text, least=1), ("public",))
+    schemas: tuple[str, ...] = key(listed(own_schema, least=1), ("public",))
     extra_search_path: tuple[str, ...] = key(listed(text), ("public",))
     max_rows: int = key(whole(0), 1000)
     pool_size: int = key(whole(1, 10000), 10)

@@ -163,6 +163,13 @@ def listed(kind: Kind, least: int = 0) -> Kind:
     return listed_or_read
 
 
+def own_schema(value: Any) -> str:
+    """A schema that may be exposed: PostgreSQL's own are for those who look after it."""
+    if text(value) in ("pg_catalog", "information_schema"):
+        raise ValueError(f"must not name {value}: PostgreSQL's own schemas are never exposed")
+    return str(value)
+
+
 def header_name(value: Any) -> str:
     if not _TOKEN.match(text(value)):
         raise ValueError("must be the name of a header")

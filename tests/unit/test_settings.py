@@ -108,6 +108,17 @@ class Faults(TestCase):
         database = loaded(f'{where}jwt_secret = "{"x" * 32}"').stages["dev"].databases["main"]
         assert database.jwt_secret is not None
 
+    def test_schemas_of_postgresql_are_not_exposed(self) -> None:
+        for name in ("pg_catalog", "information_schema"):
+            found = faults(f'[stages.dev.databases.main]\nschemas = ["api", "{name}"]\n')
+            self.assertEqual(
+                found,
+                [
+                    f"stages.dev.databases.main.schemas must not name {name}: "
+                    "PostgreSQL's own schemas are never exposed"
+                ],
+            )
+
     def test_a_value_may_be_in_a_file(self) -> None:
         held = Path(self.mktemp())
         held.write_text("s" * 32 + "\n")
