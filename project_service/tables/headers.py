@@ -1,4 +1,4 @@
-"""What SQL may say in the head of a response."""
+"""What every response has in its head, and what SQL may say there."""
 
 from __future__ import annotations
 
@@ -6,6 +6,9 @@ import re
 from collections.abc import Iterable
 
 from project_service.errors import Headers
+
+# Also on refusals, which hang on these as much (PostgREST's reference, "Vary Header").
+VARY = ("Vary", "Accept, Prefer, Range")
 
 # RFC 9110, sections 5.1 and 5.5: no control characters but tabs.
 _NAME = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+")

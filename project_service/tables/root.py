@@ -13,6 +13,7 @@ from project_service.tables import errors
 from project_service.tables.call import Call
 from project_service.tables.catalog.model import SchemaCache
 from project_service.tables.config import TablesConfig
+from project_service.tables.headers import VARY
 from project_service.tables.openapi.document import document
 from project_service.tables.openapi.rights import rights_sql
 from project_service.tables.parse import media
@@ -45,7 +46,7 @@ class Root:
         if self.config.openapi == "disabled":
             raise errors.root_disabled()
         profile = (("Content-Profile", head.schema),) if head.profiled else ()
-        headers = (("Content-Type", _content_type(head)), *profile, ("Vary", "Accept, Prefer, Range"))
+        headers = (("Content-Type", _content_type(head)), *profile, VARY)
         follows = self.config.openapi == "follow-privileges" and head.method != "HEAD"
         rows = await run(rights_sql(head.schema) if follows else _NOTHING)
         if head.method == "HEAD":

@@ -17,6 +17,7 @@ from project_service.tables.catalog.model import SchemaCache
 from project_service.tables.config import TablesConfig
 from project_service.tables.errors import TableError
 from project_service.tables.execute import Executor
+from project_service.tables.headers import VARY
 from project_service.tables.identity import Identities, Identity
 from project_service.tables.large import LargeReplies
 from project_service.tables.parse.request import Head, Request
@@ -62,7 +63,8 @@ class TableService:
             reply = await self._answer(call)
         except TableError as fault:
             fault.terse = self.config.error_verbosity == "minimal"
-            fault.headers = (*fault.headers, *traced)
+            varying = () if any(name.lower() == "vary" for name, _ in fault.headers) else (VARY,)
+            fault.headers = (*fault.headers, *varying, *traced)
             raise
         return evolve(reply, headers=(*reply.headers, *traced)) if traced else reply
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from project_service.http.outbound import Reply
 from project_service.tables.catalog.model import Relation, SchemaCache
+from project_service.tables.headers import VARY
 from project_service.tables.parse.request import Head
 from project_service.tables.plan.call import unknown_routine
 from project_service.tables.prepare import find_relation
@@ -21,7 +22,8 @@ def options_reply(cache: SchemaCache, head: Head) -> Reply:
         allowed = ["GET", "HEAD", "POST"] if readable else ["POST"]
     else:
         allowed = _of_relation(find_relation(cache, head))
-    return Reply(200, (("Allow", ",".join(["OPTIONS", *allowed])), ("Content-Type", "application/json")))
+    allow = ("Allow", ",".join(["OPTIONS", *allowed]))
+    return Reply(200, (allow, ("Content-Type", "application/json"), VARY))
 
 
 def _of_relation(relation: Relation) -> list[str]:

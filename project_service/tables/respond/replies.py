@@ -10,6 +10,7 @@ from attrs import evolve
 from project_service.errors import Headers
 from project_service.http.outbound import Reply
 from project_service.tables import errors
+from project_service.tables.headers import VARY
 from project_service.tables.parse.request import Head, Request
 from project_service.tables.plan.call import CallPlan
 from project_service.tables.plan.media import Rendering
@@ -53,7 +54,7 @@ def check_outcome(
 
 
 def explained(body: bytes, rendering: Rendering) -> Reply:
-    return Reply(200, (("Content-Type", rendering.content_type),), body)
+    return Reply(200, (("Content-Type", rendering.content_type), VARY), body)
 
 
 def _content_location(request: Request, path: str) -> Headers:
@@ -156,7 +157,7 @@ def _finished(
         *headers,
         *request.head.preferences.applied(applied),
         *((("Content-Profile", request.head.schema),) if request.head.profiled else ()),
-        ("Vary", "Accept, Prefer, Range"),
+        VARY,
     )
     if not said:
         return Reply(status, headers, body)

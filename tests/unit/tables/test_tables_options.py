@@ -49,6 +49,12 @@ class Options(SynchronousTestCase):
             self.assertEqual((fault.status, fault.code), (405, "PGRST117"))
             self.assertEqual(dict(fault.headers)["Allow"], "OPTIONS,GET,HEAD,POST,PUT,PATCH,DELETE")
 
+    def test_what_an_answer_hangs_on_is_said_with_every_one(self) -> None:
+        self.assertEqual(self.headers("works")["Vary"], "Accept, Prefer, Range")
+        self.assertEqual(self.headers()["Vary"], "Accept, Prefer, Range")
+        fault = self.failureResultOf(self.answered(Call("OPTIONS", ("none", "x"))), TableError).value
+        self.assertEqual(dict(fault.headers)["Vary"], "Accept, Prefer, Range")
+
     def test_every_stage_has_its_time(self) -> None:
         stages = [entry.partition(";")[0] for entry in self.headers("works")["Server-Timing"].split(", ")]
         self.assertEqual(stages, ["jwt", "parse", "plan", "transaction", "response"])
