@@ -183,9 +183,9 @@ UPLOAD_RAW = Described(
         json_answer(201, "The metadata of a new object", OBJECT),
         json_answer(200, "The metadata of an object that replaced another", OBJECT),
     ),
-    (IN_BUCKET, _KEY_IN_PATH, *_WRITE_IF),
+    (IN_BUCKET, _KEY_IN_PATH, *_WRITE_IF, in_header("Content-MD5", "Refused unless the body has this MD5.")),
     Taken({"*/*": {}}, required=False, summary="Any bytes, or none."),
-    _SENT_REFUSED,
+    (*_SENT_REFUSED, errors.bad_digest("why")),
     BOTH,
 )
 DOWNLOAD = Described(

@@ -77,6 +77,10 @@ def piece_of_an_object() -> ApiError:
     return errors.bad_request("bad_request", "An object is uploaded whole; Content-Range is not supported.")
 
 
+def bad_digest(why: str) -> ApiError:
+    return errors.bad_request("bad_digest", f"The header Content-MD5 {why}.")
+
+
 def invalid_multipart(why: str) -> ApiError:
     return errors.bad_request("invalid_multipart", f"The form cannot be read: {why}.")
 

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from base64 import b64decode
 from collections.abc import Awaitable, Callable
+from hashlib import md5
 
 from project_service.http.body import Body
 from project_service.storage import content_types, errors, keys
@@ -33,17 +35,33 @@ def chosen_type(bucket: Bucket, declared: str | None, key: str | None) -> str:
     return chosen
 
 
-def raw_fill(body: Body, bucket: Bucket, key: str, declared: str | None) -> Fill:
-    """The body is the object."""
+def raw_fill(body: Body, bucket: Bucket, key: str, declared: str | None, digest: str | None) -> Fill:
+    """The body is the object. ``digest`` is its ``Content-MD5``, as S3 takes it (RFC 1864)."""
     content_type = chosen_type(bucket, declared, key)
+    wanted = None if digest is None else _md5_of(digest)
 
     async def fill(parts: PartStream) -> Described:
         parts.describe(content_type, key)
+        seen = md5(usedforsecurity=False)
         while chunk := await body.next_chunk():
+            if wanted is not None:
+                seen.update(chunk)
             await parts.write(chunk)
+        if wanted not in (None, seen.digest()):
+            raise errors.bad_digest("is not that of the body")
         return Described(key, content_type)
 
     return fill
+
+
+def _md5_of(header: str) -> bytes:
+    try:
+        digest = b64decode(header, validate=True)
+    except ValueError:
+        digest = b""
+    if len(digest) != md5(usedforsecurity=False).digest_size:
+        raise errors.bad_digest("is not the base64 of an MD5")
+    return digest
 
 
 class FormIntake:

@@ -112,7 +112,8 @@ class StorageRoutes:
         requests.refuse_partial_and_encoded(inbound.headers)
         limit = self._limit(bucket)
         intake.refuse_declared(inbound.body.length, limit)
-        fill = intake.raw_fill(inbound.body, bucket, key, inbound.headers.text(b"content-type"))
+        declared, digest = inbound.headers.text(b"content-type"), inbound.headers.text(b"content-md5")
+        fill = intake.raw_fill(inbound.body, bucket, key, declared, digest)
         await self.objects.check_write(bucket, key, writer, stated)
         expected = limit.most if inbound.body.length is None else inbound.body.length
         switched = await self.objects.upload(bucket, writer, stated, limit, expected, fill)

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+from base64 import b64encode
+from hashlib import md5
 
 from twisted.internet.defer import Deferred
 from twisted.trial.unittest import TestCase
@@ -116,6 +118,24 @@ class Whole(TestCase):
         response = app.put("k", b"x", Content_Range="bytes 0-0/5")
         self.assertEqual(refused(response), (400, "bad_request"))
         self.assertEqual(app.stored(), [b"whole"])
+
+    def test_a_body_that_is_not_what_its_digest_says(self) -> None:
+        app = StorageApp(part_bytes=10)
+        for payload in (b"", b"short", b"of several parts " * 3):
+            right = b64encode(md5(payload).digest()).decode()
+            self.assertEqual(app.put("k", payload, Content_MD5=right).status, 201)
+            for wrong in (
+                b64encode(md5(b"other").digest()).decode(),
+                md5(payload).hexdigest(),
+                "",
+                "x",
+                right + "=",
+            ):
+                refusal = app.put("k", payload, Content_MD5=wrong)
+                self.assertEqual(refused(refusal), (400, "bad_digest"), wrong)
+            self.assertEqual(app.stored(), [payload])
+            app.request("DELETE", OBJECTS + "/k", USER)
+        self.assertEqual(app.store.multiparts, {})
 
     def test_a_content_coding(self) -> None:
         app = StorageApp()
