@@ -13,7 +13,9 @@ import treq
 from twisted.internet.defer import DeferredList
 
 from project_service.deferreds import start
-from tests.live.tables_service import BASE, Tables, tables, until_answered
+from project_service.embedded.postgres import OWNER
+from tests.live.services import Services
+from tests.live.tables_service import BASE, Tables, run_sql, tables, until_answered
 
 __all__ = ["tables"]
 
@@ -139,7 +141,8 @@ async def test_settings_are_the_databases_own(tables: Tables) -> None:
 
 
 @pytest_twisted.ensureDeferred
-async def test_roles_and_functions_bring_their_settings(tables: Tables) -> None:
+async def test_roles_and_functions_bring_their_settings(tables: Tables, services: Services) -> None:
+    assert services.running.admin_dsn is not None
     database = tables.sql("select quote_ident(current_database())")[0][0]
     tables.sql(
         "create function told() returns text language sql stable as "
@@ -148,13 +151,26 @@ async def test_roles_and_functions_bring_their_settings(tables: Tables) -> None:
         "create function strict() returns text language sql set default_transaction_isolation = 'serializable'"
         " set statement_timeout = '9s' as $$ select told() $$;"
     )
-    tables.sql(f"alter role anon in database {database} set statement_timeout = '7s'; notify pgrst")
+    # Two that are a superuser's to set, one of them granted to the role that connects.
+    run_sql(
+        services.running.admin_dsn,
+        f"grant set on parameter log_min_duration_statement to {OWNER};"
+        f"alter role anon in database {database} set log_min_duration_statement = '12min';"
+        f"alter role anon in database {database} set log_parser_stats = on",
+    )
+    tables.sql(
+        f"alter role anon in database {database} set statement_timeout = '7s';"
+        "create function logged() returns text language sql stable as $$ select concat_ws('/',"
+        " current_setting('log_min_duration_statement'), current_setting('log_parser_stats')) $$; notify pgrst"
+    )
     try:
         await until_answered(tables, "GET", "/rpc/told", 200)
         assert (await tables.request("GET", "/rpc/told"))[2] == "7s/read committed/on"
+        assert (await tables.request("GET", "/rpc/logged"))[2] == "12min/off"
         assert (await tables.request("POST", "/rpc/strict"))[2] == "9s/serializable/off"
     finally:
-        tables.sql(f"alter role anon in database {database} reset statement_timeout; notify pgrst")
+        run_sql(services.running.admin_dsn, f"alter role anon in database {database} reset all")
+        tables.sql("notify pgrst")
 
 
 @pytest_twisted.ensureDeferred

@@ -18,7 +18,7 @@ from project_service.tables.catalog.model import (
     Routine,
     SchemaCache,
 )
-from project_service.tables.catalog.queries import ALL
+from project_service.tables.catalog.queries import ALL, VERSION, role_settings
 from project_service.tables.catalog.relationships import Keyed, Shown, from_foreign_keys, through_junctions
 from project_service.tables.catalog.views import Origin, base_columns
 
@@ -32,7 +32,8 @@ _UPDATE, _INSERT, _DELETE = 4, 8, 16
 async def read(run: RunQuery, schemas: tuple[str, ...], search_path: tuple[str, ...]) -> dict[str, str]:
     """The answers of all catalogue queries, unparsed. ``run`` gives the one text a query returns."""
     params = {"schemas": list(schemas), "search_path": [*schemas, *search_path]}
-    return {name: await run(sql, params) for name, sql in ALL.items()}
+    queries = {**ALL, "roles": role_settings(int(await run(VERSION, params)))}
+    return {name: await run(sql, params) for name, sql in queries.items()}
 
 
 def build(answers: Mapping[str, str], schemas: tuple[str, ...], version: int) -> SchemaCache:

@@ -180,7 +180,14 @@ where p.pronargs = 1 and t.typtype = 'd' and t.typname ~ '^[[:graph:]]+/[[:graph
 order by n.nspname, p.proname
 """)
 
-ROLE_SETTINGS = _json("""
+VERSION = "select current_setting('server_version_num')"
+
+
+def role_settings(version: int) -> str:
+    """What roles have set for themselves and this connection may set: anybody's settings, and those that PostgreSQL
+    15 and later can grant (PostgREST's reference, "Settings with privileged context")."""
+    granted = "or g.context = 'superuser' and has_parameter_privilege(session_user, g.name, 'SET')"
+    return _json(f"""
 select r.rolname as role, s.name, s.value
 from pg_db_role_setting d
 join pg_roles r on r.oid = d.setrole
@@ -189,9 +196,11 @@ cross join lateral (select split_part(c, '=', 1) as name, substr(c, position('='
 left join pg_settings g on g.name = s.name
 where d.setdatabase in (0, (select oid from pg_database where datname = current_database()))
   and pg_has_role(session_user, r.oid, 'member') and r.rolname <> session_user
-  and (g.context = 'user' or position('.' in s.name) > 0) and s.name not in ('search_path', 'role')
+  and (g.context = 'user' or position('.' in s.name) > 0 {granted if version >= 150000 else ""})
+  and s.name not in ('search_path', 'role')
 order by r.rolname, d.setdatabase
 """)
+
 
 # Changes with nearly every change of the catalogue that matters, not with a column's new name or type: asked on a
 # miss, it has to be quick.
@@ -233,6 +242,5 @@ ALL = {
     "computed": COMPUTED_RELATIONSHIPS,
     "representations": REPRESENTATIONS,
     "handlers": HANDLERS,
-    "roles": ROLE_SETTINGS,
     "extras": EXTRAS,
 }
