@@ -137,6 +137,6 @@ def _call(cache: SchemaCache, config: TablesConfig, request: Request) -> Prepare
     read_only = request.head.method in READING or routine.volatility != "v"
     relation = cache.relations.get(routine.returns) if routine.returns is not None else None
     bounds = _bounds(config, request, relation, read_only)
-    statement = call_statement(cache, plan, rendering, count, config.max_rows, range_, bounds)
+    statement = call_statement(cache, plan, rendering, count, range_, bounds)
     renamed = plan.read.renamed if plan.read is not None else ()
     return Prepared(statement, rendering, plan, read_only, renamed, _probe(statement, bounds))

@@ -122,7 +122,6 @@ def call_statement(
     plan: CallPlan,
     rendering: Rendering,
     count: str | None,
-    max_rows: int,
     range_: Range,
     bounds: Bounds,
 ) -> Statement:
@@ -131,7 +130,8 @@ def call_statement(
     counted, total = Sql(""), "null::bigint"
     if plan.read is not None:
         rows = select_sql(cache, plan.read)
-        counted, total = _total(cache, plan.read, count, max_rows)
+        # The function has run: all its rows are there to be counted, and no plan could tell more.
+        counted, total = _total(cache, plan.read, "exact" if count == "estimated" else count, 0)
     else:
         rows = _scalars(routine, range_ if routine.is_set else Range())
         if count in ("exact", "estimated"):
@@ -145,7 +145,7 @@ def call_statement(
     # One value is one row, and a body of its own is not aggregated.
     single = rendering.form == "routine" or (plan.read is None and not routine.is_set)
     number = "1::bigint" if single else f"count({ROWS})"
-    if count == "exact" and range_.whole and not single:
+    if count in ("exact", "estimated") and range_.whole and not single:
         counted, total = Sql(""), number
     # A filter may hide even that one.
     begin, end = (

@@ -13,7 +13,7 @@ from project_service.tables.parse.media import parse_accept, parse_media
 from project_service.tables.parse.request import parse_head
 from project_service.tables.plan.media import Rendering, negotiate
 from project_service.tables.sql.body import body_sql
-from tests.unit.tables.planning import CACHE, as_json, planned, text
+from tests.unit.tables.planning import CACHE, CONFIG, as_json, planned, text
 
 
 class Missing(SynchronousTestCase):
@@ -125,6 +125,14 @@ class Counted(SynchronousTestCase):
         for cut in (("limit", "2"), ("offset", "1")):
             found = text(planned("GET", "rpc/find", ("q", "x"), cut, prefer="count=exact"))
             self.assertIn("pgrst_count", found)
+
+    def test_an_estimate_of_a_function_s_rows_is_their_number_whatever_may_be_read_of_them(self) -> None:
+        for config in (CONFIG, evolve(CONFIG, max_rows=2)):
+            found = [
+                text(planned("GET", "rpc/find", ("q", "x"), prefer=f"count={count}", config=config))
+                for count in ("exact", "estimated")
+            ]
+            self.assertEqual(*found)
 
     def test_one_value_is_not_counted(self) -> None:
         self.assertIn("1::bigint AS page_total", text(planned("GET", "rpc/add", ("a", "1"))))
