@@ -1,15 +1,15 @@
 """Where in a token's claims the role is: ``$.role``, ``$.app["user role"][0]``, ``$.roles[?@ == "admin"]``.
 
 JSON Path (RFC 9535) as far as a role can need it, with or without the ``$``, and PostgREST's older tests such as
-``[?(@ ^== "admin")]``. Of several values the first counts; a slice cuts a text as well. PostgREST's reference:
-``jwt-role-claim-key``.
+``[?(@ ^== "admin")]``. Of several values that the whole path leads to the first counts; a slice cuts a text as well.
+PostgREST's reference: ``jwt-role-claim-key``.
 """
 
 from __future__ import annotations
 
 import json
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 from attrs import frozen
@@ -17,7 +17,7 @@ from attrs import frozen
 _TEXT = r"(?:\"(?:[^\"\\]|\\.)*\"|'(?:[^'\\]|\\.)*')"
 _HERE = r"@(?P<{0}>(?:\.[\w$-]+)*)"
 _STEP = re.compile(
-    rf"\.(?P<key>[\w$@-]+)|\.?(?P<quoted>{_TEXT})|\.?\[\s*(?P<bracketed>{_TEXT})\s*\]"
+    rf"(?P<deep>\.(?=\.[^.\[])|\.\.(?=\[))|\.(?P<key>[\w$@-]+)|\.?(?P<quoted>{_TEXT})|\.?\[\s*(?P<bracketed>{_TEXT})\s*\]"
     r"|\[\s*(?P<index>-?\d+)\s*\]|\[\s*(?P<start>-?\d*)\s*:\s*(?P<stop>-?\d*)\s*\]|(?P<any>\.\*|\[\s*\*\s*\])"
     rf"|\[\s*\?\s*(?P<open>\(\s*)?{_HERE.format('tested')}\s*(?P<test>==|!=|\^==|==\^|\*==)\s*(?P<text>{_TEXT})"
     r"(?(open)\s*\))\s*\]"
@@ -35,9 +35,10 @@ class RoleClaim:
     steps: tuple[Mapping[str, str | None], ...]
 
     def of(self, claims: Mapping[str, Any]) -> str | None:
-        found: Any = claims
+        nodes: list[Any] = [claims]
         for step in self.steps:
-            found = _follow(found, step)
+            nodes = [found for node in nodes for found in _follow(node, step)]
+        found = nodes[0] if nodes else None
         return found if found is None or isinstance(found, str) else json.dumps(found, ensure_ascii=False)
 
 
@@ -68,20 +69,31 @@ def _checked(pattern: str) -> None:
         raise ValueError(f"not a regular expression: {fault}") from None
 
 
-def _follow(value: Any, step: Mapping[str, str | None]) -> Any:
+def _follow(value: Any, step: Mapping[str, str | None]) -> Iterable[Any]:
     for name in ("key", "quoted", "bracketed"):
         key = step[name]
         if key is not None:
-            return value.get(key) if isinstance(value, dict) else None
+            return [value[key]] if isinstance(value, dict) and key in value else ()
     if step["start"] is not None:
         return _cut(value, step["start"], step["stop"])
     if step["index"] is not None:
         index = int(step["index"])
-        return value[index] if isinstance(value, list) and -len(value) <= index < len(value) else None
-    members = value.values() if isinstance(value, dict) else value if isinstance(value, list) else ()
-    if step["any"] is not None:
-        return next(iter(members), None)
-    return next((member for member in members if _chosen(member, step)), None)
+        return [value[index]] if isinstance(value, list) and -len(value) <= index < len(value) else ()
+    if step["deep"] is not None:
+        return _descendants(value)
+    members = _members(value)
+    return members if step["any"] is not None else [found for found in members if _chosen(found, step)]
+
+
+def _members(value: Any) -> Iterable[Any]:
+    return value.values() if isinstance(value, dict) else value if isinstance(value, list) else ()
+
+
+def _descendants(value: Any) -> Iterator[Any]:
+    """``value`` itself and whatever is in it. A token's claims are no deeper than their parser goes."""
+    yield value
+    for member in _members(value):
+        yield from _descendants(member)
 
 
 def _chosen(member: Any, step: Mapping[str, str | None]) -> bool:
@@ -96,11 +108,11 @@ def _chosen(member: Any, step: Mapping[str, str | None]) -> bool:
     return passes(member) is not None
 
 
-def _cut(value: Any, start: str | None, stop: str | None) -> Any:
+def _cut(value: Any, start: str | None, stop: str | None) -> Iterable[Any]:
     if not isinstance(value, (str, list)):
-        return None
+        return ()
     found = value[int(start) if start else None : int(stop) if stop else None]
-    return found or None if isinstance(found, str) else next(iter(found), None)
+    return [found] if isinstance(found, str) and found else found
 
 
 def _passes(item: str, test: str | None, wanted: str) -> bool:

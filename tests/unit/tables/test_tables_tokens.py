@@ -205,6 +205,28 @@ class ClaimedRoles(SynchronousTestCase):
         for bad in ('.roles[?(@ == "a"]', '.roles[?@ == "a")]', ".roles[?@ == \"a']", ".'a", ".roles[1:"):
             self.assertRaises(ValueError, parse_role_claim, bad)
 
+    def test_of_several_values_the_first_that_the_whole_path_leads_to(self) -> None:
+        claims = {
+            "apps": [{"name": "a"}, {"name": "a", "role": "one"}, {"name": "b", "roles": ["two", "three"]}],
+            "role": "outer",
+        }
+        for path, role in (
+            ("$.apps[*].role", "one"),
+            ('$.apps[?@.name == "a"].role', "one"),
+            ("$.apps.*.roles[1]", "three"),
+            ("$.apps[1:].roles[-1]", "three"),
+            ("$..role", "outer"),
+            ("$.apps..role", "one"),
+            ("$..roles[0]", "two"),
+            ('$..["roles"][?search(@, "^th")]', "three"),
+            ("$..[2].name", "b"),
+            ("$.apps[*].nothing", None),
+            ("$..nothing", None),
+        ):
+            self.assertEqual(parse_role_claim(path).of(claims), role, path)
+        for bad in ("$...role", "$.apps..", "$.."):
+            self.assertRaises(ValueError, parse_role_claim, bad)
+
     def test_a_role_that_is_no_text_is_not_the_anonymous_one(self) -> None:
         for role, acts_as in (
             (5, "5"),
