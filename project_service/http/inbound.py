@@ -37,9 +37,12 @@ class Inbound:
     caller: Caller = field(factory=Caller)
     path_args: Mapping[str, str] = field(factory=dict)
 
-    def query(self) -> list[tuple[str, str]]:
-        """Names and values in the order sent; raises ``invalid_query``."""
-        return parse_query(self.raw_query)
+    def query(self, bare_names: bool = True) -> list[tuple[str, str]]:
+        """Names and values in the order sent, without names that have no ``=`` if so asked.
+
+        Raises ``invalid_query``.
+        """
+        return parse_query(self.raw_query, bare_names)
 
     def query_value(self, name: str) -> str | None:
         """The one value of ``name``, or None; sent twice it is ``invalid_query``."""
@@ -68,16 +71,19 @@ class Inbound:
         return value
 
 
-def parse_query(raw: bytes) -> list[tuple[str, str]]:
+def parse_query(raw: bytes, bare_names: bool = True) -> list[tuple[str, str]]:
     """Names and values in order. Only ``&`` separates, ``+`` is a space, a name without ``=`` has the value "".
 
-    Raises ``invalid_query`` where the decoded bytes are not UTF-8.
+    Without ``bare_names`` a name without ``=`` is passed over. Raises ``invalid_query`` where the decoded bytes are
+    not UTF-8.
     """
     pairs = []
     for piece in raw.split(b"&"):
         if piece:
-            name, _, value = piece.partition(b"=")
-            pairs.append((_form_decoded(name), _form_decoded(value)))
+            name, equals, value = piece.partition(b"=")
+            decoded = _form_decoded(name), _form_decoded(value)
+            if equals or bare_names:
+                pairs.append(decoded)
     return pairs
 
 

@@ -100,6 +100,7 @@ _SELECTING: tuple[ApiError, ...] = (
     errors.no_relationship("…", "…", None, "…", None),
     errors.ambiguous_relationship("…", "…", [], "…"),
     errors.no_column("…", "…"),
+    errors.same_name("…"),
     _sqlstate("42883", "There is no such operator for these types."),
 )
 _ON_RELATION: tuple[ApiError, ...] = (errors.no_table("…", "…", None), *_SELECTING)

@@ -220,6 +220,11 @@ def ambiguous_routine(choices: list[str]) -> TableError:
     return TableError(300, "PGRST203", message, hint=hint)
 
 
+def same_name(name: str) -> TableError:
+    """What PostgreSQL says of two joined relations of one name."""
+    return TableError(400, "42712", f'table name "{name}" specified more than once')
+
+
 def no_column(column: str, relation: str) -> TableError:
     message = f"Could not find the '{column}' column of '{relation}' in the schema cache"
     return TableError(400, "PGRST204", message)

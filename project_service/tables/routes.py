@@ -66,7 +66,8 @@ async def _call(inbound: Inbound) -> Call:
     return Call(
         inbound.method,
         _segments(below.strip("/"), inbound.raw_path),
-        tuple(inbound.query()),
+        # A name without a value is no parameter to PostgREST.
+        tuple(inbound.query(bare_names=False)),
         inbound.headers.derived(_sent),
         body,
         inbound.raw_path.decode("latin-1"),

@@ -53,3 +53,10 @@ class Paths(TestCase):
         for path in ("/%ff", "/a%2F%ff"):
             response = App(router).request("GET", f"/dev/db/main/rest{path}", ANON)
             self.assertEqual((response.status, asked.calls), (404, []))
+
+    def test_a_name_without_a_value_is_no_parameter(self) -> None:
+        asked: Any = Asked()
+        router = Router()
+        TableRoutes({("dev", "main"): asked}).mount(router)
+        App(router).request("GET", "/dev/db/main/rest/books?id&order&title=&id=eq.1", ANON)
+        self.assertEqual(asked.calls[-1].pairs, (("title", ""), ("id", "eq.1")))

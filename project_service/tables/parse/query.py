@@ -24,6 +24,7 @@ _MOST = 2**63 - 1
 
 @define
 class _Gathered:
+    whole: set[str] = field(factory=set)
     select: tuple[SelectItem, ...] = EVERYTHING
     filters: list[tuple[Path, Condition]] = field(factory=list)
     orders: list[tuple[Path, tuple[OrderTerm, ...]]] = field(factory=list)
@@ -71,16 +72,24 @@ def _range(found: _Gathered, path: Path) -> Range:
 
 
 def _sort(found: _Gathered, name: str, value: str, arguments: bool) -> None:
-    if name == "select":
-        found.select = parse_select(value)
-    elif name == "columns":
-        found.columns = _names(value, "columns parameter")
-    elif name == "on_conflict":
-        found.on_conflict = _names(value, "on_conflict parameter")
+    if name in ("select", "columns", "on_conflict"):
+        # The first one counts; what comes after it is not even read.
+        if name not in found.whole:
+            found.whole.add(name)
+            _sort_whole(found, name, value)
     elif arguments and is_argument(name, value):
         found.arguments.append((name, found.operands.add(value)))
     else:
         _sort_by_path(found, name, value)
+
+
+def _sort_whole(found: _Gathered, name: str, value: str) -> None:
+    if name == "select":
+        found.select = parse_select(value)
+    elif name == "columns":
+        found.columns = _names(value, "columns parameter")
+    else:
+        found.on_conflict = _names(value, "on_conflict parameter")
 
 
 def is_argument(name: str, value: str) -> bool:

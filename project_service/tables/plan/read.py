@@ -79,7 +79,7 @@ class Reader:
     ) -> ReadPlan:
         """The plan of reading ``key``; ``from_source`` reads its rows from what the statement wrote or called.
 
-        Raises PGRST108, 118, 120, 123, 127, 200 and 201.
+        Raises PGRST108, 118, 120, 123, 127, 200 and 201, and 42712.
         """
         root = Node(key, self.cache.relations.get(key), key[1], [])
         root.items = self._items(root, query.select)
@@ -118,7 +118,9 @@ class Reader:
         for path, condition in query.filters:
             self._at(root, path).filters.append(condition)
         for path, order in query.orders:
-            self._at(root, path).order = order
+            node = self._at(root, path)
+            # Of several orders the first one counts.
+            node.order = node.order or order
         for path, range_ in query.ranges:
             self._at(root, path).range = range_
 
@@ -160,6 +162,7 @@ class Reader:
                 embedded = self._embedding(node, item, item.name in tested)
                 outputs.append(embedded)
                 hoisted.extend(embedded.hoisted if node.spreads_one else ())
+        _refuse_namesakes(node, outputs)
         order = tuple(self._order(node, term) for term in node.order)
         plan = ReadPlan(node.key, node.alias, node.relation, tuple(outputs), conditions, order, node.range)
         return plan, tuple(hoisted)
@@ -220,6 +223,16 @@ def _alias(name: str, depth: int, above: str) -> str:
     that of the relation above, which may have such a name itself."""
     found = sql_alias(name, depth)
     return found if found != above else sql_alias(name, depth + 1)
+
+
+def _refuse_namesakes(node: Node, outputs: list[Output | Everything | Embedded]) -> None:
+    """Two embedded relations of one name: a client that reads the JSON would see one of them."""
+    seen: set[str] = set()
+    for output in outputs:
+        if isinstance(output, Embedded) and output.plan.shows:
+            if output.name in seen:
+                raise errors.same_name(f"{node.key[1]}_{output.name}_{node.depth + 1}")
+            seen.add(output.name)
 
 
 def _no_aggregates() -> errors.TableError:

@@ -14,6 +14,7 @@ from project_service.tables.catalog.hints import nearest
 from project_service.tables.catalog.views import base_columns
 from project_service.tables.config import TablesConfig
 from project_service.tables.errors import TableError
+from project_service.tables.parse.query import parse_query
 from project_service.tables.plan.aliases import alias
 from project_service.tables.planner import Planner
 from project_service.tables.sql.names import cast_type, ident, literal
@@ -71,6 +72,41 @@ class Embedding(SynchronousTestCase):
         tested = (pairs[0], ("authors", "is.null"))
         self.assertIn('"works"."authors" IS NULL', text(planned("GET", "works", *tested, config=strict)))
         self.assertNotIn('"works"."authors"', text(planned("GET", "works", *tested)))
+
+    def test_two_of_one_name_are_refused_unless_one_is_empty(self) -> None:
+        for select, name in (
+            ("id,authors!author_id(id),authors!editor_id(name)", "works_authors_1"),
+            ("x:authors!author_id(id),x:tags(label)", "works_x_1"),
+            ("...authors!author_id(id),...authors!author_id(name)", "works_authors_1"),
+            ("tags(works(id),works(title))", "tags_works_2"),
+        ):
+            error = self.refused("works", ("select", select))
+            self.assertEqual((error.status, error.code), (400, "42712"))
+            self.assertEqual(error.message, f'table name "{name}" specified more than once')
+        for select in (
+            "x:authors!author_id(id),authors!editor_id(name)",
+            "authors!author_id(id),authors!author_id()",
+        ):
+            planned("GET", "works", ("select", select))
+
+    def test_of_selects_and_orders_the_first_counts_of_limits_the_last(self) -> None:
+        found = text(
+            planned(
+                *("GET", "works", ("select", "id,tags(label)"), ("order", "id.desc")),
+                *(("select", ")("), ("order", "title")),
+                *(("tags.order", "label.desc"), ("tags.order", "id")),
+            )
+        )
+        for there in ('"works"."id" DESC', '"label" DESC'):
+            self.assertIn(there, found)
+        for gone in ("title", 'ORDER BY "tags_1"."id"'):
+            self.assertNotIn(gone, found)
+        limits = ("limit", "7"), ("limit", "8")
+        self.assertEqual(parse_query(limits).ranges, parse_query(limits[1:]).ranges)
+        written = text(
+            planned("POST", "works", ("columns", "id"), ("columns", "title"), body=b'{"id": 1, "title": "x"}')
+        )
+        self.assertNotIn('"title"', written.partition("RETURNING")[0])
 
     def test_what_is_not_embedded_cannot_be_filtered(self) -> None:
         self.assertEqual(self.refused("authors", ("works.id", "eq.1")).code, "PGRST108")
