@@ -205,10 +205,11 @@ class Objects:
     ) -> None:
         """What was refused leaves nothing behind. Who failed us is asked a second time, but not waited for again."""
         giving_up = shield(self._give_up(version, bucket, parts))
-        if isinstance(failure, ApiError) and failure.status < 500:
-            await giving_up
-        else:
+        error = failure if isinstance(failure, ApiError) else errors.translate(failure)
+        if error is not None and error.status >= 500:
             giving_up.addErrback(_left_to_sweeper)
+        else:
+            await giving_up
 
     async def _give_up(self, version: UUID, bucket: str, parts: PartStream | None) -> None:
         """Only what is claimed as garbage is deleted: the switch may have won."""
