@@ -120,22 +120,21 @@ class Faults(TestCase):
             )
 
     def test_a_value_may_be_in_a_file(self) -> None:
-        held = Path(self.mktemp())
+        from tempfile import TemporaryDirectory
+
+        folder = TemporaryDirectory()
+        self.addCleanup(folder.cleanup)
+        held = Path(folder.name) / "secret"
         held.write_text("s" * 32 + "\n")
-        toml = f'[stages.dev.databases.main]\njwt_secret = "@{held}"\n"db-uri" = "@{held}.uri"\n'
-        self.assertEqual(
-            faults(toml),
-            [
-                "stages.dev.databases.main.dsn names a file by its @ that cannot be read: "
-                "No such file or directory"
-            ],
-        )
+        where = "stages.dev.databases.main"
+        toml = f'[{where}]\njwt_secret = "@{held}"\n"db-uri" = "@{held}.uri"\n'
+        missing = "names a file by its @ that cannot be read: No such file or directory"
+        self.assertEqual(faults(toml), [f"{where}.dsn {missing}"])
         Path(f"{held}.uri").write_text("postgresql:///here")
         database = loaded(toml).stages["dev"].databases["main"]
         assert database.jwt_secret is not None and database.dsn is not None
-        self.assertEqual(
-            (database.jwt_secret.reveal(), database.dsn.reveal()), ("s" * 32, "postgresql:///here")
-        )
+        self.assertEqual(database.jwt_secret.reveal(), "s" * 32)
+        self.assertEqual(database.dsn.reveal(), "postgresql:///here")
         held.write_bytes(b"\xff" * 40)
         self.assertIn("not UTF-8", faults(toml)[0])
 
