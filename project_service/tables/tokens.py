@@ -143,6 +143,9 @@ class OwnTokens:
         header, signature = _part(parts[0]), _bytes(parts[2])
         if header is None or signature is None or _bytes(parts[1]) is None:
             raise errors.undecodable_token(_UNREADABLE)
+        if "crit" in header:
+            # What must be understood, and none of it is (RFC 7515 section 4.1.11).
+            raise errors.undecodable_token(_UNREADABLE)
         self._check_signature(header, f"{parts[0]}.{parts[1]}".encode(), signature)
         claims = _part(parts[1])
         if claims is None:

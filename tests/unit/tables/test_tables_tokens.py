@@ -72,6 +72,10 @@ class Keys(SynchronousTestCase):
         self.assertEqual(self.refused(signed({}, SECRET, kid="1"), jwk(SECRET)), NONE_FITS)
         self.assertEqual(self.refused(signed({}, SECRET, kid="1")), NONE_FITS)
 
+    def test_what_a_header_says_must_be_understood_is_not(self) -> None:
+        for names in (["exp"], ["b64"], []):
+            self.assertEqual(self.refused(signed({}, crit=names)), UNREADABLE)
+
     def test_no_key_fits_or_none_verifies(self) -> None:
         self.assertEqual(self.refused(signed({}, OTHER)), NONE_VERIFIES)
         self.assertEqual(self.refused(with_header({"alg": "RS256"})), NONE_FITS)
