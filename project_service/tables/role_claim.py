@@ -23,7 +23,8 @@ _STEP = re.compile(
     r"(?(open)\s*\))\s*\]"
     rf"|\[\s*\?\s*(?P<function>search|match)\(\s*{_HERE.format('searched')}\s*,\s*(?P<pattern>{_TEXT})\s*\)\s*\]"
 )
-_ESCAPED = re.compile(r"\\(.)")
+# Any other backslash is a regular expression's own: without it ``\.`` would let any character pass.
+_ESCAPED = re.compile(r"\\([\"'\\])")
 _TEXTS = ("quoted", "bracketed", "text", "pattern")
 
 

@@ -231,6 +231,11 @@ class ClaimedRoles(SynchronousTestCase):
         for bad in ("$...role", "$.apps..", "$.."):
             self.assertRaises(ValueError, parse_role_claim, bad)
 
+    def test_a_pattern_keeps_its_own_backslashes(self) -> None:
+        for pattern in (r"^app\.v\d$", r"^app\\.v\\d$"):
+            found = parse_role_claim(f'$.roles[?search(@, "{pattern}")]')
+            self.assertEqual(found.of({"roles": ["app_v1", "app.v2"]}), "app.v2", pattern)
+
     def test_a_role_that_is_no_text_is_not_the_anonymous_one(self) -> None:
         for role, acts_as in (
             (5, "5"),
