@@ -14,8 +14,12 @@ from project_service.errors import EXPIRED, ApiError
 from project_service.http.caller import TokenVerifier
 from project_service.tables import errors
 from project_service.tables.config import TablesConfig
+from project_service.tables.failures import from_sqlstate
 from project_service.tables.role_claim import RoleClaim
 from project_service.tables.tokens import OwnTokens
+
+# To PostgreSQL the end of any SET ROLE: whoever claimed it would act as the role that connects.
+_RESET = "none"
 
 
 @frozen
@@ -39,7 +43,8 @@ class Identities:
     def identify(self, authorization: Sequence[str], presented_key: str | None, is_service: bool) -> Identity:
         """``presented_key`` repeated as a bearer token counts as no token: clients of this ecosystem do so.
 
-        Raises PGRST300, 301, 302 and 303, and ``session_revoked`` for one of the service's own.
+        Raises PGRST300, 301, 302 and 303, ``session_revoked`` for one of the service's own, and 22023 for a role
+        that cannot be.
         """
         token = _bearer(authorization)
         claims: Mapping[str, Any] = {}
@@ -48,6 +53,8 @@ class Identities:
         claimed = self.role_claim.of(claims)
         if is_service:
             role = self.config.service_role
+        elif claimed == _RESET:
+            raise from_sqlstate("22023", f'role "{claimed}" does not exist', None, None, False)
         elif claimed is not None:
             role = self.config.authenticated_role if claimed == "authenticated" else claimed
         elif self.config.anon_role:

@@ -152,3 +152,15 @@ async def test_a_user_of_one_stage_is_nobody_in_another(project: Project) -> Non
     for path in ("/auth/user", "/auth/sessions", "/storage/buckets/private/objects"):
         status, _, body = await project.ask("GET", path, token=forged)
         assert (status, body["error"]["code"]) == (401, "invalid_token"), path
+
+
+@pytest_twisted.ensureDeferred
+async def test_a_role_called_none_is_not_the_one_that_connects(project: Project) -> None:
+    """PostgreSQL takes that name for the end of any ``SET ROLE``: here that is the owner of the tables."""
+    token = jwt.encode({"role": "none", "exp": 2**33}, PROD_SECRET, "HS256")
+    for path in ("/mains", "/"):
+        status, _, body = await project.ask("GET", PROD + path, token=token)
+        assert (status, body) == (
+            401,
+            {"code": "22023", "message": 'role "none" does not exist', "details": None, "hint": None},
+        )

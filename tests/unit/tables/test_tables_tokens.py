@@ -236,6 +236,12 @@ class ClaimedRoles(SynchronousTestCase):
             found = parse_role_claim(f'$.roles[?search(@, "{pattern}")]')
             self.assertEqual(found.of({"roles": ["app_v1", "app.v2"]}), "app.v2", pattern)
 
+    def test_nobody_acts_as_the_role_that_connects(self) -> None:
+        for claims, more in (({"role": "none"}, {}), ({"app": "none"}, {"role_claim": ".app"})):
+            error = self.assertRaises(TableError, self.identify, claims, **more)
+            self.assertEqual((error.status, error.code), (401, "22023"))
+        self.assertEqual(self.identify({"role": "None"}).role, "None")
+
     def test_a_role_that_is_no_text_is_not_the_anonymous_one(self) -> None:
         for role, acts_as in (
             (5, "5"),
