@@ -213,6 +213,9 @@ class Objects:
 
     async def _give_up(self, version: UUID, bucket: str, parts: PartStream | None) -> None:
         """Only what is claimed as garbage is deleted: the switch may have won."""
+        if parts is not None:
+            # Before anything that can take time, or fail.
+            parts.stop()
         claimed = await self.garbage.discard([version])
         if parts is not None:
             await parts.abandon()

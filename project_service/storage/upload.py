@@ -154,13 +154,16 @@ class PartStream:
             await self._settle()
         return await self._store.complete_multipart(self._path, self._upload_id, self._etags)
 
-    async def abandon(self) -> None:
-        """Stop sending and drop the parts that are at the store. Failures are left to the sweeper."""
-        self._filling = PartBuffer(0)
+    def stop(self) -> None:
+        """Send nothing more and hold no bytes."""
+        self._filling, self._spare = PartBuffer(0), None
         while self._going:
             sending, _ = self._going.popleft()
             sending.addErrback(lambda _: "")
             sending.cancel()
+
+    async def abandon(self) -> None:
+        """Drop the parts that are at the store, when it was stopped. Failures are left to the sweeper."""
         if self._upload_id is not None:
             try:
                 await self._store.abort_multipart(self._path, self._upload_id)

@@ -5,10 +5,12 @@ from __future__ import annotations
 import json
 from base64 import b64encode
 from hashlib import md5
+from uuid import UUID
 
 from twisted.internet.defer import Deferred
 from twisted.trial.unittest import TestCase
 
+from project_service.errors import database_unavailable
 from tests.http.storage_app import (
     FORM,
     OBJECTS,
@@ -21,6 +23,7 @@ from tests.http.storage_app import (
     part,
     refused,
 )
+from tests.storage_fakes import FakeGarbage
 from tests.store_fake import MemoryStore
 
 
@@ -203,6 +206,23 @@ class Rules(TestCase):
         self.assertEqual(len(app.tables.garbage), 1)
         silence.callback(None)
         self.assertEqual(len(app.tables.garbage), 0)
+
+    def test_nothing_more_is_sent_where_the_database_is_away_too(self) -> None:
+        app = StorageApp(part_bytes=10)
+        ended: list[Deferred[str]] = []
+
+        async def slow(store: MemoryStore, *args: object) -> str:
+            return await Deferred(ended.append)
+
+        async def away(rows: FakeGarbage, versions: object) -> list[UUID]:
+            raise database_unavailable()
+
+        self.patch(MemoryStore, "put_part", slow)
+        client = app.connect()
+        client.send(head({"Content-Length": "35"}, "PUT", OBJECTS + "/k") + b"x" * 25)
+        self.patch(FakeGarbage, "discard", away)
+        client.hang_up()
+        self.assertEqual(len(ended), 2)
 
     def test_steps_in_order(self) -> None:
         app = StorageApp()
