@@ -127,7 +127,7 @@ def _own_names(given: dict[str, _Given], faults: list[Fault]) -> dict[str, _Give
         own = dotted
         if len(parts) == 5 and (parts[0], parts[2]) == ("stages", "databases"):
             own = ".".join((*parts[:4], own_name(parts[4], known)))
-        if own in found or (own != dotted and own in given):
+        if own != dotted and (own in found or own in given):
             faults.append(Fault(one.where, dotted, f"is another name of {own}, which is there too"))
         found[own] = one
     return found

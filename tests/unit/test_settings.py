@@ -199,10 +199,15 @@ class Values(TestCase):
         self.assertEqual((found.server_timing, found.legacy_target_names), (True, False))
 
     def test_one_thing_under_two_names(self) -> None:
-        for lines in ("max_rows = 1\ndb-max-rows = 2\n", "db-max-rows = 2\nmax_rows = 1\n"):
+        name = "stages.dev.databases.main"
+        said = f"is another name of {name}.max_rows, which is there too"
+        for lines, second in (
+            ("max_rows = 1\ndb-max-rows = 2\n", "db-max-rows"),
+            ("db-max-rows = 2\nmax_rows = 1\n", "db-max-rows"),
+            ("db-max-rows = 2\ndb_max_rows = 1\n", "db_max_rows"),
+        ):
             found = faults(f"[stages.dev.databases.main]\n{lines}")
-            name = "stages.dev.databases.main"
-            self.assertIn(f"{name}.db-max-rows is another name of {name}.max_rows, which is there too", found)
+            self.assertEqual(found, [f"{name}.{second} {said}"])
         self.assertEqual(faults("[server]\nserver-timing = 1\n"), ["server.server-timing is not a setting"])
 
     def test_secrets_print_as_stars(self) -> None:
