@@ -81,17 +81,29 @@ def spread_names(embedded: Embedded) -> list[str] | None:
     return plain + [hoisted.carrier if embedded.carries else hoisted.name for hoisted in embedded.hoisted]
 
 
-def is_made(plan: ReadPlan, name: str) -> bool | None:
-    """Whether the column of this name is JSON made for the result, without order or equality; None for no column."""
+# By name, and for all other names; None for no column.
+Made = tuple[dict[str, bool | None], bool | None]
+
+
+def made_columns(plan: ReadPlan) -> Made:
+    """Whether each column is JSON made for the result, without order or equality.
+
+    All at once: a request may ask about every name that it selects, level by level.
+    """
+    found: dict[str, bool | None] = {}
     for output in plan.outputs:
-        if isinstance(output, Embedded):
-            names = spread_names(output) if output.spread else [output.name]
-            if names is None or name in names:
-                return is_made(output.plan, name) if output.spread and output.to_one else True
-        elif isinstance(output, Everything) and not output.named:
-            return False
+        if isinstance(output, Everything) and not output.named:
+            return found, False
+        if isinstance(output, Embedded) and output.spread:
+            inner, others = made_columns(output.plan) if output.to_one else ({}, True)
+            names = spread_names(output)
+            for name in inner if names is None else names:
+                found.setdefault(name, inner.get(name, others))
+            if names is None:
+                return found, others
+        elif isinstance(output, Embedded):
+            found.setdefault(output.name, True)
         else:
             for shown in output.named if isinstance(output, Everything) else (output,):
-                if shown.name == name:
-                    return shown.format is not None
-    return None
+                found.setdefault(shown.name, shown.format is not None)
+    return found, None

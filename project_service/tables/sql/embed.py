@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 
 from project_service.tables.plan.aliases import alias as sql_alias
 from project_service.tables.plan.nodes import Embedded
-from project_service.tables.plan.outputs import is_made, result_names
+from project_service.tables.plan.outputs import made_columns, result_names
 from project_service.tables.sql.fields import hoisted_sql
 from project_service.tables.sql.names import ident, qualified
 
@@ -65,9 +65,10 @@ def embedded_columns(embedded: Embedded, grouped: bool) -> Iterator[tuple[str | 
         yield None, f"{alias}.*"
         return
     carriers = {hoisted.carrier for hoisted in embedded.hoisted}
+    as_json = _to_group_as_json(embedded, names) if grouped else frozenset()
     for name in names:
         if name not in carriers or embedded.carries:
-            yield name, f"{_spread_value(embedded, name, grouped)} AS {ident(name)}"
+            yield name, f"{_spread_value(embedded, name, name in as_json)} AS {ident(name)}"
     if not embedded.carries:
         for hoisted in embedded.hoisted:
             yield hoisted.name, hoisted_sql(embedded.alias, hoisted)
@@ -82,10 +83,11 @@ def embedded_groups(embedded: Embedded) -> Iterator[str]:
         yield f"row_to_json({alias}.*)::jsonb" if embedded.to_one else f"{alias}.pgrst_rows::jsonb"
         return
     carriers = {hoisted.carrier for hoisted in embedded.hoisted}
-    for name in result_names(embedded.plan) or []:
+    names = result_names(embedded.plan) or []
+    as_json = _to_group_as_json(embedded, names)
+    for name in names:
         if name not in carriers:
-            column = f"{alias}.{ident(name)}"
-            yield column if _can_be_grouped_by(embedded, name) else f"{column}::jsonb"
+            yield f"{alias}.{ident(name)}" + ("::jsonb" if name in as_json else "")
 
 
 def _value(embedded: Embedded, grouped: bool) -> str:
@@ -96,12 +98,14 @@ def _value(embedded: Embedded, grouped: bool) -> str:
     return f"COALESCE({rows}::jsonb, '[]')" if grouped else f"COALESCE({rows}, '[]')"
 
 
-def _spread_value(embedded: Embedded, name: str, grouped: bool) -> str:
-    column = f"{ident(embedded.alias)}.{ident(name)}"
-    if embedded.to_one:
-        return f"{column}::jsonb" if grouped and not _can_be_grouped_by(embedded, name) else column
-    return f"COALESCE({column}::jsonb, '[]')" if grouped else f"COALESCE({column}, '[]')"
+def _spread_value(embedded: Embedded, name: str, as_json: bool) -> str:
+    column = f"{ident(embedded.alias)}.{ident(name)}" + ("::jsonb" if as_json else "")
+    return column if embedded.to_one else f"COALESCE({column}, '[]')"
 
 
-def _can_be_grouped_by(embedded: Embedded, name: str) -> bool:
-    return embedded.to_one and not is_made(embedded.plan, name)
+def _to_group_as_json(embedded: Embedded, names: Iterable[str]) -> frozenset[str]:
+    """The columns that have no equality as they are: JSON made for the result."""
+    if not embedded.to_one:
+        return frozenset(names)
+    made, others = made_columns(embedded.plan)
+    return frozenset(name for name in names if made.get(name, others))

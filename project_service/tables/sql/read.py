@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 from attrs import evolve
 
 from project_service.tables.catalog.model import SchemaCache
 from project_service.tables.plan.nodes import Embedded, EmbedIsNull, Everything, Order, Output, ReadPlan
-from project_service.tables.plan.outputs import is_made, result_names
+from project_service.tables.plan.outputs import Made, made_columns, result_names
 from project_service.tables.sql.conditions import condition_sql
 from project_service.tables.sql.embed import (
     condition_of_relationship,
@@ -157,12 +159,20 @@ def _group_key(plan: ReadPlan, output: Output) -> str:
 
 
 def _order_by(cache: SchemaCache, plan: ReadPlan) -> Sql:
-    terms = [_order(cache, plan, order) for order in plan.order]
+    made = _made(plan)
+    terms = [_order(cache, plan, order, made) for order in plan.order]
     return " ORDER BY " + joined(terms) if terms else Sql("")
 
 
-def _order(cache: SchemaCache, plan: ReadPlan, order: Order) -> Sql:
-    found = _ordered_by(cache, plan, order)
+def _made(plan: ReadPlan) -> dict[str, Made]:
+    """Of the embedded relations that are ordered by, once for all terms that name them."""
+    names = {order.embedded for order in plan.order if order.embedded is not None}
+    embedded = ((name, plan.embedding(name)) for name in names)
+    return {name: made_columns(found.plan) for name, found in embedded if found is not None}
+
+
+def _order(cache: SchemaCache, plan: ReadPlan, order: Order, made: Mapping[str, Made]) -> Sql:
+    found = _ordered_by(cache, plan, order, made)
     if order.direction is not None:
         found = found + (" DESC" if order.direction == "desc" else " ASC")
     if order.nulls is not None:
@@ -170,13 +180,14 @@ def _order(cache: SchemaCache, plan: ReadPlan, order: Order) -> Sql:
     return found
 
 
-def _ordered_by(cache: SchemaCache, plan: ReadPlan, order: Order) -> Sql:
+def _ordered_by(cache: SchemaCache, plan: ReadPlan, order: Order, made: Mapping[str, Made]) -> Sql:
     if order.embedded is None:
         return Sql(field_sql(plan.alias, order.field, order.column))
     embedded = plan.embedding(order.embedded)
     assert embedded is not None
     inner = embedded.plan
-    if is_joined(embedded) and is_made(inner, order.field.name) is False:
+    columns, others = made[order.embedded]
+    if is_joined(embedded) and columns.get(order.field.name, others) is False:
         return Sql(field_sql(embedded.alias, order.field, order.column))
     # What is ordered by need not be selected, and JSON that represents it, or many, has no order.
     return (

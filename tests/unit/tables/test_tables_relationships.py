@@ -2,14 +2,21 @@
 
 from __future__ import annotations
 
+import itertools
 import json
+import sys
 
 from twisted.trial.unittest import SynchronousTestCase
 
 from project_service.tables.catalog.load import build
 from project_service.tables.catalog.model import Relationship, SchemaCache
 from project_service.tables.errors import TableError
+from project_service.tables.parse.query import parse_query
+from project_service.tables.plan.options import PlanOptions
+from project_service.tables.plan.read import Reader
 from project_service.tables.plan.relationships import find_relationship
+from project_service.tables.sql.read import select_sql
+from project_service.tables.syntax import Range
 
 NAMES = ("teams", "people", "teams_shown", "memberships", "rooms", "secrets")
 TEAMS, PEOPLE, SHOWN, MEMBERSHIPS, ROOMS, SECRETS = range(1, 7)
@@ -124,6 +131,37 @@ class Relationships(SynchronousTestCase):
         self.assertIsNone(self.refused("secret", "people").hint)
         # Related, if only through what is hidden.
         self.assertIsNone(self.refused("rooms", "people").hint)
+
+
+class Effort(SynchronousTestCase):
+    """What a client's few kilobytes can make the service do, counted in calls."""
+
+    def steps(self, *pairs: tuple[str, str]) -> int:
+        plan = Reader(_cache(), "api", PlanOptions()).plan(("api", "teams"), parse_query(pairs), Range())
+        counted = itertools.count()
+        sys.setprofile(lambda *_: next(counted))
+        try:
+            select_sql(SchemaCache(1), plan)
+        finally:
+            sys.setprofile(None)
+        return next(counted)
+
+    def spread(self, names: int) -> str:
+        return "...parent(" * 10 + ",".join(f"c{number}" for number in range(names)) + ")" * 10
+
+    def test_more_names_are_as_much_more_work(self) -> None:
+        few, many = (self.steps(("select", f"count(),{self.spread(names)}")) for names in (50, 200))
+        self.assertLess(many, few * 5)
+
+    def test_a_term_more_to_order_by_costs_the_same_whatever_is_selected(self) -> None:
+        def extra(names: int) -> int:
+            select = ("select", f"parent({self.spread(names)})")
+            one, many = (
+                self.steps(select, ("order", ",".join(["parent(zzz)"] * terms))) for terms in (1, 50)
+            )
+            return many - one
+
+        self.assertLess(extra(400), extra(10) * 2)
 
 
 def _without_tables(cache: SchemaCache, name: str) -> SchemaCache:
