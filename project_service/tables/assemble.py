@@ -69,13 +69,20 @@ class Tables:
 def assemble(
     reactor: Any, settings: Settings, verifier: TokenVerifier | None, now: Callable[[], float]
 ) -> Tables:
-    """One pool, schema cache and listener for each configured database."""
+    """One pool, schema cache and listener for each configured database.
+
+    Raises ``ValueError`` for keys or a path to the role that cannot be used.
+    """
     services: dict[tuple[str, str], TableService] = {}
     listeners: list[IService] = []
     pools: list[Pool] = []
     for stage, found in settings.stages.items():
         for name, database in found.databases.items():
-            own, listener, service = _database(reactor, settings, database, verifier, now)
+            try:
+                identities = _identities(config_of(database), verifier, now)
+            except ValueError as fault:
+                raise ValueError(f"stages.{stage}.databases.{name}: {fault}") from None
+            own, listener, service = _database(reactor, settings, database, identities)
             services[stage, name] = service
             listeners.extend((service.holder, listener))
             pools.extend(own)
@@ -87,8 +94,7 @@ def _database(
     reactor: Any,
     settings: Settings,
     database: StageDatabase,
-    verifier: TokenVerifier | None,
-    now: Callable[[], float],
+    identities: Identities,
 ) -> tuple[list[Pool], Listener, TableService]:
     timeout = f"{ceil(settings.database.statement_timeout_seconds * 1000)}ms"
     config = evolve(config_of(database), statement_timeout=timeout)
@@ -105,7 +111,7 @@ def _database(
     service = TableService(
         config,
         holder,
-        _identities(config, verifier, now),
+        identities,
         Planner(config),
         Freshness(holder, pool, echo),
         Executor(config, pool),

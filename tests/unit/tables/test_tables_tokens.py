@@ -18,7 +18,7 @@ from project_service import base64url
 from project_service.errors import ApiError, expired_token, invalid_token, session_revoked
 from project_service.http.caller import Claims
 from project_service.settings import Secret, Settings, Stage, StageDatabase
-from project_service.tables.assemble import assemble
+from project_service.tables.assemble import Tables, assemble
 from project_service.tables.config import TablesConfig
 from project_service.tables.errors import TableError
 from project_service.tables.identity import Identities, Identity
@@ -128,10 +128,23 @@ class Keys(SynchronousTestCase):
 
     def test_keys_that_verify_nothing_do_not_let_the_services_tokens_in(self) -> None:
         for given, own in ((None, False), (jwks(), True), (jwks(jwk(SECRET, use="enc")), True)):
-            database = StageDatabase(dsn=Secret("postgresql://x@127.0.0.1:1/x"), jwks=given)
-            settings = Settings(stages={"dev": Stage(databases={"main": database})})
-            tables = assemble(MemoryReactorClock(), settings, Refusing(invalid_token()), lambda: NOW)
+            tables = assembled(jwks=given)
             self.assertIs(tables.routes.services["dev", "main"].identities.own is not None, own)
+
+    def test_whose_keys_or_path_cannot_be_used_is_said_and_not_what_they_are(self) -> None:
+        for given, fault in (
+            ({"jwks": json.dumps([jwk(SECRET)])}, "jwks is neither a JWK nor a JWK Set"),
+            ({"jwt_secret": Secret("no base64!"), "jwt_secret_is_base64": True}, "jwt_secret is not base64"),
+            ({"role_claim": "$.a["}, "not a path to a claim: '$.a['"),
+        ):
+            raised = self.assertRaises(ValueError, assembled, **given)
+            self.assertEqual(str(raised), f"stages.dev.databases.main: {fault}")
+
+
+def assembled(**given: Any) -> Tables:
+    database = StageDatabase(dsn=Secret("postgresql://x@127.0.0.1:1/x"), **given)
+    settings = Settings(stages={"dev": Stage(databases={"main": database})})
+    return assemble(MemoryReactorClock(), settings, Refusing(invalid_token()), lambda: NOW)
 
 
 @frozen
