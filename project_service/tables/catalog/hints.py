@@ -32,6 +32,8 @@ def nearest(name: str, known: Iterable[str], least: float = NAME_SCORE) -> str |
     wanted = name.lower()
     # Edits are at least as many as the lengths differ: most names are out by that alone.
     near = [other for other in names if _can_score(len(wanted), len(other), least)]
+    if not near:
+        return None
     for size in _SIZES:
         best, found = least, None
         for other in _alike(wanted, near, size):
@@ -49,7 +51,7 @@ def _can_score(a: int, b: int, least: float) -> bool:
 
 def _alike(wanted: str, names: Iterable[str], size: int) -> list[str]:
     """Who shares groups of ``size`` letters with ``wanted``, the most alike of them first."""
-    groups, _ = _groups(wanted, size)
+    groups, _ = _counted(wanted, size)
     found: list[tuple[float, str]] = []
     for name in names:
         others, length = _groups(name.lower(), size)
@@ -61,7 +63,12 @@ def _alike(wanted: str, names: Iterable[str], size: int) -> list[str]:
 
 
 @lru_cache(maxsize=2048)
-def _groups(text: str, size: int) -> tuple[Counter[str], float]:
+def _groups(known: str, size: int) -> tuple[Counter[str], float]:
+    """Of a name of the database only: what clients ask for may be long, and is not remembered."""
+    return _counted(known, size)
+
+
+def _counted(text: str, size: int) -> tuple[Counter[str], float]:
     """How often each group of letters is in ``text``, and how long that makes its vector."""
     padded = f"-{_NO_LETTER.sub('', text)}-".ljust(size, "-")
     found = Counter(padded[at : at + size] for at in range(len(padded) - size + 1))

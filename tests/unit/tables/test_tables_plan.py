@@ -10,6 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from twisted.trial.unittest import SynchronousTestCase
 
+from project_service.tables.catalog import hints
 from project_service.tables.catalog.hints import nearest
 from project_service.tables.catalog.views import base_columns
 from project_service.tables.config import TablesConfig
@@ -266,3 +267,11 @@ class Catalogue(SynchronousTestCase):
         self.assertEqual(nearest("abcx", ["abcdefgh", "axbx"]), "abcdefgh")
         self.assertEqual(nearest("ab-cd", ["abxcd"]), "abxcd")
         self.assertIsNone(nearest("()", ["(name)", ""]))
+
+    def test_what_clients_ask_for_is_not_remembered(self) -> None:
+        known = ["remembered", "once"]
+        nearest("remembred", known)
+        before = hints._groups.cache_info().misses
+        for asked in ("rememberedd", "x" * 10_000):
+            nearest(asked, known)
+        self.assertEqual(hints._groups.cache_info().misses, before)
