@@ -15,7 +15,8 @@ NO_SNIFFING = ("X-Content-Type-Options", "nosniff")
 
 # RFC 8187 section 3.2.1, attr-char.
 _ATTR_CHAR = "!#$&+-.^_`|~"
-_QUOTED = re.compile(r'"(?:\\.|[^"\\])*"')
+# One that does not end goes on to the end: looking again from each quote in it would take long.
+_QUOTED = re.compile(r'"(?:\\.|[^"\\])*+["\\]?', re.DOTALL)
 _EXTENDED = re.compile(r";\s*filename\*\s*=\s*utf-8'[^';]*'([^\s;\"]+)", re.ASCII | re.IGNORECASE)
 
 
