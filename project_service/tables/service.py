@@ -17,7 +17,7 @@ from project_service.tables.catalog.model import SchemaCache
 from project_service.tables.config import TablesConfig
 from project_service.tables.errors import TableError
 from project_service.tables.execute import Executor
-from project_service.tables.headers import VARY
+from project_service.tables.headers import VARY, settable
 from project_service.tables.identity import Identities, Identity
 from project_service.tables.large import LargeReplies
 from project_service.tables.parse.request import Head, Request
@@ -138,11 +138,11 @@ class TableService:
         return self._timed(reply, timing)
 
     def _traced(self, call: Call) -> Headers:
-        """The request's own trace header; ``X-Request-Id`` the edge sends back by itself."""
+        """The request's own trace header; ``X-Request-Id`` is the edge's to send back, and what frames a response."""
         name = self.config.trace_header
-        if name is None or name.lower() == "x-request-id":
+        if name is None:
             return ()
-        return tuple((name, value) for sent, value in call.headers.pairs if sent == name.lower())
+        return settable((name, value) for sent, value in call.headers.pairs if sent == name.lower())
 
     def _timed(self, reply: R, timing: Timing) -> R:
         if not self.config.server_timing:
