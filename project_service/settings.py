@@ -150,7 +150,8 @@ class StageDatabase:
     service_role: str = key(text, "service_role")
     jwt_secret: Secret | None = key(optional(or_file(shared_secret)), None)
     jwt_secret_is_base64: bool = key(flag, False)
-    jwks: str | None = key(optional(text), None)
+    # A key in it may be a shared one.
+    jwks: str | None = key(optional(text), None, shown=False)
     jwt_aud: str | None = key(optional(text), None)
     role_claim: str = key(text, ".role")
     pre_request: str | None = key(optional(text), None)

@@ -211,7 +211,10 @@ class Values(TestCase):
         self.assertEqual(faults("[server]\nserver-timing = 1\n"), ["server.server-timing is not a setting"])
 
     def test_secrets_print_as_stars(self) -> None:
-        settings = loaded("[database]\ndsn = 'postgres://u:hunter2@h/db'\n[smtp]\npassword = 'hunter3'\n")
+        settings = loaded(
+            "[database]\ndsn = 'postgres://u:hunter2@h/db'\n[smtp]\npassword = 'hunter3'\n"
+            '[stages.dev.databases.main]\njwks = \'{"kty": "oct", "k": "hunter4"}\'\n'
+        )
         self.assertNotIn("hunter", repr(settings))
         self.assertIn("***", repr(settings))
         assert settings.database.dsn is not None
