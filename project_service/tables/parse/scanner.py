@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
+from itertools import zip_longest
 from typing import NoReturn
 
 from attrs import define, field
@@ -28,16 +29,15 @@ class Scanner:
     depth: int = 0
     _furthest: int = -1
     _expected: list[str] = field(factory=list)
-    _found: str = ""
+    _tried: str = ""
 
-    def expecting(self, *labels: str, found: str | None = None) -> None:
+    def expecting(self, *labels: str, tried: str = "") -> None:
         """Note that each of ``labels`` could have stood here; forgotten once reading has got further.
 
-        ``found`` is the character that is told of where that is not the one that stands here.
+        ``tried`` is the token that was looked for: where it begins to differ is told of, not where it would begin.
         """
         if self.pos > self._furthest:
-            self._furthest, self._expected = self.pos, []
-            self._found = self.text[self.pos : self.pos + 1] if found is None else found
+            self._furthest, self._expected, self._tried = self.pos, [], tried
         if self.pos == self._furthest:
             self._expected.extend(label for label in labels if label not in self._expected)
 
@@ -52,10 +52,12 @@ class Scanner:
 
     def _shown(self) -> str:
         """What stood there: in single quotes where the end would have done, as PostgREST has it."""
-        if END not in self._expected:
-            return _quoted(self._found, '"') if self._found else END
-        here = self.text[self._furthest : self._furthest + 1]
-        return _quoted(here, "'") if here else END
+        here = self.text[self._furthest : self._furthest + max(1, len(self._tried))]
+        if END in self._expected:
+            return _quoted(here[0], "'") if here else END
+        pairs = zip_longest(here, self._tried)
+        found = next((ours for ours, theirs in pairs if ours is not None and ours != theirs), None)
+        return _quoted(found, '"') if found is not None else END
 
     def error(self, at: int, details: str) -> TableError:
         return errors.unreadable(f"{self.what} ({self.shown})", at + 1, details)
@@ -72,13 +74,8 @@ class Scanner:
         if self.text.startswith(token, self.pos):
             self.pos += len(token)
             return True
-        self.expecting(label if label is not None else f'"{token}"', found=self._differing(token))
+        self.expecting(label if label is not None else f'"{token}"', tried=token)
         return False
-
-    def _differing(self, token: str) -> str:
-        """The first character from here on that is not ``token``'s; nothing where the text ends before."""
-        here = self.text[self.pos : self.pos + len(token)]
-        return next((ours for ours, theirs in zip(here, token, strict=False) if ours != theirs), "")
 
     def need(self, token: str, label: str | None = None) -> None:
         if not self.take(token, label):
