@@ -56,7 +56,6 @@ def plan_call(cache: SchemaCache, options: PlanOptions, request: Request) -> Cal
     key = routine.returns or (routine.schema, routine.name)
     reader = Reader(cache, request.head.schema, options)
     read = reader.plan(key, request.query, request.range, from_source=True)
-    read = evolve(read, alias=routine.name) if routine.returns is None else read
     everything, returning = needed_columns(read)
     if routine.returns is None or read.relation is None:
         return evolve(plan, read=read)

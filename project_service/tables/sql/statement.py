@@ -127,26 +127,21 @@ def call_statement(
 ) -> Statement:
     """A function that is streamed is called more than once."""
     routine = plan.routine
-    counted, total = Sql(""), "null::bigint"
+    # One value is one row, and a body of its own is not aggregated.
+    single = rendering.form == "routine" or (plan.read is None and not routine.is_set)
+    number = "1::bigint" if single else f"count({ROWS})"
     if plan.read is not None:
         rows = select_sql(cache, plan.read)
-        # The function has run: all its rows are there to be counted, and no plan could tell more.
-        counted, total = _total(cache, plan.read, "exact" if count == "estimated" else count, 0)
     else:
         rows = _scalars(routine, range_ if routine.is_set else Range())
-        if count in ("exact", "estimated"):
-            counted, total = Sql(f", pgrst_count AS (SELECT 1 FROM {SOURCE})"), _COUNT
+    all_there = number if range_.whole and not single else None
+    counted, total = _total_of_call(cache, plan, count, all_there)
     empty = routine.is_void or (bounds.bodiless and rendering.explain is None)
     body = "''" if empty else body_sql(rendering, routine.is_scalar, not routine.is_set)
     source = f"WITH {SOURCE} AS (" + call_sql(plan) + ")"
     if routine.is_set and count is None and bounds.streams(range_, rendering):
         streamed = source + _streamed(rendering, rows, scalar=routine.is_scalar)
         return Statement(source + _probing(total, body, bounds, rows), None, streamed)
-    # One value is one row, and a body of its own is not aggregated.
-    single = rendering.form == "routine" or (plan.read is None and not routine.is_set)
-    number = "1::bigint" if single else f"count({ROWS})"
-    if count in ("exact", "estimated") and range_.whole and not single:
-        counted, total = Sql(""), number
     # A filter may hide even that one.
     begin, end = (
         ("(SELECT) AS pgrst_one LEFT JOIN ", " ON TRUE") if single and plan.read is not None else ("", "")
@@ -165,6 +160,19 @@ def _total(cache: SchemaCache, plan: ReadPlan, count: str | None, max_rows: int)
         most = max_rows + 1 if max_rows else None
         return ", pgrst_count AS (" + count_sql(cache, plan, most) + ")", _COUNT
     return Sql(""), "null::bigint"
+
+
+def _total_of_call(
+    cache: SchemaCache, plan: CallPlan, count: str | None, all_there: str | None
+) -> tuple[Sql, str]:
+    """The function has run: its rows are there to be counted, and no plan could tell more. ``all_there`` is their
+    number where the answer has every one."""
+    if count not in ("exact", "estimated"):
+        return Sql(""), "null::bigint"
+    if all_there is not None:
+        return Sql(""), all_there
+    counting = count_sql(cache, plan.read) if plan.read is not None else Sql(f"SELECT 1 FROM {SOURCE}")
+    return ", pgrst_count AS (" + counting + ")", _COUNT
 
 
 def _streamable(rendering: Rendering) -> bool:
