@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from attrs import evolve
+from attrs import evolve, frozen
 
 from project_service.tables.catalog.model import SchemaCache
 from project_service.tables.plan.nodes import Embedded, EmbedIsNull, Everything, Order, Output, ReadPlan
@@ -77,12 +77,13 @@ def _exists(cache: SchemaCache, plan: ReadPlan, embedded: Embedded) -> Sql:
 
 def _columns(plan: ReadPlan, by_name: bool) -> list[str]:
     found: list[tuple[str | None, str]] = []
+    grouped = plan.grouped
     for output in plan.outputs:
         if isinstance(output, Output):
             found.append((output.name, output_sql(plan.alias, output)))
         elif not isinstance(output, Everything):
-            found.extend(embedded_columns(output, plan.grouped))
-        elif output.formatted or plan.grouped or (by_name and output.named):
+            found.extend(embedded_columns(output, grouped))
+        elif output.formatted or grouped or (by_name and output.named):
             found.extend((named.name, output_sql(plan.alias, named)) for named in output.named)
         else:
             found.append((None, f"{ident(plan.alias)}.*"))
@@ -158,21 +159,34 @@ def _group_key(plan: ReadPlan, output: Output) -> str:
     return field_sql(plan.alias, output.field, output.column)
 
 
+@frozen
+class _Ordering:
+    """An embedded relation that is ordered by, looked at once for all terms that name it. ``rows`` is where a column
+    is read from that its joined rows have not, or as JSON only."""
+
+    embedded: Embedded
+    made: Made
+    rows: Sql
+
+
 def _order_by(cache: SchemaCache, plan: ReadPlan) -> Sql:
-    made = _made(plan)
-    terms = [_order(cache, plan, order, made) for order in plan.order]
+    names = {order.embedded for order in plan.order if order.embedded is not None}
+    orderings = {name: _ordering(cache, plan, name) for name in names}
+    terms = [_order(plan, order, orderings) for order in plan.order]
     return " ORDER BY " + joined(terms) if terms else Sql("")
 
 
-def _made(plan: ReadPlan) -> dict[str, Made]:
-    """Of the embedded relations that are ordered by, once for all terms that name them."""
-    names = {order.embedded for order in plan.order if order.embedded is not None}
-    embedded = ((name, plan.embedding(name)) for name in names)
-    return {name: made_columns(found.plan) for name, found in embedded if found is not None}
+def _ordering(cache: SchemaCache, plan: ReadPlan, name: str) -> _Ordering:
+    embedded = plan.embedding(name)
+    assert embedded is not None
+    inner = embedded.plan
+    joins = _joins(cache, inner, every=False)
+    rows = _from(inner, embedded, plan.alias) + joins + _where(cache, inner, embedded, plan.alias)
+    return _Ordering(embedded, made_columns(inner), rows)
 
 
-def _order(cache: SchemaCache, plan: ReadPlan, order: Order, made: Mapping[str, Made]) -> Sql:
-    found = _ordered_by(cache, plan, order, made)
+def _order(plan: ReadPlan, order: Order, orderings: Mapping[str, _Ordering]) -> Sql:
+    found = _ordered_by(plan, order, orderings)
     if order.direction is not None:
         found = found + (" DESC" if order.direction == "desc" else " ASC")
     if order.nulls is not None:
@@ -180,23 +194,16 @@ def _order(cache: SchemaCache, plan: ReadPlan, order: Order, made: Mapping[str, 
     return found
 
 
-def _ordered_by(cache: SchemaCache, plan: ReadPlan, order: Order, made: Mapping[str, Made]) -> Sql:
+def _ordered_by(plan: ReadPlan, order: Order, orderings: Mapping[str, _Ordering]) -> Sql:
     if order.embedded is None:
         return Sql(field_sql(plan.alias, order.field, order.column))
-    embedded = plan.embedding(order.embedded)
-    assert embedded is not None
-    inner = embedded.plan
-    columns, others = made[order.embedded]
+    ordering = orderings[order.embedded]
+    embedded, (columns, others) = ordering.embedded, ordering.made
     if is_joined(embedded) and columns.get(order.field.name, others) is False:
         return Sql(field_sql(embedded.alias, order.field, order.column))
     # What is ordered by need not be selected, and JSON that represents it, or many, has no order.
-    return (
-        f"(SELECT {field_sql(inner.alias, order.field, order.column)}"
-        + _from(inner, embedded, plan.alias)
-        + _joins(cache, inner, every=False)
-        + _where(cache, inner, embedded, plan.alias)
-        + " LIMIT 1)"
-    )
+    column = field_sql(embedded.plan.alias, order.field, order.column)
+    return f"(SELECT {column}" + ordering.rows + " LIMIT 1)"
 
 
 def range_sql(range_: Range) -> Sql:

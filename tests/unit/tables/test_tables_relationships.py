@@ -153,15 +153,21 @@ class Effort(SynchronousTestCase):
         few, many = (self.steps(("select", f"count(),{self.spread(names)}")) for names in (50, 200))
         self.assertLess(many, few * 5)
 
-    def test_a_term_more_to_order_by_costs_the_same_whatever_is_selected(self) -> None:
-        def extra(names: int) -> int:
-            select = ("select", f"parent({self.spread(names)})")
+    def test_empty_embeddings_are_as_much_more_work(self) -> None:
+        few, many = (self.steps(("select", ",".join(["parent()"] * number))) for number in (50, 200))
+        self.assertLess(many, few * 5)
+
+    def test_a_term_more_to_order_by_costs_the_same_whatever_is_selected_and_filtered(self) -> None:
+        def extra(*pairs: tuple[str, str]) -> int:
             one, many = (
-                self.steps(select, ("order", ",".join(["parent(zzz)"] * terms))) for terms in (1, 50)
+                self.steps(*pairs, ("order", ",".join(["parent(zzz)"] * terms))) for terms in (1, 50)
             )
             return many - one
 
-        self.assertLess(extra(400), extra(10) * 2)
+        little = extra(("select", f"parent({self.spread(10)})"))
+        self.assertLess(extra(("select", f"parent({self.spread(400)})")), little * 2)
+        filtered = [("parent.lead", "is.null")] * 100
+        self.assertLess(extra(("select", f"parent({self.spread(10)})"), *filtered), little * 2)
 
 
 def _without_tables(cache: SchemaCache, name: str) -> SchemaCache:
