@@ -220,6 +220,12 @@ def ambiguous_routine(choices: list[str]) -> TableError:
     return TableError(300, "PGRST203", message, hint=hint)
 
 
+def statement_too_large(size: int, most: int) -> TableError:
+    """Few characters can ask for a hundred times as many: conditions and embeddings within each other."""
+    details = f"It would have {size} characters; at most {most} are sent to the database."
+    return TableError(400, "54001", "The statement for this request is too large", details)
+
+
 def same_name(name: str) -> TableError:
     """What PostgreSQL says of two joined relations of one name."""
     return TableError(400, "42712", f'table name "{name}" specified more than once')

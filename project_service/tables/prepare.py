@@ -25,6 +25,9 @@ from project_service.tables.sql.statement import (
 )
 from project_service.tables.syntax import Compare, Filter
 
+# No application's statement is as long; PostgreSQL would take minutes to plan one.
+MOST_CHARACTERS = 1024 * 1024
+
 
 @frozen
 class Prepared:
@@ -47,8 +50,11 @@ class Prepared:
 
 
 def prepare(cache: SchemaCache, config: TablesConfig, request: Request) -> Prepared:
-    """Raises PGRST107, 205 and what the planners raise."""
+    """Raises PGRST107, 205, 54001 and what the planners raise."""
     found = _prepared(cache, config, request)
+    size = len(found.statement.sql.text)
+    if size > MOST_CHARACTERS:
+        raise errors.statement_too_large(size, MOST_CHARACTERS)
     # Functions are called by name, by triggers, and before each request.
     calls = config.pre_request is not None or found.routine is not None or not found.read_only
     return evolve(found, leaves_things=True) if cache.leaves_things and calls else found

@@ -11,13 +11,15 @@ from project_service.database.session import Session
 from project_service.deferreds import start
 from project_service.tables.call import Call
 from project_service.tables.config import TablesConfig
+from project_service.tables.errors import TableError
 from project_service.tables.identity import Identity
-from project_service.tables.planner import Planner
+from project_service.tables.planner import Planned, Planner
+from project_service.tables.prepare import MOST_CHARACTERS
 from project_service.tables.run import Preamble, Work, run
 from project_service.tables.session_settings import preamble
 from project_service.tables.sql.fragment import Sql
 from project_service.tables.sql.settings import extra_seconds, routine_settings
-from tests.unit.tables.planning import CACHE, CONFIG
+from tests.unit.tables.planning import CACHE, CONFIG, planned
 
 LIMITED = evolve(CONFIG, statement_timeout="30000ms")
 
@@ -73,3 +75,17 @@ class Limits(SynchronousTestCase):
         default = TablesConfig().hoisted_tx_settings
         self.assertEqual(routine_settings(own, default), [("statement_timeout", "2min")])
         self.assertEqual(routine_settings(own, ("work_mem",)), [("work_mem", "1MB")])
+
+    def test_a_statement_that_would_be_many_times_its_request(self) -> None:
+        """Each term of the order asks for the related row anew, with all its conditions."""
+        conditions = [("authors.id", f"gt.{number}") for number in range(300)]
+
+        def ordered(terms: int) -> Planned:
+            order = ",".join(["authors(name)"] * terms)
+            return planned(
+                "GET", "works", ("select", "*,authors!works_author_fkey()"), ("order", order), *conditions
+            )
+
+        self.assertLess(len(ordered(3).prepared.statement.sql.text), MOST_CHARACTERS)
+        fault = self.assertRaises(TableError, ordered, 200)
+        self.assertEqual((fault.status, fault.code), (400, "54001"))
