@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+import time
 from collections.abc import Awaitable, Callable
 from functools import partial
 from pathlib import Path
@@ -16,7 +17,8 @@ from project_service.auth.smtp import MailServer
 from project_service.cli import frame
 from project_service.cli.opened import Opened
 from project_service.database.migrate import pending, shipped, state
-from project_service.settings import Secret, Settings
+from project_service.settings import Secret, Settings, StageDatabase
+from project_service.tables.assemble import config_of, identities_of
 
 PROBE = b"written by project-service check"
 
@@ -67,6 +69,7 @@ def _looks(open_: Opened) -> list[tuple[str, Callable[[], Awaitable[str]]]]:
         for name, database in databases.databases.items():
             if database.dsn is not None:
                 found.append((f"database {stage}/{name}", partial(_database, open_, database.dsn)))
+            found.append((f"tokens of {stage}/{name}", partial(_tokens, database)))
     return found
 
 
@@ -111,6 +114,11 @@ async def _token_keys(settings: Settings) -> str:
     path = Path(settings.auth.jwt_keys_file)
     keyfile.load(path)
     return str(path)
+
+
+async def _tokens(database: StageDatabase) -> str:
+    found = identities_of(config_of(database), None, time.time)
+    return "by the service's own keys" if found.own is None else "by keys of its own"
 
 
 async def _mail_server(open_: Opened) -> str:

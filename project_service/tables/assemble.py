@@ -79,7 +79,7 @@ def assemble(
     for stage, found in settings.stages.items():
         for name, database in found.databases.items():
             try:
-                identities = _identities(config_of(database), verifier, now)
+                identities = identities_of(config_of(database), verifier, now)
             except ValueError as fault:
                 raise ValueError(f"stages.{stage}.databases.{name}: {fault}") from None
             own, listener, service = _database(reactor, settings, database, identities)
@@ -133,7 +133,10 @@ def _streams(
     return Streams(slow, places, reactor, wait, pace)
 
 
-def _identities(config: TablesConfig, verifier: TokenVerifier | None, now: Callable[[], float]) -> Identities:
+def identities_of(
+    config: TablesConfig, verifier: TokenVerifier | None, now: Callable[[], float]
+) -> Identities:
+    """Raises ``ValueError`` for keys or a path to the role that cannot be used."""
     secret = config.jwt_secret
     if secret and config.jwt_secret_is_base64:
         secret = from_base64(secret)

@@ -92,6 +92,7 @@ def test_check_of_servers_that_are_not_there(tmp_path: Path) -> None:
         '[store]\nendpoint_url = "http://127.0.0.1:9"\naccess_key_id = "a"\nsecret_access_key = "hush"\n'
         f'connect_timeout_seconds = 0.5\n[auth]\njwt_keys_file = "{tmp_path}/none.json"\n'
         f'[stages.prod.databases.shop]\ndsn = "postgresql://u:hush@/x?host={tmp_path}"\n'
+        "[stages.prod.databases.odd]\njwks = '[\"hush\"]'\n"
     )
     checked = cli("check", "--config", config)
     assert checked.code == 1
@@ -99,6 +100,8 @@ def test_check_of_servers_that_are_not_there(tmp_path: Path) -> None:
         assert f"FAIL  {part}:" in checked.out
     # Not the system database's fault: each is asked by its own DSN.
     assert "FAIL  database prod/shop: the database cannot be reached: there is no such socket" in checked.out
+    assert "FAIL  tokens of prod/odd: " in checked.out
+    assert "ok    tokens of prod/shop: by the service's own keys" in checked.out
     assert "hush" not in checked.out + checked.err
     listed = cli("keys", "list", "--config", config)
     assert listed.code == 1
