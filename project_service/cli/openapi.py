@@ -14,7 +14,7 @@ from project_service.database.pool import Pool, Transaction
 from project_service.settings import StageDatabase
 from project_service.tables.catalog.load import build, read
 from project_service.tables.catalog.model import SchemaCache
-from project_service.tables.openapi.document import document
+from project_service.tables.openapi.document import document, public_url
 from project_service.tables.openapi.rights import rights_sql
 
 # Where nothing says how clients reach the service.
@@ -49,6 +49,8 @@ def command(
                 await pool.close()
         cache, usable, callable_ = described
         url = f"{open_.settings.server.public_url or LOCAL_URL}/{stage}/db/{database}/rest"
+        if found.openapi_server_proxy_uri is not None:
+            url = public_url(found.openapi_server_proxy_uri)
         value = document(cache, chosen, url, usable, callable_)
         invocation.show(value, orjson.dumps(value, option=orjson.OPT_INDENT_2).decode())
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
-from urllib.parse import urlsplit
 
 import orjson
 from attrs import evolve, frozen
@@ -14,7 +13,7 @@ from project_service.tables.call import Call
 from project_service.tables.catalog.model import SchemaCache
 from project_service.tables.config import TablesConfig
 from project_service.tables.headers import VARY
-from project_service.tables.openapi.document import document
+from project_service.tables.openapi.document import document, public_url
 from project_service.tables.openapi.rights import rights_sql
 from project_service.tables.parse import media
 from project_service.tables.parse.request import Head
@@ -60,14 +59,9 @@ class Root:
         return Reply(200, headers, orjson.dumps(found))
 
     def _url(self, call: Call) -> str:
-        """That of the root, as clients reach it. A port is told where the configuration says the address."""
+        """That of the root, as clients reach it."""
         said = self.config.openapi_server_proxy_uri
-        if said is None:
-            return call.base_url + call.path.rstrip("/")
-        where = urlsplit(said)
-        if where.port is None:
-            where = where._replace(netloc=f"{where.netloc}:{443 if where.scheme == 'https' else 80}")
-        return where.geturl()
+        return public_url(said) if said is not None else call.base_url + call.path.rstrip("/")
 
 
 def _content_type(head: Head) -> str:

@@ -31,6 +31,14 @@ _SECURITY: dict[str, Any] = {
 _BODIES = [media.JSON, media.OBJECT + ";nulls=stripped", media.OBJECT, media.CSV]
 
 
+def public_url(said: str) -> str:
+    """The address that the configuration gives, with its port, as PostgREST shows it."""
+    where = urlsplit(said)
+    if where.port is None:
+        where = where._replace(netloc=f"{where.netloc}:{443 if where.scheme == 'https' else 80}")
+    return where.geturl()
+
+
 def document(
     cache: SchemaCache,
     schema: str,
