@@ -57,11 +57,11 @@ def _read_slowly(running: Running, headers: dict[str, str]) -> None:
         for _ in range(READERS):
             reader = stack.enter_context(socket.create_connection((where.hostname, where.port)))
             reader.sendall(f"GET {OBJECTS}m0 HTTP/1.1\r\n{lines}\r\n".encode())
-            readers.append(reader)
-        for reader in readers:
+            # Two hundred in one moment would be a burst, which is another matter.
             begun = reader.recv(65536)
             if not begun.startswith(b"HTTP/1.1 200"):
                 raise RuntimeError(f"a slow reader was refused: {begun[:200]!r}")
+            readers.append(reader)
         for _ in range(10):
             for reader in readers:
                 if not reader.recv(65536):
