@@ -135,6 +135,10 @@ class Smtp:
     tls: str = key(choice("starttls", "tls", "none"), "starttls")
 
 
+# PostgREST's own list ("db-hoisted-tx-settings").
+HOISTED = ("statement_timeout", "plan_filter.statement_cost_limit", "default_transaction_isolation")
+
+
 @frozen
 class StageDatabase:
     """``[stages.<stage>.databases.<name>]``, in PostgREST's terms. ``dsn`` None: the system database's."""
@@ -172,10 +176,7 @@ class StageDatabase:
     prepare: bool = key(flag, True)
     legacy_target_names: bool = key(flag, True)
     trace_header: str | None = key(optional(header_name), None)
-    hoisted_tx_settings: tuple[str, ...] = key(
-        listed(text),
-        ("statement_timeout", "plan_filter.statement_cost_limit", "default_transaction_isolation"),
-    )
+    hoisted_tx_settings: tuple[str, ...] = key(listed(text), HOISTED)
 
 
 @frozen

@@ -7,6 +7,7 @@ from typing import Literal
 
 from attrs import field, frozen
 
+from project_service.settings import HOISTED
 from project_service.tables.plan.options import PlanOptions
 
 TxEnd = Literal["commit", "commit-allow-override", "rollback", "rollback-allow-override"]
@@ -47,11 +48,7 @@ class TablesConfig:
     prepare: bool = True
     legacy_target_names: bool = True
     trace_header: str | None = None
-    hoisted_tx_settings: tuple[str, ...] = (
-        "statement_timeout",
-        "plan_filter.statement_cost_limit",
-        "default_transaction_isolation",
-    )
+    hoisted_tx_settings: tuple[str, ...] = HOISTED
     statement_timeout: str | None = None
 
     @property

@@ -19,7 +19,7 @@ from tests.live.tables_service import BASE, Tables, run_sql
 
 PROGRAMS = postgis.programs()
 pytestmark = pytest.mark.skipif(
-    PROGRAMS is None, reason="no PostgreSQL with PostGIS here (Debian: postgresql-NN-postgis-3)"
+    PROGRAMS is None, reason="no PostgreSQL with PostGIS here (.ci/run installs it)"
 )
 GEOJSON = {"Accept": "application/geo+json"}
 

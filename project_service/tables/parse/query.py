@@ -115,7 +115,7 @@ def _sort_by_path(found: _Gathered, name: str, value: str) -> None:
 
 
 def _cut(found: _Gathered, which: str, path: Path, value: str) -> None:
-    """What is no number is as good as none; the last one counts."""
+    """The last one counts. What is no number is no limit, beside an offset a limit of 0, and an offset of 0."""
     number = int(value) if _INTEGER.fullmatch(value) else None
     if which == "offset":
         found.offsets[path] = number
