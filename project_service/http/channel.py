@@ -31,7 +31,7 @@ from project_service.http.framing import (
 )
 from project_service.http.headers import HeaderView
 from project_service.http.outbound import Producer
-from project_service.http.sockets import socket_progress
+from project_service.http.sockets import socket_progress, tune
 from project_service.http.stall import Stall
 from project_service.http.strict_chunks import StrictChunks
 
@@ -260,6 +260,7 @@ class Channel(HTTPChannel):
     def connectionMade(self) -> None:
         self.factory.opened(self)
         super().connectionMade()
+        tune(self.transport)
 
     def connectionLost(self, reason: Failure = connectionDone) -> None:
         self._stall.stop()

@@ -22,7 +22,7 @@ from project_service.http.exchange import Exchange
 from project_service.http.framing import persistent
 from project_service.http.outbound import Producer
 from project_service.http.request_parser import RequestHead, RequestParser
-from project_service.http.sockets import WIDE_BYTES, read_widely, socket_progress, write_now
+from project_service.http.sockets import WIDE_BYTES, read_widely, socket_progress, tune, write_now
 from project_service.http.stall import Stall
 
 # So much is parsed at a time outside bodies: what is behind a request that is not answered yet stays unparsed.
@@ -73,8 +73,7 @@ class LeanChannel(Protocol):
     def connectionMade(self) -> None:
         self.factory.opened(self)
         self._secure = ISSLTransport(self.transport, None) is not None
-        if hasattr(self.transport, "setTcpNoDelay"):
-            self.transport.setTcpNoDelay(True)
+        tune(self.transport)
         self.transport.registerProducer(self, True)
         self._since = self.clock.seconds()
         self._idle_call = self.clock.callLater(self.idle_seconds, self._check_idle)

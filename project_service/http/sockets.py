@@ -10,6 +10,8 @@ from typing import Any
 from twisted.internet.tcp import Connection
 
 WIDE_BYTES = 128 * 1024
+# What one call may give to the kernel: all that is read of the store in one.
+SEND_BYTES = 512 * 1024
 
 
 def socket_progress(transport: Any) -> object:
@@ -25,6 +27,13 @@ def socket_progress(transport: Any) -> object:
 def read_widely(transport: Any) -> None:
     """Read more at a time from now on: for large bodies, since each read costs a turn of the reactor."""
     _innermost(transport).bufferSize = WIDE_BYTES
+
+
+def tune(transport: Any) -> None:
+    """Small writes leave at once, large ones in one call of the kernel."""
+    if hasattr(transport, "setTcpNoDelay"):
+        transport.setTcpNoDelay(True)
+    _innermost(transport).SEND_LIMIT = SEND_BYTES
 
 
 def write_now(transport: Any, data: bytes) -> None:

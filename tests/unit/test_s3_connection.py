@@ -16,7 +16,7 @@ from twisted.web.http import PotentialDataLoss
 
 from project_service.storage.s3.body import SLICE, MemoryBody
 from project_service.storage.s3.client import OpenedObject
-from project_service.storage.s3.connection import READ_BYTES, Connection
+from project_service.storage.s3.connection import READ_BYTES, SEND_BYTES, Connection
 from project_service.storage.s3.errors import BrokenAnswer, BrokenRead
 from project_service.storage.s3.response import StoreResponse
 
@@ -25,9 +25,10 @@ OK = b"HTTP/1.1 200 OK\r\nContent-Length: %d\r\n\r\n"
 
 
 class Wire(StringTransport):
-    """``bufferSize`` is what a socket has. Asks a producer for more when it is told to."""
+    """``bufferSize`` and ``SEND_LIMIT`` are what a socket has. Asks a producer for more when it is told to."""
 
     bufferSize = 0
+    SEND_LIMIT = 0
     aborted = False
 
     def registerProducer(self, producer: Any, streaming: bool) -> None:
@@ -105,7 +106,8 @@ class Case(SynchronousTestCase):
 class Answers(Case):
     def test_a_small_answer_frees_the_connection_before_it_is_read(self) -> None:
         answer = self.send()
-        self.assertEqual((self.wire.value(), self.wire.bufferSize), (HEAD, READ_BYTES))
+        at_once = (self.wire.bufferSize, self.wire.SEND_LIMIT)
+        self.assertEqual((self.wire.value(), at_once), (HEAD, (READ_BYTES, SEND_BYTES)))
         self.connection.dataReceived(OK % 5 + b"hello")
         self.assertEqual(self.owner.events, ["free"])
         reader = Reader()

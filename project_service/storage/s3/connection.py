@@ -16,8 +16,10 @@ from project_service.storage.s3.errors import BrokenAnswer
 from project_service.storage.s3.incoming import Incoming
 from project_service.storage.s3.response import StoreResponse
 
-# Four of Twisted's usual reads: each costs a trip through the reactor.
-READ_BYTES = 256 * 1024
+# Eight of Twisted's usual reads, four of its usual writes: each costs a trip through the reactor. A buffer of 1 MiB
+# would be memory that the system makes anew for each read (process.LARGE_BLOCK_BYTES).
+READ_BYTES = 512 * 1024
+SEND_BYTES = 512 * 1024
 
 
 class Owner(Protocol):
@@ -49,6 +51,7 @@ class Connection(TwistedProtocol):
         while getattr(lowest, "transport", None) is not None:
             lowest = lowest.transport
         lowest.bufferSize = READ_BYTES
+        lowest.SEND_LIMIT = SEND_BYTES
         if ITCPTransport.providedBy(lowest):
             lowest.setTcpNoDelay(True)
 
