@@ -12,13 +12,14 @@ from urllib.parse import urlsplit
 import orjson
 from attrs import frozen
 
+from project_service.http import fields
+
 Kind = Callable[[Any], Any]
 
 _NUMBER = re.compile(r"[+-]?[0-9]+\Z")
 # PostgREST's reference, "jwt-secret".
 _LEAST_SECRET = 32
-# RFC 9110, section 5.6.2.
-_TOKEN = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+\Z")
+_TOKEN = re.compile(rf"[{fields.TCHAR}]+\Z")
 
 
 @frozen(repr=False, str=False)

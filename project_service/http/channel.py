@@ -18,6 +18,7 @@ from zope.interface import directlyProvides
 
 from project_service import errors
 from project_service.errors import ApiError
+from project_service.http import fields
 from project_service.http.dispatch import Dispatch
 from project_service.http.exchange import Exchange
 from project_service.http.framing import (
@@ -37,8 +38,7 @@ from project_service.http.strict_chunks import StrictChunks
 
 # More than any size there is; Python refuses to read numbers of thousands of digits.
 MAX_LENGTH_DIGITS = 19
-# RFC 9110 section 5.5: no value has them.
-_CONTROL = re.compile(rb"[\x00-\x08\x0a-\x1f\x7f]")
+_CONTROL = re.compile(f"[{fields.CONTROL}]".encode())
 
 
 class _Pending:

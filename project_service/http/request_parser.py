@@ -14,6 +14,7 @@ from attrs import frozen
 
 from project_service import errors
 from project_service.errors import ApiError
+from project_service.http import fields
 from project_service.http.framing import (
     MAX_HEAD_BYTES,
     MAX_HEADERS,
@@ -34,7 +35,7 @@ KEPT_HEADER_BYTES = 4 * 1024
 
 _TARGET = "The request target is not a path in ASCII; other characters have to be percent-encoded."
 # Of any method (RFC 9110 section 9.1); llhttp takes only those it knows.
-_REQUEST_LINE = re.compile(rb"[!#$%&'*+.^_`|~0-9A-Za-z-]+ [^ ]+ HTTP/1\.[01]\r\n")
+_REQUEST_LINE = re.compile(rf"[{fields.TCHAR}]+ [^ ]+ HTTP/1\.[01]\r\n".encode())
 _METHODS = ("DELETE", "GET", "HEAD", "OPTIONS", "PATCH", "POST", "PUT")
 _VERSIONS = {"1.1": b"HTTP/1.1", "1.0": b"HTTP/1.0"}
 

@@ -6,10 +6,12 @@ import re
 
 from twisted.web.http import _ChunkedTransferDecoder, _MalformedChunkedDataError
 
+from project_service.http import fields
+
 # RFC 9112 section 7.1: a recipient has to keep chunk sizes from overflowing; no body has more than 64 bits of bytes.
 _TOO_MANY_BYTES = 1 << 64
-# RFC 9110 sections 5.1 and 5.5. Nobody reads trailers, but what is none may be a request to somebody before us.
-_TRAILER = re.compile(rb"[!#$%&'*+.^_`|~0-9A-Za-z-]+:[^\x00-\x08\x0a-\x1f\x7f]*\Z")
+# Nobody reads trailers, but what is none may be a request to somebody before us.
+_TRAILER = re.compile(rf"[{fields.TCHAR}]+:[^{fields.CONTROL}]*\Z".encode())
 
 
 class StrictChunks(_ChunkedTransferDecoder):

@@ -8,10 +8,11 @@ from functools import lru_cache
 from http import HTTPStatus
 from typing import Protocol
 
+from project_service.http import fields
 from project_service.http.outbound import Producer
 
-# RFC 9110 section 5.6.2 (token) and 5.5 (field values without CR, LF and NUL).
-_NAME = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+\Z")
+_NAME = re.compile(rf"[{fields.TCHAR}]+\Z")
+# RFC 9110 section 5.5: what would end the line, or the head.
 _BAD_VALUE = re.compile(r"[\x00\r\n]")
 
 _REASONS = {status.value: status.phrase for status in HTTPStatus}

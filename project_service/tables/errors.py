@@ -12,9 +12,10 @@ from typing import Any
 import orjson
 
 from project_service.errors import RETRY_AFTER, ApiError, Headers
+from project_service.http import fields
 
 # RFC 9110 section 5.6.2.
-_NO_TOKEN = re.compile(r"[^!#$%&'*+.^_`|~0-9A-Za-z-]+")
+_NO_TOKEN = re.compile(rf"[^{fields.TCHAR}]+")
 
 
 class TableError(ApiError):

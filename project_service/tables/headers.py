@@ -6,13 +6,13 @@ import re
 from collections.abc import Iterable
 
 from project_service.errors import Headers
+from project_service.http import fields
 
 # Also on refusals, which hang on these as much (PostgREST's reference, "Vary Header").
 VARY = ("Vary", "Accept, Prefer, Range")
 
-# RFC 9110, sections 5.1 and 5.5: no control characters but tabs.
-_NAME = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+")
-_VALUE = re.compile(r"[^\x00-\x08\x0a-\x1f\x7f]*")
+_NAME = re.compile(rf"[{fields.TCHAR}]+")
+_VALUE = re.compile(rf"[^{fields.CONTROL}]*")
 # The connection's own, and what the edge sets on every response.
 _OURS = frozenset(
     {

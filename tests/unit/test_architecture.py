@@ -16,6 +16,7 @@ PURE = [
     "errors.py",
     "settings.py",
     "configure.py",
+    "http/fields.py",
     "http/headers.py",
     "http/inbound.py",
     "http/outbound.py",
