@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import io
+import sys
 from collections.abc import Iterable
 from typing import Any, Literal
 from urllib.parse import parse_qsl
@@ -17,6 +18,8 @@ from project_service.tables.parse import media
 _EMPTY_OR_INVALID = "Empty or invalid json"
 # What JSON allows around a value (RFC 8259 section 2).
 _WHITESPACE = " \t\n\r"
+# Python's own limit is 128 KiB a cell; how long a body may be is decided where it is read.
+csv.field_size_limit(sys.maxsize)
 
 
 @frozen

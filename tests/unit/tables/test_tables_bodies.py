@@ -39,6 +39,11 @@ class Members(SynchronousTestCase):
             found = parse_payload(None, body, ("a",), False)
             self.assertEqual((found.text, found.is_array, found.is_empty), (body.decode(), is_array, False))
 
+    def test_a_cell_may_be_as_long_as_the_body(self) -> None:
+        cell = "x" * 200_000
+        found = parse_payload("text/csv", f"a\n{cell}".encode(), None, False)
+        self.assertEqual(json.loads(found.text), [{"a": cell}])
+
     def test_what_is_no_text_is_refused_all_the_same(self) -> None:
         for body in (b"{\xff}", b'{"a": "\0"}'):
             error = self.assertRaises(TableError, parse_payload, None, body, ("a",), False)
