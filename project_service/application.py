@@ -25,7 +25,7 @@ from project_service.http.openapi_route import OpenApi
 from project_service.http.origin import parse_networks
 from project_service.http.router import Router
 from project_service.journal import RequestIds
-from project_service.lanes import lanes
+from project_service.lanes import lanes, trace_headers
 from project_service.lifecycle import Ordered
 from project_service.ports import Binder, close
 from project_service.process import room_for_clients
@@ -178,4 +178,5 @@ def edge_settings(settings: Settings) -> EdgeSettings:
         server.cors_origins,
         parse_networks(server.trusted_proxies),
         server.max_json_bytes,
+        trace_headers(settings),
     )

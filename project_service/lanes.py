@@ -1,10 +1,12 @@
-"""How many requests of each part one process serves at once, from its settings."""
+"""What the edge asks by lane, from the settings: how many requests are served at once, which header comes back."""
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 from project_service.auth.hashing import QUEUE_PER_THREAD
 from project_service.http.admission import Limits
-from project_service.settings import Settings
+from project_service.settings import Settings, StageDatabase
 
 # Beyond the connections, so that none is idle while a request is read or answered. More would only wait for one with
 # everything made that they need, and that costs: what waits in its lane is next to nothing yet.
@@ -21,7 +23,18 @@ def lanes(settings: Settings, threads: int) -> dict[str, Limits]:
         "passwords": Limits(2 * threads + 2, min(waiting, QUEUE_PER_THREAD * threads), patience, patience),
         "storage": Limits(max(settings.store.max_connections, LEAST_STORAGE_PLACES), waiting, patience),
     }
+    for lane, database in _databases(settings):
+        found[lane] = Limits(database.pool_size + PLACES_MORE, waiting, patience)
+    return found
+
+
+def trace_headers(settings: Settings) -> dict[str, str]:
+    """For those databases that have one."""
+    return {lane: one.trace_header for lane, one in _databases(settings) if one.trace_header is not None}
+
+
+def _databases(settings: Settings) -> Iterator[tuple[str, StageDatabase]]:
+    """Each with its lane."""
     for stage_name, stage in settings.stages.items():
         for name, database in stage.databases.items():
-            found[f"tables:{stage_name}/{name}"] = Limits(database.pool_size + PLACES_MORE, waiting, patience)
-    return found
+            yield f"tables:{stage_name}/{name}", database

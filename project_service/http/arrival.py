@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from attrs import frozen
+from collections.abc import Mapping
+
+from attrs import field, frozen
 from twisted.internet.interfaces import IAddress
 
 from project_service.http import origin
@@ -12,10 +14,13 @@ from project_service.http.inbound import Inbound
 
 @frozen
 class EdgeSettings:
+    """``trace_headers`` by lane."""
+
     public_url: str | None
     cors_origins: tuple[str, ...]
     trusted: tuple[origin.Network, ...]
     max_json_bytes: int
+    trace_headers: Mapping[str, str] = field(factory=dict)
 
 
 def inbound_of(

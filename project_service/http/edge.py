@@ -12,7 +12,7 @@ from twisted.python.failure import Failure
 
 from project_service import errors, journal
 from project_service.errors import ApiError, Headers
-from project_service.http import cors, wire
+from project_service.http import cors, trace, wire
 from project_service.http.admission import Admission
 from project_service.http.arrival import EdgeSettings, inbound_of
 from project_service.http.body import ClientGone
@@ -20,7 +20,6 @@ from project_service.http.caller import KeyRing, TokenVerifier, identify
 from project_service.http.doors import Doors
 from project_service.http.exchange import Exchange
 from project_service.http.gate import Gate, Pass
-from project_service.http.headers import HeaderView
 from project_service.http.inbound import Inbound
 from project_service.http.metrics import Metrics
 from project_service.http.outbound import Reply, StreamReply, error_reply
@@ -222,7 +221,7 @@ class Edge:
 
     async def _deliver(self, exchange: Exchange, inbound: Inbound, reply: Reply | StreamReply) -> None:
         reply = self._writable(reply, inbound)
-        headers = self._headers(inbound.headers, inbound.request_id, reply.headers)
+        headers = self._headers(exchange, inbound.request_id, reply.headers)
         if isinstance(reply, Reply):
             exchange.send(reply, headers)
             return
@@ -261,17 +260,19 @@ class Edge:
 
     def _turn_away(self, exchange: Exchange, reply: Reply) -> None:
         """The gate's answer: there is no ``Inbound``, and no line in the log."""
-        exchange.send(reply, self._headers(exchange.headers, self._request_id(exchange), reply.headers))
+        exchange.send(reply, self._headers(exchange, self._request_id(exchange), reply.headers))
 
     def _request_id(self, exchange: Exchange) -> str:
         return journal.request_id(exchange.headers.get(b"x-request-id"), self._new_id)
 
-    def _headers(self, asked: HeaderView, request_id: str, own: Headers) -> list[tuple[str, str]]:
+    def _headers(self, exchange: Exchange, request_id: str, own: Headers) -> list[tuple[str, str]]:
+        asked, names = exchange.headers, self.settings.trace_headers
         return [
             ("Date", self._date()),
             *own,
             ("X-Request-Id", request_id),
             *cors.origin_headers(self.settings.cors_origins, asked),
+            *(trace.echoed(names, exchange.method, exchange.target, asked) if names else ()),
         ]
 
     def _account(self, exchange: Exchange, inbound: Inbound, route: str, started: float) -> None:

@@ -41,9 +41,9 @@ class Connection(Protocol):
 
 
 # What only the connection may say.
-_FRAMING = frozenset(
-    {"content-length", "transfer-encoding", "connection", "keep-alive", "upgrade", "trailer"}
-)
+FRAMING = frozenset({"content-length", "transfer-encoding", "connection", "keep-alive", "upgrade", "trailer"})
+# And what the edge says with every response: nobody else's to set.
+OURS = FRAMING | {"date", "x-request-id"}
 
 
 def fault_of(status: int, headers: Iterable[tuple[str, str]]) -> str | None:
@@ -62,7 +62,7 @@ def fault_of(status: int, headers: Iterable[tuple[str, str]]) -> str | None:
 def _fault_of_name(name: str) -> str | None:
     if not _NAME.match(name):
         return "a header is not one"
-    return "a header is the connection's to set" if name.lower() in _FRAMING else None
+    return "a header is the connection's to set" if name.lower() in FRAMING else None
 
 
 def head(status: int, headers: Iterable[tuple[str, str]], reason: str | None = None) -> bytes:

@@ -17,7 +17,7 @@ TxEnd = Literal["commit", "commit-allow-override", "rollback", "rollback-allow-o
 class TablesConfig:
     """The names are those of the configuration file; ``max_rows`` 0 is no limit.
 
-    ``statement_timeout`` is the service's, as PostgreSQL takes it; None leaves the connection's alone.
+    ``statement_timeout`` is the service's, as PostgreSQL takes it.
     """
 
     schemas: tuple[str, ...] = ("public",)
@@ -47,9 +47,8 @@ class TablesConfig:
     root_spec: str | None = None
     prepare: bool = True
     legacy_target_names: bool = True
-    trace_header: str | None = None
     hoisted_tx_settings: tuple[str, ...] = HOISTED
-    statement_timeout: str | None = None
+    statement_timeout: str = "0"
 
     @property
     def plan_options(self) -> PlanOptions:

@@ -6,26 +6,13 @@ import re
 from collections.abc import Iterable
 
 from project_service.errors import Headers
-from project_service.http import fields
+from project_service.http import fields, wire
 
 # Also on refusals, which hang on these as much (PostgREST's reference, "Vary Header").
 VARY = ("Vary", "Accept, Prefer, Range")
 
 _NAME = re.compile(rf"[{fields.TCHAR}]+")
 _VALUE = re.compile(rf"[^{fields.CONTROL}]*")
-# The connection's own, and what the edge sets on every response.
-_OURS = frozenset(
-    {
-        "connection",
-        "content-length",
-        "date",
-        "keep-alive",
-        "trailer",
-        "transfer-encoding",
-        "upgrade",
-        "x-request-id",
-    }
-)
 
 
 def is_header(name: str, value: object) -> bool:
@@ -35,7 +22,7 @@ def is_header(name: str, value: object) -> bool:
 
 def settable(headers: Iterable[tuple[str, str]]) -> Headers:
     """Those that are not the service's alone to set; where a body ends is never SQL's to say."""
-    return tuple(header for header in headers if header[0].lower() not in _OURS)
+    return tuple(header for header in headers if header[0].lower() not in wire.OURS)
 
 
 def is_status(value: object) -> bool:

@@ -8,7 +8,6 @@ from typing import TypeVar
 
 from attrs import evolve, frozen
 
-from project_service.errors import Headers
 from project_service.http.outbound import Reply, StreamReply
 from project_service.tables.call import Call, Timing
 from project_service.tables.catalog.freshness import Freshness
@@ -17,7 +16,7 @@ from project_service.tables.catalog.model import SchemaCache
 from project_service.tables.config import TablesConfig
 from project_service.tables.errors import TableError
 from project_service.tables.execute import Executor
-from project_service.tables.headers import VARY, settable
+from project_service.tables.headers import VARY
 from project_service.tables.identity import Identities, Identity
 from project_service.tables.large import LargeReplies
 from project_service.tables.parse.request import Head, Request
@@ -58,15 +57,13 @@ class TableService:
     large: LargeReplies
 
     async def answer(self, call: Call) -> Reply | StreamReply:
-        traced = self._traced(call)
         try:
-            reply = await self._answer(call)
+            return await self._answer(call)
         except TableError as fault:
             fault.terse = self.config.error_verbosity == "minimal"
             varying = () if any(name.lower() == "vary" for name, _ in fault.headers) else (VARY,)
-            fault.headers = (*fault.headers, *varying, *traced)
+            fault.headers = (*fault.headers, *varying)
             raise
-        return evolve(reply, headers=(*reply.headers, *traced)) if traced else reply
 
     async def _answer(self, call: Call) -> Reply | StreamReply:
         timing = Timing(self.config.server_timing)
@@ -136,13 +133,6 @@ class TableService:
         reply = await self.root.answer(cache, call, head, run)
         timing.mark("transaction")
         return self._timed(reply, timing)
-
-    def _traced(self, call: Call) -> Headers:
-        """The request's own trace header; ``X-Request-Id`` is the edge's to send back, and what frames a response."""
-        name = self.config.trace_header
-        if name is None:
-            return ()
-        return settable((name, value) for sent, value in call.headers.pairs if sent == name.lower())
 
     def _timed(self, reply: R, timing: Timing) -> R:
         if not self.config.server_timing:

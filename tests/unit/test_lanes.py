@@ -6,7 +6,7 @@ from attrs import evolve
 from twisted.trial.unittest import SynchronousTestCase
 
 from project_service.http.admission import lane_of
-from project_service.lanes import lanes
+from project_service.lanes import lanes, trace_headers
 from project_service.settings import Settings, Stage, StageDatabase
 
 SETTINGS = Settings(
@@ -30,6 +30,13 @@ class Lanes(SynchronousTestCase):
             self.assertIn(lane_of("GET", target), found)
         self.assertIn(lane_of("POST", b"/auth/login"), found)
         self.assertEqual(len(found), 6)
+
+    def test_the_trace_header_of_each_database_that_has_one(self) -> None:
+        traced = evolve(
+            SETTINGS,
+            stages={"dev": Stage({"a": StageDatabase(trace_header="X-Trace"), "b": StageDatabase()})},
+        )
+        self.assertEqual(trace_headers(traced), {lane_of("GET", b"/dev/db/a/rest"): "X-Trace"})
 
     def test_a_place_for_each_connection_and_more(self) -> None:
         found = lanes(SETTINGS, 2)

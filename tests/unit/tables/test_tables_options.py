@@ -60,14 +60,3 @@ class Options(SynchronousTestCase):
         self.assertEqual(stages, ["jwt", "parse", "plan", "transaction", "response"])
         self.assertNotIn("Server-Timing", self.headers("works", server_timing=False))
 
-    def test_the_trace_header_comes_back_with_success_and_failure(self) -> None:
-        sent = (("x-trace", "a 1"), ("x-request-id", "7"), ("connection", "close"), ("content-length", "9"))
-        works, nothing = (Call("OPTIONS", segments, headers=sent) for segments in (("works",), ("none", "x")))
-        reply = self.successResultOf(self.answered(works, trace_header="X-Trace"))
-        self.assertEqual(dict(reply.headers)["X-Trace"], "a 1")
-        fault = self.failureResultOf(self.answered(nothing, trace_header="X-Trace"), TableError).value
-        self.assertEqual(dict(fault.headers)["X-Trace"], "a 1")
-        # The edge sends the request's id back, and what frames a response is its own.
-        for name in (None, "X-Request-Id", "X-Other", "Connection", "Content-Length"):
-            reply = self.successResultOf(self.answered(works, trace_header=name))
-            self.assertFalse({name, "X-Trace"} & set(dict(reply.headers)))

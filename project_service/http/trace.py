@@ -1,0 +1,21 @@
+"""A header by which clients follow their requests: what came in it goes back with the answer. Pure.
+
+Source: PostgREST's reference, "server-trace-header".
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from project_service.errors import Headers
+from project_service.http import wire
+from project_service.http.admission import lane_of
+from project_service.http.headers import HeaderView
+
+
+def echoed(names: Mapping[str, str], method: str, target: bytes, headers: HeaderView) -> Headers:
+    """``names`` by lane. What every answer has of its own, or what frames it, does not come back in this way."""
+    name = names.get(lane_of(method, target))
+    if name is None or name.lower() in wire.OURS:
+        return ()
+    return tuple((name, value.decode("latin-1")) for value in headers.all(name.lower().encode()))
