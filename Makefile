@@ -36,8 +36,11 @@ run: $(RUNS)
 	@echo "==> Starting project-service (Ctrl-C stops it)"
 	@$(BIN)/twistd --nodaemon --pidfile= project-service
 
+# Two at a time, each with servers of its own; whole files, in their order, since trial's tests have to come first
+# (tests/conftest.py). PYTEST="" for one after the other.
+PYTEST ?= -n 2 --dist loadfile --no-loadscope-reorder
 test: venv
-	$(BIN)/python -m pytest
+	$(BIN)/python -m pytest $(PYTEST)
 
 lint: venv
 	$(BIN)/ruff check .

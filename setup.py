@@ -38,6 +38,7 @@ EXTRAS = {
     "test": [
         "pytest>=9.0",
         "pytest-twisted>=1.14.3",
+        "pytest-xdist>=3.8",
         "hypothesis>=6.150",
         "requests>=2.32",
         "moto[s3,server]>=5.1",
