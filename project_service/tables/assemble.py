@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from math import ceil
 from typing import Any
 
@@ -16,15 +16,13 @@ from project_service.database.connect import Connector
 from project_service.database.listener import Listener
 from project_service.database.pool import Pool
 from project_service.database.session import Session
-from project_service.deferreds import in_thread
 from project_service.http.caller import TokenVerifier
 from project_service.http.router import Router
 from project_service.settings import Settings, StageDatabase
 from project_service.tables.catalog.freshness import CHANNEL as SYNC_CHANNEL
 from project_service.tables.catalog.freshness import Echo, Freshness
 from project_service.tables.catalog.holder import CacheHolder
-from project_service.tables.catalog.load import build, read
-from project_service.tables.catalog.model import SchemaCache
+from project_service.tables.catalog.load import loader
 from project_service.tables.config import TablesConfig
 from project_service.tables.execute import Executor
 from project_service.tables.identity import Identities
@@ -101,9 +99,9 @@ def _database(
     dsn = database.dsn or settings.database.dsn
     assert dsn is not None
     connector = Connector(reactor, dsns.parse(dsn.reveal()), settings.database.statement_timeout_seconds)
-    pool = Pool(_raw(connector), database.pool_size, settings.database.acquire_timeout_seconds, reactor)
+    pool = Pool(raw(connector), database.pool_size, settings.database.acquire_timeout_seconds, reactor)
     streams = _streams(reactor, settings, connector, pool, config)
-    holder = CacheHolder(_loader(reactor, pool, config), reactor)
+    holder = CacheHolder(loader(reactor, pool, config), reactor)
     echo = Echo(pool, reactor)
     listener = Listener(connector, reactor)
     listener.subscribe(CHANNEL, lambda payload: _heard(holder, payload), holder.reload)
@@ -127,7 +125,7 @@ def _streams(
     """They take half of the connections at most. Half of one would be none, and all of one would leave none to
     anybody else: then they have one of their own, made when it is needed."""
     wait = settings.database.acquire_timeout_seconds
-    slow = pool if pool.size > 1 else Pool(_raw(connector), 1, wait, reactor)
+    slow = pool if pool.size > 1 else Pool(raw(connector), 1, wait, reactor)
     places = DeferredSemaphore(max(1, pool.size // 2))
     pace = Pace(settings.server.idle_timeout_seconds, config.stream_min_bytes_per_second)
     return Streams(slow, places, reactor, wait, pace)
@@ -157,37 +155,15 @@ def config_of(database: StageDatabase) -> TablesConfig:
     return TablesConfig(**values)
 
 
-def _raw(connector: Connector) -> Callable[[], Any]:
+def raw(connector: Connector) -> Callable[[], Awaitable[Session]]:
+    """Connections that hand out texts and JSON as the bytes they came as."""
+
     async def connect() -> Session:
         session = await connector()
         extensions.register_type(_BYTES, session._connection)
         return session
 
     return connect
-
-
-# A request may have left the session another role, or a timeout too short to read the catalogue in.
-_SETTINGS = (
-    "select set_config('role', 'none', true), set_config('search_path', '', true), "
-    "set_config('statement_timeout', %(timeout)s, true)"
-)
-
-
-def _loader(reactor: Any, pool: Pool, config: TablesConfig) -> Callable[[int], Any]:
-    async def load(version: int) -> SchemaCache:
-        async def reading(session: Session) -> dict[str, str]:
-            async def one(sql: str, params: Mapping[str, Any]) -> str:
-                rows = await session.query(
-                    f"{_SETTINGS}; {sql}", {**params, "timeout": config.statement_timeout}
-                )
-                return bytes(rows[0][0]).decode()
-
-            return await read(one, config.schemas, config.extra_search_path)
-
-        answers = await pool.use(reading)
-        return await in_thread(reactor, reactor.getThreadPool(), build, answers, config.schemas, version)
-
-    return load
 
 
 async def _nothing_missed() -> None:

@@ -38,7 +38,7 @@ def preamble(
     """What an earlier request may have left is reset, then one SELECT of settings, and the call of the pre-request
     function where there is one."""
     pairs = [
-        *_limits(config),
+        ("statement_timeout", config.statement_timeout),
         ("search_path", search_path(head.schema, config.extra_search_path)),
         *cache.role_settings.get(identity.role, ()),
         ("role", identity.role),
@@ -73,10 +73,6 @@ def _text(pairs: tuple[tuple[str, str], ...], pre_request: str | None) -> str:
 
 # Clients come again with the same headers and claims.
 _recent_text = lru_cache(maxsize=512)(_text)
-
-
-def _limits(config: TablesConfig) -> list[tuple[str, str]]:
-    return [("statement_timeout", config.statement_timeout)] if config.statement_timeout is not None else []
 
 
 def _isolation(pairs: Iterable[tuple[str, str]]) -> str:

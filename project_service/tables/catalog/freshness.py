@@ -18,6 +18,7 @@ from project_service.deferreds import with_timeout
 from project_service.tables.catalog.holder import CacheHolder
 from project_service.tables.catalog.model import SchemaCache
 from project_service.tables.catalog.queries import FINGERPRINT
+from project_service.tables.sql.settings import RESET, settings_text
 
 CHANNEL = "pgrst_sync"
 WAIT_SECONDS = 1.0
@@ -26,7 +27,8 @@ _MOST_WAITING = 20
 _REMEMBERED = 200
 
 # Without what an earlier request has set for the session.
-_SEND = "reset all; with mark as (select gen_random_uuid()::text as id) select id, pg_notify(%s, id)::text from mark"
+_CLEAN = f"{RESET}{settings_text((), ())}; "
+_SEND = f"{_CLEAN}with mark as (select gen_random_uuid()::text as id) select id, pg_notify(%s, id)::text from mark"
 
 
 @define
@@ -92,7 +94,7 @@ class Freshness:
             return False
         await self._turn.acquire()
         try:
-            rows = await self.pool.query(f"reset all; select {FINGERPRINT}", [])
+            rows = await self.pool.query(f"{_CLEAN}select {FINGERPRINT}", [])
             return bytes(rows[0][0]).decode() != self.holder.current.fingerprint
         finally:
             self._turn.release()

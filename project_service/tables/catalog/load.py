@@ -8,6 +8,9 @@ from typing import Any
 
 import orjson
 
+from project_service.database.pool import Pool, Transaction
+from project_service.deferreds import in_thread
+from project_service.tables.catalog.holder import Load
 from project_service.tables.catalog.model import (
     Argument,
     Column,
@@ -21,12 +24,39 @@ from project_service.tables.catalog.model import (
 from project_service.tables.catalog.queries import ALL, VERSION, role_settings
 from project_service.tables.catalog.relationships import Keyed, Shown, from_foreign_keys, through_junctions
 from project_service.tables.catalog.views import Origin, base_columns
+from project_service.tables.config import TablesConfig
+from project_service.tables.sql.settings import RESET, settings_text
 
 Rows = Mapping[str, Any]
 RunQuery = Callable[[str, Mapping[str, Any]], Awaitable[str]]
 
 # Updatable by UPDATE, INSERT, DELETE: bits of pg_relation_is_updatable.
 _UPDATE, _INSERT, _DELETE = 4, 8, 16
+
+# All queries see one moment: with a fingerprint later than the relations, what was made between the two would never
+# be missed.
+_SNAPSHOT = "SET TRANSACTION ISOLATION LEVEL REPEATABLE READ, READ ONLY; "
+
+
+def loader(reactor: Any, pool: Pool, config: TablesConfig) -> Load:
+    """Reads with a connection of ``pool``, whose texts arrive as bytes."""
+    # A request may have left the session another role, or a timeout too short to read the catalogue in.
+    ours = (("role", "none"), ("search_path", ""), ("statement_timeout", config.statement_timeout))
+    beginning = RESET + _SNAPSHOT + settings_text(ours, ())
+
+    async def reading(transaction: Transaction) -> dict[str, str]:
+        async def one(sql: str, params: Mapping[str, Any]) -> str:
+            rows = await transaction.query(sql, params)
+            return bytes(rows[0][0]).decode()
+
+        await transaction.query(beginning, ())
+        return await read(one, config.schemas, config.extra_search_path)
+
+    async def load(version: int) -> SchemaCache:
+        answers = await pool.transaction(reading)
+        return await in_thread(reactor, reactor.getThreadPool(), build, answers, config.schemas, version)
+
+    return load
 
 
 async def read(run: RunQuery, schemas: tuple[str, ...], search_path: tuple[str, ...]) -> dict[str, str]:

@@ -1,0 +1,61 @@
+"""How the catalogue is read: as of one moment, whatever is made meanwhile."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest_twisted
+from twisted.internet import reactor as _reactor
+
+from project_service.database.pool import Pool
+from project_service.database.session import Params, Row, Session
+from project_service.tables.assemble import raw
+from project_service.tables.catalog.freshness import Echo, Freshness
+from project_service.tables.catalog.holder import CacheHolder
+from project_service.tables.catalog.load import loader
+from project_service.tables.config import TablesConfig
+from tests.live.tables_service import run_sql
+from tests.live.test_database import connector
+
+reactor: Any = _reactor
+
+
+@pytest_twisted.ensureDeferred
+async def test_a_table_made_while_the_catalogue_is_read_is_not_missed_for_good(database: str) -> None:
+    """Without event triggers: only the fingerprint tells that there is something new."""
+    change = ["create table made_meanwhile (id int)"]
+
+    async def connect() -> Session:
+        session = await raw(connector(database))()
+        query = session.query
+
+        async def interrupted(sql: str | bytes, params: Params = None) -> list[Row]:
+            if "fingerprint" in str(sql) and change:
+                run_sql(database, change.pop())
+            return await query(sql, params)
+
+        session.query = interrupted  # type: ignore[method-assign]  # only here something comes in between
+        return session
+
+    pool = Pool(connect, 1, 5.0, reactor)
+    holder = CacheHolder(loader(reactor, pool, TablesConfig()), reactor)
+    await holder.reload()
+    first = holder.current
+    newer = await Freshness(holder, pool, Echo(pool, reactor)).newer(first)
+    assert newer is not None
+    assert (("public", "made_meanwhile") in first.relations, change) == (False, [])
+    assert ("public", "made_meanwhile") in newer.relations
+    await pool.close()
+
+
+@pytest_twisted.ensureDeferred
+async def test_what_a_request_has_left_is_not_there(database: str) -> None:
+    pool = Pool(raw(connector(database)), 1, 5.0, reactor)
+    await pool.query("set quote_all_identifiers = on")
+    await pool.query("set role anon")
+    holder = CacheHolder(loader(reactor, pool, TablesConfig(schemas=("auth",))), reactor)
+    await holder.reload()
+    key = holder.current.relations["auth", "project_keys"]
+    assert key.columns["created_at"].type == "timestamp with time zone"
+    assert key.columns["id"].default == "gen_random_uuid()"
+    await pool.close()
