@@ -23,7 +23,7 @@ LONGEST_PAUSE_SECONDS = 30.0
 class CacheHolder(Service):
     """``reload`` reads the catalogue once at a time; what is announced meanwhile makes it read once more.
 
-    A reading that failed is tried again, at ever longer intervals, until the service stops.
+    A reading that failed is tried again, at ever longer intervals, while the service runs.
     """
 
     log = Logger()
@@ -100,8 +100,9 @@ class CacheHolder(Service):
             self._current = await self._load(self._version)
             self._pause = FIRST_PAUSE_SECONDS
         except Exception as fault:
-            self._retry = self._clock.callLater(self._pause, self._try_again)
-            self._pause = min(self._pause * 2, LONGEST_PAUSE_SECONDS)
+            if self.running:
+                self._retry = self._clock.callLater(self._pause, self._try_again)
+                self._pause = min(self._pause * 2, LONGEST_PAUSE_SECONDS)
             kept = "the old one is kept" if self._current is not None else "there is none yet"
             self.log.warn(
                 "the schema cache could not be read ({why}); {kept}", why=type(fault).__name__, kept=kept

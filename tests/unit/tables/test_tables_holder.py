@@ -29,6 +29,7 @@ class Holding(SynchronousTestCase):
         self.catalogue = Catalogue()
         self.clock = Clock()
         self.holder = CacheHolder(self.catalogue.load, self.clock)
+        self.holder.startService()
 
     def succeed(self, version: int) -> None:
         self.catalogue.readings[-1].callback(SchemaCache(version))
@@ -76,10 +77,15 @@ class Holding(SynchronousTestCase):
         self.assertEqual(self.clock.getDelayedCalls(), [])
 
     def test_trying_again_ends_with_the_service(self) -> None:
-        self.holder.startService()
         self.holder.announce()
         self.catalogue.readings[-1].errback(OSError("away"))
         self.holder.stopService()
+        self.assertEqual(self.clock.getDelayedCalls(), [])
+
+    def test_a_reading_that_fails_after_the_end_is_not_tried_again(self) -> None:
+        self.holder.announce()
+        self.holder.stopService()
+        self.catalogue.readings[-1].errback(OSError("the pool is closed"))
         self.assertEqual(self.clock.getDelayedCalls(), [])
 
     def test_a_caller_who_leaves_is_not_waited_for(self) -> None:
