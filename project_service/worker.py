@@ -83,13 +83,14 @@ class Worker:
     def __init__(self, reactor: Any, told: Assignment) -> None:
         self._reactor = reactor
         self._told = told
+        self._stopping = False
         self._settings = self._load()
         self.levels = Levels(self._settings.server.log_level)
         server = self._settings.server
         admin = None
         if server.admin_listen is not None:
             admin = adopt(reactor, [server.admin_listen], FIRST_PORT_FD + len(server.listen))
-        self._parent = Parent(reactor, self._works, self._stop, 0, STATUS_FD)
+        self._parent = Parent(reactor, self._works, self.stop, 0, STATUS_FD)
         ports = adopt(reactor, server.listen, FIRST_PORT_FD)
         self._application = Application(
             reactor, self._settings, ports, admin, told.processes, self._parent.all_work
@@ -115,7 +116,7 @@ class Worker:
 
     def _begin(self) -> None:
         def stop(signum: int, frame: object) -> None:
-            self._reactor.callFromThread(self._stop)
+            self._reactor.callFromThread(self.stop)
 
         signal.signal(signal.SIGTERM, stop)
         # The terminal's Ctrl-C reaches the whole group; the parent decides.
@@ -136,8 +137,10 @@ class Worker:
         sys.stdout.flush()
         os._exit(1)
 
-    def _stop(self) -> None:
-        if self._reactor.running:
+    def stop(self) -> None:
+        """A signal says so, or the parent's end; both may, and one of them more than once."""
+        if self._reactor.running and not self._stopping:
+            self._stopping = True
             self._reactor.stop()
 
     def _reload(self) -> None:

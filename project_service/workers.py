@@ -183,8 +183,17 @@ class Workers:
         self._reactor.callLater(pause, self._replace, number, following)
 
     def _replace(self, number: int, backoff: Backoff) -> None:
-        if not self._stopping:
-            self._spawn(number, backoff).ready.addErrback(lambda _: None)  # its end has been logged
+        if self._stopping:
+            return
+        try:
+            worker = self._spawn(number, backoff)
+        except OSError as fault:
+            # No memory, or too many processes at the moment.
+            following = backoff.after(0.0)
+            self.log.error("worker {number} cannot be started: {why}", number=number, why=str(fault))
+            self._reactor.callLater(following.pause, self._replace, number, following)
+        else:
+            worker.ready.addErrback(lambda _: None)  # its end has been logged
 
 
 def _pause(was_ready: bool, uptime: float, backoff: Backoff) -> tuple[float, Backoff]:

@@ -14,6 +14,7 @@ from twisted.internet.defer import DeferredLock
 from twisted.internet.interfaces import IDelayedCall
 from twisted.internet.task import deferLater
 from twisted.logger import Logger
+from twisted.python.failure import Failure
 
 from project_service.deferreds import background, cancel, start, with_timeout
 from project_service.embedded import private_file
@@ -108,9 +109,9 @@ class Supervised:
         argv = command.launched(os.getpid())
         self._reactor.spawnProcess(child, argv[0], argv, dict(command.environ), str(command.cwd))
         self._child = child
-        self._remember(child)
-        child.when_ended().addCallback(self._ended, child)
+        child.when_ended().addCallback(self._ended, child).addErrback(self._unsettled)
         try:
+            self._remember(child)
             await self._until_ready(child)
         except BaseException:
             # Not left half started; _ended sees that it never was ready and does nothing more.
@@ -170,6 +171,9 @@ class Supervised:
         )
         self._later(self._reactor.seconds() - self._ready_at)
 
+    def _unsettled(self, failure: Failure) -> None:
+        self.log.failure("what {name} left could not be settled", failure, name=self._program.name)
+
     def _later(self, uptime: float) -> None:
         self._backoff = self._backoff.after(uptime)
         assert self._backoff.pause is not None
@@ -182,9 +186,11 @@ class Supervised:
     async def _start_again(self) -> None:
         try:
             await self._bring_up()
-        except ChildFailed as fault:
+        except Exception as fault:
+            # Whatever it is, as a full disk, may pass; who waits for the program would wait for ever.
             if not self._stopping:
-                self.log.error("{name} did not start again: {why}", name=self._program.name, why=str(fault))
+                why = str(fault) or type(fault).__name__
+                self.log.error("{name} did not start again: {why}", name=self._program.name, why=why)
                 self._later(0.0)
         else:
             self.log.info("{name} is up again", name=self._program.name)

@@ -76,6 +76,7 @@ class Lives(TestCase):
         self.is_ready = True
         self.cleaned = 0
         self.preparing: Deferred[None] = succeed(None)
+        self.preparing_fails: Exception | None = None
         self.errors = LoggedErrors()
         globalLogPublisher.addObserver(self.errors)
         self.addCleanup(globalLogPublisher.removeObserver, self.errors)
@@ -96,6 +97,8 @@ class Lives(TestCase):
 
     async def _prepare(self) -> Command:
         await self.preparing
+        if self.preparing_fails is not None:
+            raise self.preparing_fails
         return Command(("/bin/fake",), Path("/"))
 
     async def _ready(self) -> None:
@@ -205,6 +208,32 @@ class Lives(TestCase):
         self.is_ready = True
         self.reactor.advance(2)
         self.assertTrue(self.supervised.is_ready)
+        self.errors.flush("Fake died")
+
+    def test_so_is_one_that_the_machine_does_not_let_begin(self) -> None:
+        self._up()
+        self._dies()
+        self.preparing_fails = OSError(28, "No space left on device")
+        self.reactor.advance(1)
+        self.assertEqual(len(self.errors.flush("did not start again")), 1)
+        self.preparing_fails = None
+        self.reactor.advance(2)
+        self.assertTrue(self.supervised.is_ready)
+        self.errors.flush("Fake died")
+
+    def test_one_that_cannot_be_remembered_is_not_left_running(self) -> None:
+        self._up()
+        self._dies()
+
+        def full(child: Child) -> None:
+            raise OSError(28, "No space left on device")
+
+        self.patch(self.supervised, "_remember", full)
+        self.reactor.advance(1)
+        self.assertEqual(self.last.signals, [signal.SIGINT])
+        self._dies()
+        self.assertEqual(len(self.errors.flush("did not start again")), 1)
+        self.assertIsNone(self.supervised.pid)
         self.errors.flush("Fake died")
 
     def test_stop_asks_first(self) -> None:

@@ -8,7 +8,7 @@ from typing import Any
 
 from attrs import define, field
 from twisted.internet.defer import Deferred
-from twisted.internet.error import ProcessTerminated
+from twisted.internet.error import ProcessTerminated, ReactorNotRunning
 from twisted.internet.task import Clock
 from twisted.logger import globalLogPublisher
 from twisted.python.failure import Failure
@@ -27,7 +27,8 @@ from project_service.roll_call import (
     RollCall,
 )
 from project_service.settings import Server, Settings
-from project_service.workers import READY, STATUS_FD, Workers
+from project_service.worker import Worker
+from project_service.workers import READY, STATUS_FD, Assignment, Workers
 from tests.live.logged import LoggedErrors
 
 
@@ -113,6 +114,7 @@ class FakeReactor(Clock):
         super().__init__()
         self.readers: list[Any] = []
         self.spawned: list[Any] = []
+        self.full = False
 
     def addReader(self, reader: Any) -> None:
         self.readers.append(reader)
@@ -121,6 +123,8 @@ class FakeReactor(Clock):
         self.readers.remove(reader)
 
     def spawnProcess(self, protocol: Any, *arguments: Any, **more: Any) -> Any:
+        if self.full:
+            raise BlockingIOError(11, "Resource temporarily unavailable")
         process = FakeProcess(2**22 + 1 + len(self.spawned), protocol)
         self.spawned.append(process)
         protocol.makeConnection(process)
@@ -214,6 +218,27 @@ class WorkersSide(TestCase):
             self.parent.tell(b"nobody reads this")
 
 
+class RunningReactor(FakeReactor):
+    """Refuses to stop twice, as Twisted's do."""
+
+    running = True
+    stopped = False
+
+    def stop(self) -> None:
+        if self.stopped:
+            raise ReactorNotRunning
+        self.stopped = True
+
+
+class Stopping(TestCase):
+    def test_once_however_often_it_is_said(self) -> None:
+        reactor = RunningReactor()
+        worker = Worker(reactor, Assignment(None, True, {}, None, 1))
+        worker.stop()
+        worker.stop()
+        self.assertTrue(reactor.stopped)
+
+
 class Replacing(TestCase):
     """When the next worker starts, by a clock that is turned by hand."""
 
@@ -258,6 +283,17 @@ class Replacing(TestCase):
         self.assertEqual(self.replaced_after(1, becomes_ready=False), 0)
         self.assertEqual(self.replaced_after(70, becomes_ready=False), 1)
         self.assertEqual(self.replaced_after(70), 1)
+
+    def test_one_that_the_machine_does_not_let_begin_is_tried_again(self) -> None:
+        self.reactor.full = True
+        self.reactor.spawned[-1].die()
+        self.reactor.advance(0)
+        self.reactor.advance(1)
+        self.assertEqual(len(self.errors.flush("cannot be started")), 2)
+        self.reactor.full = False
+        self.reactor.advance(2)
+        self.assertEqual(len(self.reactor.spawned), 3)
+        self.errors.flush("died after")
 
     def test_nobody_is_replaced_once_they_are_told_to_stop(self) -> None:
         self.reactor.advance(1)
