@@ -57,11 +57,10 @@ class CacheHolder(Service):
 
     def stopService(self) -> None:
         super().stopService()
-        self._forget_retry()
+        cancel(self._retry)
 
     def announce(self) -> None:
         """The catalogue has changed: read it, or once more if it is being read."""
-        self._forget_retry()
         if self._running:
             self._again = True
             return
@@ -96,22 +95,15 @@ class CacheHolder(Service):
 
     async def _read(self) -> None:
         self._version += 1
+        cancel(self._retry)
         try:
             self._current = await self._load(self._version)
             self._pause = FIRST_PAUSE_SECONDS
         except Exception as fault:
             if self.running:
-                self._retry = self._clock.callLater(self._pause, self._try_again)
+                self._retry = self._clock.callLater(self._pause, self.announce)
                 self._pause = min(self._pause * 2, LONGEST_PAUSE_SECONDS)
             kept = "the old one is kept" if self._current is not None else "there is none yet"
             self.log.warn(
                 "the schema cache could not be read ({why}); {kept}", why=type(fault).__name__, kept=kept
             )
-
-    def _try_again(self) -> None:
-        self._retry = None
-        self.announce()
-
-    def _forget_retry(self) -> None:
-        cancel(self._retry)
-        self._retry = None

@@ -82,6 +82,13 @@ class Holding(SynchronousTestCase):
         self.holder.stopService()
         self.assertEqual(self.clock.getDelayedCalls(), [])
 
+    def test_readings_that_fail_one_after_the_other_are_tried_again_once(self) -> None:
+        self.holder.announce()
+        self.holder.announce()
+        for _ in range(2):
+            self.catalogue.readings[-1].errback(OSError("away"))
+        self.assertEqual((len(self.catalogue.readings), len(self.clock.getDelayedCalls())), (2, 1))
+
     def test_a_reading_that_fails_after_the_end_is_not_tried_again(self) -> None:
         self.holder.announce()
         self.holder.stopService()
