@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import csv
+import io
 from collections.abc import Iterator
+from urllib.parse import quote
 
 import pytest
 import pytest_twisted
@@ -18,9 +21,15 @@ insert into notes values
   (2, '{"text": "nothing"}', 'nothing');
 create table leaf (id int primary key, note int references notes);
 create table leaf_1 (id int primary key, leaf int references leaf);
+create table mixed (id int primary key, said json);
+insert into mixed values (1, '{"n": 2, "a": [1]}'), (2, '{"n": 10, "a": [2]}'), (3, '[7]');
+create view odd as
+  select i as "a ""name"", quoted", E'back\\\\slash "quoted"' as plain, '' as empty, null as nothing,
+    '{"a": "\\\\"}'::json as js
+  from generate_series(1, 300) i;
 insert into leaf values (1, 1), (2, 2);
 insert into leaf_1 values (1, 2);
-grant select on notes, leaf, leaf_1 to anon
+grant select on notes, leaf, leaf_1, mixed, odd to anon
 """
 
 
@@ -28,7 +37,7 @@ grant select on notes, leaf, leaf_1 to anon
 def reading(tables: Tables) -> Iterator[Tables]:
     tables.sql(SCHEMA)
     yield tables
-    tables.sql("drop table leaf_1, leaf, notes")
+    tables.sql("drop view odd; drop table leaf_1, leaf, notes, mixed")
 
 
 async def ids(tables: Tables, query: str) -> list[int]:
@@ -70,3 +79,31 @@ async def test_a_message_names_a_relation_by_its_depth(reading: Tables) -> None:
 async def test_a_relation_may_have_such_a_name_itself(reading: Tables) -> None:
     _, _, body = await reading.request("GET", "/leaf_1?select=id,leaf(id,leaf_1(id,leaf(id)))")
     assert body == [{"id": 1, "leaf": {"id": 2, "leaf_1": [{"id": 1, "leaf": {"id": 2}}]}}]
+
+
+@pytest_twisted.ensureDeferred
+async def test_a_part_of_json_is_compared_and_ordered_by_as_one_of_jsonb(reading: Tables) -> None:
+    for query, expected in (
+        ("said->n=eq.10", [2]),
+        ("said->n=in.(2,3)&said->a=cs.[1]", [1]),
+        ("said->0=isdistinct.7&or=(said->n.gt.2,said->n.is.null)", [2]),
+        ("order=said->n.desc.nullslast", [2, 1, 3]),
+        ("order=said->>n.desc.nullslast", [1, 2, 3]),
+    ):
+        status, _, body = await reading.request("GET", f"/mixed?select=id&{query}")
+        assert (status, [row["id"] for row in body]) == (200, expected), query
+
+
+@pytest_twisted.ensureDeferred
+async def test_csv_is_read_as_it_was_meant(reading: Tables) -> None:
+    """In one piece and from a stream: names that need quotes, backslashes, names that come twice."""
+    path = '/odd?select="a \\"name\\", quoted",plain,empty,nothing,js->a,js->>a,js'
+    for limit in (1, 300):
+        _, headers, body = await reading.request(
+            "GET", f"{quote(path, safe='/?=&,')}&limit={limit}", headers={"Accept": "text/csv"}
+        )
+        names, *rows = csv.reader(io.StringIO(body.decode()), strict=True)
+        assert names == ['a "name", quoted', "plain", "empty", "nothing", "a", "a", "js"]
+        expected = ['back\\slash "quoted"', "", "", '"\\\\"', "\\", '{"a": "\\\\"}']
+        assert rows == [[str(number), *expected] for number in range(1, limit + 1)]
+        assert (headers.getRawHeaders("content-range") is None) == (limit == 300)

@@ -2,24 +2,34 @@
 
 from __future__ import annotations
 
+import json
+import re
 from collections.abc import Sequence
 from typing import Any
 
-import orjson
-
 from project_service.tables.plan.media import Rendering
 from project_service.tables.respond.outcome import as_bytes
+
+_SPECIAL = re.compile('[",\r\n]')
 
 
 def joined(rendering: Rendering, rows: Sequence[Any], first: bool) -> bytes:
     """Some rows, ``first`` those at the beginning. Of CSV the very first brings the columns' names."""
     if rendering.form == "csv":
-        head = ",".join(orjson.loads(as_bytes(rows[0][2]))).encode() + b"\n" if first else b"\n"
+        head = _names(rows[0][2]) + b"\n" if first else b"\n"
         return head + b"\n".join([row[0] for row in rows])
     if rendering.form == "ndjson":
         return b"\n".join([row[0] for row in rows]) + b"\n"
     # As PostgreSQL's json_agg puts it.
     return (_begin(rendering) if first else b", \n ") + b", \n ".join([row[0] for row in rows])
+
+
+def _names(first_row: Any) -> bytes:
+    """Those that would not be one name otherwise are quoted (RFC 4180)."""
+    # Two of them may be the same.
+    names = json.loads(as_bytes(first_row), object_pairs_hook=lambda pairs: [name for name, _ in pairs])
+    quoted = ('"' + name.replace('"', '""') + '"' if _SPECIAL.search(name) else name for name in names)
+    return ",".join(quoted).encode()
 
 
 def _begin(rendering: Rendering) -> bytes:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from project_service.tables.catalog.model import SchemaCache
 from project_service.tables.plan.write import WritePlan, Written
 from project_service.tables.sql.conditions import condition_sql, filter_sql
-from project_service.tables.sql.fields import field_sql
+from project_service.tables.sql.fields import compared_sql
 from project_service.tables.sql.fragment import Sql, joined, parameter
 from project_service.tables.sql.names import ident, literal, qualified
 from project_service.tables.sql.returning import returned
@@ -164,7 +164,7 @@ def _limited(cache: SchemaCache, plan: WritePlan, terms: list[Sql]) -> Sql:
     keys = [ident(column) for column in plan.relation.primary_key] or ["ctid"]
     ours = ", ".join(f"{ident(name)}.{key}" for key in keys)
     order = ", ".join(
-        field_sql(name, order.field, order.column)
+        compared_sql(name, order.field, order.column)
         + (" DESC" if order.direction == "desc" else "")
         + {"nullsfirst": " NULLS FIRST", "nullslast": " NULLS LAST", None: ""}[order.nulls]
         for order in plan.order
