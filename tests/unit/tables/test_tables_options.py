@@ -59,4 +59,3 @@ class Options(SynchronousTestCase):
         stages = [entry.partition(";")[0] for entry in self.headers("works")["Server-Timing"].split(", ")]
         self.assertEqual(stages, ["jwt", "parse", "plan", "transaction", "response"])
         self.assertNotIn("Server-Timing", self.headers("works", server_timing=False))
-
