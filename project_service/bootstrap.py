@@ -8,8 +8,7 @@ from typing import Any
 
 from attrs import frozen
 
-from project_service import keys
-from project_service.embedded import private_file
+from project_service import keys, private_file
 from project_service.http.caller import KeyKind
 from project_service.storage.model import BucketRules
 from project_service.storage.sql.buckets import SqlBuckets

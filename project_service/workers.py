@@ -25,8 +25,8 @@ from twisted.logger import Logger
 from twisted.python.failure import Failure
 
 from project_service import logging_setup
+from project_service.backoff import FIRST_SECONDS, STEADY_SECONDS, Backoff
 from project_service.deferreds import cancel
-from project_service.embedded.backoff import FIRST_SECONDS, STEADY_SECONDS, Backoff
 from project_service.http.metrics import MULTIPROCESS
 from project_service.launch import Launch
 from project_service.ports import bind_endpoints, close

@@ -1,37 +1,23 @@
-"""The file that holds the signing keys: made once, replaced whole, readable by its owner alone."""
+"""The file that holds the signing keys."""
 
 from __future__ import annotations
 
-import os
-import secrets
 from pathlib import Path
 
+from project_service import private_file
 from project_service.auth.keyset import KeySet, KeySetError, rotated
 
 
-def write(path: Path, text: str, *, replace: bool) -> bool:
-    """Put ``text`` at ``path`` whole, readable by its owner alone.
+def create(path: Path, algorithm: str) -> bool:
+    """A file with one new key; False where there is a file, which stays as it is."""
+    return private_file.create(path, rotated(None, algorithm).encode())
 
-    Without ``replace`` an existing file is left as it is and False is returned: of two processes that make
-    the first keys at once, both then read the winner's.
-    """
-    temporary = path.with_name(f".{path.name}.{secrets.token_hex(8)}")
-    descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
-    try:
-        with os.fdopen(descriptor, "w", encoding="utf-8") as out:
-            out.write(text)
-            out.flush()
-            os.fsync(out.fileno())
-        if replace:
-            temporary.replace(path)
-            return True
-        try:
-            path.hardlink_to(temporary)
-        except FileExistsError:
-            return False
-        return True
-    finally:
-        temporary.unlink(missing_ok=True)
+
+def rotate(path: Path, algorithm: str, keep: int) -> None:
+    """A new key in front of ``keep`` of the file's; raises ``KeySetError`` where those cannot be used."""
+    text = rotated(path.read_bytes(), algorithm, keep)
+    KeySet.parse(text)
+    private_file.write(path, text.encode())
 
 
 def load(path: Path) -> KeySet:
@@ -46,5 +32,5 @@ def load(path: Path) -> KeySet:
 def load_or_create(path: Path, algorithm: str) -> KeySet:
     """As ``load``; where there is no file, one is made with a new key."""
     if not path.exists():
-        write(path, rotated(None, algorithm), replace=False)
+        create(path, algorithm)
     return load(path)

@@ -7,7 +7,7 @@ from pathlib import Path
 import click
 
 from project_service.auth import keyfile
-from project_service.auth.keyset import ALGORITHMS, KeySet, KeySetError, rotated
+from project_service.auth.keyset import ALGORITHMS, KeySetError
 from project_service.cli import frame
 
 _FILE = click.option("--file", "path", type=click.Path(path_type=Path), help="Instead of auth.jwt_keys_file.")
@@ -27,7 +27,7 @@ def create(invocation: frame.Invocation, path: Path | None, algorithm: str | Non
     """Make the key file. An existing one is left alone: `rotate` adds to it."""
     where, chosen = _chosen(invocation, path, algorithm)
     try:
-        if not keyfile.write(where, rotated(None, chosen), replace=False):
+        if not keyfile.create(where, chosen):
             frame.end(f"{where} exists; add a key with: project-service jwt-keys rotate", frame.FAILED)
     except OSError as fault:
         frame.end(f"{where}: {fault.strerror}", frame.FAILED)
@@ -48,9 +48,7 @@ def rotate(invocation: frame.Invocation, path: Path | None, algorithm: str | Non
     """
     where, chosen = _chosen(invocation, path, algorithm)
     try:
-        text = rotated(where.read_bytes(), chosen, keep)
-        KeySet.parse(text)
-        keyfile.write(where, text, replace=True)
+        keyfile.rotate(where, chosen, keep)
     except OSError as fault:
         frame.end(f"{where}: {fault.strerror}", frame.FAILED)
     except KeySetError as fault:

@@ -12,8 +12,8 @@ from attrs import field, frozen
 from twisted.internet.defer import Deferred
 from twisted.internet.task import deferLater
 
+from project_service import private_file
 from project_service.deferreds import all_of
-from project_service.embedded import private_file
 from project_service.embedded.cluster import Cluster
 from project_service.embedded.lock import DirectoryLock
 from project_service.embedded.seaweed import ObjectStore

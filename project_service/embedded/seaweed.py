@@ -19,7 +19,8 @@ from typing import Any, Final
 
 from attrs import evolve
 
-from project_service.embedded import leftovers, ports, private_file
+from project_service import private_file
+from project_service.embedded import leftovers, ports
 from project_service.embedded.command import ChildFailed, Command
 from project_service.embedded.secrets_file import Secrets, load_ports, save_ports
 from project_service.embedded.supervised import Program

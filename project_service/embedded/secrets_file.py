@@ -7,7 +7,7 @@ from pathlib import Path
 
 from attrs import asdict, field, frozen
 
-from project_service.embedded import private_file
+from project_service import private_file
 
 NAME = "embedded.json"
 

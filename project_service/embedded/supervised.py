@@ -16,9 +16,9 @@ from twisted.internet.task import deferLater
 from twisted.logger import Logger
 from twisted.python.failure import Failure
 
+from project_service import private_file
+from project_service.backoff import Backoff
 from project_service.deferreds import background, cancel, start, with_timeout
-from project_service.embedded import private_file
-from project_service.embedded.backoff import Backoff
 from project_service.embedded.child import Child
 from project_service.embedded.command import ChildFailed, Command
 from project_service.embedded.identity import identify

@@ -9,7 +9,7 @@ from attrs import evolve
 from twisted.trial.unittest import TestCase
 
 from project_service.auth import keyfile
-from project_service.auth.keyset import KeySetError, rotated
+from project_service.auth.keyset import KeySetError
 from project_service.settings import Server
 from tests.http.auth_app import AuthApp
 
@@ -35,7 +35,7 @@ class Keys(TestCase):
 
     def test_a_rotated_file_is_taken_over_and_old_tokens_stay_good(self) -> None:
         before = self.app.sign_up().data["access_token"]
-        keyfile.write(self.path, rotated(self.path.read_bytes(), "EdDSA"), replace=True)
+        keyfile.rotate(self.path, "EdDSA", keep=2)
         assert len(self.published()) == 1
         self.app.reload()
         after = self.app.log_in().data["access_token"]
@@ -46,7 +46,7 @@ class Keys(TestCase):
     def test_a_key_that_is_thrown_out_takes_its_tokens_with_it_but_not_the_session(self) -> None:
         session = self.app.sign_up().data
         assert self.app.user(session["access_token"]).status == 200
-        keyfile.write(self.path, rotated(self.path.read_bytes(), "ES256", keep=0), replace=True)
+        keyfile.rotate(self.path, "ES256", keep=0)
         self.app.reload()
         assert self.app.user(session["access_token"]).code == "invalid_token"
         fresh = self.app.refresh(session["refresh_token"]).data

@@ -85,9 +85,9 @@ class Keys(TestCase):
         first = keyfile.load_or_create(path, "ES256")
         assert stat.S_IMODE(path.stat().st_mode) == 0o600
         assert keyfile.load_or_create(path, "ES256").signing.kid == first.signing.kid
-        assert keyfile.write(path, KEYS["EdDSA"], replace=False) is False
+        assert keyfile.create(path, "EdDSA") is False
         assert keyfile.load(path).signing.kid == first.signing.kid
-        assert keyfile.write(path, KEYS["EdDSA"], replace=True) is True
+        keyfile.rotate(path, "EdDSA", keep=0)
         assert keyfile.load(path).signing.algorithm == "EdDSA"
         assert stat.S_IMODE(path.stat().st_mode) == 0o600
         assert [one.name for one in path.parent.iterdir()] == [path.name]

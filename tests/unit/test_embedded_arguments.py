@@ -12,7 +12,8 @@ from hypothesis import strategies as st
 from psycopg2.extensions import parse_dsn
 from twisted.trial.unittest import TestCase
 
-from project_service.embedded import ports, postgres, private_file, seaweed
+from project_service import private_file
+from project_service.embedded import ports, postgres, seaweed
 from project_service.embedded.secrets_file import Secrets, load_or_make, load_ports, save_ports
 
 SECRETS = Secrets("superuser", "owner", "access", "secret", "signing")

@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from twisted.trial.unittest import TestCase
 
-from project_service.embedded.backoff import LONGEST_SECONDS, STEADY_SECONDS, Backoff
+from project_service.backoff import LONGEST_SECONDS, STEADY_SECONDS, Backoff
 from project_service.embedded.command import Account, Command
 from project_service.embedded.identity import Identity, alive, identify, works_on
 from project_service.embedded.leftovers import drop_stale_pid_files, remembered

@@ -1,9 +1,11 @@
-"""Files with secrets: mode 0600 from their first byte, replaced whole, on disk before they count."""
+"""Files with secrets: mode 0600 from their first byte, there as a whole or not at all, on disk before they count."""
 
 from __future__ import annotations
 
-import contextlib
 import os
+import secrets
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -16,19 +18,33 @@ def write_json(path: Path, value: Any) -> None:
 
 def write(path: Path, content: bytes) -> None:
     """Replace ``path``; a crash leaves the old content or the new, never a part."""
-    draft = path.with_name(f".{path.name}.{os.getpid()}")
-    with contextlib.suppress(FileNotFoundError):
-        draft.unlink()
+    with _draft(path, content) as draft:
+        draft.replace(path)
+
+
+def create(path: Path, content: bytes) -> bool:
+    """As ``write`` where there is no file yet, else False: of two who make it at once, both then read the first's."""
+    with _draft(path, content) as draft:
+        try:
+            path.hardlink_to(draft)
+        except FileExistsError:
+            return False
+        return True
+
+
+@contextmanager
+def _draft(path: Path, content: bytes) -> Iterator[Path]:
+    """``content`` beside ``path``, under a name that nobody else takes."""
+    draft = path.with_name(f".{path.name}.{secrets.token_hex(8)}")
     descriptor = os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
     try:
         with os.fdopen(descriptor, "wb") as file:
             file.write(content)
             file.flush()
             os.fsync(descriptor)
-        draft.replace(path)
-    except BaseException:
+        yield draft
+    finally:
         draft.unlink(missing_ok=True)
-        raise
 
 
 def read_json(path: Path) -> dict[str, Any] | None:
