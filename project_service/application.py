@@ -11,7 +11,6 @@ from twisted.internet.interfaces import IListeningPort
 from twisted.logger import Logger
 
 from project_service import __version__, parts
-from project_service.auth.hashing import cpus
 from project_service.deferreds import all_of, with_timeout
 from project_service.http.admission import Admission
 from project_service.http.arrival import EdgeSettings
@@ -28,7 +27,7 @@ from project_service.journal import RequestIds
 from project_service.lanes import lanes, trace_headers
 from project_service.lifecycle import Ordered
 from project_service.ports import Binder, close
-from project_service.process import room_for_clients
+from project_service.process import cpus, room_for_clients
 from project_service.settings import Settings
 
 # What is given to a step of the end whose time is up: enough for a cancelled request to answer.
@@ -119,7 +118,7 @@ class Application:
             metrics,
             built.translate,
             HttpDate(time.time),
-            Admission(lanes(self._settings, max(1, cpus() // self._processes)), self._reactor.seconds),
+            Admission(lanes(self._settings, cpus(self._processes)), self._reactor.seconds),
         )
         self._edges.append(edge)
         factory = ChannelFactory(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ctypes
 import gc
+import os
 import resource
 
 # As many as the systemd unit allows; a program that closes every descriptor there could be takes long over more.
@@ -12,6 +13,11 @@ _M_MMAP_THRESHOLD = -3
 LARGE_BLOCK_BYTES = 1024 * 1024
 # Pools, listeners, logs, threads' pipes, files that are being read.
 OWN_DESCRIPTORS = 256
+
+
+def cpus(processes: int = 1) -> int:
+    """How many CPUs each of ``processes`` has, of those that this process may use: one at the least."""
+    return max(1, len(os.sched_getaffinity(0)) // processes)
 
 
 def allow_descriptors() -> int:

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import os
-
 from attrs import evolve
 
+from project_service.process import cpus
 from project_service.settings import Settings, Stage
 
 
@@ -33,7 +32,7 @@ def worker_count(settings: Settings) -> int:
     """
     scarcest, total = min(totals(settings).items(), key=lambda item: item[1])
     if settings.server.workers == "auto":
-        return max(1, min(len(os.sched_getaffinity(0)), total))
+        return max(1, min(cpus(), total))
     count = int(settings.server.workers)
     if count > max(1, total):
         raise TooManyWorkers(

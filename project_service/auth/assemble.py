@@ -18,7 +18,7 @@ from project_service.auth.accounts import Accounts
 from project_service.auth.admin import Administration
 from project_service.auth.admin_routes import AdminRoutes
 from project_service.auth.context import Context
-from project_service.auth.hashing import Hashes, Hashing, cpus
+from project_service.auth.hashing import Hashes, Hashing
 from project_service.auth.keyset import KeySetError
 from project_service.auth.model import moment
 from project_service.auth.passwords import Bcrypt, common_passwords
@@ -38,6 +38,7 @@ from project_service.auth.throttle import Throttle
 from project_service.auth.tokens import Issuer, Verifier
 from project_service.http.router import Router
 from project_service.lifecycle import Every
+from project_service.process import cpus
 from project_service.settings import Settings
 
 # The issuer where neither auth.issuer nor server.public_url names one.
@@ -82,7 +83,7 @@ def assemble(
     ``processes`` is how many workers share this machine's CPUs. The key file must exist: whoever starts the
     workers makes it with ``keyfile.load_or_create`` first. Raises ``KeySetError``.
     """
-    hashing = Hashing(reactor, Bcrypt(settings.auth.bcrypt_cost), max(1, cpus() // processes))
+    hashing = Hashing(reactor, Bcrypt(settings.auth.bcrypt_cost), cpus(processes))
     auth = put_together(
         settings, sql_stores(pool), hashing, _post(settings, reactor), listener, reactor, time.time
     )

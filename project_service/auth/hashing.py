@@ -87,8 +87,3 @@ class Hashing(Service):
             # On Linux a niceness is a thread's own.
             os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), NICENESS)
         return work(*args)
-
-
-def cpus() -> int:
-    """How many CPUs this process may use."""
-    return len(os.sched_getaffinity(0))
