@@ -23,8 +23,10 @@ def object_not_found() -> ApiError:
     return ApiError(404, "object_not_found", "There is no object with that key.")
 
 
-def invalid_key(why: str) -> ApiError:
-    return ApiError(422, "invalid_key", f"The object key is not allowed: {why}.", {"key": why})
+def invalid_key(why: str, name: str = "key") -> ApiError:
+    """``name`` is the field or parameter that holds it."""
+    what = "prefix" if name == "prefix" else "object key"
+    return ApiError(422, "invalid_key", f"The {what} is not allowed: {why}.", {name: why})
 
 
 def object_exists() -> ApiError:

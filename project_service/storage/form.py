@@ -21,6 +21,8 @@ MAX_PARTS = 100
 MAX_FIELD_BYTES = 64 * 1024
 MAX_HEADER_BYTES = 8 * 1024
 MAX_HEADERS = 16
+# RFC 7578 section 4.7: these change nothing of the bytes, and what changes them is not to be sent any more.
+PLAIN = ("7bit", "8bit", "binary")
 # What may stand before the first boundary and after the last one. RFC 2046 allows anything there.
 MAX_AROUND_BYTES = 64 * 1024
 
@@ -62,7 +64,10 @@ def boundary_of(content_type: str | None) -> str:
 
 
 class FormReader:
-    """Feed it chunks, then ``finish``. Raises ``invalid_multipart`` as soon as the form cannot be read."""
+    """Feed it chunks, then ``finish``. Raises ``invalid_multipart`` as soon as the form cannot be read.
+
+    A file or key in base64 or quoted-printable raises ``unsupported_media_type``: stored as it comes it is another.
+    """
 
     def __init__(self, boundary: str) -> None:
         self._parser = PushMultipartParser(
@@ -113,6 +118,9 @@ class FormReader:
             self._part = None
 
     def _begun(self, part: MultipartSegment) -> Iterator[Event]:
+        encoding = part.header("Content-Transfer-Encoding", "").strip().lower()
+        if encoding and encoding not in PLAIN and part.name in ("file", "key"):
+            raise unsupported_media_type("sent without a transfer encoding of its parts")
         if part.name != "file":
             if part.name in self._names and part.name == "key":
                 raise errors.invalid_multipart("it has more than one part named key")

@@ -22,39 +22,39 @@ def is_bucket_name(name: str) -> bool:
     return _BUCKET_NAME.fullmatch(name) is not None
 
 
-def parse_key(key: str) -> str:
-    """The key itself; raises ``invalid_key``.
+def parse_key(key: str, name: str = "key") -> str:
+    """The key itself; raises ``invalid_key``, which says that it was sent as ``name``.
 
     1 to 900 bytes of UTF-8, no control characters, no leading "/", no empty, "." or ".." segment.
     """
     if not key:
-        raise errors.invalid_key("it is empty")
-    _check_text(key)
+        raise errors.invalid_key("it is empty", name)
+    _check_text(key, name)
     segments = key.split("/")
     if not segments[0]:
-        raise errors.invalid_key("it begins with /")
+        raise errors.invalid_key("it begins with /", name)
     if not all(segments):
-        raise errors.invalid_key("it has an empty segment")
+        raise errors.invalid_key("it has an empty segment", name)
     if any(segment in {".", ".."} for segment in segments):
-        raise errors.invalid_key("it has a segment . or ..")
+        raise errors.invalid_key('a segment of it is "." or ".."', name)
     return key
 
 
 def parse_prefix(prefix: str) -> str:
     """A prefix is any beginning of a key, or empty; raises ``invalid_key``."""
-    _check_text(prefix)
+    _check_text(prefix, "prefix")
     return prefix
 
 
-def _check_text(text: str) -> None:
+def _check_text(text: str, name: str) -> None:
     try:
         encoded = text.encode("utf-8")
     except UnicodeEncodeError:
-        raise errors.invalid_key("it is not UTF-8") from None
+        raise errors.invalid_key("it is not UTF-8", name) from None
     if len(encoded) > MAX_KEY_BYTES:
-        raise errors.invalid_key(f"it is longer than {MAX_KEY_BYTES} bytes")
+        raise errors.invalid_key(f"it is longer than {MAX_KEY_BYTES} bytes", name)
     if any(unicodedata.category(char) == "Cc" for char in text):
-        raise errors.invalid_key("it has a control character")
+        raise errors.invalid_key("it has a control character", name)
 
 
 def end_of_prefix(prefix: str) -> str | None:

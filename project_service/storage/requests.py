@@ -73,7 +73,7 @@ def source_and_target(body: Mapping[str, Any]) -> tuple[str, str]:
     """``from`` and ``to`` of a copy or move."""
     refuse_unknown(body, {"from", "to"})
     require_texts({name: body.get(name) for name in ("from", "to")})
-    source, target = keys.parse_key(text(body, "from")), keys.parse_key(text(body, "to"))
+    source, target = (keys.parse_key(text(body, name), name) for name in ("from", "to"))
     if source == target:
         raise validation_failed({"to": "is the same as from"})
     return source, target
@@ -86,4 +86,4 @@ def bulk_keys(body: Mapping[str, Any]) -> list[str]:
         raise validation_failed({"keys": f"must be a list of 1 to {MOST_BULK_KEYS} keys"})
     if not all(isinstance(key, str) for key in value):
         raise validation_failed({"keys": "must be strings"})
-    return list(dict.fromkeys(keys.parse_key(key) for key in value))
+    return list(dict.fromkeys(keys.parse_key(key, "keys") for key in value))

@@ -51,7 +51,10 @@ class CopyMoveDelete(TestCase):
         for what in ("copy", "move"):
             self.assertEqual(refused(self.post(what, "none", "b")), (404, "object_not_found"))
             self.assertEqual(refused(self.post(what, "a", "a")), (422, "validation_failed"))
-            self.assertEqual(refused(self.post(what, "a", "../b")), (422, "invalid_key"))
+            for source, target, wrong in (("a", "../b", "to"), ("a//b", "b", "from")):
+                response = self.post(what, source, target)
+                self.assertEqual(refused(response), (422, "invalid_key"))
+                self.assertEqual(list(json.loads(response.body)["error"]["details"]), [wrong])
             path = f"/storage/buckets/open/{what}"
             for body in (
                 {"from": "a"},

@@ -57,6 +57,18 @@ class Whole(TestCase):
         for bad in ("", "1", "TRUE", "yes"):
             self.assertEqual(refused(self.app.get(f"d/%C3%B6.png?inline={bad}")), (422, "validation_failed"))
 
+    def test_an_inline_pdf_is_not_sandboxed(self) -> None:
+        """Safari shows none that is."""
+        for content_type, free in (
+            ("application/pdf", True),
+            ("Application/PDF; version=1.7", True),
+            ("application/pdf+xml", False),
+            ("application/xhtml+xml", False),
+        ):
+            self.app.put("d/file", content_type=content_type)
+            policy = self.app.get("d/file?inline=true").header("content-security-policy") or ""
+            self.assertEqual((policy.startswith("default-src 'none'"), "sandbox" in policy), (free, not free))
+
     def test_refusals_are_not_sniffed_either(self) -> None:
         for key, headers, status in (
             ("none", {}, 404),
@@ -283,5 +295,9 @@ class Listing(TestCase):
             response = self.app.request("GET", f"{BASE}?{query}", ANON)
             expected = (400, "invalid_query") if "%FF" in query else (422, "validation_failed")
             self.assertEqual(refused(response), expected, query)
-        self.assertEqual(refused(self.app.request("GET", f"{BASE}?prefix=%00", ANON)), (422, "invalid_key"))
+        response = self.app.request("GET", f"{BASE}?prefix=%00", ANON)
+        self.assertEqual(refused(response), (422, "invalid_key"))
+        error = json.loads(response.body)["error"]
+        self.assertEqual(error["details"], {"prefix": "it has a control character"})
+        self.assertIn("The prefix", error["message"])
         self.assertEqual(self.app.request("GET", f"{BASE}?max_keys=1000", ANON).status, 200)

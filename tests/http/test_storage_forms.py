@@ -121,6 +121,20 @@ class BadForms(TestCase):
     def test_a_part_without_disposition(self) -> None:
         self.bad(f"--{BOUNDARY}\r\nContent-Type: text/plain\r\n\r\nx\r\n--{BOUNDARY}--\r\n".encode())
 
+    def test_parts_in_another_encoding_would_be_stored_in_it(self) -> None:
+        plain = form(part("key", b"a2V5"), part("file", b"aGVsbG8=", "a.txt"), part("note", b"x"))
+        for name in (b"key", b"file", b"note"):
+            for encoding in (b"base64", b" Quoted-Printable", b"7bit", b"Binary", b""):
+                header = b"\r\nContent-Transfer-Encoding:" + encoding
+                start = plain.index(b'name="' + name)
+                end = plain.index(b"\r\n\r\n", start)
+                body = plain[:end] + header + plain[end:]
+                if name != b"note" and encoding in (b"base64", b" Quoted-Printable"):
+                    self.bad(body, (415, "unsupported_media_type"))
+                else:
+                    self.assertEqual(self.app.upload(body).status, 201, header)
+                    self.app.request("DELETE", f"{OBJECTS}/a2V5", USER)
+
     def test_a_file_name_that_is_not_utf8(self) -> None:
         body = form(part("file", b"x", "NAME"))
         self.assertEqual(self.app.upload(body.replace(b"NAME", b"ok")).status, 201)

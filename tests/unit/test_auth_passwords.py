@@ -38,6 +38,12 @@ class Addresses(TestCase):
         for one, other in (("ÅSA@x.test", "a\u030asa@x.test"), ("strasse@x.test", "STRASSE@X.TEST")):
             assert Email.parse(one).key == Email.parse(other).key
 
+    def test_white_space_around_an_address_is_not_part_of_it(self) -> None:
+        for text in ("ada@example.test ", " ada@example.test", "\tada@example.test\r\n"):
+            assert Email.parse(text) == ADA
+        for text in ("ada @example.test", "ada@ example.test", "ada@example.test\N{ZERO WIDTH SPACE}", " ", ""):
+            self.assertRaises(ApiError, Email.parse, text)
+
     def test_timestamps_are_rfc_3339_with_milliseconds(self) -> None:
         assert timestamp(moment(1_795_230_245.6789)) == "2026-11-21T03:04:05.678Z"
         assert timestamp(moment(1_795_230_245)) == "2026-11-21T03:04:05.000Z"
