@@ -15,6 +15,8 @@ from project_service.database.session import DatabaseGone, Session
 from project_service.deferreds import start, with_timeout
 from project_service.settings import Settings
 
+# For each server and address, and each step: its name, the connection, the settings.
+CONNECT_TIMEOUT_SECONDS = 5.0
 # The guard beyond statement_timeout after which a silent server counts as gone.
 GUARD_MARGIN_SECONDS = 5.0
 
@@ -35,7 +37,6 @@ class Connector:
     reactor: Any
     target: Target
     statement_timeout_seconds: float
-    connect_timeout_seconds: float = 5.0
     timezone: str | None = None
 
     async def __call__(self) -> Session:
@@ -66,7 +67,7 @@ class Connector:
         session = Session(self.reactor)
         try:
             await self._limited(start(session.open(**params)))
-            session.guard_seconds = self.connect_timeout_seconds
+            session.guard_seconds = CONNECT_TIMEOUT_SECONDS
             read_only = (await session.query(_SETUP, self._setup_params()))[0][-1]
             if self.target.writable and read_only:
                 raise DatabaseGone("the server is read-only")
@@ -80,13 +81,10 @@ class Connector:
         return session
 
     def _setup_params(self) -> dict[str, Any]:
-        # Rounded up: 0 would mean no limit.
-        return {"timeout": f"{ceil(self.statement_timeout_seconds * 1000)}ms", "timezone": self.timezone}
+        return {"timeout": milliseconds(self.statement_timeout_seconds), "timezone": self.timezone}
 
     def _limited(self, waiting: Deferred[Any]) -> Deferred[Any]:
-        return with_timeout(
-            self.reactor, self.connect_timeout_seconds, waiting, lambda: DatabaseGone("timed out")
-        )
+        return with_timeout(self.reactor, CONNECT_TIMEOUT_SECONDS, waiting, lambda: DatabaseGone("timed out"))
 
 
 def connector(reactor: Any, settings: Settings) -> Connector:
@@ -98,6 +96,11 @@ def connector(reactor: Any, settings: Settings) -> Connector:
         settings.database.statement_timeout_seconds,
         timezone="UTC",
     )
+
+
+def milliseconds(seconds: float) -> str:
+    """A time limit as PostgreSQL takes it; rounded up, as 0 means none."""
+    return f"{ceil(seconds * 1000)}ms"
 
 
 def _reason(fault: Exception) -> str:

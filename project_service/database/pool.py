@@ -1,14 +1,13 @@
 """Our own pool (trap 2): heals by itself, times out, discards what is in doubt, drains.
 
-A caller may be cancelled while it waits for a connection, never while it uses one: the use is shielded, and a
-connection that is not idle outside a transaction afterwards, or is not as it was set up, is thrown away (trap 1).
+A caller may be cancelled while it waits for a connection, never while it uses one: ``use`` is shielded. A connection
+that is given back and is not idle outside a transaction, or not as it was set up, is thrown away (trap 1).
 """
 
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
-from contextlib import asynccontextmanager
+from collections.abc import Awaitable, Callable, Sequence
 from typing import Any, TypeVar
 
 from twisted.internet.defer import CancelledError, Deferred
@@ -40,7 +39,8 @@ class Transaction:
 
 
 class Pool:
-    """Up to ``size`` connections made by ``connect`` when they are needed."""
+    """Up to ``size`` connections made by ``connect`` when they are needed. Who has waited for one for
+    ``acquire_timeout_seconds`` gets ``late()``."""
 
     log = Logger()
 
@@ -50,6 +50,7 @@ class Pool:
         size: int,
         acquire_timeout_seconds: float,
         clock: IReactorTime,
+        late: Callable[[], Exception] = errors.database_unavailable,
     ) -> None:
         self._connect = connect
         self._size = size
@@ -57,7 +58,7 @@ class Pool:
         self._idle: list[Session] = []
         self._busy: set[Session] = set()
         self._connecting: set[Deferred[None]] = set()
-        self._waiting: Line[Session] = Line(clock, acquire_timeout_seconds, errors.database_unavailable)
+        self._waiting: Line[Session] = Line(clock, acquire_timeout_seconds, late)
         self._offered: deque[Session] = deque()
         self._offering = False
         self._pause = 0.0
@@ -80,8 +81,8 @@ class Pool:
     async def query(self, sql: str | bytes, params: Params = None) -> list[Row]:
         """One message in its own implicit transaction; the rows of its last statement.
 
-        Raises ``database_unavailable`` when no connection is free in time, ``DatabaseGone`` when it is lost,
-        ``psycopg2.Error`` for what the server refuses.
+        Raises ``late()`` when no connection is free in time, ``overloaded`` when too many wait for one,
+        ``DatabaseGone`` when it is lost, ``psycopg2.Error`` for what the server refuses.
         """
         return await self.use(lambda session: session.query(sql, params))
 
@@ -105,17 +106,11 @@ class Pool:
 
         return await shield(used())
 
-    @asynccontextmanager
-    async def acquire(self) -> AsyncIterator[Session]:
-        """A connection for work that streams. NOT shielded: what is left unfinished is thrown away."""
-        session = await self.take()
-        try:
-            yield session
-        finally:
-            self.give_back(session)
-
     async def take(self) -> Session:
-        """A usable connection, which must be given back. May be cancelled while it waits."""
+        """A usable connection, which must be given back. May be cancelled while it waits.
+
+        For work that streams; everything else is to ``use`` one.
+        """
         if self._closed:
             raise errors.shutting_down()
         while self._idle:

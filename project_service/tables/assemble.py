@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Mapping
-from math import ceil
 from typing import Any
 
 from attrs import evolve, frozen
@@ -12,13 +11,14 @@ from twisted.application.service import IService
 from twisted.internet.defer import DeferredSemaphore
 
 from project_service.database import dsn as dsns
-from project_service.database.connect import Connector
+from project_service.database.connect import Connector, milliseconds
 from project_service.database.listener import Listener
 from project_service.database.pool import Pool
 from project_service.database.session import Session
 from project_service.http.caller import TokenVerifier
 from project_service.http.router import Router
 from project_service.settings import Settings, StageDatabase
+from project_service.tables import errors
 from project_service.tables.catalog.freshness import CHANNEL as SYNC_CHANNEL
 from project_service.tables.catalog.freshness import Echo, Freshness
 from project_service.tables.catalog.holder import CacheHolder
@@ -71,16 +71,18 @@ def assemble(
 
     Raises ``ValueError`` for keys or a path to the role that cannot be used.
     """
+    timeout = milliseconds(settings.database.statement_timeout_seconds)
     services: dict[tuple[str, str], TableService] = {}
     listeners: list[IService] = []
     pools: list[Pool] = []
     for stage, found in settings.stages.items():
         for name, database in found.databases.items():
+            config = evolve(config_of(database), statement_timeout=timeout)
             try:
-                identities = identities_of(config_of(database), verifier, now)
+                identities = identities_of(config, verifier, now)
             except ValueError as fault:
                 raise ValueError(f"stages.{stage}.databases.{name}: {fault}") from None
-            own, listener, service = _database(reactor, settings, database, identities)
+            own, listener, service = _database(reactor, settings, database, config, identities)
             services[stage, name] = service
             listeners.extend((service.holder, listener))
             pools.extend(own)
@@ -92,14 +94,13 @@ def _database(
     reactor: Any,
     settings: Settings,
     database: StageDatabase,
+    config: TablesConfig,
     identities: Identities,
 ) -> tuple[list[Pool], Listener, TableService]:
-    timeout = f"{ceil(settings.database.statement_timeout_seconds * 1000)}ms"
-    config = evolve(config_of(database), statement_timeout=timeout)
     dsn = database.dsn or settings.database.dsn
     assert dsn is not None
     connector = Connector(reactor, dsns.parse(dsn.reveal()), settings.database.statement_timeout_seconds)
-    pool = Pool(raw(connector), database.pool_size, settings.database.acquire_timeout_seconds, reactor)
+    pool = _pool(reactor, settings, connector, database.pool_size)
     streams = _streams(reactor, settings, connector, pool, config)
     holder = CacheHolder(loader(reactor, pool, config), reactor)
     echo = Echo(pool, reactor)
@@ -119,13 +120,18 @@ def _database(
     return list(dict.fromkeys((pool, streams.pool))), listener, service
 
 
+def _pool(reactor: Any, settings: Settings, connector: Connector, size: int) -> Pool:
+    wait = settings.database.acquire_timeout_seconds
+    return Pool(raw(connector), size, wait, reactor, late=errors.pool_timeout)
+
+
 def _streams(
     reactor: Any, settings: Settings, connector: Connector, pool: Pool, config: TablesConfig
 ) -> Streams:
     """They take half of the connections at most. Half of one would be none, and all of one would leave none to
     anybody else: then they have one of their own, made when it is needed."""
     wait = settings.database.acquire_timeout_seconds
-    slow = pool if pool.size > 1 else Pool(raw(connector), 1, wait, reactor)
+    slow = pool if pool.size > 1 else _pool(reactor, settings, connector, 1)
     places = DeferredSemaphore(max(1, pool.size // 2))
     pace = Pace(settings.server.idle_timeout_seconds, config.stream_min_bytes_per_second)
     return Streams(slow, places, reactor, wait, pace)

@@ -2,17 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
 from functools import partial
-from typing import TypeVar
 
 import orjson
 from attrs import evolve, frozen
 
 from project_service.database.pool import Pool
 from project_service.database.session import Session
-from project_service.errors import ApiError
-from project_service.tables import errors
 from project_service.tables.config import TablesConfig
 from project_service.tables.errors import TableError
 from project_service.tables.leftovers import clear
@@ -25,7 +21,6 @@ from project_service.tables.respond.replies import check_outcome
 from project_service.tables.run import Ending, Preamble, Row, Work, run
 from project_service.tables.sql.fragment import Sql
 
-T = TypeVar("T")
 # PostgreSQL makes no value beyond a gigabyte: a body of too many wide rows.
 _TOO_LARGE = "54000"
 
@@ -61,12 +56,12 @@ class Executor:
                 if prepared.leaves_things:
                     await clear(session)
 
-        return await use(self.pool, used)
+        return await self.pool.use(used)
 
     async def read(self, preamble: Preamble, sql: Sql, authenticated: bool) -> list[Row]:
         """The rows of a query that only reads."""
         work = Work(preamble, sql, authenticated=authenticated)
-        return await use(self.pool, lambda session: run(session, work, list))
+        return await self.pool.use(lambda session: run(session, work, list))
 
     async def _probed(self, session: Session, work: Work, planned: Planned) -> Outcome:
         """What fits into one reply is in the outcome; of the rest as much as was read to know that it does not."""
@@ -121,16 +116,6 @@ class Executor:
             or (isinstance(prepared.plan, WritePlan) and prepared.plan.is_put)
         )
         return "commit" if decides else "implicit"
-
-
-async def use(pool: Pool, work: Callable[[Session], Awaitable[T]]) -> T:
-    """``work`` with a connection; no free one in time is PGRST003 here."""
-    try:
-        return await pool.use(work)
-    except ApiError as fault:
-        if fault.code == "database_unavailable":
-            raise errors.pool_timeout() from None
-        raise
 
 
 def _checked(planned: Planned, rows: list[Row]) -> Outcome:

@@ -23,7 +23,6 @@ from twisted.logger import Logger
 from project_service.database.pool import WAITERS_PER_CONNECTION, Pool
 from project_service.database.session import DatabaseGone, Session
 from project_service.deferreds import start, with_timeout
-from project_service.errors import ApiError
 from project_service.http.body import ClientGone
 from project_service.http.outbound import Sink
 from project_service.tables import errors
@@ -91,7 +90,7 @@ class Streams:
         await self._place()
         session = None
         try:
-            session = await self._connection()
+            session = await self.pool.take()
             stream = RowStream(self, session, rendering, known, _rows_of_chunk(likely), leaves_things)
             await stream.open(told, rows, values)
         except BaseException:
@@ -104,12 +103,6 @@ class Streams:
             raise errors.pool_timeout()
         place: Deferred[Any] = self.places.acquire()
         await with_timeout(self.clock, self.acquire_timeout_seconds, place, errors.pool_timeout)
-
-    async def _connection(self) -> Session:
-        try:
-            return await self.pool.take()
-        except ApiError as fault:
-            raise errors.pool_timeout() if fault.code == "database_unavailable" else fault from None
 
     def release(self, session: Session | None) -> None:
         self.places.release()

@@ -202,7 +202,7 @@ async def test_connecting_never_shows_address_or_password(database: str) -> None
         f"{database} password=hunter2 user=nobody",
     ):
         with pytest.raises(DatabaseGone) as caught:
-            await Connector(reactor, dsns.parse(bad), 0, connect_timeout_seconds=5.0)()
+            await Connector(reactor, dsns.parse(bad), 0)()
         for secret in ("hunter2", "127.0.0.1", "name.invalid", "nobody"):
             assert secret not in str(caught.value)
 

@@ -116,6 +116,13 @@ class Lending(Case):
         self.assertEqual((error.status, error.code), (503, "database_unavailable"))
         self.assertEqual(self.pool.waiting, 0)
 
+    def test_what_he_is_told_is_for_the_pools_owner_to_say(self) -> None:
+        pool = Pool(self.connect, 1, 5.0, self.clock, late=TimeoutError)
+        self.successResultOf(start(pool.take()))
+        waiting = start(pool.take())
+        self.clock.advance(5.1)
+        self.failure(waiting, TimeoutError)
+
     def test_who_leaves_while_waiting_leaves_nothing(self) -> None:
         held = [self.successResultOf(start(self.pool.take())) for _ in range(2)]
         waiting = start(self.pool.query("a"))
