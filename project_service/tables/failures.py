@@ -9,7 +9,7 @@ import orjson
 from project_service.errors import Headers
 from project_service.tables import errors
 from project_service.tables.errors import TableError
-from project_service.tables.headers import is_header, is_status, settable
+from project_service.tables.headers import as_utf8, is_header, is_status, settable
 
 _EXACT = {
     "23503": 409,
@@ -100,7 +100,7 @@ def _raised_as_json(message: str, details: str | None) -> TableError:
         shape["status"], said["code"], said["message"], said.get("details"), said.get("hint"), headers
     )
     if types:
-        error.content_type = types[0]
+        error.content_type = as_utf8(types[0])
     error.reason = shape.get("status_text")
     return error
 

@@ -22,7 +22,21 @@ def is_header(name: str, value: object) -> bool:
 
 def settable(headers: Iterable[tuple[str, str]]) -> Headers:
     """Those that are not the service's alone to set; where a body ends is never SQL's to say."""
-    return tuple(header for header in headers if header[0].lower() not in wire.OURS)
+    return tuple((name, as_utf8(value)) for name, value in headers if name.lower() not in wire.OURS)
+
+
+def as_utf8(value: str) -> str:
+    """A header's text with a character for each byte of its UTF-8, which is how the edge writes it."""
+    return value if value.isascii() else value.encode().decode("latin-1")
+
+
+def read_utf8(value: bytes) -> str:
+    """A header as it came. RFC 9110 section 5.5 leaves bytes above 127 to whoever reads them: where they are no UTF-8
+    each is a character."""
+    try:
+        return value.decode()
+    except UnicodeDecodeError:
+        return value.decode("latin-1")
 
 
 def is_status(value: object) -> bool:

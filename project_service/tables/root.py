@@ -12,7 +12,7 @@ from project_service.tables import errors
 from project_service.tables.call import Call
 from project_service.tables.catalog.model import SchemaCache
 from project_service.tables.config import TablesConfig
-from project_service.tables.headers import VARY
+from project_service.tables.headers import VARY, as_utf8
 from project_service.tables.openapi.document import document, public_url
 from project_service.tables.openapi.rights import rights_sql
 from project_service.tables.parse import media
@@ -44,7 +44,7 @@ class Root:
         here is told so by the database, or by the function that runs before every request."""
         if self.config.openapi == "disabled":
             raise errors.root_disabled()
-        profile = (("Content-Profile", head.schema),) if head.profiled else ()
+        profile = (("Content-Profile", as_utf8(head.schema)),) if head.profiled else ()
         headers = (("Content-Type", _content_type(head)), *profile, VARY)
         follows = self.config.openapi == "follow-privileges" and head.method != "HEAD"
         rows = await run(rights_sql(head.schema) if follows else _NOTHING)

@@ -15,6 +15,7 @@ from project_service.http.outbound import Reply, StreamReply
 from project_service.http.router import Router
 from project_service.tables import described, errors
 from project_service.tables.call import Call, Sent
+from project_service.tables.headers import read_utf8
 from project_service.tables.service import TableService
 
 _READING = ("GET", "HEAD", "OPTIONS")
@@ -86,4 +87,4 @@ def _segments(below: str, raw_path: bytes) -> tuple[str, ...]:
 
 
 def _sent(headers: HeaderView) -> Sent:
-    return Sent.of((name.decode("latin-1"), value.decode("latin-1")) for name, value in headers)
+    return Sent.of((name.decode("latin-1"), read_utf8(value)) for name, value in headers)

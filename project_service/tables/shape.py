@@ -53,7 +53,7 @@ def shape_of_payload(payload: Payload | None) -> Hashable | None:
         return ()
     if payload.kind != "json":
         return None
-    return (payload.media, payload.keys, payload.is_array, payload.is_empty)
+    return (payload.media, payload.keys, payload.is_array, payload.is_empty, payload.is_mixed)
 
 
 class Recent(Generic[V]):

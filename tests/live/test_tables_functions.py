@@ -74,3 +74,25 @@ async def test_values_have_no_columns_to_select_or_filter_by(tables: Tables) -> 
         assert (status, body["code"], body["message"]) == (400, "42703", f"column {name}.n does not exist")
     status, _, body = await tables.request("GET", "/rpc/numbers?select=of(n)")
     assert (status, body["code"]) == (400, "PGRST200")
+
+
+@pytest_twisted.ensureDeferred
+async def test_headers_are_utf_8_both_ways(tables: Tables) -> None:
+    tables.sql(
+        "create function echoed(raises bool) returns json language plpgsql as $$ declare named text ="
+        " current_setting('request.headers')::json->>'x-name'; begin"
+        " perform set_config('response.headers', json_build_array(json_build_object('X-Name', named))::text, true);"
+        ' if raises then raise sqlstate \'PGRST\' using message = \'{"code": "1", "message": "m"}\', detail ='
+        " json_build_object('status', 418, 'headers', json_build_object('X-Name', named))::text; end if;"
+        " return json_build_array(named, current_setting('request.cookies')::json->>'city'); end $$"
+    )
+    sent = {"X-Name": "Łódź 日本", "Cookie": "city=Łódź"}
+    status, headers, body = await tables.request("POST", "/rpc/echoed", headers=sent, json={"raises": False})
+    assert (status, body) == (200, ["Łódź 日本", "Łódź"])
+    assert headers.getRawHeaders(b"x-name") == ["Łódź 日本".encode()]
+    status, headers, _ = await tables.request("POST", "/rpc/echoed", headers=sent, json={"raises": True})
+    assert (status, headers.getRawHeaders(b"x-name")) == (418, ["Łódź 日本".encode()])
+    # What is no UTF-8 is read as Latin-1.
+    latin = {b"X-Name": [b"caf\xe9"]}
+    _, _, body = await tables.request("POST", "/rpc/echoed", headers=latin, json={"raises": False})
+    assert body[0] == "café"

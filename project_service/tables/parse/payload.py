@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import csv
 import io
+import json
+import re
 import sys
 from collections.abc import Iterable
 from typing import Any, Literal
@@ -16,8 +18,11 @@ from project_service.tables import errors
 from project_service.tables.parse import media
 
 _EMPTY_OR_INVALID = "Empty or invalid json"
+UNLIKE = "All object keys must match"
 # What JSON allows around a value (RFC 8259 section 2).
 _WHITESPACE = " \t\n\r"
+# What a number has that does not fit a double.
+_FAR = re.compile(r"[0-9][eE]\+?[0-9]{3}|[0-9]{300}")
 # Python's own limit is 128 KiB a cell; how long a body may be is decided where it is read.
 csv.field_size_limit(sys.maxsize)
 
@@ -27,6 +32,7 @@ class Payload:
     """``text`` is what PostgreSQL is given as JSON; ``keys`` are the members all its objects have, ordered by name.
 
     ``raw`` is the body untouched, for a function's single unnamed argument; ``arguments`` are a form's pairs.
+    ``is_mixed``: an array of what are not objects with the same members, which only such an argument can take.
     """
 
     kind: Literal["json", "form", "raw"]
@@ -35,6 +41,7 @@ class Payload:
     keys: tuple[str, ...] = ()
     is_array: bool = False
     is_empty: bool = False
+    is_mixed: bool = False
     raw: bytes = field(repr=False, default=b"")
     arguments: tuple[tuple[str, str], ...] = ()
 
@@ -53,7 +60,7 @@ def parse_payload(
     if name == media.JSON:
         if routine and not body:
             return Payload("json", name, "{}", raw=b"{}")
-        return _json(body) if columns is None else _unread(body, columns)
+        return _json(body, routine) if columns is None else _unread(body, columns)
     if name == media.CSV:
         return _csv(body, columns)
     if name == media.FORM:
@@ -81,30 +88,50 @@ def _unread(body: bytes, columns: tuple[str, ...]) -> Payload:
     return Payload("json", media.JSON, text, columns, not is_object, raw=body)
 
 
-def _json(body: bytes) -> Payload:
+def _json(body: bytes, routine: bool) -> Payload:
     try:
-        value = orjson.loads(body)
-        text = body.decode("utf-8")
-    except ValueError:
-        # A lone surrogate is for PostgreSQL to refuse, by its own error; anything else is not JSON.
+        value, text = _value(body), body.decode("utf-8")
+    except (ValueError, RecursionError):
         raise errors.invalid_body(_EMPTY_OR_INVALID) from None
     if isinstance(value, dict):
         return Payload("json", media.JSON, text, _in_order(value), raw=body)
     if not isinstance(value, list):
         return Payload("json", media.JSON, "[]", (), True, True, raw=body)
-    return Payload("json", media.JSON, text, _common_keys(value), True, not value, raw=body)
+    keys = _common_keys(value)
+    if keys is None and not routine:
+        raise errors.invalid_body(UNLIKE)
+    return Payload("json", media.JSON, text, keys or (), True, not value, keys is None, raw=body)
 
 
-def _common_keys(rows: list[Any]) -> tuple[str, ...]:
+def _value(body: bytes) -> Any:
+    """Raises ``ValueError`` for what is not JSON, half a surrogate pair included."""
+    try:
+        return orjson.loads(body)
+    except ValueError:
+        # JSON sets no bounds to numbers and PostgreSQL's numeric has wide ones: they need not fit a double.
+        text = body.decode("utf-8")
+        if not _FAR.search(text):
+            raise
+        found = json.loads(text, parse_float=str, parse_int=str, parse_constant=_refused)
+        json.dumps(found, ensure_ascii=False).encode("utf-8")
+        return found
+
+
+def _refused(word: str) -> None:
+    raise ValueError(f"{word} is not JSON")
+
+
+def _common_keys(rows: list[Any]) -> tuple[str, ...] | None:
+    """None where they are not objects with the same members."""
     if not rows:
         return ()
     first = rows[0]
     if not isinstance(first, dict):
-        raise errors.invalid_body("All object keys must match")
+        return None
     expected = first.keys()
     for row in rows:
         if not isinstance(row, dict) or row.keys() != expected:
-            raise errors.invalid_body("All object keys must match")
+            return None
     return _in_order(first)
 
 

@@ -10,7 +10,7 @@ from attrs import evolve
 from project_service.errors import Headers
 from project_service.http.outbound import Reply
 from project_service.tables import errors
-from project_service.tables.headers import VARY
+from project_service.tables.headers import VARY, as_utf8
 from project_service.tables.parse.request import Head, Request
 from project_service.tables.plan.call import CallPlan
 from project_service.tables.plan.media import Rendering
@@ -156,7 +156,7 @@ def _finished(
     headers = (
         *headers,
         *request.head.preferences.applied(applied),
-        *((("Content-Profile", request.head.schema),) if request.head.profiled else ()),
+        *((("Content-Profile", as_utf8(request.head.schema)),) if request.head.profiled else ()),
         VARY,
     )
     if not said:

@@ -11,8 +11,10 @@ from twisted.trial.unittest import SynchronousTestCase
 
 from project_service.tables.errors import TableError
 from project_service.tables.parse.payload import parse_payload
+from project_service.tables.plan.call import CallPlan
 from project_service.tables.plan.write import WritePlan
-from tests.unit.tables.planning import planned, text
+from project_service.tables.planner import Planner
+from tests.unit.tables.planning import CONFIG, planned, text
 
 
 def put(*pairs: tuple[str, str], body: bytes, prefer: str) -> WritePlan:
@@ -49,8 +51,49 @@ class Members(SynchronousTestCase):
             error = self.assertRaises(TableError, parse_payload, None, body, ("a",), False)
             self.assertEqual(error.code, "PGRST102")
 
+    def test_a_number_need_not_fit_a_double(self) -> None:
+        for number in ("1e400", "-2.5E+1000", "9" * 400):
+            body = f'[{{"a": {number}, "b": [1, 1.5, null]}}]'.encode()
+            found = parse_payload(None, body, None, False)
+            self.assertEqual((found.keys, found.text), (("a", "b"), body.decode()))
+
+    def test_what_is_not_json_is_refused_beside_such_a_number(self) -> None:
+        for rest in (b"", b', "b": NaN}', b', "\\ud83d": 1}', b', "b": "\xff"}', b', "b": ' + b"[" * 10_000):
+            error = self.assertRaises(TableError, parse_payload, None, b'{"a": 1e400' + rest, None, False)
+            self.assertEqual((error.code, error.message), ("PGRST102", "Empty or invalid json"))
+
     def test_a_function_may_be_called_with_nothing(self) -> None:
         self.assertEqual(parse_payload(None, b"", ("a",), True).text, "{}")
+
+
+class Wholes(SynchronousTestCase):
+    """Arrays of what are not objects with the same members."""
+
+    MIXED = (b"[1, 2]", b'[{"a": 1}, {"b": 2}]', b"[[1], {}]")
+
+    def test_a_single_unnamed_argument_is_given_any_json(self) -> None:
+        for body in (*self.MIXED, b"[]", b"3", b'[{"a": 1}]'):
+            found = planned("POST", "rpc/whole", body=body)
+            plan = found.prepared.plan
+            assert isinstance(plan, CallPlan)
+            self.assertEqual((plan.whole, found.raw), (True, body))
+
+    def test_whoever_takes_arguments_by_name_does_not(self) -> None:
+        for body in self.MIXED:
+            for method, path in (("POST", "rpc/add"), ("POST", "rpc/whole_text"), ("POST", "works")):
+                error = self.assertRaises(TableError, planned, method, path, body=body)
+                self.assertEqual((error.code, error.message), ("PGRST102", "All object keys must match"))
+
+    def test_a_function_that_is_not_known_may_be_new(self) -> None:
+        self.assertEqual(
+            self.assertRaises(TableError, planned, "POST", "rpc/new", body=b"[1]").code, "PGRST202"
+        )
+
+    def test_their_plan_is_not_that_of_empty_objects(self) -> None:
+        planner = Planner(CONFIG)
+        planned("POST", "rpc/answer", body=b"[{}]", planner=planner)
+        error = self.assertRaises(TableError, planned, "POST", "rpc/answer", body=b"[1]", planner=planner)
+        self.assertEqual(error.code, "PGRST102")
 
 
 class Puts(SynchronousTestCase):
