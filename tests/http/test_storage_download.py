@@ -59,12 +59,7 @@ class Whole(TestCase):
 
     def test_an_inline_pdf_is_not_sandboxed(self) -> None:
         """Safari shows none that is."""
-        for content_type, free in (
-            ("application/pdf", True),
-            ("Application/PDF; version=1.7", True),
-            ("application/pdf+xml", False),
-            ("application/xhtml+xml", False),
-        ):
+        for content_type, free in {"Application/PDF; a=b": True, "application/pdf+xml": False}.items():
             self.app.put("d/file", content_type=content_type)
             policy = self.app.get("d/file?inline=true").header("content-security-policy") or ""
             self.assertEqual((policy.startswith("default-src 'none'"), "sandbox" in policy), (free, not free))
@@ -297,7 +292,5 @@ class Listing(TestCase):
             self.assertEqual(refused(response), expected, query)
         response = self.app.request("GET", f"{BASE}?prefix=%00", ANON)
         self.assertEqual(refused(response), (422, "invalid_key"))
-        error = json.loads(response.body)["error"]
-        self.assertEqual(error["details"], {"prefix": "it has a control character"})
-        self.assertIn("The prefix", error["message"])
+        self.assertEqual(list(json.loads(response.body)["error"]["details"]), ["prefix"])
         self.assertEqual(self.app.request("GET", f"{BASE}?max_keys=1000", ANON).status, 200)

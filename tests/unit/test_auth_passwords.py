@@ -41,7 +41,13 @@ class Addresses(TestCase):
     def test_white_space_around_an_address_is_not_part_of_it(self) -> None:
         for text in ("ada@example.test ", " ada@example.test", "\tada@example.test\r\n"):
             assert Email.parse(text) == ADA
-        for text in ("ada @example.test", "ada@ example.test", "ada@example.test\N{ZERO WIDTH SPACE}", " ", ""):
+        for text in (
+            "ada @example.test",
+            "ada@ example.test",
+            "ada@example.test\N{ZERO WIDTH SPACE}",
+            " ",
+            "",
+        ):
             self.assertRaises(ApiError, Email.parse, text)
 
     def test_timestamps_are_rfc_3339_with_milliseconds(self) -> None:
