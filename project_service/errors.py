@@ -73,6 +73,10 @@ def bad_request(code: str, message: str) -> ApiError:
     return ApiError(400, code, message)
 
 
+def not_http() -> ApiError:
+    return bad_request("bad_request", "The request is not valid HTTP/1.1.")
+
+
 def invalid_json(why: str = "The body is not valid JSON.") -> ApiError:
     return bad_request("invalid_json", why)
 

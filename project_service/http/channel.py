@@ -27,6 +27,7 @@ from project_service.http.framing import (
     MAX_LINE_BYTES,
     MAX_TARGET_BYTES,
     head_fault,
+    no_path,
     origin_form,
     persistent,
 )
@@ -152,7 +153,7 @@ class Channel(HTTPChannel):
         target = origin_form(self._path)
         fault = head_fault(self._version, headers)
         if target is None or fault is not None:
-            self.refuse(fault or errors.bad_request("bad_request", "The request target is not a path."))
+            self.refuse(fault or no_path())
             return
         exchange = Exchange(
             self,
@@ -177,7 +178,7 @@ class Channel(HTTPChannel):
             super().rawDataReceived(data)
 
     def _respondToBadRequestAndDisconnect(self) -> None:
-        self.refuse(errors.bad_request("bad_request", "The request is not valid HTTP/1.1."))
+        self.refuse(errors.not_http())
 
     def refuse(self, error: ApiError) -> None:
         """Answer what could not be parsed, and close. In mid-body the handler answers instead."""

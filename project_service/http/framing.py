@@ -13,6 +13,8 @@ MAX_TARGET_BYTES = 32 * 1024
 MAX_HEAD_BYTES = 64 * 1024
 MAX_LINE_BYTES = MAX_TARGET_BYTES + 32
 MAX_HEADERS = 200
+# Those that routes have; llhttp knows others.
+METHODS = ("DELETE", "GET", "HEAD", "OPTIONS", "PATCH", "POST", "PUT")
 
 
 def head_fault(version: bytes, headers: HeaderView) -> ApiError | None:
@@ -58,6 +60,12 @@ def origin_form(target: bytes) -> bytes | None:
     if url is None or not is_host(url[1].decode("ascii")):
         return None
     return (url[2] or b"/") + url[3]
+
+
+def no_path() -> ApiError:
+    """For what ``origin_form`` makes nothing of."""
+    why = "The request target is not a path in ASCII; other characters have to be percent-encoded."
+    return errors.bad_request("bad_request", why)
 
 
 def persistent(version: bytes, headers: HeaderView) -> bool:

@@ -16,9 +16,12 @@ from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, gene
 from prometheus_client.exposition import CONTENT_TYPE_LATEST
 from prometheus_client.multiprocess import MultiProcessCollector
 
+from project_service.http.framing import METHODS
+
 MULTIPROCESS = "PROMETHEUS_MULTIPROC_DIR"
 
 GATHER_SECONDS = 1.0
+_METHODS = frozenset(METHODS)
 _BUCKETS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0)
 
 Later = Callable[[float, Callable[[], None]], object]
@@ -148,6 +151,3 @@ class Metrics:
         summed = CollectorRegistry()
         MultiProcessCollector(summed)
         return generate_latest(summed)
-
-
-_METHODS = frozenset({"GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS"})

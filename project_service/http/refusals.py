@@ -67,7 +67,7 @@ def _of_values(described: Described) -> Iterator[ApiError]:
 
 def _of_everything() -> Iterator[ApiError]:
     """What the connection refuses before there is a request, and what can happen to any."""
-    yield errors.bad_request("bad_request", "The request is not valid HTTP/1.1.")
+    yield errors.not_http()
     yield ApiError(414, "uri_too_long", "The request target is too long.")
     yield ApiError(431, "headers_too_large", "The request headers are too large.")
     yield ApiError(500, "internal_error", "Something went wrong here; the request id leads to the log.")

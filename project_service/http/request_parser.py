@@ -20,8 +20,10 @@ from project_service.http.framing import (
     MAX_HEADERS,
     MAX_LINE_BYTES,
     MAX_TARGET_BYTES,
+    METHODS,
     content_length,
     head_fault,
+    no_path,
     origin_form,
 )
 from project_service.http.headers import HeaderView
@@ -33,10 +35,8 @@ MAX_SURPLUS_BYTES = 4 * 1024
 # More than applications send, with their tokens.
 KEPT_HEADER_BYTES = 4 * 1024
 
-_TARGET = "The request target is not a path in ASCII; other characters have to be percent-encoded."
 # Of any method (RFC 9110 section 9.1); llhttp takes only those it knows.
 _REQUEST_LINE = re.compile(rf"[{fields.TCHAR}]+ [^ ]+ HTTP/1\.[01]\r\n".encode())
-_METHODS = ("DELETE", "GET", "HEAD", "OPTIONS", "PATCH", "POST", "PUT")
 _VERSIONS = {"1.1": b"HTTP/1.1", "1.0": b"HTTP/1.0"}
 
 
@@ -95,12 +95,12 @@ class RequestParser:
             self._feed_past_offers(data)
         except httptools.HttpParserInvalidMethodError:
             if self._fault is None and not self._ended_one and _REQUEST_LINE.match(data):
-                raise errors.method_not_allowed(_METHODS) from None
-            raise self._fault or _not_http() from None
+                raise errors.method_not_allowed(METHODS) from None
+            raise self._fault or errors.not_http() from None
         except httptools.HttpParserInvalidURLError:
-            raise self._fault or errors.bad_request("bad_request", _TARGET) from None
+            raise self._fault or no_path() from None
         except httptools.HttpParserError:
-            raise self._fault or _not_http() from None
+            raise self._fault or errors.not_http() from None
         if self._fault is not None:
             raise self._fault
         self._check_sizes()
@@ -139,7 +139,7 @@ class RequestParser:
         if self._in_body:
             self._surplus = max(self._surplus, 0)
             if self._surplus > MAX_SURPLUS_BYTES:
-                raise _not_http()
+                raise errors.not_http()
         elif self._head_bytes > MAX_HEAD_BYTES or self._surplus > MAX_LINE_BYTES:
             if len(self._target) >= MAX_TARGET_BYTES:
                 raise errors.uri_too_long(MAX_TARGET_BYTES)
@@ -181,10 +181,10 @@ class RequestParser:
         version = _VERSIONS.get(self._parser.get_http_version())
         target = origin_form(self._target)
         if version is None:
-            self._fault = _not_http()
+            self._fault = errors.not_http()
             return
         if target is None:
-            self._fault = errors.bad_request("bad_request", _TARGET)
+            self._fault = no_path()
             return
         headers = self._view()
         self._fault = head_fault(version, headers)
@@ -223,7 +223,3 @@ class RequestParser:
         length = sum(len(name) + len(value) for name, value in self._pairs)
         self._headers = view if length <= KEPT_HEADER_BYTES else HeaderView(())
         return view
-
-
-def _not_http() -> ApiError:
-    return errors.bad_request("bad_request", "The request is not valid HTTP/1.1.")
