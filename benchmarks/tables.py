@@ -24,7 +24,7 @@ from project_service.tables.catalog.model import SchemaCache
 from project_service.tables.config import TablesConfig
 from project_service.tables.identity import Identity
 from project_service.tables.planner import Planner
-from project_service.tables.session_settings import preamble
+from project_service.tables.preamble import preamble
 
 SCHEMA = """
 create table customers (id int primary key, name text);

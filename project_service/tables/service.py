@@ -23,6 +23,7 @@ from project_service.tables.parse.request import Head, Request
 from project_service.tables.plan.call import CallPlan
 from project_service.tables.plan.write import WritePlan
 from project_service.tables.planner import Planned, Planner
+from project_service.tables.preamble import preamble
 from project_service.tables.respond.options import options_reply
 from project_service.tables.respond.outcome import Outcome
 from project_service.tables.respond.replies import (
@@ -34,7 +35,6 @@ from project_service.tables.respond.replies import (
 )
 from project_service.tables.root import Root, nothing
 from project_service.tables.run import Row
-from project_service.tables.session_settings import preamble
 from project_service.tables.sql.fragment import Sql
 
 # What is not in the schema cache: a relationship, a function, a column, a relation.

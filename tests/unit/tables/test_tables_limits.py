@@ -14,9 +14,9 @@ from project_service.tables.config import TablesConfig
 from project_service.tables.errors import TableError
 from project_service.tables.identity import Identity
 from project_service.tables.planner import Planned, Planner
+from project_service.tables.preamble import preamble
 from project_service.tables.prepare import MOST_CHARACTERS
 from project_service.tables.run import Preamble, Work, run
-from project_service.tables.session_settings import preamble
 from project_service.tables.sql.fragment import Sql
 from project_service.tables.sql.settings import extra_seconds, routine_settings
 from tests.unit.tables.planning import CACHE, CONFIG, planned
