@@ -18,9 +18,9 @@ from project_service.auth import keyfile
 from project_service.configure import BadSettings, load
 from project_service.database.connect import Connector, connector
 from project_service.database.dsn import parse
+from project_service.database.expose import expose, watch_ddl
 from project_service.database.migrate import migrate, shipped
 from project_service.database.pool import Pool
-from project_service.database.prepare import prepare, watch_ddl
 from project_service.database.session import DatabaseGone, Session
 from project_service.embedded.assemble import Embedded
 from project_service.launch import (
@@ -120,13 +120,13 @@ class Startup:
                 pause = min(pause * 2, LONGEST_PAUSE_SECONDS)
                 continue
             try:
-                await migrate(session, shipped(), say, self._prepare)
+                await migrate(session, shipped(), say, self._expose)
             finally:
                 session.close()
             return
 
-    async def _prepare(self, session: Session) -> None:
-        if not await prepare(session, exposed_schemas(self._settings)):
+    async def _expose(self, session: Session) -> None:
+        if not await expose(session, exposed_schemas(self._settings)):
             await self._watch_as_admin()
 
     async def _watch_as_admin(self) -> None:

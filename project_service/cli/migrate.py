@@ -8,8 +8,8 @@ import click
 
 from project_service.cli import frame
 from project_service.cli.opened import Opened
+from project_service.database.expose import expose
 from project_service.database.migrate import migrate, shipped
-from project_service.database.prepare import prepare
 from project_service.launch import exposed_schemas
 
 
@@ -26,7 +26,7 @@ def command(invocation: frame.Invocation) -> None:
         exposed = exposed_schemas(open_.settings)
         async with open_.session(unhurried=True) as session:
             done = await migrate(
-                session, shipped(), _progress(invocation), lambda locked: prepare(locked, exposed)
+                session, shipped(), _progress(invocation), lambda locked: expose(locked, exposed)
             )
         applied = [one.name for one in done]
         line = f"applied {len(applied)}" if applied else "nothing to do"

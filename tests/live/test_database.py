@@ -14,10 +14,10 @@ from twisted.internet.defer import Deferred, gatherResults
 
 from project_service.database import dsn as dsns
 from project_service.database.connect import Connector
+from project_service.database.expose import grant_service_role, watch_ddl
 from project_service.database.listener import Listener
 from project_service.database.migrate import Migration, MigrationRefused, migrate, shipped, state
 from project_service.database.pool import Pool
-from project_service.database.prepare import grant_service_role, watch_ddl
 from project_service.database.session import DatabaseGone, Session
 from project_service.deferreds import start
 from tests.live.services import Services

@@ -13,7 +13,7 @@ from twisted.logger import capturedLogs, formatEvent
 from project_service.auth import keyfile
 from project_service.database import dsn as dsns
 from project_service.database.connect import Connector
-from project_service.database.prepare import watch_ddl
+from project_service.database.expose import watch_ddl
 from project_service.launch import Launch
 from project_service.settings import Settings, Store
 from project_service.startup import Startup

@@ -1,4 +1,4 @@
-"""What ``migrate`` does beside the numbered files: rights and notices that depend on the settings.
+"""What exposed schemas need beside the numbered migrations: rights and notices that depend on the settings.
 
 The work is done by functions of migration 0004; both look first and change nothing that is there already, so they may
 run at every start.
@@ -23,8 +23,8 @@ where n.nspname = any(%s)
 """
 
 
-async def prepare(session: Session, schemas: Iterable[str]) -> bool:
-    """Both, under the lock of the migrations; False where a superuser has to see to ``watch_ddl``."""
+async def expose(session: Session, schemas: Iterable[str]) -> bool:
+    """Both, to be run under the lock of the migrations; False where a superuser has to see to ``watch_ddl``."""
     await grant_service_role(session, schemas)
     return await watch_ddl(session)
 
