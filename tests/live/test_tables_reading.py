@@ -23,13 +23,17 @@ create table leaf (id int primary key, note int references notes);
 create table leaf_1 (id int primary key, leaf int references leaf);
 create table mixed (id int primary key, said json);
 insert into mixed values (1, '{"n": 2, "a": [1]}'), (2, '{"n": 10, "a": [2]}'), (3, '[7]');
+create table twig (id int primary key, _t text, twig text, leaf int references leaf);
+create function grown(twig) returns setof leaf rows 1 language sql stable as
+  $$ select * from leaf where id = $1.leaf $$;
 create view odd as
   select i as "a ""name"", quoted", E'back\\\\slash "quoted"' as plain, '' as empty, null as nothing,
     '{"a": "\\\\"}'::json as js
   from generate_series(1, 300) i;
 insert into leaf values (1, 1), (2, 2);
 insert into leaf_1 values (1, 2);
-grant select on notes, leaf, leaf_1, mixed, odd to anon
+insert into twig values (1, 'of', 'its own', 2);
+grant select on notes, leaf, leaf_1, mixed, odd, twig to anon
 """
 
 
@@ -37,7 +41,7 @@ grant select on notes, leaf, leaf_1, mixed, odd to anon
 def reading(tables: Tables) -> Iterator[Tables]:
     tables.sql(SCHEMA)
     yield tables
-    tables.sql("drop view odd; drop table leaf_1, leaf, notes, mixed")
+    tables.sql("drop view odd; drop table twig cascade; drop table leaf_1, leaf, notes, mixed")
 
 
 async def ids(tables: Tables, query: str) -> list[int]:
@@ -79,6 +83,19 @@ async def test_a_message_names_a_relation_by_its_depth(reading: Tables) -> None:
 async def test_a_relation_may_have_such_a_name_itself(reading: Tables) -> None:
     _, _, body = await reading.request("GET", "/leaf_1?select=id,leaf(id,leaf_1(id,leaf(id)))")
     assert body == [{"id": 1, "leaf": {"id": 2, "leaf_1": [{"id": 1, "leaf": {"id": 2}}]}}]
+
+
+@pytest_twisted.ensureDeferred
+async def test_a_column_may_be_called_like_its_rows_within_the_statement(reading: Tables) -> None:
+    path = "/twig?select=_t,twig,grown(id),leaf(id,twig(_t))&grown=not.is.null"
+    whole = {"leaf": {"id": 2, "twig": [{"_t": "of"}]}, "grown": {"id": 2}, "twig": "its own", "_t": "of"}
+    _, headers, body = await reading.request("GET", path, headers={"Prefer": "count=exact"})
+    assert (body, headers.getRawHeaders("content-range")) == ([whole], ["0-0/1"])
+    for media, expected in (
+        ("application/x-ndjson", b'{"id":1,"_t":"of","twig":"its own","leaf":2}\n'),
+        ("text/csv", b'id,_t,twig,leaf\n1,of,"its own",2'),
+    ):
+        assert (await reading.request("GET", "/twig", headers={"Accept": media}))[2] == expected
 
 
 @pytest_twisted.ensureDeferred

@@ -7,6 +7,8 @@ from project_service.tables.sql.call import SCALAR
 from project_service.tables.sql.names import qualified
 
 ROWS = "_t"
+# One of them whole: the bare name would be a column, where there is one that is called so.
+ROW = f"{ROWS}.*"
 
 
 def body_sql(rendering: Rendering, scalar: bool = False, single: bool = False) -> str:
@@ -16,17 +18,17 @@ def body_sql(rendering: Rendering, scalar: bool = False, single: bool = False) -
     if rendering.handler is not None:
         aggregate = qualified(rendering.handler.aggregate)
         relation = rendering.handler.relation
-        item = f"{ROWS}.{SCALAR}" if scalar else ROWS
-        row = item if relation is None else f"{ROWS}::{qualified(relation)}"
+        item = f"{ROWS}.{SCALAR}" if scalar else ROW
+        row = item if relation is None else f"({ROW})::{qualified(relation)}"
         return f"{aggregate}({row})"
     if rendering.form == "csv":
         return _csv()
     if rendering.form == "geojson":
         return (
             "json_build_object('type', 'FeatureCollection', 'features', "
-            f"coalesce(json_agg(ST_AsGeoJSON({ROWS})::json), '[]'))"
+            f"coalesce(json_agg(ST_AsGeoJSON({ROW})::json), '[]'))"
         )
-    item = f"{ROWS}.{SCALAR}" if scalar else ROWS
+    item = f"{ROWS}.{SCALAR}" if scalar else ROW
     if rendering.form == "ndjson":
         return f"coalesce(string_agg(to_json({item})::text || E'\\n', ''), '')"
     return _json(item, rendering, single)
@@ -45,14 +47,14 @@ def _csv() -> str:
     """The column names of the first row, then the rows (RFC 4180)."""
     quoted = "'\"' || replace(k, '\"', '\"\"') || '\"'"
     name = f"CASE WHEN k ~ E'[\",\\r\\n]' THEN {quoted} ELSE k END"
-    names = f"(SELECT string_agg({name}, ',') FROM json_object_keys((json_agg({ROWS}) -> 0)) AS k)"
+    names = f"(SELECT string_agg({name}, ',') FROM json_object_keys((json_agg({ROW}) -> 0)) AS k)"
     lines = unescaped(f"string_agg({csv_row()}, E'\\n')")
     return f"coalesce({names}, '') || E'\\n' || coalesce({lines}, '')"
 
 
 def csv_row() -> str:
     """A row in the text form of its type without the brackets, which is CSV but for backslashes."""
-    text = f"{ROWS}::text"
+    text = f"({ROW})::text"
     return f"substring({text}, 2, length({text}) - 2)"
 
 

@@ -38,7 +38,7 @@ def condition_sql(
 def _presence(plan: ReadPlan, condition: EmbedIsNull) -> str:
     embedded = plan.embedding(condition.embedded)
     assert embedded is not None
-    tested = ident(embedded.alias) + ("" if embedded.to_one else ".pgrst_rows")
+    tested = ident(embedded.alias) + (".*" if embedded.to_one else ".pgrst_rows")
     return f"{tested} IS {'DISTINCT' if condition.negated else 'NOT DISTINCT'} FROM NULL"
 
 

@@ -22,7 +22,7 @@ def source_of(embedded: Embedded, origin: str) -> str:
     plan = embedded.plan
     alias = ident(plan.alias)
     if way.routine is not None:
-        row = f"{ident(origin)}::{qualified(way.origin)}"
+        row = f"({ident(origin)}.*)::{qualified(way.origin)}"
         return f"{qualified(way.routine)}({row}) AS {alias}"
     found = f"{qualified(way.target)} AS {alias}"
     if way.junction is not None:

@@ -60,13 +60,14 @@ def _filtered(cache: SchemaCache, plan: ReadPlan, terms: list[Sql]) -> Sql:
         found = _exists(cache, plan, embedded)
         return found if condition.negated else "NOT " + found
 
-    inner = [found for found in plan.embeddings if found.join == "inner"]
-    terms = [
-        *terms,
-        *(condition_sql(cache, plan, condition, presence) for condition in plan.conditions),
-        *(_exists(cache, plan, embedded) for embedded in inner),
-    ]
+    conditions = [condition_sql(cache, plan, condition, presence) for condition in plan.conditions]
+    terms = [*terms, *conditions, *inner_terms(cache, plan)]
     return " WHERE " + joined(terms, " AND ") if terms else Sql("")
+
+
+def inner_terms(cache: SchemaCache, plan: ReadPlan) -> list[Sql]:
+    """That a row has one in each embedded relation without which it is left out."""
+    return [_exists(cache, plan, embedded) for embedded in plan.embeddings if embedded.join == "inner"]
 
 
 def _exists(cache: SchemaCache, plan: ReadPlan, embedded: Embedded) -> Sql:
@@ -125,7 +126,7 @@ def _gathered(embedded: Embedded) -> str:
     """A to-many embedding's rows as one row: a JSON array of them, or of each of their columns."""
     alias = ident(embedded.alias)
     if not embedded.spread:
-        return f"SELECT json_agg({alias}) AS pgrst_rows"
+        return f"SELECT json_agg({alias}.*) AS pgrst_rows"
     names = result_names(embedded.plan) or []
     columns = [f"json_agg({alias}.{ident(name)}) AS {ident(name)}" for name in names]
     return "SELECT " + ", ".join([*columns, "NULLIF(count(*), 0) AS pgrst_rows"])

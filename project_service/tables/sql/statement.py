@@ -9,7 +9,7 @@ from project_service.tables.plan.call import CallPlan
 from project_service.tables.plan.media import Rendering
 from project_service.tables.plan.nodes import ReadPlan
 from project_service.tables.plan.write import WritePlan
-from project_service.tables.sql.body import ROWS, body_sql, csv_row, unescaped
+from project_service.tables.sql.body import ROW, ROWS, body_sql, csv_row, unescaped
 from project_service.tables.sql.call import SCALAR, call_sql
 from project_service.tables.sql.fragment import Sql, parameter
 from project_service.tables.sql.names import ident
@@ -78,18 +78,18 @@ def read_statement(
         counted = "WITH pgrst_count AS (" + counting + ")"
         return Statement(sql, counting, counted + _streamed(rendering, rows, total))
     if count == "exact" and plan.range.whole:
-        counted, total = Sql(""), f"count({ROWS})"
+        counted, total = Sql(""), f"count({ROW})"
     sql = source + counted + _answer(total, body) + f" FROM (SELECT * FROM {SOURCE}) AS {ROWS}"
     return Statement(_explained(sql, rendering), counting)
 
 
-def _answer(total: str, body: str, number: str = f"count({ROWS})") -> str:
+def _answer(total: str, body: str, number: str = f"count({ROW})") -> str:
     return f" SELECT {total} AS total_result_set, {number} AS page_total, {body} AS body, {_GUCS}"
 
 
 def _probing(total: str, body: str, bounds: Bounds, rows: Sql | str = f"SELECT * FROM {SOURCE}") -> Sql:
     """A body is made of the first rows alone, and handed over if it is not too large."""
-    made = f"SELECT {total} AS total_result_set, count({ROWS}) AS page_total, ({body})::text AS body"
+    made = f"SELECT {total} AS total_result_set, count({ROW}) AS page_total, ({body})::text AS body"
     size = "octet_length(body)"
     return (
         f" SELECT total_result_set, page_total, CASE WHEN {size} <= {bounds.threshold_bytes} THEN body END AS body, "
@@ -109,7 +109,7 @@ def write_statement(cache: SchemaCache, plan: WritePlan, rendering: Rendering) -
     sql = (
         f"WITH {SOURCE} AS ("
         + write_sql(cache, plan)
-        + f") SELECT '' AS total_result_set, count({ROWS}) AS page_total, {_location(plan)} AS location, "
+        + f") SELECT '' AS total_result_set, count({ROW}) AS page_total, {_location(plan)} AS location, "
         + f"{body} AS body, {_GUCS}, {updated} AS updated FROM ("
         + rows
         + f") AS {ROWS}"
@@ -129,7 +129,7 @@ def call_statement(
     routine = plan.routine
     # One value is one row, and a body of its own is not aggregated.
     single = rendering.form == "routine" or (plan.read is None and not routine.is_set)
-    number = "1::bigint" if single else f"count({ROWS})"
+    number = "1::bigint" if single else f"count({ROW})"
     if plan.read is not None:
         rows = select_sql(cache, plan.read)
     else:
@@ -182,14 +182,14 @@ def _streamable(rendering: Rendering) -> bool:
 
 def _streamed(rendering: Rendering, rows: Sql, total: str = "null", scalar: bool = False) -> Sql:
     """Each row as the text it has in the body; then the total, and for CSV the first row with its names."""
-    item = f"{ROWS}.{SCALAR}" if scalar else ROWS
+    item = f"{ROWS}.{SCALAR}" if scalar else ROW
     text = f"to_json({item})"
     names = "null"
     if rendering.form == "csv":
         text = unescaped(csv_row())
-        names = f"CASE WHEN row_number() OVER () = 1 THEN row_to_json({ROWS}) END"
+        names = f"CASE WHEN row_number() OVER () = 1 THEN row_to_json({ROW}) END"
     elif rendering.form == "geojson":
-        text = f"ST_AsGeoJSON({ROWS})"
+        text = f"ST_AsGeoJSON({ROW})"
     elif rendering.nulls_stripped:
         text = f"json_strip_nulls({text})"
     return f" SELECT {text}::text, {total}, {names} FROM (" + rows + f") AS {ROWS}"

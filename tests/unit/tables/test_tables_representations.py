@@ -95,11 +95,11 @@ class Negotiation(SynchronousTestCase):
     def test_an_aggregate_of_anything_takes_what_functions_return(self) -> None:
         found = self.answered("text/x-lines", Routine("api", "name"))
         self.assertEqual(body_sql(found, True, True), '"api"."lined"(_t.pgrst_scalar)')
-        self.assertEqual(body_sql(self.answered("text/x-lines")), '"api"."lined"(_t)')
+        self.assertEqual(body_sql(self.answered("text/x-lines")), '"api"."lined"(_t.*)')
 
     def test_only_the_object_itself_loses_its_nulls(self) -> None:
         found = self.answered("application/vnd.pgrst.object;nulls=stripped")
-        self.assertEqual(body_sql(found), "coalesce(json_strip_nulls((json_agg(_t) -> 0)), 'null')")
+        self.assertEqual(body_sql(found), "coalesce(json_strip_nulls((json_agg(_t.*) -> 0)), 'null')")
 
     def test_a_plan_says_whether_nulls_are_stripped(self) -> None:
         of = 'for="application/vnd.pgrst.object+json;nulls=stripped"'
@@ -121,7 +121,7 @@ class Counted(SynchronousTestCase):
 
     def test_rows_that_are_not_cut_are_counted_once(self) -> None:
         whole = text(planned("GET", "rpc/find", ("q", "x"), prefer="count=exact"))
-        self.assertIn("SELECT count(_t) AS total_result_set, count(_t) AS page_total", whole)
+        self.assertIn("SELECT count(_t.*) AS total_result_set, count(_t.*) AS page_total", whole)
         for cut in (("limit", "2"), ("offset", "1")):
             found = text(planned("GET", "rpc/find", ("q", "x"), cut, prefer="count=exact"))
             self.assertIn("pgrst_count", found)
@@ -136,7 +136,7 @@ class Counted(SynchronousTestCase):
 
     def test_one_value_is_not_counted(self) -> None:
         self.assertIn("1::bigint AS page_total", text(planned("GET", "rpc/add", ("a", "1"))))
-        self.assertIn("count(_t) AS page_total", text(planned("GET", "rpc/find", ("q", "x"))))
+        self.assertIn("count(_t.*) AS page_total", text(planned("GET", "rpc/find", ("q", "x"))))
 
 
 class Computed(SynchronousTestCase):
