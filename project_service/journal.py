@@ -1,6 +1,6 @@
 """Structured events by twisted.logger, and what keeps secrets out of them.
 
-The request id is an argument everywhere: context variables are lost in callbacks the reactor fires (trap 16).
+The request id is an argument everywhere: context variables are lost in callbacks the reactor fires.
 """
 
 from __future__ import annotations

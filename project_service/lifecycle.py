@@ -1,4 +1,7 @@
-"""Starting and stopping in order, and loops that outlive their errors (trap 10)."""
+"""Starting and stopping in order, and loops that outlive their errors.
+
+Twisted's ``MultiService`` stops all at once, and its ``TimerService`` ends with the first error.
+"""
 
 from __future__ import annotations
 

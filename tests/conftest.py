@@ -39,7 +39,7 @@ def small_heap() -> None:
 
 @pytest.fixture(autouse=True)
 def logged_errors(request: pytest.FixtureRequest) -> Iterator[LoggedErrors]:
-    """Fails a test that logs an error or drops a failing Deferred, as trial does for its own (trap 14).
+    """Fails a test that logs an error or drops a failing Deferred, as trial does for its own.
 
     A test that provokes one takes it out with ``logged_errors.flush(…)``, like trial's ``flushLoggedErrors``.
     """

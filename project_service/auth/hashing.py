@@ -1,4 +1,4 @@
-"""bcrypt in threads of its own (trap 11): as many as there are CPUs, with a bounded queue in front."""
+"""bcrypt in threads of its own (the reactor's resolve names too): one for each CPU, a bounded queue in front."""
 
 from __future__ import annotations
 

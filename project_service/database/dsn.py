@@ -1,7 +1,7 @@
 """A libpq connection string, as the servers it names.
 
 libpq resolves names while the process waits and walks through a list of hosts on one socket after another, neither
-of which a reactor can watch (trap 2). So each host becomes a connection attempt of its own.
+of which a reactor can watch. So each host becomes a connection attempt of its own.
 """
 
 from __future__ import annotations

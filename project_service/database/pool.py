@@ -1,7 +1,10 @@
-"""Our own pool (trap 2): heals by itself, times out, discards what is in doubt, drains.
+"""Our own pool: heals by itself, times out, discards what is in doubt, drains.
+
+txpostgres' pool never connects again, hands out dead connections and waits for ever where its user asks for another.
 
 A caller may be cancelled while it waits for a connection, never while it uses one: ``use`` is shielded. A connection
-that is given back and is not idle outside a transaction, or not as it was set up, is thrown away (trap 1).
+that is given back and is not idle outside a transaction, or not as it was set up, is thrown away: else
+the next caller would be in the last one's transaction, under his role.
 """
 
 from __future__ import annotations

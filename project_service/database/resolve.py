@@ -1,4 +1,4 @@
-"""Host names to addresses without making the process wait (trap 2), IPv6 included."""
+"""Host names to addresses without making the process wait, IPv6 included."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 """One PostgreSQL connection that stays registered with the reactor.
 
 txpostgres' own cursors add themselves to and remove themselves from the reactor for each query and fire in a later
-turn; this reader does neither (trap 3). Nothing here is safe to cancel: callers shield (trap 1).
+turn; this reader does neither. Nothing here is safe to cancel: callers shield (see ``pool``).
 """
 
 from __future__ import annotations
@@ -114,7 +114,7 @@ class Session(txpostgres.Connection):  # type: ignore[misc]  # txpostgres is not
 
     @property
     def usable(self) -> bool:
-        """Connected, idle and outside a transaction: only then another caller may have it (trap 1)."""
+        """Connected, idle and outside a transaction: only then another caller may have it."""
         raw = self._connection
         if self._doomed or self._running is not None or raw is None or raw.closed:
             return False

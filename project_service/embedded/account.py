@@ -1,4 +1,4 @@
-"""The unprivileged user that PostgreSQL runs as when the service runs as root (trap 16)."""
+"""The unprivileged user that PostgreSQL, which refuses to be root, runs as when the service does."""
 
 from __future__ import annotations
 

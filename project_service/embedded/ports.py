@@ -17,7 +17,7 @@ NAMES = ("master", "master_grpc", "volume", "volume_grpc", "filer", "filer_grpc"
 PAIRED = frozenset({"admin"})
 ATTEMPTS = 1000
 
-# Where SeaweedFS puts its sockets, whatever TMPDIR says (trap 17).
+# Where SeaweedFS puts its sockets, whatever TMPDIR says.
 SOCKETS = Path("/tmp")  # noqa: S108  # only to see, and to remove, what it leaves
 
 Pick = Callable[[int, int], int]

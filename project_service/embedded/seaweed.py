@@ -116,7 +116,7 @@ class ObjectStore:
                 (ports.SOCKETS / name).unlink(missing_ok=True)
 
     async def _ready(self) -> None:
-        """Write an object, read it back, delete it: the port answers before objects can be read (trap 17)."""
+        """Write an object, read it back, delete it: the port answers before objects can be read."""
         # Asked first so that the client does not warn of a store that merely starts; loopback answers at once.
         with socket.create_connection(("127.0.0.1", self._ports["s3"]), timeout=1):
             pass
@@ -205,7 +205,7 @@ def identity_file(secrets: Secrets) -> dict[str, Any]:
 
 
 def socket_names(port: Mapping[str, int]) -> tuple[str, ...]:
-    """The socket files it leaves behind (trap 17)."""
+    """The socket files it leaves behind."""
     plain = [f"seaweedfs-{name}-{port[name]}.sock" for name in ("filer", "s3") if name in port]
     grpc = [
         f"seaweedfs-{name}-grpc-{port[key] + offset}.sock"

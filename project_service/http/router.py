@@ -1,7 +1,7 @@
 """Routes, declared on a Klein app and matched on the path as it was sent.
 
 Klein holds the declarations; matching and calling are ours, because Klein decodes ``%2F`` before it routes and
-answers some faults in HTML by itself (trap 8).
+answers some faults in HTML by itself.
 """
 
 from __future__ import annotations

@@ -27,7 +27,7 @@ from project_service.storage.removal import Removal
 from project_service.storage.routes import Limits, StorageRoutes
 from project_service.storage.s3.client import S3Store
 from project_service.storage.s3.connect import StoreSettings, connect
-from project_service.storage.s3.errors import NoSuchObject
+from project_service.storage.s3.errors import NoSuchBucket, NoSuchObject
 from project_service.storage.sql.buckets import SqlBuckets
 from project_service.storage.sql.database import Database
 from project_service.storage.sql.garbage import SqlGarbage
@@ -37,7 +37,7 @@ from project_service.storage.sweeper import Sweeper
 
 _log = Logger()
 
-# A real object to read: a store may list and answer before it can (trap 17).
+# A real object to read: a store may list and answer before it can.
 PROBE = ".project-service/probe"
 
 
@@ -90,7 +90,7 @@ class Storage:
         """Succeeds when an object can be read from the store; makes the store bucket where it is missing."""
         try:
             await self._read_probe()
-        except NoSuchObject:
+        except (NoSuchObject, NoSuchBucket):
             await self._store.ensure_bucket()
             await self._store.put(PROBE, PROBE.encode(), "text/plain", {})
             await self._read_probe()

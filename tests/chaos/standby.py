@@ -33,7 +33,7 @@ class Pair:
         self._servers: dict[str, subprocess.Popen[bytes]] = {}
         # Then it is no child of ours any more.
         self._restarted = False
-        # PostgreSQL does not run as root (trap 16).
+        # PostgreSQL does not run as root.
         entry = pwd.getpwnam(NAME) if os.geteuid() == 0 else None
         self._as: dict[str, Any] = {}
         if entry is not None:

@@ -1,4 +1,4 @@
-"""A client that hangs up never hands its database role to the next caller (trap 1)."""
+"""A client that hangs up never hands its database role to the next caller."""
 
 from __future__ import annotations
 

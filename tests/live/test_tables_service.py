@@ -265,7 +265,7 @@ async def test_a_timezone_that_is_none_is_refused_everywhere(tables: Tables) -> 
 
 @pytest_twisted.ensureDeferred
 async def test_no_role_outlives_its_request(tables: Tables) -> None:
-    """Clients with the service key hang up at random moments; nobody after them acts in their role (trap 1)."""
+    """Clients with the service key hang up at random moments; nobody after them acts in their role."""
     from twisted.internet import reactor
 
     narrow = BASE.replace("main", "narrow")

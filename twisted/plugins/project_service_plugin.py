@@ -1,4 +1,5 @@
-"""The drop-in that offers ``twistd project-service``. It must not import the reactor (trap 15)."""
+"""The drop-in that offers ``twistd project-service``. It must not import the reactor, whose kind is chosen
+after it has been read."""
 
 from twisted.application.service import ServiceMaker
 
