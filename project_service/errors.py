@@ -6,7 +6,7 @@ person and never carries SQL, a stack, an address or a credential. A part adds i
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Container, Iterable, Mapping
 
 import orjson
 
@@ -90,15 +90,30 @@ def validation_failed(details: Mapping[str, str], message: str = "A value is not
     return ApiError(422, "validation_failed", message, details)
 
 
+def no_text(value: object) -> str:
+    """What is wrong with ``value`` where a string has to be."""
+    return "is required" if value is None else "must be a string"
+
+
+def require_text(name: str, value: object) -> str:
+    """``value``; raises ``validation_failed`` where it is missing or no string."""
+    if not isinstance(value, str):
+        raise validation_failed({name: no_text(value)})
+    return value
+
+
 def require_texts(given: Mapping[str, object]) -> None:
-    """Raises ``validation_failed`` naming every one of ``given`` that is missing or no string."""
-    faults = {
-        name: "is required" if value is None else "must be a string"
-        for name, value in given.items()
-        if not isinstance(value, str)
-    }
+    """The same for several at once, every one of which is named."""
+    faults = {name: no_text(value) for name, value in given.items() if not isinstance(value, str)}
     if faults:
         raise validation_failed(faults)
+
+
+def refuse_unknown(given: Iterable[str], known: Container[str], why: str = "is not known here") -> None:
+    """Raises ``validation_failed`` naming every one of ``given`` that is not ``known``."""
+    unknown = {name: why for name in given if name not in known}
+    if unknown:
+        raise validation_failed(unknown)
 
 
 def not_found(message: str = "There is nothing at this path.") -> ApiError:

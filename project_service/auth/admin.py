@@ -15,7 +15,7 @@ from project_service.auth.hashing import Hashes
 from project_service.auth.metadata import checked
 from project_service.auth.model import Account, Email, Origin, email_of
 from project_service.auth.ports import Actor, Event, Sessions, Users
-from project_service.errors import ApiError, validation_failed
+from project_service.errors import ApiError, refuse_unknown, validation_failed
 
 PAGE, LARGEST_PAGE = 50, 1000
 # A hash of a higher cost would keep a core busy for minutes at each login.
@@ -62,7 +62,7 @@ class Administration:
         ``validation_failed``.
         """
         known = ("email", "password", "password_hash", "metadata", "email_confirmed")
-        _refuse_unknown(wanted, known)
+        refuse_unknown(wanted, known)
         email = Email.parse_new(wanted.get("email"))
         confirmed = wanted.get("email_confirmed", True)
         if not isinstance(confirmed, bool):
@@ -82,7 +82,7 @@ class Administration:
 
     async def change(self, identity: str, wanted: Mapping[str, Any], origin: Origin) -> Account:
         """Set ``disabled`` (ends every session), ``password`` (ends every session), ``metadata``."""
-        _refuse_unknown(wanted, CHANGEABLE)
+        refuse_unknown(wanted, CHANGEABLE)
         account = await self.find(identity)
         key, email = account.user.id, email_of(account.user)
         metadata = checked(wanted["metadata"]) if "metadata" in wanted else None
@@ -150,12 +150,6 @@ def _there(account: Account | None) -> Account:
     if account is None:
         raise errors.user_not_found()
     return account
-
-
-def _refuse_unknown(wanted: Mapping[str, Any], known: tuple[str, ...]) -> None:
-    unknown = {name: "is not known here" for name in wanted if name not in known}
-    if unknown:
-        raise validation_failed(unknown)
 
 
 def _imported(value: object) -> bytes:

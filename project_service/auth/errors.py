@@ -2,24 +2,7 @@
 
 from __future__ import annotations
 
-from project_service.errors import ApiError, authentication_required, validation_failed
-
-__all__ = [
-    "authentication_required",
-    "email_not_configured",
-    "email_not_confirmed",
-    "email_taken",
-    "invalid_credentials",
-    "invalid_one_time_token",
-    "invalid_refresh_token",
-    "refresh_token_reused",
-    "session_not_found",
-    "signup_disabled",
-    "user_disabled",
-    "user_not_found",
-    "validation_failed",
-    "weak_password",
-]
+from project_service.errors import ApiError
 
 
 def _challenged(code: str, message: str) -> ApiError:

@@ -11,7 +11,7 @@ from attrs import field, frozen
 from email_validator import SPECIAL_USE_DOMAIN_NAMES, EmailNotValidError, validate_email
 
 from project_service.clocks import timestamp
-from project_service.errors import validation_failed
+from project_service.errors import require_text, validation_failed
 
 # The validator's documented switch: a project may live on an intranet, and tests on ``.test``.
 SPECIAL_USE_DOMAIN_NAMES.clear()
@@ -46,9 +46,7 @@ class Email:
 
         White space around it is not part of it.
         """
-        if not isinstance(text, str):
-            raise validation_failed({"email": "must be a string"})
-        text = text.strip(_AROUND)
+        text = require_text("email", text).strip(_AROUND)
         # The validator's own work grows with the length of what it is given.
         if len(text.encode("utf-8", "surrogatepass")) > EMAIL_MAX_BYTES:
             raise validation_failed({"email": f"must be at most {EMAIL_MAX_BYTES} bytes"})

@@ -10,8 +10,9 @@ from importlib.resources import files
 import bcrypt
 from attrs import field, frozen
 
-from project_service.auth.errors import validation_failed, weak_password
+from project_service.auth.errors import weak_password
 from project_service.auth.model import Email, folded
+from project_service.errors import require_text, validation_failed
 
 # bcrypt reads no more than this; a longer password is refused and never cut.
 MAX_BYTES = 72
@@ -27,10 +28,9 @@ def common_passwords() -> frozenset[str]:
 
 def acceptable(password: object, email: Email, min_bytes: int) -> bytes:
     """The bytes of a new password; raises ``validation_failed`` (not text) or ``weak_password``."""
-    if not isinstance(password, str):
-        raise validation_failed({"password": "must be a string"})
+    text = require_text("password", password)
     try:
-        raw = password.encode("utf-8")
+        raw = text.encode("utf-8")
     except UnicodeEncodeError:
         raise validation_failed({"password": "is not valid Unicode"}) from None
     if len(raw) < min_bytes:
@@ -39,9 +39,9 @@ def acceptable(password: object, email: Email, min_bytes: int) -> bytes:
         raise weak_password(f"must be at most {MAX_BYTES} bytes long")
     if b"\0" in raw:
         raise weak_password("must not contain NUL")
-    if folded(password) == email.key:
+    if folded(text) == email.key:
         raise weak_password("must not be the email address")
-    if password.casefold() in common_passwords():
+    if text.casefold() in common_passwords():
         raise weak_password("is one of the most common passwords")
     return raw
 
@@ -51,12 +51,11 @@ def candidate(password: object, name: str = "password") -> bytes | None:
 
     Raises ``validation_failed`` where it is not text at all.
     """
-    if not isinstance(password, str):
-        raise validation_failed({name: "must be a string"})
+    text = require_text(name, password)
     # No stored password is longer, so a huge one needs no copy.
-    if len(password) > MAX_BYTES:
+    if len(text) > MAX_BYTES:
         return None
-    raw = password.encode("utf-8", "surrogatepass")
+    raw = text.encode("utf-8", "surrogatepass")
     return raw if 0 < len(raw) <= MAX_BYTES and b"\0" not in raw else None
 
 

@@ -16,7 +16,7 @@ from project_service.auth.model import Account, Email, Origin, User, email_of
 from project_service.auth.ports import Event, Users
 from project_service.auth.throttle import Throttle
 from project_service.deferreds import shield
-from project_service.errors import session_revoked, validation_failed
+from project_service.errors import refuse_unknown, session_revoked, validation_failed
 from project_service.http.caller import Claims
 
 CHANGEABLE = ("password", "current_password", "metadata")
@@ -39,9 +39,7 @@ class Profile:
 
         Raises ``validation_failed``, ``weak_password``, ``invalid_credentials``, ``rate_limited``.
         """
-        unknown = {name: "cannot be changed here" for name in wanted if name not in CHANGEABLE}
-        if unknown:
-            raise validation_failed(unknown)
+        refuse_unknown(wanted, CHANGEABLE, "cannot be changed here")
         account = await self._account(caller)
         metadata = checked(wanted["metadata"]) if "metadata" in wanted else None
         if "password" in wanted:
@@ -79,8 +77,6 @@ class Profile:
 
     async def _prove(self, email: Email, current: object, action: str, origin: Origin) -> None:
         """A stolen access token is not enough: the password is asked for, under the limits of a login."""
-        if current is None:
-            raise validation_failed({"current_password": "is required"})
         candidate = passwords.candidate(current, "current_password")
         _, held = await self.accounts.check_password(email, candidate, action, origin)
         await self.throttle.settle_login(email, origin, held, "cleared")

@@ -15,7 +15,7 @@ from project_service.auth.hashing import Hashes
 from project_service.auth.model import Email, IssuedSession, Origin, email_of
 from project_service.auth.ports import Event, OneTimeTokens, Purpose
 from project_service.auth.throttle import Throttle
-from project_service.errors import require_texts, validation_failed
+from project_service.errors import require_text, require_texts
 
 LIFETIME = timedelta(hours=1)
 # A letter a minute to one address is plenty; who asks more often is told the same.
@@ -111,9 +111,7 @@ class Recovery:
 
 
 def _digest(token: object) -> bytes:
-    if not isinstance(token, str):
-        raise validation_failed({"token": "must be a string"})
-    digest = secrets.digest(token)
+    digest = secrets.digest(require_text("token", token))
     if digest is None:
         raise errors.invalid_one_time_token()
     return digest

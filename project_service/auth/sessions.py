@@ -9,7 +9,7 @@ from project_service.auth.context import Context
 from project_service.auth.model import IssuedSession, Origin, SessionInfo
 from project_service.auth.ports import Event, Sessions
 from project_service.auth.revocations import RevokedSessions
-from project_service.errors import validation_failed
+from project_service.errors import require_text, validation_failed
 from project_service.http.caller import Claims
 
 SCOPES = ("local", "global", "others")
@@ -27,13 +27,12 @@ class SessionService:
         Two refreshes with one token within ``refresh_reuse_seconds`` get the same refresh token. Raises
         ``invalid_refresh_token``, ``refresh_token_reused`` (the session has been ended), ``validation_failed``.
         """
-        if not isinstance(token, str):
-            raise validation_failed({"refresh_token": "must be a string"})
-        digest = secrets.digest(token)
+        presented = require_text("refresh_token", token)
+        digest = secrets.digest(presented)
         if digest is None:
             raise errors.invalid_refresh_token()
         now, salt = self.context.now(), self.context.randomness(secrets.BYTES)
-        successor = secrets.successor(token, salt)
+        successor = secrets.successor(presented, salt)
         rotation = await self.sessions.rotate(
             digest=digest,
             successor=successor.digest,
@@ -51,7 +50,7 @@ class SessionService:
             self.revoked.add(rotation.session_id, self.context.access_expires(now).timestamp())
             raise errors.refresh_token_reused()
         if rotation.outcome == "repeated":
-            successor = secrets.successor(token, rotation.salt)
+            successor = secrets.successor(presented, rotation.salt)
         return self.context.issued(rotation.user, rotation.session_id, successor, now)
 
     async def log_out(self, caller: Claims, scope: str | None, origin: Origin) -> None:

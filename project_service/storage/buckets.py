@@ -8,7 +8,7 @@ from typing import Any
 from attrs import define, field, fields
 from twisted.internet.interfaces import IReactorTime
 
-from project_service.errors import validation_failed
+from project_service.errors import no_text, validation_failed
 from project_service.storage import content_types, errors, keys
 from project_service.storage.model import Bucket, BucketRules
 from project_service.storage.objects import Objects
@@ -78,7 +78,7 @@ class Buckets:
 def name_faults(name: object) -> dict[str, str]:
     """What is wrong with the name of a new bucket, under ``name``."""
     if not isinstance(name, str):
-        return {"name": "is required" if name is None else "must be a string"}
+        return {"name": no_text(name)}
     if keys.is_bucket_name(name):
         return {}
     return {"name": "must be 1 to 63 of a-z, 0-9, '.', '_', '-', beginning and ending with a letter or digit"}

@@ -5,7 +5,13 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from project_service.errors import require_texts, unsupported_media_type, validation_failed
+from project_service.errors import (
+    refuse_unknown,
+    require_text,
+    require_texts,
+    unsupported_media_type,
+    validation_failed,
+)
 from project_service.http.headers import HeaderView
 from project_service.http.inbound import Inbound
 from project_service.storage import errors, keys
@@ -41,19 +47,6 @@ def refuse_partial_and_encoded(headers: HeaderView) -> None:
         raise unsupported_media_type("sent without a content encoding")
 
 
-def refuse_unknown(body: Mapping[str, Any], known: set[str]) -> None:
-    unknown = {name: "is not known here" for name in body if name not in known}
-    if unknown:
-        raise validation_failed(unknown)
-
-
-def text(body: Mapping[str, Any], name: str) -> str:
-    value = body.get(name)
-    if not isinstance(value, str):
-        raise validation_failed({name: "is required" if value is None else "must be a string"})
-    return value
-
-
 def whole(body: Mapping[str, Any], name: str, default: int, least: int, most: int) -> int:
     value = body.get(name, default)
     if not isinstance(value, int) or isinstance(value, bool) or not least <= value <= most:
@@ -64,7 +57,7 @@ def whole(body: Mapping[str, Any], name: str, default: int, least: int, most: in
 def presign(body: Mapping[str, Any], default_seconds: int) -> tuple[str, int, int]:
     """Key, lifetime in seconds and number of uses (0: any)."""
     refuse_unknown(body, {"key", "expires_in_seconds", "uses"})
-    key = keys.parse_key(text(body, "key"))
+    key = keys.parse_key(require_text("key", body.get("key")))
     seconds = whole(body, "expires_in_seconds", default_seconds, 1, MAX_EXPIRES_IN_SECONDS)
     return key, seconds, whole(body, "uses", 1, 0, MAX_USES)
 
@@ -72,8 +65,9 @@ def presign(body: Mapping[str, Any], default_seconds: int) -> tuple[str, int, in
 def source_and_target(body: Mapping[str, Any]) -> tuple[str, str]:
     """``from`` and ``to`` of a copy or move."""
     refuse_unknown(body, {"from", "to"})
-    require_texts({name: body.get(name) for name in ("from", "to")})
-    source, target = (keys.parse_key(text(body, name), name) for name in ("from", "to"))
+    given = {name: body.get(name) for name in ("from", "to")}
+    require_texts(given)
+    source, target = (keys.parse_key(require_text(name, value), name) for name, value in given.items())
     if source == target:
         raise validation_failed({"to": "is the same as from"})
     return source, target

@@ -108,6 +108,8 @@ class SignUp(TestCase):
             ("/auth/signup", {"email", "password"}),
             ("/auth/login", {"email", "password"}),
             ("/auth/reset", {"token", "password"}),
+            ("/auth/refresh", {"refresh_token"}),
+            ("/auth/verify", {"token"}),
         ):
             answer = self.app.call("POST", path, {})
             assert (answer.status, answer.code) == (422, "validation_failed"), path
