@@ -13,7 +13,8 @@ from project_service.tables.parse.query import parse_query
 from project_service.tables.parse.request import Head, Request, make_request, parse_head, takes_arguments
 from project_service.tables.prepare import Prepared, prepare
 from project_service.tables.probe import Probe
-from project_service.tables.shape import Recent, shape_of_payload, shape_of_query
+from project_service.tables.recent import Recent
+from project_service.tables.shape import shape_of_payload, shape_of_query
 from project_service.tables.syntax import Operand, Query
 
 # Enough for every distinct request an application makes, little enough to be nothing in memory.

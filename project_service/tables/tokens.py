@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from collections import OrderedDict
 from collections.abc import Callable, Mapping
 from itertools import chain
 from typing import Any
@@ -14,6 +13,7 @@ from jwt.algorithms import get_default_algorithms
 
 from project_service import base64url
 from project_service.tables import errors
+from project_service.tables.recent import Recent
 
 LEEWAY_SECONDS = 30
 _KEPT = 4096
@@ -120,18 +120,11 @@ class OwnTokens:
     keys: tuple[TokenKey, ...]
     audience: str | None
     now: Callable[[], float]
-    _known: OrderedDict[str, dict[str, Any]] = field(factory=OrderedDict, init=False)
+    _known: Recent[dict[str, Any]] = field(factory=lambda: Recent(_KEPT), init=False)
 
     def claims(self, token: str) -> Mapping[str, Any]:
         """The claims of a good token. Raises PGRST301 or PGRST303."""
-        claims = self._known.get(token)
-        if claims is None:
-            claims = self._decoded(token)
-            self._known[token] = claims
-            if len(self._known) > _KEPT:
-                self._known.popitem(last=False)
-        else:
-            self._known.move_to_end(token)
+        claims = self._known.get(token) or self._known.made(token, lambda: self._decoded(token))
         _check_times(claims, self.now())
         _check_audience(claims, self.audience)
         return claims
