@@ -66,9 +66,9 @@ def plan_write(cache: SchemaCache, options: PlanOptions, relation: Relation, req
     """Raises PGRST105, 109, 204 and those of ``Reader.plan``; 21000 for a write without a filter."""
     method, query, preferences = request.head.method, request.query, request.head.preferences
     filters = [condition for path, condition in query.filters if path == ()]
-    _refuse_unfiltered(method, bool(filters), options)
     key_filters = _key_filters(request, relation) if method == "PUT" else ()
     read = _read_plan(cache, options, relation, request)
+    _refuse_unfiltered(method, bool(filters) or _narrows(read), options)
     conditions, _ = plan_conditions(filters, relation, {})
     representation = _representation(method, preferences.get("return"))
     everything, returning = _returning(relation, representation, read)
@@ -100,6 +100,12 @@ def plan_write(cache: SchemaCache, options: PlanOptions, relation: Relation, req
 def _refuse_unfiltered(method: str, filtered: bool, options: PlanOptions) -> None:
     if method in ("PATCH", "DELETE") and not filtered and not options.allow_unfiltered_writes:
         raise errors.unfiltered_write(method)
+
+
+def _narrows(read: ReadPlan) -> bool:
+    """Whether a filter on an embedded relation leaves rows out, which are then not written either."""
+    inner = (found.plan for found in read.embeddings if found.join == "inner")
+    return any(plan.conditions or _narrows(plan) for plan in inner)
 
 
 def _read_plan(cache: SchemaCache, options: PlanOptions, relation: Relation, request: Request) -> ReadPlan:

@@ -8,6 +8,7 @@ from project_service.tables.sql.conditions import condition_sql, filter_sql
 from project_service.tables.sql.fields import compared_sql
 from project_service.tables.sql.fragment import Sql, joined, parameter
 from project_service.tables.sql.names import ident, literal, qualified
+from project_service.tables.sql.read import inner_terms
 from project_service.tables.sql.returning import returned
 from project_service.tables.syntax import BODY_SLOT, Operand
 
@@ -133,8 +134,10 @@ def _on_conflict(plan: WritePlan) -> str:
     target = ", ".join(ident(name) for name in plan.conflict)
     if not plan.merges or not plan.columns:
         return f" ON CONFLICT({target}) DO NOTHING"
-    names = [ident(written.column.name) for written in plan.columns]
-    sets = ", ".join(f"{name} = EXCLUDED.{name}" for name in names)
+    names = [written.column.name for written in plan.columns]
+    # What the row was found by it has already: to set it would need the right to, and wait for whoever refers to it.
+    names = [name for name in names if name not in plan.conflict] or names
+    sets = ", ".join(f"{ident(name)} = EXCLUDED.{ident(name)}" for name in names)
     return f" ON CONFLICT({target}) DO UPDATE SET {sets} WHERE {_COUNTED} <> ''"
 
 
@@ -153,6 +156,7 @@ def _update(cache: SchemaCache, plan: WritePlan) -> Sql:
 
 def _where(cache: SchemaCache, plan: WritePlan) -> Sql:
     terms = [condition_sql(cache, plan.read, condition) for condition in plan.conditions]
+    terms += inner_terms(cache, plan.read)
     if not plan.limited.whole:
         return " WHERE " + _limited(cache, plan, terms)
     return " WHERE " + joined(terms, " AND ") if terms else Sql("")
