@@ -8,10 +8,12 @@ from hashlib import md5
 import pytest
 import pytest_twisted
 
+from project_service.errors import ApiError
 from project_service.storage.errors import translate
 from project_service.storage.s3.client import S3Store
 from project_service.storage.s3.errors import (
     CorruptTransfer,
+    NoSuchBucket,
     NoSuchObject,
     StoreError,
     StoreUnreachable,
@@ -130,6 +132,40 @@ async def test_an_error_inside_a_200_is_an_error() -> None:
             with pytest.raises(StoreError) as caught:
                 await call
             assert caught.value.code == "InvalidPart"
+
+    await against(script, work)
+
+
+@pytest_twisted.ensureDeferred
+async def test_an_error_inside_a_200_that_may_pass_is_tried_again() -> None:
+    busy = fine(body=b" \n <Error><Code>InternalError</Code></Error>")
+    done = fine(body=b"  <CompleteMultipartUploadResult><ETag>e-2</ETag></CompleteMultipartUploadResult>")
+    copied = fine(body=b"<CopyObjectResult><ETag>e</ETag></CopyObjectResult>")
+    script = Script(busy, busy, done, busy, copied)
+
+    async def work(store: S3Store) -> None:
+        assert await store.complete_multipart("k", "u", ["e", "e"]) == "e-2"
+        assert await store.copy("a", "b", 1, "a/b") == "e"
+
+    await against(script, work)
+    assert script.script == []
+
+
+@pytest_twisted.ensureDeferred
+async def test_without_the_bucket_nothing_is_known_of_its_objects() -> None:
+    """What is to be deleted stays noted, and what is read is not lost."""
+    script = Script(*[fine("404 Not Found", b"<Error><Code>NoSuchBucket</Code></Error>")] * 4)
+
+    async def work(store: S3Store) -> None:
+        for call in (
+            store.delete("k"),
+            store.abort_multipart("k", "u"),
+            store.open("k", 0, 1, 1),
+            store.complete_multipart("k", "u", ["e"]),
+        ):
+            with pytest.raises(NoSuchBucket) as caught:
+                await call
+            assert (translate(caught.value) or ApiError(0, "", "")).code == "store_unavailable"
 
     await against(script, work)
 

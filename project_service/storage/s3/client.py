@@ -21,9 +21,6 @@ from project_service.storage.s3.errors import (
     BrokenRead,
     CorruptTransfer,
     NoSuchObject,
-    StoreError,
-    error_code,
-    refusal,
 )
 from project_service.storage.s3.exchange import Exchange
 from project_service.storage.s3.listing import (
@@ -139,9 +136,6 @@ class S3Store:
         except NoSuchObject:
             # An earlier try may have succeeded without its answer reaching us.
             return (await self.stat(key)).etag
-        if code := error_code(answer.body):
-            # S3 sends 200 before it knows whether completing succeeds.
-            raise StoreError(answer.status, code)
         return text_of(answer.body, "ETag").strip('"')
 
     async def abort_multipart(self, key: str, upload_id: str) -> None:
@@ -191,8 +185,6 @@ class S3Store:
         if size > COPY_PART_BYTES:
             return await self._copied_in_parts(source, target, size, content_type)
         answer = await self.exchange.whole("PUT", target, headers=self._copy_source(source))
-        if error_code(answer.body):
-            raise refusal(answer.status, answer.body)
         return text_of(answer.body, "ETag").strip('"')
 
     async def _copied_in_parts(self, source: str, target: str, size: int, content_type: str) -> str:

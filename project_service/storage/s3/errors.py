@@ -18,6 +18,10 @@ class NoSuchObject(StoreError):
     """There is nothing under that key, or no such multipart upload."""
 
 
+class NoSuchBucket(StoreError):
+    """The whole store bucket is not there: nothing is known of any object."""
+
+
 class StoreUnreachable(Exception):
     """No usable answer within the time allowed: refused, reset, silent, or 5xx after every retry."""
 
@@ -48,7 +52,7 @@ def error_code(body: bytes) -> str:
     """The ``Code`` of an S3 error document, or "" where there is none."""
     try:
         # The store is ours, and expat refuses entity bombs since 2.4.1.
-        root = ElementTree.fromstring(body)  # noqa: S314
+        root = ElementTree.fromstring(body.lstrip())  # noqa: S314
     except ElementTree.ParseError:
         return ""
     return local_text(root, "Code") if local_name(root) == "Error" else ""
@@ -57,6 +61,8 @@ def error_code(body: bytes) -> str:
 def refusal(status: int, body: bytes) -> StoreError:
     """The error for an answer that is no success."""
     code = error_code(body) or str(status)
+    if code == "NoSuchBucket":
+        return NoSuchBucket(status, code)
     return (NoSuchObject if status == 404 or code in _ABSENT else StoreError)(status, code)
 
 

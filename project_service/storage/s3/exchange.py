@@ -19,6 +19,7 @@ from project_service.storage.s3.errors import (
     BrokenAnswer,
     BrokenRead,
     StoreUnreachable,
+    error_code,
     refusal,
     worth_retrying,
 )
@@ -93,7 +94,8 @@ class Exchange:
         async def once() -> Answer:
             response = await self._head(method, key, query, headers, body=body, digest=digest)
             answered = await self._gathered(response)
-            if response.code >= 300:
+            # S3 sends 200 before it knows whether completing or copying succeeds; an error is the document then.
+            if response.code >= 300 or (b"<Error" in answered and error_code(answered)):
                 raise refusal(response.code, answered)
             return Answer(response, answered)
 
