@@ -57,9 +57,9 @@ def unreadable(what: str, column: int, details: str) -> TableError:
     return TableError(400, "PGRST100", f'"failed to parse {what}" (line 1, column {column})', details)
 
 
-def invalid_parameter(message: str, details: str | None = None) -> TableError:
+def invalid_parameter(message: str) -> TableError:
     """PGRST100 for what is wrong with a parameter as a whole."""
-    return TableError(400, "PGRST100", message, details)
+    return TableError(400, "PGRST100", message)
 
 
 def method_not_allowed(method: str, allowed: tuple[str, ...]) -> TableError:

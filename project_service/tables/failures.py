@@ -74,6 +74,11 @@ def from_sqlstate(
     return error
 
 
+def has_nul() -> TableError:
+    """What PostgreSQL says of a text with a NUL, which psycopg2 does not send."""
+    return from_sqlstate("22021", 'invalid byte sequence for encoding "UTF8": 0x00', None, None, True)
+
+
 def _status(code: str, message: str) -> int:
     if code.startswith("PT"):
         return int(code[2:]) if code[2:].isdigit() and 200 <= int(code[2:]) <= 599 else 500

@@ -8,10 +8,10 @@ from functools import lru_cache
 from project_service.tables.call import Call
 from project_service.tables.catalog.model import Routine, SchemaCache
 from project_service.tables.config import TablesConfig
-from project_service.tables.failures import from_sqlstate
+from project_service.tables.failures import has_nul
 from project_service.tables.identity import Identity
 from project_service.tables.parse.request import Head
-from project_service.tables.run import NUL, Preamble
+from project_service.tables.run import Preamble
 from project_service.tables.sql.settings import (
     RESET,
     extra_seconds,
@@ -61,7 +61,7 @@ def preamble(
     try:
         text = (_recent_text if short else _text)(tuple(pairs), config.pre_request)
     except ValueError:
-        raise from_sqlstate("22021", NUL, None, None, identity.authenticated) from None
+        raise has_nul() from None
     return Preamble(text, [call.resource], extra)
 
 

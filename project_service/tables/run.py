@@ -16,10 +16,8 @@ from attrs import evolve, frozen
 from project_service.database.session import DatabaseGone, Session
 from project_service.tables import errors
 from project_service.tables.errors import TableError
-from project_service.tables.failures import from_sqlstate
+from project_service.tables.failures import from_sqlstate, has_nul
 from project_service.tables.sql.fragment import Sql
-
-NUL = 'invalid byte sequence for encoding "UTF8": 0x00'
 
 Row = tuple[Any, ...]
 Ending = Literal["implicit", "commit", "rollback"]
@@ -77,7 +75,7 @@ async def run(session: Session, work: Work, read: Callable[[list[Row]], T]) -> T
         # What psycopg2 itself refuses to send; what clients send is looked at before, so this is for the rest.
         if "NUL" not in str(fault):
             raise
-        raise from_sqlstate("22021", NUL, None, None, work.authenticated) from fault
+        raise has_nul() from fault
     except DatabaseGone:
         raise errors.database_unreachable() from None
 
