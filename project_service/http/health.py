@@ -5,11 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable, Coroutine, Mapping
 from typing import Any
 
-from attrs import define
+from attrs import define, field
+from twisted.internet.defer import Deferred
 from twisted.internet.interfaces import IReactorTime
 from twisted.logger import Logger
 
-from project_service.deferreds import start, with_timeout
+from project_service.deferreds import background, start, with_timeout
 from project_service.errors import RETRY_AFTER, ApiError
 from project_service.http.described import JSON, STRING, Answer, Described, exactly
 from project_service.http.inbound import Inbound
@@ -47,19 +48,17 @@ METRICS = Described(
 )
 
 
-class _TooSlow(Exception):
-    """A check that did not end in time."""
-
-
 @define(eq=False)
 class Health:
-    """``checks`` are tried for ``/ready``; one raises when its part cannot do its work."""
+    """``checks`` are tried for ``/ready``, in one round at a time; one raises when its part cannot do its work."""
 
     checks: Mapping[str, Check]
     metrics: Metrics
     clock: IReactorTime
     log: Logger = Logger()
     _good_at: float = float("-inf")
+    _under_way: bool = False
+    _waiting: list[Deferred[dict[str, str]]] = field(factory=list)
 
     def mount(self, router: Router) -> None:
         for url, said, handler in (
@@ -76,20 +75,38 @@ class Health:
     async def ready(self, inbound: Inbound) -> Reply:
         """200 when every part works, else 503 whose details name those that do not.
 
-        A good answer stands for a second, so that whoever asks often costs the parts nothing.
+        A good answer stands for a second, and who asks while another is being found gets the same: whoever asks
+        often costs the parts nothing.
         """
         if self.clock.seconds() - self._good_at > STANDS_SECONDS:
-            away = await self._away()
+            away = await self._round()
             if away:
                 raise not_ready(away)
-            self._good_at = self.clock.seconds()
         return json_reply({"status": "ready"}, headers=(NO_STORE,))
+
+    def _round(self) -> Deferred[dict[str, str]]:
+        """What is away; who stops waiting for it leaves the round to the others."""
+        waiting: Deferred[dict[str, str]] = Deferred(self._waiting.remove)
+        self._waiting.append(waiting)
+        if not self._under_way:
+            self._under_way = True
+            background(self._ask_all(), "asking every part")
+        return waiting
+
+    async def _ask_all(self) -> None:
+        away = await self._away()
+        self._under_way = False
+        if not away:
+            self._good_at = self.clock.seconds()
+        for one in tuple(self._waiting):
+            self._waiting.remove(one)
+            one.callback(away)
 
     async def _away(self) -> dict[str, str]:
         away = {}
         for name, check in self.checks.items():
             try:
-                await with_timeout(self.clock, CHECK_SECONDS, start(check()), _TooSlow)
+                await with_timeout(self.clock, CHECK_SECONDS, start(check()), TimeoutError)
             except Exception as fault:
                 self.log.warn("{part} is not ready: {why}", part=name, why=type(fault).__name__)
                 away[name] = "does not answer as it should"

@@ -72,6 +72,29 @@ class HealthTests(TestCase):
         good[0] = True
         self.assertEqual(app.request("GET", "/ready").status, 200)
 
+    def test_who_asks_meanwhile_gets_the_same_answer(self) -> None:
+        asked: list[Deferred[None]] = []
+
+        async def slow() -> None:
+            asked.append(Deferred())
+            await asked[-1]
+
+        app = app_of(database=slow)
+        clients = [app.connect() for _ in range(4)]
+        for client in clients:
+            client.send(raw_request("GET", "/ready", {}, None))
+        # Neither the one that began it nor another one is needed for its end.
+        leaving, *_, also_leaving = clients
+        leaving.hang_up()
+        also_leaving.hang_up()
+        self.assertEqual(len(asked), 1)
+        asked[0].errback(RuntimeError())
+        self.assertEqual([parse_response(one.received()).status for one in clients[1:3]], [503, 503])
+        client = app.connect()
+        client.send(raw_request("GET", "/ready", {}, None))
+        asked[1].callback(None)
+        self.assertEqual(parse_response(client.received()).status, 200)
+
     def test_metrics_count_by_pattern_and_show_no_path(self) -> None:
         app = app_of()
         app.request("GET", "/live")
