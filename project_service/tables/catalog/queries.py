@@ -8,8 +8,9 @@ from __future__ import annotations
 _SYSTEM = "n.nspname not in ('pg_catalog', 'information_schema') and n.nspname not like 'pg\\_t%%'"
 
 
-def _json(query: str) -> str:
-    return f"select coalesce(json_agg(found), '[]')::text from ({query}) as found"
+def _json(query: str, ctes: str = "") -> str:
+    """``ctes`` is its WITH clause."""
+    return f"{ctes} select coalesce(json_agg(found), '[]')::text from ({query}) as found"
 
 
 # Domains over domains, to their base: one row for each type that is a domain.
@@ -23,9 +24,8 @@ with recursive base as (
 )
 """
 
-RELATIONS = f"""
-{_BASES}
-select coalesce(json_agg(found), '[]')::text from (
+RELATIONS = _json(
+    """
 select n.nspname as schema, c.relname as name, c.relkind as kind, obj_description(c.oid, 'pg_class') as description,
   case when c.relkind in ('r', 'p') then 28 else pg_relation_is_updatable(c.oid, true) end as events,
   case when c.reltuples > 0 and c.relkind in ('r', 'm') then
@@ -55,11 +55,13 @@ select n.nspname as schema, c.relname as name, c.relkind as kind, obj_descriptio
    where a.attrelid = c.oid and a.attnum > 0 and not a.attisdropped) as columns
 from pg_class c join pg_namespace n on n.oid = c.relnamespace
 where c.relkind in ('r', 'v', 'm', 'f', 'p') and n.nspname = any(%(schemas)s) and not c.relispartition
-order by n.nspname, c.relname) as found
-"""
+order by n.nspname, c.relname
+""",
+    _BASES,
+)
 
 # Columns that keys are made of, and all columns of views, by relation.
-PRIMARY_KEYS = f"""
+_KEY_COLUMNS = """
 with needed as (
   select conrelid as relation, unnest(conkey) as number from pg_constraint where contype in ('p', 'f')
   union
@@ -72,15 +74,20 @@ with needed as (
   from needed join pg_attribute a on a.attrelid = needed.relation and a.attnum = needed.number
   group by a.attrelid
 )
-select coalesce(json_agg(found), '[]')::text from (
+"""
+
+PRIMARY_KEYS = _json(
+    f"""
 select c.oid::int8 as oid, n.nspname as schema, c.relname as name, c.relkind in ('v', 'm') as is_view,
   named.columns, k.conkey as key
 from named
 join pg_class c on c.oid = named.attrelid
 join pg_namespace n on n.oid = c.relnamespace
 left join pg_constraint k on k.conrelid = c.oid and k.contype = 'p'
-where {_SYSTEM}) as found
-"""
+where {_SYSTEM}
+""",
+    _KEY_COLUMNS,
+)
 
 FOREIGN_KEYS = _json(f"""
 select con.conname as name, con.conrelid::int8 as origin, con.confrelid::int8 as target,
@@ -102,18 +109,17 @@ join pg_rewrite r on r.ev_class = c.oid and r.rulename = '_RETURN'
 where c.relkind in ('v', 'm') and {_SYSTEM}
 """)
 
-ROUTINES = f"""
-{_BASES}
-select coalesce(json_agg(found), '[]')::text from (
+ROUTINES = _json(
+    """
 select n.nspname as schema, p.proname as name, obj_description(p.oid, 'pg_proc') as description,
   p.provolatile as volatility, p.proretset as is_set,
   case when t.typtype = 'd' and t.typname ~ '/' and not p.proretset
-    and not coalesce(p.proargmodes::text[] && '{{t,b,o}}', false) then lower(t.typname) end as return_media,
+    and not coalesce(p.proargmodes::text[] && '{t,b,o}', false) then lower(t.typname) end as return_media,
   bt.oid in ('bytea'::regtype, 'text'::regtype, 'xml'::regtype, 'json'::regtype, 'jsonb'::regtype) as is_bytes,
   p.prorettype = 'void'::regtype as is_void,
-  bt.typtype = 'c' or coalesce(p.proargmodes::text[] && '{{t,b,o}}', false) as is_composite,
+  bt.typtype = 'c' or coalesce(p.proargmodes::text[] && '{t,b,o}', false) as is_composite,
   case when bt.typtype = 'c' then json_build_array(bn.nspname, rc.relname) end as returns,
-  coalesce(p.proconfig, '{{}}') as settings,
+  coalesce(p.proconfig, '{}') as settings,
   (select json_agg(json_build_array(
       coalesce(a.name, ''), format_type(a.type, null),
       case regexp_replace(format_type(a.type, null), '\\[\\]$', '')
@@ -122,8 +128,8 @@ select n.nspname as schema, p.proname as name, obj_description(p.oid, 'pg_proc')
         || case when format_type(a.type, null) like '%%[]' then '[]' else '' end,
       a.place <= p.pronargs - p.pronargdefaults, a.mode = 'v') order by a.place)
    from (select name, type, mode, row_number() over (order by idx) as place
-         from unnest(coalesce(p.proargnames, '{{}}'), coalesce(p.proallargtypes, p.proargtypes::oid[]),
-                     coalesce(p.proargmodes, '{{}}')) with ordinality as args(name, type, mode, idx)
+         from unnest(coalesce(p.proargnames, '{}'), coalesce(p.proallargtypes, p.proargtypes::oid[]),
+                     coalesce(p.proargmodes, '{}')) with ordinality as args(name, type, mode, idx)
          where type is not null and (mode is null or mode in ('i', 'b', 'v'))) as a) as arguments
 from pg_proc p
 join pg_namespace n on n.oid = p.pronamespace
@@ -133,8 +139,10 @@ join pg_type bt on bt.oid = coalesce(bases.base, t.oid)
 join pg_namespace bn on bn.oid = bt.typnamespace
 left join pg_class rc on rc.oid = bt.typrelid
 where p.prokind = 'f' and t.typname not in ('trigger', 'event_trigger') and n.nspname = any(%(schemas)s)
-order by n.nspname, p.proname, p.pronargs, pg_get_function_identity_arguments(p.oid) collate "C") as found
-"""
+order by n.nspname, p.proname, p.pronargs, pg_get_function_identity_arguments(p.oid) collate "C"
+""",
+    _BASES,
+)
 
 COMPUTED_RELATIONSHIPS = _json("""
 select n.nspname as schema, p.proname as name,
