@@ -145,8 +145,11 @@ class Reader:
         raise errors.not_embedded(name)
 
     def _cap(self, node: Node) -> None:
+        """What there is one of counts as part of the row above; a LIMIT of its own would keep PostgreSQL from using
+        its indexes."""
         for child in node.children:
-            child.range = child.range.capped(self.options.max_rows)
+            if child.relationship is None or not child.relationship.to_one:
+                child.range = child.range.capped(self.options.max_rows)
             self._cap(child)
 
     # From nodes to plans.

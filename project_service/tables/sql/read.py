@@ -73,7 +73,10 @@ def inner_terms(cache: SchemaCache, plan: ReadPlan) -> list[Sql]:
 def _exists(cache: SchemaCache, plan: ReadPlan, embedded: Embedded) -> Sql:
     tied = [Sql(text) for text in condition_of_relationship(embedded, plan.alias)]
     rows = " FROM " + source_of(embedded, plan.alias) + _filtered(cache, embedded.plan, tied)
-    return "EXISTS (SELECT 1" + rows + range_sql(embedded.plan.range) + ")"
+    range_ = embedded.plan.range
+    # Of rows that are counted from the first on there is one among any number of them.
+    limit = Sql("") if range_.offset == 0 and range_.limit != 0 else range_sql(range_)
+    return "EXISTS (SELECT 1" + rows + limit + ")"
 
 
 def _columns(plan: ReadPlan, by_name: bool) -> list[str]:

@@ -19,7 +19,7 @@ from project_service.tables.prepare import MOST_CHARACTERS
 from project_service.tables.run import Preamble, Work, run
 from project_service.tables.sql.fragment import Sql
 from project_service.tables.sql.settings import extra_seconds, routine_settings
-from tests.unit.tables.planning import CACHE, CONFIG, planned
+from tests.unit.tables.planning import CACHE, CONFIG, planned, text
 
 LIMITED = evolve(CONFIG, statement_timeout="30000ms")
 
@@ -89,3 +89,28 @@ class Limits(SynchronousTestCase):
         self.assertLess(len(ordered(3).prepared.statement.sql.text), MOST_CHARACTERS)
         fault = self.assertRaises(TableError, ordered, 200)
         self.assertEqual((fault.status, fault.code), (400, "54001"))
+
+
+class Rows(SynchronousTestCase):
+    """``max_rows``, where it would keep PostgreSQL from using its indexes."""
+
+    config = evolve(CONFIG, max_rows=100)
+
+    def limits(self, *pairs: tuple[str, str], prefer: str = "") -> int:
+        return text(planned("GET", "works", *pairs, prefer=prefer, config=self.config)).count("LIMIT")
+
+    def test_many_are_cut_and_the_one_that_there_is_is_not(self) -> None:
+        self.assertEqual(
+            self.limits(), self.limits(("select", "*,author:authors!works_author_fkey!inner(*)"))
+        )
+        self.assertEqual(self.limits() + 1, self.limits(("select", "*,tags(*)")))
+        asked = ("select", "*,author:authors!works_author_fkey(*)"), ("author.limit", "0")
+        self.assertEqual(self.limits() + 1, self.limits(*asked))
+
+    def test_whether_there_is_one_among_them_is_asked_without_a_limit(self) -> None:
+        select = ("select", "*,tags!inner(*)")
+        for asked, more in (((), 0), ((("tags.limit", "3"),), 0), ((("tags.offset", "2"),), 1)):
+            counted = self.limits(select, *asked, prefer="count=exact") - self.limits(select, *asked)
+            self.assertEqual(counted, more, asked)
+        nothing = ("tags.limit", "0")
+        self.assertEqual(self.limits(select, nothing, prefer="count=exact"), self.limits(select, nothing) + 1)
