@@ -13,20 +13,12 @@ Join = Literal["inner", "left"]
 Quantifier = Literal["any", "all"]
 
 
-# The slots of operands that are the request's body: as JSON, as text untouched and as bytes untouched.
-BODY_SLOT = -2
-TEXT_SLOT = -3
-BYTES_SLOT = -4
-# That of how many rows are read to see whether they fit into one reply.
-PROBE_SLOT = -5
-
-
 @frozen
 class Operand:
     """A value from the request: reaches PostgreSQL as a parameter only.
 
     ``slot`` is its place among the request's operands, so that a kept plan can be run with others; -1 for one
-    that is part of the request's shape.
+    that is part of the request's shape (and less for what is no operand: see ``sql.fragment``).
     """
 
     text: str

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from project_service.tables.catalog.model import Argument
 from project_service.tables.plan.call import CallPlan
-from project_service.tables.sql.fragment import Sql, joined, parameter
+from project_service.tables.sql.fragment import BODY, BYTES, TEXT, Sql, joined, parameter
 from project_service.tables.sql.names import ident, qualified
 from project_service.tables.sql.returning import returned
-from project_service.tables.syntax import BODY_SLOT, BYTES_SLOT, TEXT_SLOT, Operand
+from project_service.tables.syntax import Operand
 
 SCALAR = "pgrst_scalar"
 
@@ -30,8 +30,7 @@ def _arguments(plan: CallPlan) -> tuple[Sql, Sql]:
     """What the call reads from, and its argument list."""
     if plan.whole:
         argument = plan.arguments[0]
-        slot = BYTES_SLOT if argument.type == "bytea" else TEXT_SLOT
-        return Sql(""), parameter(Operand("", slot)) + f"::{argument.type}"
+        return Sql(""), (BYTES if argument.type == "bytea" else TEXT) + f"::{argument.type}"
     if plan.payload is None or plan.payload.kind == "form":
         return Sql(""), joined(_named(argument, values) for argument, values in plan.values)
     if not plan.arguments:
@@ -56,8 +55,4 @@ def _from_body(plan: CallPlan) -> Sql:
     function = "json_to_recordset" if plan.payload.is_array else "json_to_record"
     names = ", ".join(ident(argument.name) for argument in plan.arguments)
     shape = ", ".join(f"{ident(argument.name)} {argument.cast}" for argument in plan.arguments)
-    return (
-        f" FROM (SELECT {names} FROM {function}("
-        + parameter(Operand("", BODY_SLOT))
-        + f"::json) AS _({shape}) LIMIT 1) pgrst_args"
-    )
+    return f" FROM (SELECT {names} FROM {function}(" + BODY + f"::json) AS _({shape}) LIMIT 1) pgrst_args"

@@ -8,11 +8,12 @@ from functools import cached_property
 
 from attrs import field, frozen
 
-from project_service.tables.syntax import BODY_SLOT, BYTES_SLOT, PROBE_SLOT, TEXT_SLOT, Operand
+from project_service.tables.syntax import Operand
 
 # PostgreSQL allows no NUL in SQL, so it can stand for a parameter.
 _MARK = "\0"
 _SPECIAL = re.compile(r"[\0%]")
+_BODY_SLOT, _TEXT_SLOT, _BYTES_SLOT, _PROBE_SLOT = -2, -3, -4, -5
 
 Parameter = Operand | str | bytes | None
 
@@ -57,20 +58,28 @@ class Sql:
             elif value.slot >= 0:
                 found.append(operands[value.slot])
             else:
-                found.append(str(probe) if value.slot == PROBE_SLOT else _of_body(value, body, raw))
+                found.append(str(probe) if value.slot == _PROBE_SLOT else _of_body(value, body, raw))
         return found
 
 
 def _of_body(operand: Operand, body: str, raw: bytes) -> str | bytes:
-    if operand.slot == BODY_SLOT:
+    if operand.slot == _BODY_SLOT:
         return body
-    if operand.slot == TEXT_SLOT:
+    if operand.slot == _TEXT_SLOT:
         return raw.decode("utf-8", "replace")
-    return raw if operand.slot == BYTES_SLOT else operand.text
+    return raw if operand.slot == _BYTES_SLOT else operand.text
 
 
 def parameter(value: Parameter) -> Sql:
     return Sql(_MARK, (value,))
+
+
+# The request's body: as JSON, as text untouched and as bytes untouched.
+BODY = parameter(Operand("", _BODY_SLOT))
+TEXT = parameter(Operand("", _TEXT_SLOT))
+BYTES = parameter(Operand("", _BYTES_SLOT))
+# How many rows are read to see whether they fit into one reply.
+PROBE = parameter(Operand("", _PROBE_SLOT))
 
 
 def joined(fragments: Iterable[Sql | str], separator: str = ", ") -> Sql:

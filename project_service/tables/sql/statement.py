@@ -11,11 +11,11 @@ from project_service.tables.plan.nodes import ReadPlan
 from project_service.tables.plan.write import WritePlan
 from project_service.tables.sql.body import ROW, ROWS, body_sql, csv_row, unescaped
 from project_service.tables.sql.call import SCALAR, call_sql
-from project_service.tables.sql.fragment import Sql, parameter
+from project_service.tables.sql.fragment import PROBE, Sql
 from project_service.tables.sql.names import ident
 from project_service.tables.sql.read import SOURCE, count_sql, range_sql, select_sql
 from project_service.tables.sql.write import UPDATED, write_sql
-from project_service.tables.syntax import PROBE_SLOT, Operand, Range
+from project_service.tables.syntax import Range
 
 _GUCS = (
     "nullif(current_setting('response.headers', true), '') AS response_headers, "
@@ -96,7 +96,7 @@ def _probing(total: str, body: str, bounds: Bounds, rows: Sql | str = f"SELECT *
         + f"{_GUCS}, {size} AS body_size FROM ({made} FROM (SELECT * FROM ("
         + rows
         + f") AS {ROWS} LIMIT "
-        + parameter(Operand("", PROBE_SLOT))
+        + PROBE
         + f") AS {ROWS}) AS pgrst_made"
     )
 

@@ -6,11 +6,10 @@ from project_service.tables.catalog.model import SchemaCache
 from project_service.tables.plan.write import WritePlan, Written
 from project_service.tables.sql.conditions import condition_sql, filter_sql
 from project_service.tables.sql.fields import compared_sql
-from project_service.tables.sql.fragment import Sql, joined, parameter
+from project_service.tables.sql.fragment import BODY, Sql, joined
 from project_service.tables.sql.names import ident, literal, qualified
 from project_service.tables.sql.read import inner_terms
 from project_service.tables.sql.returning import returned
-from project_service.tables.syntax import BODY_SLOT, Operand
 
 _BODY = "pgrst_body"
 # Counts the rows that ON CONFLICT updated instead of inserting.
@@ -60,7 +59,7 @@ def _defaults_alone(plan: WritePlan) -> Sql:
     assert plan.payload is not None
     if not plan.payload.is_array:
         return Sql(" DEFAULT VALUES")
-    return " SELECT FROM json_array_elements(" + parameter(Operand("", BODY_SLOT)) + "::json)"
+    return " SELECT FROM json_array_elements(" + BODY + "::json)"
 
 
 def _values(plan: WritePlan) -> str:
@@ -87,7 +86,7 @@ def _from_payload(plan: WritePlan) -> Sql:
     limit = " LIMIT 1" if several and plan.verb == "update" else ""
     return (
         " FROM (SELECT "
-        + parameter(Operand("", BODY_SLOT))
+        + BODY
         + f"::{kind} AS json_data) pgrst_payload{defaults}, "
         + f"LATERAL (SELECT {names} FROM {function}({source}) AS _({shape}){limit}) {_BODY}"
     )
