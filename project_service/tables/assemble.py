@@ -177,6 +177,6 @@ async def _nothing_missed() -> None:
 
 
 def _heard(holder: CacheHolder, payload: str) -> None:
-    """PostgREST's channel: an empty payload or ``reload schema`` reads the catalogue anew."""
-    if payload in ("", "reload schema"):
+    """PostgREST's channel: what it reads with its configuration, the settings of roles, is in the catalogue here."""
+    if payload in ("", "reload schema", "reload config"):
         holder.announce()

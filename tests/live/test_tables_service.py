@@ -16,6 +16,7 @@ from project_service.deferreds import start
 from project_service.embedded.postgres import OWNER
 from tests.live.services import Services
 from tests.live.tables_service import BASE, Tables, run_sql, tables, until_answered
+from tests.live.waiting import until
 
 __all__ = ["tables"]
 
@@ -168,6 +169,15 @@ async def test_roles_and_functions_bring_their_settings(tables: Tables, services
         assert (await tables.request("GET", "/rpc/told"))[2] == "7s/read committed/on"
         assert (await tables.request("GET", "/rpc/logged"))[2] == "12min/off"
         assert (await tables.request("POST", "/rpc/strict"))[2] == "9s/serializable/off"
+        # No DDL to PostgreSQL's event triggers; PostgREST reads it with its configuration.
+        tables.sql(
+            f"alter role anon in database {database} set statement_timeout = '8s'; notify pgrst, 'reload config'"
+        )
+
+        async def taken_in() -> bool:
+            return str((await tables.request("GET", "/rpc/told"))[2]).startswith("8s/")
+
+        await until(taken_in)
     finally:
         run_sql(services.running.admin_dsn, f"alter role anon in database {database} reset all")
         tables.sql("notify pgrst")
