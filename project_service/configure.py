@@ -151,7 +151,8 @@ class _Reader:
 
     def _section(self, path: str, cls: type) -> Any:
         values: Tree = {}
-        self._given.pop(path, None) if self._is_empty_table(path) else None
+        if self._is_empty_table(path):
+            del self._given[path]
         for one in attrs.fields(cls):
             given = self._given.pop(f"{path}.{one.name}", None)
             if given is None:

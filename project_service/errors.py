@@ -85,9 +85,9 @@ def invalid_query(why: str = "The query string cannot be read.") -> ApiError:
     return bad_request("invalid_query", why)
 
 
-def validation_failed(details: Mapping[str, str], message: str = "A value is not allowed.") -> ApiError:
+def validation_failed(details: Mapping[str, str]) -> ApiError:
     """422: readable, but a value is not allowed; ``details`` is field to reason."""
-    return ApiError(422, "validation_failed", message, details)
+    return ApiError(422, "validation_failed", "A value is not allowed.", details)
 
 
 def no_text(value: object) -> str:
@@ -116,8 +116,8 @@ def refuse_unknown(given: Iterable[str], known: Container[str], why: str = "is n
         raise validation_failed(unknown)
 
 
-def not_found(message: str = "There is nothing at this path.") -> ApiError:
-    return ApiError(404, "not_found", message)
+def not_found() -> ApiError:
+    return ApiError(404, "not_found", "There is nothing at this path.")
 
 
 def method_not_allowed(allowed: tuple[str, ...]) -> ApiError:

@@ -83,7 +83,7 @@ class Rereading:
             except Exception as fault:
                 self._wanted = True
                 self.log.warn("{what} could not be read: {why}", what=self._what, why=type(fault).__name__)
-                await deferLater(self._clock, pause, lambda: None)
+                await deferLater(self._clock, pause)
                 pause = min(pause * 2, LONGEST_PAUSE_SECONDS)
 
     def _ended(self, failure: Any) -> None:

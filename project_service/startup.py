@@ -116,7 +116,7 @@ class Startup:
                 session = await connect()
             except DatabaseGone as fault:
                 self.log.warn("waiting for the database: {why}", why=str(fault))
-                await deferLater(self._reactor, pause, lambda: None)
+                await deferLater(self._reactor, pause)
                 pause = min(pause * 2, LONGEST_PAUSE_SECONDS)
                 continue
             try:

@@ -130,7 +130,7 @@ async def _beside(reactor: Any, data_dir: Path, busy: InUse) -> Running:
     while (running := running_beside(data_dir)) is None:
         if reactor.seconds() > deadline:
             raise busy
-        await deferLater(reactor, POLL_SECONDS, lambda: None)
+        await deferLater(reactor, POLL_SECONDS)
     return running
 
 

@@ -124,7 +124,7 @@ class Embedded:
         )
 
     def _sleep(self, seconds: float) -> Deferred[None]:
-        return deferLater(self._reactor, seconds, lambda: None)
+        return deferLater(self._reactor, seconds)
 
     async def stop(self) -> None:
         """Both children, cleanly; the directory is free afterwards."""

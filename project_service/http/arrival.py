@@ -28,9 +28,7 @@ def inbound_of(
 ) -> Inbound:
     """``peer`` is who is connected: the client, or a proxy that speaks for it."""
     raw_path, _, raw_query = exchange.target.partition(b"?")
-    where = origin.locate(
-        getattr(peer, "host", None), secure, "localhost", exchange.headers, settings.trusted
-    )
+    where = origin.locate(getattr(peer, "host", None), secure, exchange.headers, settings.trusted)
     return Inbound(
         method=exchange.method,
         raw_path=raw_path,

@@ -50,7 +50,7 @@ class Body:
         "received",
     )
 
-    def __init__(self, wire: BodyWire, length: int | None, expects_continue: bool = False) -> None:
+    def __init__(self, wire: BodyWire, length: int | None, expects_continue: bool) -> None:
         self.length = length
         self.received = 0
         self._wire = wire

@@ -14,6 +14,8 @@ Network = ipaddress.IPv4Network | ipaddress.IPv6Network
 
 # A reg-name, IPv4 address or bracketed IPv6 address with an optional port (RFC 3986 section 3.2.2).
 _HOST = re.compile(r"(?:[A-Za-z0-9._~-]{1,255}|\[[0-9A-Fa-f:.]{2,45}\])(?::[0-9]{1,5})?\Z")
+# For who sends none, as HTTP/1.0 may.
+LOCAL_HOST = "localhost"
 
 
 def is_host(text: str) -> bool:
@@ -37,16 +39,14 @@ def parse_networks(texts: Sequence[str]) -> tuple[Network, ...]:
     return tuple(ipaddress.ip_network(text, strict=False) for text in texts)
 
 
-def locate(
-    peer: str | None, secure: bool, local_host: str, headers: HeaderView, trusted: Sequence[Network]
-) -> Origin:
+def locate(peer: str | None, secure: bool, headers: HeaderView, trusted: Sequence[Network]) -> Origin:
     """The right-most hop that is not trusted, and the scheme it used.
 
     ``peer`` is None on a Unix socket; then a proxy is beside us and its word counts where any is trusted.
     An address that cannot be read stands as the hop before it: a broken header hides nobody.
     """
     scheme = "https" if secure else "http"
-    host = headers.derived(_host) or local_host
+    host = headers.derived(_host) or LOCAL_HOST
     near = peer if peer is not None else "127.0.0.1"
     if not trusted or not (peer is None or _is_trusted(near, trusted)):
         return Origin(near, scheme, host)

@@ -4,16 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
 from datetime import UTC, datetime, timedelta
+from functools import partial
 from pathlib import Path
 from secrets import token_urlsafe
 from typing import Any, Protocol
-from uuid import UUID, uuid4
+from uuid import uuid4
 
 from attrs import field, frozen
 from twisted.application.service import IService
-from twisted.internet.threads import deferToThreadPool
 from twisted.logger import Logger
 
+from project_service.deferreds import in_thread
 from project_service.http.router import Router
 from project_service.lifecycle import Every
 from project_service.storage import reading
@@ -129,8 +130,6 @@ def build(
     limits: Callable[[], Limits] | None = None,
     alone: Alone = always,
     now: Callable[[], datetime] = lambda: datetime.now(UTC),
-    new_version: Callable[[], UUID] = uuid4,
-    new_token: Callable[[], str] = lambda: token_urlsafe(32),
     steps: Callable[[str], None] = unobserved,
 ) -> Storage:
     """Storage on the given store and rows. ``limits`` returns the settings in force where they can change.
@@ -139,9 +138,7 @@ def build(
     """
     in_force = limits or (lambda: settings)
     removal = Removal(store, rows.garbage, lambda: timedelta(seconds=in_force().keep_removed_seconds))
-    objects = Objects(
-        rows.objects, rows.garbage, store, removal, reactor, new_version, settings.part_bytes, steps
-    )
+    objects = Objects(rows.objects, rows.garbage, store, removal, reactor, uuid4, settings.part_bytes, steps)
     buckets = Buckets(rows.buckets, reactor)
     sweeper = Sweeper(store, rows.garbage, rows.links, removal, now)
     routes = StorageRoutes(
@@ -149,7 +146,7 @@ def build(
         rows.objects,
         objects,
         Downloads(rows.objects, store),
-        Links(rows.links, now, new_token),
+        Links(rows.links, now, lambda: token_urlsafe(32)),
         in_force,
     )
 
@@ -182,9 +179,6 @@ def assemble(
 
 def connect_store(reactor: Any, store: StoreSection) -> S3Store:
     """The store client of the settings; large digests are computed in the reactor's thread pool."""
-
-    def in_thread(work: Callable[..., Any], *args: Any) -> Any:
-        return deferToThreadPool(reactor, reactor.getThreadPool(), work, *args)
-
+    threads = partial(in_thread, reactor, reactor.getThreadPool())
     ca_pem = None if store.ca_file is None else Path(store.ca_file).read_bytes()
-    return connect(reactor, store, now=lambda: datetime.now(UTC), in_thread=in_thread, ca_pem=ca_pem)
+    return connect(reactor, store, now=lambda: datetime.now(UTC), in_thread=threads, ca_pem=ca_pem)

@@ -8,6 +8,7 @@ from hashlib import sha256
 
 from attrs import frozen
 
+from project_service.http.outbound import NO_STORE
 from project_service.storage import errors
 from project_service.storage.model import Link
 from project_service.storage.ports import LinkRows
@@ -16,7 +17,7 @@ MAX_EXPIRES_IN_SECONDS = 604800
 MAX_USES = 1_000_000
 
 # The token is in the address of whatever the client opens from here.
-LINK_HEADERS = (("Cache-Control", "no-store"), ("Referrer-Policy", "no-referrer"))
+LINK_HEADERS = (NO_STORE, ("Referrer-Policy", "no-referrer"))
 
 
 @frozen(eq=False)

@@ -11,7 +11,7 @@ from orjson import Fragment
 from project_service.clocks import timestamp
 from project_service.errors import Headers, validation_failed
 from project_service.http.inbound import Inbound
-from project_service.http.outbound import Reply, StreamReply, json_reply
+from project_service.http.outbound import NO_STORE, Reply, StreamReply, json_reply
 from project_service.http.router import Router
 from project_service.storage import access, conditions, described, errors, intake, keys, page_token, requests
 from project_service.storage.buckets import Buckets
@@ -142,7 +142,7 @@ class StorageRoutes:
         token, expires_at = await self.links.make(bucket.name, key, seconds, uses)
         url = f"{inbound.base_url}/storage/download?token={token}"
         signed = {"url": url, "expires_at": timestamp(expires_at), "method": "GET"}
-        return json_reply(signed, headers=(("Cache-Control", "no-store"),))
+        return json_reply(signed, headers=(NO_STORE,))
 
     async def download_link(self, inbound: Inbound) -> Reply | StreamReply:
         token = inbound.query_value("token")

@@ -124,7 +124,7 @@ class Exchange:
                 too_late = self.clock.seconds() + pause - started > self.retry_seconds
                 if attempt == ATTEMPTS - 1 or too_late:
                     raise _unreachable(problem) from None
-                await deferLater(self.clock, pause, lambda: None)
+                await deferLater(self.clock, pause)
         raise AssertionError("not reached")
 
     async def _head(
