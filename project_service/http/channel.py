@@ -33,9 +33,9 @@ from project_service.http.framing import (
 )
 from project_service.http.headers import HeaderView
 from project_service.http.outbound import Producer
-from project_service.http.sockets import socket_progress, tune
 from project_service.http.stall import Stall
 from project_service.http.strict_chunks import StrictChunks
+from project_service.sockets import socket_progress, tune
 
 # More than any size there is; Python refuses to read numbers of thousands of digits.
 MAX_LENGTH_DIGITS = 19

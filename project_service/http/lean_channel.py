@@ -22,12 +22,13 @@ from project_service.http.exchange import Exchange
 from project_service.http.framing import persistent
 from project_service.http.outbound import Producer
 from project_service.http.request_parser import RequestHead, RequestParser
-from project_service.http.sockets import WIDE_BYTES, read_widely, socket_progress, tune, write_now
 from project_service.http.stall import Stall
+from project_service.sockets import read_widely, socket_progress, tune, write_now
 
 # So much is parsed at a time outside bodies: what is behind a request that is not answered yet stays unparsed.
 HEAD_SLICE = 4096
 CHUNKS_SLICE = 8 * 1024
+WIDE_BYTES = 128 * 1024  # what is read at a time of a long body
 # While an answer is under way so much is still read, so that a client's leaving is noticed.
 EAGER_BYTES = 16 * 1024
 # Of the requests that came together so many begin in one turn of the reactor; then others have theirs.
@@ -205,7 +206,7 @@ class LeanChannel(Protocol):
 
     def head_received(self, head: RequestHead) -> None:
         if head.length is None or head.length > WIDE_BYTES:
-            read_widely(self.transport)
+            read_widely(self.transport, WIDE_BYTES)
         said = (head.method, head.target, head.version, head.headers, head.length)
         keep_alive = persistent(head.version, head.headers)
         self._receiving = Exchange(self, self.clock, self.idle_seconds, *said, keep_alive)

@@ -14,9 +14,10 @@ from twisted.trial.unittest import SynchronousTestCase
 from twisted.web.client import ResponseDone
 from twisted.web.http import PotentialDataLoss
 
+from project_service.sockets import SEND_BYTES
 from project_service.storage.s3.body import SLICE, MemoryBody
 from project_service.storage.s3.client import OpenedObject
-from project_service.storage.s3.connection import READ_BYTES, SEND_BYTES, Connection
+from project_service.storage.s3.connection import READ_BYTES, Connection
 from project_service.storage.s3.errors import BrokenAnswer, BrokenRead
 from project_service.storage.s3.response import StoreResponse
 

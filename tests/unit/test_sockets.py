@@ -9,7 +9,7 @@ from twisted.internet.task import Clock
 from twisted.internet.tcp import Connection
 from twisted.trial.unittest import SynchronousTestCase
 
-from project_service.http.sockets import SEND_BYTES, tune, write_now
+from project_service.sockets import SEND_BYTES, tune, write_now
 
 
 class Kernel:

@@ -5,21 +5,20 @@ from __future__ import annotations
 from typing import Any, Protocol
 
 from twisted.internet.defer import Deferred
-from twisted.internet.interfaces import ITCPTransport
 from twisted.internet.protocol import Protocol as TwistedProtocol
 from twisted.internet.protocol import connectionDone
 from twisted.python.failure import Failure
 from twisted.web.http import PotentialDataLoss
 from twisted.web.iweb import IBodyProducer
 
+from project_service.sockets import read_widely, tune
 from project_service.storage.s3.errors import BrokenAnswer
 from project_service.storage.s3.incoming import Incoming
 from project_service.storage.s3.response import StoreResponse
 
-# Eight of Twisted's usual reads, four of its usual writes: each costs a trip through the reactor. A buffer of 1 MiB
-# would be memory that the system makes anew for each read (process.LARGE_BLOCK_BYTES).
+# Eight of Twisted's usual reads. A buffer of 1 MiB would be memory that the system makes anew for each read
+# (process.LARGE_BLOCK_BYTES).
 READ_BYTES = 512 * 1024
-SEND_BYTES = 512 * 1024
 
 
 class Owner(Protocol):
@@ -47,13 +46,8 @@ class Connection(TwistedProtocol):
         self._paused = False
 
     def connectionMade(self) -> None:
-        lowest = self.transport
-        while getattr(lowest, "transport", None) is not None:
-            lowest = lowest.transport
-        lowest.bufferSize = READ_BYTES
-        lowest.SEND_LIMIT = SEND_BYTES
-        if ITCPTransport.providedBy(lowest):
-            lowest.setTcpNoDelay(True)
+        tune(self.transport)
+        read_widely(self.transport, READ_BYTES)
 
     def send(self, method: bytes, head: bytes, body: IBodyProducer | None) -> Deferred[StoreResponse]:
         """The answer, once its head is there. Cancelling closes the connection.

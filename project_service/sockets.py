@@ -9,13 +9,12 @@ from typing import Any
 
 from twisted.internet.tcp import Connection
 
-WIDE_BYTES = 128 * 1024
 # What one call may give to the kernel: all that is read of the store in one.
 SEND_BYTES = 512 * 1024
 
 
 def socket_progress(transport: Any) -> object:
-    """Changes whenever the client has taken bytes: those left in our buffers and in the kernel's."""
+    """Changes whenever the peer has taken bytes: those left in our buffers and in the kernel's."""
     transport = _innermost(transport)
     handle = getattr(transport, "socket", None)
     if handle is None:
@@ -24,9 +23,9 @@ def socket_progress(transport: Any) -> object:
     return (queued, _buffered(transport))
 
 
-def read_widely(transport: Any) -> None:
-    """Read more at a time from now on: for large bodies, since each read costs a turn of the reactor."""
-    _innermost(transport).bufferSize = WIDE_BYTES
+def read_widely(transport: Any, size: int) -> None:
+    """Read so much at a time from now on: for large bodies, since each read costs a turn of the reactor."""
+    _innermost(transport).bufferSize = size
 
 
 def tune(transport: Any) -> None:
