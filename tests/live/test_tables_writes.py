@@ -63,6 +63,21 @@ async def test_a_filter_on_rows_that_are_shown_anyway_is_none(writes: Tables) ->
 
 
 @pytest_twisted.ensureDeferred
+async def test_the_first_rows_may_be_those_of_a_related_order(writes: Tables) -> None:
+    writes.sql(
+        "insert into kept values (8, 'a'), (9, 'z'); insert into held values (11, 9), (12, 8), (13, 9)"
+    )
+    path = "/held?select=id,kept(name)&id=gt.10&limit=2"
+    assert await written(writes, "DELETE", f"{path}&order=kept(name).desc,id") == [11, 13]
+    # By a column that the relation itself has, too.
+    writes.sql("insert into held values (11, 9)")
+    assert await written(writes, "DELETE", f"{path}&order=kept(id).desc&limit=1") == [11]
+    # Nothing of it is selected.
+    path = "/held?select=id,kept()&id=gt.10&order=kept(name)&limit=1"
+    assert await written(writes, "DELETE", path) == [12]
+
+
+@pytest_twisted.ensureDeferred
 async def test_an_upsert_does_not_set_the_key_it_found_its_row_by(writes: Tables) -> None:
     await until_answered(writes, "GET", "/noted", 200)
     merging = {"Prefer": "resolution=merge-duplicates"}

@@ -13,7 +13,7 @@ from project_service.tables.parse.preferences import Representation
 from project_service.tables.parse.request import Request
 from project_service.tables.plan.conditions import plan_conditions
 from project_service.tables.plan.needs import needed_columns, spelled_out
-from project_service.tables.plan.nodes import Condition, Order, ReadPlan
+from project_service.tables.plan.nodes import Condition, ReadPlan
 from project_service.tables.plan.options import PlanOptions
 from project_service.tables.plan.read import Reader
 from project_service.tables.syntax import Compare, Filter, Range
@@ -48,7 +48,6 @@ class WritePlan:
     everything: bool
     returning: tuple[str, ...]
     limited: Range
-    order: tuple[Order, ...]
 
     @property
     def is_put(self) -> bool:
@@ -93,7 +92,6 @@ def plan_write(cache: SchemaCache, options: PlanOptions, relation: Relation, req
         everything,
         returning,
         limited,
-        read.order,
     )
 
 

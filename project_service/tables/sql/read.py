@@ -38,7 +38,7 @@ def select_sql(cache: SchemaCache, plan: ReadPlan, parent: Embedded | None = Non
         + _joins(cache, plan, every=True)
         + _where(cache, plan, parent, origin)
         + _group_by(plan)
-        + _order_by(cache, plan)
+        + order_sql(cache, plan)
         + range_sql(plan.range)
     )
 
@@ -165,28 +165,29 @@ def _group_key(plan: ReadPlan, output: Output) -> str:
 
 @frozen
 class _Ordering:
-    """An embedded relation that is ordered by, looked at once for all terms that name it. ``rows`` is where a column
-    is read from that its joined rows have not, or as JSON only."""
+    """An embedded relation that is ordered by, looked at once for all terms that name it. ``made`` tells of its joined
+    rows' columns; ``rows`` is where one is read from that they have not, or as JSON only."""
 
     embedded: Embedded
     made: Made
     rows: Sql
 
 
-def _order_by(cache: SchemaCache, plan: ReadPlan) -> Sql:
+def order_sql(cache: SchemaCache, plan: ReadPlan, joins: bool = True) -> Sql:
+    """ORDER BY; without ``joins`` embedded relations that are ordered by are not joined."""
     names = {order.embedded for order in plan.order if order.embedded is not None}
-    orderings = {name: _ordering(cache, plan, name) for name in names}
+    orderings = {name: _ordering(cache, plan, name, joins) for name in names}
     terms = [_order(plan, order, orderings) for order in plan.order]
     return " ORDER BY " + joined(terms) if terms else Sql("")
 
 
-def _ordering(cache: SchemaCache, plan: ReadPlan, name: str) -> _Ordering:
+def _ordering(cache: SchemaCache, plan: ReadPlan, name: str, joins: bool) -> _Ordering:
     embedded = plan.embedding(name)
     assert embedded is not None
     inner = embedded.plan
-    joins = _joins(cache, inner, every=False)
-    rows = _from(inner, embedded, plan.alias) + joins + _where(cache, inner, embedded, plan.alias)
-    return _Ordering(embedded, made_columns(inner), rows)
+    inside = _joins(cache, inner, every=False)
+    rows = _from(inner, embedded, plan.alias) + inside + _where(cache, inner, embedded, plan.alias)
+    return _Ordering(embedded, made_columns(inner) if joins and is_joined(embedded) else ({}, None), rows)
 
 
 def _order(plan: ReadPlan, order: Order, orderings: Mapping[str, _Ordering]) -> Sql:
@@ -203,7 +204,7 @@ def _ordered_by(plan: ReadPlan, order: Order, orderings: Mapping[str, _Ordering]
         return Sql(compared_sql(plan.alias, order.field, order.column))
     ordering = orderings[order.embedded]
     embedded, (columns, others) = ordering.embedded, ordering.made
-    if is_joined(embedded) and columns.get(order.field.name, others) is False:
+    if columns.get(order.field.name, others) is False:
         return Sql(compared_sql(embedded.alias, order.field, order.column))
     # What is ordered by need not be selected, and JSON that represents it, or many, has no order.
     column = compared_sql(embedded.plan.alias, order.field, order.column)

@@ -5,10 +5,9 @@ from __future__ import annotations
 from project_service.tables.catalog.model import SchemaCache
 from project_service.tables.plan.write import WritePlan, Written
 from project_service.tables.sql.conditions import condition_sql, filter_sql
-from project_service.tables.sql.fields import compared_sql
 from project_service.tables.sql.fragment import BODY, Sql, joined
 from project_service.tables.sql.names import ident, literal, qualified
-from project_service.tables.sql.read import inner_terms
+from project_service.tables.sql.read import inner_terms, order_sql, range_sql
 from project_service.tables.sql.returning import returned
 
 _BODY = "pgrst_body"
@@ -166,16 +165,6 @@ def _limited(cache: SchemaCache, plan: WritePlan, terms: list[Sql]) -> Sql:
     name = plan.relation.name
     keys = [ident(column) for column in plan.relation.primary_key] or ["ctid"]
     ours = ", ".join(f"{ident(name)}.{key}" for key in keys)
-    order = ", ".join(
-        compared_sql(name, order.field, order.column)
-        + (" DESC" if order.direction == "desc" else "")
-        + {"nullsfirst": " NULLS FIRST", "nullslast": " NULLS LAST", None: ""}[order.nulls]
-        for order in plan.order
-    )
     where = " WHERE " + joined(terms, " AND ") if terms else Sql("")
-    limit = "ALL" if plan.limited.limit is None else str(plan.limited.limit)
-    return (
-        f"({ours}) IN (SELECT {ours} FROM {qualified(plan.relation.key)}"
-        + where
-        + f" ORDER BY {order} LIMIT {limit} OFFSET {plan.limited.offset})"
-    )
+    first = where + order_sql(cache, plan.read, joins=False) + range_sql(plan.limited)
+    return f"({ours}) IN (SELECT {ours} FROM {qualified(plan.relation.key)}" + first + ")"

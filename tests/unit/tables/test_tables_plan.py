@@ -142,7 +142,7 @@ class Writing(SynchronousTestCase):
         error = self.assertRaises(TableError, planned, "DELETE", "works", ("limit", "1"), ("id", "gt.0"))
         self.assertEqual(error.code, "PGRST109")
         found = text(planned("DELETE", "works", ("limit", "1"), ("order", "id.desc"), ("id", "gt.0")))
-        self.assertIn('ORDER BY "works"."id" DESC LIMIT 1', found)
+        self.assertIn('ORDER BY "works"."id" DESC LIMIT $2)', found)
 
 
 class Calling(SynchronousTestCase):
