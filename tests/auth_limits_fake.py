@@ -110,6 +110,7 @@ class MemoryTokens(State):
             return None
         account = self.accounts[user.id]
         self.end_all(user.id, event.at)
+        self.letter_rows = [one for one in self.letter_rows if one.user_id != user.id]
         self.counters.pop(("login", folded(user.email)), None)
         confirmed = account.confirmed_at or event.at
         self.changed(

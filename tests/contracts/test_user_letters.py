@@ -37,6 +37,17 @@ async def test_a_recovery_token_works_once_and_ends_every_session(stores: Stores
 
 
 @contract
+async def test_after_a_reset_no_letter_of_before_is_worth_anything(stores: Stores) -> None:
+    """A confirmation begins a session, and the reset has ended every one."""
+    email = address()
+    await made(stores, email)
+    older, _ = await issue(stores, email, purpose="confirmation")
+    key, _ = await issue(stores, email)
+    assert await stores.tokens.reset_password(key, OTHER_HASH, event()) is not None
+    assert await stores.tokens.confirm(older, session(), event()) is None
+
+
+@contract
 async def test_a_reset_lets_a_locked_out_owner_in(stores: Stores) -> None:
     email = address()
     await made(stores, email)

@@ -51,6 +51,10 @@ class Recovery(Mailing):
         assert self.app.log_in(password="a brand new one").status == 200
         assert self.reset(token, "yet another one") == (422, "invalid_one_time_token")
 
+    def test_white_space_around_a_token_is_not_part_of_it(self) -> None:
+        self.recover()
+        assert self.reset(f" {self.token()}\r\n") == (200, None)
+
     def test_a_refused_password_leaves_the_token_good(self) -> None:
         self.recover()
         assert self.reset(self.token(), "short") == (422, "weak_password")

@@ -55,12 +55,13 @@ where token_hash = %(digest)s and purpose = %(purpose)s and expires_at > %(now)s
 """,
 )
 _RESET = Query(
-    "a new password by mail ends every session; who reads the mail owns the address",
+    "a new password by mail ends every session and other letters; who reads the mail owns the address",
     f"""
 update auth.users set password_hash = %(hash)s, confirmed_at = coalesce(confirmed_at, %(at)s)
     where id = %(id)s::uuid;
 update auth.sessions set ended_at = %(at)s, end_reason = %(action)s
     where user_id = %(id)s::uuid and ended_at is null;
+delete from auth.one_time_tokens where user_id = %(id)s::uuid;
 update auth.throttle set failed = '{{}}'
     where scope = 'login' and subject = (select email_key from auth.users where id = %(id)s::uuid);
 {RECORD}
