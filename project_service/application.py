@@ -15,7 +15,7 @@ from project_service.deferreds import all_of, with_timeout
 from project_service.http.admission import Admission
 from project_service.http.arrival import EdgeSettings
 from project_service.http.channel_factory import ChannelFactory
-from project_service.http.clock import HttpDate
+from project_service.http.date import HttpDate
 from project_service.http.doors import Doors
 from project_service.http.edge import Edge
 from project_service.http.health import Check, Health

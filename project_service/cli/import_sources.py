@@ -11,14 +11,14 @@ from attrs import frozen
 
 from project_service.errors import ApiError
 from project_service.storage import content_types, errors, reading
-from project_service.storage.objects import Described
+from project_service.storage.objects import Received
 from project_service.storage.ports import Store
 from project_service.storage.upload import PartStream
 
 READ_BYTES = 1024 * 1024
 
 # Uploads it under the key that the object gets.
-Upload = Callable[[str, PartStream], Awaitable[Described]]
+Upload = Callable[[str, PartStream], Awaitable[Received]]
 
 
 class Source(Protocol):
@@ -50,12 +50,12 @@ class StoreBucket:
                     yield entry.key.removeprefix(self.folder), partial(_object, self.store, entry.key)
 
 
-async def _file(path: Path, key: str, parts: PartStream) -> Described:
+async def _file(path: Path, key: str, parts: PartStream) -> Received:
     content_type = content_types.guess(key)
     parts.describe(content_type, key)
     for data in _pieces(path):
         await parts.write(data)
-    return Described(key, content_type)
+    return Received(key, content_type)
 
 
 def _pieces(path: Path) -> Iterator[bytes]:
@@ -64,7 +64,7 @@ def _pieces(path: Path) -> Iterator[bytes]:
             yield data
 
 
-async def _object(store: Store, name: str, key: str, parts: PartStream) -> Described:
+async def _object(store: Store, name: str, key: str, parts: PartStream) -> Received:
     before = await store.stat(name)
     content_type = _type(before.content_type, key)
     parts.describe(content_type, key)
@@ -74,7 +74,7 @@ async def _object(store: Store, name: str, key: str, parts: PartStream) -> Descr
     if await store.stat(name) != before:
         # Overwritten meanwhile: what was read may be half of each.
         raise errors.precondition_failed()
-    return Described(key, content_type)
+    return Received(key, content_type)
 
 
 def _type(declared: str, key: str) -> str:

@@ -57,10 +57,10 @@ def command(
     invocation.run(work)
 
 
-Described = tuple[SchemaCache, frozenset[str] | None, frozenset[str] | None]
+_Catalogue = tuple[SchemaCache, frozenset[str] | None, frozenset[str] | None]
 
 
-async def _described(run: Transaction, database: StageDatabase, schema: str, role: str | None) -> Described:
+async def _described(run: Transaction, database: StageDatabase, schema: str, role: str | None) -> _Catalogue:
     """The schema cache, and the names of relations and functions that ``role`` may use."""
 
     async def one(sql: str, params: Mapping[str, Any]) -> str:

@@ -10,7 +10,7 @@ from project_service.http.body import Body
 from project_service.storage import content_types, errors, keys
 from project_service.storage.form import Event, Field, FileStart, FormReader
 from project_service.storage.model import Bucket
-from project_service.storage.objects import Described, Fill
+from project_service.storage.objects import Fill, Received
 from project_service.storage.upload import PartStream, SizeLimit
 
 # What a form may need beside its file; a longer Content-Length is certainly too long.
@@ -40,7 +40,7 @@ def raw_fill(body: Body, bucket: Bucket, key: str, declared: str | None, digest:
     content_type = chosen_type(bucket, declared, key)
     wanted = None if digest is None else _md5_of(digest)
 
-    async def fill(parts: PartStream) -> Described:
+    async def fill(parts: PartStream) -> Received:
         parts.describe(content_type, key)
         seen = md5(usedforsecurity=False)
         while chunk := await body.next_chunk():
@@ -49,7 +49,7 @@ def raw_fill(body: Body, bucket: Bucket, key: str, declared: str | None, digest:
             await parts.write(chunk)
         if wanted not in (None, seen.digest()):
             raise errors.bad_digest("is not that of the body")
-        return Described(key, content_type)
+        return Received(key, content_type)
 
     return fill
 
@@ -77,13 +77,13 @@ class FormIntake:
         self._declared: str | None = None
         self._has_file = False
 
-    async def fill(self, parts: PartStream) -> Described:
+    async def fill(self, parts: PartStream) -> Received:
         while chunk := await self._body.next_chunk():
             for event in self._reader.feed(chunk):
                 await self._take(event, parts)
         self._reader.finish()
         key = self._key if self._key is not None else keys.parse_key(self._filename or "")
-        return Described(key, chosen_type(self._bucket, self._declared, key))
+        return Received(key, chosen_type(self._bucket, self._declared, key))
 
     async def _take(self, event: Event, parts: PartStream) -> None:
         if isinstance(event, bytes):

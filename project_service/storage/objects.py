@@ -33,14 +33,14 @@ KEEP_ALIVE_SECONDS = 60.0
 
 
 @frozen
-class Described:
+class Received:
     """What an upload has turned out to be, once its last byte is read."""
 
     key: str
     content_type: str
 
 
-Fill = Callable[[PartStream], Awaitable[Described]]
+Fill = Callable[[PartStream], Awaitable[Received]]
 
 
 def unobserved(step: str) -> None:
@@ -79,10 +79,10 @@ class Objects:
         sizes = PartSizes.up_to(expected, self.part_bytes)
         parts = PartStream(self.store, path, sizes, limit, self._keep_alive(version))
         try:
-            described = await fill(parts)
+            received = await fill(parts)
             etag = await parts.finish()
             self.steps("stored")
-            new = NewObject(bucket.name, described.key, version, parts.size, described.content_type, etag)
+            new = NewObject(bucket.name, received.key, version, parts.size, received.content_type, etag)
             return await shield(self._switch(new, writer, conditions))
         except Exception as failure:
             await self._clean_up(failure, version, bucket.name, parts)

@@ -19,7 +19,7 @@ from project_service.settings import Secret, Storage, Store
 from project_service.storage.assemble import assemble
 from project_service.storage.links import Links
 from project_service.storage.model import UNCONDITIONAL, Writer
-from project_service.storage.objects import Described, Objects
+from project_service.storage.objects import Objects, Received
 from project_service.storage.sql.links import SqlLinks
 from project_service.storage.upload import PartStream, SizeLimit
 
@@ -69,13 +69,13 @@ async def work(reactor: Any, given: dict[str, Any]) -> None:
     bucket = await storage.buckets.fresh("b")
     size = given["size"]
 
-    async def fill(parts: PartStream) -> Described:
+    async def fill(parts: PartStream) -> Received:
         payload = new_payload(size)
         for first in range(0, size, 65536):
             if given["step"] == "half way" and first > size // 2:
                 die()
             await parts.write(payload[first : first + 65536])
-        return Described(given["key"], "text/plain")
+        return Received(given["key"], "text/plain")
 
     if given["what"] == "link":
         await link(pool, given)

@@ -23,7 +23,7 @@ from project_service.settings import Store
 from project_service.storage.assemble import Storage, assemble
 from project_service.storage.links import Links
 from project_service.storage.model import UNCONDITIONAL, BucketRules, Writer
-from project_service.storage.objects import Described
+from project_service.storage.objects import Received
 from project_service.storage.sweeper import KEEP_EXPIRED_LINKS
 from project_service.storage.upload import PartStream, SizeLimit
 from tests.live import storage_crash
@@ -74,9 +74,9 @@ async def bucket_b(storage: Storage) -> None:
 
 
 async def put(storage: Storage, key: str, payload: bytes) -> None:
-    async def fill(parts: PartStream) -> Described:
+    async def fill(parts: PartStream) -> Received:
         await parts.write(payload)
-        return Described(key, "text/plain")
+        return Received(key, "text/plain")
 
     bucket = await storage.buckets.fresh("b")
     await storage.objects.upload(bucket, SERVICE, UNCONDITIONAL, SizeLimit(len(payload)), len(payload), fill)
