@@ -8,6 +8,8 @@ from typing import Any
 from project_service.tables.catalog.model import Column, Relation, Relationship
 from project_service.tables.openapi.types import default_of, schema_of
 
+# RFC 6901: the first two in any pointer, the others in one that is a URI's fragment.
+_POINTER = str.maketrans({"~": "~0", "/": "~1", "%": "%25", "#": "%23"})
 _READ = ("select", "order", "range", "rangeUnit", "offset", "limit", "preferCount")
 
 
@@ -23,7 +25,7 @@ def summary_of(comment: str | None) -> dict[str, str]:
 def path_of(relation: Relation) -> dict[str, Any]:
     filters = [_ref(f"rowFilter.{relation.name}.{name}") for name in relation.columns]
     common = {"tags": [relation.name], **summary_of(relation.description)}
-    rows = {"items": {"$ref": f"#/definitions/{relation.name}"}, "type": "array"}
+    rows = {"items": _rows_of(relation), "type": "array"}
     responses = {"200": {"description": "OK", "schema": rows}, "206": {"description": "Partial Content"}}
     found = {"get": {**common, "parameters": [*filters, *map(_ref, _READ)], "responses": responses}}
     body = _ref(f"body.{relation.name}")
@@ -39,7 +41,11 @@ def path_of(relation: Relation) -> dict[str, Any]:
 
 
 def _ref(name: str) -> dict[str, str]:
-    return {"$ref": f"#/parameters/{name}"}
+    return {"$ref": f"#/parameters/{name.translate(_POINTER)}"}
+
+
+def _rows_of(relation: Relation) -> dict[str, str]:
+    return {"$ref": f"#/definitions/{relation.name.translate(_POINTER)}"}
 
 
 def definition_of(relation: Relation, ways: Iterable[Relationship]) -> dict[str, Any]:
@@ -101,7 +107,7 @@ def parameters_of(relation: Relation) -> Iterator[tuple[str, dict[str, Any]]]:
             "description": relation.name,
             "required": False,
             "in": "body",
-            "schema": {"$ref": f"#/definitions/{relation.name}"},
+            "schema": _rows_of(relation),
         },
     )
     for name, column in relation.columns.items():

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Any
+from urllib.parse import unquote
 
 import orjson
 from attrs import evolve
@@ -10,7 +12,7 @@ from twisted.trial.unittest import SynchronousTestCase
 
 from project_service.http.outbound import Reply
 from project_service.tables.call import Call
-from project_service.tables.catalog.model import Relation, Routine
+from project_service.tables.catalog.model import Column, Relation, Routine
 from project_service.tables.config import TablesConfig
 from project_service.tables.errors import TableError, anonymous_disabled
 from project_service.tables.openapi.document import document
@@ -20,6 +22,15 @@ from project_service.tables.openapi.types import default_of
 from project_service.tables.parse.request import parse_head
 from project_service.tables.root import Root
 from tests.unit.tables.planning import CACHE, CONFIG
+
+
+def _references(within: Any) -> Iterator[str]:
+    if isinstance(within, dict):
+        for key, value in within.items():
+            yield from [value] if key == "$ref" else _references(value)
+    elif isinstance(within, list):
+        for value in within:
+            yield from _references(value)
 
 
 class Described(SynchronousTestCase):
@@ -91,6 +102,18 @@ class Described(SynchronousTestCase):
         empty = Relation("api", "empty", {}, description="Nothing")
         self.assertEqual(definition_of(empty, ()), {"description": "Nothing", "type": "object"})
         self.assertEqual(dict(parameters_of(empty))["body.empty"]["description"], "empty")
+
+    def test_what_is_referred_to_is_there_whatever_it_is_called(self) -> None:
+        name = "a/b ~c%d#e?"
+        columns = {known: Column(known, "text", "text") for known in ("km/h", "tax %", "~1", "имя")}
+        relation = Relation("api", name, columns, insertable=True, updatable=True, deletable=True)
+        said = document(evolve(CACHE, relations={("api", name): relation}), "api", "http://here", None, None)
+        referred = list(_references(said))
+        self.assertIn("#/parameters/rowFilter.a~1b ~0c%25d%23e?.tax %25", referred)
+        for reference in referred:
+            found = said
+            for part in reference.removeprefix("#/").split("/"):
+                found = found[unquote(part).replace("~1", "/").replace("~0", "~")]
 
     def test_a_default_that_json_has_no_number_for(self) -> None:
         for expression, expected in {
