@@ -165,8 +165,8 @@ def _group_key(plan: ReadPlan, output: Output) -> str:
 
 @frozen
 class _Ordering:
-    """An embedded relation that is ordered by, looked at once for all terms that name it. ``made`` tells of its joined
-    rows' columns; ``rows`` is where one is read from that they have not, or as JSON only."""
+    """An embedded relation that is ordered by, looked at once for all terms that name it. ``made`` tells of the
+    columns that its joined rows have; ``rows`` is where one is read from that they have not, or as JSON only."""
 
     embedded: Embedded
     made: Made
