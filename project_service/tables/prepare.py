@@ -23,7 +23,7 @@ from project_service.tables.sql.statement import (
     read_statement,
     write_statement,
 )
-from project_service.tables.syntax import Compare, Filter
+from project_service.tables.syntax import Filter
 
 # No application's statement is as long; PostgreSQL would take minutes to plan one.
 MOST_CHARACTERS = 1024 * 1024
@@ -106,16 +106,7 @@ def _is_by_key(plan: ReadPlan) -> bool:
     relation = plan.relation
     if relation is None or relation.is_view or not relation.primary_key:
         return False
-    equal = {
-        found.field.name
-        for found in plan.conditions
-        if isinstance(found, Filter)
-        and not found.negated
-        and not found.field.path
-        and isinstance(found.operation, Compare)
-        and found.operation.operator == "="
-        and found.operation.quantifier is None
-    }
+    equal = {found.field.name for found in plan.conditions if isinstance(found, Filter) and found.is_equality}
     return equal.issuperset(relation.primary_key)
 
 

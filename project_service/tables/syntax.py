@@ -104,6 +104,13 @@ class Filter:
     operation: Operation
     negated: bool = False
 
+    @property
+    def is_equality(self) -> bool:
+        """Whether a whole column is compared with one value: ``column=eq.value``."""
+        found = self.operation
+        plain = not self.negated and not self.field.path
+        return plain and isinstance(found, Compare) and found.operator == "=" and found.quantifier is None
+
 
 @frozen
 class Logic:

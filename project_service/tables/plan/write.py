@@ -16,7 +16,7 @@ from project_service.tables.plan.needs import needed_columns, spelled_out
 from project_service.tables.plan.nodes import Condition, ReadPlan
 from project_service.tables.plan.options import PlanOptions
 from project_service.tables.plan.read import Reader
-from project_service.tables.syntax import Compare, Filter, Range
+from project_service.tables.syntax import Filter, Range
 
 Verb = Literal["insert", "update", "delete"]
 _VERBS: dict[str, Verb] = {"POST": "insert", "PUT": "insert", "PATCH": "update", "DELETE": "delete"}
@@ -160,10 +160,7 @@ def _key_filters(request: Request, relation: Relation) -> tuple[Filter, ...]:
     for path, condition in request.query.filters:
         if path != ():
             continue
-        if not isinstance(condition, Filter) or condition.negated or condition.field.path:
-            raise errors.invalid_upsert_filters()
-        operation = condition.operation
-        if not isinstance(operation, Compare) or operation.operator != "=" or operation.quantifier:
+        if not isinstance(condition, Filter) or not condition.is_equality:
             raise errors.invalid_upsert_filters()
         found.append(condition)
     names = {condition.field.name for condition in found}
