@@ -14,7 +14,7 @@ from project_service.errors import (
 )
 from project_service.http.headers import HeaderView
 from project_service.http.inbound import Inbound
-from project_service.storage import errors, keys
+from project_service.storage import content_types, errors, keys
 from project_service.storage.links import MAX_EXPIRES_IN_SECONDS, MAX_USES
 
 DEFAULT_MAX_KEYS = 100
@@ -45,6 +45,12 @@ def refuse_partial_and_encoded(headers: HeaderView) -> None:
         raise errors.piece_of_an_object()
     if headers.get(b"content-encoding") not in (None, b"", b"identity"):
         raise unsupported_media_type("sent without a content encoding")
+
+
+def refuse_form(headers: HeaderView) -> None:
+    """Taken for the object itself, a form would be stored with its boundaries and part headers."""
+    if content_types.essence(headers.text(b"content-type") or "") == "multipart/form-data":
+        raise unsupported_media_type("the object itself; a form is sent by POST")
 
 
 def whole(body: Mapping[str, Any], name: str, default: int, least: int, most: int) -> int:

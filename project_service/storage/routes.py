@@ -110,6 +110,7 @@ class StorageRoutes:
         bucket, writer = await self._writable(inbound)
         stated = conditions.for_write(inbound.headers)
         requests.refuse_partial_and_encoded(inbound.headers)
+        requests.refuse_form(inbound.headers)
         limit = self._limit(bucket)
         intake.refuse_declared(inbound.body.length, limit)
         declared, digest = inbound.headers.text(b"content-type"), inbound.headers.text(b"content-md5")

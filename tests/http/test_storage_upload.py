@@ -140,6 +140,14 @@ class Whole(TestCase):
             app.request("DELETE", OBJECTS + "/k", USER)
         self.assertEqual(app.store.multiparts, {})
 
+    def test_a_form_is_not_put(self) -> None:
+        app = StorageApp()
+        for content_type in (FORM["Content-Type"], "Multipart/Form-Data"):
+            response = app.put("k", file_form(), Content_Type=content_type)
+            self.assertEqual(refused(response), (415, "unsupported_media_type"))
+        self.assertEqual(app.stored(), [])
+        self.assertEqual(app.put("k", Content_Type="multipart/mixed; boundary=x").status, 201)
+
     def test_a_content_coding(self) -> None:
         app = StorageApp()
         self.assertEqual(app.put("k", Content_Encoding="identity").status, 201)
