@@ -18,11 +18,11 @@ from benchmarks.load import CLIENTS, Costed, Request, pgbench, wrk
 from benchmarks.report import Row, interleaved
 from benchmarks.running import Running
 from project_service.deferreds import start
-from project_service.tables.call import Call
 from project_service.tables.catalog.load import build, read
 from project_service.tables.catalog.model import SchemaCache
 from project_service.tables.config import TablesConfig
 from project_service.tables.identity import Identity
+from project_service.tables.incoming import Incoming
 from project_service.tables.planner import Planner
 from project_service.tables.preamble import preamble
 
@@ -101,14 +101,14 @@ def half_load(running: Running, peak: float, seconds: float) -> Row:
 def message(running: Running, case: Case) -> tuple[str, str, str]:
     """The settings, the prepared query and its arguments, as the service would send them."""
     config = TablesConfig(statement_timeout="30000ms")
-    call = _call(running, case)
+    incoming = _incoming(running, case)
     with closing(psycopg2.connect(running.dsn)) as connection, connection.cursor() as cursor:
         cache = _schema_cache(cursor)
         planner = Planner(config)
-        head, key = planner.head(call)
-        planned = planner.plan(cache, key, *planner.request(call, head))
+        head, key = planner.head(incoming)
+        planned = planner.plan(cache, key, *planner.request(incoming, head))
         identity = Identity("anon", '{"role":"anon"}', False)
-        told = preamble(config, cache, call, head, identity, planned.prepared.read_only, None)
+        told = preamble(config, cache, incoming, head, identity, planned.prepared.read_only, None)
         statement = planned.prepared.statement.sql
         probe = planned.prepared.probe
         values = statement.values(planned.operands, planned.body, planned.raw, probe.rows + 1 if probe else 0)
@@ -119,11 +119,11 @@ def message(running: Running, case: Case) -> tuple[str, str, str]:
         return settings.replace("; ", " \\; "), statement.for_prepare, arguments
 
 
-def _call(running: Running, case: Case) -> Call:
+def _incoming(running: Running, case: Case) -> Incoming:
     request = case.request(running)
     where = urlsplit(case.path)
     headers = {"Host": urlsplit(running.url).netloc, **request.headers}
-    return Call(
+    return Incoming(
         request.method,
         (where.path.strip("/"),),
         tuple(parse_qsl(where.query)),

@@ -13,9 +13,9 @@ from attrs import evolve, frozen
 
 from project_service.http.outbound import Reply, StreamReply
 from project_service.http.wire import fault_of
-from project_service.tables.call import Call
 from project_service.tables.config import TablesConfig
 from project_service.tables.identity import Identity
+from project_service.tables.incoming import Incoming
 from project_service.tables.planner import Planned
 from project_service.tables.respond.outcome import Outcome
 from project_service.tables.respond.replies import head_of_stream
@@ -44,7 +44,7 @@ class LargeReplies:
 
     async def at_once(
         self,
-        call: Call,
+        incoming: Incoming,
         planned: Planned,
         told: Preamble,
         identity: Identity,
@@ -60,23 +60,23 @@ class LargeReplies:
                 await stream.finish()
                 planned.prepared.last.streamed = False
                 return in_one_piece(outcome)
-            return self._reply(self._head(call, planned, outcome), stream)
+            return self._reply(self._head(incoming, planned, outcome), stream)
         except BaseException:
             stream.close()
             raise
 
     async def after(
-        self, call: Call, planned: Planned, outcome: Outcome, told: Preamble, identity: Identity
+        self, incoming: Incoming, planned: Planned, outcome: Outcome, told: Preamble, identity: Identity
     ) -> Reply | StreamReply:
         """Where ``outcome`` shows that it does not fit. Raises as ``Streams.open`` does."""
-        head = self._head(call, planned, outcome)
+        head = self._head(incoming, planned, outcome)
         if not _has_body(head):
             return head
         planned.prepared.last.streamed = True
         stream = await self._open(planned, told, identity, outcome)
         try:
             if _counts(planned):
-                head = self._head(call, planned, evolve(outcome, total=stream.total))
+                head = self._head(incoming, planned, evolve(outcome, total=stream.total))
             return self._reply(head, stream)
         except BaseException:
             stream.close()
@@ -91,10 +91,10 @@ class LargeReplies:
             told, rows, values, prepared.rendering, likely, identity.authenticated, prepared.leaves_things
         )
 
-    def _head(self, call: Call, planned: Planned, outcome: Outcome) -> Reply:
+    def _head(self, incoming: Incoming, planned: Planned, outcome: Outcome) -> Reply:
         request = evolve(planned.request, range=planned.request.range.capped(self.config.max_rows))
         return head_of_stream(
-            request, planned.prepared.rendering, outcome, call.path, self.config.tx_override
+            request, planned.prepared.rendering, outcome, incoming.path, self.config.tx_override
         )
 
     def _reply(self, head: Reply, stream: RowStream) -> Reply | StreamReply:

@@ -1,4 +1,4 @@
-"""From a call to what is run, with the work of earlier requests of the same shape kept."""
+"""From what came in to what is run, with the work of earlier requests of the same shape kept."""
 
 from __future__ import annotations
 
@@ -6,9 +6,9 @@ from collections.abc import Hashable
 
 from attrs import Factory, define, evolve, frozen
 
-from project_service.tables.call import Call
 from project_service.tables.catalog.model import SchemaCache
 from project_service.tables.config import TablesConfig
+from project_service.tables.incoming import Incoming
 from project_service.tables.parse.query import parse_query
 from project_service.tables.parse.request import Head, Request, make_request, parse_head, takes_arguments
 from project_service.tables.prepare import Prepared, prepare
@@ -51,18 +51,18 @@ class Planner:
     _plans: Recent[Prepared] = Factory(lambda: Recent[Prepared](KEPT, _weight))
     _probes: Recent[Probe] = Factory(lambda: Recent[Probe](KEPT))
 
-    def head(self, call: Call) -> tuple[Head, Hashable]:
-        decisive = call.headers.decisive
-        key = (call.method, call.segments, decisive)
+    def head(self, incoming: Incoming) -> tuple[Head, Hashable]:
+        decisive = incoming.headers.decisive
+        key = (incoming.method, incoming.segments, decisive)
         return self._heads.made(
-            key, lambda: parse_head(call.method, call.segments, decisive, self.config.schemas)
+            key, lambda: parse_head(incoming.method, incoming.segments, decisive, self.config.schemas)
         ), key
 
-    def request(self, call: Call, head: Head) -> tuple[Hashable, Request, list[str]]:
+    def request(self, incoming: Incoming, head: Head) -> tuple[Hashable, Request, list[str]]:
         arguments = takes_arguments(head)
-        shape, operands = shape_of_query(call.pairs, arguments)
-        query = self._queries.made((arguments, shape), lambda: parse_query(call.pairs, arguments))
-        return shape, make_request(head, query, call.pairs, call.body), operands
+        shape, operands = shape_of_query(incoming.pairs, arguments)
+        query = self._queries.made((arguments, shape), lambda: parse_query(incoming.pairs, arguments))
+        return shape, make_request(head, query, incoming.pairs, incoming.body), operands
 
     def plan(
         self, cache: SchemaCache, head_key: Hashable, shape: Hashable, request: Request, operands: list[str]

@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterable
 from functools import lru_cache
 
-from project_service.tables.call import Call
 from project_service.tables.catalog.model import Routine, SchemaCache
 from project_service.tables.config import TablesConfig
 from project_service.tables.failures import has_nul
 from project_service.tables.identity import Identity
+from project_service.tables.incoming import Incoming
 from project_service.tables.parse.request import Head
 from project_service.tables.run import Preamble
 from project_service.tables.sql.settings import (
@@ -29,7 +29,7 @@ _SHORT = 4096
 def preamble(
     config: TablesConfig,
     cache: SchemaCache,
-    call: Call,
+    incoming: Incoming,
     head: Head,
     identity: Identity,
     read_only: bool,
@@ -44,8 +44,8 @@ def preamble(
         ("role", identity.role),
         ("request.jwt.claims", identity.claims),
         ("request.method", head.method),
-        ("request.headers", call.headers.as_json),
-        ("request.cookies", call.headers.cookies),
+        ("request.headers", incoming.headers.as_json),
+        ("request.cookies", incoming.headers.cookies),
     ]
     if read_only:
         pairs.append(("transaction_read_only", "on"))
@@ -57,12 +57,12 @@ def preamble(
     pairs.extend((f"app.settings.{name}", value) for name, value in config.app_settings.items())
     limits = [value for name, value in pairs if name == "statement_timeout"]
     extra = extra_seconds(limits[0], limits[-1]) if len(limits) > 1 else 0.0
-    short = len(call.headers.as_json) + len(identity.claims) <= _SHORT
+    short = len(incoming.headers.as_json) + len(identity.claims) <= _SHORT
     try:
         text = (_recent_text if short else _text)(tuple(pairs), config.pre_request)
     except ValueError:
         raise has_nul() from None
-    return Preamble(text, [call.resource], extra)
+    return Preamble(text, [incoming.resource], extra)
 
 
 def _text(pairs: tuple[tuple[str, str], ...], pre_request: str | None) -> str:

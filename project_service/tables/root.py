@@ -9,10 +9,10 @@ from attrs import evolve, frozen
 
 from project_service.http.outbound import Reply, Sink, StreamReply
 from project_service.tables import errors
-from project_service.tables.call import Call
 from project_service.tables.catalog.model import SchemaCache
 from project_service.tables.config import TablesConfig
 from project_service.tables.headers import VARY, as_utf8
+from project_service.tables.incoming import Incoming
 from project_service.tables.openapi.document import document, public_url
 from project_service.tables.openapi.rights import rights_sql
 from project_service.tables.parse import media
@@ -38,7 +38,7 @@ class Root:
         return evolve(head, kind="routine", schema=schema or head.schema, name=name)
 
     async def answer(
-        self, cache: SchemaCache, call: Call, head: Head, run: RunReadOnly
+        self, cache: SchemaCache, incoming: Incoming, head: Head, run: RunReadOnly
     ) -> Reply | StreamReply:
         """Raises PGRST107 and 126. ``run`` runs a query as the caller, which it does in any case: whoever may not be
         here is told so by the database, or by the function that runs before every request."""
@@ -53,15 +53,15 @@ class Root:
         usable, callable_ = None, None
         if follows:
             usable, callable_ = (frozenset(orjson.loads(as_bytes(names))) for names in rows[0])
-        url = self._url(call)
+        url = self._url(incoming)
         secured = self.config.openapi_security_active
         found = document(cache, head.schema, url, usable, callable_, secured)
         return Reply(200, headers, orjson.dumps(found))
 
-    def _url(self, call: Call) -> str:
+    def _url(self, incoming: Incoming) -> str:
         """That of the root, as clients reach it."""
         said = self.config.openapi_server_proxy_uri
-        return public_url(said) if said is not None else call.base_url + call.path.rstrip("/")
+        return public_url(said) if said is not None else incoming.base_url + incoming.path.rstrip("/")
 
 
 def _content_type(head: Head) -> str:

@@ -14,8 +14,8 @@ from project_service.http.inbound import Inbound
 from project_service.http.outbound import Reply, StreamReply
 from project_service.http.router import Router
 from project_service.tables import described, errors
-from project_service.tables.call import Call, Sent
 from project_service.tables.headers import read_utf8
+from project_service.tables.incoming import Incoming, Sent
 from project_service.tables.service import TableService
 
 _READING = ("GET", "HEAD", "OPTIONS")
@@ -49,13 +49,13 @@ class TableRoutes:
         service = self.services.get((inbound.path_args["stage"], inbound.path_args["database"]))
         if service is None:
             raise errors.invalid_path()
-        reply = await service.answer(await _call(inbound))
+        reply = await service.answer(await _incoming(inbound))
         if b"origin" not in inbound.headers:
             return reply
         return evolve(reply, headers=(*reply.headers, TABLE_EXPOSED))
 
 
-async def _call(inbound: Inbound) -> Call:
+async def _incoming(inbound: Inbound) -> Incoming:
     below = inbound.path_args.get("below", "")
     try:
         below.encode("utf-8")
@@ -64,7 +64,7 @@ async def _call(inbound: Inbound) -> Call:
     body = b""
     if inbound.method in _WRITING:
         body = await inbound.body.read(inbound.max_json_bytes)
-    return Call(
+    return Incoming(
         inbound.method,
         _segments(below.strip("/"), inbound.raw_path),
         # A name without a value is no parameter to PostgREST.

@@ -9,7 +9,6 @@ from typing import TypeVar
 from attrs import evolve, frozen
 
 from project_service.http.outbound import Reply, StreamReply
-from project_service.tables.call import Call, Timing
 from project_service.tables.catalog.freshness import Freshness
 from project_service.tables.catalog.holder import CacheHolder
 from project_service.tables.catalog.model import SchemaCache
@@ -18,6 +17,7 @@ from project_service.tables.errors import TableError
 from project_service.tables.execute import Executor
 from project_service.tables.headers import VARY
 from project_service.tables.identity import Identities, Identity
+from project_service.tables.incoming import Incoming
 from project_service.tables.large import LargeReplies
 from project_service.tables.parse.request import Head, Request
 from project_service.tables.plan.call import CallPlan
@@ -36,6 +36,7 @@ from project_service.tables.respond.replies import (
 from project_service.tables.root import Root, nothing
 from project_service.tables.run import Row
 from project_service.tables.sql.fragment import Sql
+from project_service.tables.timing import Timing
 
 # What is not in the schema cache: a relationship, a function, a column, a relation.
 _MISSES = ("PGRST200", "PGRST202", "PGRST204", "PGRST205")
@@ -56,20 +57,22 @@ class TableService:
     root: Root
     large: LargeReplies
 
-    async def answer(self, call: Call) -> Reply | StreamReply:
+    async def answer(self, incoming: Incoming) -> Reply | StreamReply:
         try:
-            return await self._answer(call)
+            return await self._answer(incoming)
         except TableError as fault:
             fault.terse = self.config.error_verbosity == "minimal"
             varying = () if any(name.lower() == "vary" for name, _ in fault.headers) else (VARY,)
             fault.headers = (*fault.headers, *varying)
             raise
 
-    async def _answer(self, call: Call) -> Reply | StreamReply:
+    async def _answer(self, incoming: Incoming) -> Reply | StreamReply:
         timing = Timing(self.config.server_timing)
-        identity = self.identities.identify(call.headers.authorization, call.presented_key, call.is_service)
+        identity = self.identities.identify(
+            incoming.headers.authorization, incoming.presented_key, incoming.is_service
+        )
         timing.mark("jwt")
-        head, head_key = self.planner.head(call)
+        head, head_key = self.planner.head(incoming)
         cache = self.holder.current
         if head.method == "OPTIONS":
             allowed = options_reply(cache, head)
@@ -79,13 +82,13 @@ class TableService:
         if head.kind == "root":
             delegated = self.root.delegated(head)
             if delegated is None:
-                return await self._root(call, head, identity, cache, timing)
+                return await self._root(incoming, head, identity, cache, timing)
             head_key = head = delegated
-        asked = self.planner.request(call, head)
+        asked = self.planner.request(incoming, head)
         timing.mark("parse")
         cache, planned = await self._planned(cache, head_key, *asked)
         timing.mark("plan")
-        reply = await self._run(call, cache, planned, identity)
+        reply = await self._run(incoming, cache, planned, identity)
         timing.mark("transaction")
         if head.method == "HEAD":
             reply = StreamReply(reply.status, reply.headers, None, nothing)
@@ -108,29 +111,29 @@ class TableService:
         return newer, self.planner.plan(newer, head_key, shape, request, operands)
 
     async def _run(
-        self, call: Call, cache: SchemaCache, planned: Planned, identity: Identity
+        self, incoming: Incoming, cache: SchemaCache, planned: Planned, identity: Identity
     ) -> Reply | StreamReply:
         prepared, head = planned.prepared, planned.request.head
-        told = preamble(self.config, cache, call, head, identity, prepared.read_only, prepared.routine)
+        told = preamble(self.config, cache, incoming, head, identity, prepared.read_only, prepared.routine)
         if self.large.expected(planned):
-            in_one_piece = partial(self._reply, call, planned)
-            return await self.large.at_once(call, planned, told, identity, in_one_piece)
+            in_one_piece = partial(self._reply, incoming, planned)
+            return await self.large.at_once(incoming, planned, told, identity, in_one_piece)
         outcome = await self.executor.execute(planned, told, identity.authenticated)
         if not outcome.whole:
-            return await self.large.after(call, planned, outcome, told, identity)
-        return self._reply(call, planned, outcome)
+            return await self.large.after(incoming, planned, outcome, told, identity)
+        return self._reply(incoming, planned, outcome)
 
     async def _root(
-        self, call: Call, head: Head, identity: Identity, cache: SchemaCache, timing: Timing
+        self, incoming: Incoming, head: Head, identity: Identity, cache: SchemaCache, timing: Timing
     ) -> Reply | StreamReply:
-        told = preamble(self.config, cache, call, head, identity, True, None)
+        told = preamble(self.config, cache, incoming, head, identity, True, None)
         timing.mark("parse")
         timing.mark("plan")
 
         async def run(sql: Sql) -> list[Row]:
             return await self.executor.read(told, sql, identity.authenticated)
 
-        reply = await self.root.answer(cache, call, head, run)
+        reply = await self.root.answer(cache, incoming, head, run)
         timing.mark("transaction")
         return self._timed(reply, timing)
 
@@ -140,13 +143,13 @@ class TableService:
         timing.mark("response")
         return evolve(reply, headers=(*reply.headers, timing.header()))
 
-    def _reply(self, call: Call, planned: Planned, outcome: Outcome) -> Reply:
+    def _reply(self, incoming: Incoming, planned: Planned, outcome: Outcome) -> Reply:
         request, prepared = planned.request, planned.prepared
         allow_tx = self.config.tx_override
         if prepared.rendering.explain is not None:
             return explained(outcome.body, prepared.rendering)
         if isinstance(prepared.plan, WritePlan):
-            return write_reply(request, prepared.plan, prepared.rendering, outcome, call.path, allow_tx)
+            return write_reply(request, prepared.plan, prepared.rendering, outcome, incoming.path, allow_tx)
         if isinstance(prepared.plan, CallPlan):
             return call_reply(request, prepared.plan, prepared.rendering, outcome, allow_tx)
-        return read_reply(request, prepared.rendering, outcome, call.path, allow_tx)
+        return read_reply(request, prepared.rendering, outcome, incoming.path, allow_tx)

@@ -8,7 +8,7 @@ from twisted.trial.unittest import TestCase
 
 from project_service.http.outbound import Reply
 from project_service.http.router import Router
-from project_service.tables.call import Call
+from project_service.tables.incoming import Incoming
 from project_service.tables.routes import TableRoutes
 from tests.fakes import App
 from tests.http.toy_app import ANON
@@ -18,10 +18,10 @@ class Asked:
     """A table API that keeps what it is asked."""
 
     def __init__(self) -> None:
-        self.calls: list[Call] = []
+        self.calls: list[Incoming] = []
 
-    async def answer(self, call: Call) -> Reply:
-        self.calls.append(call)
+    async def answer(self, incoming: Incoming) -> Reply:
+        self.calls.append(incoming)
         return Reply()
 
 

@@ -11,7 +11,7 @@ from project_service import errors
 from project_service.http.admission import Limits
 from project_service.http.outbound import Reply, Sink, StreamReply
 from project_service.http.router import Router
-from project_service.tables.call import Call
+from project_service.tables.incoming import Incoming
 from project_service.tables.routes import TableRoutes
 from tests.fakes import App, raw_request
 from tests.http.toy_app import ANON
@@ -23,8 +23,8 @@ LANE = "tables:dev/main"
 class Tables:
     """Answers as the last segment of the path says."""
 
-    async def answer(self, call: Call) -> Reply | StreamReply:
-        last = call.segments[-1]
+    async def answer(self, incoming: Incoming) -> Reply | StreamReply:
+        last = incoming.segments[-1]
         if last == "revoked":
             raise errors.session_revoked()
         if last == "broken":

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import json
 
-from project_service.tables.call import Call
 from project_service.tables.config import TablesConfig
+from project_service.tables.incoming import Incoming
 from project_service.tables.planner import Planned, Planner
 from tests.unit.tables.schema import cache
 
@@ -31,9 +31,9 @@ def planned(
 ) -> Planned:
     planner = planner or Planner(config)
     headers = tuple(pair for pair in (("prefer", prefer), ("content-type", media)) if pair[1])
-    call = Call(method, tuple(path.split("/")), pairs, headers, body)
-    head, key = planner.head(call)
-    shape, request, operands = planner.request(call, head)
+    incoming = Incoming(method, tuple(path.split("/")), pairs, headers, body)
+    head, key = planner.head(incoming)
+    shape, request, operands = planner.request(incoming, head)
     return planner.plan(CACHE, key, shape, request, operands)
 
 

@@ -9,10 +9,10 @@ from twisted.trial.unittest import SynchronousTestCase
 
 from project_service.database.session import Session
 from project_service.deferreds import start
-from project_service.tables.call import Call
 from project_service.tables.config import TablesConfig
 from project_service.tables.errors import TableError
 from project_service.tables.identity import Identity
+from project_service.tables.incoming import Incoming
 from project_service.tables.planner import Planned, Planner
 from project_service.tables.preamble import preamble
 from project_service.tables.prepare import MOST_CHARACTERS
@@ -26,10 +26,10 @@ LIMITED = evolve(CONFIG, statement_timeout="30000ms")
 
 def told(own: str | None) -> Preamble:
     settings = {"reader": (("statement_timeout", own),)} if own is not None else {}
-    call = Call("GET", ("items",))
-    head, _ = Planner(LIMITED).head(call)
+    incoming = Incoming("GET", ("items",))
+    head, _ = Planner(LIMITED).head(incoming)
     identity = Identity("reader", "{}", True)
-    return preamble(LIMITED, evolve(CACHE, role_settings=settings), call, head, identity, True, None)
+    return preamble(LIMITED, evolve(CACHE, role_settings=settings), incoming, head, identity, True, None)
 
 
 class Driver:

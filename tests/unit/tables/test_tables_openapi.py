@@ -11,7 +11,7 @@ from attrs import evolve
 from twisted.trial.unittest import SynchronousTestCase
 
 from project_service.http.outbound import Reply
-from project_service.tables.call import Call
+from project_service.tables.incoming import Incoming
 from project_service.tables.catalog.model import Column, Relation, Routine
 from project_service.tables.config import TablesConfig
 from project_service.tables.errors import TableError, anonymous_disabled
@@ -35,9 +35,9 @@ def _references(within: Any) -> Iterator[str]:
 
 class Described(SynchronousTestCase):
     def described(self, config: TablesConfig) -> dict[str, Any]:
-        call = Call("GET", (), path="/rest/", base_url="http://here")
+        incoming = Incoming("GET", (), path="/rest/", base_url="http://here")
         head = parse_head("GET", (), (), config.schemas)
-        answering = Root(config).answer(CACHE, call, head, self.asked)
+        answering = Root(config).answer(CACHE, incoming, head, self.asked)
         try:
             answering.send(None)
         except StopIteration as answered:
@@ -53,14 +53,14 @@ class Described(SynchronousTestCase):
         async def refused(sql: object) -> list[tuple[Any, ...]]:
             raise anonymous_disabled()
 
-        call = Call("GET", (), path="/rest/", base_url="http://here")
+        incoming = Incoming("GET", (), path="/rest/", base_url="http://here")
         for method, config in (
             ("GET", CONFIG),
             ("GET", evolve(CONFIG, openapi="ignore-privileges")),
             ("HEAD", CONFIG),
         ):
             head = parse_head(method, (), (), config.schemas)
-            answering = Root(config).answer(CACHE, call, head, refused)
+            answering = Root(config).answer(CACHE, incoming, head, refused)
             self.assertRaises(TableError, answering.send, None)
 
     def test_a_function_of_a_schema_may_answer_instead(self) -> None:

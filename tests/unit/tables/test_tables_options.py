@@ -11,9 +11,9 @@ from twisted.trial.unittest import SynchronousTestCase
 from project_service.deferreds import start
 from project_service.http.outbound import Reply, StreamReply
 from project_service.http.router import Router
-from project_service.tables.call import Call
 from project_service.tables.config import TablesConfig
 from project_service.tables.errors import TableError
+from project_service.tables.incoming import Incoming
 from project_service.tables.planner import Planner
 from project_service.tables.routes import TableRoutes
 from project_service.tables.service import TableService
@@ -21,15 +21,17 @@ from tests.unit.tables.schema import cache
 
 
 class Options(SynchronousTestCase):
-    def answered(self, call: Call, **settings: Any) -> Deferred[Reply | StreamReply]:
+    def answered(self, incoming: Incoming, **settings: Any) -> Deferred[Reply | StreamReply]:
         config = TablesConfig(schemas=("api",), **settings)
         parts: Any = SimpleNamespace(current=cache(), identify=lambda *_: None)
         unused = cast(Any, None)
         service = TableService(config, parts, parts, Planner(config), unused, unused, unused, unused)
-        return start(service.answer(call))
+        return start(service.answer(incoming))
 
     def headers(self, *segments: str, server_timing: bool = True) -> dict[str, str]:
-        reply = self.successResultOf(self.answered(Call("OPTIONS", segments), server_timing=server_timing))
+        reply = self.successResultOf(
+            self.answered(Incoming("OPTIONS", segments), server_timing=server_timing)
+        )
         self.assertEqual(reply.status, 200)
         return dict(reply.headers)
 
@@ -45,14 +47,14 @@ class Options(SynchronousTestCase):
         TableRoutes({}).mount(router)
         for method in ("TRACE", "CONNECT", "PROPFIND", "LINK"):
             self.assertEqual(router.match(method, b"/dev/db/main/rest/works").route.error_style, "tables")
-            fault = self.failureResultOf(self.answered(Call(method, ("works",))), TableError).value
+            fault = self.failureResultOf(self.answered(Incoming(method, ("works",))), TableError).value
             self.assertEqual((fault.status, fault.code), (405, "PGRST117"))
             self.assertEqual(dict(fault.headers)["Allow"], "OPTIONS,GET,HEAD,POST,PUT,PATCH,DELETE")
 
     def test_what_an_answer_hangs_on_is_said_with_every_one(self) -> None:
         self.assertEqual(self.headers("works")["Vary"], "Accept, Prefer, Range")
         self.assertEqual(self.headers()["Vary"], "Accept, Prefer, Range")
-        fault = self.failureResultOf(self.answered(Call("OPTIONS", ("none", "x"))), TableError).value
+        fault = self.failureResultOf(self.answered(Incoming("OPTIONS", ("none", "x"))), TableError).value
         self.assertEqual(dict(fault.headers)["Vary"], "Accept, Prefer, Range")
 
     def test_every_stage_has_its_time(self) -> None:

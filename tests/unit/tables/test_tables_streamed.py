@@ -12,9 +12,9 @@ from project_service.database.session import Session
 from project_service.deferreds import start
 from project_service.http.body import ClientGone
 from project_service.http.outbound import Reply, StreamReply
-from project_service.tables.call import Call
 from project_service.tables.errors import TableError
 from project_service.tables.identity import Identity
+from project_service.tables.incoming import Incoming
 from project_service.tables.large import LargeReplies
 from project_service.tables.plan.media import Rendering
 from project_service.tables.planner import Planner
@@ -107,7 +107,7 @@ class Answers(Case):
     def reply(self, status: bytes | None, prefer: str = "") -> Reply | StreamReply:
         """To a request for more rows than are answered at once."""
         answering = LargeReplies(CONFIG, self.streams).after(
-            Call("GET", ("works",), (), (), b""),
+            Incoming("GET", ("works",), (), (), b""),
             planned("GET", "works", prefer=prefer),
             Outcome(rows=2000, total=9000 if prefer else None, status=status, whole=False),
             Preamble("", []),
@@ -142,7 +142,7 @@ class AtOnce(Case):
     def reply(self) -> Reply | StreamReply:
         self.assertTrue(self.large.expected(self.planned))
         told, identity = Preamble("SELECT 1", []), Identity("anon", "{}", False)
-        call = Call("GET", ("works",), (), (), b"")
+        incoming = Incoming("GET", ("works",), (), (), b"")
         whole: list[Outcome] = []
 
         def in_one_piece(outcome: Outcome) -> Reply:
@@ -150,7 +150,7 @@ class AtOnce(Case):
             return read_reply(self.planned.request, ROWS, outcome, "/works", False)
 
         return self.successResultOf(
-            start(self.large.at_once(call, self.planned, told, identity, in_one_piece))
+            start(self.large.at_once(incoming, self.planned, told, identity, in_one_piece))
         )
 
     def test_what_is_large_again_is_run_once(self) -> None:

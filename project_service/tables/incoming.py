@@ -1,12 +1,11 @@
-"""A request as the route hands it to a database's table API, and the clock of its stages."""
+"""A request as the route hands it to a database's table API: decoded, not yet understood."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable
-from time import perf_counter
 
 import orjson
-from attrs import define, field, frozen
+from attrs import field, frozen
 
 # What of the headers decides how a request is understood; the rest only SQL sees.
 _DECISIVE = frozenset(("accept", "prefer", "range", "content-type", "accept-profile", "content-profile"))
@@ -45,7 +44,7 @@ def _sent(headers: Sent | Iterable[tuple[str, str]]) -> Sent:
 
 
 @frozen
-class Call:
+class Incoming:
     """``segments`` and ``pairs`` are decoded. ``path`` is the resource's public path, for Location headers;
     ``presented_key`` the project key that came along."""
 
@@ -63,25 +62,6 @@ class Call:
     def resource(self) -> str:
         """The path as PostgREST would see it, below the base path."""
         return "/" + "/".join(self.segments)
-
-
-@define
-class Timing:
-    """How long each stage took, for ``Server-Timing``; without ``wanted`` nothing is looked at."""
-
-    wanted: bool = True
-    _marks: list[tuple[str, float]] = field(factory=list)
-    _since: float = field(factory=perf_counter)
-
-    def mark(self, stage: str) -> None:
-        if not self.wanted:
-            return
-        now = perf_counter()
-        self._marks.append((stage, (now - self._since) * 1000))
-        self._since = now
-
-    def header(self) -> tuple[str, str]:
-        return ("Server-Timing", ", ".join(f"{stage};dur={ms:.3f}" for stage, ms in self._marks))
 
 
 def _headers(headers: Iterable[tuple[str, str]]) -> str:

@@ -1,0 +1,26 @@
+"""The clock of a request's stages."""
+
+from __future__ import annotations
+
+from time import perf_counter
+
+from attrs import define, field
+
+
+@define
+class Timing:
+    """How long each stage took, for ``Server-Timing``; without ``wanted`` nothing is looked at."""
+
+    wanted: bool = True
+    _marks: list[tuple[str, float]] = field(factory=list)
+    _since: float = field(factory=perf_counter)
+
+    def mark(self, stage: str) -> None:
+        if not self.wanted:
+            return
+        now = perf_counter()
+        self._marks.append((stage, (now - self._since) * 1000))
+        self._since = now
+
+    def header(self) -> tuple[str, str]:
+        return ("Server-Timing", ", ".join(f"{stage};dur={ms:.3f}" for stage, ms in self._marks))
