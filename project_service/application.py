@@ -132,12 +132,12 @@ class Application:
         return factory
 
     def reload(self, settings: Settings) -> None:
-        """Take over what can change while running; ``settings`` is checked already."""
+        """Take over what can change while running; raises before anything is, for a key file that cannot be used."""
+        if self._built is not None:
+            self._built.reload(settings)
         self._settings = settings
         for edge in self._edges:
             edge.settings = edge_settings(settings)
-        if self._built is not None:
-            self._built.reload(settings)
 
     async def stop(self) -> None:
         """Stop accepting, let what is under way finish for ``shutdown_seconds``, then close everything."""

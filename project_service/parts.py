@@ -51,7 +51,7 @@ class Mounted(Protocol):
 
 @frozen
 class Parts:
-    """``ordered`` start in this order; ``reload`` takes over changed settings."""
+    """``ordered`` start in this order; ``reload`` takes over changed settings, or raises and changes nothing."""
 
     keys: KeyRing
     tokens: TokenVerifier
@@ -84,6 +84,7 @@ def assemble(reactor: Any, settings: Settings, processes: int) -> Parts:
     caches = [one for one in rest.services if isinstance(one, Listener)]
 
     def reload(fresh: Settings) -> None:
+        # The only one that may raise.
         accounts.reload(fresh)
         live.storage = fresh.storage
         rest.read_again()

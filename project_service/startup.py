@@ -15,7 +15,7 @@ from twisted.logger import Logger
 from project_service import bootstrap, logging_setup
 from project_service.application import Application
 from project_service.auth import keyfile
-from project_service.configure import BadSettings, load
+from project_service.configure import load
 from project_service.database.connect import Connector, connector
 from project_service.database.dsn import parse
 from project_service.database.expose import expose, watch_ddl
@@ -33,6 +33,8 @@ from project_service.launch import (
 from project_service.lifecycle import Ordered
 from project_service.ports import bind_endpoints, url_of
 from project_service.process import allow_descriptors, settle
+from project_service.reloading import reread
+from project_service.settings import Settings
 from project_service.shares import share, worker_count
 from project_service.workers import Workers
 
@@ -73,21 +75,19 @@ class Startup:
 
     def reload(self) -> None:
         """SIGHUP: read the configuration again and take over what can change; a bad one changes nothing."""
+        fresh = reread(self._settings, self._load, self._take_over)
+        if fresh is not None:
+            self._settings = fresh
+            self.log.info("the configuration was reloaded")
+
+    def _load(self) -> Settings:
         launch = self._launch
-        try:
-            fresh = load(launch.config, os.environ, launch.options, launch.data_dir is not None)
-        except BadSettings as fault:
-            self.log.error("the configuration was not reloaded: {fault}", fault=str(fault))
-            return
-        self._settings = self._settings.changed_without_restart(fresh)
-        logging_setup.set_level(self._settings.server.log_level)
+        return load(launch.config, os.environ, launch.options, launch.data_dir is not None)
+
+    def _take_over(self, settings: Settings) -> None:
         if self._serving is not None:
-            try:
-                self._serving.reload(self._settings)
-            except Exception:
-                self.log.failure("the configuration was not taken over")
-                return
-        self.log.info("the configuration was reloaded")
+            self._serving.reload(settings)
+        logging_setup.set_level(settings.server.log_level)
 
     async def _embed(self, data_dir: Path) -> None:
         launch = self._launch

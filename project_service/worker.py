@@ -23,13 +23,14 @@ from zope.interface import implementer
 
 from project_service.application import Application
 from project_service.clocks import count_steadily
-from project_service.configure import BadSettings, load
+from project_service.configure import load
 from project_service.deferreds import start
 from project_service.journal import Levels, observer
 from project_service.launch import with_data_dir_defaults
 from project_service.logging_setup import batched
 from project_service.ports import Binder, take_turns
 from project_service.process import settle
+from project_service.reloading import reread
 from project_service.roll_call import Parent
 from project_service.settings import Settings
 from project_service.shares import share
@@ -144,15 +145,11 @@ class Worker:
             self._reactor.stop()
 
     def _reload(self) -> None:
-        try:
-            fresh = self._load()
-            self._settings = self._settings.changed_without_restart(fresh)
-            self.levels.set_default(self._settings.server.log_level)
-            self._application.reload(self._settings)
-        except BadSettings as fault:
-            log.error("the configuration was not reloaded: {fault}", fault=str(fault))
-        except Exception:
-            log.failure("the configuration was not taken over")
+        self._settings = reread(self._settings, self._load, self._take_over) or self._settings
+
+    def _take_over(self, settings: Settings) -> None:
+        self._application.reload(settings)
+        self.levels.set_default(settings.server.log_level)
 
 
 def main() -> None:

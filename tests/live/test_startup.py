@@ -5,23 +5,30 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+import pytest
 import pytest_twisted
+from attrs import evolve
 from psycopg2.extensions import make_dsn, parse_dsn
 from twisted.internet import reactor as _reactor
 from twisted.logger import capturedLogs, formatEvent
 
 from project_service.auth import keyfile
+from project_service.auth.keyset import KeySetError
 from project_service.database import dsn as dsns
 from project_service.database.connect import Connector
 from project_service.database.expose import watch_ddl
 from project_service.launch import Launch
 from project_service.settings import Settings, Store
 from project_service.startup import Startup
-from tests.live.application import settings_for
+from tests.live.application import serving, settings_for
 from tests.live.services import Services
 
 reactor: Any = _reactor
 UNWATCHED = "changes of the schema are not noticed by themselves"
+
+
+def _spoil(path: Path) -> None:
+    path.write_text("{")
 
 
 async def said_at_start(settings: Settings) -> str:
@@ -47,3 +54,17 @@ async def test_it_says_so_where_changes_of_the_schema_are_not_noticed(
     assert await watch_ddl(admin)
     admin.close()
     assert UNWATCHED not in await said_at_start(settings)
+
+
+@pytest_twisted.ensureDeferred
+async def test_a_key_file_that_cannot_be_used_keeps_everything_as_it_is(
+    database: str, store_settings: Store, tmp_path: Path
+) -> None:
+    settings = settings_for(database, store_settings, tmp_path)
+    assert settings.auth.jwt_keys_file is not None
+    async with serving(settings) as api:
+        _spoil(Path(settings.auth.jwt_keys_file))
+        with pytest.raises(KeySetError):
+            api.application.reload(evolve(settings, server=evolve(settings.server, cors_origins=())))
+        _, headers, _ = await api.request("GET", "/live", headers={"Origin": "https://a.example"})
+        assert headers.getRawHeaders("access-control-allow-origin") == ["*"]

@@ -1,0 +1,31 @@
+"""SIGHUP: the configuration is read again, and what can change is taken over as a whole, or nothing of it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from twisted.logger import Logger
+
+from project_service.configure import BadSettings
+from project_service.settings import Settings
+
+log = Logger()
+
+
+def reread(
+    settings: Settings, load: Callable[[], Settings], take_over: Callable[[Settings], None]
+) -> Settings | None:
+    """The settings in force from now on; None where they stay as they are, for a reason that the log has.
+
+    ``load`` raises ``BadSettings``; ``take_over`` raises before it has changed anything.
+    """
+    try:
+        fresh = settings.changed_without_restart(load())
+        take_over(fresh)
+    except BadSettings as fault:
+        log.error("the configuration was not reloaded: {fault}", fault=str(fault))
+    except Exception:
+        log.failure("the configuration was not taken over")
+    else:
+        return fresh
+    return None

@@ -1,0 +1,49 @@
+"""What SIGHUP takes over."""
+
+from __future__ import annotations
+
+from attrs import evolve
+from twisted.logger import globalLogPublisher
+from twisted.trial.unittest import TestCase
+
+from project_service.auth.keyset import KeySetError
+from project_service.configure import BadSettings, Fault
+from project_service.reloading import reread
+from project_service.settings import Server, Settings
+from tests.live.logged import LoggedErrors
+
+OLD = Settings()
+NEW = evolve(OLD, server=Server(log_level="debug", workers=7))
+
+
+class Reloading(TestCase):
+    def setUp(self) -> None:
+        self.errors = LoggedErrors()
+        globalLogPublisher.addObserver(self.errors)
+        self.addCleanup(globalLogPublisher.removeObserver, self.errors)
+        self.taken: list[Settings] = []
+
+    def test_what_can_change_is_taken_over(self) -> None:
+        found = reread(OLD, lambda: NEW, self.taken.append)
+        self.assertEqual(found, evolve(OLD, server=Server(log_level="debug")))
+        self.assertEqual(self.taken, [found])
+
+    def test_a_fault_in_the_file_is_named_and_nothing_changes(self) -> None:
+        def load() -> Settings:
+            raise BadSettings([Fault("/c", "auth.x", "is not a setting")])
+
+        self.assertIsNone(reread(OLD, load, self.taken.append))
+        (event,) = self.errors.flush("was not reloaded")
+        self.assertIn("auth.x is not a setting", event["fault"])
+        self.assertEqual(self.taken, [])
+
+    def test_so_it_is_where_a_part_refuses(self) -> None:
+        def refuses(settings: Settings) -> None:
+            raise KeySetError("is not JSON")
+
+        self.assertIsNone(reread(OLD, lambda: NEW, refuses))
+        self.assertEqual(len(self.errors.flush("was not taken over")), 1)
+        self.assertEqual(len(self.flushLoggedErrors(KeySetError)), 1)
+
+    def tearDown(self) -> None:
+        self.errors.raise_if_any()
