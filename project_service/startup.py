@@ -33,9 +33,9 @@ from project_service.launch import (
 from project_service.lifecycle import Ordered
 from project_service.ports import bind_endpoints, url_of
 from project_service.process import allow_descriptors, settle
-from project_service.reloading import reread
 from project_service.settings import Settings
 from project_service.shares import share, worker_count
+from project_service.sighup import reread
 from project_service.workers import Workers
 
 FIRST_PAUSE_SECONDS = 0.5

@@ -30,10 +30,10 @@ from project_service.launch import with_data_dir_defaults
 from project_service.logging_setup import batched
 from project_service.ports import Binder, take_turns
 from project_service.process import settle
-from project_service.reloading import reread
 from project_service.roll_call import Parent
 from project_service.settings import Settings
 from project_service.shares import share
+from project_service.sighup import reread
 from project_service.workers import FIRST_PORT_FD, READY, STATUS_FD, Assignment
 
 log = Logger()

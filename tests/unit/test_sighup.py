@@ -8,8 +8,8 @@ from twisted.trial.unittest import TestCase
 
 from project_service.auth.keyset import KeySetError
 from project_service.configure import BadSettings, Fault
-from project_service.reloading import reread
 from project_service.settings import Server, Settings
+from project_service.sighup import reread
 from tests.live.logged import LoggedErrors
 
 OLD = Settings()
