@@ -57,8 +57,9 @@ def document(
     functions = [
         # Of overloads the one with the most arguments: one path has one description.
         found[-1]
-        for (of, name), found in cache.routines.items()
+        for (of, name), overloads in cache.routines.items()
         if of == schema and (callable_ is None or name in callable_)
+        if (found := [routine for routine in overloads if routines.is_reachable(routine)])
     ]
     where = urlsplit(url)
     paths = {"/": _root(), **{f"/{relation.name}": relations.path_of(relation) for relation in shown}}

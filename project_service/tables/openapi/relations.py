@@ -7,9 +7,12 @@ from typing import Any
 
 from project_service.tables.catalog.model import Column, Relation, Relationship
 from project_service.tables.openapi.types import default_of, schema_of
+from project_service.tables.parse import names
 
 # RFC 6901: the first two in any pointer, the others in one that is a URI's fragment.
 _POINTER = str.maketrans({"~": "~0", "/": "~1", "%": "%25", "#": "%23"})
+# Parameters that mean something else.
+_TAKEN = ("select", "columns", "on_conflict", "order", "limit", "offset", "and", "or")
 _READ = ("select", "order", "range", "rangeUnit", "offset", "limit", "preferCount")
 
 
@@ -111,7 +114,8 @@ def parameters_of(relation: Relation) -> Iterator[tuple[str, dict[str, Any]]]:
         },
     )
     for name, column in relation.columns.items():
-        found: dict[str, Any] = {"name": name, "required": False, "in": "query", "type": "string"}
+        parameter = names.written(name, _TAKEN)
+        found: dict[str, Any] = {"name": parameter, "required": False, "in": "query", "type": "string"}
         if column.description:
             found["description"] = column.description
         yield f"rowFilter.{relation.name}.{name}", found

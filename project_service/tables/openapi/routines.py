@@ -12,6 +12,11 @@ from project_service.tables.parse import media
 _PRODUCES = [media.JSON, media.OBJECT + ";nulls=stripped", media.OBJECT]
 
 
+def is_reachable(routine: Routine) -> bool:
+    """Whether a request can say what its arguments are: by their names, or by its body where there is but one."""
+    return len(routine.arguments) == 1 or all(argument.name for argument in routine.arguments)
+
+
 def path_of(routine: Routine) -> dict[str, Any]:
     """POST for every function, GET as well for one that does not write."""
     common = {

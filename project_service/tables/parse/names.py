@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Container
 from typing import NoReturn
 
 from project_service.tables.parse.scanner import END, Scanner
@@ -55,6 +56,13 @@ def _note_what_continues(scanner: Scanner) -> None:
         scanner.pos += 1
         scanner.fail("letter", "digit")
     scanner.expecting("letter", "digit", '"-"')
+
+
+def written(name: str, taken: Container[str]) -> str:
+    """A name as clients write it: quoted where it would not be read as that name, or is ``taken``."""
+    if _NAME.fullmatch(name) and name == name.strip() and name not in taken:
+        return name
+    return '"' + name.replace("\\", "\\\\").replace('"', '\\"') + '"'
 
 
 def field(scanner: Scanner) -> Field:

@@ -11,16 +11,18 @@ from attrs import evolve
 from twisted.trial.unittest import SynchronousTestCase
 
 from project_service.http.outbound import Reply
-from project_service.tables.incoming import Incoming
-from project_service.tables.catalog.model import Column, Relation, Routine
+from project_service.tables.catalog.model import Argument, Column, Relation, Routine
 from project_service.tables.config import TablesConfig
 from project_service.tables.errors import TableError, anonymous_disabled
+from project_service.tables.incoming import Incoming
 from project_service.tables.openapi.document import document
 from project_service.tables.openapi.relations import definition_of, parameters_of
 from project_service.tables.openapi.routines import path_of
 from project_service.tables.openapi.types import default_of
+from project_service.tables.parse.query import parse_query
 from project_service.tables.parse.request import parse_head
 from project_service.tables.root import Root
+from project_service.tables.syntax import Field, Filter
 from tests.unit.tables.planning import CACHE, CONFIG
 
 
@@ -114,6 +116,36 @@ class Described(SynchronousTestCase):
             found = said
             for part in reference.removeprefix("#/").split("/"):
                 found = found[unquote(part).replace("~1", "/").replace("~0", "~")]
+
+    def test_a_filter_is_called_as_it_has_to_be_written(self) -> None:
+        for name, parameter in {
+            "title": "title",
+            "Unit Price": "Unit Price",
+            "a-b": "a-b",
+            "имя": "имя",
+            "order": '"order"',
+            "a.b": '"a.b"',
+            "km/h": '"km/h"',
+            " lead": '" lead"',
+            "a->b": '"a->b"',
+            'say "\\"': '"say \\"\\\\\\""',
+        }.items():
+            columns = {name: Column(name, "text", "text")}
+            described = dict(parameters_of(Relation("api", "works", columns)))
+            self.assertEqual(described[f"rowFilter.works.{name}"]["name"], parameter)
+            ((path, found),) = parse_query([(parameter, "eq.1")]).filters
+            assert isinstance(found, Filter)
+            self.assertEqual((path, found.field), ((), Field(name)))
+
+    def test_functions_that_nobody_can_call_are_left_out(self) -> None:
+        one, other, named = (Argument(name, "json", "json", True) for name in ("", "", "a"))
+        routines = {
+            ("api", "whole"): (Routine("api", "whole", (one,)),),
+            ("api", "state"): (Routine("api", "state", (one, other)),),
+            ("api", "either"): (Routine("api", "either", (named,)), Routine("api", "either", (named, one))),
+        }
+        said = document(evolve(CACHE, routines=routines), "api", "http://here", None, None)
+        self.assertEqual([path for path in said["paths"] if "rpc" in path], ["/rpc/whole", "/rpc/either"])
 
     def test_a_default_that_json_has_no_number_for(self) -> None:
         for expression, expected in {
