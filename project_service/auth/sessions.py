@@ -71,9 +71,11 @@ class SessionService:
     async def end_one(self, caller: Claims, session_id: str, origin: Origin) -> None:
         """Raises ``session_not_found`` for what is not a living session of the caller."""
         known = {session.id for session in await self.alive(caller)}
-        if session_id not in known:
+        # Some platforms write UUIDs in upper case.
+        wanted = session_id.lower()
+        if wanted not in known:
             raise errors.session_not_found()
-        await self._end(caller.sub, self._event("end_session", caller, origin), only=session_id)
+        await self._end(caller.sub, self._event("end_session", caller, origin), only=wanted)
 
     async def _end(
         self, user_id: str, event: Event, *, only: str | None = None, but: str | None = None

@@ -60,7 +60,9 @@ def boundary_of(content_type: str | None) -> str:
     # RFC 2046 section 5.1.1.
     if not 1 <= len(boundary) <= 70 or not boundary.isascii() or not boundary.isprintable():
         # Who sets this header by hand loses the boundary that his HTTP library would have put there.
-        raise errors.invalid_multipart("the Content-Type has no usable boundary; leave it to what makes the form")
+        raise errors.invalid_multipart(
+            "the Content-Type has no usable boundary; leave it to what makes the form"
+        )
     return boundary
 
 

@@ -149,6 +149,12 @@ class LogOut(TestCase):
         again = self.app.call("DELETE", f"/auth/sessions/{sids[0]}", token=self.second["access_token"])
         assert (again.status, again.code) == (404, "session_not_found")
 
+    def test_the_id_of_a_session_may_be_in_upper_case(self) -> None:
+        sid = self.app.auth.verifier.verify(self.first["access_token"]).sid
+        ended = self.app.call("DELETE", f"/auth/sessions/{sid.upper()}", token=self.second["access_token"])
+        assert ended.status == 200
+        assert self.alive() == [False, True, True]
+
     def test_nobody_ends_anothers_session(self) -> None:
         other = self.app.sign_up("bob@example.test").data
         sid = self.app.auth.verifier.verify(self.first["access_token"]).sid
