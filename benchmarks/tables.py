@@ -108,9 +108,9 @@ def message(running: Running, case: Case) -> tuple[str, str, str]:
         head, key = planner.head(incoming)
         planned = planner.plan(cache, key, *planner.request(incoming, head))
         identity = Identity("anon", '{"role":"anon"}', False)
-        told = preamble(config, cache, incoming, head, identity, planned.prepared.read_only, None)
-        statement = planned.prepared.statement.sql
-        probe = planned.prepared.probe
+        told = preamble(config, cache, incoming, head, identity, planned.compiled.read_only, None)
+        statement = planned.compiled.statement.sql
+        probe = planned.compiled.probe
         values = statement.values(planned.operands, planned.body, planned.raw, probe.rows + 1 if probe else 0)
         settings = cursor.mogrify(told.text, told.values).decode()
         arguments = cursor.mogrify(", ".join(["%s"] * len(values)), values).decode()

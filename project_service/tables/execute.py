@@ -1,4 +1,4 @@
-"""Running what was prepared, and reading its outcome."""
+"""Running what was compiled, and reading its outcome."""
 
 from __future__ import annotations
 
@@ -9,13 +9,13 @@ from attrs import evolve, frozen
 
 from project_service.database.pool import Pool
 from project_service.database.session import Session
+from project_service.tables.compile import Compiled
 from project_service.tables.config import TablesConfig
 from project_service.tables.errors import TableError
 from project_service.tables.leftovers import clear
 from project_service.tables.parse.request import Request
 from project_service.tables.plan.write import WritePlan
 from project_service.tables.planner import Planned
-from project_service.tables.prepare import Prepared
 from project_service.tables.respond.outcome import Outcome, as_bytes, outcome_of_read, outcome_of_write
 from project_service.tables.respond.replies import check_outcome
 from project_service.tables.run import Ending, Preamble, Row, Work, run
@@ -27,24 +27,24 @@ _TOO_LARGE = "54000"
 
 @frozen
 class Executor:
-    """Runs prepared requests of one database."""
+    """Runs compiled requests of one database."""
 
     config: TablesConfig
     pool: Pool
 
     async def execute(self, planned: Planned, preamble: Preamble, authenticated: bool) -> Outcome:
         """The outcome, checked; for an execution plan its text is the body. Raises ``TableError``."""
-        request, prepared = planned.request, planned.prepared
+        request, compiled = planned.request, planned.compiled
         work = Work(
             preamble,
-            prepared.statement.sql,
+            compiled.statement.sql,
             planned.operands,
             planned.body,
             planned.raw,
-            prepared.probe.rows if prepared.probe is not None else 0,
-            self._ending(request, prepared),
+            compiled.probe.rows if compiled.probe is not None else 0,
+            self._ending(request, compiled),
             authenticated,
-            self.config.prepare and planned.kept and prepared.rendering.explain is None,
+            self.config.prepare and planned.kept and compiled.rendering.explain is None,
             planned.version,
         )
 
@@ -53,7 +53,7 @@ class Executor:
                 outcome = await self._probed(session, work, planned)
                 return await self._estimated(session, work, planned, outcome)
             finally:
-                if prepared.leaves_things:
+                if compiled.leaves_things:
                     await clear(session)
 
         return await self.pool.use(used)
@@ -65,7 +65,7 @@ class Executor:
 
     async def _probed(self, session: Session, work: Work, planned: Planned) -> Outcome:
         """What fits into one reply is in the outcome; of the rest as much as was read to know that it does not."""
-        probe, read = planned.prepared.probe, partial(_checked, planned)
+        probe, read = planned.compiled.probe, partial(_checked, planned)
         if probe is None:
             return await run(session, work, read)
         while True:
@@ -86,7 +86,7 @@ class Executor:
     async def _estimated(self, session: Session, work: Work, planned: Planned, outcome: Outcome) -> Outcome:
         """The planner's number of rows, where that was asked for and there is nothing better."""
         count = planned.request.head.preferences.get("count")
-        counting = planned.prepared.statement.count
+        counting = planned.compiled.statement.count
         if counting is None or count not in ("planned", "estimated"):
             return outcome
         most, exact = self.config.max_rows, outcome.total
@@ -97,9 +97,9 @@ class Executor:
         likely = int(orjson.loads(as_bytes(rows[0][0]))[0]["Plan"]["Plan Rows"])
         return evolve(outcome, total=likely if exact is None else max(likely, exact))
 
-    def _ending(self, request: Request, prepared: Prepared) -> Ending:
+    def _ending(self, request: Request, compiled: Compiled) -> Ending:
         """Explicit transaction control only where something is decided after the statement has run."""
-        if prepared.read_only:
+        if compiled.read_only:
             return "implicit"
         if self.config.tx_end.startswith("rollback"):
             ending: Ending = "rollback"
@@ -111,24 +111,24 @@ class Executor:
         if ending == "rollback":
             return "rollback"
         decides = (
-            prepared.rendering.singular
+            compiled.rendering.singular
             or request.head.preferences.max_affected is not None
-            or (isinstance(prepared.plan, WritePlan) and prepared.plan.is_put)
+            or (isinstance(compiled.plan, WritePlan) and compiled.plan.is_put)
         )
         return "commit" if decides else "implicit"
 
 
 def _checked(planned: Planned, rows: list[Row]) -> Outcome:
     """Raises what must not be committed."""
-    prepared = planned.prepared
-    outcome = _read(prepared, rows)
-    check_outcome(planned.request, prepared.plan, prepared.rendering, outcome)
+    compiled = planned.compiled
+    outcome = _read(compiled, rows)
+    check_outcome(planned.request, compiled.plan, compiled.rendering, outcome)
     return outcome
 
 
-def _read(prepared: Prepared, rows: list[Row]) -> Outcome:
-    if prepared.rendering.explain is not None:
+def _read(compiled: Compiled, rows: list[Row]) -> Outcome:
+    if compiled.rendering.explain is not None:
         return Outcome(body=b"\n".join(as_bytes(row[0]) for row in rows))
-    if isinstance(prepared.plan, WritePlan):
+    if isinstance(compiled.plan, WritePlan):
         return outcome_of_write(rows[0])
     return outcome_of_read(rows[0])

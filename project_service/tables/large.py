@@ -36,7 +36,7 @@ class LargeReplies:
         more than the rows has to be looked at."""
         preferences = planned.request.head.preferences
         return (
-            planned.prepared.last.streamed
+            planned.compiled.last.streamed
             and self.streams.places.tokens > 0
             and preferences.get("count") in (None, "exact")
             and preferences.max_affected is None
@@ -51,14 +51,14 @@ class LargeReplies:
         in_one_piece: Callable[[Outcome], Reply],
     ) -> Reply | StreamReply:
         """Where it was ``expected``. Raises as ``Streams.open`` does."""
-        probe = planned.prepared.probe
+        probe = planned.compiled.probe
         likely = Outcome(rows=probe.rows, size=probe.threshold_bytes) if probe is not None else Outcome()
         stream = await self._open(planned, told, identity, likely)
         try:
             outcome = await stream.outcome(_counts(planned), self.config.stream_threshold_bytes)
             if outcome.whole:
                 await stream.finish()
-                planned.prepared.last.streamed = False
+                planned.compiled.last.streamed = False
                 return in_one_piece(outcome)
             return self._reply(self._head(incoming, planned, outcome), stream)
         except BaseException:
@@ -72,7 +72,7 @@ class LargeReplies:
         head = self._head(incoming, planned, outcome)
         if not _has_body(head):
             return head
-        planned.prepared.last.streamed = True
+        planned.compiled.last.streamed = True
         stream = await self._open(planned, told, identity, outcome)
         try:
             if _counts(planned):
@@ -83,18 +83,18 @@ class LargeReplies:
             raise
 
     async def _open(self, planned: Planned, told: Preamble, identity: Identity, likely: Outcome) -> RowStream:
-        prepared = planned.prepared
-        rows = prepared.statement.stream
+        compiled = planned.compiled
+        rows = compiled.statement.stream
         assert rows is not None
         values = rows.values(planned.operands, planned.body, planned.raw)
         return await self.streams.open(
-            told, rows, values, prepared.rendering, likely, identity.authenticated, prepared.leaves_things
+            told, rows, values, compiled.rendering, likely, identity.authenticated, compiled.leaves_things
         )
 
     def _head(self, incoming: Incoming, planned: Planned, outcome: Outcome) -> Reply:
         request = evolve(planned.request, range=planned.request.range.capped(self.config.max_rows))
         return head_of_stream(
-            request, planned.prepared.rendering, outcome, incoming.path, self.config.tx_override
+            request, planned.compiled.rendering, outcome, incoming.path, self.config.tx_override
         )
 
     def _reply(self, head: Reply, stream: RowStream) -> Reply | StreamReply:

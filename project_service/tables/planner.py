@@ -7,11 +7,11 @@ from collections.abc import Hashable
 from attrs import Factory, define, evolve, frozen
 
 from project_service.tables.catalog.model import SchemaCache
+from project_service.tables.compile import Compiled, compile_request
 from project_service.tables.config import TablesConfig
 from project_service.tables.incoming import Incoming
 from project_service.tables.parse.query import parse_query
 from project_service.tables.parse.request import Head, Request, make_request, parse_head, takes_arguments
-from project_service.tables.prepare import Prepared, prepare
 from project_service.tables.probe import Probe
 from project_service.tables.recent import Recent
 from project_service.tables.shape import shape_of_payload, shape_of_query
@@ -27,7 +27,7 @@ class Planned:
     it was there before. ``version`` is the schema cache's."""
 
     request: Request
-    prepared: Prepared
+    compiled: Compiled
     operands: list[str]
     kept: bool
     version: int
@@ -48,7 +48,7 @@ class Planner:
     config: TablesConfig
     _heads: Recent[Head] = Factory(lambda: Recent[Head](KEPT))
     _queries: Recent[Query] = Factory(lambda: Recent[Query](KEPT, lambda query: len(repr(query))))
-    _plans: Recent[Prepared] = Factory(lambda: Recent[Prepared](KEPT, _weight))
+    _plans: Recent[Compiled] = Factory(lambda: Recent[Compiled](KEPT, _weight))
     _probes: Recent[Probe] = Factory(lambda: Recent[Probe](KEPT))
 
     def head(self, incoming: Incoming) -> tuple[Head, Hashable]:
@@ -69,28 +69,28 @@ class Planner:
     ) -> Planned:
         body_shape = shape_of_payload(request.payload)
         if body_shape is None:
-            return Planned(request, self._prepared(cache, request), operands, False, cache.version)
+            return Planned(request, self._compiled(cache, request), operands, False, cache.version)
         key = (cache.version, head_key, shape, body_shape)
         known = self._plans.get(key)
         if known is not None:
             return Planned(request, known, operands, True, cache.version)
-        made = self._plans.made(key, lambda: self._prepared(cache, _without_body(request)))
+        made = self._plans.made(key, lambda: self._compiled(cache, _without_body(request)))
         return Planned(request, made, operands, False, cache.version)
 
-    def _prepared(self, cache: SchemaCache, request: Request) -> Prepared:
+    def _compiled(self, cache: SchemaCache, request: Request) -> Compiled:
         """With what has been learnt of the rows from requests of other shapes."""
-        prepared = prepare(cache, self.config, request)
-        first = prepared.probe
+        compiled = compile_request(cache, self.config, request)
+        first = compiled.probe
         if first is None:
-            return prepared
+            return compiled
         head = request.head
         key = (head.kind, head.schema, head.name, request.query.select)
-        return evolve(prepared, probe=self._probes.made(key, lambda: first))
+        return evolve(compiled, probe=self._probes.made(key, lambda: first))
 
 
-def _weight(prepared: Prepared) -> int:
+def _weight(compiled: Compiled) -> int:
     """The SQL and the operands of the request it was made for, which it holds on to."""
-    sql = prepared.statement.sql
+    sql = compiled.statement.sql
     operands = (found.text for found in sql.parameters if isinstance(found, Operand))
     return len(sql.text) + sum(len(text) for text in operands)
 

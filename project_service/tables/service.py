@@ -92,8 +92,8 @@ class TableService:
         timing.mark("transaction")
         if head.method == "HEAD":
             reply = StreamReply(reply.status, reply.headers, None, nothing)
-        if planned.prepared.renamed:
-            reply = evolve(reply, headers=(*reply.headers, deprecated_names(planned.prepared.renamed)))
+        if planned.compiled.renamed:
+            reply = evolve(reply, headers=(*reply.headers, deprecated_names(planned.compiled.renamed)))
         return self._timed(reply, timing)
 
     async def _planned(
@@ -113,8 +113,8 @@ class TableService:
     async def _run(
         self, incoming: Incoming, cache: SchemaCache, planned: Planned, identity: Identity
     ) -> Reply | StreamReply:
-        prepared, head = planned.prepared, planned.request.head
-        told = preamble(self.config, cache, incoming, head, identity, prepared.read_only, prepared.routine)
+        compiled, head = planned.compiled, planned.request.head
+        told = preamble(self.config, cache, incoming, head, identity, compiled.read_only, compiled.routine)
         if self.large.expected(planned):
             in_one_piece = partial(self._reply, incoming, planned)
             return await self.large.at_once(incoming, planned, told, identity, in_one_piece)
@@ -144,12 +144,12 @@ class TableService:
         return evolve(reply, headers=(*reply.headers, timing.header()))
 
     def _reply(self, incoming: Incoming, planned: Planned, outcome: Outcome) -> Reply:
-        request, prepared = planned.request, planned.prepared
+        request, compiled = planned.request, planned.compiled
         allow_tx = self.config.tx_override
-        if prepared.rendering.explain is not None:
-            return explained(outcome.body, prepared.rendering)
-        if isinstance(prepared.plan, WritePlan):
-            return write_reply(request, prepared.plan, prepared.rendering, outcome, incoming.path, allow_tx)
-        if isinstance(prepared.plan, CallPlan):
-            return call_reply(request, prepared.plan, prepared.rendering, outcome, allow_tx)
-        return read_reply(request, prepared.rendering, outcome, incoming.path, allow_tx)
+        if compiled.rendering.explain is not None:
+            return explained(outcome.body, compiled.rendering)
+        if isinstance(compiled.plan, WritePlan):
+            return write_reply(request, compiled.plan, compiled.rendering, outcome, incoming.path, allow_tx)
+        if isinstance(compiled.plan, CallPlan):
+            return call_reply(request, compiled.plan, compiled.rendering, outcome, allow_tx)
+        return read_reply(request, compiled.rendering, outcome, incoming.path, allow_tx)

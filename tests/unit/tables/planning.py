@@ -38,4 +38,4 @@ def planned(
 
 
 def text(found: Planned) -> str:
-    return found.prepared.statement.sql.for_prepare
+    return found.compiled.statement.sql.for_prepare

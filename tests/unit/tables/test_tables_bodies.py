@@ -18,7 +18,7 @@ from tests.unit.tables.planning import CONFIG, planned, text
 
 
 def put(*pairs: tuple[str, str], body: bytes, prefer: str) -> WritePlan:
-    plan = planned("PUT", "works", *pairs, body=body, prefer=prefer).prepared.plan
+    plan = planned("PUT", "works", *pairs, body=body, prefer=prefer).compiled.plan
     assert isinstance(plan, WritePlan)
     return plan
 
@@ -74,7 +74,7 @@ class Wholes(SynchronousTestCase):
     def test_a_single_unnamed_argument_is_given_any_json(self) -> None:
         for body in (*self.MIXED, b"[]", b"3", b'[{"a": 1}]'):
             found = planned("POST", "rpc/whole", body=body)
-            plan = found.prepared.plan
+            plan = found.compiled.plan
             assert isinstance(plan, CallPlan)
             self.assertEqual((plan.whole, found.raw), (True, body))
 
@@ -126,7 +126,7 @@ class Locations(SynchronousTestCase):
         found = planned(
             "POST", "works_tags", body=b'{"tag_id": 1, "work_id": 2}', prefer="return=headers-only"
         )
-        plan = found.prepared.plan
+        plan = found.compiled.plan
         assert isinstance(plan, WritePlan)
         relation = evolve(plan.relation, primary_key=("tag_id", "work_id"))
         self.assertEqual(evolve(plan, relation=relation).location, ("work_id", "tag_id"))

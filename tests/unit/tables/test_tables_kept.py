@@ -17,8 +17,8 @@ class Keeping(SynchronousTestCase):
         planner = Planner(CONFIG)
         one = planned("GET", "works", ("id", "eq.1"), ("title", "in.(a,b)"), planner=planner)
         two = planned("GET", "works", ("id", "eq.2"), ("title", "in.(c)"), planner=planner)
-        self.assertIs(one.prepared, two.prepared)
-        self.assertEqual(two.prepared.statement.sql.values(two.operands)[:2], ["2", '{"c"}'])
+        self.assertIs(one.compiled, two.compiled)
+        self.assertEqual(two.compiled.statement.sql.values(two.operands)[:2], ["2", '{"c"}'])
 
     def test_what_is_asked_for_again_is_worth_preparing(self) -> None:
         planner = Planner(CONFIG)
@@ -35,17 +35,17 @@ class Keeping(SynchronousTestCase):
             ([("id", "eq.1")], "count=exact"),
         ):
             other = planned("GET", "works", *pairs, prefer=prefer, planner=planner)
-            self.assertIsNot(one.prepared, other.prepared)
+            self.assertIsNot(one.compiled, other.compiled)
 
     def test_bodies_of_one_shape_share_a_plan(self) -> None:
         planner = Planner(CONFIG)
         one = planned("POST", "works", body=b'{"title": "a"}', planner=planner)
         two = planned("POST", "works", body=b'{"title": "b"}', planner=planner)
-        self.assertIs(one.prepared, two.prepared)
-        self.assertIn('{"title": "b"}', two.prepared.statement.sql.values(two.operands, two.body))
+        self.assertIs(one.compiled, two.compiled)
+        self.assertIn('{"title": "b"}', two.compiled.statement.sql.values(two.operands, two.body))
 
     def sent(self, found: Planned) -> tuple[str, list[str | bytes | None]]:
-        return text(found), found.prepared.statement.sql.values(found.operands, found.body, found.raw)
+        return text(found), found.compiled.statement.sql.values(found.operands, found.body, found.raw)
 
     objects = st.fixed_dictionaries({"q": st.text(st.characters(exclude_categories=["Cs"]), max_size=9)})
     documents = st.one_of(objects, st.lists(objects, max_size=2), st.integers())
@@ -112,7 +112,7 @@ class Keeping(SynchronousTestCase):
             planner = Planner(CONFIG)
             one, two = (planned("GET", path, (name, value), planner=planner) for _ in range(2))
             self.assertFalse(one.kept or two.kept)
-            self.assertIsNot(one.prepared, two.prepared)
+            self.assertIsNot(one.compiled, two.compiled)
             self.assertIsNot(one.request.query, two.request.query)
         planner = Planner(CONFIG)
         one, two = (planned("GET", "works", prefer=f"x={large}", planner=planner) for _ in range(2))
@@ -131,23 +131,23 @@ class Keeping(SynchronousTestCase):
             found = planned(
                 "POST", path, body=b'{"q": "secret"}' if path == "rpc/find" else b'{"title": "secret"}'
             )
-            plan = found.prepared.plan
+            plan = found.compiled.plan
             assert plan is not None and plan.payload is not None
             self.assertEqual((plan.payload.text, plan.payload.raw), ("", b""))
 
 
 class Probing(SynchronousTestCase):
     def test_of_rows_nobody_has_measured_few_are_read_at_once(self) -> None:
-        found = planned("GET", "works").prepared
+        found = planned("GET", "works").compiled
         assert found.probe is not None
         self.assertEqual(found.probe.rows, UNKNOWN_ROWS)
         self.assertIn("101", found.statement.sql.values(probe=101))
 
     def test_what_is_learnt_of_rows_holds_for_other_conditions_on_them(self) -> None:
         planner = Planner(CONFIG)
-        one = planned("GET", "works", ("select", "id"), planner=planner).prepared.probe
-        other = planned("GET", "works", ("select", "id"), ("id", "gt.1"), planner=planner).prepared.probe
-        wide = planned("GET", "works", ("select", "title"), planner=planner).prepared.probe
+        one = planned("GET", "works", ("select", "id"), planner=planner).compiled.probe
+        other = planned("GET", "works", ("select", "id"), ("id", "gt.1"), planner=planner).compiled.probe
+        wide = planned("GET", "works", ("select", "title"), planner=planner).compiled.probe
         self.assertIs(one, other)
         self.assertIsNot(one, wide)
 
@@ -160,9 +160,9 @@ class Probing(SynchronousTestCase):
             (("author_id", "eq.1"), True),
             (("or", "(id.eq.1,id.eq.2)"), True),
         ):
-            self.assertEqual(planned("GET", "works", condition).prepared.probe is not None, probed, condition)
+            self.assertEqual(planned("GET", "works", condition).compiled.probe is not None, probed, condition)
 
     def test_a_head_has_no_body_to_be_large(self) -> None:
-        found = planned("HEAD", "works").prepared
+        found = planned("HEAD", "works").compiled
         self.assertIsNone(found.probe)
         self.assertNotIn("json_agg", found.statement.sql.text)

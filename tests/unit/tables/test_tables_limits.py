@@ -9,13 +9,13 @@ from twisted.trial.unittest import SynchronousTestCase
 
 from project_service.database.session import Session
 from project_service.deferreds import start
+from project_service.tables.compile import MOST_CHARACTERS
 from project_service.tables.config import TablesConfig
 from project_service.tables.errors import TableError
 from project_service.tables.identity import Identity
 from project_service.tables.incoming import Incoming
 from project_service.tables.planner import Planned, Planner
 from project_service.tables.preamble import preamble
-from project_service.tables.prepare import MOST_CHARACTERS
 from project_service.tables.run import Preamble, Work, run
 from project_service.tables.sql.fragment import Sql
 from project_service.tables.sql.settings import extra_seconds, routine_settings
@@ -86,7 +86,7 @@ class Limits(SynchronousTestCase):
                 "GET", "works", ("select", "*,authors!works_author_fkey()"), ("order", order), *conditions
             )
 
-        self.assertLess(len(ordered(3).prepared.statement.sql.text), MOST_CHARACTERS)
+        self.assertLess(len(ordered(3).compiled.statement.sql.text), MOST_CHARACTERS)
         fault = self.assertRaises(TableError, ordered, 200)
         self.assertEqual((fault.status, fault.code), (400, "54001"))
 

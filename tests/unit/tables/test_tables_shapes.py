@@ -110,7 +110,7 @@ class Described(SynchronousTestCase):
 class Explained(SynchronousTestCase):
     def test_what_is_only_explained_has_no_rows_to_look_at(self) -> None:
         found = planned("PUT", "tags", ("id", "eq.1"), body=b'{"id":1}')
-        plan, rendering = found.prepared.plan, found.prepared.rendering
+        plan, rendering = found.compiled.plan, found.compiled.rendering
         assert isinstance(plan, WritePlan)
         self.assertRaises(TableError, check_outcome, found.request, plan, rendering, Outcome())
         check_outcome(

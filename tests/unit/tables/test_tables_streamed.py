@@ -137,7 +137,7 @@ class AtOnce(Case):
         super().setUp()
         self.large = LargeReplies(CONFIG, self.streams)
         self.planned = planned("GET", "works", planner=Planner(CONFIG))
-        self.planned.prepared.last.streamed = True
+        self.planned.compiled.last.streamed = True
 
     def reply(self) -> Reply | StreamReply:
         self.assertTrue(self.large.expected(self.planned))
@@ -160,7 +160,7 @@ class AtOnce(Case):
         asked = self.connection.asked
         self.assertEqual([sql for sql in asked if "SELECT 1" in sql], asked[:1])
         self.assertLess(len(asked), 8)
-        self.assertTrue(self.planned.prepared.last.streamed)
+        self.assertTrue(self.planned.compiled.last.streamed)
 
     def test_what_is_not_is_one_piece_and_probed_the_next_time(self) -> None:
         self.connection.left = 3
@@ -179,7 +179,7 @@ class AtOnce(Case):
     def test_only_rows_and_their_total_are_known_of_a_cursor(self) -> None:
         for prefer in ("count=planned", "count=estimated", "handling=strict, max-affected=1"):
             found = planned("GET", "works", prefer=prefer)
-            found.prepared.last.streamed = True
+            found.compiled.last.streamed = True
             self.assertFalse(self.large.expected(found), prefer)
 
 

@@ -30,7 +30,7 @@ MOST_CHARACTERS = 1024 * 1024
 
 
 @frozen
-class Prepared:
+class Compiled:
     """What is run and how its outcome is to be read; ``plan`` is None for reading a relation. ``leaves_things``: what
     runs may leave more than settings on its connection.
     """
@@ -49,9 +49,9 @@ class Prepared:
         return self.plan.routine if isinstance(self.plan, CallPlan) else None
 
 
-def prepare(cache: SchemaCache, config: TablesConfig, request: Request) -> Prepared:
+def compile_request(cache: SchemaCache, config: TablesConfig, request: Request) -> Compiled:
     """Raises PGRST107, 205, 54001 and what the planners raise."""
-    found = _prepared(cache, config, request)
+    found = _compiled(cache, config, request)
     size = len(found.statement.sql.text)
     if size > MOST_CHARACTERS:
         raise errors.statement_too_large(size, MOST_CHARACTERS)
@@ -60,7 +60,7 @@ def prepare(cache: SchemaCache, config: TablesConfig, request: Request) -> Prepa
     return evolve(found, leaves_things=True) if cache.leaves_things and calls else found
 
 
-def _prepared(cache: SchemaCache, config: TablesConfig, request: Request) -> Prepared:
+def _compiled(cache: SchemaCache, config: TablesConfig, request: Request) -> Compiled:
     if request.head.kind == "routine":
         return _call(cache, config, request)
     relation = find_relation(cache, request.head)
@@ -69,7 +69,7 @@ def _prepared(cache: SchemaCache, config: TablesConfig, request: Request) -> Pre
     rendering = _negotiated(cache, config, request, relation.key, None)
     plan = plan_write(cache, config.plan_options, relation, request)
     statement = write_statement(cache, plan, rendering)
-    return Prepared(statement, rendering, plan, read_only=False, renamed=plan.read.renamed)
+    return Compiled(statement, rendering, plan, read_only=False, renamed=plan.read.renamed)
 
 
 def _negotiated(
@@ -110,7 +110,7 @@ def _is_by_key(plan: ReadPlan) -> bool:
     return equal.issuperset(relation.primary_key)
 
 
-def _read(cache: SchemaCache, config: TablesConfig, request: Request, relation: Relation) -> Prepared:
+def _read(cache: SchemaCache, config: TablesConfig, request: Request, relation: Relation) -> Compiled:
     rendering = _negotiated(cache, config, request, relation.key, None)
     reader = Reader(cache, request.head.schema, config.plan_options)
     plan = reader.plan(relation.key, request.query, request.range)
@@ -120,10 +120,10 @@ def _read(cache: SchemaCache, config: TablesConfig, request: Request, relation: 
         # One row is one body, however large.
         bounds = Bounds()
     statement = read_statement(cache, plan, rendering, count, config.max_rows, bounds)
-    return Prepared(statement, rendering, None, True, plan.renamed, _probe(statement, bounds))
+    return Compiled(statement, rendering, None, True, plan.renamed, _probe(statement, bounds))
 
 
-def _call(cache: SchemaCache, config: TablesConfig, request: Request) -> Prepared:
+def _call(cache: SchemaCache, config: TablesConfig, request: Request) -> Compiled:
     plan = plan_call(cache, config.plan_options, request)
     routine = plan.routine
     rendering = _negotiated(cache, config, request, routine.returns, routine)
@@ -136,4 +136,4 @@ def _call(cache: SchemaCache, config: TablesConfig, request: Request) -> Prepare
     bounds = _bounds(config, request, relation, read_only)
     statement = call_statement(cache, plan, rendering, count, range_, bounds)
     renamed = plan.read.renamed if plan.read is not None else ()
-    return Prepared(statement, rendering, plan, read_only, renamed, _probe(statement, bounds))
+    return Compiled(statement, rendering, plan, read_only, renamed, _probe(statement, bounds))
