@@ -52,8 +52,8 @@ def load(
 ) -> Settings:
     """The settings; the environment wins over the file, options (dotted names) over both.
 
-    ``embedded`` says that a database or store which is not named will be started (decisions, section 6); else
-    their absence is a fault. Raises ``BadSettings``.
+    ``embedded`` says that a database or store which is not named will be started; else their absence is a fault.
+    Raises ``BadSettings``.
     """
     faults: list[Fault] = []
     given: dict[str, _Given] = {}

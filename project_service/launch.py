@@ -58,7 +58,7 @@ def exposed_schemas(settings: Settings) -> frozenset[str]:
 
 
 def with_data_dir_defaults(settings: Settings, data_dir: Path) -> Settings:
-    """What embedded mode has without being told: the key file's place and ``dev``/``main`` (decisions, section 7)."""
+    """What embedded mode has without being told: the key file's place and ``dev``/``main``."""
     if settings.auth.jwt_keys_file is None:
         settings = evolve(settings, auth=evolve(settings.auth, jwt_keys_file=str(data_dir / "jwt-keys.json")))
     if not settings.stages:

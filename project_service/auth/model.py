@@ -144,7 +144,7 @@ class SessionInfo:
 
 @frozen
 class IssuedSession:
-    """What signup, login and refresh hand out: the interface's Session."""
+    """What signup, login and refresh hand out: ``Session`` in ``/openapi.json``."""
 
     user: User
     access_token: str = field(repr=False)

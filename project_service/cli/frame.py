@@ -46,7 +46,7 @@ class Invocation:
 
     @property
     def embeds_into(self) -> Path | None:
-        """The data directory; None where the config has to name everything (decisions, section 6)."""
+        """The data directory; None where the config has to name everything."""
         if self.config is not None and self.data_dir is None:
             return None
         return (self.data_dir or Path(DEFAULT_DATA_DIR)).absolute()

@@ -1,6 +1,6 @@
 """twisted.web's HTTP/1.1 parser, made to hand over a request at the end of its headers.
 
-What is ours (traps 5 and 8): the body is streamed, ``100 Continue`` waits until somebody reads, a head must arrive
+What is ours: the body is streamed, ``100 Continue`` waits until somebody reads, a head must arrive
 within the idle timeout as a whole, and a request that cannot be parsed gets a proper response.
 """
 

@@ -29,8 +29,8 @@ from project_service.http.router import ErrorStyle, Match, Router
 class Edge:
     """Implements ``dispatch.Dispatch``.
 
-    ``translate`` turns a failure of the database or the store into the ``ApiError`` that says so, or None where the
-    failure is a fault of ours.
+    ``translate`` turns a failure of the database into the ``ApiError`` that says so, or None where the failure is a
+    fault of ours; those of the store storage tells itself.
     """
 
     log = Logger()

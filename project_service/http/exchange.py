@@ -31,7 +31,7 @@ class BadLength(Exception):
 
 
 class Exchange:
-    """The channel calls ``body.feed/finish`` and ``connection_lost``; the edge calls the rest."""
+    """The channel calls ``feed``, ``request_complete``, ``fail_body`` and ``connection_lost``; the edge the rest."""
 
     def __init__(
         self,

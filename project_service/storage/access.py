@@ -1,4 +1,4 @@
-"""Who may do what to a bucket's objects: the access matrix of the interface. Pure."""
+"""Who may do what to a bucket's objects. Pure."""
 
 from __future__ import annotations
 
