@@ -69,15 +69,13 @@ async def run(session: Session, work: Work, read: Callable[[list[Row]], T]) -> T
             if not work.kept or not session.statements.refused(work.statement.text, fault.pgcode):
                 raise
         return await _run(session, evolve(work, kept=False), read)
-    except psycopg2.Error as fault:
+    except (psycopg2.Error, DatabaseGone) as fault:
         raise failure(fault, work.authenticated) from fault
     except ValueError as fault:
         # What psycopg2 itself refuses to send; what clients send is looked at before, so this is for the rest.
         if "NUL" not in str(fault):
             raise
         raise has_nul() from fault
-    except DatabaseGone:
-        raise errors.database_unreachable() from None
 
 
 async def _run(session: Session, work: Work, read: Callable[[list[Row]], T]) -> T:
@@ -117,8 +115,9 @@ async def _prepare_and_send(session: Session, work: Work) -> list[Row]:
     return await session.query(text, values)
 
 
-def failure(fault: psycopg2.Error, authenticated: bool) -> TableError:
-    if fault.pgcode is None:
+def failure(fault: psycopg2.Error | DatabaseGone, authenticated: bool) -> TableError:
+    """The response to a connection that is lost, or to what PostgreSQL refuses."""
+    if isinstance(fault, DatabaseGone) or fault.pgcode is None:
         return errors.database_unreachable()
     diagnosis = fault.diag
     return from_sqlstate(

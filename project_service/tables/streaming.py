@@ -79,11 +79,10 @@ class Streams:
         values: list[Any],
         rendering: Rendering,
         likely: Outcome,
-        known: bool,
+        authenticated: bool,
         leaves_things: bool = False,
     ) -> RowStream:
-        """The cursor's first rows are there; to be written or closed. ``likely`` is what is known of their size,
-        ``known``: who asks is authenticated.
+        """The cursor's first rows are there; to be written or closed. ``likely`` is what is known of their size.
 
         Raises PGRST003 where no connection is free in time and what running the query raises.
         """
@@ -91,7 +90,7 @@ class Streams:
         session = None
         try:
             session = await self.pool.take()
-            stream = RowStream(self, session, rendering, known, _rows_of_chunk(likely), leaves_things)
+            stream = RowStream(self, session, rendering, authenticated, _rows_of_chunk(likely), leaves_things)
             await stream.open(told, rows, values)
         except BaseException:
             self.release(session)
@@ -117,7 +116,7 @@ class RowStream:
     streams: Streams
     session: Session
     rendering: Rendering
-    known: bool
+    authenticated: bool
     count: int
     leaves_things: bool = False
     fetched: list[Any] = Factory(list)
@@ -217,10 +216,8 @@ class RowStream:
     async def _asked(self, sql: str, values: list[Any] | None = None) -> list[Any]:
         try:
             return await self.session.query(sql, values)
-        except psycopg2.Error as fault:
-            raise failure(fault, self.known) from fault
-        except DatabaseGone:
-            raise errors.database_unreachable() from None
+        except (psycopg2.Error, DatabaseGone) as fault:
+            raise failure(fault, self.authenticated) from fault
 
 
 def _size(rows: list[Any]) -> int:

@@ -51,7 +51,8 @@ class Preferences:
         wanted = set(names)
         if not self.strict:
             wanted.discard("max-affected")
-        found = [f"{name}={value}" for name in _ORDER for key, value in self.values if key == name in wanted]
+        given = dict(self.values)
+        found = [f"{name}={given[name]}" for name in _ORDER if name in wanted and name in given]
         return (("Preference-Applied", ", ".join(found)),) if found else ()
 
 

@@ -40,7 +40,7 @@ def outcome_of_read(row: Sequence[Any]) -> Outcome:
 
 
 def outcome_of_write(row: Sequence[Any]) -> Outcome:
-    _, rows, location, body, headers, status, updated = row
+    rows, location, body, headers, status, updated = row
     keys = tuple(orjson.loads(location)) if location is not None else None
     return Outcome(
         rows,

@@ -109,7 +109,7 @@ def write_statement(cache: SchemaCache, plan: WritePlan, rendering: Rendering) -
     sql = (
         f"WITH {SOURCE} AS ("
         + write_sql(cache, plan)
-        + f") SELECT '' AS total_result_set, count({ROW}) AS page_total, {_location(plan)} AS location, "
+        + f") SELECT count({ROW}) AS page_total, {_location(plan)} AS location, "
         + f"{body} AS body, {_GUCS}, {updated} AS updated FROM ("
         + rows
         + f") AS {ROWS}"
