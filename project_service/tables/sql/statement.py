@@ -34,7 +34,8 @@ _EXPLAIN_OPTIONS = {
 
 @frozen
 class Statement:
-    """``sql`` returns one row: total, rows, (for writes: location), body, headers, status, (for writes: updated).
+    """``sql`` returns one row: total, rows, body, headers, status; of a write rows, location, body, headers, status,
+    updated.
 
     With a ``stream`` it reads no more rows than the probe allows and one more, leaves out a body that is too large,
     and returns its size as well: what does not fit is to be read by the stream instead, whose rows are texts (and the
