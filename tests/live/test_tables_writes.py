@@ -1,14 +1,18 @@
-"""Which rows a write touches, and what rights it needs for that."""
+"""Which rows a write touches, and what it sets."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
+from contextlib import closing
 from typing import Any
 
+import psycopg2
 import pytest
 import pytest_twisted
 
+from project_service.deferreds import start
 from tests.live.tables_service import Tables, tables, until_answered
+from tests.live.waiting import until
 
 __all__ = ["tables"]
 
@@ -17,9 +21,13 @@ create table kept (id int primary key, name text);
 create table held (id int primary key, kept_id int references kept, note text default '');
 insert into kept values (1, 'one'), (2, 'two');
 insert into held values (1, 1), (2, 1), (3, 2), (4, null);
-create table noted (id int primary key, note text);
-grant all on kept, held to anon;
-grant select, insert, update (note) on noted to anon
+create extension citext;
+create table noted (name citext primary key, note text);
+create table told (id int primary key, note text);
+create table jobs (id int primary key, state text default 'waiting');
+insert into jobs values (1), (2);
+grant all on kept, held, jobs, noted to anon;
+grant select, insert, update (note) on told to anon
 """
 
 
@@ -27,7 +35,7 @@ grant select, insert, update (note) on noted to anon
 def writes(tables: Tables) -> Iterator[Tables]:
     tables.sql(SCHEMA)
     yield tables
-    tables.sql("drop table noted, held, kept")
+    tables.sql("drop table jobs, told, noted, held, kept; drop extension citext")
 
 
 async def written(tables: Tables, method: str, path: str, **more: Any) -> list[int]:
@@ -78,12 +86,41 @@ async def test_the_first_rows_may_be_those_of_a_related_order(writes: Tables) ->
 
 
 @pytest_twisted.ensureDeferred
-async def test_an_upsert_does_not_set_the_key_it_found_its_row_by(writes: Tables) -> None:
+async def test_an_upsert_also_sets_what_it_found_its_row_by(writes: Tables) -> None:
+    """What is equal need not be the same."""
     await until_answered(writes, "GET", "/noted", 200)
+    merging = {"Prefer": "resolution=merge-duplicates"}
+    for name, status in (("Ann", 201), ("ANN", 200)):
+        body = [{"name": name, "note": "x"}]
+        assert (await writes.request("POST", "/noted", headers=merging, json=body))[0] == status
+        assert writes.sql("select name::text from noted") == [(name,)]
+
+
+@pytest_twisted.ensureDeferred
+async def test_an_upsert_needs_no_right_to_update_a_key_that_stays_the_same(writes: Tables) -> None:
+    await until_answered(writes, "GET", "/told", 200)
     merging = {"Prefer": "resolution=merge-duplicates"}
     for note, status in (("new", 201), ("merged", 200)):
         body = [{"id": 1, "note": note}]
-        assert (await writes.request("POST", "/noted", headers=merging, json=body))[0] == status
-        assert writes.sql("select note from noted") == [(note,)]
-    assert (await writes.request("PUT", "/noted?id=eq.1", json={"id": 1, "note": "put"}))[0] == 204
-    assert writes.sql("select note from noted") == [("put",)]
+        assert (await writes.request("POST", "/told", headers=merging, json=body))[0] == status
+        assert writes.sql("select note from told") == [(note,)]
+    assert (await writes.request("PUT", "/told?id=eq.1", json={"id": 1, "note": "put"}))[0] == 204
+    assert writes.sql("select note from told") == [("put",)]
+
+
+@pytest_twisted.ensureDeferred
+async def test_a_row_is_taken_by_one_of_those_who_want_it_at_once(writes: Tables) -> None:
+    await until_answered(writes, "GET", "/jobs", 200)
+    path = "/jobs?state=eq.waiting&order=id&limit=1&select=id"
+    with closing(psycopg2.connect(writes.api.dsn)) as other:
+        other.cursor().execute("update jobs set state = 'taken' where id = 1")
+        taking = start(written(writes, "PATCH", path, json={"state": "taken"}))
+
+        async def waits() -> bool:
+            blocked = f"{other.info.backend_pid} = any(pg_blocking_pids(pid))"
+            return bool(writes.sql(f"select 1 from pg_stat_activity where {blocked}"))
+
+        await until(waits)
+        other.commit()
+    assert await taking == []
+    assert await written(writes, "PATCH", path, json={"state": "taken"}) == [2]

@@ -11,6 +11,9 @@ from project_service.tables.sql.read import inner_terms, order_sql, range_sql
 from project_service.tables.sql.returning import returned
 
 _BODY = "pgrst_body"
+# Of these what is equal is the same. To set a key to itself would need the right to update it, and wait for whoever
+# refers to the row.
+_EXACT = frozenset({"smallint", "integer", "bigint", "uuid", "date"})
 # Counts the rows that ON CONFLICT updated instead of inserting.
 UPDATED = "pgrst.updated"
 _UPDATED_BEFORE = f"coalesce(nullif(current_setting('{UPDATED}', true), ''), '0')::int"
@@ -132,11 +135,16 @@ def _on_conflict(plan: WritePlan) -> str:
     target = ", ".join(ident(name) for name in plan.conflict)
     if not plan.merges or not plan.columns:
         return f" ON CONFLICT({target}) DO NOTHING"
-    names = [written.column.name for written in plan.columns]
-    # What the row was found by it has already: to set it would need the right to, and wait for whoever refers to it.
-    names = [name for name in names if name not in plan.conflict] or names
-    sets = ", ".join(f"{ident(name)} = EXCLUDED.{ident(name)}" for name in names)
+    # Else those of the target too: equal need not be the same (citext, numeric).
+    others = [found for found in plan.columns if not _stays(found, plan)]
+    names = [ident(found.column.name) for found in others or plan.columns]
+    sets = ", ".join(f"{name} = EXCLUDED.{name}" for name in names)
     return f" ON CONFLICT({target}) DO UPDATE SET {sets} WHERE {_COUNTED} <> ''"
+
+
+def _stays(written: Written, plan: WritePlan) -> bool:
+    """Whether it is what the row was found by, and so has that very value."""
+    return written.column.name in plan.conflict and written.column.base_type in _EXACT
 
 
 def _update(cache: SchemaCache, plan: WritePlan) -> Sql:
@@ -156,7 +164,8 @@ def _where(cache: SchemaCache, plan: WritePlan) -> Sql:
     terms = [condition_sql(cache, plan.read, condition) for condition in plan.conditions]
     terms += inner_terms(cache, plan.read)
     if not plan.limited.whole:
-        return " WHERE " + _limited(cache, plan, terms)
+        # Both: of two that want the same row at once the second sees that it is no longer one of those it asked for.
+        terms = [*terms, _limited(cache, plan, terms)]
     return " WHERE " + joined(terms, " AND ") if terms else Sql("")
 
 
