@@ -12,18 +12,18 @@ EXPOSED = (
 MAX_AGE_SECONDS = 86400
 
 
-def origin_headers(allowed: tuple[str, ...], headers: HeaderView) -> Headers:
-    """What a response to a cross-origin request carries; nothing for an origin that is not allowed."""
+_ANY = (("Access-Control-Allow-Origin", "*"), ("Access-Control-Expose-Headers", EXPOSED))
+
+
+def origin_headers(allowed: tuple[str, ...], headers: HeaderView, own: Headers) -> Headers:
+    """What a response to a cross-origin request carries; nothing for an origin that is not allowed.
+
+    ``own`` are the response's other headers: where every origin is allowed and a cache may keep it for everybody, it
+    carries them in any case (the Fetch standard, CORS protocol and HTTP caches), so that a page gets one it can read.
+    """
     origin = headers.text(b"origin")
     if "*" in allowed:
-        return (
-            ()
-            if origin is None
-            else (
-                ("Access-Control-Allow-Origin", "*"),
-                ("Access-Control-Expose-Headers", EXPOSED),
-            )
-        )
+        return () if origin is None and not _kept_for_all(own) else _ANY
     # The answer depends on the origin, so a cache has to keep them apart even where none was sent.
     if origin is None or origin not in allowed:
         return (("Vary", "Origin"),)
@@ -34,6 +34,10 @@ def origin_headers(allowed: tuple[str, ...], headers: HeaderView) -> Headers:
         ("Access-Control-Expose-Headers", EXPOSED),
         ("Vary", "Origin"),
     )
+
+
+def _kept_for_all(headers: Headers) -> bool:
+    return any(name == "Cache-Control" and value.startswith("public") for name, value in headers)
 
 
 def is_preflight(method: str, headers: HeaderView) -> bool:

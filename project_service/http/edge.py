@@ -271,7 +271,7 @@ class Edge:
             ("Date", self._date()),
             *own,
             ("X-Request-Id", request_id),
-            *cors.origin_headers(self.settings.cors_origins, asked),
+            *cors.origin_headers(self.settings.cors_origins, asked, own),
             *(trace.echoed(names, exchange.method, exchange.target, asked) if names else ()),
         ]
 

@@ -48,6 +48,19 @@ class CrossOrigin(TestCase):
         self.assertEqual(response.header("access-control-allow-origin"), "*")
         self.assertIn("X-Request-Id", response.header("access-control-expose-headers") or "")
 
+    def test_what_caches_keep_for_everybody_is_readable_for_everybody(self) -> None:
+        """Whoever filled the cache may have sent no origin."""
+
+        async def kept(inbound: Inbound) -> Reply:
+            return Reply(200, (("Cache-Control", f"{inbound.query_value('as')}, max-age=9"),), b"x")
+
+        for kind, expected in {"public": "*", "private": None}.items():
+            response = app_of(kept).request("GET", f"/x?as={kind}")
+            self.assertEqual(response.header("access-control-allow-origin"), expected)
+            self.assertEqual(
+                "ETag" in (response.header("access-control-expose-headers") or ""), bool(expected)
+            )
+
     def test_listed_origins(self) -> None:
         router = Router()
         router.route("/x", told(), methods=("GET",), key="optional")(hello)
