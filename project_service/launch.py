@@ -8,6 +8,7 @@ from typing import Any
 
 from attrs import evolve, frozen
 
+from project_service.configure import load
 from project_service.settings import Secret, Settings, Stage, StageDatabase, Store
 
 
@@ -27,6 +28,14 @@ class Launch:
     @property
     def embeds_store(self) -> bool:
         return self.data_dir is not None and self.settings.store.endpoint_url is None
+
+
+def settings_for(
+    config: Path | None, environ: Mapping[str, str], options: Mapping[str, Any], data_dir: Path | None
+) -> Settings:
+    """The settings of a start. With a data directory what they do not name is embedded; raises ``BadSettings``."""
+    settings = load(config, environ, options, data_dir is not None)
+    return settings if data_dir is None else with_data_dir_defaults(settings, data_dir)
 
 
 def with_embedded_database(settings: Settings, dsn: str) -> Settings:

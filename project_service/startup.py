@@ -15,7 +15,6 @@ from twisted.logger import Logger
 from project_service import bootstrap, logging_setup
 from project_service.application import Application
 from project_service.auth import keyfile
-from project_service.configure import load
 from project_service.database.connect import Connector, connector
 from project_service.database.dsn import parse
 from project_service.database.expose import expose, watch_ddl
@@ -26,7 +25,7 @@ from project_service.embedded.assemble import Embedded
 from project_service.launch import (
     Launch,
     exposed_schemas,
-    with_data_dir_defaults,
+    settings_for,
     with_embedded_database,
     with_embedded_store,
 )
@@ -58,8 +57,6 @@ class Startup:
     async def start(self) -> None:
         launch = self._launch
         allow_descriptors()
-        if launch.data_dir is not None:
-            self._settings = with_data_dir_defaults(self._settings, launch.data_dir)
         if launch.data_dir is not None and (launch.embeds_database or launch.embeds_store):
             await self._embed(launch.data_dir)
         await self._migrate()
@@ -82,7 +79,7 @@ class Startup:
 
     def _load(self) -> Settings:
         launch = self._launch
-        return load(launch.config, os.environ, launch.options, launch.data_dir is not None)
+        return settings_for(launch.config, os.environ, launch.options, launch.data_dir)
 
     def _take_over(self, settings: Settings) -> None:
         if self._serving is not None:

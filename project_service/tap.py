@@ -11,8 +11,8 @@ from twisted.application.service import IService
 from twisted.python import usage
 
 from project_service import logging_setup
-from project_service.configure import BadSettings, load
-from project_service.launch import Launch
+from project_service.configure import BadSettings
+from project_service.launch import Launch, settings_for
 from project_service.shares import TooManyWorkers, worker_count
 
 DEFAULT_DATA_DIR = "var"
@@ -55,16 +55,16 @@ class Options(usage.Options):
         """Read the configuration, so that a bad one is refused before anything is started."""
         config = Path(self["config"]).absolute() if self["config"] else None
         embedded = config is None or self["data-dir"] is not None
+        data_dir = Path(self["data-dir"] or DEFAULT_DATA_DIR).absolute() if embedded else None
         given: dict[str, Any] = {}
         for option, name in (("listen", "listen"), ("workers", "workers"), ("admin-listen", "admin_listen")):
             if self[option]:
                 given[f"server.{name}"] = self[option]
         try:
-            settings = load(config, os.environ, given, embedded)
+            settings = settings_for(config, os.environ, given, data_dir)
             worker_count(settings)
         except (BadSettings, TooManyWorkers) as fault:
             raise usage.UsageError(f"the configuration cannot be used\n{fault}") from None
-        data_dir = Path(self["data-dir"] or DEFAULT_DATA_DIR).absolute() if embedded else None
         # From now on a reload that comes too early is not the end; the daemon takes the signal when it runs.
         signal.signal(signal.SIGHUP, signal.SIG_IGN)
         self.launch = Launch(settings, config, given, data_dir)

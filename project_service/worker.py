@@ -23,10 +23,9 @@ from zope.interface import implementer
 
 from project_service.application import Application
 from project_service.clocks import count_steadily
-from project_service.configure import load
 from project_service.deferreds import start
 from project_service.journal import Levels, observer
-from project_service.launch import with_data_dir_defaults
+from project_service.launch import settings_for
 from project_service.logging_setup import batched
 from project_service.ports import Binder, take_turns
 from project_service.process import settle
@@ -103,11 +102,8 @@ class Worker:
 
     def _load(self) -> Settings:
         told = self._told
-        config = Path(told.config) if told.config is not None else None
-        settings = load(config, os.environ, told.options, told.embedded)
-        if told.data_dir is not None:
-            settings = with_data_dir_defaults(settings, Path(told.data_dir))
-        return share(settings, told.processes)
+        config, data_dir = (Path(path) if path is not None else None for path in (told.config, told.data_dir))
+        return share(settings_for(config, os.environ, told.options, data_dir), told.processes)
 
     def run(self) -> None:
         reactor = self._reactor

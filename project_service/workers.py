@@ -15,7 +15,7 @@ from tempfile import mkdtemp
 from typing import Any
 
 import orjson
-from attrs import frozen
+from attrs import asdict, frozen
 from prometheus_client.multiprocess import mark_process_dead
 from twisted.internet.defer import Deferred, DeferredList
 from twisted.internet.error import ProcessExitedAlready
@@ -46,15 +46,12 @@ class Assignment:
     """What a worker is told: where its settings come from, and what the parent found out."""
 
     config: str | None
-    embedded: bool
     options: dict[str, Any]
     data_dir: str | None
     processes: int
 
     def to_json(self) -> bytes:
-        return orjson.dumps(
-            {name: getattr(self, name) for name in ("config", "embedded", "options", "data_dir", "processes")}
-        )
+        return orjson.dumps(asdict(self))
 
     @classmethod
     def from_json(cls, raw: bytes) -> Assignment:
@@ -73,7 +70,6 @@ def assignment(launch: Launch, settings: Settings, processes: int) -> Assignment
         options["store.secret_access_key"] = settings.store.secret_access_key.reveal()
     return Assignment(
         str(launch.config) if launch.config is not None else None,
-        launch.data_dir is not None,
         options,
         str(launch.data_dir) if launch.data_dir is not None else None,
         processes,

@@ -15,14 +15,14 @@ import psycopg2
 from attrs import field, frozen
 
 from project_service.cli.opened import Opened, opened
-from project_service.configure import BadSettings, load
+from project_service.configure import BadSettings
 from project_service.database.migrate import MigrationRefused
 from project_service.database.session import DatabaseGone
 from project_service.deferreds import start
 from project_service.embedded.command import ChildFailed
 from project_service.embedded.lock import InUse
 from project_service.errors import ApiError
-from project_service.launch import Launch, with_data_dir_defaults
+from project_service.launch import Launch, settings_for
 from project_service.settings import Settings, StageDatabase
 from project_service.storage.s3.errors import StoreError, StoreUnreachable
 from project_service.tap import DEFAULT_DATA_DIR
@@ -54,10 +54,9 @@ class Invocation:
     def settings(self) -> Settings:
         """As the service would have them. Ends the command with exit code 2 where they cannot be used."""
         try:
-            settings = load(self.config, self.environ, {}, self.embeds_into is not None)
+            return settings_for(self.config, self.environ, {}, self.embeds_into)
         except BadSettings as fault:
             end(f"the configuration cannot be used\n{fault}", USAGE)
-        return with_data_dir_defaults(settings, self.embeds_into) if self.embeds_into else settings
 
     def launch(self) -> Launch:
         return Launch(self.settings(), self.config, {}, self.embeds_into)

@@ -233,7 +233,7 @@ class RunningReactor(FakeReactor):
 class Stopping(TestCase):
     def test_once_however_often_it_is_said(self) -> None:
         reactor = RunningReactor()
-        worker = Worker(reactor, Assignment(None, True, {}, None, 1))
+        worker = Worker(reactor, Assignment(None, {}, "/nowhere", 1))
         worker.stop()
         worker.stop()
         self.assertTrue(reactor.stopped)
