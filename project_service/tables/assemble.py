@@ -15,6 +15,7 @@ from project_service.database.connect import Connector, milliseconds
 from project_service.database.listener import Listener
 from project_service.database.pool import Pool
 from project_service.database.session import Session
+from project_service.deferreds import in_thread
 from project_service.http.caller import TokenVerifier
 from project_service.http.router import Router
 from project_service.settings import Settings, StageDatabase
@@ -114,7 +115,7 @@ def _database(
         Planner(config),
         Freshness(holder, pool, echo),
         Executor(config, pool),
-        Root(config),
+        Root(config, lambda work: in_thread(reactor, reactor.getThreadPool(), work)),
         LargeReplies(config, streams),
     )
     return list(dict.fromkeys((pool, streams.pool))), listener, service

@@ -22,12 +22,16 @@ from project_service.tables.run import Row
 from project_service.tables.sql.fragment import Sql
 
 RunReadOnly = Callable[[Sql], Awaitable[list[Row]]]
+InThread = Callable[[Callable[[], bytes]], Awaitable[bytes]]
 _NOTHING = Sql("SELECT 1")
 
 
 @frozen
 class Root:
+    """``in_thread`` makes the description: of a thousand tables that takes the better part of a second."""
+
     config: TablesConfig
+    in_thread: InThread
 
     def delegated(self, head: Head) -> Head | None:
         """For the function that answers here instead, where ``root_spec`` names one: of the request's schema where
@@ -55,8 +59,11 @@ class Root:
             usable, callable_ = (frozenset(orjson.loads(as_bytes(names))) for names in rows[0])
         url = self._url(incoming)
         secured = self.config.openapi_security_active
-        found = document(cache, head.schema, url, usable, callable_, secured)
-        return Reply(200, headers, orjson.dumps(found))
+
+        def described() -> bytes:
+            return orjson.dumps(document(cache, head.schema, url, usable, callable_, secured))
+
+        return Reply(200, headers, await self.in_thread(described))
 
     def _url(self, incoming: Incoming) -> str:
         """That of the root, as clients reach it."""

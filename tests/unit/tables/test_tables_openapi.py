@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 from urllib.parse import unquote
 
@@ -39,14 +39,20 @@ class Described(SynchronousTestCase):
     def described(self, config: TablesConfig) -> dict[str, Any]:
         incoming = Incoming("GET", (), path="/rest/", base_url="http://here")
         head = parse_head("GET", (), (), config.schemas)
-        answering = Root(config).answer(CACHE, incoming, head, self.asked)
+        answering = Root(config, self.elsewhere).answer(CACHE, incoming, head, self.asked)
         try:
             answering.send(None)
         except StopIteration as answered:
             assert isinstance(answered.value, Reply)
+            # Not where every other request would have to wait for it.
+            self.assertIs(answered.value.body, self.made_elsewhere)
             found: dict[str, Any] = orjson.loads(answered.value.body)
             return found
         raise AssertionError("it waits")
+
+    async def elsewhere(self, work: Callable[[], bytes]) -> bytes:
+        self.made_elsewhere = work()
+        return self.made_elsewhere
 
     async def asked(self, sql: object) -> list[tuple[Any, ...]]:
         return [(b'["works"]', b"[]")]
@@ -62,14 +68,14 @@ class Described(SynchronousTestCase):
             ("HEAD", CONFIG),
         ):
             head = parse_head(method, (), (), config.schemas)
-            answering = Root(config).answer(CACHE, incoming, head, refused)
+            answering = Root(config, self.elsewhere).answer(CACHE, incoming, head, refused)
             self.assertRaises(TableError, answering.send, None)
 
     def test_a_function_of_a_schema_may_answer_instead(self) -> None:
         head = parse_head("GET", (), (), ("api", "more"))
-        self.assertIsNone(Root(CONFIG).delegated(head))
+        self.assertIsNone(Root(CONFIG, self.elsewhere).delegated(head))
         for said, key in {"root": ("api", "root"), "more.root": ("more", "root")}.items():
-            found = Root(evolve(CONFIG, root_spec=said)).delegated(head)
+            found = Root(evolve(CONFIG, root_spec=said), self.elsewhere).delegated(head)
             assert found is not None
             self.assertEqual((found.kind, found.schema, found.name), ("routine", *key))
 
