@@ -58,7 +58,7 @@ class ApiError(Exception):
         return orjson.dumps({"code": self.code, "message": self.message, "details": details, "hint": None})
 
 
-def _challenge(error: str | None = None, description: str | None = None) -> Headers:
+def challenge(error: str | None = None, description: str | None = None) -> Headers:
     """RFC 6750 section 3: no error code where no credentials were sent."""
     value = "Bearer"
     if error is not None:
@@ -159,14 +159,14 @@ def project_key_required() -> ApiError:
         401,
         "project_key_required",
         "This path needs a project key in the header X-Service-Key.",
-        headers=_challenge(),
+        headers=challenge(),
     )
 
 
 def project_key_invalid(mistyped: bool = False) -> ApiError:
     """``mistyped``: its own checksum says that it was never a key."""
     why = "mistyped or cut short" if mistyped else "unknown or revoked"
-    return ApiError(401, "project_key_invalid", f"The project key is {why}.", headers=_challenge())
+    return ApiError(401, "project_key_invalid", f"The project key is {why}.", headers=challenge())
 
 
 def service_key_required() -> ApiError:
@@ -174,11 +174,11 @@ def service_key_required() -> ApiError:
 
 
 def authentication_required() -> ApiError:
-    return ApiError(401, "authentication_required", "This needs a signed-in end user.", headers=_challenge())
+    return ApiError(401, "authentication_required", "This needs a signed-in end user.", headers=challenge())
 
 
 def invalid_token(message: str = "The access token is not valid.") -> ApiError:
-    return ApiError(401, "invalid_token", message, headers=_challenge("invalid_token", message))
+    return ApiError(401, "invalid_token", message, headers=challenge("invalid_token", message))
 
 
 def expired_token() -> ApiError:
@@ -187,7 +187,7 @@ def expired_token() -> ApiError:
 
 def session_revoked() -> ApiError:
     message = "The session of this access token has ended."
-    return ApiError(401, "session_revoked", message, headers=_challenge("invalid_token", message))
+    return ApiError(401, "session_revoked", message, headers=challenge("invalid_token", message))
 
 
 def _unavailable(code: str, message: str) -> ApiError:

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from project_service.errors import ApiError
+from project_service.errors import ApiError, challenge
 
 
 def _challenged(code: str, message: str) -> ApiError:
     """401 needs a challenge (RFC 9110 section 11.6.1); no bearer token was sent, so it names no error."""
-    return ApiError(401, code, message, headers=(("WWW-Authenticate", "Bearer"),))
+    return ApiError(401, code, message, headers=challenge())
 
 
 def invalid_credentials() -> ApiError:

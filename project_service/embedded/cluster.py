@@ -13,6 +13,7 @@ from typing import Any
 
 import psycopg2
 
+from project_service import private_file
 from project_service.database import dsn as dsns
 from project_service.database.connect import Connector
 from project_service.database.session import DatabaseGone, Session
@@ -106,13 +107,9 @@ class Cluster:
         draft.mkdir(mode=0o700)
         password_file = self._home / ".initdb-password"
         try:
-            password_file.unlink(missing_ok=True)
-            descriptor = os.open(password_file, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
-            with os.fdopen(descriptor, "w") as file:
-                file.write(self._secrets.superuser_password)
-            if account is not None:
-                os.chown(draft, account.uid, account.gid)
-                os.chown(password_file, account.uid, account.gid)
+            private_file.write(password_file, self._secrets.superuser_password.encode())
+            for path in (draft, password_file):
+                _give(path, account)
             argv = postgres.initdb_arguments(self._programs.initdb, draft, password_file)
             await run(self._reactor, Command(argv, self._home, self._environ(), account))
         finally:

@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from attrs import define, field, fields
+from attrs import define, field
 from twisted.internet.interfaces import IReactorTime
 
 from project_service.errors import no_text, validation_failed
 from project_service.storage import content_types, errors, keys
-from project_service.storage.model import Bucket, BucketRules
+from project_service.storage.model import RULES, Bucket, BucketRules
 from project_service.storage.objects import Objects
 from project_service.storage.ports import BucketRows
 
@@ -89,11 +89,10 @@ def parse_rules(given: Mapping[str, Any], found: Mapping[str, str] | None = None
 
     ``found`` is what is wrong with other fields.
     """
-    known = {rule.name for rule in fields(BucketRules)}
-    faults = {name: "is not a rule of a bucket" for name in given if name not in known} | dict(found or {})
+    faults = {name: "is not a rule of a bucket" for name in given if name not in RULES} | dict(found or {})
     rules: dict[str, Any] = {}
     for name, value in given.items():
-        if name in known:
+        if name in RULES:
             why = _fault(name, value)
             if why is None:
                 rules[name] = tuple(value) if isinstance(value, list) else value

@@ -6,7 +6,7 @@ from datetime import datetime
 from typing import Any, Literal
 from uuid import UUID
 
-from attrs import frozen
+from attrs import asdict, fields, frozen
 
 from project_service.clocks import timestamp
 
@@ -24,6 +24,9 @@ class BucketRules:
     owner_only_writes: bool = False
 
 
+RULES = frozenset(one.name for one in fields(BucketRules))
+
+
 @frozen
 class Bucket:
     """A bucket with its rules and its counters."""
@@ -39,14 +42,9 @@ class Bucket:
         return self.rules.visibility == "public"
 
     def as_json(self) -> dict[str, Any]:
-        types = self.rules.allowed_content_types
         return {
             "name": self.name,
-            "visibility": self.rules.visibility,
-            "max_object_bytes": self.rules.max_object_bytes,
-            "max_bucket_bytes": self.rules.max_bucket_bytes,
-            "allowed_content_types": None if types is None else list(types),
-            "owner_only_writes": self.rules.owner_only_writes,
+            **asdict(self.rules),
             "object_count": self.object_count,
             "total_bytes": self.total_bytes,
             "created_at": timestamp(self.created_at),

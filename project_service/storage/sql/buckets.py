@@ -8,7 +8,7 @@ from typing import Any
 from attrs import frozen
 
 from project_service.storage import errors
-from project_service.storage.model import Bucket, BucketRules
+from project_service.storage.model import RULES, Bucket, BucketRules
 from project_service.storage.sql.database import Database, Row
 
 _COLUMNS = """
@@ -21,9 +21,6 @@ _FROM = """
         from storage.usage where bucket = b.name
     ) u
 """
-_RULES = frozenset(
-    {"visibility", "max_object_bytes", "max_bucket_bytes", "allowed_content_types", "owner_only_writes"}
-)
 
 
 def _bucket(row: Row) -> Bucket:
@@ -68,7 +65,7 @@ class SqlBuckets:
         return await self._existing(name)
 
     async def change(self, name: str, changes: Mapping[str, Any]) -> Bucket:
-        if not changes.keys() <= _RULES:
+        if not changes.keys() <= RULES:
             raise ValueError("not a rule of a bucket")
         if changes:
             settings = ", ".join(f"{rule} = %({rule})s" for rule in sorted(changes))

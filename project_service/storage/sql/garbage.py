@@ -10,7 +10,7 @@ from attrs import frozen
 
 from project_service.storage.model import ObjectRow
 from project_service.storage.sql.database import Database
-from project_service.storage.sql.objects import COLUMNS, object_row
+from project_service.storage.sql.rows import ALL_COLUMNS, object_row
 
 
 def _texts(versions: Sequence[UUID]) -> list[str]:
@@ -65,7 +65,7 @@ class SqlGarbage:
 
     async def objects_from(self, after: tuple[str, str] | None, limit: int) -> list[ObjectRow]:
         rows = await self.database.query(
-            f"select {COLUMNS} from storage.objects where (bucket, key) > (%s, %s) order by bucket, key limit %s",
+            f"select {ALL_COLUMNS} from storage.objects where (bucket, key) > (%s, %s) order by bucket, key limit %s",
             (*(after or ("", "")), limit),
         )
         return [object_row(row) for row in rows]

@@ -11,15 +11,8 @@ from project_service.storage import errors
 from project_service.storage.model import UNCONDITIONAL, Conditions, ObjectRow, Page, Writer
 from project_service.storage.ports import Deleted, NewObject, Switched
 from project_service.storage.sql import pages
-from project_service.storage.sql.database import Database, Row
-
-COLUMNS = "bucket, key, version, size, content_type, etag, owner, updated_at"
-
-
-def object_row(row: Row) -> ObjectRow:
-    bucket, key, version, size, content_type, etag, owner, updated_at = row
-    owner_id = None if owner is None else UUID(owner)
-    return ObjectRow(bucket, key, UUID(version), size, content_type, etag, owner_id, updated_at)
+from project_service.storage.sql.database import Database
+from project_service.storage.sql.rows import ALL_COLUMNS, COLUMNS, object_row
 
 
 def _writer(writer: Writer) -> dict[str, object]:
@@ -47,7 +40,7 @@ class SqlObjects:
 
     async def find(self, bucket: str, key: str) -> ObjectRow | None:
         rows = await self.database.prepared(
-            f"select {COLUMNS} from storage.objects where bucket = %s and key = %s", (bucket, key)
+            f"select {ALL_COLUMNS} from storage.objects where bucket = %s and key = %s", (bucket, key)
         )
         return object_row(rows[0]) if rows else None
 
@@ -101,7 +94,7 @@ class SqlObjects:
     async def move(
         self, bucket: str, source: str, target: str, writer: Writer, conditions: Conditions = UNCONDITIONAL
     ) -> Switched:
-        columns = ", ".join(f"(moved).{column}" for column in COLUMNS.split(", "))
+        columns = ", ".join(f"(moved).{column}" for column in COLUMNS)
         rows = await self.database.query(
             f"select outcome, replaced, {columns} from storage.move_object(%(bucket)s, %(source)s, %(target)s,"
             " %(owner)s::uuid, %(service)s, %(if_match)s::text[], %(if_none_match)s::text[])",

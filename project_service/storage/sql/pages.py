@@ -9,8 +9,9 @@ from __future__ import annotations
 from typing import Any
 
 from project_service.storage import keys
+from project_service.storage.sql.rows import COLUMNS
 
-_COLUMNS = "o.bucket, o.key, o.version, o.size, o.content_type, o.etag, o.owner, o.updated_at"
+_COLUMNS = ", ".join(f"o.{column}" for column in COLUMNS)
 
 _FLAT = """
 select null::text as folder, {columns}

@@ -1,0 +1,18 @@
+"""Between rows and values."""
+
+from __future__ import annotations
+
+from uuid import UUID
+
+from project_service.storage.model import ObjectRow
+from project_service.storage.sql.database import Row
+
+# Of ``object_row``, in its order.
+COLUMNS = ("bucket", "key", "version", "size", "content_type", "etag", "owner", "updated_at")
+ALL_COLUMNS = ", ".join(COLUMNS)
+
+
+def object_row(row: Row) -> ObjectRow:
+    bucket, key, version, size, content_type, etag, owner, updated_at = row
+    owner_id = None if owner is None else UUID(owner)
+    return ObjectRow(bucket, key, UUID(version), size, content_type, etag, owner_id, updated_at)
