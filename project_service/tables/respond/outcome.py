@@ -40,7 +40,7 @@ def outcome_of_read(row: Sequence[Any]) -> Outcome:
 
 
 def outcome_of_write(row: Sequence[Any]) -> Outcome:
-    rows, location, body, headers, status, updated = row
+    updated, rows, location, body, headers, status = row
     keys = tuple(orjson.loads(location)) if location is not None else None
     return Outcome(
         rows,

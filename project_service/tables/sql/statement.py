@@ -34,8 +34,8 @@ _EXPLAIN_OPTIONS = {
 
 @frozen
 class Statement:
-    """``sql`` returns one row: total, rows, body, headers, status; of a write rows, location, body, headers, status,
-    updated.
+    """``sql`` returns one row: total, rows, body, headers, status; of a write updated, rows, location, body, headers,
+    status, where the body stands fourth as in PostgREST's: a plan tells the output by position.
 
     With a ``stream`` it reads no more rows than the probe allows and one more, leaves out a body that is too large,
     and returns its size as well: what does not fit is to be read by the stream instead, whose rows are texts (and the
@@ -110,8 +110,8 @@ def write_statement(cache: SchemaCache, plan: WritePlan, rendering: Rendering) -
     sql = (
         f"WITH {SOURCE} AS ("
         + write_sql(cache, plan)
-        + f") SELECT count({ROW}) AS page_total, {_location(plan)} AS location, "
-        + f"{body} AS body, {_GUCS}, {updated} AS updated FROM ("
+        + f") SELECT {updated} AS updated, count({ROW}) AS page_total, {_location(plan)} AS location, "
+        + f"{body} AS body, {_GUCS} FROM ("
         + rows
         + f") AS {ROWS}"
     )

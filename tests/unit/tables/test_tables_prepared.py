@@ -89,7 +89,7 @@ class Writing:
         if sql == "BEGIN; SELECT 1" or sql.startswith("PREPARE"):
             return []
         self.attempts += 1
-        return [(1, None, f"attempt {self.attempts}", None, None, None)]
+        return [(None, 1, None, f"attempt {self.attempts}", None, None)]
 
     async def execute(self, sql: str) -> None:
         assert sql == "COMMIT", sql

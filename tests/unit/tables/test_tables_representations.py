@@ -138,6 +138,12 @@ class Counted(SynchronousTestCase):
         self.assertIn("1::bigint AS page_total", text(planned("GET", "rpc/add", ("a", "1"))))
         self.assertIn("count(_t.*) AS page_total", text(planned("GET", "rpc/find", ("q", "x"))))
 
+    def test_the_body_of_a_write_stands_fourth_where_plans_show_it(self) -> None:
+        written = text(planned("DELETE", "works", ("id", "eq.1"), prefer="return=representation"))
+        columns = ("updated", "page_total", "location", "body", "response_headers", "response_status")
+        places = [written.index(f" AS {name}") for name in columns]
+        self.assertEqual(places, sorted(places))
+
 
 class Computed(SynchronousTestCase):
     def texts(self, *pairs: tuple[str, str]) -> tuple[str, str]:
