@@ -10,6 +10,7 @@ from project_service.tables.catalog.model import SchemaCache
 from project_service.tables.plan.nodes import Embedded, EmbedIsNull, Everything, Order, Output, ReadPlan
 from project_service.tables.plan.outputs import Made, made_columns, result_names
 from project_service.tables.sql.conditions import condition_sql
+from project_service.tables.sql.decisive import decisive
 from project_service.tables.sql.embed import (
     condition_of_relationship,
     embedded_columns,
@@ -139,6 +140,8 @@ def _where(cache: SchemaCache, plan: ReadPlan, parent: Embedded | None, origin: 
     terms = [condition_sql(cache, plan, condition) for condition in plan.conditions]
     if parent is not None:
         terms = [Sql(text) for text in condition_of_relationship(parent, origin)] + terms
+    else:
+        terms.extend(_exists(cache, plan, embedded) for embedded in decisive(plan))
     return " WHERE " + joined(terms, " AND ") if terms else Sql("")
 
 
