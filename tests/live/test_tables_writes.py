@@ -124,3 +124,19 @@ async def test_a_row_is_taken_by_one_of_those_who_want_it_at_once(writes: Tables
         other.commit()
     assert await taking == []
     assert await written(writes, "PATCH", path, json={"state": "taken"}) == [2]
+
+
+@pytest_twisted.ensureDeferred
+async def test_any_number_of_columns_may_have_defaults(writes: Tables) -> None:
+    names = [f"c{number}" for number in range(120)]
+    columns = ", ".join(f"{name} int default {number}" for number, name in enumerate(names))
+    writes.sql(f"create table wide (id int primary key, {columns}); grant all on wide to anon")
+    path, headers = f"/wide?columns=id,{','.join(names)}", {"Prefer": "missing=default"}
+    body = [{"id": 1, "c3": 33}, {"id": 2, "c99": None}]
+    status, _, answer = await writes.request("POST", path, headers=headers, json=body)
+    assert (status, answer) == (201, b"")
+    rows = writes.sql("select c0, c3, c49, c50, c99, c119 from wide order by id")
+    assert rows == [(0, 33, 49, 50, 99, 119), (0, 3, 49, 50, None, 119)]
+    path = path.replace("columns=id,", "id=eq.1&columns=")
+    assert (await writes.request("PATCH", path, headers=headers, json={"c119": 7}))[0] == 204
+    assert writes.sql("select c3, c119 from wide where id = 1") == [(3, 7)]

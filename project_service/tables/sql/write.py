@@ -14,6 +14,8 @@ _BODY = "pgrst_body"
 # Of these what is equal is the same. To set a key to itself would need the right to update it, and wait for whoever
 # refers to the row.
 _EXACT = frozenset({"smallint", "integer", "bigint", "uuid", "date"})
+# A function takes a hundred arguments.
+_PAIRS = 50
 # Counts the rows that ON CONFLICT updated instead of inserting.
 UPDATED = "pgrst.updated"
 _UPDATED_BEFORE = f"coalesce(nullif(current_setting('{UPDATED}', true), ''), '0')::int"
@@ -108,7 +110,8 @@ def _defaults(plan: WritePlan, several: bool) -> str:
     ]
     if not pairs:
         return ""
-    filled = f"jsonb_build_object({', '.join(pairs)})"
+    several_pairs = (pairs[at : at + _PAIRS] for at in range(0, len(pairs), _PAIRS))
+    filled = " || ".join(f"jsonb_build_object({', '.join(some)})" for some in several_pairs)
     if not several:
         return f", LATERAL (SELECT {filled} || pgrst_payload.json_data AS val) pgrst_defaulted"
     elements = "jsonb_array_elements(pgrst_payload.json_data) elem"
