@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable, Mapping
 from typing import Any
 
-from attrs import evolve, frozen
+from attrs import fields, frozen
 from psycopg2 import extensions
 from twisted.application.service import IService
 from twisted.internet.defer import DeferredSemaphore
@@ -78,7 +78,7 @@ def assemble(
     pools: list[Pool] = []
     for stage, found in settings.stages.items():
         for name, database in found.databases.items():
-            config = evolve(config_of(database), statement_timeout=timeout)
+            config = config_of(database, timeout)
             try:
                 identities = identities_of(config, verifier, now)
             except ValueError as fault:
@@ -151,15 +151,15 @@ def identities_of(
     return Identities(config, parse_role_claim(config.role_claim), own, verifier)
 
 
-def config_of(database: StageDatabase) -> TablesConfig:
+def config_of(database: StageDatabase, statement_timeout: str = "0") -> TablesConfig:
     """The part's own view of a database's settings, secrets revealed."""
-    names = {one.name for one in TablesConfig.__attrs_attrs__} & {
-        one.name for one in StageDatabase.__attrs_attrs__
-    }
-    values = {name: getattr(database, name) for name in names}
+    names = {one.name for one in fields(TablesConfig)} - {"statement_timeout", "jwt_secret"}
     secret = database.jwt_secret
-    values["jwt_secret"] = secret.reveal() if secret is not None else None
-    return TablesConfig(**values)
+    return TablesConfig(
+        **{name: getattr(database, name) for name in names},
+        jwt_secret=secret.reveal() if secret is not None else None,
+        statement_timeout=statement_timeout,
+    )
 
 
 def raw(connector: Connector) -> Callable[[], Awaitable[Session]]:
