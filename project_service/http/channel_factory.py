@@ -10,13 +10,13 @@ from twisted.internet.interfaces import IAddress, IProtocolNegotiationFactory, I
 from twisted.internet.protocol import Factory, Protocol
 from zope.interface import implementer
 
-from project_service.http.channel import Channel
 from project_service.http.dispatch import Dispatch
 from project_service.http.lean_channel import LeanChannel
+from project_service.http.twisted_channel import TwistedChannel
 
+Channel = LeanChannel | TwistedChannel
 # By the name of the parser, as the setting ``server.http_parser`` has it.
-CHANNELS: dict[str, type[LeanChannel] | type[Channel]] = {"httptools": LeanChannel, "twisted": Channel}
-
+CHANNELS: dict[str, type[Channel]] = {"httptools": LeanChannel, "twisted": TwistedChannel}
 
 MOST_CONNECTIONS = 10_000
 
@@ -45,14 +45,14 @@ class ChannelFactory(Factory):
         self._clock = clock
         self._idle_seconds = idle_seconds
         self._most = most
-        self._channels: set[LeanChannel | Channel] = set()
-        self._leaving: set[LeanChannel | Channel] = set()
+        self._channels: set[Channel] = set()
+        self._leaving: set[Channel] = set()
         self._empty: Deferred[None] | None = None
 
-    def opened(self, channel: LeanChannel | Channel) -> None:
+    def opened(self, channel: Channel) -> None:
         self._channels.add(channel)
 
-    def gone(self, channel: LeanChannel | Channel) -> None:
+    def gone(self, channel: Channel) -> None:
         self._channels.discard(channel)
         self._leaving.discard(channel)
         if not self._channels and self._empty is not None:
@@ -78,7 +78,7 @@ class ChannelFactory(Factory):
         """For ALPN (RFC 7301). Without an answer Twisted 26 breaks off with clients that ask, and most do."""
         return [b"http/1.1"]
 
-    def buildProtocol(self, addr: IAddress | None) -> LeanChannel | Channel | TurnedAway:
+    def buildProtocol(self, addr: IAddress | None) -> Channel | TurnedAway:
         if len(self._channels) - len(self._leaving) >= self._most and not self._made_room():
             return TurnedAway(self._dispatch)
         return self._channel(self, self._dispatch, self._clock, self._idle_seconds)

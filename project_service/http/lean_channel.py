@@ -1,6 +1,6 @@
 """One HTTP/1.1 connection with llhttp as its parser: queueing, flow control, timeouts.
 
-Does for a request only what is needed, which is why it is the default. ``channel.Channel`` does the same with
+Does for a request only what is needed, which is why it is the default. ``TwistedChannel`` does the same with
 twisted.web's parser and passes the same tests.
 """
 

@@ -72,7 +72,7 @@ class _Pending:
 directlyProvides(_Pending, INonQueuedRequestFactory)
 
 
-class Channel(HTTPChannel):
+class TwistedChannel(HTTPChannel):
     """One connection. ``factory`` is told of its beginning and end."""
 
     transport: Any
