@@ -73,11 +73,6 @@ def _headers(headers: Iterable[tuple[str, str]]) -> str:
 
 
 def _cookies(headers: Iterable[tuple[str, str]]) -> str:
-    found: dict[str, str] = {}
-    for name, value in headers:
-        if name == "cookie":
-            for piece in value.split(";"):
-                key, _, content = piece.strip().partition("=")
-                if key:
-                    found[key] = content
-    return orjson.dumps(found).decode()
+    pieces = (piece for name, value in headers if name == "cookie" for piece in value.split(";"))
+    pairs = (piece.strip().partition("=") for piece in pieces)
+    return orjson.dumps({name: content for name, _, content in pairs if name}).decode()
