@@ -72,8 +72,12 @@ class Email:
 
 
 def folded(address: str) -> str:
-    """The form in which two addresses are the same: case-folded and composed (Unicode section 3.13)."""
-    return unicodedata.normalize("NFC", address.casefold())
+    """The form in which two addresses are the same: case-folded and composed (Unicode section 3.13).
+
+    Of the domain the letter case alone: ß folded is ss, and as domains (RFC 5891) those are two.
+    """
+    local, at, domain = address.rpartition("@")
+    return unicodedata.normalize("NFC", local.casefold()) + at + domain.lower()
 
 
 @frozen

@@ -38,6 +38,12 @@ class Addresses(TestCase):
         for one, other in (("ÅSA@x.test", "a\u030asa@x.test"), ("strasse@x.test", "STRASSE@X.TEST")):
             assert Email.parse(one).key == Email.parse(other).key
 
+    def test_domains_that_are_two_make_two_addresses(self) -> None:
+        for one, other in (("ada@stra\u00dfe.test", "ada@strasse.test"), ("ada@\u03c2.test", "ada@\u03c3.test")):
+            assert Email.parse(one).key != Email.parse(other).key
+        for same in ("Ada@STRA\u00dfE.test", "ADA@xn--strae-oqa.TEST"):
+            assert Email.parse(same).key == Email.parse("ada@stra\u00dfe.test").key
+
     def test_white_space_around_an_address_is_not_part_of_it(self) -> None:
         for text in ("ada@example.test ", " ada@example.test", "\tada@example.test\r\n"):
             assert Email.parse(text) == ADA
