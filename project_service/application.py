@@ -18,10 +18,10 @@ from project_service.http.channel_factory import ChannelFactory
 from project_service.http.date import HttpDate
 from project_service.http.doors import Doors
 from project_service.http.edge import Edge
+from project_service.http.forwarding import parse_networks
 from project_service.http.health import Check, Health
 from project_service.http.metrics import Metrics
 from project_service.http.openapi_route import OpenApi
-from project_service.http.origin import parse_networks
 from project_service.http.router import Router
 from project_service.journal import RequestIds
 from project_service.lanes import lanes, trace_headers

@@ -43,8 +43,7 @@ def write_now(transport: Any, data: bytes) -> None:
         return
     left = memoryview(data)
     while left:
-        # Takes any buffer, whatever its annotation says.
-        sent: Any = transport.writeSomeData(left)  # type: ignore[arg-type]
+        sent: Any = transport.writeSomeData(left)  # type: ignore[arg-type]  # any buffer will do
         if isinstance(sent, Exception) or not sent:
             # Full, or lost: the transport goes on, or finds out and tells its protocol in a turn of its own.
             transport.write(bytes(left))

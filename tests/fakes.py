@@ -15,8 +15,8 @@ from project_service.http.arrival import EdgeSettings
 from project_service.http.caller import Claims, KeyKind
 from project_service.http.channel_factory import ChannelFactory
 from project_service.http.edge import Edge
+from project_service.http.forwarding import parse_networks
 from project_service.http.metrics import Metrics
-from project_service.http.origin import parse_networks
 from project_service.http.router import Router
 
 ANON_KEY = "anon-key"

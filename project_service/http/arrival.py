@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from attrs import field, frozen
 from twisted.internet.interfaces import IAddress
 
-from project_service.http import origin
+from project_service.http import forwarding
 from project_service.http.exchange import Exchange
 from project_service.http.inbound import Inbound
 
@@ -18,7 +18,7 @@ class EdgeSettings:
 
     public_url: str | None
     cors_origins: tuple[str, ...]
-    trusted: tuple[origin.Network, ...]
+    trusted: tuple[forwarding.Network, ...]
     max_json_bytes: int
     trace_headers: Mapping[str, str] = field(factory=dict)
 
@@ -28,7 +28,7 @@ def inbound_of(
 ) -> Inbound:
     """``peer`` is who is connected: the client, or a proxy that speaks for it."""
     raw_path, _, raw_query = exchange.target.partition(b"?")
-    where = origin.locate(getattr(peer, "host", None), secure, exchange.headers, settings.trusted)
+    where = forwarding.locate(getattr(peer, "host", None), secure, exchange.headers, settings.trusted)
     return Inbound(
         method=exchange.method,
         raw_path=raw_path,

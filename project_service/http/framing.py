@@ -6,8 +6,8 @@ import re
 
 from project_service import errors
 from project_service.errors import ApiError
+from project_service.http.forwarding import is_host
 from project_service.http.headers import HeaderView
-from project_service.http.origin import is_host
 
 MAX_TARGET_BYTES = 32 * 1024
 MAX_HEAD_BYTES = 64 * 1024

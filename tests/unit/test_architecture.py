@@ -22,7 +22,7 @@ PURE = [
     "http/outbound.py",
     "http/wire.py",
     "http/framing.py",
-    "http/origin.py",
+    "http/forwarding.py",
     "http/cors.py",
     "http/strict_json.py",
     "http/described.py",

@@ -13,7 +13,7 @@ from project_service import journal
 from project_service.database import dsn
 from project_service.database.migrate import Migration, MigrationRefused, pending, shipped
 from project_service.errors import ApiError
-from project_service.http import origin, wire
+from project_service.http import forwarding, wire
 from project_service.http.headers import HeaderView
 from project_service.http.inbound import parse_query
 from project_service.http.strict_json import loads
@@ -61,33 +61,35 @@ class Origins(TestCase):
     def test_an_untrusted_peer_is_itself_whatever_it_says(self, hops: list[bytes], peer: object) -> None:
         headers = HeaderView([(b"X-Forwarded-For", hop) for hop in hops])
         trusted = (ipaddress.ip_network("198.51.100.0/30"),)
-        found = origin.locate(str(peer), False, headers, trusted)
+        found = forwarding.locate(str(peer), False, headers, trusted)
         if peer not in trusted[0]:
             self.assertEqual(found.address, str(peer))
 
     @given(st.lists(st.ip_addresses(v=4), max_size=5), st.binary(max_size=20))
     def test_the_result_is_always_an_address(self, hops: list[object], rubbish: bytes) -> None:
         chain = b", ".join([rubbish, *(str(hop).encode() for hop in hops)])
-        trusted = origin.parse_networks(["0.0.0.0/0"])
-        found = origin.locate("10.0.0.1", False, HeaderView([(b"x-forwarded-for", chain)]), trusted)
+        trusted = forwarding.parse_networks(["0.0.0.0/0"])
+        found = forwarding.locate("10.0.0.1", False, HeaderView([(b"x-forwarded-for", chain)]), trusted)
         ipaddress.ip_address(found.address)
 
     def test_forms_of_hops(self) -> None:
-        trusted = origin.parse_networks(["10.0.0.0/8", "::1"])
+        trusted = forwarding.parse_networks(["10.0.0.0/8", "::1"])
         for hop, expected in {
             "203.0.113.5:4711": "203.0.113.5",
             "[2001:db8::1]:443": "2001:db8::1",
             "2001:db8::1": "2001:db8::1",
         }.items():
             headers = HeaderView([(b"x-forwarded-for", hop.encode())])
-            self.assertEqual(origin.locate("10.1.1.1", False, headers, trusted).address, expected)
+            self.assertEqual(forwarding.locate("10.1.1.1", False, headers, trusted).address, expected)
 
     def test_a_host_that_is_none_does_not_get_into_links(self) -> None:
         for bad in (b"a b", b"a/b", b'a"b', b"<x>", b"a@b", b""):
             headers = HeaderView([(b"host", bad)])
-            self.assertEqual(origin.locate("10.1.1.1", False, headers, ()).host, origin.LOCAL_HOST, bad)
+            self.assertEqual(
+                forwarding.locate("10.1.1.1", False, headers, ()).host, forwarding.LOCAL_HOST, bad
+            )
         good = HeaderView([(b"host", b"[::1]:8080")])
-        self.assertEqual(origin.locate("10.1.1.1", False, good, ()).host, "[::1]:8080")
+        self.assertEqual(forwarding.locate("10.1.1.1", False, good, ()).host, "[::1]:8080")
 
 
 class Logs(TestCase):

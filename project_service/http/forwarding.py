@@ -23,7 +23,9 @@ def is_host(text: str) -> bool:
 
 
 @frozen
-class Origin:
+class Sender:
+    """Who asks, and the scheme and host that he asked under."""
+
     address: str
     scheme: str
     host: str
@@ -39,7 +41,7 @@ def parse_networks(texts: Sequence[str]) -> tuple[Network, ...]:
     return tuple(ipaddress.ip_network(text, strict=False) for text in texts)
 
 
-def locate(peer: str | None, secure: bool, headers: HeaderView, trusted: Sequence[Network]) -> Origin:
+def locate(peer: str | None, secure: bool, headers: HeaderView, trusted: Sequence[Network]) -> Sender:
     """The right-most hop that is not trusted, and the scheme it used.
 
     ``peer`` is None on a Unix socket; then a proxy is beside us and its word counts where any is trusted.
@@ -49,7 +51,7 @@ def locate(peer: str | None, secure: bool, headers: HeaderView, trusted: Sequenc
     host = headers.derived(_host) or LOCAL_HOST
     near = peer if peer is not None else "127.0.0.1"
     if not trusted or not (peer is None or _is_trusted(near, trusted)):
-        return Origin(near, scheme, host)
+        return Sender(near, scheme, host)
     said = b",".join(headers.all(b"x-forwarded-proto")).decode("latin-1")
     forwarded = said.rpartition(",")[2].strip().lower()
     if forwarded in ("http", "https"):
@@ -62,7 +64,7 @@ def locate(peer: str | None, secure: bool, headers: HeaderView, trusted: Sequenc
         near = address
         if not _is_trusted(near, trusted):
             break
-    return Origin(near, scheme, host)
+    return Sender(near, scheme, host)
 
 
 def _address(hop: str) -> str | None:
