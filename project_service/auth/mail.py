@@ -123,14 +123,15 @@ class Outbox:
     async def _empty(self) -> None:
         try:
             while self._waiting:
-                await self._deliver(self._waiting.popleft()())
+                await self._deliver(self._waiting.popleft())
         finally:
             self._under_way -= 1
 
-    async def _deliver(self, letter: Letter) -> None:
+    async def _deliver(self, write: Callable[[], Letter]) -> None:
         for pause in (*PAUSES, None):
             try:
-                await self.send(letter)
+                # Written anew: reading its template may fail too, and must not keep back the others.
+                await self.send(write())
                 return
             except Exception as fault:
                 # Never the address or the server's words: they may quote the letter.

@@ -61,6 +61,30 @@ class Letters(TestCase):
         assert tried == [letter] * 3
         assert clock.getDelayedCalls() == []
 
+    def test_one_that_cannot_be_written_is_tried_again_and_keeps_none_back(self) -> None:
+        sent: list[mail.Letter] = []
+        letter = mail.Letter("ada@example.test", "s", "t")
+        faults = [OSError("too many open files")]
+
+        async def take(letter: mail.Letter) -> None:
+            sent.append(letter)
+
+        def write() -> mail.Letter:
+            if faults:
+                raise faults.pop()
+            return letter
+
+        clock = Clock()
+        outbox = mail.Outbox.over(take, clock)
+        outbox.post(write)
+        clock.advance(0)
+        assert sent == []
+        outbox.post(lambda: letter)
+        clock.advance(0)
+        assert len(sent) == 1
+        clock.advance(5)
+        assert len(sent) == 2
+
     def test_a_slow_mail_server_gets_four_letters_at_a_time(self) -> None:
         open_: list[Deferred[None]] = []
 
