@@ -39,7 +39,10 @@ class Addresses(TestCase):
             assert Email.parse(one).key == Email.parse(other).key
 
     def test_domains_that_are_two_make_two_addresses(self) -> None:
-        for one, other in (("ada@stra\u00dfe.test", "ada@strasse.test"), ("ada@\u03c2.test", "ada@\u03c3.test")):
+        for one, other in (
+            ("ada@stra\u00dfe.test", "ada@strasse.test"),
+            ("ada@\u03c2.test", "ada@\u03c3.test"),
+        ):
             assert Email.parse(one).key != Email.parse(other).key
         for same in ("Ada@STRA\u00dfE.test", "ADA@xn--strae-oqa.TEST"):
             assert Email.parse(same).key == Email.parse("ada@stra\u00dfe.test").key
