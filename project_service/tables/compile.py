@@ -5,15 +5,15 @@ from __future__ import annotations
 from attrs import Factory, evolve, frozen
 
 from project_service.tables import errors
-from project_service.tables.catalog.hints import TABLE_SCORE, nearest
 from project_service.tables.catalog.model import Key, Relation, Routine, SchemaCache
 from project_service.tables.config import TablesConfig
-from project_service.tables.parse.request import READING, Head, Request
+from project_service.tables.parse.request import READING, Request
 from project_service.tables.parse.select import EVERYTHING
 from project_service.tables.plan.call import CallPlan, plan_call
 from project_service.tables.plan.media import Rendering, negotiate
 from project_service.tables.plan.nodes import ReadPlan
 from project_service.tables.plan.read import Reader
+from project_service.tables.plan.relation import find_relation
 from project_service.tables.plan.write import WritePlan, plan_write
 from project_service.tables.probe import LastTime, Probe, first_probe
 from project_service.tables.sql.statement import (
@@ -77,14 +77,6 @@ def _negotiated(
 ) -> Rendering:
     whole_rows = request.query.select == EVERYTHING
     return negotiate(cache, request.head.accept, relation, routine, config.plan, whole_rows)
-
-
-def find_relation(cache: SchemaCache, head: Head) -> Relation:
-    found = cache.relations.get((head.schema, head.name))
-    if found is None:
-        names = [name for schema, name in cache.relations if schema == head.schema]
-        raise errors.no_table(head.schema, head.name, nearest(head.name, names, TABLE_SCORE))
-    return found
 
 
 def _bounds(config: TablesConfig, request: Request, relation: Relation | None, read_only: bool) -> Bounds:

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from project_service.http.outbound import Reply
 from project_service.tables.catalog.model import Relation, SchemaCache
-from project_service.tables.compile import find_relation
 from project_service.tables.headers import VARY
 from project_service.tables.parse.request import Head
 from project_service.tables.plan.call import unknown_routine
+from project_service.tables.plan.relation import find_relation
 
 
 def options_reply(cache: SchemaCache, head: Head) -> Reply:
