@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from project_service import private_file
-from project_service.auth.keyset import KeySet, KeySetError, rotated
+from project_service.auth.keyset import KeySet, KeySetError, announced, promoted, rotated
 
 
 def create(path: Path, algorithm: str) -> bool:
@@ -15,7 +15,20 @@ def create(path: Path, algorithm: str) -> bool:
 
 def rotate(path: Path, algorithm: str, keep: int) -> None:
     """A new key in front of ``keep`` of the file's; raises ``KeySetError`` where those cannot be used."""
-    text = rotated(path.read_bytes(), algorithm, keep)
+    _replace(path, rotated(path.read_bytes(), algorithm, keep))
+
+
+def announce(path: Path, algorithm: str, keep: int) -> None:
+    """A new key that verifies and does not sign yet, and ``keep`` older ones; raises ``KeySetError``."""
+    _replace(path, announced(path.read_bytes(), algorithm, keep))
+
+
+def promote(path: Path, kid: str, keep: int) -> None:
+    """The file's key ``kid`` signs from now on, ``keep`` others verify; raises ``KeySetError``."""
+    _replace(path, promoted(path.read_bytes(), kid, keep))
+
+
+def _replace(path: Path, text: str) -> None:
     KeySet.parse(text)
     private_file.write(path, text.encode())
 

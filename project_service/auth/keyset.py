@@ -99,7 +99,27 @@ def generate(algorithm: str) -> dict[str, str]:
 def rotated(text: str | bytes | None, algorithm: str, keep: int = 2) -> str:
     """The set with a new signing key in front and at most ``keep`` older ones behind it."""
     older = _jwks(text)[:keep] if text is not None else []
-    return json.dumps({"keys": [generate(algorithm), *older]}, indent=2) + "\n"
+    return _written([generate(algorithm), *older])
+
+
+def announced(text: str | bytes, algorithm: str, keep: int = 2) -> str:
+    """The set with a new key behind the one that signs, which verifies until ``promoted`` has it sign."""
+    signing, *older = _jwks(text)
+    return _written([signing, generate(algorithm), *older[:keep]])
+
+
+def promoted(text: str | bytes, kid: str, keep: int = 2) -> str:
+    """The set with its key ``kid`` in front and at most ``keep`` others; raises ``KeySetError`` without it."""
+    kids = [key.kid for key in KeySet.parse(text).keys]
+    if kid not in kids:
+        raise KeySetError(f"has no key {kid}")
+    others = _jwks(text)
+    first = others.pop(kids.index(kid))
+    return _written([first, *others[:keep]])
+
+
+def _written(jwks: list[dict[str, Any]]) -> str:
+    return json.dumps({"keys": jwks}, indent=2) + "\n"
 
 
 def _jwks(text: str | bytes) -> list[dict[str, Any]]:

@@ -40,15 +40,29 @@ def create(invocation: frame.Invocation, path: Path | None, algorithm: str | Non
 @click.option(
     "--keep", type=click.IntRange(0, 100), default=2, show_default=True, help="Older keys that still verify."
 )
+@click.option("--announce", is_flag=True, help="Add a new key that verifies only, until --to has it sign.")
+@click.option("--to", "kid", help="Have a key of the file sign, instead of a new one.")
 @frame.options
-def rotate(invocation: frame.Invocation, path: Path | None, algorithm: str | None, keep: int) -> None:
+def rotate(
+    invocation: frame.Invocation,
+    path: Path | None,
+    algorithm: str | None,
+    keep: int,
+    announce: bool,
+    kid: str | None,
+) -> None:
     """Put a new signing key in front. A running service takes it over on SIGHUP.
 
     Tokens signed by the older keys stay good until they expire; --keep 0 makes them worthless at once.
     """
+    if announce and kid is not None:
+        raise click.UsageError("--announce makes a new key, --to takes one of the file")
     where, chosen = _chosen(invocation, path, algorithm)
     try:
-        keyfile.rotate(where, chosen, keep)
+        if kid is not None:
+            keyfile.promote(where, kid, keep)
+        else:
+            (keyfile.announce if announce else keyfile.rotate)(where, chosen, keep)
     except OSError as fault:
         frame.end(f"{where}: {fault.strerror}", frame.FAILED)
     except KeySetError as fault:

@@ -66,6 +66,15 @@ def test_keys_are_made_and_rotated(project: Project, tmp_path: Path) -> None:
     keys = KeySet.parse(path.read_bytes()).keys
     assert [key.algorithm for key in keys] == ["EdDSA", "ES256"]
     assert keys[1].kid == first["kid"]
+    announced = project("jwt-keys", "rotate", "--announce", "--json").json["keys"]
+    assert [(key["algorithm"], key["signs"]) for key in announced] == [
+        ("EdDSA", True),
+        ("ES256", False),
+        ("ES256", False),
+    ]
+    promoted = project("jwt-keys", "rotate", "--to", announced[1]["kid"], "--json").json["keys"]
+    assert [key["kid"] for key in promoted] == [announced[place]["kid"] for place in (1, 0, 2)]
+    assert "no key x" in project("jwt-keys", "rotate", "--to", "x").err
     elsewhere = tmp_path / "elsewhere.json"
     assert project("jwt-keys", "create", "--file", str(elsewhere), "--algorithm", "HS256").code == 0
     assert KeySet.parse(elsewhere.read_bytes()).signing.algorithm == "HS256"

@@ -25,6 +25,17 @@ class Keys(TestCase):
         assert [key.kid for key in KeySet.parse(text).keys] == kids[:3]
         assert len(KeySet.parse(keyset.rotated(text, "HS256", keep=0)).keys) == 1
 
+    def test_a_key_is_known_everywhere_before_it_signs(self) -> None:
+        text = keyset.rotated(keyset.rotated(None, "ES256"), "ES256")
+        old, oldest = (key.kid for key in KeySet.parse(text).keys)
+        text = keyset.announced(text, "EdDSA", keep=1)
+        keys = KeySet.parse(text).keys
+        assert (keys[0].kid, keys[1].algorithm, keys[2].kid) == (old, "EdDSA", oldest)
+        assert len(KeySet.parse(text).published()["keys"]) == 3
+        text = keyset.promoted(text, keys[1].kid, keep=1)
+        assert [key.kid for key in KeySet.parse(text).keys] == [keys[1].kid, old]
+        self.assertRaises(KeySetError, keyset.promoted, text, oldest)
+
     def test_only_public_halves_are_published(self) -> None:
         text = keyset.rotated(None, "HS256")
         for algorithm in ("EdDSA", "RS256", "ES256"):
