@@ -29,9 +29,9 @@ SOURCE = "pgrst_source"
 def select_sql(cache: SchemaCache, plan: ReadPlan, parent: Embedded | None = None, origin: str = "") -> Sql:
     """The rows of ``plan``; inside an embedding those that belong to the row of ``origin``."""
     # A spread relation's columns go by name: of two with one name the first is meant.
-    columns = _columns(plan, by_name=parent is not None and parent.spread)
+    columns = _columns(cache, plan, by_name=parent is not None and parent.spread)
     if not columns and parent is not None:
-        columns = ["1 AS pgrst_one"]  # only looked at for being there
+        columns = [Sql("1 AS pgrst_one")]  # only looked at for being there
     return (
         "SELECT "
         + joined(columns)
@@ -80,24 +80,43 @@ def _exists(cache: SchemaCache, plan: ReadPlan, embedded: Embedded) -> Sql:
     return "EXISTS (SELECT 1" + rows + limit + ")"
 
 
-def _columns(plan: ReadPlan, by_name: bool) -> list[str]:
-    found: list[tuple[str | None, str]] = []
+def _columns(cache: SchemaCache, plan: ReadPlan, by_name: bool) -> list[Sql]:
+    found: list[tuple[str | None, Sql | str]] = []
     grouped = plan.grouped
     for output in plan.outputs:
         if isinstance(output, Output):
             found.append((output.name, output_sql(plan.alias, output)))
+        elif isinstance(output, Embedded) and _is_made_last(plan, output):
+            found.append((output.name, _made_last(cache, plan, output)))
         elif not isinstance(output, Everything):
             found.extend(embedded_columns(output, grouped))
         elif output.formatted or grouped or (by_name and output.named):
             found.extend((named.name, output_sql(plan.alias, named)) for named in output.named)
         else:
             found.append((None, f"{ident(plan.alias)}.*"))
+    columns = [(name, Sql(column) if isinstance(column, str) else column) for name, column in found]
     if not by_name:
-        return [column for _, column in found]
-    seen: dict[str, str] = {}
-    for name, column in found:
-        seen.setdefault(name or column, column)
+        return [column for _, column in columns]
+    seen: dict[str, Sql] = {}
+    for name, column in columns:
+        seen.setdefault(name or column.text, column)
     return list(seen.values())
+
+
+def _is_made_last(plan: ReadPlan, embedded: Embedded) -> bool:
+    """Whether many related rows are gathered by a column of their own instead of a join: of rows that are sorted and
+    cut PostgreSQL makes such a column for those that are left. Cut they have to be, for else it could write the
+    column out at each place that reads the row, and gather twice."""
+    if not plan.order or plan.range.limit is None or plan.grouped:
+        return False
+    decides = embedded.join == "inner" or embedded.needed
+    return embedded.plan.shows and not (embedded.to_one or embedded.spread or decides)
+
+
+def _made_last(cache: SchemaCache, plan: ReadPlan, embedded: Embedded) -> Sql:
+    rows = select_sql(cache, embedded.plan, embedded, plan.alias)
+    gathered = f"{_gathered(embedded)} FROM (" + rows + f") AS {ident(embedded.alias)}"
+    return "COALESCE((" + gathered + f"), '[]') AS {ident(embedded.name)}"
 
 
 def _from(plan: ReadPlan, parent: Embedded | None, origin: str) -> str:
@@ -111,7 +130,8 @@ def _from(plan: ReadPlan, parent: Embedded | None, origin: str) -> str:
 def _joins(cache: SchemaCache, plan: ReadPlan, every: bool) -> Sql:
     found = Sql("")
     for embedded in plan.embeddings:
-        if is_joined(embedded) and (every or embedded.needed or embedded.join == "inner"):
+        wanted = not _is_made_last(plan, embedded) if every else embedded.needed or embedded.join == "inner"
+        if is_joined(embedded) and wanted:
             found = found + _join(cache, plan, embedded)
     return found
 

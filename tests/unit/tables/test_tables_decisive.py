@@ -1,16 +1,19 @@
-"""Where the rows that are there hang on filters of embedded ones, PostgreSQL is told so before it gathers these."""
+"""What the statement says of embedded rows so that PostgreSQL gathers no more of them than it has to."""
 
 from __future__ import annotations
 
+from attrs import evolve
 from twisted.trial.unittest import SynchronousTestCase
 
-from tests.unit.tables.planning import planned, text
+from tests.unit.tables.planning import CONFIG, planned, text
 
 TAGGED = ("select", "title,tags!inner(label)")
 FILTERED = ("tags.label", "eq.x")
 
 
 class Decisive(SynchronousTestCase):
+    """Where the rows that are there hang on filters of embedded ones, that is a condition of theirs."""
+
     def asked(self, *pairs: tuple[str, str], path: str = "works") -> int:
         return text(planned("GET", path, *pairs)).count("EXISTS")
 
@@ -36,3 +39,36 @@ class Decisive(SynchronousTestCase):
         author = ("select", "title,authors!works_author_fkey!inner(name)")
         self.assertEqual(self.asked(author, ("authors.name", "eq.x")), 0)
         self.assertEqual(self.asked(TAGGED, FILTERED, ("q", "x"), path="rpc/find"), 0)
+
+
+class MadeLast(SynchronousTestCase):
+    """Of rows that are sorted and cut the related ones are gathered by a column, which is made for those left."""
+
+    ordered = (("order", "title"), ("limit", "10"))
+
+    def joins(self, *pairs: tuple[str, str], path: str = "works") -> int:
+        return text(planned("GET", path, *pairs)).count("JOIN LATERAL")
+
+    def test_many_related_rows_of_rows_that_are_sorted_and_cut(self) -> None:
+        many = ("select", "title,tags(label)")
+        self.assertEqual(self.joins(many, *self.ordered), 0)
+        # Not cut, the row could be read at several places, and each would gather them.
+        self.assertEqual([self.joins(many, only) for only in self.ordered], [1, 1])
+        capped = planned("GET", "works", many, self.ordered[0], config=evolve(CONFIG, max_rows=5))
+        self.assertNotIn("LATERAL", text(capped))
+
+    def test_embedded_rows_may_be_sorted_and_cut_themselves(self) -> None:
+        nested = ("select", "name,works!works_author_fkey(title,tags(label))")
+        self.assertEqual(self.joins(nested, path="authors"), 2)
+        cut = (("works.order", "title"), ("works.limit", "3"))
+        self.assertEqual(self.joins(nested, *cut, path="authors"), 1)
+
+    def test_what_more_hangs_on_stays_joined(self) -> None:
+        for select, *more in (
+            [("select", "title,tags!inner(label)")],
+            [("select", "title,tags(label)"), ("tags", "is.null")],
+            [("select", "title,...tags(label)")],
+            [("select", "title,count(),tags(label)")],
+            [("select", "title,authors!works_author_fkey(name)")],
+        ):
+            self.assertEqual(self.joins(select, *more, *self.ordered), 1, select)
