@@ -107,7 +107,7 @@ def _database(
     echo = Echo(pool, reactor)
     listener = Listener(connector, reactor)
     listener.subscribe(CHANNEL, lambda payload: _heard(holder, payload), holder.reload)
-    listener.subscribe(SYNC_CHANNEL, echo.heard, _nothing_missed)
+    listener.subscribe(SYNC_CHANNEL, echo.heard, echo.listening)
     service = TableService(
         config,
         holder,
@@ -171,10 +171,6 @@ def raw(connector: Connector) -> Callable[[], Awaitable[Session]]:
         return session
 
     return connect
-
-
-async def _nothing_missed() -> None:
-    """After a gap: whoever waited for an echo has given up by then."""
 
 
 def _heard(holder: CacheHolder, payload: str) -> None:

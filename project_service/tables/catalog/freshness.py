@@ -33,33 +33,44 @@ _SEND = f"{_CLEAN}with mark as (select gen_random_uuid()::text as id) select id,
 
 @define
 class Echo:
-    """Tells when a notification of our own has come back."""
+    """Tells when a notification of our own has come back.
+
+    Where one did not, nobody waits for the next: the listening connection is away, or a proxy that pools transactions
+    lets none through.
+    """
 
     pool: Pool
     clock: IReactorTime
+    _deaf: bool = False
     _waiting: dict[str, Deferred[None]] = Factory(dict)
     _heard: deque[str] = Factory(lambda: deque(maxlen=_REMEMBERED))
 
     def heard(self, payload: str) -> None:
         """For the listener: a payload on ``CHANNEL``."""
+        self._deaf = False
         self._heard.append(payload)
         waiting = self._waiting.pop(payload, None)
         if waiting is not None:
             waiting.callback(None)
 
+    async def listening(self) -> None:
+        """For the listener: its connection is new. Who waited for what it missed has given up by then."""
+        self._deaf = False
+
     async def come_back(self) -> None:
-        """Returns when everything committed before the call has been announced, or after ``WAIT_SECONDS``."""
+        """Returns when everything committed before the call has been announced, at the latest after
+        ``WAIT_SECONDS``."""
         if len(self._waiting) >= _MOST_WAITING:
             return
         rows = await self.pool.query(_SEND, [CHANNEL])
         mark = bytes(rows[0][0]).decode()
-        if mark in self._heard:
+        if mark in self._heard or self._deaf:
             return
         waiting = self._waiting[mark] = Deferred()
         try:
             await with_timeout(self.clock, WAIT_SECONDS, waiting, TimeoutError)
         except TimeoutError:
-            return
+            self._deaf = True
         finally:
             self._waiting.pop(mark, None)
 
