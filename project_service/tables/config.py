@@ -59,3 +59,7 @@ class TablesConfig:
     def tx_override(self) -> bool:
         """Whether a request may say how its transaction ends."""
         return self.tx_end.endswith("allow-override")
+
+    def may_end(self, asked: str) -> bool:
+        """Whether ``Prefer: tx=`` gets what it asks for, by its own or the configuration's word."""
+        return self.tx_override or self.tx_end == asked

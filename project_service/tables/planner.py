@@ -6,12 +6,20 @@ from collections.abc import Hashable
 
 from attrs import Factory, define, evolve, frozen
 
+from project_service.tables import errors
 from project_service.tables.catalog.model import SchemaCache
 from project_service.tables.compile import Compiled, compile_request
 from project_service.tables.config import TablesConfig
 from project_service.tables.incoming import Incoming
 from project_service.tables.parse.query import parse_query
-from project_service.tables.parse.request import Head, Request, make_request, parse_head, takes_arguments
+from project_service.tables.parse.request import (
+    READING,
+    Head,
+    Request,
+    make_request,
+    parse_head,
+    takes_arguments,
+)
 from project_service.tables.probe import Probe
 from project_service.tables.recent import Recent
 from project_service.tables.shape import shape_of_payload, shape_of_query
@@ -54,9 +62,16 @@ class Planner:
     def head(self, incoming: Incoming) -> tuple[Head, Hashable]:
         decisive = incoming.headers.decisive
         key = (incoming.method, incoming.segments, decisive)
-        return self._heads.made(
-            key, lambda: parse_head(incoming.method, incoming.segments, decisive, self.config.schemas)
-        ), key
+        return self._heads.made(key, lambda: self._parsed(incoming)), key
+
+    def _parsed(self, incoming: Incoming) -> Head:
+        head = parse_head(incoming.method, incoming.segments, incoming.headers.decisive, self.config.schemas)
+        asked = head.preferences.get("tx")
+        writes = head.method not in READING
+        # Who only wants to try must not be surprised by what was written.
+        if writes and head.preferences.strict and asked is not None and not self.config.may_end(asked):
+            raise errors.invalid_preferences([f"tx={asked}"])
+        return head
 
     def request(self, incoming: Incoming, head: Head) -> tuple[Hashable, Request, list[str]]:
         arguments = takes_arguments(head)

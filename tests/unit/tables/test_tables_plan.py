@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from typing import Any
+from typing import Any, cast
 
 from attrs import evolve
 from hypothesis import given
@@ -13,7 +13,7 @@ from twisted.trial.unittest import SynchronousTestCase
 from project_service.tables.catalog import hints
 from project_service.tables.catalog.hints import nearest
 from project_service.tables.catalog.views import base_columns
-from project_service.tables.config import TablesConfig
+from project_service.tables.config import TablesConfig, TxEnd
 from project_service.tables.errors import TableError
 from project_service.tables.parse.query import parse_query
 from project_service.tables.plan.aliases import alias
@@ -127,6 +127,23 @@ class Writing(SynchronousTestCase):
             )
             self.assertEqual((error.status, error.code), (400, "21000"))
             planned(method, "works", ("id", "eq.1"), body=b'{"title": "x"}', config=careful)
+
+    def test_an_ending_that_must_be_but_cannot_is_refused(self) -> None:
+        for method, path, prefer, tx_end, refused in (
+            ("POST", "works", "handling=strict, tx=rollback", "commit", True),
+            ("POST", "rpc/answer", "handling=strict, tx=commit", "rollback", True),
+            ("POST", "works", "handling=strict, tx=commit", "commit", False),
+            ("POST", "works", "handling=strict, tx=rollback", "commit-allow-override", False),
+            ("POST", "works", "tx=rollback", "commit", False),
+            ("GET", "works", "handling=strict, tx=rollback", "commit", False),
+        ):
+            config = evolve(CONFIG, tx_end=cast(TxEnd, tx_end))
+            more: dict[str, Any] = {"body": b"{}", "prefer": prefer, "config": config}
+            if refused:
+                error = self.assertRaises(TableError, planned, method, path, **more)
+                self.assertEqual((error.status, error.code), (400, "PGRST122"))
+            else:
+                planned(method, path, **more)
 
     def test_columns_are_looked_up(self) -> None:
         error = self.assertRaises(TableError, planned, "POST", "works", body=b'{"nope": 1}')
