@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-import unicodedata
 from collections.abc import Callable
 from functools import cache
 from importlib.resources import files
@@ -17,8 +16,6 @@ from project_service.errors import require_text, validation_failed
 
 # bcrypt reads no more than this; a longer password is refused and never cut.
 MAX_BYTES = 72
-# A password of MAX_BYTES has no more characters than these, letters and accents apart; composing more takes long.
-_MOST_CHARACTERS = 2 * MAX_BYTES
 _HASH = re.compile(rb"\$2[aby]\$(\d\d)\$[./A-Za-z0-9]{53}\Z")
 
 
@@ -30,10 +27,8 @@ def common_passwords() -> frozenset[str]:
 
 
 def acceptable(password: object, email: Email, min_bytes: int) -> bytes:
-    """The bytes of a new password, composed; raises ``validation_failed`` (not text) or ``weak_password``."""
+    """The bytes of a new password; raises ``validation_failed`` (not text) or ``weak_password``."""
     text = require_text("password", password)
-    if len(text) <= _MOST_CHARACTERS:
-        text = _composed(text)
     try:
         raw = text.encode("utf-8")
     except UnicodeEncodeError:
@@ -58,27 +53,10 @@ def candidate(password: object, name: str = "password") -> bytes | None:
     """
     text = require_text(name, password)
     # No stored password is longer, so a huge one needs no copy.
-    if len(text) > _MOST_CHARACTERS:
+    if len(text) > MAX_BYTES:
         return None
     raw = text.encode("utf-8", "surrogatepass")
-    if len(raw) > MAX_BYTES:
-        raw = _composed(text).encode("utf-8", "surrogatepass")
     return raw if 0 < len(raw) <= MAX_BYTES and b"\0" not in raw else None
-
-
-def _composed(text: str) -> str:
-    """Letter and accent as one character where there is one (NFC): keyboards differ in what they send."""
-    return unicodedata.normalize("NFC", text)
-
-
-def forms(password: bytes | None) -> tuple[bytes | None, ...]:
-    """What may have been hashed: composed, and as it came where that differs; imported hashes are of any form."""
-    if password is None or password.isascii():
-        return (password,)
-    composed = _composed(password.decode("utf-8", "surrogatepass")).encode("utf-8", "surrogatepass")
-    if composed == password or len(composed) > MAX_BYTES:
-        return (password,)
-    return (composed, password)
 
 
 def cost_of(stored: bytes) -> int | None:
@@ -100,13 +78,7 @@ class Bcrypt:
         return bcrypt.hashpw(password, self.salt(self.cost))
 
     def matches(self, password: bytes | None, stored: bytes | None) -> bool:
-        """Whether ``stored`` is the hash of ``password``, composed or as it came.
-
-        None: unknown user, impossible password.
-        """
-        return any(self._is_hash(form, stored) for form in forms(password))
-
-    def _is_hash(self, password: bytes | None, stored: bytes | None) -> bool:
+        """Whether ``stored`` is the hash of ``password``; None: unknown user, impossible password."""
         cost = None if stored is None else cost_of(stored)
         if password is None or stored is None or cost is None:
             self._spend(self.cost)

@@ -6,14 +6,9 @@ import re
 from urllib.parse import quote, unquote
 
 from project_service.errors import Headers
-from project_service.storage.content_types import essence
 
 # A stored page that is shown inline may neither run script nor load anything but data from this site.
-_POLICY = "default-src 'none'; style-src 'unsafe-inline'; img-src 'self' data:; media-src 'self'"
-SANDBOX = f"sandbox; {_POLICY}"
-# Safari shows no PDF from a sandbox, other browsers none in a frame. Its scripts stay within the viewer, which has no
-# origin of the site.
-_OUTSIDE = "application/pdf"
+SANDBOX = "sandbox; default-src 'none'; style-src 'unsafe-inline'; img-src 'self' data:; media-src 'self'"
 
 # The content type that is sent holds, whatever the bytes look like.
 NO_SNIFFING = ("X-Content-Type-Options", "nosniff")
@@ -39,10 +34,7 @@ def presentation(key: str, content_type: str, inline: bool) -> Headers:
         ("Content-Disposition", content_disposition(key, inline)),
         NO_SNIFFING,
     )
-    if not inline:
-        return headers
-    policy = _POLICY if essence(content_type) == _OUTSIDE else SANDBOX
-    return (*headers, ("Content-Security-Policy", policy))
+    return (*headers, ("Content-Security-Policy", SANDBOX)) if inline else headers
 
 
 def extended_filename(header: str) -> str | None:

@@ -57,13 +57,6 @@ class Whole(TestCase):
         for bad in ("", "1", "TRUE", "yes"):
             self.assertEqual(refused(self.app.get(f"d/%C3%B6.png?inline={bad}")), (422, "validation_failed"))
 
-    def test_an_inline_pdf_is_not_sandboxed(self) -> None:
-        """Safari shows none that is."""
-        for content_type, free in {"Application/PDF; a=b": True, "application/pdf+xml": False}.items():
-            self.app.put("d/file", content_type=content_type)
-            policy = self.app.get("d/file?inline=true").header("content-security-policy") or ""
-            self.assertEqual((policy.startswith("default-src 'none'"), "sandbox" in policy), (free, not free))
-
     def test_refusals_are_not_sniffed_either(self) -> None:
         for key, headers, status in (
             ("none", {}, 404),

@@ -47,18 +47,6 @@ class Addresses(TestCase):
         for same in ("Ada@STRA\u00dfE.test", "ADA@xn--strae-oqa.TEST"):
             assert Email.parse(same).key == Email.parse("ada@stra\u00dfe.test").key
 
-    def test_white_space_around_an_address_is_not_part_of_it(self) -> None:
-        for text in ("ada@example.test ", " ada@example.test", "\tada@example.test\r\n"):
-            assert Email.parse(text) == ADA
-        for text in (
-            "ada @example.test",
-            "ada@ example.test",
-            "ada@example.test\N{ZERO WIDTH SPACE}",
-            " ",
-            "",
-        ):
-            self.assertRaises(ApiError, Email.parse, text)
-
     def test_timestamps_are_rfc_3339_with_milliseconds(self) -> None:
         assert timestamp(moment(1_795_230_245.6789)) == "2026-11-21T03:04:05.678Z"
         assert timestamp(moment(1_795_230_245)) == "2026-11-21T03:04:05.000Z"
@@ -83,7 +71,7 @@ class Passwords(TestCase):
             assert fault.status == 422
             return
         assert 8 <= len(raw) <= 72
-        assert raw in passwords.forms(passwords.candidate(text))
+        assert passwords.candidate(text) == raw
         assert text.casefold() not in passwords.common_passwords()
 
     @settings(max_examples=200, deadline=None)
@@ -91,34 +79,6 @@ class Passwords(TestCase):
     def test_what_bcrypt_refuses_never_reaches_it(self, text: str) -> None:
         raw = passwords.candidate(text)
         assert raw is None or (0 < len(raw) <= 72 and b"\0" not in raw)
-
-    def test_a_letter_and_its_accent_are_one_character(self) -> None:
-        composed, apart = "ma\u00f1ana-\u1ef1", "man\u0303ana-u\u031b\u0323"
-        checker = passwords.Bcrypt(4)
-        for text in (composed, apart):
-            assert passwords.acceptable(text, ADA, 8) == composed.encode()
-            assert checker.matches(passwords.candidate(text), checker.hash(composed.encode()))
-            assert not checker.matches(passwords.candidate("x" + text), checker.hash(composed.encode()))
-        # A hash made elsewhere, of what was typed.
-        assert checker.matches(passwords.candidate(apart), checker.hash(apart.encode()))
-        # It is the composed one that has to fit.
-        long, short = "a\u0302\u0301" * 24, "\u1ea5" * 24
-        assert passwords.acceptable(long, ADA, 8) == passwords.candidate(long) == short.encode()
-        self.assertRaises(ApiError, passwords.acceptable, long + "a", ADA, 8)
-        assert passwords.candidate(long + "a") is None
-
-    def test_a_wrong_password_takes_as_long_for_nobody_as_for_somebody(self) -> None:
-        costs: list[int] = []
-
-        def salt(cost: int) -> bytes:
-            costs.append(cost)
-            return bcrypt.gensalt(4)
-
-        checker = passwords.Bcrypt(4, salt)
-        for text, tries in (("plain", 1), ("e\u0301", 2), ("\u00e9", 1)):
-            costs.clear()
-            assert not checker.matches(passwords.candidate(text), None)
-            assert costs == [4] * tries
 
     def test_the_shipped_list(self) -> None:
         found = passwords.common_passwords()
