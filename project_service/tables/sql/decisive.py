@@ -1,4 +1,4 @@
-"""Which embedded relations decide by filters of their own whether a row is there.
+"""Which embedded relations decide whether a row is there, by filters of their own or by having no rows.
 
 Their rows are gathered for each row of the parent. Asked for with EXISTS as well, PostgreSQL may begin with them: it
 gathers for the rows that are left, and has not looked at all the others one by one.
@@ -12,26 +12,26 @@ from project_service.tables.plan.nodes import Embedded, EmbedIsNull, ReadPlan
 from project_service.tables.syntax import Compare, Filter
 
 
-def decisive(plan: ReadPlan) -> Iterator[Embedded]:
-    """Those of a relation that is read; none where one row of it is meant anyway. What a function makes is made
-    once only."""
+def decisive(plan: ReadPlan) -> Iterator[tuple[Embedded, bool]]:
+    """Those of a relation that is read, each with whether there has to be one. None where one row of the relation is
+    meant anyway; what a function makes is made once only."""
     if plan.key is None or _names_its_key(plan):
         return
-    present = {
-        found.embedded for found in plan.conditions if isinstance(found, EmbedIsNull) and found.negated
-    }
+    tested = {found.embedded: found.negated for found in plan.conditions if isinstance(found, EmbedIsNull)}
     for embedded in plan.embeddings:
-        if embedded.join != "inner" and embedded.name not in present:
+        if embedded.to_one or any(found.relationship.routine is not None for found in _needing(embedded)):
             continue
-        if not embedded.to_one and _is_narrowed(embedded):
-            yield embedded
+        wanted = tested.get(embedded.name, True if embedded.join == "inner" else None)
+        if wanted is False or (wanted and any(found.plan.conditions for found in _needing(embedded))):
+            yield embedded, wanted
 
 
-def _is_narrowed(embedded: Embedded) -> bool:
-    if embedded.relationship.routine is not None:
-        return False
-    inner = (found for found in embedded.plan.embeddings if found.join == "inner")
-    return bool(embedded.plan.conditions) or any(_is_narrowed(found) for found in inner)
+def _needing(embedded: Embedded) -> Iterator[Embedded]:
+    """The embedded relation, and those without which its rows are left out."""
+    yield embedded
+    for found in embedded.plan.embeddings:
+        if found.join == "inner":
+            yield from _needing(found)
 
 
 def _names_its_key(plan: ReadPlan) -> bool:

@@ -161,7 +161,9 @@ def _where(cache: SchemaCache, plan: ReadPlan, parent: Embedded | None, origin: 
     if parent is not None:
         terms = [Sql(text) for text in condition_of_relationship(parent, origin)] + terms
     else:
-        terms.extend(_exists(cache, plan, embedded) for embedded in decisive(plan))
+        for embedded, wanted in decisive(plan):
+            found = _exists(cache, plan, embedded)
+            terms.append(found if wanted else "NOT " + found)
     return " WHERE " + joined(terms, " AND ") if terms else Sql("")
 
 

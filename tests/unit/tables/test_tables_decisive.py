@@ -25,10 +25,14 @@ class Decisive(SynchronousTestCase):
         nested = ("select", "name,works!works_author_fkey!inner(tags!inner(label))")
         self.assertEqual(self.asked(nested, ("works.tags.label", "eq.x"), path="authors"), 2)
 
+    def test_that_there_are_none(self) -> None:
+        for pairs in ([("select", "title,tags()")], [("select", "title,tags(label)"), FILTERED]):
+            found = text(planned("GET", "works", *pairs, ("tags", "is.null")))
+            self.assertEqual((found.count("NOT EXISTS"), found.count("EXISTS")), (1, 1))
+
     def test_not_where_they_decide_nothing(self) -> None:
         left = ("select", "title,tags(label)")
         self.assertEqual(self.asked(left, FILTERED), 0)
-        self.assertEqual(self.asked(left, FILTERED, ("tags", "is.null")), 0)
         self.assertEqual(self.asked(left, FILTERED, ("or", "(tags.not.is.null,id.gt.7)")), 0)
 
     def test_not_where_it_would_be_work_for_nothing(self) -> None:
