@@ -35,6 +35,14 @@ class Decisive(SynchronousTestCase):
         self.assertEqual(self.asked(left, FILTERED), 0)
         self.assertEqual(self.asked(left, FILTERED, ("or", "(tags.not.is.null,id.gt.7)")), 0)
 
+    def test_not_where_rows_are_counted(self) -> None:
+        """A count is a row also of none."""
+        counted = ("select", "title,tags!inner(count())")
+        self.assertEqual(self.asked(counted, FILTERED), 0)
+        self.assertEqual(self.asked(("select", "title,tags(count())"), ("tags", "is.null")), 0)
+        nested = ("select", "name,works!works_author_fkey!inner(tags!inner(count()))")
+        self.assertEqual(self.asked(nested, ("works.tags.label", "eq.x"), path="authors"), 0)
+
     def test_not_where_it_would_be_work_for_nothing(self) -> None:
         self.assertEqual(self.asked(TAGGED), 0)
         for filtered, expected in (("eq.1", 0), ("gt.1", 1), ("not.eq.1", 1), ("eq(any).{1,2}", 1)):
