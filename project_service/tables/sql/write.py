@@ -13,9 +13,6 @@ from project_service.tables.sql.read import inner_terms, order_sql, range_sql
 from project_service.tables.sql.returning import returned
 
 _BODY = "pgrst_body"
-# Of these what is equal is the same. To set a key to itself would need the right to update it, and wait for whoever
-# refers to the row.
-_EXACT = frozenset({"smallint", "integer", "bigint", "uuid", "date"})
 # As format_type writes a type that is none of PostgreSQL's own.
 _QUALIFIED = re.compile(r'(?:"((?:[^"]|"")+)"|([^".(\[]+))\.')
 # A function takes a hundred arguments.
@@ -167,16 +164,10 @@ def _on_conflict(plan: WritePlan) -> str:
     target = ", ".join(ident(name) for name in plan.conflict)
     if not plan.merges or not plan.columns:
         return f" ON CONFLICT({target}) DO NOTHING"
-    # Else those of the target too: equal need not be the same (citext, numeric).
-    others = [found for found in plan.columns if not _stays(found, plan)]
-    names = [ident(found.column.name) for found in others or plan.columns]
+    # Those of the target too, as PostgREST does: equal need not be the same (citext, numeric).
+    names = [ident(found.column.name) for found in plan.columns]
     sets = ", ".join(f"{name} = EXCLUDED.{name}" for name in names)
     return f" ON CONFLICT({target}) DO UPDATE SET {sets} WHERE {_COUNTED} <> ''"
-
-
-def _stays(written: Written, plan: WritePlan) -> bool:
-    """Whether it is what the row was found by, and so has that very value."""
-    return written.column.name in plan.conflict and written.column.base_type in _EXACT
 
 
 def _update(cache: SchemaCache, plan: WritePlan) -> Sql:
