@@ -21,8 +21,8 @@ MAX_PARTS = 100
 MAX_FIELD_BYTES = 64 * 1024
 MAX_HEADER_BYTES = 8 * 1024
 MAX_HEADERS = 16
-# RFC 7578 section 4.7: these change nothing of the bytes, and what changes them is not to be sent any more.
-PLAIN = ("7bit", "8bit", "binary")
+# Those of RFC 2045 section 6.1 that change the bytes; RFC 7578 section 4.7 wants none sent any more.
+ENCODED = ("base64", "quoted-printable")
 # What may stand before the first boundary and after the last one. RFC 2046 allows anything there.
 MAX_AROUND_BYTES = 64 * 1024
 
@@ -122,7 +122,7 @@ class FormReader:
 
     def _begun(self, part: MultipartSegment) -> Iterator[Event]:
         encoding = part.header("Content-Transfer-Encoding", "").strip().lower()
-        if encoding and encoding not in PLAIN and part.name in ("file", "key"):
+        if encoding in ENCODED and part.name in ("file", "key"):
             raise unsupported_media_type("sent without a transfer encoding of its parts")
         if part.name != "file":
             if part.name in self._names and part.name == "key":

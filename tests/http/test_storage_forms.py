@@ -124,7 +124,7 @@ class BadForms(TestCase):
     def test_parts_in_another_encoding_would_be_stored_in_it(self) -> None:
         plain = form(part("key", b"a2V5"), part("file", b"aGVsbG8=", "a.txt"), part("note", b"x"))
         for name in (b"key", b"file", b"note"):
-            for encoding in (b"base64", b" Quoted-Printable", b"7bit", b"Binary", b""):
+            for encoding in (b"base64", b" Quoted-Printable", b"7bit", b"Binary", b"utf-8", b""):
                 header = b"\r\nContent-Transfer-Encoding:" + encoding
                 start = plain.index(b'name="' + name)
                 end = plain.index(b"\r\n\r\n", start)
