@@ -25,6 +25,7 @@ from twisted.logger import Logger
 from twisted.python.failure import Failure
 
 from project_service import logging_setup
+from project_service.auth.assemble import issuer_of
 from project_service.backoff import FIRST_SECONDS, STEADY_SECONDS, Backoff
 from project_service.deferreds import cancel
 from project_service.http.metrics import MULTIPROCESS
@@ -112,7 +113,8 @@ class Workers:
             failures[0].raiseException()
 
     def reload(self, settings: Settings) -> None:
-        """Each worker reads the configuration again by itself."""
+        """Each worker reads the configuration again by itself; raises ``KeySetError`` before any is told to."""
+        issuer_of(settings)
         self._settings = settings
         for worker in self._workers.values():
             worker.signal(signal.SIGHUP)

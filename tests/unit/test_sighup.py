@@ -2,14 +2,20 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 from attrs import evolve
+from twisted.internet.task import Clock
 from twisted.logger import globalLogPublisher
 from twisted.trial.unittest import TestCase
 
+from project_service.auth import keyfile
 from project_service.auth.keyset import KeySetError
 from project_service.configure import BadSettings, Fault
-from project_service.settings import Server, Settings
+from project_service.launch import Launch
+from project_service.settings import Auth, Server, Settings
 from project_service.sighup import reread
+from project_service.workers import Workers
 from tests.live.logged import LoggedErrors
 
 OLD = Settings()
@@ -44,6 +50,16 @@ class Reloading(TestCase):
         self.assertIsNone(reread(OLD, lambda: NEW, refuses))
         self.assertEqual(len(self.errors.flush("was not taken over")), 1)
         self.assertEqual(len(self.flushLoggedErrors(KeySetError)), 1)
+
+    def test_and_no_worker_is_told_then(self) -> None:
+        path = Path(self.mktemp())
+        path.write_text("{")
+        settings = evolve(OLD, auth=Auth(jwt_keys_file=str(path)))
+        workers = Workers(Clock(), Launch(settings, Path("/c"), {}, None), settings, 2)
+        self.assertRaises(KeySetError, workers.reload, settings)
+        path.unlink()
+        keyfile.create(path, "ES256")
+        workers.reload(settings)
 
     def tearDown(self) -> None:
         self.errors.raise_if_any()
