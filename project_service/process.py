@@ -9,8 +9,9 @@ import resource
 
 # As many as the systemd unit allows; a program that closes every descriptor there could be takes long over more.
 MOST_DESCRIPTORS = 65536
-_M_MMAP_THRESHOLD = -3
+_M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD = -1, -3
 LARGE_BLOCK_BYTES = 1024 * 1024
+KEPT_BYTES = 8 * LARGE_BLOCK_BYTES
 # Pools, listeners, logs, threads' pipes, files that are being read.
 OWN_DESCRIPTORS = 256
 
@@ -49,7 +50,7 @@ def settle() -> None:
     """
     gc.collect()
     gc.freeze()
-    _return_large_buffers()
+    _set_allocator()
 
 
 def give_back() -> None:
@@ -61,9 +62,12 @@ def give_back() -> None:
         trim(0)
 
 
-def _return_large_buffers() -> None:
+def _set_allocator() -> None:
     """glibc learns to keep large blocks that were let go of once; parts of uploads would stay for ever. With a limit
-    of our own they go back to the system at once (mallopt(3)). Elsewhere there is nothing to set."""
+    of our own they go back to the system at once (mallopt(3)). What is smaller stays until ``give_back``: a read's
+    buffer at the end of the heap would go back after every read, and be asked for again before the next. Elsewhere
+    there is nothing to set."""
     mallopt = getattr(ctypes.CDLL(None), "mallopt", None)
     if mallopt is not None:
         mallopt(_M_MMAP_THRESHOLD, LARGE_BLOCK_BYTES)
+        mallopt(_M_TRIM_THRESHOLD, KEPT_BYTES)

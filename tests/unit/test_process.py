@@ -52,6 +52,36 @@ class Settled(SynchronousTestCase):
         self.assertLess(int(said(f"{program}; print(len(gc.get_objects()))")), 1000)
 
 
+READS = """
+import resource, socket
+from project_service.process import settle
+from project_service.storage.s3.connection import READ_BYTES
+
+settle()
+store, ours = socket.socketpair()
+full = [bytearray(READ_BYTES) for _ in range(100)]  # the only gap that is left is the end of the heap
+
+def read():
+    store.send(bytes(5000))
+    return ours.recv(READ_BYTES)
+
+def faults():
+    return resource.getrusage(resource.RUSAGE_SELF).ru_minflt
+
+kept, before = read(), faults()
+for _ in range(1000):
+    kept = read()
+print(faults() - before)
+"""
+
+
+class Reads(SynchronousTestCase):
+    def test_the_buffer_of_a_large_read_is_not_asked_of_the_system_each_time(self) -> None:
+        if platform.libc_ver()[0] != "glibc":
+            raise SkipTest("only glibc can be told so")
+        self.assertLess(int(said(READS)), 1000)
+
+
 class GivenBack(SynchronousTestCase):
     def test_what_was_let_go_of_below_something_that_stays(self) -> None:
         if platform.libc_ver()[0] != "glibc":
