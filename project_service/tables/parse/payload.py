@@ -18,7 +18,6 @@ from project_service.tables import errors
 from project_service.tables.parse import media
 
 _EMPTY_OR_INVALID = "Empty or invalid json"
-UNLIKE = "All object keys must match"
 # What JSON allows around a value (RFC 8259 section 2).
 _WHITESPACE = " \t\n\r"
 # What a number has that does not fit a double.
@@ -32,7 +31,6 @@ class Payload:
     """``text`` is what PostgreSQL is given as JSON; ``keys`` are the members all its objects have, ordered by name.
 
     ``raw`` is the body untouched, for a function's single unnamed argument; ``arguments`` are a form's pairs.
-    ``is_mixed``: an array of what are not objects with the same members, which only such an argument can take.
     """
 
     kind: Literal["json", "form", "raw"]
@@ -41,7 +39,6 @@ class Payload:
     keys: tuple[str, ...] = ()
     is_array: bool = False
     is_empty: bool = False
-    is_mixed: bool = False
     raw: bytes = field(repr=False, default=b"")
     arguments: tuple[tuple[str, str], ...] = ()
 
@@ -60,7 +57,7 @@ def parse_payload(
     if name == media.JSON:
         if routine and not body:
             return Payload("json", name, "{}", raw=b"{}")
-        return _json(body, routine) if columns is None else _unread(body, columns)
+        return _json(body) if columns is None else _unread(body, columns)
     if name == media.CSV:
         return _csv(body, columns)
     if name == media.FORM:
@@ -88,7 +85,7 @@ def _unread(body: bytes, columns: tuple[str, ...]) -> Payload:
     return Payload("json", media.JSON, text, columns, not is_object, raw=body)
 
 
-def _json(body: bytes, routine: bool) -> Payload:
+def _json(body: bytes) -> Payload:
     try:
         value, text = _value(body), body.decode("utf-8")
     except (ValueError, RecursionError):
@@ -97,10 +94,7 @@ def _json(body: bytes, routine: bool) -> Payload:
         return Payload("json", media.JSON, text, _in_order(value), raw=body)
     if not isinstance(value, list):
         return Payload("json", media.JSON, "[]", (), True, True, raw=body)
-    keys = _common_keys(value)
-    if keys is None and not routine:
-        raise errors.invalid_body(UNLIKE)
-    return Payload("json", media.JSON, text, keys or (), True, not value, keys is None, raw=body)
+    return Payload("json", media.JSON, text, _common_keys(value), True, not value, raw=body)
 
 
 def _value(body: bytes) -> Any:
@@ -121,17 +115,16 @@ def _refused(word: str) -> None:
     raise ValueError(f"{word} is not JSON")
 
 
-def _common_keys(rows: list[Any]) -> tuple[str, ...] | None:
-    """None where they are not objects with the same members."""
+def _common_keys(rows: list[Any]) -> tuple[str, ...]:
     if not rows:
         return ()
     first = rows[0]
     if not isinstance(first, dict):
-        return None
+        raise errors.invalid_body("All object keys must match")
     expected = first.keys()
     for row in rows:
         if not isinstance(row, dict) or row.keys() != expected:
-            return None
+            raise errors.invalid_body("All object keys must match")
     return _in_order(first)
 
 

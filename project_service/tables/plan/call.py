@@ -10,7 +10,7 @@ from project_service.tables import errors
 from project_service.tables.catalog.hints import TABLE_SCORE, nearest
 from project_service.tables.catalog.model import Argument, Routine, SchemaCache
 from project_service.tables.parse import media
-from project_service.tables.parse.payload import UNLIKE, Payload
+from project_service.tables.parse.payload import Payload
 from project_service.tables.parse.request import READING, Request
 from project_service.tables.parse.select import EVERYTHING
 from project_service.tables.plan.needs import needed_columns, spelled_out
@@ -120,8 +120,7 @@ def find_routine(cache: SchemaCache, request: Request, names: tuple[str, ...]) -
     key = (request.head.schema, request.head.name)
     overloads = cache.routines.get(key, ())
     raw = request.payload is not None and request.payload.kind == "raw"
-    mixed = request.payload is not None and request.payload.is_mixed
-    exact = [] if raw or mixed else [routine for routine in overloads if _takes(routine, names)]
+    exact = [] if raw else [routine for routine in overloads if _takes(routine, names)]
     found, whole = exact, False
     if not exact and request.head.method == "POST" and request.payload is not None:
         types = _RAW_TYPES.get(request.payload.media, ())
@@ -130,8 +129,6 @@ def find_routine(cache: SchemaCache, request: Request, names: tuple[str, ...]) -
         return found[0], whole
     if found:
         raise errors.ambiguous_routine([_signature(routine) for routine in found])
-    if mixed and overloads:
-        raise errors.invalid_body(UNLIKE)
     raise _missing(cache, request, tuple(sorted(set(names))), raw)
 
 

@@ -20,8 +20,7 @@ def find_relationship(
     computed = [way for way in ways if way.routine is not None and way.routine[1] == target]
     if computed:
         return computed[0]
-    meant = [way for way in ways if way.routine is None and _is_meant(way, target, hint)]
-    found = _near_junctions(_tables_first(meant), schema)
+    found = _tables_first([way for way in ways if way.routine is None and _is_meant(way, target, hint)])
     if not found:
         suggestion = _suggest(ways, target, hint) if ways or known == () else _other(cache, schema, origin)
         raise errors.no_relationship(origin[1], target, hint, schema, suggestion)
@@ -69,20 +68,6 @@ def _tables_first(found: list[Relationship]) -> list[Relationship]:
     if len(found) < 2:
         return found
     return [way for way in found if not way.target_is_view] or found
-
-
-def _near_junctions(found: list[Relationship], schema: str) -> list[Relationship]:
-    """Of junctions that have one name, which no hint could tell apart, that of the schema asked for is meant."""
-    if len(found) < 2:
-        return found
-    near = {
-        way.junction.key[1] for way in found if way.junction is not None and way.junction.key[0] == schema
-    }
-    return [
-        way
-        for way in found
-        if way.junction is None or way.junction.key[0] == schema or way.junction.key[1] not in near
-    ]
 
 
 def _suggest(ways: Sequence[Relationship], target: str, hint: str | None) -> str | None:

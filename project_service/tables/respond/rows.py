@@ -3,14 +3,11 @@
 from __future__ import annotations
 
 import json
-import re
 from collections.abc import Sequence
 from typing import Any
 
 from project_service.tables.plan.media import Rendering
 from project_service.tables.respond.outcome import as_bytes
-
-_SPECIAL = re.compile('[",\r\n]')
 
 
 def joined(rendering: Rendering, rows: Sequence[Any], first: bool) -> bytes:
@@ -25,11 +22,9 @@ def joined(rendering: Rendering, rows: Sequence[Any], first: bool) -> bytes:
 
 
 def _names(first_row: Any) -> bytes:
-    """Those that would not be one name otherwise are quoted (RFC 4180)."""
-    # Two of them may be the same.
+    """As they are; two of them may be the same."""
     names = json.loads(as_bytes(first_row), object_pairs_hook=lambda pairs: [name for name, _ in pairs])
-    quoted = ('"' + name.replace('"', '""') + '"' if _SPECIAL.search(name) else name for name in names)
-    return ",".join(quoted).encode()
+    return ",".join(names).encode()
 
 
 def _begin(rendering: Rendering) -> bytes:

@@ -44,20 +44,12 @@ def _json(item: str, rendering: Rendering, single: bool) -> str:
 
 
 def _csv() -> str:
-    """The column names of the first row, then the rows (RFC 4180)."""
-    quoted = "'\"' || replace(k, '\"', '\"\"') || '\"'"
-    name = f"CASE WHEN k ~ E'[\",\\r\\n]' THEN {quoted} ELSE k END"
-    names = f"(SELECT string_agg({name}, ',') FROM json_object_keys((json_agg({ROW}) -> 0)) AS k)"
-    lines = unescaped(f"string_agg({csv_row()}, E'\\n')")
-    return f"coalesce({names}, '') || E'\\n' || coalesce({lines}, '')"
+    """The column names of the first row, then the rows."""
+    names = f"(SELECT string_agg(k, ',') FROM json_object_keys((json_agg({ROW}) -> 0)) AS k)"
+    return f"coalesce({names}, '') || E'\\n' || coalesce(string_agg({csv_row()}, E'\\n'), '')"
 
 
 def csv_row() -> str:
-    """A row in the text form of its type without the brackets, which is CSV but for backslashes."""
+    """A row in the text form of its type without the brackets, as in PostgREST's CSV."""
     text = f"({ROW})::text"
     return f"substring({text}, 2, length({text}) - 2)"
-
-
-def unescaped(rows: str) -> str:
-    """Those rows with each backslash as one: their type writes two."""
-    return f"replace({rows}, E'\\\\\\\\', E'\\\\')"

@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 from project_service.tables.catalog.model import Column, Key, SchemaCache
 from project_service.tables.plan.nodes import Condition, EmbedIsNull, ReadPlan, Tree
-from project_service.tables.sql.fields import compared_sql
+from project_service.tables.sql.fields import field_sql
 from project_service.tables.sql.fragment import Sql, joined, parameter
 from project_service.tables.sql.names import ident, qualified
 from project_service.tables.syntax import Compare, Filter, In, Is, Search
@@ -43,7 +43,7 @@ def _presence(plan: ReadPlan, condition: EmbedIsNull) -> str:
 
 
 def filter_sql(cache: SchemaCache, source: str, column: Column | None, found: Filter) -> Sql:
-    field = compared_sql(source, found.field, column)
+    field = field_sql(source, found.field, column)
     reader = None if column is None or found.field.path else cache.representations.get(("text", column.type))
     body = _operation(field, column, found, reader)
     return "NOT " + body if found.negated else body

@@ -24,12 +24,6 @@ def field_sql(source: str, field: Field, column: Column | None) -> str:
     return base
 
 
-def compared_sql(source: str, field: Field, column: Column | None) -> str:
-    """The same where it is compared or ordered by: what ``->`` makes of ``json`` PostgreSQL does not compare."""
-    is_json = column is not None and column.base_type == "json"
-    return field_sql(source, field, None if is_json and field.path and not field.path[-1].as_text else column)
-
-
 def expression(source: str, output: Output) -> str:
     """An output without its name and without its aggregate."""
     if output.field is None:

@@ -18,7 +18,7 @@ from project_service.tables.sql.embed import (
     is_joined,
     source_of,
 )
-from project_service.tables.sql.fields import compared_sql, expression, field_sql, output_sql
+from project_service.tables.sql.fields import expression, field_sql, output_sql
 from project_service.tables.sql.fragment import Sql, joined, parameter
 from project_service.tables.sql.names import ident, qualified
 from project_service.tables.syntax import Range
@@ -226,13 +226,13 @@ def _order(plan: ReadPlan, order: Order, orderings: Mapping[str, _Ordering]) -> 
 
 def _ordered_by(plan: ReadPlan, order: Order, orderings: Mapping[str, _Ordering]) -> Sql:
     if order.embedded is None:
-        return Sql(compared_sql(plan.alias, order.field, order.column))
+        return Sql(field_sql(plan.alias, order.field, order.column))
     ordering = orderings[order.embedded]
     embedded, (columns, others) = ordering.embedded, ordering.made
     if columns.get(order.field.name, others) is False:
-        return Sql(compared_sql(embedded.alias, order.field, order.column))
+        return Sql(field_sql(embedded.alias, order.field, order.column))
     # What is ordered by need not be selected, and JSON that represents it, or many, has no order.
-    column = compared_sql(embedded.plan.alias, order.field, order.column)
+    column = field_sql(embedded.plan.alias, order.field, order.column)
     return f"(SELECT {column}" + ordering.rows + " LIMIT 1)"
 
 

@@ -9,7 +9,7 @@ from project_service.tables.plan.call import CallPlan
 from project_service.tables.plan.media import Rendering
 from project_service.tables.plan.nodes import ReadPlan
 from project_service.tables.plan.write import WritePlan
-from project_service.tables.sql.body import ROW, ROWS, body_sql, csv_row, unescaped
+from project_service.tables.sql.body import ROW, ROWS, body_sql, csv_row
 from project_service.tables.sql.call import SCALAR, call_sql
 from project_service.tables.sql.fragment import PROBE, Sql
 from project_service.tables.sql.names import ident
@@ -187,7 +187,7 @@ def _streamed(rendering: Rendering, rows: Sql, total: str = "null", scalar: bool
     text = f"to_json({item})"
     names = "null"
     if rendering.form == "csv":
-        text = unescaped(csv_row())
+        text = csv_row()
         names = f"CASE WHEN row_number() OVER () = 1 THEN row_to_json({ROW}) END"
     elif rendering.form == "geojson":
         text = f"ST_AsGeoJSON({ROW})"

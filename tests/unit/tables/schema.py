@@ -108,7 +108,6 @@ def cache() -> SchemaCache:
                 "add", [["a", "integer", "integer", True, None], ["b", "integer", "integer", False, None]]
             ),
             _routine("add", [["a", "integer", "integer", True, None], ["c", "text", "text", True, None]]),
-            _routine("answer", []),
             _routine("whole", [["", "json", "json", True, None]], volatility="v"),
             *(
                 _routine(f"whole_{type_}", [["", type_, type_, True, None]], volatility="v")

@@ -9,7 +9,7 @@ import sys
 from twisted.trial.unittest import SynchronousTestCase
 
 from project_service.tables.catalog.load import build
-from project_service.tables.catalog.model import Junction, Relationship, SchemaCache
+from project_service.tables.catalog.model import Relationship, SchemaCache
 from project_service.tables.errors import TableError
 from project_service.tables.parse.query import parse_query
 from project_service.tables.plan.options import PlanOptions
@@ -124,20 +124,6 @@ class Relationships(SynchronousTestCase):
     def test_through_a_junction_to_oneself_there_is_no_way(self) -> None:
         self.assertEqual(self.refused("people", "people").code, "PGRST200")
 
-    def test_of_junctions_of_one_name_that_of_the_schema_asked_for_is_meant(self) -> None:
-        near, far, other = (_through(key) for key in (("api", "stays"), ("v2", "stays"), ("v2", "visits")))
-
-        def found(*ways: Relationship, hint: str | None = None) -> Relationship:
-            cache = SchemaCache(1, relationships={near.origin: ways})
-            return find_relationship(cache, near.origin, "api", "people", hint)
-
-        self.assertIs(found(far, near), near)
-        self.assertIs(found(far, other, near, hint="stays"), near)
-        self.assertIs(found(far, other, near, hint="visits"), other)
-        error = self.assertRaises(TableError, found, other, far, near)
-        assert isinstance(error, TableError)
-        self.assertIn("'people!visits', 'people!stays'.", error.hint or "")
-
     def test_where_nothing_is_related_another_origin_is_suggested(self) -> None:
         self.assertEqual(
             self.refused("teems", "people").hint, "Perhaps you meant 'teams' instead of 'teems'."
@@ -182,11 +168,6 @@ class Effort(SynchronousTestCase):
         self.assertLess(extra(("select", f"parent({self.spread(400)})")), little * 2)
         filtered = [("parent.lead", "is.null")] * 100
         self.assertLess(extra(("select", f"parent({self.spread(10)})"), *filtered), little * 2)
-
-
-def _through(key: tuple[str, str]) -> Relationship:
-    junction = Junction(key, "of_room", "of_person", (("id", "room"),), (("person", "id"),))
-    return Relationship(("api", "rooms"), ("api", "people"), "m2m", junction=junction)
 
 
 def _without_tables(cache: SchemaCache, name: str) -> SchemaCache:
