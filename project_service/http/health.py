@@ -85,8 +85,8 @@ class Health:
         return json_reply({"status": "ready"}, headers=(NO_STORE,))
 
     def _round(self) -> Deferred[dict[str, str]]:
-        """What is away; who stops waiting for it leaves the round to the others."""
-        waiting: Deferred[dict[str, str]] = Deferred(self._waiting.remove)
+        """What is away; who stops waiting for it leaves the round to the others, and is told nothing at its end."""
+        waiting: Deferred[dict[str, str]] = Deferred()
         self._waiting.append(waiting)
         if not self._under_way:
             self._under_way = True
@@ -98,8 +98,8 @@ class Health:
         self._under_way = False
         if not away:
             self._good_at = self.clock.seconds()
-        for one in tuple(self._waiting):
-            self._waiting.remove(one)
+        waiting, self._waiting = self._waiting, []
+        for one in waiting:
             one.callback(away)
 
     async def _away(self) -> dict[str, str]:

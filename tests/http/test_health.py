@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import json
 import re
+from typing import Any
 
-from twisted.internet.defer import Deferred
+from twisted.internet.defer import CancelledError, Deferred
+from twisted.internet.task import Clock
 from twisted.trial.unittest import TestCase
 
+from project_service.deferreds import start
 from project_service.http.health import CHECK_SECONDS, Check, Health
 from project_service.http.metrics import Metrics
 from project_service.http.router import Router
@@ -94,6 +97,20 @@ class HealthTests(TestCase):
         client.send(raw_request("GET", "/ready", {}, None))
         asked[1].callback(None)
         self.assertEqual(parse_response(client.received()).status, 200)
+
+    def test_who_leaves_because_of_the_answer_leaves_it_to_the_others(self) -> None:
+        found: Deferred[None] = Deferred()
+
+        async def slow() -> None:
+            await found
+
+        health = Health({"database": slow}, Metrics(lambda *_: None), Clock())
+        unread: Any = None
+        first, leaving, last = (start(health.ready(unread)) for _ in range(3))
+        first.addBoth(lambda _: leaving.cancel())
+        found.callback(None)
+        self.failureResultOf(leaving, CancelledError)
+        self.assertEqual(self.successResultOf(last).status, 200)
 
     def test_metrics_count_by_pattern_and_show_no_path(self) -> None:
         app = app_of()
