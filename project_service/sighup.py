@@ -6,6 +6,7 @@ from collections.abc import Callable
 
 from twisted.logger import Logger
 
+from project_service.auth.keyset import KeySetError
 from project_service.configure import BadSettings
 from project_service.settings import Settings
 
@@ -17,12 +18,12 @@ def reread(
 ) -> Settings | None:
     """The settings in force from now on; None where they stay as they are, for a reason that the log has.
 
-    ``load`` raises ``BadSettings``; ``take_over`` raises before it has changed anything.
+    ``load`` raises ``BadSettings``; ``take_over``, as a rule ``KeySetError``, before it has changed anything.
     """
     try:
         fresh = settings.changed_without_restart(load())
         take_over(fresh)
-    except BadSettings as fault:
+    except (BadSettings, KeySetError) as fault:
         log.error("the configuration was not reloaded: {fault}", fault=str(fault))
     except Exception:
         log.failure("the configuration was not taken over")
