@@ -2,6 +2,9 @@
 
 Their rows are gathered for each row of the parent. Asked for with EXISTS as well, PostgreSQL may begin with them: it
 gathers for the rows that are left, and has not looked at all the others one by one.
+
+Only of rows that are sorted: others come as the table is read, in PostgREST's statements and so in ours, and clients
+have come to count on it.
 """
 
 from __future__ import annotations
@@ -9,13 +12,13 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from project_service.tables.plan.nodes import Embedded, EmbedIsNull, ReadPlan
-from project_service.tables.syntax import Compare, Filter
+from project_service.tables.syntax import Filter
 
 
 def decisive(plan: ReadPlan) -> Iterator[tuple[Embedded, bool]]:
-    """Those of a relation that is read, each with whether there has to be one. None where one row of the relation is
-    meant anyway; what a function makes is made once only."""
-    if plan.key is None or _names_its_key(plan):
+    """Those of a relation that is read in some order, each with whether there has to be one. None where one row of
+    the relation is meant anyway; what a function makes is made once only."""
+    if plan.key is None or not plan.order or _names_its_key(plan):
         return
     tested = {found.embedded: found.negated for found in plan.conditions if isinstance(found, EmbedIsNull)}
     for embedded in plan.embeddings:
@@ -42,17 +45,9 @@ def _needing(embedded: Embedded) -> Iterator[Embedded]:
 
 
 def _names_its_key(plan: ReadPlan) -> bool:
-    named = {
-        found.field.name for found in plan.conditions if isinstance(found, Filter) and _is_equality(found)
-    }
+    named = {found.field.name for found in plan.conditions if isinstance(found, Filter) and found.is_equality}
     return (
         plan.relation is not None
         and bool(plan.relation.primary_key)
         and named >= {*plan.relation.primary_key}
     )
-
-
-def _is_equality(found: Filter) -> bool:
-    operation = found.operation
-    plain = isinstance(operation, Compare) and operation.operator == "=" and operation.quantifier is None
-    return plain and not found.negated and not found.field.path

@@ -15,7 +15,12 @@ class Decisive(SynchronousTestCase):
     """Where the rows that are there hang on filters of embedded ones, that is a condition of theirs."""
 
     def asked(self, *pairs: tuple[str, str], path: str = "works") -> int:
-        return text(planned("GET", path, *pairs)).count("EXISTS")
+        return text(planned("GET", path, *pairs, ("order", "id"))).count("EXISTS")
+
+    def test_rows_without_an_order_come_as_the_table_is_read(self) -> None:
+        for pairs in ([TAGGED, FILTERED], [("select", "title,tags()"), ("tags", "is.null")]):
+            self.assertNotIn("EXISTS", text(planned("GET", "works", *pairs)))
+            self.assertIn("EXISTS", text(planned("GET", "works", *pairs, ("order", "title"))))
 
     def test_a_filter_on_many_related_rows(self) -> None:
         self.assertEqual(self.asked(TAGGED, FILTERED), 1)
@@ -27,7 +32,7 @@ class Decisive(SynchronousTestCase):
 
     def test_that_there_are_none(self) -> None:
         for pairs in ([("select", "title,tags()")], [("select", "title,tags(label)"), FILTERED]):
-            found = text(planned("GET", "works", *pairs, ("tags", "is.null")))
+            found = text(planned("GET", "works", *pairs, ("tags", "is.null"), ("order", "id")))
             self.assertEqual((found.count("NOT EXISTS"), found.count("EXISTS")), (1, 1))
 
     def test_not_where_they_decide_nothing(self) -> None:
