@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import re
-
 from project_service.tables.catalog.model import SchemaCache
 from project_service.tables.plan.write import WritePlan, Written
 from project_service.tables.sql.conditions import condition_sql, filter_sql
@@ -13,8 +11,6 @@ from project_service.tables.sql.read import inner_terms, order_sql, range_sql
 from project_service.tables.sql.returning import returned
 
 _BODY = "pgrst_body"
-# As format_type writes a type that is none of PostgreSQL's own.
-_QUALIFIED = re.compile(r'(?:"((?:[^"]|"")+)"|([^".(\[]+))\.')
 # A function takes a hundred arguments.
 _PAIRS = 50
 # Counts the rows that ON CONFLICT updated instead of inserting.
@@ -85,41 +81,16 @@ def _from_payload(plan: WritePlan) -> Sql:
     defaults = _defaults(plan, several) if plan.fills_defaults else ""
     if defaults:
         source = "pgrst_defaulted.val"
+    shape = ", ".join(_definition(written) for written in plan.columns)
+    function = f"{kind}_to_{'recordset' if several else 'record'}"
     names = ", ".join(ident(written.column.name) for written in plan.columns)
     limit = " LIMIT 1" if several and plan.verb == "update" else ""
     return (
         " FROM (SELECT "
         + BODY
         + f"::{kind} AS json_data) pgrst_payload{defaults}, "
-        + f"LATERAL (SELECT {names} FROM {_rows(plan, kind, source)}{limit}) {_BODY}"
+        + f"LATERAL (SELECT {names} FROM {function}({source}) AS _({shape}){limit}) {_BODY}"
     )
-
-
-def _rows(plan: WritePlan, kind: str, source: str) -> str:
-    """The payload's members as columns, which have the types of the relation's."""
-    many = "recordset" if plan.payload is not None and plan.payload.is_array else "record"
-    if _has_private_types(plan):
-        # By the relation's own row: naming a type takes the right to its schema, having a column of it does not.
-        return f"{kind}_populate_{many}(null::{qualified(plan.relation.key)}, {source}) AS _"
-    shape = ", ".join(_definition(written) for written in plan.columns)
-    return f"{kind}_to_{many}({source}) AS _({shape})"
-
-
-def _has_private_types(plan: WritePlan) -> bool:
-    """Whether a type is of a schema that a role may have no right to. A whole row would have no value for a domain
-    that is not written, which may refuse that."""
-    written = {found.column.name for found in plan.columns}
-    left = (column for name, column in plan.relation.columns.items() if name not in written)
-    return (
-        any(_is_private(found.column.type, plan.relation.schema) for found in plan.columns)
-        and all(found.reader is None for found in plan.columns)
-        and all(column.type == column.base_type for column in left)
-    )
-
-
-def _is_private(type_: str, schema: str) -> bool:
-    found = _QUALIFIED.match(type_)
-    return found is not None and (found[1] or found[2]).replace('""', '"') not in (schema, "public")
 
 
 def _definition(written: Written) -> str:
