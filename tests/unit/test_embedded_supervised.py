@@ -15,7 +15,7 @@ from twisted.python.failure import Failure
 from twisted.trial.unittest import TestCase
 
 from project_service.deferreds import start
-from project_service.embedded.child import LAST_WORDS_SECONDS, LONGEST_LINE, Child
+from project_service.embedded.child import LAST_WORDS_SECONDS, Child
 from project_service.embedded.command import ChildFailed, Command
 from project_service.embedded.supervised import POLL_SECONDS, Program, Supervised
 from tests.live.logged import LoggedErrors
@@ -286,40 +286,3 @@ class Lives(TestCase):
 
     def tearDown(self) -> None:
         self.errors.raise_if_any()
-
-
-class Words(TestCase):
-    """Lines of output, however they arrive."""
-
-    def _child(self) -> Child:
-        child = Child("Fake", Clock(), lambda line: "debug")
-        child.makeConnection(FakeProcess(child))
-        return child
-
-    def test_lines_in_pieces_and_from_two_pipes(self) -> None:
-        child = self._child()
-        child.childDataReceived(1, b"one\ntw")
-        child.childDataReceived(2, b"err")
-        child.childDataReceived(1, b"o\n\n")
-        child.childDataReceived(2, b"or\n")
-        self.assertEqual(child.tail, "one\ntwo\nerror")
-
-    def test_the_last_line_needs_no_end(self) -> None:
-        child = self._child()
-        child.childDataReceived(2, b"panic")
-        child.processEnded(Failure(ProcessDone(None)))
-        self.assertEqual(child.tail, "panic")
-        self.assertEqual(child.end, "exit code 0")
-
-    def test_memory_is_bounded(self) -> None:
-        child = self._child()
-        for _ in range(1000):
-            child.childDataReceived(2, b"x" * 100)
-        child.childDataReceived(2, b"\n" + b"line\n" * 1000)
-        self.assertLess(len(child.tail), 21 * (LONGEST_LINE + 1))
-        self.assertEqual(child.tail.splitlines()[-1], "line")
-
-    def test_bytes_that_are_no_text(self) -> None:
-        child = self._child()
-        child.childDataReceived(2, b"\xff\xfe\n")
-        self.assertEqual(child.tail, "��")

@@ -1,0 +1,31 @@
+"""The body of a request to the store: with its head, or as the socket takes it."""
+
+from __future__ import annotations
+
+from project_service.storage.s3.body import SLICE, MemoryBody
+from tests.unit.test_s3_connection import HEAD, OK, Case
+
+
+class Bodies(Case):
+    def test_a_small_one_goes_out_with_its_head(self) -> None:
+        answer = self.send(MemoryBody(b"hello"), b"PUT")
+        self.assertEqual((self.wire.value(), self.wire.producer), (HEAD + b"hello", None))
+        self.connection.dataReceived(OK % 0)
+        self.successResultOf(answer)
+        self.assertEqual(self.owner.events, ["free"])
+
+    def test_a_large_one_waits_for_the_socket(self) -> None:
+        payload = bytes(range(256)) * (3 * SLICE // 256)
+        body = MemoryBody(payload)
+        self.send(body, b"PUT")
+        for sent in (1, 2):
+            self.assertEqual(len(self.wire.value()), len(HEAD) + sent * SLICE)
+            body.resumeProducing()
+        self.assertEqual((self.wire.value(), self.wire.producer), (HEAD + payload, None))
+
+    def test_an_answer_before_the_end_of_the_question(self) -> None:
+        body = MemoryBody(b"x" * (3 * SLICE))
+        answer = self.send(body, b"PUT")
+        self.connection.dataReceived(b"HTTP/1.1 503 Slow Down\r\nContent-Length: 0\r\n\r\n")
+        self.assertEqual(self.successResultOf(answer).code, 503)
+        self.assertEqual((self.wire.aborted, self.owner.events), (True, []))
