@@ -11,7 +11,7 @@ import resource
 MOST_DESCRIPTORS = 65536
 _M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD = -1, -3
 LARGE_BLOCK_BYTES = 1024 * 1024
-KEPT_BYTES = 8 * LARGE_BLOCK_BYTES
+KEPT_BYTES = 2 * LARGE_BLOCK_BYTES
 # Pools, listeners, logs, threads' pipes, files that are being read.
 OWN_DESCRIPTORS = 256
 
