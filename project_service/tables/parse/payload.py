@@ -20,8 +20,9 @@ from project_service.tables.parse import media
 _EMPTY_OR_INVALID = "Empty or invalid json"
 # What JSON allows around a value (RFC 8259 section 2).
 _WHITESPACE = " \t\n\r"
-# What a number has that does not fit a double.
-_FAR = re.compile(r"[0-9][eE]\+?[0-9]{3}|[0-9]{300}")
+# What a number has that does not fit a double. Digits are looked at from their first one only: else each run of them
+# would be gone through again from every digit of it.
+_FAR = re.compile(r"[0-9][eE]\+?[0-9]{3}|(?<![0-9])[0-9]{300}")
 # Python's own limit is 128 KiB a cell; how long a body may be is decided where it is read.
 csv.field_size_limit(sys.maxsize)
 
