@@ -23,7 +23,6 @@ from project_service.tables.sql.statement import (
     read_statement,
     write_statement,
 )
-from project_service.tables.syntax import Filter
 
 # No application's statement is as long; PostgreSQL would take minutes to plan one.
 MOST_CHARACTERS = 1024 * 1024
@@ -94,12 +93,8 @@ def _probe(statement: Statement, bounds: Bounds) -> Probe | None:
 
 
 def _is_by_key(plan: ReadPlan) -> bool:
-    """Whether the conditions name at most one row of a table: the whole primary key is compared with values."""
-    relation = plan.relation
-    if relation is None or relation.is_view or not relation.primary_key:
-        return False
-    equal = {found.field.name for found in plan.conditions if isinstance(found, Filter) and found.is_equality}
-    return equal.issuperset(relation.primary_key)
+    """Whether the conditions name at most one row of a table."""
+    return plan.relation is not None and not plan.relation.is_view and plan.names_one_row
 
 
 def _read(cache: SchemaCache, config: TablesConfig, request: Request, relation: Relation) -> Compiled:

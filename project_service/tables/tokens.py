@@ -124,7 +124,7 @@ class OwnTokens:
 
     def claims(self, token: str) -> Mapping[str, Any]:
         """The claims of a good token. Raises PGRST301 or PGRST303."""
-        claims = self._known.get(token) or self._known.made(token, lambda: self._decoded(token))
+        claims = self._known.made(token, lambda: self._decoded(token))
         _check_times(claims, self.now())
         _check_audience(claims, self.audience)
         return claims

@@ -128,6 +128,15 @@ class ReadPlan:
         )
 
     @property
+    def names_one_row(self) -> bool:
+        """Whether the whole primary key is compared with values; of a view that may still be several rows."""
+        key = self.relation.primary_key if self.relation is not None else ()
+        equal = {
+            found.field.name for found in self.conditions if isinstance(found, Filter) and found.is_equality
+        }
+        return bool(key) and equal.issuperset(key)
+
+    @property
     def embeddings(self) -> Iterator[Embedded]:
         return (output for output in self.outputs if isinstance(output, Embedded))
 

@@ -12,13 +12,12 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from project_service.tables.plan.nodes import Embedded, EmbedIsNull, ReadPlan
-from project_service.tables.syntax import Filter
 
 
 def decisive(plan: ReadPlan) -> Iterator[tuple[Embedded, bool]]:
     """Those of a relation that is read in some order, each with whether there has to be one. None where one row of
     the relation is meant anyway; what a function makes is made once only."""
-    if plan.key is None or not plan.order or _names_its_key(plan):
+    if plan.key is None or not plan.order or plan.names_one_row:
         return
     tested = {found.embedded: found.negated for found in plan.conditions if isinstance(found, EmbedIsNull)}
     for embedded in plan.embeddings:
@@ -42,12 +41,3 @@ def _needing(embedded: Embedded) -> Iterator[Embedded]:
     for found in embedded.plan.embeddings:
         if found.join == "inner":
             yield from _needing(found)
-
-
-def _names_its_key(plan: ReadPlan) -> bool:
-    named = {found.field.name for found in plan.conditions if isinstance(found, Filter) and found.is_equality}
-    return (
-        plan.relation is not None
-        and bool(plan.relation.primary_key)
-        and named >= {*plan.relation.primary_key}
-    )

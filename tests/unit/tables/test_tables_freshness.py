@@ -42,18 +42,19 @@ class Echoes(SynchronousTestCase):
         self.echo.heard("1")
         self.successResultOf(self.asked())
 
-    def test_where_nothing_is_heard_one_waits_and_the_others_do_not(self) -> None:
+    def miss_one(self) -> None:
         waiting = self.asked()
         self.clock.advance(WAIT_SECONDS)
         self.successResultOf(waiting)
+
+    def test_where_nothing_is_heard_one_waits_and_the_others_do_not(self) -> None:
+        self.miss_one()
         self.successResultOf(self.asked())
         self.echo.heard("2")
         self.assertNoResult(self.asked())
 
     def test_a_new_connection_is_listened_to(self) -> None:
-        waiting = self.asked()
-        self.clock.advance(WAIT_SECONDS)
-        self.successResultOf(waiting)
+        self.miss_one()
         self.successResultOf(start(self.echo.listening()))
         self.assertNoResult(self.asked())
 
