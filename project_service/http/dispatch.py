@@ -16,8 +16,11 @@ class Dispatch(Protocol):
     def begin(self, exchange: Exchange, peer: IAddress, secure: bool) -> None:
         """Start answering. May answer before it returns."""
 
-    def refusal(self, error: ApiError, peer: IAddress) -> bytes:
-        """The whole response to a request that could not be parsed; the connection closes after it."""
+    def refusal(self, error: ApiError, peer: IAddress, target: bytes = b"") -> bytes:
+        """The whole response to a request that could not be parsed; the connection closes after it.
+
+        ``target`` is what came of the request's.
+        """
 
     def turned_away(self, peer: IAddress) -> bytes:
         """The same to a connection for which there is no room."""

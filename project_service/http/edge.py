@@ -89,10 +89,11 @@ class Edge:
         else:
             self._start(exchange, peer, secure, started, passed)
 
-    def refusal(self, error: ApiError, peer: Any) -> bytes:
+    def refusal(self, error: ApiError, peer: Any, target: bytes = b"") -> bytes:
         """A whole response to what was no request; counted and logged like any other."""
         request_id = self._new_id()
-        reply = error_reply(error)
+        path, _, _ = target.partition(b"?")
+        reply = error_reply(error, self._router.style_of(path) == "tables")
         size = len(reply.body)
         headers = [
             ("Date", self._date()),

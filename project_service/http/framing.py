@@ -9,7 +9,8 @@ from project_service.errors import ApiError
 from project_service.http.forwarding import is_host
 from project_service.http.headers import HeaderView
 
-MAX_TARGET_BYTES = 32 * 1024
+# A thousand UUIDs in one ``in`` filter fit, as they do with PostgREST.
+MAX_TARGET_BYTES = 50 * 1024
 MAX_HEAD_BYTES = 64 * 1024
 MAX_LINE_BYTES = MAX_TARGET_BYTES + 32
 MAX_HEADERS = 200

@@ -53,7 +53,7 @@ class LeanChannel(Protocol):
         self._exchanges: deque[Exchange] = deque()
         self._answering = False
         self._receiving: Exchange | None = None
-        self._refusal: ApiError | None = None
+        self._refusal: tuple[ApiError, bytes] | None = None  # with what came of the request's target
         self._ended = False
         self._working = False
         self._to_begin = TURN
@@ -140,7 +140,8 @@ class LeanChannel(Protocol):
         if self._exchanges:
             return False
         if self._refusal is not None:
-            self.transport.write(self.dispatch.refusal(self._refusal, self._who()))
+            fault, target = self._refusal
+            self.transport.write(self.dispatch.refusal(fault, self._who(), target))
         if self._refusal is not None or self._ended:
             self.loseConnection()
         return False
@@ -185,11 +186,10 @@ class LeanChannel(Protocol):
             # The handler that reads this body answers.
             self._receiving.fail_body(fault)
             self._receiving = None
-        elif self._parser is not None and self._parser.between:
-            # Bytes behind a request that was said to be the last.
-            self._ended = True
-        else:
-            self._refusal = fault
+        elif self._parser is not None:
+            # Bytes behind a request that was said to be the last are none.
+            self._ended = self._parser.between
+            self._refusal = None if self._ended else (fault, self._parser.target)
         self._stop_parsing()
 
     def _stop_parsing(self) -> None:

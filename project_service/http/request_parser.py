@@ -35,8 +35,8 @@ MAX_SURPLUS_BYTES = 4 * 1024
 # More than applications send, with their tokens.
 KEPT_HEADER_BYTES = 4 * 1024
 
-# Of any method (RFC 9110 section 9.1); llhttp takes only those it knows.
-_REQUEST_LINE = re.compile(rf"[{fields.TCHAR}]+ [^ ]+ HTTP/1\.[01]\r\n".encode())
+# Of any method (RFC 9110 section 9.1) with any target; llhttp takes only those it knows.
+_REQUEST_LINE = re.compile(rf"[{fields.TCHAR}]+ ([^ ]+)( HTTP/1\.[01]\r\n)?".encode())
 _VERSIONS = {"1.1": b"HTTP/1.1", "1.0": b"HTTP/1.0"}
 
 
@@ -72,7 +72,8 @@ class RequestParser:
         self._announcing = False
         # Whether what is fed holds the end of a request, so that its beginning is not the next one's.
         self._ended_one = False
-        self._target = b""
+        # Of the request that is being parsed, as far as it has come.
+        self.target = b""
         self._pairs: list[tuple[bytes, bytes]] = []
         self._headers = HeaderView(())
         self._length: int | None = 0
@@ -93,17 +94,19 @@ class RequestParser:
             self._head_bytes += len(data)
         try:
             self._feed_past_offers(data)
-        except httptools.HttpParserInvalidMethodError:
-            if self._fault is None and not self._ended_one and _REQUEST_LINE.match(data):
-                raise errors.method_not_allowed(METHODS) from None
-            raise self._fault or errors.not_http() from None
-        except httptools.HttpParserInvalidURLError:
-            raise self._fault or no_path() from None
-        except httptools.HttpParserError:
-            raise self._fault or errors.not_http() from None
+        except httptools.HttpParserError as refused:
+            raise self._fault or self._fault_of(refused, data) from None
         if self._fault is not None:
             raise self._fault
         self._check_sizes()
+
+    def _fault_of(self, refused: Exception, data: bytes) -> ApiError:
+        line = None if self._ended_one else _REQUEST_LINE.match(data)
+        if line and not self.target:
+            self.target = line[1]
+        if isinstance(refused, httptools.HttpParserInvalidMethodError) and line and line[2]:
+            return errors.method_not_allowed(METHODS)
+        return no_path() if isinstance(refused, httptools.HttpParserInvalidURLError) else errors.not_http()
 
     def _feed_past_offers(self, data: bytes) -> None:
         while data:
@@ -141,7 +144,7 @@ class RequestParser:
             if self._surplus > MAX_SURPLUS_BYTES:
                 raise errors.not_http()
         elif self._head_bytes > MAX_HEAD_BYTES or self._surplus > MAX_LINE_BYTES:
-            if len(self._target) >= MAX_TARGET_BYTES:
+            if len(self.target) >= MAX_TARGET_BYTES:
                 raise errors.uri_too_long(MAX_TARGET_BYTES)
             raise errors.headers_too_large(MAX_HEAD_BYTES)
 
@@ -151,15 +154,15 @@ class RequestParser:
         if self._announcing:
             return
         self._begun = True
-        self._target = b""
+        self.target = b""
         self._pairs = []
         self._head_bytes = self._surplus = 0
         if self._requests is not None and self._fault is None:
             self._requests.head_begun()
 
     def on_url(self, part: bytes) -> None:
-        self._target += part
-        if len(self._target) > MAX_TARGET_BYTES and self._fault is None:
+        self.target += part
+        if len(self.target) > MAX_TARGET_BYTES and self._fault is None:
             self._fault = errors.uri_too_long(MAX_TARGET_BYTES)
 
     def on_header(self, name: bytes, value: bytes) -> None:
@@ -179,7 +182,7 @@ class RequestParser:
         if self._fault is not None or self._requests is None:
             return
         version = _VERSIONS.get(self._parser.get_http_version())
-        target = origin_form(self._target)
+        target = origin_form(self.target)
         if version is None:
             self._fault = errors.not_http()
             return

@@ -91,6 +91,7 @@ class TwistedChannel(HTTPChannel):
         self.__dict__["callLater"] = clock.callLater
         self._reading_paused = False
         self._closing = False
+        self._line = b""  # the request line
         self._untaken = False
         self._stall = Stall(clock, idle_seconds, self.progress, self.abort)
         self._since = clock.seconds()
@@ -120,12 +121,15 @@ class TwistedChannel(HTTPChannel):
             # A folded header line (RFC 9112 section 5.2), which others may read as a line of its own.
             self._respondToBadRequestAndDisconnect()
             return
+        if not self.requests:
+            self._line = line
         super().lineReceived(line)
 
     def lineLengthExceeded(self, line: bytes) -> None:
         if self.requests:
             self.refuse(errors.headers_too_large(MAX_HEAD_BYTES))
         else:
+            self._line = line
             self.refuse(errors.uri_too_long(MAX_TARGET_BYTES))
 
     def headerReceived(self, line: bytes) -> bool:
@@ -190,7 +194,9 @@ class TwistedChannel(HTTPChannel):
         if exchange is not None:
             exchange.fail_body(error)
             return
-        self.write(self.dispatch.refusal(error, self.transport.getPeer()))
+        _, _, rest = self._line.partition(b" ")
+        target, _, _ = rest.partition(b" ")
+        self.write(self.dispatch.refusal(error, self.transport.getPeer(), target))
         self.loseConnection()
 
     def timeoutConnection(self) -> None:

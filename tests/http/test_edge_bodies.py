@@ -161,8 +161,8 @@ class Framing(TestCase):
             b"GET /x HTTP/2.0\r\nHost: a\r\n\r\n": 400,
             post + b"Transfer-Encoding: gzip, chunked\r\n\r\n": 400,
             post + b"Transfer-Encoding: identity\r\n\r\n": 400,
-            b"GET /" + b"x" * 40_000 + b" HTTP/1.1\r\nHost: a\r\n\r\n": 414,
-            b"GET /x HTTP/1.1\r\nHost: a\r\nA: " + b"x" * 40_000: 431,
+            b"GET /" + b"x" * 52_000 + b" HTTP/1.1\r\nHost: a\r\n\r\n": 414,
+            b"GET /x HTTP/1.1\r\nHost: a\r\nA: " + b"x" * 60_000: 431,
             b"GET /x HTTP/1.1\r\nHost: a\r\n" + (b"A: " + b"x" * 9000 + b"\r\n") * 8: 431,
             b"GET /x HTTP/1.1\r\nHost: a\r\n" + b"A: b\r\n" * 300 + b"\r\n": 431,
         }.items():

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from typing import Any
 
 from twisted.trial.unittest import TestCase
@@ -10,7 +11,7 @@ from project_service.http.outbound import Reply
 from project_service.http.router import Router
 from project_service.tables.incoming import Incoming
 from project_service.tables.routes import TableRoutes
-from tests.fakes import App
+from tests.fakes import App, parse_response
 from tests.http.toy_app import ANON
 
 
@@ -25,12 +26,16 @@ class Asked:
         return Reply()
 
 
+def app_of(api: Any) -> App:
+    router = Router()
+    TableRoutes({("dev", "main"): api}).mount(router)
+    return App(router)
+
+
 class Paths(TestCase):
     def test_an_encoded_slash_is_part_of_a_name(self) -> None:
         asked: Any = Asked()
-        router = Router()
-        TableRoutes({("dev", "main"): asked}).mount(router)
-        app = App(router)
+        app = app_of(asked)
         for path, segments in (
             ("", ()),
             ("/", ()),
@@ -48,15 +53,55 @@ class Paths(TestCase):
 
     def test_what_is_not_utf8_is_no_name(self) -> None:
         asked: Any = Asked()
-        router = Router()
-        TableRoutes({("dev", "main"): asked}).mount(router)
         for path in ("/%ff", "/a%2F%ff"):
-            response = App(router).request("GET", f"/dev/db/main/rest{path}", ANON)
+            response = app_of(asked).request("GET", f"/dev/db/main/rest{path}", ANON)
             self.assertEqual((response.status, asked.calls), (404, []))
 
     def test_a_name_without_a_value_is_no_parameter(self) -> None:
         asked: Any = Asked()
-        router = Router()
-        TableRoutes({("dev", "main"): asked}).mount(router)
-        App(router).request("GET", "/dev/db/main/rest/books?id&order&title=&id=eq.1", ANON)
+        app_of(asked).request("GET", "/dev/db/main/rest/books?id&order&title=&id=eq.1", ANON)
         self.assertEqual(asked.calls[-1].pairs, (("title", ""), ("id", "eq.1")))
+
+
+class Refusals(TestCase):
+    """What the connection refuses before there is a request speaks as the path does (decisions.md section 5)."""
+
+    def test_have_the_four_members_below_a_table_api(self) -> None:
+        line = "{} /dev/db/main/rest/books{} HTTP/1.1\r\nHost: a\r\n"
+        long = "?id=in.(" + "1," * 30_000
+        for head, status in (
+            (line.format("GET", long), 414),
+            (line.format("GET", long)[:52_000], 414),
+            (line.format("GET", "?title=eq.\xe9"), 400),
+            (line.format("GET", "?a#b"), 400),
+            (line.format("GET", "") + "A: b\r\n" * 300, 431),
+            (line.format("GET", "") + "A: " + "b" * 60_000, 431),
+            (line.format("GET", "") + "no header\r\n", 400),
+            (line.format("BREW", ""), 405),
+        ):
+            body = self.refused(head, status)
+            self.assertEqual(set(body), {"code", "message", "details", "hint"}, head[:60])
+
+    def test_and_the_envelope_elsewhere(self) -> None:
+        for head, status in (
+            ("GET /dev/auth/user?" + "x" * 60_000, 414),
+            ("GET /dev/db/main/books?" + "x" * 60_000, 414),
+            ("G" * 70_000, None),
+            ("rubbish\r\n", 400),
+        ):
+            self.assertEqual(set(self.refused(head, status)), {"data", "error"}, head[:60])
+
+    def test_a_thousand_uuids_fit(self) -> None:
+        asked: Any = Asked()
+        ids = ",".join(["6f9619ff-8b86-d011-b42d-00cf4fc964ff"] * 1_000)
+        self.assertEqual(
+            app_of(asked).request("GET", f"/dev/db/main/rest/books?id=in.({ids})", ANON).status, 200
+        )
+        self.assertEqual(asked.calls[-1].pairs, (("id", f"in.({ids})"),))
+
+    def refused(self, head: str, status: int | None) -> Any:
+        client = app_of(Asked()).connect()
+        client.send(head.encode("latin-1") + b"\r\n")
+        response = parse_response(client.received())
+        self.assertIn(response.status, (status,) if status else (400, 405, 414), head[:60])
+        return json.loads(response.body)

@@ -15,6 +15,7 @@ from tests.http import (
     test_edge_origins,
     test_edge_streams,
     test_overload,
+    test_tables_paths,
 )
 
 EDGE = (test_edge, test_edge_bodies, test_edge_keys, test_edge_origins, test_edge_streams)
@@ -35,7 +36,7 @@ def _cases(module: ModuleType) -> list[type[TestCase]]:
     return [case for case in found if case.__module__ == module.__name__]
 
 
-for _module in (*EDGE, test_attacks_framing, test_overload):
+for _module in (*EDGE, test_attacks_framing, test_overload, test_tables_paths):
     for _case in _cases(_module):
         globals()[f"{_case.__name__}OnTwisted"] = _again(_case)
 del _case
