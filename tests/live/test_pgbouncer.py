@@ -5,17 +5,18 @@ from __future__ import annotations
 import os
 import shutil
 import subprocess
-from collections.abc import Iterator
+from collections.abc import Callable, Coroutine, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from tempfile import mkdtemp
+from typing import Any
 
 import psycopg2
 import pytest
 import pytest_twisted
 from attrs import evolve
 from psycopg2.extensions import make_dsn, parse_dsn
-from twisted.internet.defer import Deferred, DeferredSemaphore, gatherResults
+from twisted.internet.defer import DeferredSemaphore, gatherResults
 
 from project_service.deferreds import start
 from project_service.embedded.account import NAME
@@ -84,6 +85,12 @@ def connects(dsn: str) -> bool:
     return True
 
 
+async def sixty_times(work: Callable[[int], Coroutine[Any, Any, None]]) -> None:
+    """Twenty at a time: with far more some are told ``overloaded`` where the machine has other work."""
+    places = DeferredSemaphore(20)
+    await gatherResults([places.run(lambda n: start(work(n)), number) for number in range(60)])
+
+
 @pytest_twisted.ensureDeferred
 async def test_all_three_parts(database: str, store_settings: Store, tmp_path: Path) -> None:
     run_sql(database, TABLES)
@@ -102,8 +109,7 @@ async def _all_three_parts(settings: Settings) -> None:
             status, _, rows = await api.request("GET", f"{NOTES}?words=eq.{number}", token=token)
             assert (status, len(rows)) == (200, 1)
 
-        work: list[Deferred[None]] = [start(write_and_read(number)) for number in range(60)]
-        await gatherResults(work)
+        await sixty_times(write_and_read)
         # Everybody has his own, on whichever connection.
         for token in tokens:
             assert len((await api.request("GET", NOTES, token=token))[2]) == 30
@@ -119,10 +125,7 @@ async def _all_three_parts(settings: Settings) -> None:
 async def test_the_table_api_where_transactions_are_pooled(
     database: str, store_settings: Store, tmp_path: Path
 ) -> None:
-    """Ten connections of ours on two of the server's: no message may count on the one before it.
-
-    Twenty clients at a time: with far more some are told ``overloaded`` where the machine has other work.
-    """
+    """Ten connections of ours on two of the server's: no message may count on the one before it."""
     run_sql(database, TABLES)
     with pgbouncer(database, "transaction", 2) as pooled:
         main = StageDatabase(dsn=Secret(pooled), prepare=False, stream_threshold_bytes=1000)
@@ -144,8 +147,7 @@ async def test_the_table_api_where_transactions_are_pooled(
                 assert {row["owner"] for row in rows} == {rows[0]["owner"]}
                 assert (await api.request("GET", NOTES))[2] == []
 
-            places = DeferredSemaphore(20)
-            await gatherResults([places.run(write_and_read, number) for number in range(60)])
+            await sixty_times(write_and_read)
             for token in tokens:
                 assert len((await api.request("GET", NOTES, token=token))[2]) == 30
             run_sql(database, "create table later (id int primary key); grant select on later to anon")
