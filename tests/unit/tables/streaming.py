@@ -1,0 +1,100 @@
+"""Streams from connections that are none, to clients that read when they are told."""
+
+from __future__ import annotations
+
+from typing import Any, cast
+
+from twisted.internet.defer import Deferred, DeferredSemaphore
+from twisted.internet.task import Clock
+from twisted.trial.unittest import SynchronousTestCase
+
+from project_service.database.session import Session
+from project_service.deferreds import start
+from project_service.tables.plan.media import Rendering
+from project_service.tables.respond.outcome import Outcome
+from project_service.tables.run import Preamble
+from project_service.tables.sql.fragment import Sql
+from project_service.tables.sql.statement import SAID
+from project_service.tables.streaming import Pace, RowStream, Streams
+
+ROWS = Rendering("json", "application/json")
+
+
+class Connection:
+    """A cursor with ``left`` rows, of which SQL ``said`` headers and status; remembers what it was asked."""
+
+    usable = True
+
+    def __init__(self, left: int = 0) -> None:
+        self.left = left
+        self.said: tuple[bytes, bytes | None] = (b'[{"X-Said": "yes"}]', None)
+        self.asked: list[str] = []
+
+    async def execute(self, sql: str) -> None:
+        self.asked.append(sql)
+
+    async def query(self, sql: str, params: object = None) -> list[tuple[Any, ...]]:
+        self.asked.append(sql)
+        if sql == SAID:
+            return [self.said]
+        if "FETCH FORWARD" not in sql:
+            return []
+        count = min(self.left, int(sql.rpartition("FETCH FORWARD ")[2].split()[0]))
+        self.left -= count
+        return [(b"x" * 1000, 7, None)] * count
+
+
+class Connections:
+    """A pool of any number of them."""
+
+    def __init__(self, *connections: Connection) -> None:
+        self.free = list(connections)
+        self.back: list[Any] = []
+
+    async def take(self) -> Session:
+        return cast(Session, self.free.pop())
+
+    def give_back(self, session: Any) -> None:
+        self.back.append(session)
+
+
+class Client:
+    """Takes what is written when ``take`` is called."""
+
+    def __init__(self) -> None:
+        self.written = b""
+        self.waiting: Deferred[None] | None = None
+
+    def write(self, data: bytes) -> None:
+        self.written += data
+
+    async def drained(self) -> None:
+        self.waiting = Deferred()
+        await self.waiting
+
+    def take(self) -> None:
+        waiting, self.waiting = self.waiting, None
+        assert waiting is not None
+        waiting.callback(None)
+
+
+class Case(SynchronousTestCase):
+    def setUp(self) -> None:
+        self.clock = Clock()
+        self.connection = Connection(2000)
+        self.pool = Connections(self.connection)
+        self.streams = self.made(16384)
+
+    def made(self, bytes_per_second: int) -> Streams:
+        pace = Pace(60.0, bytes_per_second)
+        return Streams(cast(Any, self.pool), DeferredSemaphore(1), self.clock, 5.0, pace)
+
+    def opened(self, leaves_things: bool = False) -> Deferred[RowStream]:
+        told, rows = Preamble("SELECT 1", []), Sql("SELECT 2")
+        likely = Outcome(rows=100, size=100_000)
+        return start(self.streams.open(told, rows, [], ROWS, likely, True, leaves_things))
+
+    @property
+    def given_back(self) -> bool:
+        """The one connection and the one place."""
+        return (self.pool.back, self.streams.places.tokens) == ([self.connection], 1)

@@ -1,0 +1,159 @@
+"""How a request's transaction ends, what is left on its connection, and how many rows there are by estimate."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Awaitable, Callable
+from typing import Any, cast
+
+import psycopg2
+from attrs import evolve
+from twisted.trial.unittest import SynchronousTestCase
+
+from project_service.database.session import DatabaseGone, Session
+from project_service.deferreds import start
+from project_service.tables.errors import TableError
+from project_service.tables.execute import Executor
+from project_service.tables.leftovers import clear
+from project_service.tables.planner import Planned
+from project_service.tables.respond.outcome import Outcome
+from project_service.tables.run import Preamble
+from tests.unit.tables.planning import CONFIG, planned
+
+UNPREPARED = evolve(CONFIG, prepare=False)
+ROW = b'{"id": 1, "title": "a", "author_id": 1, "editor_id": 1, "data": {}}'
+
+
+class Connection:
+    """A pool of one connection, which answers with ``row``, and with ``likely`` rows where it is asked to explain."""
+
+    usable, in_transaction = True, True
+
+    def __init__(self, row: tuple[Any, ...], likely: int = 0) -> None:
+        self.row, self.likely = row, likely
+        self.sent: list[str] = []
+
+    async def use(self, work: Callable[[Any], Awaitable[Outcome]]) -> Outcome:
+        return await work(self)
+
+    async def query(self, sql: str, params: object = None) -> list[tuple[Any, ...]]:
+        self.sent.append(sql)
+        explained = json.dumps([{"Plan": {"Plan Rows": self.likely}}])
+        return [(explained,) if "EXPLAIN" in sql else self.row]
+
+    async def execute(self, sql: str) -> None:
+        self.sent.append(sql)
+
+
+class Case(SynchronousTestCase):
+    def executed(self, found: Planned, connection: Connection, **settings: Any) -> Outcome:
+        executor = Executor(evolve(UNPREPARED, **settings), cast(Any, connection))
+        return self.successResultOf(start(executor.execute(found, Preamble("SELECT 1", []), True)))
+
+
+class Endings(Case):
+    """With the message itself, by a commit once its outcome has been looked at, or undone."""
+
+    def ending(self, found: Planned, row: tuple[Any, ...], **settings: Any) -> str:
+        connection = Connection(row)
+        self.executed(found, connection, **settings)
+        first, *rest = connection.sent
+        self.assertEqual(first.startswith("BEGIN"), bool(rest))
+        return rest[-1] if rest else "implicit"
+
+    written = (None, 1, None, None, None, None)
+    read = (None, 1, b"[]", None, None, 2)
+
+    def test_a_request_may_say_it_where_that_is_allowed(self) -> None:
+        for tx_end, prefer, expected in (
+            ("commit", "", "implicit"),
+            ("commit", "tx=rollback", "implicit"),
+            ("commit-allow-override", "", "implicit"),
+            ("commit-allow-override", "tx=commit", "implicit"),
+            ("commit-allow-override", "tx=rollback", "ROLLBACK"),
+            ("rollback", "", "ROLLBACK"),
+            ("rollback", "tx=commit", "ROLLBACK"),
+            ("rollback-allow-override", "", "ROLLBACK"),
+            ("rollback-allow-override", "tx=rollback", "ROLLBACK"),
+            ("rollback-allow-override", "tx=commit", "implicit"),
+        ):
+            found = planned("POST", "works", body=ROW, prefer=prefer)
+            self.assertEqual(self.ending(found, self.written, tx_end=tx_end), expected, (tx_end, prefer))
+            found = planned("GET", "works", prefer=prefer)
+            self.assertEqual(self.ending(found, self.read, tx_end=tx_end), "implicit")
+
+    def test_what_may_have_to_be_undone_is_looked_at_before(self) -> None:
+        posted = planned("POST", "works", body=ROW)
+        single = evolve(posted.compiled.rendering, form="object")
+        for found in (
+            evolve(posted, compiled=evolve(posted.compiled, rendering=single)),
+            planned("PUT", "works", ("id", "eq.1"), body=ROW),
+            planned("PATCH", "works", body=b'{"title": "a"}', prefer="handling=strict, max-affected=1"),
+        ):
+            self.assertEqual(self.ending(found, self.written), "COMMIT", found.request.head)
+        found = planned("PATCH", "works", body=b'{"title": "a"}')
+        self.assertEqual(self.ending(found, self.written), "implicit")
+
+
+class Estimates(Case):
+    def total(self, count: str, exact: int | None, max_rows: int) -> tuple[int | None, bool]:
+        """The total where the planner expects 40 rows, and whether it was asked."""
+        found = planned("GET", "works", prefer=f"count={count}", config=evolve(CONFIG, max_rows=max_rows))
+        connection = Connection((exact, 1, b"[]", None, None, 2), likely=40)
+        outcome = self.executed(found, connection, max_rows=max_rows)
+        return outcome.total, len(connection.sent) > 1
+
+    def test_the_planner_is_asked_where_counting_would_be_too_much(self) -> None:
+        """An estimate is exact up to ``max_rows``, and never less than the rows that are known of."""
+        for count, exact, max_rows, expected in (
+            ("exact", 50, 0, (50, False)),
+            ("planned", None, 0, (40, True)),
+            ("planned", None, 10, (40, True)),
+            ("estimated", 3, 0, (40, True)),
+            ("estimated", 50, 0, (50, True)),
+            ("estimated", 10, 10, (10, False)),
+            ("estimated", 11, 10, (40, True)),
+        ):
+            self.assertEqual(self.total(count, exact, max_rows), expected, (count, exact, max_rows))
+
+    def test_of_what_is_written_nothing_is_estimated(self) -> None:
+        found = planned("PATCH", "works", body=b'{"title": "a"}', prefer="count=planned")
+        connection = Connection((None, 1, None, None, None, None))
+        self.executed(found, connection)
+        self.assertEqual(len(connection.sent), 1)
+
+
+class Leftovers(SynchronousTestCase):
+    def test_a_connection_that_cannot_be_cleared_is_not_used_again(self) -> None:
+        class Uncleared:
+            usable, discarded = True, False
+
+            def __init__(self, fault: Exception) -> None:
+                self.fault = fault
+
+            async def execute(self, sql: str) -> None:
+                raise self.fault
+
+            def discard(self) -> None:
+                self.discarded = True
+
+        for fault in (psycopg2.OperationalError(), DatabaseGone("closed")):
+            session = Uncleared(fault)
+            self.successResultOf(start(clear(cast(Session, session))))
+            self.assertTrue(session.discarded)
+
+    def test_of_one_that_is_not_to_be_used_again_nothing_is_cleared(self) -> None:
+        connection = Connection(())
+        connection.usable = False
+        self.successResultOf(start(clear(cast(Session, connection))))
+        self.assertEqual(connection.sent, [])
+
+    def test_what_is_left_is_cleared_also_where_the_request_was_refused(self) -> None:
+        found = planned("PUT", "works", ("id", "eq.1"), body=ROW)
+        found = evolve(found, compiled=evolve(found.compiled, leaves_things=True))
+        connection = Connection((None, 0, None, None, None, None))
+        executor = Executor(UNPREPARED, cast(Any, connection))
+        refused = start(executor.execute(found, Preamble("SELECT 1", []), True))
+        self.assertEqual(self.failureResultOf(refused, TableError).value.code, "PGRST115")
+        self.assertEqual(connection.sent[1], "ROLLBACK")
+        self.assertIn("pg_advisory_unlock_all", connection.sent[2])

@@ -1,0 +1,125 @@
+"""What is streamed and what is answered in one piece."""
+
+from __future__ import annotations
+
+from twisted.internet.defer import Deferred
+
+from project_service.deferreds import start
+from project_service.http.outbound import Reply, StreamReply
+from project_service.tables.errors import TableError
+from project_service.tables.identity import Identity
+from project_service.tables.incoming import Incoming
+from project_service.tables.large import LargeReplies
+from project_service.tables.planner import Planner
+from project_service.tables.respond.outcome import Outcome
+from project_service.tables.respond.replies import read_reply
+from project_service.tables.run import Preamble
+from tests.unit.tables.planning import CONFIG, planned
+from tests.unit.tables.streaming import ROWS, Case
+
+
+class Answers(Case):
+    def reply(self, status: bytes | None, prefer: str = "") -> Reply | StreamReply:
+        return self.successResultOf(self.answering(status, prefer))
+
+    def answering(
+        self, status: bytes | None, prefer: str, *pairs: tuple[str, str]
+    ) -> Deferred[Reply | StreamReply]:
+        """To a request for more rows than are answered at once."""
+        return start(
+            LargeReplies(CONFIG, self.streams).after(
+                Incoming("GET", ("works",), (), (), b""),
+                planned("GET", "works", *pairs, prefer=prefer),
+                Outcome(rows=2000, total=9000 if prefer else None, status=status, whole=False),
+                Preamble("", []),
+                Identity("anon", "{}", False),
+            )
+        )
+
+    def test_rows_are_streamed(self) -> None:
+        self.assertIsInstance(self.reply(None), StreamReply)
+
+    def test_the_total_is_that_of_the_snapshot_that_is_streamed(self) -> None:
+        reply = self.reply(None, prefer="count=exact")
+        self.assertEqual(dict(reply.headers)["Content-Range"], "0-6/7")
+
+    def test_a_range_that_begins_past_the_end_of_that_snapshot_is_none(self) -> None:
+        """Rows may have gone since it was seen how many there are."""
+        refused = self.answering(None, "count=exact", ("offset", "8"))
+        error = self.failureResultOf(refused, TableError).value
+        self.assertEqual((error.status, error.code), (416, "PGRST103"))
+        self.assertTrue(self.given_back)
+
+    def test_a_status_without_a_body_takes_no_connection(self) -> None:
+        for status in (b"204", b"304"):
+            reply = self.reply(status)
+            assert isinstance(reply, Reply)
+            self.assertEqual((reply.status, reply.body), (int(status), b""))
+        self.assertEqual(self.connection.asked, [])
+
+
+class AtOnce(Case):
+    """A request of a shape that was streamed last time."""
+
+    def setUp(self) -> None:
+        super().setUp()
+        self.large = LargeReplies(CONFIG, self.streams)
+        self.planned = planned("GET", "works", planner=Planner(CONFIG))
+        self.planned.compiled.last.streamed = True
+
+    def reply(self) -> Reply | StreamReply:
+        return self.successResultOf(self.answering())
+
+    def answering(self) -> Deferred[Reply | StreamReply]:
+        self.assertTrue(self.large.expected(self.planned))
+        told, identity = Preamble("SELECT 1", []), Identity("anon", "{}", False)
+        incoming = Incoming("GET", ("works",), (), (), b"")
+        whole: list[Outcome] = []
+
+        def in_one_piece(outcome: Outcome) -> Reply:
+            whole.append(outcome)
+            return read_reply(self.planned.request, ROWS, outcome, "/works", False)
+
+        return start(self.large.at_once(incoming, self.planned, told, identity, in_one_piece))
+
+    def test_what_is_large_again_is_run_once(self) -> None:
+        reply = self.reply()
+        self.assertIsInstance(reply, StreamReply)
+        self.assertIn(("X-Said", "yes"), reply.headers)
+        asked = self.connection.asked
+        self.assertEqual([sql for sql in asked if "SELECT 1" in sql], asked[:1])
+        self.assertLess(len(asked), 8)
+        self.assertTrue(self.planned.compiled.last.streamed)
+
+    def test_what_is_not_is_one_piece_and_probed_the_next_time(self) -> None:
+        self.connection.left = 3
+        reply = self.reply()
+        assert isinstance(reply, Reply)
+        self.assertEqual(dict(reply.headers)["Content-Range"], "0-2/*")
+        self.assertEqual(reply.body.count(b"x" * 1000), 3)
+        self.assertEqual(self.connection.asked[-1], "COMMIT")
+        self.assertTrue(self.given_back)
+        self.assertFalse(self.large.expected(self.planned))
+
+    def test_what_sql_says_of_the_response_is_read_with_the_first_rows(self) -> None:
+        self.connection.said = (b"[]", b"304")
+        reply = self.reply()
+        assert isinstance(reply, Reply)
+        self.assertEqual((reply.status, reply.body), (304, b""))
+        self.assertTrue(self.given_back)
+
+    def test_where_that_is_no_response_the_cursor_is_let_go(self) -> None:
+        self.connection.said = (b"[]", b"9")
+        error = self.failureResultOf(self.answering(), TableError).value
+        self.assertEqual((error.status, error.code), (500, "PGRST112"))
+        self.assertTrue(self.given_back)
+
+    def test_nothing_waits_for_a_turn_that_it_may_not_need(self) -> None:
+        self.successResultOf(self.opened())
+        self.assertFalse(self.large.expected(self.planned))
+
+    def test_only_rows_and_their_total_are_known_of_a_cursor(self) -> None:
+        for prefer in ("count=planned", "count=estimated", "handling=strict, max-affected=1"):
+            found = planned("GET", "works", prefer=prefer)
+            found.compiled.last.streamed = True
+            self.assertFalse(self.large.expected(found), prefer)
