@@ -159,7 +159,7 @@ class Pour(TwistedProtocol):
         self._left -= len(data)
         if self._left < 0:
             self._end(Failure(BrokenRead("the store sent more than the object's size")))
-            self._drop()
+            self.transport.loseConnection()
             return
         if self._timer is not None:
             self._timer.touch()
@@ -176,33 +176,27 @@ class Pour(TwistedProtocol):
     def pauseProducing(self) -> None:
         self._paused = True
         self._stop_timer()
-        if not self._over and self.transport is not None:
-            self.transport.pauseProducing()
+        self.transport.pauseProducing()
 
     def resumeProducing(self) -> None:
         self._paused = False
-        if not self._over and self.transport is not None:
-            self._start_timer()
-            self.transport.resumeProducing()
+        self._start_timer()
+        self.transport.resumeProducing()
 
     def stopProducing(self) -> None:
         """The reader has left: so does the read."""
         self._end(Failure(ReaderLeft()))
-        self._drop()
+        self.transport.loseConnection()
 
     def _forget(self) -> None:
         self._over = True
         self._stop_timer()
         self._sink.unregister_producer()
-        self._drop()
+        self.transport.loseConnection()
 
     def _silent(self) -> None:
         self._end(Failure(BrokenRead("the store fell silent")))
-        self._drop()
-
-    def _drop(self) -> None:
-        if self.transport is not None:
-            self.transport.loseConnection()
+        self.transport.loseConnection()
 
     def _start_timer(self) -> None:
         self._stop_timer()
@@ -226,18 +220,22 @@ class Pour(TwistedProtocol):
 
 
 class Gather(TwistedProtocol):
-    """A short answer, whole. Longer than ``limit`` it is dropped."""
+    """A short answer, whole. Longer than ``limit`` it is dropped. ``progress`` is called as it comes."""
+
+    transport: Any
 
     def __init__(self, limit: int) -> None:
-        self.finished: Deferred[bytes] = Deferred(lambda _: self._drop())
+        self.finished: Deferred[bytes] = Deferred(lambda _: self.transport.loseConnection())
+        self.progress: Callable[[], None] = lambda: None
         self._limit = limit
         self._parts: list[bytes] = []
         self._size = 0
 
     def dataReceived(self, data: bytes) -> None:
+        self.progress()
         self._size += len(data)
         if self._size > self._limit:
-            self._drop()
+            self.transport.loseConnection()
         else:
             self._parts.append(data)
 
@@ -249,6 +247,3 @@ class Gather(TwistedProtocol):
         else:
             self.finished.errback(Failure(BrokenRead("the store's answer broke off")))
 
-    def _drop(self) -> None:
-        if self.transport is not None:
-            self.transport.loseConnection()

@@ -108,18 +108,18 @@ class Connection(TwistedProtocol):
                 self._fail(BrokenAnswer(type(reason.value).__name__))
             else:
                 response, self._response, self._incoming = self._response, None, None
-                if response is not None:
-                    response.ended(Failure(PotentialDataLoss()))
+                assert response is not None
+                response.ended(Failure(PotentialDataLoss()))
         self._owner.gone(self)
 
     def _begin(self, incoming: Incoming, body: bytes) -> None:
         answer, self._answer = self._answer, None
+        assert answer is not None
         response = self._response = StoreResponse(self, incoming)
         # All of a small answer comes at once: the connection is free before anybody reads it.
         if body or incoming.complete:
             self._received(response, body, incoming.complete)
-        if answer is not None:
-            answer.callback(response)
+        answer.callback(response)
         if self._response is response and not response.wanted:
             self.pause()
 

@@ -55,10 +55,6 @@ class Answer:
     _response: StoreResponse
     body: bytes
 
-    @property
-    def status(self) -> int:
-        return self._response.code
-
     def header(self, name: str) -> str:
         """The last value of that name, or ""."""
         values = self._response.headers.getRawHeaders(name)
@@ -114,18 +110,19 @@ class Exchange:
 
     async def _repeated(self, once: Callable[[], Awaitable[T]]) -> T:
         started = self.clock.seconds()
-        for attempt in range(ATTEMPTS):
+        failed = 0
+        while True:
             try:
                 return await once()
             except Exception as problem:
                 if not _may_pass(problem):
                     raise
-                pause = FIRST_PAUSE_SECONDS * 2**attempt * self.jitter()
+                pause = FIRST_PAUSE_SECONDS * 2**failed * self.jitter()
+                failed += 1
                 too_late = self.clock.seconds() + pause - started > self.retry_seconds
-                if attempt == ATTEMPTS - 1 or too_late:
+                if failed == ATTEMPTS or too_late:
                     raise _unreachable(problem) from None
                 await deferLater(self.clock, pause)
-        raise AssertionError("not reached")
 
     async def _head(
         self,
@@ -167,6 +164,8 @@ class Exchange:
         if gather.finished.called:
             return await gather.finished
         timer = IdleTimer(self.clock, self.idle_seconds, gather.finished.cancel)
+        # White space counts: a store that puts many parts together sends it for minutes.
+        gather.progress = timer.touch
         try:
             return await gather.finished
         except CancelledError:

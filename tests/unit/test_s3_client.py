@@ -1,0 +1,277 @@
+"""The store's operations against answers in memory: what goes out, what is tried again, what an answer means."""
+
+from __future__ import annotations
+
+from collections.abc import Coroutine
+from typing import Any
+
+from twisted.internet.defer import CancelledError, Deferred
+from twisted.internet.task import Clock
+from twisted.trial.unittest import SynchronousTestCase
+
+from project_service.deferreds import start
+from project_service.storage.s3.agent import SigningAgent
+from project_service.storage.s3.client import COPY_PART_BYTES, S3Store
+from project_service.storage.s3.errors import (
+    BrokenRead,
+    CorruptTransfer,
+    NoSuchObject,
+    StoreError,
+    StoreUnreachable,
+)
+from project_service.storage.s3.exchange import MAX_ANSWER_BYTES, Exchange
+from project_service.storage.s3.listing import OpenMultipart
+from project_service.storage.s3.pool import ConnectionPool
+from project_service.storage.s3.through_treq import Through
+from tests.unit.test_s3_agent import ADDRESS, NOW, SIGNER
+from tests.unit.test_s3_pool import Endpoint
+
+IDLE, RETRY = 10.0, 5.0
+
+
+class Case(SynchronousTestCase):
+    def setUp(self) -> None:
+        self.clock = Clock()
+        self.endpoint = Endpoint()
+        agent = SigningAgent(ConnectionPool(self.clock, self.endpoint, 5), ADDRESS, SIGNER, lambda: NOW)
+        exchange = Exchange(Through(agent), ADDRESS, self.clock, IDLE, RETRY, lambda: 1.0)
+        self.store = S3Store(exchange, lambda work, *args: work(*args))
+
+    def ask(self, work: Coroutine[Any, Any, Any]) -> Deferred[Any]:
+        return start(work)
+
+    @property
+    def wire(self) -> Any:
+        """Of the connection that was opened last."""
+        return self.endpoint.connections[-1].transport
+
+    def sent(self) -> tuple[str, dict[str, str], str]:
+        """The one request that has gone out since the last look: its first line, headers and body."""
+        head, _, body = self.wire.value().decode().partition("\r\n\r\n")
+        self.wire.clear()
+        first, *lines = head.split("\r\n")
+        headers = {name.lower(): value for name, _, value in (line.partition(": ") for line in lines)}
+        return first.removesuffix(" HTTP/1.1"), headers, body
+
+    def answer(self, status: int = 200, body: str = "", **headers: str) -> None:
+        self.wire.clear()
+        lines = [f"HTTP/1.1 {status} x", f"Content-Length: {len(body)}"]
+        lines += [f"{name.replace('_', '-')}: {value}" for name, value in headers.items()]
+        self.endpoint.connections[-1].dataReceived("\r\n".join([*lines, "", body]).encode())
+
+
+class Documents(Case):
+    def test_uploads_that_are_open_are_listed_page_by_page(self) -> None:
+        page = (
+            "<R><IsTruncated>true</IsTruncated><NextKeyMarker>a&amp;b</NextKeyMarker><NextUploadIdMarker>1"
+            "</NextUploadIdMarker><Upload><Key>a&amp;b</Key><UploadId>1</UploadId></Upload></R>"
+        )
+        asked = self.ask(self.store.list_multiparts())
+        self.answer(body=page)
+        line, _, _ = self.sent()
+        self.assertEqual(
+            line, "GET /base/bucket?key-marker=a%26b&max-uploads=1000&upload-id-marker=1&uploads="
+        )
+        self.answer(
+            body="<R><NextKeyMarker>c</NextKeyMarker><Upload><Key>c</Key><UploadId>2</UploadId></Upload></R>"
+        )
+        self.assertEqual(self.successResultOf(asked), (OpenMultipart("a&b", "1"), OpenMultipart("c", "2")))
+        for endless in (
+            "<NextKeyMarker>c</NextKeyMarker>",
+            "<Upload><Key>c</Key><UploadId>2</UploadId></Upload>",
+        ):
+            asked = self.ask(self.store.list_multiparts())
+            self.answer(body=f"<R><IsTruncated>true</IsTruncated>{endless}</R>")
+            self.successResultOf(asked)
+
+    def test_only_a_page_that_is_cut_off_has_a_next_one(self) -> None:
+        token = "<NextContinuationToken>t</NextContinuationToken>"
+        for body, expected in (
+            (f"<IsTruncated>true</IsTruncated>{token}", "t"),
+            (f"<IsTruncated>false</IsTruncated>{token}", None),
+            ("<IsTruncated>true</IsTruncated>", None),
+        ):
+            asked = self.ask(self.store.list())
+            self.answer(body=f"<R>{body}</R>")
+            self.assertEqual(self.successResultOf(asked).next_token, expected)
+
+    def test_a_listing_with_a_size_that_is_none_is_no_answer(self) -> None:
+        asked = self.ask(self.store.list())
+        self.answer(body="<R><Contents><Key>k</Key><Size>-1</Size></Contents></R>")
+        self.failureResultOf(asked, StoreUnreachable)
+
+    def test_what_could_not_be_deleted_is_told(self) -> None:
+        asked = self.ask(self.store.delete_many(["a&b", "c"]))
+        line, headers, body = self.sent()
+        self.assertEqual((line, "content-md5" in headers), ("POST /base/bucket?delete=", True))
+        self.assertIn("<Object><Key>a&amp;b</Key></Object><Object><Key>c</Key></Object>", body)
+        self.answer(
+            body="<DeleteResult><Deleted><Key>c</Key></Deleted>"
+            "<Error><Key>a&amp;b</Key><Code>AccessDenied</Code></Error></DeleteResult>"
+        )
+        self.assertEqual(self.successResultOf(asked), ("a&b",))
+
+    def test_what_is_gone_already_is_deleted(self) -> None:
+        for work in (self.store.delete("k"), self.store.abort_multipart("k", "u")):
+            asked = self.ask(work)
+            self.answer(404, "<Error><Code>NoSuchKey</Code></Error>")
+            self.assertIsNone(self.successResultOf(asked))
+
+    def test_the_store_bucket_is_made_where_it_is_missing(self) -> None:
+        asked = self.ask(self.store.ensure_bucket())
+        self.answer(404)
+        self.assertEqual(self.sent()[0], "PUT /base/bucket")
+        self.answer()
+        self.successResultOf(asked)
+        for status in (200, 403):
+            asked = self.ask(self.store.ensure_bucket())
+            self.answer(status)
+            self.assertEqual(self.wire.value(), b"")
+            asked.addErrback(lambda failure: failure.trap(StoreError))
+
+
+class Copies(Case):
+    def test_what_one_request_may_copy_is_one_request(self) -> None:
+        asked = self.ask(self.store.copy("b/from", "b/to", COPY_PART_BYTES, "a/b"))
+        line, headers, _ = self.sent()
+        self.assertEqual((line, headers["x-amz-copy-source"]), ("PUT /base/bucket/b/to", "/bucket/b/from"))
+        self.answer(body='<R><ETag>"e"</ETag></R>')
+        self.assertEqual(self.successResultOf(asked), "e")
+
+    def test_what_is_larger_is_copied_in_parts(self) -> None:
+        size = 2 * COPY_PART_BYTES + 1
+        asked = self.ask(self.store.copy("b/from", "b/to", size, "a/b"))
+        line, headers, _ = self.sent()
+        self.assertEqual((line, headers["content-type"]), ("POST /base/bucket/b/to?uploads=", "a/b"))
+        self.answer(body="<R><UploadId>u</UploadId></R>")
+        for number, last in ((1, COPY_PART_BYTES - 1), (2, 2 * COPY_PART_BYTES - 1), (3, size - 1)):
+            line, headers, _ = self.sent()
+            self.assertEqual(line, f"PUT /base/bucket/b/to?partNumber={number}&uploadId=u")
+            expected = f"bytes={(number - 1) * COPY_PART_BYTES}-{last}"
+            self.assertEqual(headers["x-amz-copy-source-range"], expected)
+            self.assertEqual(headers["x-amz-copy-source"], "/bucket/b/from")
+            self.answer(body=f'<R><ETag>"e{number}"</ETag></R>')
+        line, _, body = self.sent()
+        self.assertEqual(line, "POST /base/bucket/b/to?uploadId=u")
+        parts = (f'<Part><PartNumber>{n}</PartNumber><ETag>"e{n}"</ETag></Part>' for n in (1, 2, 3))
+        self.assertIn("".join(parts), body)
+        self.answer(body='<R><ETag>"whole-3"</ETag></R>')
+        self.assertEqual(self.successResultOf(asked), "whole-3")
+
+
+class Refusals(Case):
+    def test_which_may_pass(self) -> None:
+        for status, code in (
+            (429, ""), (500, ""), (502, ""), (503, "SlowDown"), (504, ""), (400, "RequestTimeout"),
+            (400, "BadDigest"), (400, "IncompleteBody"), (400, "XAmzContentSHA256Mismatch"), (409, "InternalError"),
+        ):  # fmt: skip
+            asked = self.ask(self.store.put("k", b"x", "a/b", {}))
+            first = self.sent()
+            self.answer(status, f"<Error><Code>{code}</Code></Error>")
+            self.clock.advance(0.09)
+            self.assertEqual(self.wire.value(), b"")
+            self.clock.advance(0.02)
+            self.assertEqual(self.sent(), first, code or status)
+            self.answer(ETag='"9dd4e461268c8034f5c8564e155c67a6"')
+            self.successResultOf(asked)
+
+    def test_which_do_not(self) -> None:
+        for status, code, kind in (
+            (400, "InvalidRequest", StoreError), (501, "", StoreError), (403, "AccessDenied", StoreError),
+            (301, "PermanentRedirect", StoreError), (404, "", NoSuchObject), (400, "NoSuchUpload", NoSuchObject),
+        ):  # fmt: skip
+            asked = self.ask(self.store.put("k", b"x", "a/b", {}))
+            self.answer(status, f"<Error><Code>{code}</Code></Error>" if code else "")
+            refusal = self.failureResultOf(asked, kind).value
+            self.assertEqual((refusal.status, refusal.code), (status, code or str(status)))
+            self.assertEqual(self.clock.getDelayedCalls()[:-1], [])
+
+    def test_each_pause_is_twice_as_long_and_the_fourth_time_is_the_last(self) -> None:
+        asked = self.ask(self.store.stat("k"))
+        for pause in (0.1, 0.2, 0.4):
+            self.answer(503)
+            self.assertNoResult(asked)
+            self.clock.advance(pause)
+            self.assertEqual(self.sent()[0], "HEAD /base/bucket/k")
+        self.answer(503)
+        self.assertEqual(str(self.failureResultOf(asked, StoreUnreachable).value), "503")
+
+    def test_nothing_is_tried_again_after_the_time_allowed(self) -> None:
+        for late in (False, True):
+            asked = self.ask(self.store.stat("k"))
+            self.clock.advance(RETRY - 0.1 + (0.01 if late else 0))
+            self.answer(503)
+            if late:
+                self.failureResultOf(asked, StoreUnreachable)
+            else:
+                self.clock.advance(0.1)
+                self.answer(200, ETag="e")
+                self.successResultOf(asked)
+
+    def test_only_a_key_of_the_stores_own_lets_another_checksum_pass(self) -> None:
+        for encryption, kind in (("", CorruptTransfer), ("AES256", CorruptTransfer), ("aws:kms", None)):
+            asked = self.ask(self.store.put("k", b"x", "a/b", {"key": "a%20b"}))
+            self.assertEqual(self.sent()[1]["x-amz-meta-key"], "a%20b")
+            self.answer(ETag='"0"', x_amz_server_side_encryption=encryption)
+            if kind is None:
+                self.assertEqual(self.successResultOf(asked), "0")
+            else:
+                self.failureResultOf(asked, kind)
+
+
+class Silence(Case):
+    def test_no_answer(self) -> None:
+        asked = self.ask(self.store.stat("k"))
+        self.clock.advance(IDLE)
+        self.failureResultOf(asked, StoreUnreachable)
+        self.assertTrue(self.wire.disconnecting)
+
+    def test_an_answer_that_goes_on_is_waited_for_and_one_that_stops_is_not(self) -> None:
+        """A store that puts parts together says 200 first, and then white space for minutes."""
+        asked = self.ask(self.store.complete_multipart("k", "u", ["e"]))
+        connection = self.endpoint.connections[-1]
+        connection.dataReceived(b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n")
+        for _ in range(30):
+            self.clock.advance(IDLE * 0.9)
+            connection.dataReceived(b"1\r\n \r\n")
+        self.assertNoResult(asked)
+        self.clock.advance(IDLE)
+        self.failureResultOf(asked, StoreUnreachable)
+        self.assertTrue(self.wire.disconnecting)
+
+    def test_who_leaves_meanwhile_closes_the_connection(self) -> None:
+        for begun in (b"", b"HTTP/1.1 200 OK\r\nContent-Length: 5\r\n\r\n"):
+            asked = self.ask(self.store.list())
+            self.endpoint.connections[-1].dataReceived(begun)
+            asked.cancel()
+            self.failureResultOf(asked, CancelledError)
+            self.assertTrue(self.wire.disconnecting)
+            self.assertEqual(self.clock.getDelayedCalls(), [])
+            self.setUp()
+
+    def test_an_answer_without_end_is_none(self) -> None:
+        asked = self.ask(self.store.list())
+        connection = self.endpoint.connections[-1]
+        connection.dataReceived(b"HTTP/1.1 200 OK\r\n\r\n")
+        for _ in range(8):
+            self.assertFalse(self.wire.disconnecting)
+            connection.dataReceived(b"x" * (MAX_ANSWER_BYTES // 8))
+        connection.dataReceived(b"x")
+        self.assertTrue(self.wire.disconnecting)
+        asked.addErrback(lambda _: None).cancel()
+
+
+class Opening(Case):
+    def test_a_part_is_asked_for_and_nothing_else_is_taken(self) -> None:
+        for first, length, status, announced, fine in (
+            (0, 5, 200, "hello", True), (1, 3, 206, "ell", True), (1, 3, 200, "ell", False),
+            (0, 5, 206, "hello", False), (0, 5, 200, "hell", False), (1, 3, 206, "ello", False),
+        ):  # fmt: skip
+            asked = self.ask(self.store.open("k", first, length, 5))
+            wanted = None if length == 5 else f"bytes={first}-{first + length - 1}"
+            self.assertEqual(self.sent()[1].get("range"), wanted)
+            self.answer(status, announced)
+            if fine:
+                self.assertEqual(self.successResultOf(asked).at_hand(), announced.encode())
+            else:
+                self.failureResultOf(asked, BrokenRead)
