@@ -90,7 +90,7 @@ class Executor:
         if counting is None or count not in ("planned", "estimated"):
             return outcome
         most, exact = self.config.max_rows, outcome.total
-        if count == "estimated" and most and exact is not None and exact <= most:
+        if most and exact is not None and exact <= most:
             return outcome
         explain = evolve(work, statement="EXPLAIN (FORMAT JSON) " + counting, ending="implicit", kept=False)
         rows = await run(session, explain, list)

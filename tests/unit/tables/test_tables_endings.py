@@ -109,6 +109,7 @@ class Estimates(Case):
             ("exact", 50, 0, (50, False)),
             ("planned", None, 0, (40, True)),
             ("planned", None, 10, (40, True)),
+            ("estimated", 0, 0, (40, True)),
             ("estimated", 3, 0, (40, True)),
             ("estimated", 50, 0, (50, True)),
             ("estimated", 10, 10, (10, False)),

@@ -6,6 +6,7 @@ from collections.abc import Awaitable, Callable
 from typing import Any, cast
 
 import psycopg2
+from attrs import evolve
 from twisted.trial.unittest import SynchronousTestCase
 
 from project_service.database.session import Session
@@ -13,6 +14,7 @@ from project_service.database.statements import Statements
 from project_service.deferreds import start
 from project_service.tables.errors import TableError
 from project_service.tables.execute import Executor
+from project_service.tables.parse.media import MediaType
 from project_service.tables.planner import Planner
 from project_service.tables.respond.outcome import Outcome
 from project_service.tables.run import Preamble, Work, run
@@ -38,6 +40,17 @@ class Connection:
 
     async def execute(self, sql: str) -> None:
         self.sent.append(sql)
+
+
+class Reading(Connection):
+    """A pool of one connection, on which everything reads one row."""
+
+    async def use(self, work: Callable[[Any], Awaitable[Outcome]]) -> Outcome:
+        return await work(self)
+
+    async def query(self, sql: str, params: object = None) -> list[tuple[Any, ...]]:
+        await super().query(sql, params)
+        return [(None, 1, b"[]", None, None, 2)]
 
 
 class Messages(SynchronousTestCase):
@@ -66,6 +79,19 @@ class Messages(SynchronousTestCase):
         found = run(cast(Session, connection), self.work(), list)
         self.assertEqual(self.successResultOf(start(found)), [(1,)])
         self.assertEqual(connection.sent[-2:], ["ROLLBACK", "SELECT %s; SELECT 2"])
+
+
+class Worth(SynchronousTestCase):
+    def test_only_what_was_asked_for_before_is_prepared_and_nothing_that_is_only_explained(self) -> None:
+        planner = Planner(CONFIG)
+        first, again = (planned("GET", "works", planner=planner) for _ in range(2))
+        plan = evolve(again.compiled.rendering, explain=MediaType("application/vnd.pgrst.plan+json"))
+        explained = evolve(again, compiled=evolve(again.compiled, rendering=plan, probe=None))
+        for found, expected in ((first, False), (explained, False), (again, True)):
+            connection = Reading()
+            executor = Executor(CONFIG, cast(Any, connection))
+            self.successResultOf(start(executor.execute(found, Preamble("SELECT 1", []), True)))
+            self.assertEqual(any(sql.startswith("PREPARE") for sql in connection.sent), expected)
 
 
 class Unknown(psycopg2.ProgrammingError):

@@ -10,6 +10,7 @@ from attrs import evolve, frozen
 from twisted.trial.unittest import SynchronousTestCase
 
 from project_service.deferreds import start
+from project_service.tables.errors import TableError
 from project_service.tables.execute import Executor
 from project_service.tables.planner import Planner
 from project_service.tables.probe import MOST_ROWS, UNKNOWN_ROWS, Probe, first_probe
@@ -38,6 +39,20 @@ class Database:
 
 class TooLarge(psycopg2.OperationalError):
     pgcode = "54000"
+
+
+class Refusing:
+    """Fails, whatever it is asked."""
+
+    in_transaction = False
+
+    def __init__(self, fault: type[Exception]) -> None:
+        self.fault = fault
+        self.asked: list[int] = []
+
+    async def query(self, sql: str, params: Sequence[str]) -> list[tuple[Any, ...]]:
+        self.asked.append(int(params[-1]))
+        raise self.fault
 
 
 @frozen
@@ -72,6 +87,20 @@ class Statements(SynchronousTestCase):
         executor = Executor(UNPREPARED, cast(Any, Lender(session)))
         outcome = self.successResultOf(start(executor.execute(found, Preamble("SELECT 1", []), True)))
         self.assertEqual((outcome.whole, session.asked), (False, [101, 2]))
+        assert found.compiled.probe is not None
+        self.assertEqual(found.compiled.probe.rows, 1)
+
+    def test_what_fails_otherwise_or_for_one_row_is_asked_once(self) -> None:
+        """The first asks for a row more than the 100 of a probe, the second for one more than one."""
+        for fault, rows in ((psycopg2.OperationalError, UNKNOWN_ROWS), (TooLarge, 1)):
+            found = planned("GET", "works", planner=Planner(CONFIG))
+            assert found.compiled.probe is not None
+            found.compiled.probe.rows = rows
+            session = Refusing(fault)
+            executor = Executor(UNPREPARED, cast(Any, Lender(session)))
+            refused = start(executor.execute(found, Preamble("SELECT 1", []), True))
+            self.failureResultOf(refused, TableError)
+            self.assertEqual(session.asked, [rows + 1])
 
 
 class Probes(SynchronousTestCase):

@@ -1,4 +1,4 @@
-"""Tokens, roles, errors of the database and what SQL says about the response."""
+"""Tokens, roles and what SQL says about the response."""
 
 from __future__ import annotations
 
@@ -13,7 +13,6 @@ from hypothesis import strategies as st
 from twisted.trial.unittest import SynchronousTestCase
 
 from project_service.http.caller import Claims
-from project_service.http.outbound import error_reply
 from project_service.tables.config import TablesConfig
 from project_service.tables.errors import TableError
 from project_service.tables.failures import from_sqlstate
@@ -144,87 +143,6 @@ class Roles(SynchronousTestCase):
             self.assertIsNone(parse_role_claim(f"$.app['the roles']{path}").of(claims))
         for bad in ("role", "$.roles[?search(@, '(')]", ".a["):
             self.assertRaises(ValueError, parse_role_claim, bad)
-
-
-class Failures(SynchronousTestCase):
-    def test_statuses_follow_the_published_table(self) -> None:
-        for code, status in (
-            ("23505", 409),
-            ("23503", 409),
-            ("42P01", 404),
-            ("42883", 404),
-            ("25006", 405),
-            ("22P02", 400),
-            ("53300", 503),
-            ("40001", 500),
-            ("P0001", 400),
-            ("PT418", 418),
-            ("PT999", 500),
-            ("57014", 500),
-        ):
-            self.assertEqual(from_sqlstate(code, "m", None, None, True).status, status, code)
-
-    def test_a_missing_right_asks_the_anonymous_for_a_token(self) -> None:
-        self.assertEqual(from_sqlstate("42501", "m", None, None, True).status, 403)
-        error = from_sqlstate("42501", "m", None, None, False)
-        self.assertEqual(error.status, 401)
-        self.assertIn(("WWW-Authenticate", "Bearer"), error.headers)
-
-    def test_a_role_that_is_none_is_the_tokens_fault(self) -> None:
-        self.assertEqual(from_sqlstate("22023", 'role "x" does not exist', None, None, True).status, 401)
-        self.assertEqual(from_sqlstate("22023", "invalid value", None, None, True).status, 400)
-
-    def test_sql_can_make_the_whole_response(self) -> None:
-        message = json.dumps({"code": "7", "message": "no", "hint": "try"})
-        detail = json.dumps({"status": 418, "headers": {"X-Tea": "pot"}})
-        error = from_sqlstate("PGRST", message, detail, None, True)
-        self.assertEqual((error.status, error.code, error.hint), (418, "7", "try"))
-        self.assertIn(("X-Tea", "pot"), error.headers)
-        detail = json.dumps({"status": 418, "headers": {"content-type": "application/problem+json"}})
-        said = error_reply(from_sqlstate("PGRST", message, detail, None, True), True).headers
-        types = [value for name, value in said if name.lower() == "content-type"]
-        self.assertEqual(types, ["application/problem+json"])
-
-    def test_sql_can_say_the_reason_phrase(self) -> None:
-        message, detail = json.dumps({"code": "7", "message": "no"}), {"status": 404, "headers": {}}
-        for text in (None, "My Not Found"):
-            said = json.dumps({**detail, "status_text": text})
-            self.assertEqual(from_sqlstate("PGRST", message, said, None, True).reason, text)
-        self.assertIsNone(from_sqlstate("PGRST", message, json.dumps(detail), None, True).reason)
-        self.assertEqual(
-            from_sqlstate("PT402", "Payment Required", None, None, True).reason, "Payment Required"
-        )
-        self.assertIsNone(from_sqlstate("P0001", "no", None, None, True).reason)
-
-    def test_any_code_that_sql_raises_can_be_answered(self) -> None:
-        for code, shown in (("7", "7"), ("a\r\nX: b, c", "aXbc"), ("\u00e9", ""), ("my-code.1", "my-code.1")):
-            message = json.dumps({"code": code, "message": "no"})
-            error = from_sqlstate("PGRST", message, '{"status": 409, "headers": {}}', None, True)
-            self.assertEqual(json.loads(error.body())["code"], code)
-            self.assertEqual(dict(error.headers)["Proxy-Status"], f"PostgREST; error={shown}")
-
-    def test_what_sql_says_as_json_is_text(self) -> None:
-        good, shape = {"code": "7", "message": "no"}, {"status": 404, "headers": {}}
-        for message, detail, which in (
-            ({**good, "details": {"a": 1}}, shape, "MESSAGE"),
-            ({**good, "hint": 5}, shape, "MESSAGE"),
-            ({"message": "no"}, shape, "MESSAGE"),
-            (good, {**shape, "status_text": 5}, "DETAIL"),
-            (good, {"status": 404}, "DETAIL"),
-            (good, {"headers": {}}, "DETAIL"),
-        ):
-            error = from_sqlstate("PGRST", json.dumps(message), json.dumps(detail), None, True)
-            self.assertEqual((error.status, error.code), (500, "PGRST121"))
-            self.assertIn(f"Invalid JSON value for {which}", error.payload)
-
-    @given(st.text(max_size=30), st.one_of(st.none(), st.text(max_size=30)))
-    def test_whatever_sql_raises_is_a_table_error(self, message: str, detail: str | None) -> None:
-        self.assertEqual(from_sqlstate("PGRST", message, detail, None, True).code, "PGRST121")
-
-    def test_terse_errors_say_code_and_message_alone(self) -> None:
-        error = from_sqlstate("22P02", "m", "d", "h", True)
-        error.terse = True
-        self.assertEqual(json.loads(error.body()), {"code": "22P02", "message": "m"})
 
 
 class FromSql(SynchronousTestCase):
