@@ -11,6 +11,7 @@ from uuid import uuid4
 
 import click
 from attrs import frozen
+from twisted.internet.defer import CancelledError
 
 from project_service.auth import keyfile
 from project_service.auth.smtp import MailServer
@@ -76,6 +77,8 @@ def _looks(open_: Opened) -> list[tuple[str, Callable[[], Awaitable[str]]]]:
 async def _looked(what: str, look: Callable[[], Awaitable[str]]) -> Finding:
     try:
         return Finding(what, True, await look())
+    except CancelledError:
+        raise
     except Exception as fault:
         # Whatever it is, it is a finding; the other parts are still worth looking at.
         return Finding(what, False, frame.explained(fault) or type(fault).__name__)

@@ -14,11 +14,11 @@ import orjson
 import psycopg2
 from attrs import field, frozen
 
+from project_service.cli.on_reactor import Interrupted, run_on_reactor
 from project_service.cli.opened import Opened, opened
 from project_service.configure import BadSettings
 from project_service.database.migrate import MigrationRefused
 from project_service.database.session import DatabaseGone
-from project_service.deferreds import start
 from project_service.embedded.command import ChildFailed
 from project_service.embedded.lock import InUse
 from project_service.errors import ApiError
@@ -80,7 +80,8 @@ class Invocation:
     ) -> None:
         """As ``run``, but raises what went wrong, one of ``EXPECTED`` or a fault in the program.
 
-        Without ``insist`` ``work`` runs even where the database cannot be reached.
+        Interrupted, the command ends with exit code 1 all the same. Without ``insist`` ``work`` runs even where the
+        database cannot be reached.
         """
         launch = self.launch()
 
@@ -88,7 +89,10 @@ class Invocation:
             async with opened(reactor, launch, database=database, store=store, insist=insist) as open_:
                 await work(open_)
 
-        _on_the_reactor(opened_work)
+        try:
+            run_on_reactor(opened_work)
+        except Interrupted:
+            end("interrupted", FAILED)
 
     def show(self, value: Any, *lines: str) -> None:
         """The result: ``value`` as JSON with ``--json``, else ``lines``."""
@@ -163,25 +167,3 @@ def options(function: Callable[..., None]) -> Callable[..., None]:
         function(Invocation(*shared), **given)
 
     return wrapped
-
-
-def _on_the_reactor(work: Callable[[Any], Any]) -> None:
-    """Run the reactor until ``work`` is done and raise what it raised."""
-    from twisted.internet import reactor
-    from twisted.internet.task import react
-
-    raised: list[BaseException] = []
-
-    async def kept(reactor: Any) -> None:
-        try:
-            await work(reactor)
-        except BaseException as fault:
-            raised.append(fault)
-
-    try:
-        react(lambda given: start(kept(given)), _reactor=reactor)
-    except SystemExit as ended:
-        if ended.code and not raised:
-            raise
-    if raised:
-        raise raised[0]

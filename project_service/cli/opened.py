@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from attrs import evolve, frozen
+from twisted.internet.defer import CancelledError
 from twisted.internet.task import deferLater
 
 from project_service.database.connect import Connector, connector
@@ -65,11 +66,17 @@ class Opened:
 
     @asynccontextmanager
     async def session(self, dsn: Secret | None = None, *, unhurried: bool = False) -> AsyncIterator[Session]:
-        """A connection of its own. ``unhurried``: its statements may take longer than any request's should."""
+        """A connection of its own. ``unhurried``: its statements may take longer than any request's should.
+
+        One that is under way when the command is interrupted is undone.
+        """
         connect = self.connector(dsn)
         session = await (evolve(connect, statement_timeout_seconds=0.0) if unhurried else connect)()
         try:
             yield session
+        except CancelledError:
+            session.call_off()
+            raise
         finally:
             session.close()
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from typing import Any
 
 import psycopg2
@@ -144,6 +145,13 @@ class Session(txpostgres.Connection):  # type: ignore[misc]  # txpostgres is not
     def discard(self) -> None:
         """Never use this connection again; the pool closes it when it comes back."""
         self._doomed = True
+
+    def call_off(self) -> None:
+        """Have the server undo the statement under way, and close. Blocks while the server is told."""
+        if self._connection is not None and not self._connection.closed:
+            with suppress(psycopg2.Error):
+                self._connection.cancel()
+        self.close()
 
     def close(self) -> None:
         self._doomed = True

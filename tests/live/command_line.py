@@ -27,16 +27,26 @@ class Ended:
 
 def cli(*arguments: str | Path, stdin: str = "") -> Ended:
     """How it ended; a traceback fails the test."""
+    with beginning(*arguments) as begun:
+        try:
+            out, err = begun.communicate(stdin, timeout=60)
+        except subprocess.TimeoutExpired:
+            begun.kill()
+            raise
+    assert "Traceback" not in err, err
+    return Ended(begun.returncode, out, err)
+
+
+def beginning(*arguments: str | Path) -> subprocess.Popen[str]:
+    """Under way, in a process group of its own."""
     script = Path(sys.executable).with_name("project-service")
-    done = subprocess.run(
+    return subprocess.Popen(
         [str(one) for one in (script, *arguments)],
         env={**os.environ, "PYTHONPATH": str(ROOT)},
         cwd="/",
-        input=stdin,
-        capture_output=True,
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
         text=True,
-        check=False,
-        timeout=60,
+        start_new_session=True,
     )
-    assert "Traceback" not in done.stderr, done.stderr
-    return Ended(done.returncode, done.stdout, done.stderr)
