@@ -106,7 +106,7 @@ def _database(
     holder = CacheHolder(loader(reactor, pool, config), reactor)
     echo = Echo(pool, reactor)
     listener = Listener(connector, reactor)
-    listener.subscribe(CHANNEL, lambda payload: _heard(holder, payload), holder.reload)
+    listener.subscribe(CHANNEL, lambda payload: heard(holder, payload), holder.reload)
     listener.subscribe(SYNC_CHANNEL, echo.heard, echo.listening)
     service = TableService(
         config,
@@ -173,7 +173,8 @@ def raw(connector: Connector) -> Callable[[], Awaitable[Session]]:
     return connect
 
 
-def _heard(holder: CacheHolder, payload: str) -> None:
-    """PostgREST's channel: what it reads with its configuration, the settings of roles, is in the catalogue here."""
+def heard(holder: CacheHolder, payload: str) -> None:
+    """PostgREST's channel: what it reads with its configuration, the settings of roles, is in the catalogue here;
+    other payloads are nothing to it."""
     if payload in ("", "reload schema", "reload config"):
         holder.announce()

@@ -7,8 +7,30 @@ from twisted.trial.unittest import SynchronousTestCase
 
 from project_service.deferreds import start
 from project_service.settings import Secret, Settings, Stage, StageDatabase
-from project_service.tables.assemble import assemble
+from project_service.tables.assemble import assemble, heard
+from project_service.tables.catalog.holder import CacheHolder
+from project_service.tables.catalog.model import SchemaCache
 from project_service.tables.errors import TableError
+
+
+class Heard(SynchronousTestCase):
+    def test_only_what_postgrest_listens_for_has_the_catalogue_read(self) -> None:
+        read: list[int] = []
+
+        async def load(version: int) -> SchemaCache:
+            read.append(version)
+            return SchemaCache(version)
+
+        holder = CacheHolder(load, MemoryReactorClock())
+        for payload, expected in {
+            "": 1,
+            "reload schema": 2,
+            "reload config": 3,
+            "reload": 3,
+            "something else": 3,
+        }.items():
+            heard(holder, payload)
+            self.assertEqual(len(read), expected, payload)
 
 
 class Waiting(SynchronousTestCase):

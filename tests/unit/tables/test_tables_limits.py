@@ -91,6 +91,18 @@ class Limits(SynchronousTestCase):
         self.assertEqual((fault.status, fault.code), (400, "54001"))
 
 
+class Affected(SynchronousTestCase):
+    def test_what_returns_no_rows_has_no_limit_on_them(self) -> None:
+        """A limit that is to be kept to strictly; otherwise there is none."""
+        add, find = (("a", "1"),), (("q", "x"),)
+        for prefer in ("handling=strict, max-affected=1", "max-affected=1"):
+            planned("GET", "rpc/find", *find, prefer=prefer)
+        planned("GET", "rpc/add", *add, prefer="max-affected=1")
+        asked = "handling=strict, max-affected=1"
+        error = self.assertRaises(TableError, planned, "GET", "rpc/add", *add, prefer=asked)
+        self.assertEqual((error.status, error.code), (400, "PGRST128"))
+
+
 class Rows(SynchronousTestCase):
     """``max_rows``, where it would keep PostgreSQL from using its indexes."""
 

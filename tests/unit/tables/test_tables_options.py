@@ -57,6 +57,11 @@ class Options(SynchronousTestCase):
         fault = self.failureResultOf(self.answered(Incoming("OPTIONS", ("none", "x"))), TableError).value
         self.assertEqual(dict(fault.headers)["Vary"], "Accept, Prefer, Range")
 
+    def test_of_what_is_not_there_nothing_may_be_done(self) -> None:
+        for segments, code in ((("rpc", "none"), "PGRST202"), (("none",), "PGRST205")):
+            fault = self.failureResultOf(self.answered(Incoming("OPTIONS", segments)), TableError).value
+            self.assertEqual((fault.status, fault.code), (404, code))
+
     def test_every_stage_has_its_time(self) -> None:
         stages = [entry.partition(";")[0] for entry in self.headers("works")["Server-Timing"].split(", ")]
         self.assertEqual(stages, ["jwt", "parse", "plan", "transaction", "response"])

@@ -137,11 +137,17 @@ class Again(SynchronousTestCase):
 
 
 class Nul(SynchronousTestCase):
-    def test_what_the_driver_will_not_send_is_the_clients_fault(self) -> None:
+    def running(self, fault: str) -> Any:
         class Driver:
             async def query(self, sql: str, params: object = None) -> list[tuple[Any, ...]]:
-                raise ValueError("A string literal cannot contain NUL (0x00) characters.")
+                raise ValueError(fault)
 
-        running = run(cast(Session, Driver()), Work(Preamble("SELECT 1", []), Sql("SELECT 2")), list)
+        return run(cast(Session, Driver()), Work(Preamble("SELECT 1", []), Sql("SELECT 2")), list)
+
+    def test_what_the_driver_will_not_send_is_the_clients_fault(self) -> None:
+        running = self.running("A string literal cannot contain NUL (0x00) characters.")
         error = self.assertRaises(TableError, running.send, None)
         self.assertEqual((error.status, error.code), (400, "22021"))
+
+    def test_what_else_goes_wrong_is_nobodys_but_ours(self) -> None:
+        self.assertRaises(ValueError, self.running("not enough values to unpack").send, None)

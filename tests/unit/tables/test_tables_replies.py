@@ -63,6 +63,12 @@ class Tokens(SynchronousTestCase):
         self.assertEqual(self.refused(signed({"nbf": NOW + 31})), ("PGRST303", "JWT not yet valid"))
         self.assertEqual(self.refused(signed({"iat": NOW + 31})), ("PGRST303", "JWT issued at future"))
         self.assertEqual(self.refused(signed({"exp": True}))[0], "PGRST303")
+        for payload in (b"[1]", b"no JSON"):
+            other = jwt.PyJWS().encode(payload, SECRET, "HS256")
+            self.assertEqual(self.refused(other), ("PGRST303", "Parsing claims failed"))
+        for audience in (5, ["me", 5], {"me": 1}):
+            message = "The JWT 'aud' claim must be a string or an array of strings"
+            self.assertEqual(self.refused(signed({"aud": audience})), ("PGRST303", message))
 
     def test_the_algorithm_is_the_keys_never_the_tokens(self) -> None:
         head = base64.urlsafe_b64encode(b'{"alg":"none"}').rstrip(b"=").decode()
@@ -137,10 +143,12 @@ class Roles(SynchronousTestCase):
         self.assertEqual(parse_role_claim('$.app["the roles"][?@ == "admin"]').of(claims), "admin")
         self.assertEqual(parse_role_claim("$.app['the roles'][?search(@, '^ad')]").of(claims), "admin")
         self.assertEqual(parse_role_claim("$.app['the roles'][?match(@, 'ad.*')]").of(claims), "admin")
-        for path, role in (("[-1]", "admin"), ("[1:]", "admin"), ("[*]", "user_a"), ("[0][5:]", "a")):
+        for path, role in (("[-1]", "admin"), ("[1:]", "admin"), ("[*]", "user_a"), ("[0][4:]", "_a")):
             self.assertEqual(parse_role_claim(f"$.app['the roles']{path}").of(claims), role)
         for path in ("[7]", "[-7]", "[2:]", "[0][9:2]", "[?match(@, 'ad')]"):
             self.assertIsNone(parse_role_claim(f"$.app['the roles']{path}").of(claims))
+        for path in ("$.app[0]", "$.app[0:]", "$.n[0]", "$.n[0:]", "$.n[*]"):
+            self.assertIsNone(parse_role_claim(path).of({**claims, "n": 5}), path)
         for bad in ("role", "$.roles[?search(@, '(')]", ".a["):
             self.assertRaises(ValueError, parse_role_claim, bad)
 

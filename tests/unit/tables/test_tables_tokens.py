@@ -172,6 +172,15 @@ class ServiceTokens(SynchronousTestCase):
             self.assertEqual(dict(error.headers)["WWW-Authenticate"], said)
 
 
+class NoKeys(SynchronousTestCase):
+    def test_where_nothing_verifies_tokens_only_those_without_one_get_in(self) -> None:
+        config = TablesConfig()
+        found = Identities(config, parse_role_claim(config.role_claim), None, None)
+        self.assertEqual(found.identify([], None, False).role, "anon")
+        error = self.assertRaises(ApiError, found.identify, ["Bearer t"], None, False)
+        self.assertEqual((error.status, error.code), (500, "PGRST300"))
+
+
 class ClaimedRoles(SynchronousTestCase):
     def identify(self, claims: dict[str, Any], **settings: Any) -> Identity:
         config = TablesConfig(**{"anon_role": "web_anon", **settings})
@@ -209,6 +218,10 @@ class ClaimedRoles(SynchronousTestCase):
             ('$[ "the roles" ][ 1 ]', "author"),
             ('$["the roles"][? @  ==  "author" ]', "author"),
             ('$["the roles"][?( @ *== "uth" )]', "author"),
+            ('$["the roles"][?@ != "other"]', "author"),
+            ('$["the roles"][?@ ==^ "hor"]', "author"),
+            ('$["the roles"][-2]', "other"),
+            ('$["the roles"][:1]', "other"),
             ("$['the roles'][ 1 : ]", "author"),
             ('."it\'s"', "a"),
             ("$['it\\'s']", "a"),
@@ -259,7 +272,7 @@ class ClaimedRoles(SynchronousTestCase):
         for role, acts_as in (
             (5, "5"),
             (True, "true"),
-            (["author"], '["author"]'),
+            (["é"], '["é"]'),
             ({}, "{}"),
             (None, "web_anon"),
         ):

@@ -1,0 +1,102 @@
+"""What answers at the root: the description in the form that is asked for, nothing, or a function instead."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from types import SimpleNamespace
+from typing import Any, cast
+
+import orjson
+from attrs import evolve
+from twisted.internet.defer import Deferred
+from twisted.trial.unittest import SynchronousTestCase
+
+from project_service.deferreds import start
+from project_service.http.outbound import Reply, StreamReply
+from project_service.tables.config import TablesConfig
+from project_service.tables.errors import TableError
+from project_service.tables.identity import Identity
+from project_service.tables.incoming import Incoming
+from project_service.tables.planner import Planned, Planner
+from project_service.tables.respond.outcome import Outcome
+from project_service.tables.root import Root
+from project_service.tables.run import Preamble
+from project_service.tables.service import TableService
+from project_service.tables.sql.fragment import Sql
+from tests.unit.tables.planning import CACHE, CONFIG
+
+PLAIN = evolve(CONFIG, openapi="ignore-privileges")
+
+
+class Executor:
+    """Answers calls with one row, and what the caller may use with the table ``works``."""
+
+    def __init__(self) -> None:
+        self.asked: list[str] = []
+
+    async def execute(self, planned: Planned, told: Preamble, authenticated: bool) -> Outcome:
+        assert planned.compiled.routine is not None
+        self.asked.append(planned.compiled.routine.name)
+        return Outcome(rows=1, body=b'"instead"')
+
+    async def read(self, told: Preamble, sql: Sql, authenticated: bool) -> list[tuple[bytes, bytes]]:
+        self.asked.append(sql.text)
+        return [(b'["works"]', b'["find"]')]
+
+
+async def here(work: Callable[[], bytes]) -> bytes:
+    return work()
+
+
+class AtRoot(SynchronousTestCase):
+    def setUp(self) -> None:
+        self.executor = Executor()
+
+    def answering(
+        self, config: TablesConfig, accept: str = "*/*", method: str = "GET", **query: str
+    ) -> Deferred[Reply | StreamReply]:
+        identity = Identity("anon", "{}", False)
+        parts: Any = SimpleNamespace(
+            current=CACHE, identify=lambda *_: identity, expected=lambda planned: False
+        )
+        executor = cast(Any, self.executor)
+        root = Root(config, here)
+        service = TableService(config, parts, parts, Planner(config), parts, executor, root, parts)
+        return start(service.answer(Incoming(method, (), tuple(query.items()), (("accept", accept),))))
+
+    def described(self, config: TablesConfig, accept: str = "*/*") -> tuple[str, Any]:
+        reply = self.successResultOf(self.answering(config, accept))
+        assert isinstance(reply, Reply)
+        return dict(reply.headers)["Content-Type"], orjson.loads(reply.body)
+
+    def test_the_description_is_json_by_either_name(self) -> None:
+        described = "application/openapi+json; charset=utf-8"
+        for accept, expected in {
+            "*/*": described,
+            "application/openapi+json": described,
+            "application/json": "application/json; charset=utf-8",
+            "text/csv, application/json;q=0.5, */*;q=0.1": "application/json; charset=utf-8",
+            "text/html, */*;q=0.1": described,
+        }.items():
+            content_type, found = self.described(PLAIN, accept)
+            self.assertEqual((content_type, found["swagger"]), (expected, "2.0"))
+
+    def test_it_is_in_no_other_form(self) -> None:
+        error = self.failureResultOf(self.answering(PLAIN, "text/csv, text/html"), TableError).value
+        self.assertEqual((error.status, error.code), (406, "PGRST107"))
+        self.assertIn("text/csv, text/html", error.message)
+        self.assertEqual(self.executor.asked, [])
+
+    def test_it_shows_what_the_caller_may_use_or_whatever_is_there(self) -> None:
+        for config, shown in ((CONFIG, {"/", "/works", "/rpc/find"}), (PLAIN, {"/", "/tags", "/rpc/add"})):
+            paths = set(self.described(config)[1]["paths"])
+            self.assertTrue(paths == shown if config is CONFIG else paths > shown, paths)
+
+    def test_there_may_be_none(self) -> None:
+        error = self.failureResultOf(self.answering(evolve(CONFIG, openapi="disabled")), TableError).value
+        self.assertEqual((error.status, error.code), (404, "PGRST126"))
+
+    def test_a_function_may_answer_instead(self) -> None:
+        reply = self.successResultOf(self.answering(evolve(CONFIG, root_spec="find"), q="x"))
+        assert isinstance(reply, Reply)
+        self.assertEqual((reply.status, reply.body, self.executor.asked), (200, b'"instead"', ["find"]))
