@@ -15,6 +15,7 @@ from project_service.storage.s3.client import COPY_PART_BYTES, S3Store
 from project_service.storage.s3.errors import (
     BrokenRead,
     CorruptTransfer,
+    NoSuchBucket,
     NoSuchObject,
     StoreError,
     StoreUnreachable,
@@ -179,6 +180,7 @@ class Refusals(Case):
         for status, code, kind in (
             (400, "InvalidRequest", StoreError), (501, "", StoreError), (403, "AccessDenied", StoreError),
             (301, "PermanentRedirect", StoreError), (404, "", NoSuchObject), (400, "NoSuchUpload", NoSuchObject),
+            (404, "NoSuchBucket", NoSuchBucket),
         ):  # fmt: skip
             asked = self.ask(self.store.put("k", b"x", "a/b", {}))
             self.answer(status, f"<Error><Code>{code}</Code></Error>" if code else "")
@@ -275,3 +277,9 @@ class Opening(Case):
                 self.assertEqual(self.successResultOf(asked).at_hand(), announced.encode())
             else:
                 self.failureResultOf(asked, BrokenRead)
+
+    def test_a_store_that_announces_no_length_is_taken_by_its_bytes(self) -> None:
+        asked = self.ask(self.store.open("k", 0, 5, 5))
+        chunked = b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n5\r\nhello\r\n0\r\n\r\n"
+        self.endpoint.connections[-1].dataReceived(chunked)
+        self.assertEqual(self.successResultOf(asked).at_hand(), b"hello")

@@ -7,7 +7,6 @@ from typing import Any
 from twisted.internet.defer import CancelledError, Deferred
 from twisted.internet.error import ConnectionLost
 from twisted.internet.protocol import Protocol, connectionDone
-from twisted.internet.task import Clock
 from twisted.internet.testing import StringTransport
 from twisted.python.failure import Failure
 from twisted.trial.unittest import SynchronousTestCase
@@ -16,9 +15,8 @@ from twisted.web.http import PotentialDataLoss
 
 from project_service.sockets import SEND_BYTES
 from project_service.storage.s3.body import MemoryBody
-from project_service.storage.s3.client import OpenedObject
 from project_service.storage.s3.connection import READ_BYTES, Connection
-from project_service.storage.s3.errors import BrokenAnswer, BrokenRead
+from project_service.storage.s3.errors import BrokenAnswer
 from project_service.storage.s3.response import StoreResponse
 
 HEAD = b"GET /b/k HTTP/1.1\r\nHost: store\r\n\r\n"
@@ -41,17 +39,20 @@ class Wire(StringTransport):
 
 
 class Reader(Protocol):
-    """Remembers what it got, and pauses when ``pauses`` is set."""
+    """Remembers what it got, and pauses when ``pauses`` is set, for a moment only when ``resumes`` is."""
 
-    def __init__(self, pauses: bool = False) -> None:
+    def __init__(self, pauses: bool = False, resumes: bool = False) -> None:
         self.data = b""
         self.reason: Failure | None = None
         self.pauses = pauses
+        self.resumes = resumes
 
     def dataReceived(self, data: bytes) -> None:
         self.data += data
         if self.pauses:
             self.producer.pauseProducing()
+        if self.resumes:
+            self.producer.resumeProducing()
 
     def connectionLost(self, reason: Failure = connectionDone) -> None:
         self.reason = reason
@@ -59,19 +60,6 @@ class Reader(Protocol):
     @property
     def producer(self) -> Any:
         return self.transport
-
-
-class Sink:
-    """Takes everything."""
-
-    def write(self, data: bytes) -> None:
-        """Gone."""
-
-    def register_producer(self, producer: Any) -> None:
-        """It never pauses."""
-
-    def unregister_producer(self) -> None:
-        """See above."""
 
 
 class Owner:
@@ -151,6 +139,28 @@ class Answers(Case):
         self.connection.dataReceived(b"world")
         self.assertEqual((reader.data, self.owner.events), (b"helloworld", ["free"]))
 
+    def test_who_reads_decides_from_the_first_bytes_on(self) -> None:
+        for waiting in (False, True):
+            for pauses, resumes in ((False, False), (True, False), (True, True)):
+                self.setUp()
+                reader = Reader(pauses, resumes)
+                if waiting:
+                    answer = self.send()
+                else:
+                    self.read(reader)
+                self.connection.dataReceived(OK % 9 + b"one")
+                if waiting:
+                    self.successResultOf(answer).deliverBody(reader)
+                expected = "paused" if pauses and not resumes else "producing"
+                self.assertEqual((reader.data, self.wire.producerState), (b"one", expected))
+
+    def test_a_head_in_pieces(self) -> None:
+        answer = self.send()
+        for piece in (b"HTTP/1.1 200 OK\r\nContent-Len", b"gth: 1\r\n\r", b"\n"):
+            self.assertNoResult(answer)
+            self.connection.dataReceived(piece)
+        self.assertEqual(self.successResultOf(answer).length, 1)
+
     def test_the_reader_pauses_the_store(self) -> None:
         reader = Reader(pauses=True)
         self.read(reader)
@@ -168,6 +178,8 @@ class Answers(Case):
         self.connection.dataReceived(b"two")
         self.assertEqual((reader.data, self.wire.producerState), (b"onetwo", "producing"))
         answer = self.send()
+        reader.producer.pauseProducing()
+        reader.producer.resumeProducing()
         reader.producer.pauseProducing()
         reader.producer.loseConnection()
         self.assertEqual((self.wire.producerState, self.wire.aborted), ("producing", False))
@@ -194,32 +206,6 @@ class Answers(Case):
         self.send(method=b"HEAD")
         self.connection.dataReceived(OK % 5)
         self.assertEqual(self.owner.events, ["free"])
-
-
-class Opened(Case):
-    """What ``S3Store.open`` returns, on an answer that came at once."""
-
-    def open(self, length: int, answer: bytes) -> OpenedObject:
-        asked = self.send()
-        self.connection.dataReceived(b"HTTP/1.1 200 OK\r\n" + answer)
-        return OpenedObject(length, self.successResultOf(asked), Clock(), 1.0)
-
-    def test_a_small_object_is_at_hand(self) -> None:
-        self.assertEqual(self.open(5, b"Content-Length: 5\r\n\r\nhello").at_hand(), b"hello")
-        self.assertIsNone(self.open(9, b"Content-Length: 9\r\n\r\nhello").at_hand())
-
-    def test_what_nobody_wants_ends_with_its_connection(self) -> None:
-        self.open(9, b"Content-Length: 9\r\n\r\nhello").drop()
-        self.assertTrue(self.wire.aborted)
-
-    def test_what_is_all_here_leaves_the_connection_to_others(self) -> None:
-        self.open(5, b"Content-Length: 5\r\n\r\nhello").drop()
-        self.assertEqual((self.wire.aborted, self.owner.events), (False, ["free"]))
-
-    def test_what_is_not_the_object_is_not(self) -> None:
-        opened = self.open(9, b"Transfer-Encoding: chunked\r\n\r\n5\r\nhello\r\n0\r\n\r\n")
-        self.assertIsNone(opened.at_hand())
-        self.failureResultOf(Deferred.fromCoroutine(opened.pour(Sink())), BrokenRead)
 
 
 class Faults(Case):

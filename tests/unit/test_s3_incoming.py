@@ -95,6 +95,7 @@ class Broken(SynchronousTestCase):
         for data in (
             b"\x16\x03\x01\x00\r\n\r\n",
             b"GET / HTTP/1.1\r\n\r\n",
+            b"\r\n\r\nHTTP/1.1 200 OK\r\nContent-Length: 0\r\n\r\n",
             b"HTTP/1.1 20 OK\r\n\r\n",
             b"HTTP/1.1 101 Switching Protocols\r\nUpgrade: x\r\nConnection: upgrade\r\n\r\n",
             b"HTTP/1.1 200 OK\r\nContent-Length: 1\r\nContent-Length: 2\r\n\r\nab",

@@ -83,6 +83,7 @@ class Pooled(SynchronousTestCase):
         self.assertEqual(self.asked(), [1, 1])
 
     def test_what_is_not_used_grows_old(self) -> None:
+        self.clock.advance(KEPT_SECONDS)
         for _ in range(2):
             self.ask()
         self.answer(0)
@@ -104,6 +105,18 @@ class Pooled(SynchronousTestCase):
         self.assertEqual((self.closed(), self.clock.getDelayedCalls()), ([True], []))
         self.assertNoResult(closing)
         self.lose(0)
+        self.successResultOf(closing)
+
+    def test_closing_waits_for_all_of_them(self) -> None:
+        for _ in range(2):
+            self.ask()
+        for number in range(2):
+            self.answer(number)
+        closing = self.pool.close()
+        self.assertEqual(self.closed(), [True, True])
+        for number in range(2):
+            self.assertNoResult(closing)
+            self.lose(number)
         self.successResultOf(closing)
 
     def test_nobody_listens(self) -> None:

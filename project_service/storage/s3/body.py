@@ -246,4 +246,3 @@ class Gather(TwistedProtocol):
             self.finished.callback(b"".join(self._parts))
         else:
             self.finished.errback(Failure(BrokenRead("the store's answer broke off")))
-

@@ -43,7 +43,6 @@ class Connection(TwistedProtocol):
         self._answer: Deferred[StoreResponse] | None = None
         self._response: StoreResponse | None = None
         self._sending = False
-        self._paused = False
 
     def connectionMade(self) -> None:
         tune(self.transport)
@@ -72,14 +71,10 @@ class Connection(TwistedProtocol):
         self.transport.loseConnection()
 
     def pause(self) -> None:
-        if not self._paused:
-            self._paused = True
-            self.transport.pauseProducing()
+        self.transport.pauseProducing()
 
     def resume(self) -> None:
-        if self._paused:
-            self._paused = False
-            self.transport.resumeProducing()
+        self.transport.resumeProducing()
 
     def dataReceived(self, data: bytes) -> None:
         incoming = self._incoming
@@ -94,7 +89,7 @@ class Connection(TwistedProtocol):
             self.abort()
             return
         if self._response is not None:
-            self._received(self._response, body, incoming.complete)
+            self._received(self._response, incoming, body)
         elif incoming.begun:
             self._begin(incoming, body)
 
@@ -117,28 +112,27 @@ class Connection(TwistedProtocol):
         assert answer is not None
         response = self._response = StoreResponse(self, incoming)
         # All of a small answer comes at once: the connection is free before anybody reads it.
-        if body or incoming.complete:
-            self._received(response, body, incoming.complete)
+        self._received(response, incoming, body)
         answer.callback(response)
         if self._response is response and not response.wanted:
             self.pause()
 
-    def _received(self, response: StoreResponse, body: bytes, complete: bool) -> None:
-        if complete:
+    def _received(self, response: StoreResponse, incoming: Incoming, body: bytes) -> None:
+        if incoming.complete:
             response.detach()
-            self._release()
+            self._release(incoming)
         if body:
             response.received(body)
-        if complete:
+        if incoming.complete:
             response.ended()
 
-    def _release(self) -> None:
-        incoming, self._incoming, self._response = self._incoming, None, None
+    def _release(self, incoming: Incoming) -> None:
+        self._incoming = self._response = None
         self.resume()
         if self._sending:
             # An answer before the end of the question: the store will not read the rest.
             self.abort()
-        elif incoming is not None and incoming.keep_alive:
+        elif incoming.keep_alive:
             self._owner.free(self)
         else:
             self.close()

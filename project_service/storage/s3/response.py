@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from twisted.internet.interfaces import IProtocol, IPushProducer
+from twisted.internet.interfaces import IProtocol
 from twisted.python.failure import Failure
 from twisted.web.client import ResponseDone
 from twisted.web.http_headers import Headers
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 DONE = Failure(ResponseDone())
 
 
-@implementer(IResponse, IPushProducer)
+@implementer(IResponse)
 class StoreResponse:
     """Also the transport of whoever reads its body: pausing it pauses the store's own transport.
 
@@ -113,9 +113,6 @@ class StoreResponse:
         self._paused = False
         if self._connection is not None:
             self._connection.resume()
-
-    def stopProducing(self) -> None:
-        self.loseConnection()
 
     def loseConnection(self) -> None:
         """The rest is not wanted, so neither is the connection it would come on."""

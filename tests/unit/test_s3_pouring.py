@@ -1,0 +1,148 @@
+"""An object's bytes from the store to who reads them, on transports in memory."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from twisted.internet.defer import CancelledError, Deferred
+from twisted.internet.task import Clock
+
+from project_service.deferreds import start
+from project_service.storage.s3.client import OpenedObject
+from project_service.storage.s3.errors import BrokenRead, ReaderLeft
+from tests.unit.test_s3_connection import Case
+
+IDLE = 10.0
+
+
+class Sink:
+    """Takes everything, unless it ``leaves`` or ``pauses`` at the first bytes."""
+
+    def __init__(self, leaves: bool = False, pauses: bool = False) -> None:
+        self.data = b""
+        self.producer: Any = None
+        self.leaves = leaves
+        self.pauses = pauses
+
+    def write(self, data: bytes) -> None:
+        self.data += data
+        if self.leaves:
+            self.producer.stopProducing()
+        if self.pauses:
+            self.producer.pauseProducing()
+
+    def register_producer(self, producer: Any) -> None:
+        self.producer = producer
+
+    def unregister_producer(self) -> None:
+        self.producer = None
+
+
+class OpenCase(Case):
+    def setUp(self) -> None:
+        super().setUp()
+        self.clock = Clock()
+
+    def open(self, length: int, answer: bytes) -> OpenedObject:
+        asked = self.send()
+        self.connection.dataReceived(b"HTTP/1.1 200 OK\r\n" + answer)
+        return OpenedObject(length, self.successResultOf(asked), self.clock, IDLE)
+
+    def pour(self, sink: Sink, length: int, answer: bytes) -> Deferred[None]:
+        return start(self.open(length, answer).pour(sink))
+
+
+class Opened(OpenCase):
+    """What ``S3Store.open`` returns, on an answer that came at once."""
+
+    def test_a_small_object_is_at_hand(self) -> None:
+        self.assertEqual(self.open(5, b"Content-Length: 5\r\n\r\nhello").at_hand(), b"hello")
+        self.assertIsNone(self.open(9, b"Content-Length: 9\r\n\r\nhello").at_hand())
+
+    def test_what_nobody_wants_ends_with_its_connection(self) -> None:
+        self.open(9, b"Content-Length: 9\r\n\r\nhello").drop()
+        self.assertTrue(self.wire.aborted)
+
+    def test_what_is_all_here_leaves_the_connection_to_others(self) -> None:
+        self.open(5, b"Content-Length: 5\r\n\r\nhello").drop()
+        self.assertEqual((self.wire.aborted, self.owner.events), (False, ["free"]))
+
+    def test_what_is_not_the_object_is_not(self) -> None:
+        opened = self.open(9, b"Transfer-Encoding: chunked\r\n\r\n5\r\nhello\r\n0\r\n\r\n")
+        self.assertIsNone(opened.at_hand())
+        self.failureResultOf(start(opened.pour(Sink())), BrokenRead)
+
+
+class Pouring(OpenCase):
+    def test_it_is_done_with_the_last_byte_and_nothing_goes_on(self) -> None:
+        for answer in (b"Content-Length: 5\r\n\r\nhello", b"Content-Length: 5\r\n\r\n"):
+            sink = Sink()
+            poured = self.pour(sink, 5, answer)
+            if not sink.data:
+                self.assertNoResult(poured)
+                self.connection.dataReceived(b"hello")
+            self.successResultOf(poured)
+            self.assertEqual((sink.data, sink.producer, self.clock.getDelayedCalls()), (b"hello", None, []))
+
+    def test_more_than_the_object_is_not_passed_on(self) -> None:
+        sink = Sink()
+        poured = self.pour(sink, 5, b"Transfer-Encoding: chunked\r\n\r\n5\r\nhello\r\n")
+        self.connection.dataReceived(b"1\r\n!\r\n")
+        self.failureResultOf(poured, BrokenRead)
+        self.assertEqual((sink.data, sink.producer, self.wire.aborted), (b"hello", None, True))
+
+    def test_less_than_the_object_is_no_object(self) -> None:
+        for end in (b"0\r\n\r\n", None):
+            self.setUp()
+            sink = Sink()
+            poured = self.pour(sink, 9, b"Transfer-Encoding: chunked\r\n\r\n5\r\nhello\r\n")
+            if end is None:
+                self.lose()
+            else:
+                self.connection.dataReceived(end)
+            self.failureResultOf(poured, BrokenRead)
+            self.assertEqual((sink.data, sink.producer, self.clock.getDelayedCalls()), (b"hello", None, []))
+
+    def test_who_leaves_gets_nothing_more(self) -> None:
+        opened = self.open(9, b"Content-Length: 9\r\n\r\none")
+        self.connection.dataReceived(b"two")
+        sink = Sink(leaves=True)
+        self.failureResultOf(start(opened.pour(sink)), ReaderLeft)
+        self.assertEqual((sink.data, self.wire.aborted), (b"one", True))
+        self.assertEqual(self.clock.getDelayedCalls(), [])
+
+    def test_giving_up_ends_the_read(self) -> None:
+        sink = Sink()
+        poured = self.pour(sink, 9, b"Content-Length: 9\r\n\r\none")
+        poured.cancel()
+        self.failureResultOf(poured, CancelledError)
+        self.assertEqual((sink.producer, self.wire.aborted), (None, True))
+        self.lose()
+        self.assertEqual(self.clock.getDelayedCalls(), [])
+
+    def test_a_store_that_falls_silent_is_waited_for_from_its_last_bytes_on(self) -> None:
+        sink = Sink()
+        poured = self.pour(sink, 9, b"Content-Length: 9\r\n\r\none")
+        self.clock.advance(IDLE * 0.9)
+        self.connection.dataReceived(b"two")
+        self.clock.advance(IDLE * 0.9)
+        self.assertNoResult(poured)
+        self.clock.advance(IDLE * 0.2)
+        self.failureResultOf(poured, BrokenRead)
+        self.assertEqual((sink.producer, self.wire.aborted), (None, True))
+
+    def test_silence_while_the_reader_pauses_is_not_the_stores(self) -> None:
+        sink = Sink(pauses=True)
+        poured = self.pour(sink, 9, b"Content-Length: 9\r\n\r\none")
+        self.assertEqual(self.clock.getDelayedCalls(), [])
+        for _ in range(2):
+            self.clock.advance(IDLE * 2)
+            sink.producer.resumeProducing()
+            self.assertEqual(self.wire.producerState, "producing")
+            self.clock.advance(IDLE * 0.9)
+            self.assertNoResult(poured)
+            sink.producer.pauseProducing()
+            self.assertEqual(self.wire.producerState, "paused")
+        sink.producer.resumeProducing()
+        self.clock.advance(IDLE)
+        self.failureResultOf(poured, BrokenRead)
