@@ -6,6 +6,7 @@ from typing import Any
 
 from attrs import define, field
 from twisted.internet.address import IPv4Address
+from twisted.internet.defer import Deferred
 from twisted.internet.task import Clock
 from twisted.internet.testing import StringTransport
 
@@ -193,6 +194,9 @@ class App:
         channel = self._factory.buildProtocol(None)
         channel.makeConnection(transport)
         return Client(channel, transport, self.clock)
+
+    def close_connections(self) -> Deferred[None]:
+        return self._factory.close_all()
 
     def request(
         self, method: str, target: str, headers: dict[str, str] | None = None, body: bytes | None = None

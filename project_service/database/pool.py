@@ -197,8 +197,7 @@ class Pool:
             self._idle.append(session)
 
     def _lost(self, session: Session) -> None:
-        if session in self._idle:
-            self._idle.remove(session)
+        self._idle.remove(session)
         session.close()
 
     def _grow(self) -> None:

@@ -74,6 +74,13 @@ class Place:
         elif before == "served":
             self.lane.free()
 
+    def awaits_client(self, waiting: bool) -> None:
+        """Whether it waits for its own client now, or goes on."""
+        if waiting:
+            self.step_out()
+        else:
+            self.step_in()
+
     def step_out(self) -> None:
         """It waits for its own client now."""
         if self.state == "served":

@@ -41,10 +41,6 @@ class Caller:
         """A user token, or the service key, which passes wherever a signed-in user is asked for."""
         return self.user is not None or self.is_service
 
-    @property
-    def user_id(self) -> str | None:
-        return self.user.sub if self.user is not None else None
-
 
 class TokenVerifier(Protocol):
     def verify(self, token: str) -> Claims:

@@ -112,11 +112,10 @@ class Edge:
         return self.refusal(errors.overloaded(), peer)
 
     def drained(self) -> Deferred[None]:
-        """Fires when no request is being answered, and none waits for its turn."""
+        """Fires when no request is being answered, and none waits for its turn. To be asked once."""
         if not self._running and not self._waiting:
             return succeed(None)
-        if self._idle is None:
-            self._idle = Deferred()
+        self._idle = Deferred()
         return self._idle
 
     def close_connections(self) -> None:

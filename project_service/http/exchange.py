@@ -78,8 +78,7 @@ class Exchange:
             self._connection.write(wire.CONTINUE)
 
     def pause_body(self) -> None:
-        if not self._answered:
-            self._connection.pause_reading()
+        self._connection.pause_reading()
 
     def resume_body(self) -> None:
         if not self._received:

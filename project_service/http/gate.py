@@ -29,13 +29,6 @@ class Pass:
     def waiting(self) -> bool:
         return self.place is not None and self.place.waiting
 
-    def awaits_client(self, waiting: bool) -> None:
-        if self.place is not None:
-            if waiting:
-                self.place.step_out()
-            else:
-                self.place.step_in()
-
     def leave(self) -> None:
         if self.place is not None:
             self.place.leave()
@@ -74,9 +67,8 @@ class Gate:
             return None
         if place.waiting:
             self._watch(name, lane)
-        passed = Pass(place)
-        exchange.on_body_awaited = passed.awaits_client
-        return passed
+        exchange.on_body_awaited = place.awaits_client
+        return Pass(place)
 
     def no_connection(self) -> None:
         """A client was told so before it could ask for anything."""

@@ -213,13 +213,13 @@ class LeanChannel(Protocol):
         self._exchanges.append(self._receiving)
 
     def body_received(self, data: bytes) -> None:
-        if self._receiving is not None:
-            self._receiving.feed(data)
+        assert self._receiving is not None
+        self._receiving.feed(data)
 
     def request_received(self) -> None:
         exchange, self._receiving = self._receiving, None
-        if exchange is not None:
-            exchange.request_complete()
+        assert exchange is not None
+        exchange.request_complete()
 
     # What an exchange asks of its connection (wire.Connection).
 

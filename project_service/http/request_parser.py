@@ -77,6 +77,7 @@ class RequestParser:
         self._pairs: list[tuple[bytes, bytes]] = []
         self._headers = HeaderView(())
         self._length: int | None = 0
+        # Of its target and headers, as far as they are whole.
         self._head_bytes = 0
         # Bytes that nothing was made of: of a header without end, of chunk extensions, of trailers.
         self._surplus = 0
@@ -90,8 +91,6 @@ class RequestParser:
         """Parse ``data``. Raises ``ApiError`` for what is no acceptable request."""
         self._surplus += len(data)
         self._ended_one = False
-        if not self._in_body:
-            self._head_bytes += len(data)
         try:
             self._feed_past_offers(data)
         except httptools.HttpParserError as refused:
@@ -143,9 +142,7 @@ class RequestParser:
             self._surplus = max(self._surplus, 0)
             if self._surplus > MAX_SURPLUS_BYTES:
                 raise errors.not_http()
-        elif self._head_bytes > MAX_HEAD_BYTES or self._surplus > MAX_LINE_BYTES:
-            if len(self.target) >= MAX_TARGET_BYTES:
-                raise errors.uri_too_long(MAX_TARGET_BYTES)
+        elif self._head_bytes + self._surplus > MAX_HEAD_BYTES or self._surplus > MAX_LINE_BYTES:
             raise errors.headers_too_large(MAX_HEAD_BYTES)
 
     # What httptools calls. An exception from here would come out of feed_data wrapped, so faults are noted.
@@ -162,6 +159,8 @@ class RequestParser:
 
     def on_url(self, part: bytes) -> None:
         self.target += part
+        self._head_bytes += len(part)
+        self._surplus = 0
         if len(self.target) > MAX_TARGET_BYTES and self._fault is None:
             self._fault = errors.uri_too_long(MAX_TARGET_BYTES)
 
@@ -170,8 +169,10 @@ class RequestParser:
             # A trailer field, which nobody reads (RFC 9112 section 7.1.2).
             return
         self._pairs.append((name.lower(), value.rstrip(b" \t")))
+        self._head_bytes += len(name) + len(value) + 4
         self._surplus = 0
-        if len(self._pairs) > MAX_HEADERS and self._fault is None:
+        too_much = len(self._pairs) > MAX_HEADERS or self._head_bytes > MAX_HEAD_BYTES
+        if too_much and self._fault is None:
             self._fault = errors.headers_too_large(MAX_HEAD_BYTES)
 
     def on_headers_complete(self) -> None:

@@ -63,8 +63,7 @@ class Stream:
     def close(self) -> None:
         self._stall.stop()
         self._producer = None
-        if not self._exchange.gone:
-            self._connection.unregister_producer()
+        self._connection.unregister_producer()
 
     def lost(self) -> None:
         self._stall.stop()
@@ -84,8 +83,6 @@ class Stream:
             self._producer.pauseProducing()
 
     def resumeProducing(self) -> None:
-        if not self._paused:
-            return
         self._paused = False
         self._stall.stop()
         if self._producer is not None:

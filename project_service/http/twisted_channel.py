@@ -57,12 +57,12 @@ class _Pending:
         self.pairs.append((name, value))
 
     def handleContentChunk(self, data: bytes) -> None:
-        if data and self.exchange is not None:
-            self.exchange.feed(data)
+        assert self.exchange is not None
+        self.exchange.feed(data)
 
     def requestReceived(self, command: bytes, path: bytes, version: bytes) -> None:
-        if self.exchange is not None:
-            self.exchange.request_complete()
+        assert self.exchange is not None
+        self.exchange.request_complete()
 
     def connectionLost(self, reason: Failure) -> None:
         if self.exchange is not None:
@@ -112,8 +112,6 @@ class TwistedChannel(HTTPChannel):
         return bool(self._buffer)
 
     def lineReceived(self, line: bytes) -> None:
-        if self._closing:
-            return
         if self._receivedHeaderSize + len(line) > MAX_HEAD_BYTES:
             self.refuse(errors.headers_too_large(MAX_HEAD_BYTES))
             return
@@ -123,7 +121,15 @@ class TwistedChannel(HTTPChannel):
             return
         if not self.requests:
             self._line = line
+            if len(self._target()) > MAX_TARGET_BYTES:
+                self.refuse(errors.uri_too_long(MAX_TARGET_BYTES))
+                return
         super().lineReceived(line)
+
+    def _target(self) -> bytes:
+        """As far as it has come."""
+        _, _, rest = self._line.partition(b" ")
+        return rest.partition(b" ")[0]
 
     def lineLengthExceeded(self, line: bytes) -> None:
         if self.requests:
@@ -177,10 +183,6 @@ class TwistedChannel(HTTPChannel):
         if not self._closing:
             super().allContentReceived()
 
-    def rawDataReceived(self, data: bytes) -> None:
-        if not self._closing:
-            super().rawDataReceived(data)
-
     def _respondToBadRequestAndDisconnect(self) -> None:
         self.refuse(errors.not_http())
 
@@ -194,9 +196,7 @@ class TwistedChannel(HTTPChannel):
         if exchange is not None:
             exchange.fail_body(error)
             return
-        _, _, rest = self._line.partition(b" ")
-        target, _, _ = rest.partition(b" ")
-        self.write(self.dispatch.refusal(error, self.transport.getPeer(), target))
+        self.write(self.dispatch.refusal(error, self.transport.getPeer(), self._target()))
         self.loseConnection()
 
     def timeoutConnection(self) -> None:
@@ -217,10 +217,9 @@ class TwistedChannel(HTTPChannel):
     # What an exchange asks of its connection (wire.Connection).
 
     def pause_reading(self) -> None:
-        if not self._reading_paused:
-            self._reading_paused = True
-            self.setTimeout(None)
-            self._networkProducer.pauseProducing()
+        self._reading_paused = True
+        self.setTimeout(None)
+        self._networkProducer.pauseProducing()
 
     def resume_reading(self) -> None:
         if self._reading_paused:

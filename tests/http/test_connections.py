@@ -103,5 +103,15 @@ class Crowded(TestCase):
         self.assertTrue(self.is_open(third))
 
 
+    def test_who_is_told_to_go_twice_has_no_more_time_for_it(self) -> None:
+        client = self.connect()
+        self.app.close_connections()
+        self.app.clock.advance(40)
+        self.app.close_connections()
+        self.assertFalse(client.transport.aborted)
+        self.app.clock.advance(20)
+        self.assertTrue(client.transport.aborted)
+
+
 class CrowdedOnTwisted(Crowded):
     parser = "twisted"

@@ -74,6 +74,16 @@ class Routing(TestCase):
         self.assertIsNone(response.header("content-length"))
 
 
+class Ending(TestCase):
+    def test_from_then_on_each_connection_closes_with_its_answer(self) -> None:
+        app = app_of(hello)
+        client = app.connect()
+        self.assertIsNone(client.request("GET", "/x").header("connection"))
+        app.edge.close_connections()
+        self.assertEqual(client.request("GET", "/x").header("connection"), "close")
+        self.assertTrue(client.transport.disconnecting)
+
+
 class Failures(TestCase):
     def test_an_api_error_becomes_its_body(self) -> None:
         async def refuse(inbound: Inbound) -> Reply:
@@ -153,6 +163,7 @@ class Failures(TestCase):
         for reply in (
             Reply(200, (("Content-Length", "1"),), b"abc"),
             Reply(200, (("transfer-encoding", "chunked"),), b"abc"),
+            Reply(200, (("X A", "b"),), b"abc"),
             Reply(100),
             Reply(99999),
             Reply(-1),

@@ -7,6 +7,7 @@ import json
 from twisted.internet.defer import Deferred
 from twisted.trial.unittest import TestCase
 
+from project_service.http.framing import MAX_TARGET_BYTES
 from project_service.http.inbound import Inbound
 from project_service.http.outbound import Reply, json_reply
 from project_service.http.router import Handler
@@ -32,6 +33,15 @@ class Bodies(TestCase):
         client.send(raw_request("POST", "/x", {"Transfer-Encoding": "chunked"}, None))
         client.send(b"3\r\nabc\r\n2\r\nde\r\n0\r\n\r\n")
         self.assertEqual(parse_response(client.received()).body, b"abcde")
+
+    def test_one_of_unknown_length_is_refused_once_it_is_too_long(self) -> None:
+        for surplus, status in ((b"", 200), (b"1\r\nx\r\n", 413)):
+            client = app_of(echo, methods=("POST",)).connect()
+            client.send(raw_request("POST", "/x", {"Transfer-Encoding": "chunked"}, None))
+            for _ in range(16):
+                client.send(b"10000\r\n" + bytes(0x10000) + b"\r\n")
+            client.send(surplus + b"0\r\n\r\n")
+            self.assertEqual(parse_response(client.received()).status, status)
 
     def test_the_handler_runs_before_the_body_has_come(self) -> None:
         client = app_of(hello, methods=("POST",)).connect()
@@ -173,6 +183,25 @@ class Framing(TestCase):
         client.send(raw_request("POST", "/x", {"Transfer-Encoding": "chunked"}, None) + b"zz\r\n")
         response = parse_response(client.received())
         self.assertEqual((response.status, response.header("connection")), (400, "close"))
+
+    def test_so_they_do_however_late_he_reads(self) -> None:
+        gate: Deferred[None] = Deferred()
+        client = app_of(echo_after(gate), methods=("POST",)).connect()
+        client.send(raw_request("POST", "/x", {"Transfer-Encoding": "chunked"}, None) + b"zz\r\n")
+        client.clock.advance(61)
+        gate.callback(None)
+        response = parse_response(client.received())
+        self.assertEqual((response.status, response.header("connection")), (400, "close"))
+
+    def test_the_longest_target_leaves_room_for_headers_however_it_is_cut(self) -> None:
+        for length, headers, status in ((0, 5_000, 404), (1, 5_000, 414), (0, 20_000, 431)):
+            target = b"/" + b"x" * (MAX_TARGET_BYTES - 1 + length)
+            raw = b"GET " + target + b" HTTP/1.1\r\nA: " + b"a" * headers + b"\r\nHost: a\r\n\r\n"
+            for size in (len(raw), 1000):
+                client = app_of(hello).connect()
+                for start in range(0, len(raw), size):
+                    client.send(raw[start : start + size])
+                self.assertEqual(parse_response(client.received()).status, status, (length, headers, size))
 
     def test_a_head_that_trickles_in_is_cut_off(self) -> None:
         client = app_of(hello).connect()

@@ -45,6 +45,8 @@ class Keys(TestCase):
         self.assertEqual(self.code(app, {**ANON, "Authorization": "Bearer user:7"}), (200, None))
         self.assertEqual(self.code(app, {**ANON, "Authorization": "Bearer nobody"}), (401, "invalid_token"))
         self.assertEqual(self.code(app, {**ANON, "Authorization": "Basic dTpw"}), (401, "invalid_token"))
+        two = {"Authorization": "Bearer user:7", "authorization": "Bearer user:7"}
+        self.assertEqual(self.code(app, {**ANON, **two}), (401, "invalid_token"))
 
     def test_the_project_key_repeated_as_bearer_signs_nobody_in(self) -> None:
         app = app_of(hello, key="required", bearer="required")

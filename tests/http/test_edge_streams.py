@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Awaitable, Callable
 
 from twisted.internet.defer import CancelledError, Deferred
@@ -10,8 +11,10 @@ from twisted.trial.unittest import TestCase
 from project_service.http.body import ClientGone
 from project_service.http.inbound import Inbound
 from project_service.http.outbound import Reply, Sink, StreamReply
-from tests.fakes import App, Client, raw_request
+from tests.fakes import App, Client, parse_response, raw_request
 from tests.http.toy_app import app_of
+
+BODY = 500_000
 
 Source = Callable[[Sink], Awaitable[None]]
 
@@ -118,6 +121,69 @@ class Streams(TestCase):
         client = self.paused_client(streaming(source))
         client.hang_up()
         self.assertEqual(seen, ["paused", "stopped", ClientGone])
+
+    def test_who_goes_on_for_a_client_that_has_left_is_told(self) -> None:
+        seen: list[object] = []
+
+        class Producer:
+            def stopProducing(self) -> None:
+                seen.append("stopped")
+
+        async def handler(inbound: Inbound) -> StreamReply:
+            async def source(sink: Sink) -> None:
+                with contextlib.suppress(CancelledError):
+                    await Deferred()
+                sink.register_producer(Producer())  # type: ignore[arg-type]  # it is only stopped
+                sink.write(b"more")
+                for waiting in (sink.drained, inbound.body.next_chunk):
+                    try:
+                        await waiting()
+                    except ClientGone as fault:
+                        seen.append(type(fault))
+
+            return StreamReply(200, (), None, source)
+
+        app = app_of(handler, methods=("POST",))
+        client = app.connect()
+        client.send(raw_request("POST", "/x", {"Content-Length": "3", "Expect": "100-continue"}, None))
+        client.received()
+        client.hang_up()
+        self.assertEqual(seen, ["stopped", ClientGone, ClientGone])
+        self.assertEqual(client.received(), b"")
+        self.successResultOf(app.edge.drained())
+
+    def test_http_1_0_has_no_chunks_so_the_end_is_that_of_the_connection(self) -> None:
+        async def source(sink: Sink) -> None:
+            sink.write(b"abc")
+            sink.write(b"de")
+
+        client = streaming(source).connect()
+        client.send(b"GET /x HTTP/1.0\r\nConnection: keep-alive\r\n\r\n")
+        head, _, body = client.received().partition(b"\r\n\r\n")
+        self.assertEqual((body, b"Transfer-Encoding" in head), (b"abcde", False))
+        self.assertTrue(client.transport.disconnecting)
+
+    def test_who_takes_none_of_what_is_made_of_its_body_is_not_read_either(self) -> None:
+        async def handler(inbound: Inbound) -> StreamReply:
+            async def source(sink: Sink) -> None:
+                while chunk := await inbound.body.next_chunk():
+                    sink.write(chunk)
+                    await sink.drained()
+
+            return StreamReply(200, (), BODY, source)
+
+        client = app_of(handler, methods=("POST",)).connect()
+        client.transport.full = True
+        client.send(raw_request("POST", "/x", {"Content-Length": str(BODY)}, None))
+        sent = 0
+        while client.transport.producerState == "producing" and sent < BODY:
+            client.send(bytes(10_000))
+            sent += 10_000
+        self.assertLess(sent, BODY // 2)
+        client.transport.drain()
+        self.assertEqual(client.transport.producerState, "producing")
+        client.send(bytes(BODY - sent))
+        self.assertEqual(len(parse_response(client.received()).body), BODY)
 
     def test_a_client_that_leaves_cancels_its_handler(self) -> None:
         seen: list[str] = []

@@ -82,6 +82,12 @@ class Origins(TestCase):
             headers = HeaderView([(b"x-forwarded-for", hop.encode())])
             self.assertEqual(forwarding.locate("10.1.1.1", False, headers, trusted).address, expected)
 
+    def test_a_peer_that_is_no_address_is_trusted_by_nobody(self) -> None:
+        """A PROXY header may name anything."""
+        trusted = forwarding.parse_networks(["0.0.0.0/0", "::/0"])
+        headers = HeaderView([(b"x-forwarded-for", b"203.0.113.5")])
+        self.assertEqual(forwarding.locate("somebody", False, headers, trusted).address, "somebody")
+
     def test_a_host_that_is_none_does_not_get_into_links(self) -> None:
         for bad in (b"a b", b"a/b", b'a"b', b"<x>", b"a@b", b""):
             headers = HeaderView([(b"host", bad)])
@@ -134,6 +140,13 @@ class Dsns(TestCase):
         self.assertFalse(dsn.parse("dbname=d").candidates[0].needs_resolving)
         self.assertFalse(dsn.parse("host=a hostaddr=10.0.0.1").candidates[0].needs_resolving)
         self.assertTrue(dsn.parse("host=a").candidates[0].needs_resolving)
+
+    def test_hosts_and_ports_have_to_match(self) -> None:
+        for text in ("host=a,b,c port=1,2", "host=a,b hostaddr=10.0.0.1,10.0.0.2,10.0.0.3"):
+            with self.assertRaisesRegex(ValueError, "different number"):
+                dsn.parse(text)
+        one_port = dsn.parse("host=a,b port=1").candidates
+        self.assertEqual([each.params["port"] for each in one_port], ["1", "1"])
 
     @given(st.text())
     def test_anything_else_is_a_value_error_without_the_text(self, text: str) -> None:
