@@ -12,7 +12,6 @@ from collections.abc import Callable
 from attrs import evolve, frozen
 
 from project_service.http.outbound import Reply, StreamReply
-from project_service.http.wire import fault_of
 from project_service.tables.config import TablesConfig
 from project_service.tables.identity import Identity
 from project_service.tables.incoming import Incoming
@@ -22,7 +21,7 @@ from project_service.tables.respond.replies import head_of_stream
 from project_service.tables.run import Preamble
 from project_service.tables.streaming import RowStream, Streams
 
-# SQL may have said so, however many rows there are.
+# SQL may have said so, however many rows there are: a stream that is not written never lets go of its connection.
 _BODILESS = (204, 304)
 
 
@@ -52,7 +51,8 @@ class LargeReplies:
     ) -> Reply | StreamReply:
         """Where it was ``expected``. Raises as ``Streams.open`` does."""
         probe = planned.compiled.probe
-        likely = Outcome(rows=probe.rows, size=probe.threshold_bytes) if probe is not None else Outcome()
+        assert probe is not None
+        likely = Outcome(rows=probe.rows, size=probe.threshold_bytes)
         stream = await self._open(planned, told, identity, likely)
         try:
             outcome = await stream.outcome(_counts(planned), self.config.stream_threshold_bytes)
@@ -70,7 +70,7 @@ class LargeReplies:
     ) -> Reply | StreamReply:
         """Where ``outcome`` shows that it does not fit. Raises as ``Streams.open`` does."""
         head = self._head(incoming, planned, outcome)
-        if not _has_body(head):
+        if head.status in _BODILESS:
             return head
         planned.compiled.last.streamed = True
         stream = await self._open(planned, told, identity, outcome)
@@ -98,15 +98,10 @@ class LargeReplies:
         )
 
     def _reply(self, head: Reply, stream: RowStream) -> Reply | StreamReply:
-        if _has_body(head):
-            return StreamReply(head.status, head.headers, None, stream)
-        stream.close()
-        return head
-
-
-def _has_body(head: Reply) -> bool:
-    """What the edge would not write, or not with a body, would never let go of its connection."""
-    return head.status not in _BODILESS and fault_of(head.status, head.headers) is None
+        if head.status in _BODILESS:
+            stream.close()
+            return head
+        return StreamReply(head.status, head.headers, None, stream)
 
 
 def _counts(planned: Planned) -> bool:

@@ -81,7 +81,14 @@ def tables(
     main = StageDatabase(pool_size=3, max_rows=0, stream_threshold_bytes=4096)
     databases = {
         "main": main,
-        "careful": evolve(main, prepare=False, max_rows=2, error_verbosity="minimal"),
+        "careful": evolve(
+            main,
+            prepare=False,
+            max_rows=2,
+            error_verbosity="minimal",
+            plan=True,
+            tx_end="commit-allow-override",
+        ),
         "narrow": evolve(main, pool_size=1),
     }
     settings = settings_for(module_database, store_settings, data_dir, server={"idle_timeout_seconds": 2.0})

@@ -26,18 +26,22 @@ class Answers(Case):
         self, status: bytes | None, prefer: str, *pairs: tuple[str, str]
     ) -> Deferred[Reply | StreamReply]:
         """To a request for more rows than are answered at once."""
+        self.planned = planned("GET", "works", *pairs, prefer=prefer)
         return start(
             LargeReplies(CONFIG, self.streams).after(
                 Incoming("GET", ("works",), (), (), b""),
-                planned("GET", "works", *pairs, prefer=prefer),
+                self.planned,
                 Outcome(rows=2000, total=9000 if prefer else None, status=status, whole=False),
                 Preamble("", []),
                 Identity("anon", "{}", False),
             )
         )
 
-    def test_rows_are_streamed(self) -> None:
-        self.assertIsInstance(self.reply(None), StreamReply)
+    def test_rows_are_streamed_and_expected_to_be_the_next_time(self) -> None:
+        reply = self.reply(None)
+        self.assertIsInstance(reply, StreamReply)
+        self.assertNotIn("Content-Range", dict(reply.headers))
+        self.assertTrue(self.planned.compiled.last.streamed)
 
     def test_the_total_is_that_of_the_snapshot_that_is_streamed(self) -> None:
         reply = self.reply(None, prefer="count=exact")
