@@ -153,21 +153,20 @@ async def test_a_write_may_be_tried_where_that_is_allowed(outcomes: Tables) -> N
 @pytest_twisted.ensureDeferred
 async def test_a_plan_is_shown_and_not_carried_out(outcomes: Tables) -> None:
     plan = "application/vnd.pgrst.plan"
-    asked = {"headers": {"Accept": f"{plan}+json; options=verbose"}, "base": CAREFUL}
+    as_json = {"Accept": f"{plan}+json; options=verbose"}
     for method, path in (
         ("GET", "/counted?note=eq.x"),
         ("DELETE", "/counted?id=gt.0"),
         ("GET", "/rpc/several?n=2"),
     ):
-        status, headers, body = await outcomes.request(method, path, **asked)
+        status, headers, body = await outcomes.request(method, path, base=CAREFUL, headers=as_json)
         assert status == 200, body
         (found,) = json.loads(body)
         assert (found["Plan"]["Node Type"], "Output" in found["Plan"]) == ("Aggregate", True)
         assert headers.getRawHeaders("content-type")[0].startswith(f"{plan}+json; ")
         assert headers.getRawHeaders("content-range") is None
     assert outcomes.sql("select count(*) > 0 from counted") == [(True,)]
-    asked["headers"] = {"Accept": plan}
-    status, _, body = await outcomes.request("GET", "/counted", **asked)
+    status, _, body = await outcomes.request("GET", "/counted", base=CAREFUL, headers={"Accept": plan})
     assert (status, body.startswith(b"Aggregate")) == (200, True), body
 
 
