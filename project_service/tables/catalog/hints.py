@@ -78,8 +78,6 @@ def _counted(text: str, size: int) -> tuple[Counter[str], float]:
 def _score(a: str, b: str, least: float) -> float:
     """1 where they are equal; 0 for any score below ``least``."""
     longest = max(len(a), len(b))
-    if longest == 0:
-        return 1.0
     score = 1 - _distance(a, b, (1 - least) * longest) / longest
     return score if score >= least else 0.0
 

@@ -53,7 +53,7 @@ class Shown:
 
     def showings(self, oid: int, numbers: tuple[int, ...]) -> Iterator[_Showing]:
         table = self._keyed.get(oid)
-        if table is None or any(number not in table.columns for number in numbers):
+        if table is None:
             return
         yield _Showing(table, tuple(table.columns[number] for number in numbers))
         shown: list[dict[int, tuple[Keyed, list[str]]]] = []

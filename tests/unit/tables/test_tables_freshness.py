@@ -9,7 +9,9 @@ from twisted.internet.task import Clock
 from twisted.trial.unittest import SynchronousTestCase
 
 from project_service.deferreds import start
-from project_service.tables.catalog.freshness import WAIT_SECONDS, Echo
+from project_service.tables.catalog.freshness import CHANNEL, WAIT_SECONDS, Echo, Freshness
+from project_service.tables.catalog.holder import CacheHolder
+from project_service.tables.catalog.model import SchemaCache
 
 
 class Sending:
@@ -26,7 +28,8 @@ class Sending:
 class Echoes(SynchronousTestCase):
     def setUp(self) -> None:
         self.clock = Clock()
-        self.echo = Echo(cast(Any, Sending()), self.clock)
+        self.sending = Sending()
+        self.echo = Echo(cast(Any, self.sending), self.clock)
 
     def asked(self) -> Deferred[None]:
         return start(self.echo.come_back())
@@ -63,3 +66,81 @@ class Echoes(SynchronousTestCase):
         leaving.cancel()
         self.failureResultOf(leaving)
         self.assertNoResult(self.asked())
+
+    def test_of_a_crowd_not_everyone_sends_a_mark(self) -> None:
+        for _ in range(20):
+            self.assertNoResult(self.asked())
+        self.successResultOf(self.asked())
+        self.assertEqual(self.sending.sent, 20)
+
+
+class Database:
+    """Hears marks at once; its catalogue has the fingerprint that the test says, as soon as it says so."""
+
+    def __init__(self) -> None:
+        self.echo = Echo(cast(Any, self), Clock())
+        self.fingerprint = "1"
+        self.slow: Deferred[None] | None = None
+        self.looked_at = 0
+        self.away = False
+
+    async def query(self, sql: str, params: list[str]) -> list[tuple[bytes]]:
+        if self.away:
+            raise OSError("away")
+        if params == [CHANNEL]:
+            self.echo.heard("mark")
+            return [(b"mark",)]
+        self.looked_at += 1
+        if self.slow is not None:
+            await self.slow
+        return [(self.fingerprint.encode(),)]
+
+    async def load(self, version: int) -> SchemaCache:
+        if self.slow is not None:
+            await self.slow
+        return SchemaCache(version, fingerprint=self.fingerprint)
+
+
+class Misses(SynchronousTestCase):
+    """Of a name that the schema cache does not know."""
+
+    def setUp(self) -> None:
+        self.database = Database()
+        self.holder = CacheHolder(self.database.load, Clock())
+        self.holder.announce()
+        self.old = self.holder.current
+        self.freshness = Freshness(self.holder, cast(Any, self.database), self.database.echo)
+
+    def newer(self) -> Deferred[SchemaCache | None]:
+        return start(self.freshness.newer(self.old))
+
+    def test_a_changed_catalogue_is_read(self) -> None:
+        self.assertIsNone(self.successResultOf(self.newer()))
+        self.assertIs(self.holder.current, self.old)
+        self.database.fingerprint = "2"
+        found = self.successResultOf(self.newer())
+        assert found is not None
+        self.assertEqual((found.version, found.fingerprint), (self.old.version + 1, "2"))
+
+    def test_where_the_database_is_away_the_miss_stands(self) -> None:
+        self.database.away = True
+        self.assertIsNone(self.successResultOf(self.newer()))
+
+    def test_a_reading_that_is_under_way_is_waited_for_and_nothing_asked(self) -> None:
+        self.database.slow = Deferred()
+        self.holder.announce()
+        waiting = self.newer()
+        self.assertNoResult(waiting)
+        self.database.slow.callback(None)
+        self.assertIs(self.successResultOf(waiting), self.holder.current)
+        self.assertEqual((self.database.looked_at, self.holder.current.version), (0, self.old.version + 1))
+
+    def test_of_a_crowd_one_after_the_other_looks_and_not_everyone(self) -> None:
+        self.database.slow = Deferred()
+        waiting = [self.newer() for _ in range(21)]
+        self.assertIsNone(self.successResultOf(self.newer()))
+        self.assertEqual(self.database.looked_at, 1)
+        self.database.slow.callback(None)
+        for one in waiting:
+            self.assertIsNone(self.successResultOf(one))
+        self.assertEqual(self.database.looked_at, 21)

@@ -11,12 +11,13 @@ from attrs import evolve
 from twisted.trial.unittest import SynchronousTestCase
 
 from project_service.http.outbound import Reply
-from project_service.tables.catalog.model import Argument, Column, Relation, Routine
+from project_service.tables.catalog.model import Argument, Column, Relation, Relationship, Routine
 from project_service.tables.config import TablesConfig
 from project_service.tables.errors import TableError, anonymous_disabled
 from project_service.tables.incoming import Incoming
 from project_service.tables.openapi.document import document
 from project_service.tables.openapi.relations import definition_of, parameters_of
+from project_service.tables.openapi.relations import path_of as relation_path
 from project_service.tables.openapi.routines import path_of
 from project_service.tables.openapi.types import default_of
 from project_service.tables.parse.query import parse_query
@@ -110,6 +111,104 @@ class Described(SynchronousTestCase):
         empty = Relation("api", "empty", {}, description="Nothing")
         self.assertEqual(definition_of(empty, ()), {"description": "Nothing", "type": "object"})
         self.assertEqual(dict(parameters_of(empty))["body.empty"]["description"], "empty")
+
+    def test_what_is_known_of_a_column_is_said(self) -> None:
+        for column, expected in (
+            (Column("c", "character varying(5)", "character varying(5)", max_length=5), {"maxLength": 5}),
+            (
+                Column("c", "api.size", "api.size", enum=("s", "l")),
+                {"format": "api.size", "enum": ["s", "l"]},
+            ),
+            (Column("c", "api.size", "api.size", default="'s'::api.size"), {"default": "s"}),
+            (
+                Column("c", "integer", "integer", default="nextval('s')"),
+                {"format": "int32", "type": "integer"},
+            ),
+            (
+                Column("c", "api.code", "text", description="Which"),
+                {"format": "text", "description": "Which"},
+            ),
+            (Column("c", "json[]", "json[]"), {"format": "json[]", "type": "array", "items": {}}),
+            (Column("c", "jsonb", "jsonb"), {"format": "jsonb"}),
+            (
+                Column("c", "numeric(4,2)[]", "numeric(4,2)[]"),
+                {"format": "numeric[]", "type": "array", "items": {"type": "number"}},
+            ),
+        ):
+            relation = Relation("api", "known", {"c": column})
+            shape = definition_of(relation, ())["properties"]["c"]
+            self.assertEqual(shape, {**shape, **expected})
+            self.assertEqual("default" in shape, "default" in expected)
+            described = dict(parameters_of(relation))["rowFilter.known.c"]
+            self.assertEqual(described.get("description"), column.description)
+
+    def test_keys_are_noted_beneath_what_is_said_of_a_column(self) -> None:
+        told = Column("id", "integer", "integer", False, description="Its number")
+        relation = Relation("api", "leaf", {"id": told, "more": Column("more", "text", "text")}, ("id",))
+        view, table, twice = (
+            Relationship(("api", "leaf"), ("api", name), "m2o", name, pairs, target_is_view=name == "seen")
+            for name, pairs in (
+                ("seen", (("id", "number"),)),
+                ("tree", (("id", "no"),)),
+                ("both", (("more", "a"), ("id", "b"))),
+            )
+        )
+        parent = evolve(table, cardinality="o2o", is_parent=True, target=("api", "parent"))
+        described = definition_of(relation, (parent, view, twice, table))
+        note = (
+            "This is a Primary Key.<pk/>\nThis is a Foreign Key to `tree.no`.<fk table='tree' column='no'/>"
+        )
+        self.assertEqual(described["properties"]["id"]["description"], f"Its number\n\nNote:\n{note}")
+        self.assertNotIn("description", described["properties"]["more"])
+        self.assertEqual(described["required"], ["id"])
+
+    def test_what_may_be_written_has_a_path_for_it(self) -> None:
+        for events, methods in (
+            ((False, False, False), {"get"}),
+            ((True, False, False), {"get", "post"}),
+            ((False, True, False), {"get", "patch"}),
+            ((False, False, True), {"get", "delete"}),
+        ):
+            insertable, updatable, deletable = events
+            relation = Relation(
+                "api", "some", {}, insertable=insertable, updatable=updatable, deletable=deletable
+            )
+            self.assertEqual(set(relation_path(relation)), methods)
+
+    def test_arguments_in_a_query_are_texts_or_repeated(self) -> None:
+        arguments = (
+            Argument("several", "api.size[]", "api.size[]", required=False, variadic=True),
+            Argument("numbers", "integer[]", "integer[]"),
+            Argument("any", "json", "json"),
+            Argument("most", "bigint", "bigint"),
+        )
+        path = path_of(Routine("api", "of", arguments, volatility="i"))
+        several, numbers, some, most = path["get"]["parameters"]
+        self.assertEqual(
+            {name: several[name] for name in ("type", "collectionFormat", "items", "required")},
+            {
+                "type": "array",
+                "collectionFormat": "multi",
+                "items": {"format": "size", "type": "string"},
+                "required": False,
+            },
+        )
+        self.assertEqual([one["type"] for one in (numbers, some, most)], ["string", "string", "integer"])
+        self.assertEqual([one["format"] for one in (numbers, most)], ["integer[]", "int64"])
+        body = path["post"]["parameters"][0]["schema"]
+        self.assertEqual(body["required"], ["numbers", "any", "most"])
+        self.assertEqual(body["properties"]["several"]["format"], "size[]")
+        writing = path_of(Routine("api", "of", arguments, volatility="v"))
+        self.assertEqual(set(writing), {"post"})
+
+    def test_only_what_its_reader_may_use_is_described(self) -> None:
+        described = document(CACHE, "api", "http://here", {"works"}, {"add"})
+        self.assertEqual(set(described["paths"]), {"/", "/works", "/rpc/add"})
+        self.assertEqual(set(described["definitions"]), {"works"})
+        # Of overloads the one with the most arguments.
+        body = described["paths"]["/rpc/add"]["post"]["parameters"][0]["schema"]
+        self.assertEqual(set(body["properties"]), {"a", "c"})
+        self.assertEqual(set(document(CACHE, "other", "http://here", None, None)["paths"]), {"/"})
 
     def test_what_is_referred_to_is_there_whatever_it_is_called(self) -> None:
         name = "a/b ~c%d#e?"

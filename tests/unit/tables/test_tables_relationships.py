@@ -10,6 +10,7 @@ from twisted.trial.unittest import SynchronousTestCase
 
 from project_service.tables.catalog.load import build
 from project_service.tables.catalog.model import Relationship, SchemaCache
+from project_service.tables.catalog.views import base_columns
 from project_service.tables.errors import TableError
 from project_service.tables.parse.query import parse_query
 from project_service.tables.plan.options import PlanOptions
@@ -70,6 +71,8 @@ def _cache() -> SchemaCache:
             _foreign_key("of_friend", MEMBERSHIPS, 1, PEOPLE),
             _foreign_key("secret_room", SECRETS, 1, ROOMS),
             _foreign_key("secret_person", SECRETS, 2, PEOPLE),
+            # To a table among PostgreSQL's own, where nothing is looked at.
+            _foreign_key("of_system", ROOMS, 1, 99),
         ],
         "rules": [{"oid": SHOWN, "rule": _RULE}],
         "extras": {"postgis": False, "comments": {}, "fingerprint": "1", "leaves_things": False},
@@ -120,6 +123,14 @@ class Relationships(SynchronousTestCase):
         found = find_relationship(alone, ("api", "people"), "api", "id", None)
         self.assertEqual((found.cardinality, found.target), ("o2m", ("api", "teams")))
         self.assertEqual(self.refused("people", "id").code, "PGRST201")
+
+    def test_what_leads_out_of_what_is_looked_at_is_no_way(self) -> None:
+        self.assertEqual(self.cache.relationships["api", "rooms"], ())
+
+    def test_views_that_show_each_other_show_nothing(self) -> None:
+        """PostgreSQL lets them be made, and refuses to read them."""
+        rules = {view: _RULE.replace(":resorigtbl 1", f":resorigtbl {view ^ 1}") for view in (10, 11)}
+        self.assertEqual(base_columns(rules), {10: {}, 11: {}})
 
     def test_through_a_junction_to_oneself_there_is_no_way(self) -> None:
         self.assertEqual(self.refused("people", "people").code, "PGRST200")
