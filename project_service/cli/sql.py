@@ -2,41 +2,96 @@
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Callable, Sequence
+from math import isfinite
+from typing import IO, Any
 
 import click
+import orjson
 import psycopg2
+from psycopg2 import extensions
 
 from project_service.cli import frame
 from project_service.cli.opened import Opened
+from project_service.database.session import Session
 
 
 @click.command()
-@click.argument("file", type=click.File("r", encoding="utf-8"), default="-")
+@click.argument("file", type=click.File("r", encoding="utf-8-sig"), default="-")
 @frame.options
-def command(invocation: frame.Invocation, file: Any) -> None:
+def command(invocation: frame.Invocation, file: IO[str]) -> None:
     """Run FILE (default: standard input) in one transaction and print the last statement's rows.
 
-    All of it or nothing: the first error undoes everything. BEGIN, COMMIT and psql's backslash commands have no place
-    in it.
+    All of it or nothing: the first error undoes everything. BEGIN, COMMIT, COPY with the standard streams and psql's
+    backslash commands have no place in it.
+
+    A row is a line, its values as PostgreSQL writes them with tabs between. With --json it is a list, where whole
+    numbers, float8, booleans, json and null are as JSON has them.
     """
-    text = file.read()
+    text = _text(file)
 
     async def work(open_: Opened) -> None:
         async with open_.session(unhurried=True) as session:
             try:
-                # Several statements in one message are one transaction.
-                rows = await session.query(text, None)
+                rows, types = await _rows(session, text)
             except psycopg2.Error as fault:
-                raise frame.Failed(str(fault).strip() or type(fault).__name__) from None
+                raise frame.Failed(_refusal(fault)) from None
         invocation.show(
-            [[_plain(value) for value in row] for row in rows],
-            *("\t".join("" if value is None else str(value) for value in row) for row in rows),
+            [[_json(value, one) for value, one in zip(row, types, strict=True)] for row in rows],
+            *("\t".join("" if value is None else value for value in row) for row in rows),
         )
 
     invocation.run(work)
 
 
-def _plain(value: Any) -> Any:
+def _text(file: IO[str]) -> str:
+    try:
+        text = file.read()
+    except UnicodeDecodeError as fault:
+        raise click.BadParameter(f"is not UTF-8 ({fault.reason})", param_hint="FILE") from None
+    if "\0" in text:
+        # The end of the message to libpq: what follows would be left out without a word.
+        raise click.BadParameter("has a NUL character in it", param_hint="FILE")
+    return text
+
+
+# Every type that psycopg2 knows a Python value for: not all that PostgreSQL has to say goes into one.
+_AS_WRITTEN: Any = extensions.new_type(
+    tuple(extensions.string_types), "AS_WRITTEN", lambda value, cursor: value
+)
+
+
+async def _rows(session: Session, text: str) -> tuple[list[Sequence[str | None]], list[int]]:
+    """The rows of the last statement, and the types (``pg_type.oid``) of their columns."""
+    extensions.register_type(_AS_WRITTEN, (await session.execute("select")).connection)
+    # Several statements in one message are one transaction.
+    cursor = await session.execute(text)
+    if cursor.description is None:
+        return [], []
+    return cursor.fetchall(), [column.type_code for column in cursor.description]
+
+
+def _float(text: str) -> float | str:
+    value = float(text)
+    return value if isfinite(value) else text
+
+
+# By pg_type.oid: bool, int8, int2, int4, oid, json, float4, float8, jsonb.
+_AS_JSON: dict[int, Callable[[str], Any]] = {
+    16: lambda text: text == "t",
+    **dict.fromkeys((20, 21, 23, 26), int),
+    **dict.fromkeys((114, 3802), orjson.Fragment),
+    **dict.fromkeys((700, 701), _float),
+}
+
+
+def _json(value: str | None, type_: int) -> Any:
     """What JSON can say as it is; the rest as text."""
-    return value if isinstance(value, str | int | float | bool | dict | list | None) else str(value)
+    return _AS_JSON.get(type_, str)(value) if value is not None else None
+
+
+def _refusal(fault: psycopg2.Error) -> str:
+    said = str(fault).strip()
+    if fault.pgcode is None and "COPY" in said:
+        return "COPY can neither read standard input nor write to standard output here"
+    return said or type(fault).__name__

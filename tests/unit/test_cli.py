@@ -68,6 +68,22 @@ class Ending(TestCase):
         self.assertIn("server.nonsense", ended.stderr)
         self.assertIn("database.dsn", ended.stderr)
 
+    def test_an_sql_file_that_is_none_is_two(self) -> None:
+        files = Path(mkdtemp())
+        (files / "latin1").write_bytes(b"select '\xe4'")
+        # libpq would take it for the end, and nobody would hear of what was left out.
+        (files / "nul").write_text("select 1\0; select 2")
+        said = {
+            "latin1": "is not UTF-8",
+            "nul": "has a NUL character",
+            "none": "No such file",
+            ".": "directory",
+        }
+        for name, why in said.items():
+            ended = CliRunner().invoke(main, ["sql", str(files / name)])
+            self.assertEqual(ended.exit_code, 2, name)
+            self.assertIn(why, ended.stderr)
+
     def test_the_version(self) -> None:
         self.assertIn(__version__, CliRunner().invoke(main, ["--version"]).output)
 
