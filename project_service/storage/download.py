@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
+from uuid import UUID
 from wsgiref.handlers import format_date_time
 
 from attrs import frozen
@@ -17,9 +18,6 @@ from project_service.storage.model import ObjectRow
 from project_service.storage.ports import ObjectRows, Opened, Store
 from project_service.storage.ranges import ByteRange, parse_range
 from project_service.storage.s3.errors import NoSuchObject, ReaderLeft
-
-# An object that is overwritten again and again while it is fetched: after so many tries something else is wrong.
-ATTEMPTS = 5
 
 
 class ObjectLost(Exception):
@@ -42,19 +40,18 @@ class Downloads:
 
     async def answer(self, inbound: Inbound, bucket: str, key: str, terms: Terms) -> Reply | StreamReply:
         """200, 206 or 304; raises ``object_not_found``, ``precondition_failed``, ``range_not_satisfiable``."""
-        missing: ObjectRow | None = None
-        for _ in range(ATTEMPTS):
+        missing: UUID | None = None
+        while True:
             row = await self.rows.find(bucket, key)
             if row is None:
                 raise errors.object_not_found()
-            if missing is not None and row.version == missing.version:
-                break
+            if row.version == missing:
+                raise ObjectLost(f"the store has no {row.path}")
             try:
                 return await self._answer(inbound, row, terms)
             except NoSuchObject:
                 # Overwritten since its row was read: the new row names the new bytes.
-                missing = row
-        raise ObjectLost(f"the store has no {bucket}/{missing.version if missing else ''}")
+                missing = row.version
 
     async def _answer(self, inbound: Inbound, row: ObjectRow, terms: Terms) -> Reply | StreamReply:
         validators = _validators(row, terms)

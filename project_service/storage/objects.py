@@ -19,7 +19,7 @@ from twisted.python.failure import Failure
 from project_service.deferreds import shield
 from project_service.errors import ApiError
 from project_service.storage import errors
-from project_service.storage.download import ATTEMPTS, ObjectLost
+from project_service.storage.download import ObjectLost
 from project_service.storage.model import UNCONDITIONAL, Bucket, Conditions, ObjectRow, Writer, store_path
 from project_service.storage.ports import Deleted, GarbageRows, NewObject, ObjectRows, Store, Switched
 from project_service.storage.removal import Removal
@@ -178,15 +178,14 @@ class Objects:
 
     async def _copied(self, bucket: Bucket, row: ObjectRow, path: str) -> tuple[ObjectRow, str]:
         """The row whose bytes are at ``path`` now, and their ETag."""
-        for _ in range(ATTEMPTS):
+        while True:
             try:
                 return row, await self.store.copy(row.path, path, row.size, row.content_type)
             except NoSuchObject:
                 # Replaced or deleted between the look at its row and the copy.
                 missing, row = row.version, await self._existing(bucket, row.key)
                 if row.version == missing:
-                    break
-        raise ObjectLost(f"the store has no {row.path}")
+                    raise ObjectLost(f"the store has no {row.path}") from None
 
     async def _switch(self, new: NewObject, writer: Writer, conditions: Conditions) -> Switched:
         switched = await self.rows.put(new, writer, conditions)
@@ -219,8 +218,7 @@ class Objects:
         claimed = await self.garbage.discard([version])
         if parts is not None:
             await parts.abandon()
-        if claimed:
-            await self.removal.remove(claimed, bucket)
+        await self.removal.remove(claimed, bucket)
 
     def _keep_alive(self, version: UUID) -> Callable[[], Awaitable[None]]:
         seen = self.clock.seconds()

@@ -30,12 +30,12 @@ def parse_range(header: str | None, size: int) -> ByteRange | None:
     """
     if header is None:
         return None
-    unit, equals, specs = header.partition("=")
+    unit, _, specs = header.partition("=")
     if unit.strip().lower() != "bytes":
         return None
     pieces = [piece.strip() for piece in specs.split(",") if piece.strip()]
     found = [_resolve(piece, size) for piece in pieces]
-    if not equals or not found or all(one is None for one in found):
+    if all(one is None for one in found):
         raise errors.range_not_satisfiable(size)
     return found[0] if len(found) == 1 else None
 
@@ -43,7 +43,7 @@ def parse_range(header: str | None, size: int) -> ByteRange | None:
 def _resolve(spec: str, size: int) -> ByteRange | None:
     """The part of an object of ``size`` bytes that ``spec`` names, or None where there is none."""
     match = _SPEC.fullmatch(spec)
-    if match is None or not (match[1] or match[2]):
+    if match is None:
         raise errors.range_not_satisfiable(size)
     if not match[1]:
         length = min(_position(match[2]), size)

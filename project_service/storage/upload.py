@@ -148,8 +148,7 @@ class PartStream:
         """Everything is in the store, whole, when this returns; its ETag."""
         if self._upload_id is None:
             return await self._store.put(self._path, self._filling.view(), self.content_type, self._metadata)
-        if self._filling.used:
-            await self._send_part()
+        await self._send_part()
         while self._going:
             await self._settle()
         return await self._store.complete_multipart(self._path, self._upload_id, self._etags)

@@ -42,7 +42,9 @@ class CopyMoveDelete(TestCase):
         for what in ("copy", "move"):
             self.app.put("a", b"aaa")
             self.app.put("b", b"bbb")
+            self.app.store.calls.clear()
             self.assertEqual(refused(self.post(what, "a", "b", If_None_Match="*")), (412, "object_exists"))
+            self.assertEqual(self.app.store.calls, [])
             self.assertIn(self.post(what, "a", "b").status, (200, 201))
             self.assertEqual(self.app.get("b").body, b"aaa")
         self.assertEqual(self.app.stored(), [b"aaa"])

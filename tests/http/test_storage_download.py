@@ -7,6 +7,7 @@ from typing import Any
 
 from twisted.trial.unittest import TestCase
 
+from project_service.storage import page_token
 from project_service.storage.download import ObjectLost
 from tests.http.storage_app import ANON, USER, StorageApp, refused
 
@@ -110,7 +111,7 @@ class Ranges(TestCase):
             self.assertEqual(response.header("content-range"), "bytes */100", sent)
 
     def test_another_unit_or_several_ranges_give_the_whole(self) -> None:
-        for sent in ("items=0-1", "bytes=0-1,5-6"):
+        for sent in ("items=0-1", "bytes=0-1,5-6", "bytes=200-,0-1", "bytes=-0,0-1"):
             response = self.app.get("k", Range=sent)
             self.assertEqual((response.status, response.body), (200, PAYLOAD), sent)
 
@@ -275,7 +276,9 @@ class Listing(TestCase):
 
     def test_values_that_are_not_allowed(self) -> None:
         token = self.list("max_keys=1")["next_token"]
+        forged = page_token.encode("b", "a", False), page_token.encode("a\0", "a", False)
         for query in (
+            *(f"prefix=a&page_token={one}" for one in forged),
             "max_keys=0", "max_keys=-1", "max_keys=1001", "max_keys=abc", "max_keys=", "max_keys=1.0",
             "max_keys=%D9%A3", "recursive=maybe", "page_token=", "page_token=abc", "page_token=%FF",
             f"page_token={token}&prefix=a", f"page_token={token}&recursive=true", "page_token=WzFd",

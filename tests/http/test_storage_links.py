@@ -9,6 +9,8 @@ from twisted.logger import ILogObserver, globalLogPublisher
 from twisted.trial.unittest import TestCase
 
 from tests.http.storage_app import SERVICE, StorageApp, refused
+from tests.storage_fakes import FakeLinks
+from tests.store_fake import FakeOpened, MemoryStore
 
 PRESIGN = "/storage/buckets/shut/presign"
 
@@ -83,6 +85,23 @@ class Links(TestCase):
         self.assertEqual((response.status, response.body), (206, b"el"))
         self.assertEqual(refused(self.app.request("GET", path)), (410, "token_used"))
 
+    def test_an_empty_object_uses_it_too(self) -> None:
+        self.app.put("d/k.txt", b"", bucket="shut")
+        path = self.path()
+        response = self.app.request("GET", path)
+        self.assertEqual((response.status, response.body), (200, b""))
+        self.assertEqual(refused(self.app.request("GET", path)), (410, "token_used"))
+
+    def test_a_use_that_was_not_taken_opens_nothing(self) -> None:
+        """Whatever a second look at the link says: the clock may have been set back in between."""
+        path = self.path()
+
+        async def refuse(*_: object) -> bool:
+            return False
+
+        self.patch(FakeLinks, "use", refuse)
+        self.assertEqual(refused(self.app.request("GET", path)), (410, "token_used"))
+
     def test_what_does_not_use_it(self) -> None:
         path = self.path()
         etag = next(iter(self.app.tables.objects.values())).etag
@@ -131,6 +150,18 @@ class Links(TestCase):
 
         self.patch(type(links.rows), "find", slow_find)
         self.assertEqual(refused(self.app.request("GET", path)), (410, "token_used"))
+        self.assertTrue(self.app.store.opened[-1].dropped)
+
+    def test_a_link_that_expires_while_its_object_is_fetched(self) -> None:
+        path = self.path(expires_in_seconds=10)
+        real = MemoryStore.open
+
+        async def late(store: MemoryStore, *args: Any) -> FakeOpened:
+            self.app.clock.advance(10)
+            return await real(store, *args)
+
+        self.patch(MemoryStore, "open", late)
+        self.assertEqual(refused(self.app.request("GET", path)), (410, "token_expired"))
         self.assertTrue(self.app.store.opened[-1].dropped)
 
     def test_it_is_bound_to_its_key(self) -> None:

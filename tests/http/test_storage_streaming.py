@@ -1,0 +1,91 @@
+"""Objects that do not come at once: streamed, broken off, given up."""
+
+from __future__ import annotations
+
+from typing import Any, cast
+
+from twisted.internet.defer import Deferred
+from twisted.logger import ILogObserver, globalLogPublisher
+from twisted.trial.unittest import TestCase
+
+from project_service.storage.s3.body import ByteSink
+from project_service.storage.s3.errors import BrokenRead, ReaderLeft, StoreError
+from tests.fakes import raw_request
+from tests.http.storage_app import ANON, OBJECTS, USER, StorageApp, refused
+from tests.store_fake import FakeOpened, MemoryStore
+
+PAYLOAD = bytes(range(250)) * 1000
+
+
+class Streaming(TestCase):
+    def setUp(self) -> None:
+        self.app = StorageApp()
+        self.app.put("k", PAYLOAD)
+
+    def pouring(self, failure: BaseException, before: bytes = b"") -> bytes:
+        """What a client gets where pouring fails after ``before``."""
+
+        async def pour(opened: FakeOpened, sink: ByteSink) -> None:
+            if before:
+                sink.write(before)
+            raise failure
+
+        self.patch(FakeOpened, "pour", pour)
+        client = self.app.connect()
+        client.send(raw_request("GET", f"{OBJECTS}/k", ANON, None))
+        self.aborted = client.transport.aborted
+        return client.received()
+
+    def test_whole_and_in_part(self) -> None:
+        whole = self.app.get("k")
+        self.assertEqual((whole.status, whole.body), (200, PAYLOAD))
+        part = self.app.get("k", Range="bytes=10-200009")
+        self.assertEqual((part.status, part.body), (206, PAYLOAD[10:200_010]))
+        self.assertEqual(part.header("content-range"), f"bytes 10-200009/{len(PAYLOAD)}")
+
+    def test_a_store_that_breaks_off_cuts_the_connection(self) -> None:
+        answer = self.pouring(BrokenRead("x"), b"begun")
+        self.assertTrue(answer.endswith(b"begun"))
+        self.assertTrue(self.aborted)
+
+    def test_who_leaves_is_no_fault(self) -> None:
+        self.pouring(ReaderLeft(), b"begun")
+        self.assertTrue(self.aborted)
+
+    def test_what_is_a_fault_of_ours_is_told(self) -> None:
+        self.pouring(ZeroDivisionError(), b"begun")
+        self.assertTrue(self.aborted)
+        self.assertEqual(len(self.flushLoggedErrors(ZeroDivisionError)), 1)
+
+    def test_the_log_has_what_the_store_said(self) -> None:
+        async def refusing(*_: object) -> None:
+            raise StoreError(403, "AccessDenied")
+
+        events: list[dict[str, Any]] = []
+        globalLogPublisher.addObserver(cast(ILogObserver, events.append))
+        self.addCleanup(globalLogPublisher.removeObserver, cast(ILogObserver, events.append))
+        self.patch(MemoryStore, "open", refusing)
+        self.assertEqual(refused(self.app.get("k")), (503, "store_unavailable"))
+        self.app.store.away = True
+        self.app.put("new")
+        kinds = [event["kind"] for event in events if "kind" in event and "request_id" in event]
+        self.assertEqual(kinds, ["AccessDenied", "StoreUnreachable"])
+
+
+class Leaving(TestCase):
+    def test_an_upload_whose_client_leaves_while_it_is_announced_is_not_announced(self) -> None:
+        app = StorageApp()
+        objects = type(app.tables.rows().objects)
+        begin = objects.begin_upload
+        held: Deferred[None] = Deferred()
+
+        async def slow(rows: Any, *args: Any) -> None:
+            await held
+            await begin(rows, *args)
+
+        self.patch(objects, "begin_upload", slow)
+        client = app.connect()
+        client.send(raw_request("PUT", f"{OBJECTS}/k", USER, b"hello"))
+        client.hang_up()
+        held.callback(None)
+        self.assertEqual(app.stored(), [])

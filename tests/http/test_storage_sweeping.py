@@ -1,0 +1,149 @@
+"""What is left behind and removed later, what is checked, and whether the store can be used at all."""
+
+from __future__ import annotations
+
+from uuid import uuid4
+
+from attrs import evolve
+from twisted.trial.unittest import TestCase
+
+from project_service.deferreds import start
+from project_service.settings import Storage as StorageSettings
+from project_service.storage.assemble import PROBE, build
+from project_service.storage.model import store_path
+from project_service.storage.s3.errors import StoreUnreachable
+from project_service.storage.sweeper import Swept, Verified
+from tests.http.storage_app import StorageApp, refused
+from tests.storage_fakes import START
+from tests.store_fake import MemoryStore
+
+MINUTE = 60
+
+
+class Sweeping(TestCase):
+    def setUp(self) -> None:
+        self.app = StorageApp()
+        self.store = self.app.store
+
+    def sweep(self, orphans: bool = False) -> Swept:
+        return self.successResultOf(start(self.app.storage.sweeper.sweep(orphans=orphans)))
+
+    def stored(self, path: str, payload: bytes = b"x") -> None:
+        self.successResultOf(start(self.store.put(path, payload, "a/b", {})))
+
+    def test_an_upload_that_is_silent_for_a_quarter_of_an_hour_is_given_up(self) -> None:
+        version = uuid4()
+        self.app.tables.uploads[version] = ("open", START)
+        self.stored(store_path("open", version))
+        self.successResultOf(start(self.store.start_multipart(store_path("open", version), "a/b", {})))
+        self.app.clock.advance(15 * MINUTE - 1)
+        self.assertEqual(self.sweep(orphans=True), Swept(0, 0, 0, 0, 0))
+        self.app.clock.advance(1)
+        self.assertEqual(self.sweep(), Swept(1, 1, 1, 0, 0))
+        self.assertEqual(self.app.stored(), [])
+
+    def test_garbage_of_every_bucket_goes(self) -> None:
+        for number in range(5):
+            version, bucket = uuid4(), ("open", "shut")[number % 2]
+            self.app.tables.garbage[version] = (bucket, START)
+            self.stored(store_path(bucket, version))
+        self.assertEqual(self.sweep(), Swept(0, 5, 0, 0, 0))
+        self.assertEqual(self.app.stored(), [])
+
+    def test_what_cannot_be_deleted_waits_for_the_next_time(self) -> None:
+        versions = sorted(uuid4() for _ in range(3))
+        for version in versions:
+            self.app.tables.garbage[version] = ("open", START)
+
+        async def all_but_one(_: object, keys: list[str]) -> tuple[str, ...]:
+            return (store_path("open", versions[1]),)
+
+        self.patch(MemoryStore, "delete_many", all_but_one)
+        self.assertEqual(self.sweep().versions, 2)
+        self.assertEqual(list(self.app.tables.garbage), [versions[1]])
+
+    def test_bytes_of_no_row_go_when_the_whole_store_is_looked_through(self) -> None:
+        self.app.put("k")
+        self.stored(store_path("open", uuid4()))
+        foreign = (PROBE, "open/notes.txt", f"Open/{uuid4()}")
+        for path in foreign:
+            self.stored(path)
+        self.assertEqual((self.sweep().orphans, len(self.store.objects)), (0, 5))
+        self.assertEqual(self.sweep(orphans=True).orphans, 1)
+        for path in foreign:
+            self.store.objects.pop(path)
+        self.assertEqual(self.app.stored(), [b"hello"])
+
+    def test_an_expired_link_is_known_for_a_day(self) -> None:
+        self.app.put("k")
+        made = self.app.post("/storage/buckets/open/presign", {"key": "k", "expires_in_seconds": 1})
+        path = made.body.decode().partition("http://api.example.test")[2].partition('"')[0]
+        for passed, swept, code in (
+            (24 * 60 * MINUTE, 0, (410, "token_expired")),
+            (2, 1, (404, "token_not_found")),
+        ):
+            self.app.clock.advance(passed)
+            self.assertEqual(self.sweep().links, swept)
+            self.assertEqual(refused(self.app.request("GET", path)), code)
+
+    def test_it_runs_every_so_often_in_one_process_at_a_time(self) -> None:
+        async def busy(_: object) -> bool:
+            return False
+
+        app = StorageApp(sweep_seconds=100)
+        given, rows = StorageSettings(sweep_seconds=100), app.tables.rows()
+        elsewhere = build(app.clock, given, app.store, rows, now=app.now, alone=busy)
+        for storage, left in ((elsewhere, 1), (app.storage, 0)):
+            app.tables.garbage[uuid4()] = ("open", START)
+            (loop,) = storage.services
+            loop.startService()
+            app.clock.advance(99)
+            self.assertEqual(len(app.tables.garbage), 1)
+            app.clock.advance(1)
+            self.assertEqual(len(app.tables.garbage), left)
+            loop.stopService()
+            app.tables.garbage.clear()
+
+
+class Verifying(TestCase):
+    def test_every_object_is_compared_with_its_bytes(self) -> None:
+        app = StorageApp(part_bytes=4)
+        for key, payload in (
+            ("a", b"same"),
+            ("gone", b"1"),
+            ("in parts", b"12345"),
+            ("other", b"2"),
+            ("z", b"3"),
+        ):
+            app.put(key.replace(" ", "%20"), payload)
+        objects, rows = app.store.objects, {row.key: row for row in app.tables.objects.values()}
+        sweeper = app.storage.sweeper
+        self.assertEqual(self.successResultOf(start(sweeper.verify())), Verified(5))
+        del objects[rows["gone"].path]
+        objects[rows["in parts"].path] = evolve(objects[rows["in parts"].path], etag="another-1")
+        objects[rows["other"].path] = evolve(objects[rows["other"].path], etag="other")
+        objects[rows["z"].path] = evolve(objects[rows["z"].path], payload=b"33", etag="x-1")
+        orphan = store_path("open", uuid4())
+        objects[orphan] = objects[rows["a"].path]
+        found = self.successResultOf(start(sweeper.verify()))
+        expected = Verified(5, ["open/gone"], ["open/other", "open/z"], ["open/in parts"], [orphan])
+        self.assertEqual((found, found.sound), (expected, False))
+        self.assertTrue(Verified(1, unproven=["x"], orphans=["y"]).sound)
+        self.assertFalse(Verified(1, torn=["x"]).sound)
+
+
+class Readiness(TestCase):
+    def test_it_reads_a_real_object_which_it_makes_where_it_is_missing(self) -> None:
+        app = StorageApp()
+        self.successResultOf(start(app.storage.check()))
+        self.assertEqual(app.store.calls, ["open", "ensure_bucket", "put", "open"])
+        app.store.calls.clear()
+        self.successResultOf(start(app.storage.check()))
+        self.assertEqual(app.store.calls, ["open"])
+
+    def test_a_store_that_is_away_keeps_nothing_from_starting(self) -> None:
+        app = StorageApp()
+        app.store.away = True
+        self.failureResultOf(start(app.storage.check()), StoreUnreachable)
+        self.successResultOf(start(app.storage.start()))
+        self.assertEqual(app.store.calls, ["open", "open"])
