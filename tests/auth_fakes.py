@@ -133,6 +133,7 @@ class MemorySessions(State):
         if session.current == digest:
             session.previous, session.current, session.salt = digest, successor, salt
             session.rotated_at, session.refreshed_at, session.expires_at = now, now, expires_at
+            session.address = origin.address
             self.by_digest[successor] = session.id
             return Rotation("rotated", session.id, account.user)
         if session.previous == digest and session.salt and session.rotated_at > now - reuse_window:
@@ -152,7 +153,7 @@ class MemorySessions(State):
                 one.refreshed_at,
                 one.expires_at,
                 one.new.origin.user_agent,
-                one.new.origin.address,
+                one.address,
             )
             for one in sorted(living, key=lambda one: one.new.created_at, reverse=True)
         ]
@@ -200,6 +201,8 @@ class InlineHashes:
     async def hash(self, password: bytes) -> bytes:
         if self.failure is not None:
             raise self.failure
+        if self.gate is not None:
+            await self.gate
         return self.bcrypt.hash(password)
 
     async def matches(self, password: bytes | None, stored: bytes | None) -> bool:

@@ -130,5 +130,6 @@ class MemoryTokens(State):
 
     async def _consumed(self, digest: bytes, purpose: Purpose, now: datetime) -> User | None:
         user = await self.owner(digest, purpose, now)
-        self.letter_rows = [one for one in self.letter_rows if one.digest != digest]
+        if user is not None:
+            self.letter_rows = [one for one in self.letter_rows if one.digest != digest]
         return user

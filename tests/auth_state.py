@@ -28,6 +28,7 @@ class SessionRow:
     access_expires_at: datetime
     rotated_at: datetime
     refreshed_at: datetime
+    address: str
     previous: bytes | None = None
     salt: bytes = b""
     ended: bool = False
@@ -83,6 +84,7 @@ class State:
             new.access_expires_at,
             new.created_at,
             new.created_at,
+            new.origin.address,
         )
         self.by_digest[new.digest] = new.id
 

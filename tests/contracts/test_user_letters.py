@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import uuid
+
 from project_service.auth.ports import Limit, Stores
 from tests.contracts.users import (
     HOUR,
@@ -28,12 +30,27 @@ async def test_a_recovery_token_works_once_and_ends_every_session(stores: Stores
     assert await stores.tokens.owner(key, "recovery", NOW) == account.user
     assert await stores.tokens.owner(key, "confirmation", NOW) is None
     assert await stores.tokens.owner(key, "recovery", NOW + HOUR) is None
+    assert await stores.tokens.reset_password(key, OTHER_HASH, event(at=NOW + HOUR)) is None
     found = await all_of(*(stores.tokens.reset_password(key, OTHER_HASH, event()) for _ in range(4)))
     assert sorted(one is None for one in found) == [False, True, True, True]
     again = await stores.users.find(account.user.id)
     assert again is not None
     assert (again.password_hash, again.confirmed_at) == (OTHER_HASH, NOW)
     assert await stores.sessions.alive(account.user.id, NOW) == []
+
+
+@contract
+async def test_a_token_is_good_for_its_purpose_alone(stores: Stores) -> None:
+    email = address()
+    account = await made(stores, email)
+    recovery, _ = await issue(stores, email)
+    confirmation, _ = await issue(stores, email, purpose="confirmation")
+    assert await stores.tokens.reset_password(confirmation, OTHER_HASH, event()) is None
+    assert await stores.tokens.confirm(recovery, session(), event()) is None
+    assert await stores.tokens.confirm(confirmation, session(), event(at=NOW + HOUR)) is None
+    assert await stores.users.find(account.user.id) == account
+    assert await stores.tokens.owner(recovery, "recovery", NOW) == account.user
+    assert await stores.tokens.owner(confirmation, "confirmation", NOW) == account.user
 
 
 @contract
@@ -49,14 +66,20 @@ async def test_after_a_reset_no_letter_of_before_is_worth_anything(stores: Store
 
 @contract
 async def test_a_reset_lets_a_locked_out_owner_in(stores: Stores) -> None:
-    email = address()
+    """Him alone: neither another account nor the client's address is free to guess again."""
+    email, other, place = address(), address(), uuid.uuid4().hex
     await made(stores, email)
-    limit = Limit(1, HOUR)
-    held = await stores.attempts.reserve_login(email, "p", limit, Limit(0, HOUR), NOW)
-    await stores.attempts.settle_login(email, "p", held, "failed", None)
+    limit, none = Limit(1, HOUR), Limit(0, HOUR)
+    for who in (email, other):
+        held = await stores.attempts.reserve_login(who, place, limit, Limit(2, HOUR), NOW)
+        await stores.attempts.settle_login(who, place, held, "failed", None)
     key, _ = await issue(stores, email)
     await stores.tokens.reset_password(key, OTHER_HASH, event())
-    assert (await stores.attempts.reserve_login(email, "p", limit, Limit(0, HOUR), NOW)).verdict == "free"
+    assert (await stores.attempts.reserve_login(email, place, limit, none, NOW)).verdict == "free"
+    assert (await stores.attempts.reserve_login(other, place, limit, none, NOW)).verdict == "refused"
+    assert (
+        await stores.attempts.reserve_login(address(), place, none, Limit(2, HOUR), NOW)
+    ).verdict == "refused"
 
 
 @contract
@@ -70,7 +93,9 @@ async def test_a_newer_token_replaces_an_older_one_and_not_too_often(stores: Sto
     second, user = await issue(stores, email, NOW + MINUTE)
     assert user is not None
     assert await stores.tokens.owner(first, "recovery", NOW + MINUTE) is None
-    assert await stores.tokens.owner(second, "recovery", NOW + MINUTE) == user
+    # With an hour and a minute's pause of its own.
+    assert await stores.tokens.owner(second, "recovery", NOW + HOUR) == user
+    assert (await issue(stores, email, NOW + 119 * SECOND))[1] is None
 
 
 @contract
@@ -87,4 +112,29 @@ async def test_nobody_is_mailed_who_is_unknown_disabled_or_confirmed(stores: Sto
     assert await stores.tokens.confirm(key, begun, event()) == account.user
     assert await stores.tokens.confirm(key, session(), event()) is None
     assert [one.id for one in await stores.sessions.alive(account.user.id, NOW)] == [begun.id]
+    confirmed = await stores.users.find(account.user.id)
+    assert confirmed is not None
+    assert (confirmed.confirmed_at, confirmed.last_login_at) == (NOW, begun.created_at)
     assert (await issue(stores, email, NOW + HOUR, "confirmation"))[1] is None
+    assert (await issue(stores, email, NOW + HOUR))[1] == account.user
+
+
+@contract
+async def test_a_letter_does_not_let_a_disabled_user_in(stores: Stores) -> None:
+    email = address()
+    account = await made(stores, email)
+    key, _ = await issue(stores, email, purpose="confirmation")
+    await stores.users.set_disabled(account.user.id, True, event())
+    assert await stores.tokens.confirm(key, session(), event()) is None
+    assert await stores.sessions.alive(account.user.id, NOW) == []
+
+
+@contract
+async def test_a_new_password_takes_back_the_letters_for_another(stores: Stores) -> None:
+    email = address()
+    account = await made(stores, email)
+    recovery, _ = await issue(stores, email)
+    confirmation, _ = await issue(stores, email, purpose="confirmation")
+    await stores.users.set_password(account.user.id, OTHER_HASH, None, event())
+    assert await stores.tokens.owner(recovery, "recovery", NOW) is None
+    assert await stores.tokens.owner(confirmation, "confirmation", NOW) == account.user

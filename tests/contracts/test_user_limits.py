@@ -53,10 +53,38 @@ async def test_a_success_clears_failures_but_not_attempts_under_way(stores: Stor
 @contract
 async def test_an_abandoned_attempt_counts_as_a_failure(stores: Stores) -> None:
     who = uuid.uuid4().hex
-    for _ in range(3):
+    for _ in range(2):
         await stores.attempts.reserve("t", who, WINDOW, NOW)
+    third = await stores.attempts.reserve("t", who, WINDOW, NOW)
     assert (await stores.attempts.reserve("t", who, WINDOW, NOW + 59 * SECOND)).verdict == "busy"
-    assert (await stores.attempts.reserve("t", who, WINDOW, NOW + MINUTE + SECOND)).verdict == "refused"
+    await stores.attempts.settle("t", who, third.mark, "released")
+    later = [await stores.attempts.reserve("t", who, WINDOW, NOW + MINUTE + SECOND) for _ in range(2)]
+    assert [one.verdict for one in later] == ["free", "busy"]
+    assert (await stores.attempts.reserve("t", who, WINDOW, NOW + 2 * MINUTE + SECOND)).verdict == "refused"
+
+
+@contract
+async def test_a_limit_that_was_lowered_lets_the_next_in_when_so_many_are_left(stores: Stores) -> None:
+    who = uuid.uuid4().hex
+    for minute in range(3):
+        held = await stores.attempts.reserve("t", who, WINDOW, NOW + minute * MINUTE)
+        await stores.attempts.settle("t", who, held.mark, "failed")
+    lower = Limit(1, WINDOW.window)
+    refused = await stores.attempts.reserve("t", who, lower, NOW + 2 * MINUTE)
+    assert (refused.verdict, refused.wait_seconds) == ("refused", 900.0)
+    assert (await stores.attempts.reserve("t", who, lower, NOW + 17 * MINUTE)).verdict == "free"
+
+
+@contract
+async def test_the_cleanup_forgets_no_failure_that_counts(stores: Stores) -> None:
+    who = uuid.uuid4().hex
+    for minute in (0, 10):
+        held = await stores.attempts.reserve("t", who, WINDOW, NOW + minute * MINUTE)
+        await stores.attempts.settle("t", who, held.mark, "failed")
+    later = NOW + 24 * MINUTE
+    await stores.housekeeping.clean(later, NOW, NOW)
+    left = [await stores.attempts.reserve("t", who, WINDOW, later) for _ in range(3)]
+    assert [one.verdict for one in left] == ["free", "free", "busy"]
 
 
 @contract

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from attrs import evolve
 
+from project_service.auth.model import Origin
 from project_service.auth.ports import Stores
 from tests.contracts.users import (
     HASH,
@@ -58,7 +59,34 @@ async def test_a_repeat_after_the_window_is_theft(stores: Stores) -> None:
     first = session()
     await made(stores, first=first)
     await rotate(stores, first.digest, digest())
+    # The repeats in between do not make it longer.
+    assert (await rotate(stores, first.digest, digest(), NOW + 9 * SECOND)).outcome == "repeated"
     assert (await rotate(stores, first.digest, digest(), NOW + 10 * SECOND)).outcome == "stolen"
+
+
+@contract
+async def test_a_refresh_prolongs_the_session_and_a_repeat_does_not(stores: Stores) -> None:
+    first, child, later = session(), digest(), NOW + 5 * HOUR
+    account = await made(stores, first=first)
+    await rotate(stores, first.digest, child, later, origin=Origin("192.0.2.99", "another browser"))
+    assert (await rotate(stores, first.digest, digest(), later + 9 * SECOND)).outcome == "repeated"
+    (found,) = await stores.sessions.alive(account.user.id, later)
+    assert (found.created_at, found.refreshed_at, found.expires_at) == (NOW, later, later + 24 * HOUR)
+    assert (found.address, found.user_agent) == ("192.0.2.99", "a browser")
+    assert await stores.sessions.alive(account.user.id, found.expires_at) == []
+    assert await rotate(stores, child, digest(), found.expires_at) is None
+
+
+@contract
+async def test_an_ended_session_is_told_of_until_its_last_access_token_ends(stores: Stores) -> None:
+    """Whichever that is: on a host whose clock is behind, or after a shorter life was set, it is an earlier one."""
+    first, child = session(), digest()
+    account = await made(stores, first=first)
+    await rotate(stores, first.digest, child, NOW + 30 * MINUTE)
+    await rotate(stores, child, digest(), NOW - 30 * MINUTE)
+    until = (NOW + 91 * MINUTE).timestamp()
+    assert await stores.sessions.end(account.user.id, event()) == [(first.id, until)]
+    assert dict(await stores.sessions.revoked(NOW))[first.id] == until
 
 
 @contract
@@ -108,26 +136,29 @@ async def test_sessions_end_one_all_or_all_but_one(stores: Stores) -> None:
 
 @contract
 async def test_a_new_password_ends_the_other_sessions(stores: Stores) -> None:
-    kept, gone = session(), session()
+    kept, gone, anothers = session(), session(), session()
     account = await made(stores, first=kept)
+    await made(stores, first=anothers)
     await stores.sessions.start(account, None, gone, event())
     changed = await stores.users.set_password(account.user.id, OTHER_HASH, kept.id, event())
     assert changed is not None and changed.password_hash == OTHER_HASH
     assert [one.id for one in await stores.sessions.alive(account.user.id, NOW)] == [kept.id]
     revoked = dict(await stores.sessions.revoked(NOW))
-    assert gone.id in revoked and kept.id not in revoked
+    assert gone.id in revoked and kept.id not in revoked and anothers.id not in revoked
 
 
 @contract
 async def test_disabling_and_deleting_end_sessions_for_every_worker(stores: Stores) -> None:
-    first, second = session(), session()
+    first, second, anothers = session(), session(), session()
     disabled, deleted = await made(stores, first=first), await made(stores, first=second)
+    await made(stores, first=anothers)
     found = await stores.users.set_disabled(disabled.user.id, True, event())
     assert found is not None and found.disabled_at == NOW
     assert await stores.users.delete(deleted.user.id, event()) is True
     assert await stores.users.delete(deleted.user.id, event()) is False
     assert await stores.users.find(deleted.user.id) is None
-    assert {first.id, second.id} <= dict(await stores.sessions.revoked(NOW)).keys()
+    revoked = dict(await stores.sessions.revoked(NOW))
+    assert {first.id, second.id} <= revoked.keys() and anothers.id not in revoked
     enabled = await stores.users.set_disabled(disabled.user.id, False, event())
     assert enabled is not None and enabled.disabled_at is None
     assert await stores.users.set_disabled(deleted.user.id, True, event()) is None

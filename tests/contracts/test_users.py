@@ -36,6 +36,11 @@ async def test_a_user_is_kept_as_he_was_made(stores: Stores) -> None:
     assert await stores.users.find(account.user.id) == account
     assert await stores.users.find_by_email(email) == account
     assert await stores.users.find(str(uuid.uuid4())) is None
+    confirmed = await stores.users.create(
+        email=address(), password_hash=None, metadata={}, confirmed=True, session=None, event=event()
+    )
+    assert confirmed is not None
+    assert (confirmed.confirmed_at, confirmed.last_login_at, confirmed.password_hash) == (NOW, None, b"")
 
 
 @contract
@@ -65,13 +70,15 @@ async def test_of_many_signups_of_one_address_at_once_in_any_letter_case_one_win
 
 @contract
 async def test_users_are_listed_page_by_page_without_gap_or_repeat(stores: Stores) -> None:
-    ids = [(await made(stores)).user.id for _ in range(5)]
+    """In the order they were made; by id where that was at one moment."""
+    at = [NOW + minute * MINUTE for minute in (2, 1, 0, 0, 0)]
+    ids = [(await made(stores, at=one)).user.id for one in at]
     seen: list[str] = []
     after = None
     while page := await stores.users.page(after, 2):
         seen += [one.user.id for one in page]
         after = (page[-1].user.created_at, page[-1].user.id)
-    assert [key for key in seen if key in ids] == sorted(ids)
+    assert [key for key in seen if key in ids] == [*sorted(ids[2:]), ids[1], ids[0]]
     assert len(seen) == len(set(seen))
 
 
@@ -85,6 +92,9 @@ async def test_the_cleanup_takes_what_has_expired_and_nothing_else(stores: Store
     email = address()
     await made(stores, email)
     key, _ = await issue(stores, email)
+    soon = NOW + 40 * 24 * HOUR + 5 * SECOND
+    assert await stores.housekeeping.clean(soon, soon - 10 * SECOND, NOW) is True
+    assert (await rotate(stores, young.digest, digest(), soon)).outcome == "repeated"
     later = NOW + 40 * 24 * HOUR + MINUTE
     assert await stores.housekeeping.clean(later, later - 10 * SECOND, later - HOUR) is True
     assert [one.id for one in await stores.sessions.alive(account.user.id, NOW)] == [young.id]

@@ -58,14 +58,16 @@ def event(action: str = "test", at: datetime = NOW) -> Event:
     return Event(at, action, origin=HERE)
 
 
-async def made(stores: Stores, email: Email | None = None, first: NewSession | None = None) -> Account:
+async def made(
+    stores: Stores, email: Email | None = None, first: NewSession | None = None, at: datetime = NOW
+) -> Account:
     account = await stores.users.create(
         email=email or address(),
         password_hash=HASH,
         metadata={"a": [1, None]},
         confirmed=False,
         session=first,
-        event=event(),
+        event=event(at=at),
     )
     assert account is not None
     return account
@@ -75,7 +77,14 @@ async def all_of(*work: Any) -> list[Any]:
     return list(await gatherResults([start(one) for one in work]))
 
 
-async def rotate(stores: Stores, old: bytes, new: bytes, at: datetime = NOW, salt: bytes = b"s" * 32) -> Any:
+async def rotate(
+    stores: Stores,
+    old: bytes,
+    new: bytes,
+    at: datetime = NOW,
+    salt: bytes = b"s" * 32,
+    origin: Origin = HERE,
+) -> Any:
     return await stores.sessions.rotate(
         digest=old,
         successor=new,
@@ -84,7 +93,7 @@ async def rotate(stores: Stores, old: bytes, new: bytes, at: datetime = NOW, sal
         reuse_window=10 * SECOND,
         expires_at=at + 24 * HOUR,
         access_expires_at=at + HOUR,
-        origin=HERE,
+        origin=origin,
     )
 
 

@@ -54,7 +54,7 @@ with moved as (
     returning s.id as sid, s.current_hash, s.salt, s.ended_at, {USER.replace("u.id::text", "u.id")}),
 added as (
     insert into auth.refresh_tokens (token_hash, session_id)
-    select current_hash, sid from moved where current_hash = %(successor)s and ended_at is null),
+    select current_hash, sid from moved where current_hash = %(successor)s),
 audited as (
     insert into auth.audit (at, actor, user_id, email, action, result, address, user_agent, request_id)
     select %(now)s, 'anonymous', id, email, 'refresh', 'refresh_token_reused', %(address)s, %(user_agent)s,
