@@ -7,6 +7,7 @@ from typing import Any
 import bcrypt
 from twisted.trial.unittest import TestCase
 
+from project_service.auth.model import Account
 from tests.http.auth_app import PASSWORD, Answer, AuthApp
 
 
@@ -71,6 +72,8 @@ class Admin(TestCase):
             ({"email": "a@example.test", "password_hash": made + "x"}, "validation_failed"),
             ({"email": "a@example.test", "password_hash": made.replace("$04$", "$31$")}, "validation_failed"),
             ({"email": "a@example.test", "password_hash": "$1$" + made}, "validation_failed"),
+            # Nothing would match it: the salt's last character has bits that do not count.
+            ({"email": "a@example.test", "password_hash": f"{made[:28]}/{made[29:]}"}, "validation_failed"),
             ({"email": "a@example.test", "password": PASSWORD, "password_hash": made}, "validation_failed"),
             ({"email": "a@example.test", "role": "service_role"}, "validation_failed"),
             ({"email": "a@example.test", "email_confirmed": "yes"}, "validation_failed"),
@@ -118,6 +121,16 @@ class Admin(TestCase):
             answer = self.admin(method, path)
             assert (answer.status, answer.code) == (404, "user_not_found")
         assert self.app.store.events[-1].actor == "service"
+
+    def test_of_two_who_delete_a_user_at_once_one_is_told_that_he_is_gone(self) -> None:
+        account = self.app.store.accounts[self.app.sign_up().data["user"]["id"]]
+
+        async def found_before_the_other_deleted_him(user_id: str) -> Account:
+            self.app.store.accounts.pop(user_id, None)
+            return account
+
+        self.patch(self.app.store, "find", found_before_the_other_deleted_him)
+        assert self.admin("DELETE", f"/{account.user.id}").code == "user_not_found"
 
     def test_a_user_is_found_by_email_too(self) -> None:
         self.app.sign_up()

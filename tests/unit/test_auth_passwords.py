@@ -80,6 +80,12 @@ class Passwords(TestCase):
         raw = passwords.candidate(text)
         assert raw is None or (0 < len(raw) <= 72 and b"\0" not in raw)
 
+    def test_what_is_not_unicode_is_no_password(self) -> None:
+        """From a command line: no JSON has it."""
+        with self.assertRaises(ApiError) as caught:
+            passwords.acceptable("long enough \udcff", ADA, 8)
+        assert caught.exception.details == {"password": "is not valid Unicode"}
+
     def test_the_shipped_list(self) -> None:
         found = passwords.common_passwords()
         assert len(found) > 5000
@@ -97,6 +103,7 @@ class Passwords(TestCase):
             (b"", None),
             (b"$2b$03$" + made[7:], None),
             (b"$2b$32$" + made[7:], None),
+            (made[:28] + b"/" + made[29:], None),
         ):
             assert passwords.cost_of(stored) == cost, stored
 
