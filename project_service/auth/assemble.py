@@ -19,7 +19,6 @@ from project_service.auth.admin import Administration
 from project_service.auth.admin_routes import AdminRoutes
 from project_service.auth.context import Context
 from project_service.auth.hashing import Hashes, Hashing
-from project_service.auth.keyset import KeySetError
 from project_service.auth.model import moment
 from project_service.auth.passwords import Bcrypt, common_passwords
 from project_service.auth.ports import Housekeeping, Stores
@@ -68,11 +67,9 @@ class Auth:
 
 def issuer_of(settings: Settings) -> Issuer:
     """Who signs; reads ``auth.jwt_keys_file``. Raises ``KeySetError``."""
-    path = settings.auth.jwt_keys_file
-    if path is None:
-        raise KeySetError("auth.jwt_keys_file is not set; make one with: project-service jwt-keys create")
+    assert settings.auth.jwt_keys_file is not None
     name = settings.auth.issuer or settings.server.public_url or DEFAULT_ISSUER
-    return Issuer(keyfile.load(Path(path)), name, settings.auth.access_token_seconds)
+    return Issuer(keyfile.load(Path(settings.auth.jwt_keys_file)), name, settings.auth.access_token_seconds)
 
 
 def assemble(

@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import secrets
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from attrs import field, frozen
@@ -28,6 +28,12 @@ _THUMBPRINT = {
 _PUBLIC = {"EC": ("crv", "x", "y"), "RSA": ("n", "e"), "OKP": ("crv", "x")}
 # RFC 7518 sections 3.2 and 3.3.
 _MIN_HMAC_BYTES, _MIN_RSA_BITS = 32, 2048
+_MAKERS: Mapping[str, Callable[[], dict[str, Any]]] = {
+    "ES256": lambda: ECAlgorithm.to_jwk(ec.generate_private_key(ec.SECP256R1()), as_dict=True),
+    "HS256": lambda: {"kty": "oct", "k": base64url.encode(secrets.token_bytes(_MIN_HMAC_BYTES))},
+    "RS256": lambda: RSAAlgorithm.to_jwk(rsa.generate_private_key(65537, 3072), as_dict=True),
+    "EdDSA": lambda: OKPAlgorithm.to_jwk(ed25519.Ed25519PrivateKey.generate(), as_dict=True),
+}
 
 
 class KeySetError(Exception):
@@ -80,17 +86,7 @@ class KeySet:
 
 def generate(algorithm: str) -> dict[str, str]:
     """A new private JWK for one of ``ALGORITHMS``, named by its thumbprint (RFC 7638)."""
-    made: dict[str, Any]
-    if algorithm == "ES256":
-        made = ECAlgorithm.to_jwk(ec.generate_private_key(ec.SECP256R1()), as_dict=True)
-    elif algorithm == "RS256":
-        made = RSAAlgorithm.to_jwk(rsa.generate_private_key(65537, 3072), as_dict=True)
-    elif algorithm == "EdDSA":
-        made = OKPAlgorithm.to_jwk(ed25519.Ed25519PrivateKey.generate(), as_dict=True)
-    elif algorithm == "HS256":
-        made = {"kty": "oct", "k": base64url.encode(secrets.token_bytes(_MIN_HMAC_BYTES))}
-    else:
-        raise KeySetError(f"{algorithm} is not one of {', '.join(ALGORITHMS)}")
+    made = _MAKERS[algorithm]()
     made.pop("key_ops", None)
     kid = secrets.token_urlsafe(16) if algorithm == "HS256" else _thumbprint(made)
     return {**made, "alg": algorithm, "use": "sig", "kid": kid}

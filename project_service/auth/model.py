@@ -49,10 +49,7 @@ class Email:
             found = validate_email(text, check_deliverability=False)
         except (EmailNotValidError, UnicodeError):
             raise validation_failed({"email": "is not an email address"}) from None
-        address = found.normalized
-        if len(address.encode("utf-8")) > EMAIL_MAX_BYTES:
-            raise validation_failed({"email": f"must be at most {EMAIL_MAX_BYTES} bytes"})
-        return cls(address=address, key=folded(address))
+        return cls(address=found.normalized, key=folded(found.normalized))
 
     @classmethod
     def parse_new(cls, text: object) -> Email:

@@ -50,8 +50,7 @@ class Throttle:
         outcome: Outcome,
         event: Event | None = None,
     ) -> None:
-        if event is not None or held.mark is not None or held.address_mark is not None:
-            await self.attempts.settle_login(email, place(origin.address), held, outcome, event)
+        await self.attempts.settle_login(email, place(origin.address), held, outcome, event)
 
     async def reserve(self, scope: str, origin: Origin, limit: Limit) -> Reservation:
         """An attempt of another kind, counted per address alone."""

@@ -100,17 +100,16 @@ class Verifier:
         self._issuer = issuer
         self._known.clear()
 
-    def verify(self, token: str | bytes) -> Claims:
+    def verify(self, token: str) -> Claims:
         """The claims of a good token; raises ``invalid_token`` or ``session_revoked``."""
-        text = token.decode("latin-1") if isinstance(token, bytes) else token
-        claims = self._known.get(text)
+        claims = self._known.get(token)
         if claims is None:
-            claims = self._checked(text)
-            self._keep(text, claims)
+            claims = self._checked(token)
+            self._keep(token, claims)
         else:
-            self._known.move_to_end(text)
+            self._known.move_to_end(token)
         if claims.exp + LEEWAY_SECONDS <= self._now():
-            self._known.pop(text, None)
+            self._known.pop(token, None)
             raise expired_token()
         if self._revocations.is_revoked(claims.sid):
             raise session_revoked()

@@ -128,3 +128,17 @@ class BruteForce(TestCase):
         counter.pending.clear()
         self.app.clock.advance(0.2)
         assert client.received().startswith(b"HTTP/1.1 200")
+
+    def test_who_waited_five_seconds_for_them_is_told_to_come_again(self) -> None:
+        now = self.app.auth.context.now()
+        self.app.store.counter("login", "ada@example.test").pending.extend([now, now, now])
+        client = self.app.app.connect()
+        body = b'{"email":"ada@example.test","password":"correct horse battery"}'
+        head = "POST /auth/login HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\nContent-Length: %d\r\n\r\n"
+        client.send((head % len(body)).encode() + body)
+        self.app.clock.pump([0.1] * 49)
+        assert client.received() == b""
+        self.app.clock.pump([0.1] * 2)
+        answer = client.received()
+        assert answer.startswith(b"HTTP/1.1 429")
+        assert b"Retry-After: 1\r\n" in answer

@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 import stat
 
+from cryptography.hazmat.primitives.asymmetric import rsa
+from jwt.algorithms import RSAAlgorithm
 from jwt.utils import base64url_encode
 from twisted.trial.unittest import TestCase
 
@@ -64,10 +66,16 @@ class Keys(TestCase):
         parsed = KeySet.parse(json.dumps({"keys": [good, jwk]}))
         assert parsed.keys[1].kid == "NzbLsXh8uDCcd-6MNwXF4W_7noWXFZAfHkxZsRGC9Xs"
 
+    def test_a_shared_secret_without_a_kid_gets_one_that_tells_nothing_of_it(self) -> None:
+        for letter in (b"x", b"y"):
+            jwk = {"kty": "oct", "k": base64url_encode(letter * 32).decode(), "alg": "HS256"}
+            assert KeySet.parse(json.dumps({"keys": [jwk]})).signing.kid == "shared"
+
     def test_sets_that_cannot_be_used_say_why_and_show_no_key(self) -> None:
         good = json.loads(KEYS["ES256"])["keys"][0]
         public = {name: value for name, value in good.items() if name != "d"}
-        weak = {"kty": "oct", "k": base64url_encode(b"short secret").decode(), "alg": "HS256"}
+        weak = {"kty": "oct", "k": base64url_encode(b"x" * 31).decode(), "alg": "HS256"}
+        weak_rsa = RSAAlgorithm.to_jwk(rsa.generate_private_key(65537, 2040), as_dict=True) | {"alg": "RS256"}
         for value, why in (
             ("{", "not JSON"),
             ("[]", "JWK Set"),
@@ -76,6 +84,7 @@ class Keys(TestCase):
             (json.dumps({"keys": [public]}), "no private part"),
             (json.dumps({"keys": [good, good]}), "same kid"),
             (json.dumps({"keys": [weak]}), "32 bytes"),
+            (json.dumps({"keys": [weak_rsa]}), "2048 bits"),
             (json.dumps({"keys": [{**good, "alg": "HS256"}]}), "key 1"),
             (json.dumps({"keys": [{**good, "alg": "none"}]}), "key 1"),
             (
@@ -99,7 +108,13 @@ class Keys(TestCase):
         assert keyfile.create(path, "EdDSA") is False
         assert keyfile.load(path).signing.kid == first.signing.kid
         keyfile.rotate(path, "EdDSA", keep=0)
-        assert keyfile.load(path).signing.algorithm == "EdDSA"
+        signing = keyfile.load(path).signing
+        assert signing.algorithm == "EdDSA"
+        keyfile.announce(path, "ES256", keep=0)
+        known = keyfile.load(path).keys
+        assert [key.algorithm for key in known] == ["EdDSA", "ES256"]
+        keyfile.promote(path, known[1].kid, keep=1)
+        assert [key.kid for key in keyfile.load(path).keys] == [known[1].kid, signing.kid]
         assert stat.S_IMODE(path.stat().st_mode) == 0o600
         assert [one.name for one in path.parent.iterdir()] == [path.name]
 

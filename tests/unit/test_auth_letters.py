@@ -8,6 +8,7 @@ from email.policy import default
 from twisted.internet.defer import Deferred
 from twisted.internet.error import ConnectionRefusedError
 from twisted.internet.task import Clock
+from twisted.logger import capturedLogs, formatEvent
 from twisted.trial.unittest import TestCase
 
 from project_service.auth import mail
@@ -84,6 +85,21 @@ class Letters(TestCase):
         assert len(sent) == 1
         clock.advance(5)
         assert len(sent) == 2
+
+    def test_a_thousand_letters_wait_and_one_more_is_dropped_with_a_word_in_the_log(self) -> None:
+        sent: list[mail.Letter] = []
+
+        async def take(letter: mail.Letter) -> None:
+            sent.append(letter)
+
+        clock = Clock()
+        outbox = mail.Outbox.over(take, clock)
+        with capturedLogs() as events:
+            for _ in range(1001):
+                outbox.post(lambda: mail.Letter("ada@example.test", "s", "t"))
+        assert [formatEvent(event) for event in events] == ["too many letters are waiting; one was dropped"]
+        clock.advance(0)
+        assert len(sent) == 1000
 
     def test_a_slow_mail_server_gets_four_letters_at_a_time(self) -> None:
         open_: list[Deferred[None]] = []

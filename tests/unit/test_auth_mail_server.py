@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from twisted.internet.defer import Deferred
-from twisted.internet.error import ConnectionDone, DNSLookupError
+from twisted.internet.error import ConnectionDone, DNSLookupError, NoRouteError
 from twisted.internet.testing import MemoryReactorClock, StringTransport
 from twisted.python.failure import Failure
 from twisted.trial.unittest import TestCase
@@ -101,7 +101,14 @@ class Conversations(TestCase):
             self.reactor.advance(10)
         self.assertIn("does not answer in time", self.why_not(reached))
 
-    def test_no_such_host(self) -> None:
-        reached = self.reach()
-        self.reactor.tcpClients[0][2].clientConnectionFailed(None, Failure(DNSLookupError()))
-        self.assertIn("smtp.host has no address", self.why_not(reached))
+    def test_no_way_to_the_host(self) -> None:
+        for fault, words in (
+            (DNSLookupError("hush"), "smtp.host has no address"),
+            (NoRouteError("hush"), "cannot be reached: NoRouteError"),
+        ):
+            self.setUp()
+            reached = self.reach()
+            self.reactor.tcpClients[0][2].clientConnectionFailed(None, Failure(fault))
+            why = self.why_not(reached)
+            self.assertIn(words, why)
+            self.assertNotIn("hush", why)

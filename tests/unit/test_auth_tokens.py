@@ -65,7 +65,7 @@ class Base(TestCase):
         found |= changes
         return {name: value for name, value in found.items() if value is not None}
 
-    def refused(self, token: str | bytes, code: str = "invalid_token") -> None:
+    def refused(self, token: str, code: str = "invalid_token") -> None:
         fault = self.assertRaises(ApiError, self.verifier.verify, token)
         assert (fault.status, fault.code) == (401, code), token
         assert dict(fault.headers)["WWW-Authenticate"].startswith('Bearer error="invalid_token"')
@@ -93,14 +93,9 @@ class Good(Base):
         for algorithm in keyset.ALGORITHMS:
             verifier = Verifier(issuer(algorithm), self.revoked, lambda: NOW)
             token = issuer(algorithm).mint(USER, SESSION, NOW, "token-1").text
-            for form in (token, token.encode()):
-                claims = verifier.verify(form)
-                assert (claims.sub, claims.email, claims.role) == (USER.id, USER.email, "authenticated")
-                assert (claims.sid, claims.exp, claims.raw["jti"]) == (
-                    SESSION,
-                    int(NOW) + 3600,
-                    "token-1",
-                )
+            claims = verifier.verify(token)
+            assert (claims.sub, claims.email, claims.role) == (USER.id, USER.email, "authenticated")
+            assert (claims.sid, claims.exp, claims.raw["jti"]) == (SESSION, int(NOW) + 3600, "token-1")
 
     def test_it_expires_after_the_leeway_also_when_it_is_known(self) -> None:
         for known in (True, False):
@@ -108,9 +103,9 @@ class Good(Base):
             self.now = NOW
             if known:
                 verifier.verify(self.good)
-            self.now = int(NOW) + 3600 + LEEWAY_SECONDS - 0.001
+            self.now = int(NOW) + 3600 + 29.999
             verifier.verify(self.good)
-            self.now = int(NOW) + 3600 + LEEWAY_SECONDS
+            self.now = int(NOW) + 3600 + 30
             assert self.assertRaises(ApiError, verifier.verify, self.good).code == "invalid_token"
 
     def test_a_signature_is_checked_once(self) -> None:
@@ -151,6 +146,12 @@ class Good(Base):
         self.verifier.verify(self.verifier.issuer.mint(USER, SESSION, NOW, "t").text)
         self.verifier.replace(evolve(self.issuer, keys=KeySet.parse(KEYS["EdDSA"])))
         self.refused(self.good)
+
+    def test_a_clock_that_is_half_a_minute_ahead_is_no_forgery(self) -> None:
+        self.now = float(int(NOW))
+        for claim in ("iat", "nbf"):
+            self.verifier.verify(self.signed(self.claims(**{claim: int(NOW) + 30})))
+            self.refused(self.signed(self.claims(**{claim: int(NOW) + 31})))
 
 
 class Forged(Base):
@@ -257,7 +258,6 @@ class Forged(Base):
             "x" * (MAX_TOKEN_CHARACTERS + 1),
         ):
             self.refused(text)
-        self.refused(b"\xff\xfe.x.y")
         self.refused(self.signed(self.claims(email="x" * MAX_TOKEN_CHARACTERS)))
 
     @settings(max_examples=200, deadline=None)
@@ -275,7 +275,7 @@ class Forged(Base):
             self.refused(self.good[:-1] + letter)
 
     @settings(max_examples=100, deadline=None)
-    @given(st.one_of(st.text(max_size=200), st.binary(max_size=200)))
-    def test_anything_else_is_refused(self, text: str | bytes) -> None:
+    @given(st.text(max_size=200))
+    def test_anything_else_is_refused(self, text: str) -> None:
         self.setUp()
         self.refused(text)
