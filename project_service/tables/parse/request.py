@@ -93,7 +93,7 @@ def _target(segments: Sequence[str]) -> tuple[Kind, str]:
             return "root", ""
         case ["rpc", name] if name:
             return "routine", name
-        case [name] if name and "\0" not in name:
+        case [name]:
             return "relation", name
     raise errors.invalid_path()
 

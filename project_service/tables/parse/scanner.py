@@ -45,9 +45,8 @@ class Scanner:
         """Raise PGRST100 at the furthest place that was tried."""
         self.expecting(*labels)
         details = f"unexpected {self._shown()}"
-        if self._expected:
-            *most, last = self._expected
-            details += " expecting " + (", ".join(most) + " or " + last if most else last)
+        *most, last = self._expected
+        details += " expecting " + (", ".join(most) + " or " + last if most else last)
         raise self.error(self._furthest, details)
 
     def _shown(self) -> str:

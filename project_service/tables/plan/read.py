@@ -139,8 +139,8 @@ class Reader:
             if child.embed.target == name:
                 if not self.options.legacy_target_names:
                     raise errors.not_embedded(name, child.embed.alias)
-                if child.embed.alias is not None:
-                    self._renamed[name] = child.embed.alias
+                # Not found by its name, so that it has another one.
+                self._renamed[name] = child.name
                 return child
         raise errors.not_embedded(name)
 

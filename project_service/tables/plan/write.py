@@ -56,7 +56,7 @@ class WritePlan:
     @property
     def location(self) -> tuple[str, ...]:
         """The primary key's columns, in the order that they have in the table, where a Location is asked for."""
-        if self.representation != "headers-only" or self.verb != "insert":
+        if self.representation != "headers-only":
             return ()
         return tuple(name for name in self.relation.columns if name in self.relation.primary_key)
 
@@ -83,7 +83,7 @@ def plan_write(cache: SchemaCache, options: PlanOptions, relation: Relation, req
         _columns(cache, relation, request.payload),
         request.payload,
         preferences.get("missing") == "default" and method != "PUT",
-        () if method == "PUT" else conditions,
+        conditions,
         conflict,
         merges,
         key_filters,
@@ -111,7 +111,6 @@ def _read_plan(cache: SchemaCache, options: PlanOptions, relation: Relation, req
     query = evolve(
         request.query,
         filters=tuple(found for found in request.query.filters if found[0] != ()),
-        ranges=tuple(found for found in request.query.ranges if found[0] != ()),
     )
     reader = Reader(cache, relation.schema, options)
     return reader.plan(relation.key, query, Range(), from_source=True, capped=False)
@@ -149,7 +148,7 @@ def _conflict(relation: Relation, request: Request) -> tuple[tuple[str, ...], bo
     if request.head.method == "PUT":
         return relation.primary_key, True
     resolution = request.head.preferences.get("resolution")
-    if request.head.method != "POST" or resolution is None:
+    if resolution is None:
         return (), None
     target = request.query.on_conflict or relation.primary_key
     return (target, resolution == "merge-duplicates") if target else ((), None)

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import json
 
+from project_service.tables.catalog.model import SchemaCache
 from project_service.tables.config import TablesConfig
 from project_service.tables.incoming import Incoming
 from project_service.tables.planner import Planned, Planner
-from tests.unit.tables.schema import cache
+from tests.unit.tables import schema
 
-CACHE = cache()
+CACHE = schema.cache()
 
 
 def as_json(value: object) -> bytes:
@@ -28,13 +29,14 @@ def planned(
     media: str = "",
     planner: Planner | None = None,
     config: TablesConfig = CONFIG,
+    cache: SchemaCache = CACHE,
 ) -> Planned:
     planner = planner or Planner(config)
     headers = tuple(pair for pair in (("prefer", prefer), ("content-type", media)) if pair[1])
     incoming = Incoming(method, tuple(path.split("/")), pairs, headers, body)
     head, key = planner.head(incoming)
     shape, request, operands = planner.request(incoming, head)
-    return planner.plan(CACHE, key, shape, request, operands)
+    return planner.plan(cache, key, shape, request, operands)
 
 
 def text(found: Planned) -> str:

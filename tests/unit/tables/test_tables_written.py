@@ -1,0 +1,132 @@
+"""What a write is planned to be: which rows it is about, what it does where they are there, what it answers with."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from attrs import evolve
+from twisted.trial.unittest import SynchronousTestCase
+
+from project_service.tables.catalog.model import Column, Relation
+from project_service.tables.config import TablesConfig
+from project_service.tables.errors import TableError
+from project_service.tables.plan.write import WritePlan
+from project_service.tables.syntax import Range
+from tests.unit.tables.planning import CACHE, CONFIG, planned, text
+
+KEYLESS = {
+    name: Relation("api", name, {"id": Column("id", "integer", "integer")}, is_view=name == "seen")
+    for name in ("heap", "seen")
+}
+WITH_KEYLESS = evolve(
+    CACHE,
+    relations={**CACHE.relations, **{relation.key: relation for relation in KEYLESS.values()}},
+)
+ROW = b'{"id": 1}'
+FIRST = (("order", "id"), ("limit", "1"))
+CAREFUL = TablesConfig(schemas=("api",))
+
+
+def written(method: str, path: str, *pairs: tuple[str, str], body: bytes = ROW, **more: Any) -> WritePlan:
+    plan = planned(method, path, *pairs, body=body, cache=WITH_KEYLESS, **more).compiled.plan
+    assert isinstance(plan, WritePlan)
+    return plan
+
+
+class Conflicts(SynchronousTestCase):
+    def test_whose_resolution_is_asked_for_is_found_by_key_or_by_the_columns_named(self) -> None:
+        named = ("on_conflict", "title,author_id")
+        for method, path, pairs, resolution, expected in (
+            ("POST", "works", [], "merge-duplicates", (("id",), True)),
+            ("POST", "works", [], "ignore-duplicates", (("id",), False)),
+            ("POST", "works", [named], "merge-duplicates", (("title", "author_id"), True)),
+            ("POST", "works", [named], None, ((), None)),
+            ("POST", "works", [], None, ((), None)),
+            ("POST", "heap", [], "merge-duplicates", ((), None)),
+            ("POST", "heap", [("on_conflict", "id")], "ignore-duplicates", (("id",), False)),
+            # What is put is there as it was sent, whatever else is asked for.
+            ("PUT", "works", [("id", "eq.1"), named], "ignore-duplicates", (("id",), True)),
+        ):
+            found = written(method, path, *pairs, prefer=f"resolution={resolution}" if resolution else "")
+            self.assertEqual((found.conflict, found.merges), expected, (method, path, pairs, resolution))
+
+
+class Rows(SynchronousTestCase):
+    """Filters and limits of the relation say what is written, those of embedded ones what is shown of it."""
+
+    related = (("select", "id,tags(label)"), ("tags.label", "eq.x"), ("tags.limit", "1"))
+
+    def test_what_is_shown_of_them_is_not_filtered_again(self) -> None:
+        found = written("PATCH", "works", ("id", "eq.1"), ("title", "eq.x"), *self.related)
+        self.assertEqual(len(found.conditions), 2)
+        self.assertEqual((found.read.conditions, found.read.range), ((), Range()))
+        (tags,) = found.read.embeddings
+        self.assertEqual((len(tags.plan.conditions), tags.plan.range), (1, Range(0, 1)))
+
+    def test_embedded_rows_may_be_filtered_where_one_is_put(self) -> None:
+        found = written("PUT", "works", ("id", "eq.1"), *self.related)
+        self.assertEqual([found.field.name for found in found.key_filters], ["id"])
+
+    def test_the_key_is_named_by_filters_alone_and_there_has_to_be_one(self) -> None:
+        for path, pairs in (
+            ("works", [("or", "(id.eq.1)")]),
+            ("works", [("tags.id", "eq.1"), ("select", "id,tags()")]),
+            ("works_tags", [("work_id", "eq.1")]),
+            ("heap", []),
+            ("heap", [("id", "eq.1")]),
+        ):
+            error = self.assertRaises(TableError, written, "PUT", path, *pairs)
+            self.assertEqual((error.status, error.code), (405, "PGRST105"), (path, pairs))
+
+    def test_only_what_changes_or_deletes_needs_a_filter(self) -> None:
+        inner = "works!author_id!inner(title,tags!inner())"
+        for select, filtered in ((inner, "works.title"), (inner, "works.tags.label")):
+            written("DELETE", "authors", ("select", select), (filtered, "eq.x"), config=CAREFUL)
+        for select, *pairs in (
+            ("*,works!author_id(title)", ("works.title", "eq.x")),
+            ("*,works!author_id(title,tags!inner())", ("works.tags.label", "eq.x")),
+            (inner,),
+        ):
+            asked = (("select", select), *pairs)
+            error = self.assertRaises(TableError, written, "DELETE", "authors", *asked, config=CAREFUL)
+            self.assertEqual(error.code, "21000", asked)
+        written("POST", "works", config=CAREFUL)
+
+    def test_only_what_changes_or_deletes_is_cut(self) -> None:
+        for method in ("PATCH", "DELETE"):
+            self.assertEqual(written(method, "works", *FIRST).limited, Range(0, 1))
+        self.assertEqual(written("POST", "works", ("limit", "1")).limited, Range())
+
+    def test_the_first_rows_of_a_view_are_known_by_its_key(self) -> None:
+        error = self.assertRaises(TableError, written, "DELETE", "seen", *FIRST)
+        self.assertEqual((error.status, error.code), (400, "PGRST127"))
+        for path, pairs in (("seen", ()), ("heap", FIRST), ("recent", (("order", "work"), FIRST[1]))):
+            written("DELETE", path, *pairs)
+
+    def test_members_that_are_missing_are_defaults_where_that_is_asked_for(self) -> None:
+        for method, prefer, expected in (
+            ("POST", "missing=default", True),
+            ("PATCH", "missing=default", True),
+            ("POST", "missing=null", False),
+            ("POST", "", False),
+        ):
+            self.assertIs(written(method, "works", prefer=prefer).fills_defaults, expected, (method, prefer))
+
+
+class Answers(SynchronousTestCase):
+    def test_what_comes_back_is_what_is_asked_for(self) -> None:
+        for method, prefer, expected in (
+            ("POST", "", ("minimal", (), ())),
+            ("POST", "return=headers-only", ("headers-only", ("id",), ("id",))),
+            ("PATCH", "return=headers-only", ("minimal", (), ())),
+            ("POST", "return=representation", ("representation", ("title",), ())),
+        ):
+            found = written(method, "works", ("select", "title"), prefer=prefer)
+            self.assertEqual((found.representation, found.returning, found.location), expected, method)
+
+    def test_all_that_was_written_comes_back_whatever_may_be_read_at_once(self) -> None:
+        few = evolve(CONFIG, max_rows=1)
+        prefer = "return=representation"
+        found = planned("PATCH", "works", ("select", "id,tags(label)"), body=ROW, prefer=prefer, config=few)
+        self.assertNotIn("LIMIT", text(found))
+        self.assertNotIn('FROM "api"."works"', text(found))
