@@ -236,8 +236,8 @@ class LeanChannel(Protocol):
         write_now(self.transport, data)
 
     def pause_reading(self) -> None:
+        # From within ``_work``, which sees to it in the end.
         self._body_paused = True
-        self._set_reading()
 
     def resume_reading(self) -> None:
         if self._body_paused:

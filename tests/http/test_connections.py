@@ -102,7 +102,6 @@ class Crowded(TestCase):
         self.connect()
         self.assertTrue(self.is_open(third))
 
-
     def test_who_is_told_to_go_twice_has_no_more_time_for_it(self) -> None:
         client = self.connect()
         self.app.close_connections()

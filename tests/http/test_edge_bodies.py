@@ -78,6 +78,21 @@ class Bodies(TestCase):
         client.send(bytes(1024 * 1024))
         self.assertTrue(client.transport.disconnecting)
 
+    def test_so_it_is_where_reading_it_had_stopped(self) -> None:
+        gate: Deferred[None] = Deferred()
+
+        async def unread(inbound: Inbound) -> Reply:
+            await gate
+            return await hello(inbound)
+
+        client = app_of(unread, methods=("POST",)).connect()
+        client.send(raw_request("POST", "/x", {"Content-Length": "300000"}, None))
+        client.send(bytes(200_000))
+        self.assertEqual(client.transport.producerState, "paused")
+        gate.callback(None)
+        self.assertEqual(parse_response(client.received()).status, 200)
+        self.assertEqual(client.transport.producerState, "producing")
+
     def test_what_comes_without_an_end_after_an_early_answer_is_cut_off(self) -> None:
         client = app_of(hello, methods=("POST",)).connect()
         client.send(raw_request("POST", "/x", {"Transfer-Encoding": "chunked"}, None))
@@ -208,7 +223,7 @@ class Framing(TestCase):
         for byte in b"GET /x HTTP/1.1\r\nHost: a\r\n":
             client.send(bytes([byte]))
             client.clock.advance(3)
-        self.assertTrue(client.transport.disconnecting)
+        self.assertEqual((client.received(), client.transport.disconnecting), (b"", True))
 
     def test_nor_does_one_behind_another_request(self) -> None:
         client = app_of(hello).connect()
@@ -226,6 +241,14 @@ class Framing(TestCase):
         client.clock.advance(61)
         self.assertTrue(client.transport.aborted)
 
+    def test_for_a_client_that_has_left_there_is_nothing_more_to_do(self) -> None:
+        closing = raw_request("GET", "/x", {"Connection": "close"}, None)
+        for raw in (b"", b"GET", closing, raw_request("POST", "/x", {"Content-Length": "9999999"}, None)):
+            client = app_of(hello, methods=("GET", "POST")).connect()
+            client.send(raw)
+            client.hang_up()
+            self.assertEqual(client.clock.getDelayedCalls(), [], raw)
+
     def test_a_target_may_be_a_whole_url(self) -> None:
         app = app_of(hello)
         self.assertEqual(app.request("GET", "http://api.example.test/x").status, 200)
@@ -236,7 +259,8 @@ class Framing(TestCase):
         client = app_of(echo, methods=("POST",)).connect()
         client.send(raw_request("POST", "/x", {"Content-Length": "10"}, None))
         client.clock.advance(61)
-        self.assertEqual(parse_response(client.received()).status, 408)
+        response = parse_response(client.received())
+        self.assertEqual((response.status, response.header("connection")), (408, "close"))
 
     def test_pipelined_requests_are_answered_in_order(self) -> None:
         client = app_of(hello, "/p/<n>").connect()

@@ -173,9 +173,9 @@ class Streams(TestCase):
             return StreamReply(200, (), BODY, source)
 
         client = app_of(handler, methods=("POST",)).connect()
+        client.send(raw_request("POST", "/x", {"Content-Length": str(BODY)}, None) + bytes(10_000))
         client.transport.full = True
-        client.send(raw_request("POST", "/x", {"Content-Length": str(BODY)}, None))
-        sent = 0
+        sent = 10_000
         while client.transport.producerState == "producing" and sent < BODY:
             client.send(bytes(10_000))
             sent += 10_000

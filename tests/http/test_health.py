@@ -114,11 +114,13 @@ class HealthTests(TestCase):
 
     def test_metrics_count_by_pattern_and_show_no_path(self) -> None:
         app = app_of()
-        app.request("GET", "/live")
+        self.assertEqual(app.request("GET", "/live").body, b'{"status":"live"}')
+        app.request("HEAD", "/live")
         app.request("GET", "/secret-path?token=abc")
         text = app.request("GET", "/metrics").body.decode()
         self.assertRegex(text, r'requests_total\{method="GET",route="/live",status="200"\} 1\.0')
         self.assertRegex(text, r'requests_total\{method="GET",route="-",status="404"\} 1\.0')
+        self.assertRegex(text, r'response_bytes_total\{route="/live"\} 17\.0')
         self.assertNotIn("secret-path", text)
         self.assertFalse(re.search("abc", text))
 

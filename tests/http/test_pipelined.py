@@ -73,6 +73,26 @@ class Pipelined(_Client):
         self.client.send(b"2" * (BODY - 200_000))
         self.assertIn(str(BODY).encode(), parse_response(self.client.received()).body)
 
+    def test_requests_behind_one_that_takes_long_stay_outside(self) -> None:
+        one = raw_request("GET", "/slow", {}, None)
+        sent = 1
+        self.client.send(one)
+        while self.client.transport.producerState == "producing" and sent < 10_000:
+            self.client.send(one * 100)
+            sent += 100
+        self.assertLess(sent * len(one), 100_000)
+        self.assertEqual(len(self.answers), 1)
+
+    def test_nothing_behind_what_is_no_request_is_looked_at(self) -> None:
+        self.client.send(raw_request("GET", "/slow", {}, None) + b"rubbish\r\n\r\n")
+        for _ in range(3):
+            self.client.send(raw_request("GET", "/large", {}, None))
+        self.answers[0].callback(None)
+        raw = self.client.received()
+        self.assertEqual((raw.count(b"HTTP/1.1 200"), raw.count(b"HTTP/1.1 400")), (1, 1))
+        self.assertTrue(self.client.transport.disconnecting)
+        self.assertEqual(self.begun, 0)
+
     def test_who_takes_no_answer_gets_no_further_one(self) -> None:
         self.client.transport.full = True
         self.client.send(raw_request("GET", "/large", {}, None) * 10)
@@ -81,6 +101,14 @@ class Pipelined(_Client):
             self.client.channel.resumeProducing()
         self.assertEqual(self.begun, 10)
         self.assertEqual(self.client.received().count(b"HTTP/1.1 200"), 10)
+
+    def test_nor_one_behind_the_last(self) -> None:
+        self.client.transport.full = True
+        self.client.send(raw_request("GET", "/large", {"Connection": "close"}, None))
+        self.assertTrue(self.client.transport.disconnecting)
+        self.client.send(raw_request("GET", "/large", {}, None))
+        self.client.transport.drain()
+        self.assertEqual(self.begun, 1)
 
     def test_and_is_cut_off_after_a_while(self) -> None:
         self.client.transport.full = True

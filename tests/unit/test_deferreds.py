@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from twisted.internet.defer import CancelledError, Deferred
+from twisted.internet.task import Clock
+from twisted.logger import capturedLogs, formatEvent
 from twisted.trial.unittest import TestCase
 
 from project_service import errors
-from project_service.deferreds import all_of, shield, start
+from project_service.deferreds import all_of, background, shield, start, with_timeout
 
 
 class Shielded(TestCase):
@@ -28,6 +30,51 @@ class Shielded(TestCase):
 
     def test_a_refusal_was_for_the_caller(self) -> None:
         self.assertEqual(self.left_alone(errors.request_timeout()), 0)
+
+
+class Alone(TestCase):
+    def left_to_itself(self, failure: Exception) -> list[str]:
+        async def work() -> None:
+            raise failure
+
+        with capturedLogs() as events:
+            background(work(), "sweeping")
+        return [formatEvent(event) for event in events]
+
+    def test_a_failure_of_work_in_the_background_is_logged(self) -> None:
+        self.assertEqual(self.left_to_itself(KeyError("x")), ["sweeping failed"])
+        self.assertEqual(len(self.flushLoggedErrors(KeyError)), 1)
+
+    def test_its_end_by_cancelling_is_not(self) -> None:
+        self.assertEqual(self.left_to_itself(CancelledError()), [])
+
+
+class InTime(TestCase):
+    def setUp(self) -> None:
+        self.clock = Clock()
+        self.going: Deferred[str] = Deferred()
+        self.waiting = with_timeout(self.clock, 5.0, self.going, TimeoutError)
+
+    def test_what_comes_in_time_comes_as_it_is(self) -> None:
+        self.going.callback("done")
+        self.assertEqual(self.successResultOf(self.waiting), "done")
+        self.assertEqual(self.clock.getDelayedCalls(), [])
+
+    def test_what_does_not_is_cancelled_and_told_so(self) -> None:
+        self.clock.advance(5)
+        self.failureResultOf(self.waiting, TimeoutError)
+
+    def test_who_cancels_it_himself_is_not_told_of_time(self) -> None:
+        self.waiting.cancel()
+        self.failureResultOf(self.waiting, CancelledError)
+        self.assertEqual(self.clock.getDelayedCalls(), [])
+
+    def test_a_failure_of_its_own_stays(self) -> None:
+        stubborn: Deferred[None] = Deferred(lambda waiting: waiting.errback(KeyError("x")))
+        waiting = with_timeout(self.clock, 5.0, stubborn, TimeoutError)
+        self.clock.advance(5)
+        self.failureResultOf(waiting, KeyError)
+        self.failureResultOf(self.waiting, TimeoutError)
 
 
 class Together(TestCase):

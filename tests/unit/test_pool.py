@@ -206,6 +206,20 @@ class Doubt(Case):
         self.successResultOf(start(self.pool.query("a")))
         self.assertEqual(len(self.made), 2)
 
+    def test_one_that_is_found_dead_is_not_lent(self) -> None:
+        self.successResultOf(start(self.pool.query("a")))
+        self.made[0].state = "unknown"
+        self.successResultOf(start(self.pool.query("b")))
+        self.assertEqual((self.made[0].closed, self.made[0].asked, self.made[1].asked), (True, ["a"], ["b"]))
+
+    def test_a_transaction_whose_connection_is_lost_fails_as_it_did(self) -> None:
+        async def work(transaction: Any) -> None:
+            self.made[0].state = "unknown"
+            raise KeyError("x")
+
+        self.failure(start(self.pool.transaction(work)), KeyError)
+        self.assertEqual((self.made[0].asked, self.made[0].closed), (["begin"], True))
+
 
 class Healing(Case):
     def test_it_tries_again_with_growing_pauses_while_somebody_waits(self) -> None:
@@ -256,28 +270,3 @@ class Healing(Case):
         self.clock.pump([0.1] * 51)
         self.failure(waiting, ApiError)
         self.assertLess(len(tried), 10)
-
-
-class Ending(Case):
-    def test_who_does_not_end_in_time_loses_the_connection(self) -> None:
-        asking = start(self.pool.query("wait"))
-        closing = start(self.pool.close(2.0))
-        self.clock.advance(1.9)
-        self.assertFalse(self.made[0].closed)
-        self.clock.advance(0.2)
-        self.assertTrue(self.made[0].closed)
-        assert self.made[0].answer is not None
-        self.made[0].answer.errback(DatabaseGone("closed"))
-        self.failure(asking, DatabaseGone)
-        self.successResultOf(closing)
-
-    def test_close_waits_for_those_inside_and_refuses_the_rest(self) -> None:
-        held = self.successResultOf(start(self.pool.take()))
-        closing = start(self.pool.close())
-        self.assertNoResult(closing)
-        error = self.failure(start(self.pool.query("a")), ApiError)
-        assert isinstance(error, ApiError)
-        self.assertEqual(error.status, 503)
-        self.pool.give_back(held)
-        self.successResultOf(closing)
-        self.assertTrue(all(session.closed for session in self.made))

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import platform
+import resource
 import subprocess
 import sys
 
 from twisted.trial.unittest import SkipTest, SynchronousTestCase
+
+from project_service.process import MOST_DESCRIPTORS, allow_descriptors, room_for_clients
 
 
 def said(program: str) -> str:
@@ -39,6 +42,14 @@ class Clients(SynchronousTestCase):
 
     def test_as_many_as_configured_where_descriptors_allow(self) -> None:
         self.assertEqual(self.room(100, 4000), 100)
+
+    def test_and_where_there_is_no_limit(self) -> None:
+        self.patch(resource, "getrlimit", lambda _: (resource.RLIM_INFINITY, resource.RLIM_INFINITY))
+        self.assertEqual((room_for_clients(100), allow_descriptors()), (100, MOST_DESCRIPTORS))
+
+    def test_one_at_the_least(self) -> None:
+        self.patch(resource, "getrlimit", lambda _: (100, 100))
+        self.assertEqual(room_for_clients(10_000), 1)
 
     def test_else_two_descriptors_for_each(self) -> None:
         self.assertEqual(self.room(10_000, 1256), 500)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from twisted.internet.defer import Deferred
+from twisted.internet.defer import CancelledError, Deferred
 from twisted.internet.task import Clock
 from twisted.logger import capturedLogs
 from twisted.trial.unittest import TestCase
@@ -82,6 +82,25 @@ class Case(TestCase):
             reading.soon()
             self.assertTrue(reading.current)
         self.assertEqual(len(read), 3)
+
+    def test_closing_ends_a_reading_that_is_under_way(self) -> None:
+        polled = start(self.reading.poll())
+        self.reading.soon()
+        with capturedLogs() as said:
+            polled.cancel()
+            self.failureResultOf(polled, CancelledError)
+            self.assertEqual(len(self.pending), 2, "the next had its turn")
+            self.successResultOf(start(self.reading.close()))
+        self.assertEqual((said, self.clock.getDelayedCalls()), ([], []))
+
+    def test_the_pause_grows_no_longer_than_two_seconds(self) -> None:
+        self.reading.soon()
+        for number in range(8):
+            self.pending[number].errback(RuntimeError("away"))
+            self.assertEqual(len(self.pending), number + 1)
+            self.clock.advance(2)
+            self.assertEqual(len(self.pending), number + 2)
+        self.pending[8].callback(None)
 
     def test_closing_ends_the_repetition(self) -> None:
         self.reading.soon()

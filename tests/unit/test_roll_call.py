@@ -1,12 +1,27 @@
-"""The parent's side of ``/ready`` with several workers."""
+"""Both sides of ``/ready`` with several workers."""
 
 from __future__ import annotations
 
+import os
+
 from attrs import define, field
+from twisted.internet.defer import Deferred
+from twisted.internet.error import ConnectionDone
 from twisted.internet.task import Clock
+from twisted.python.failure import Failure
 from twisted.trial.unittest import TestCase
 
-from project_service.roll_call import ASK, CHECK, FAILS, ROUND_SECONDS, WORKS, RollCall
+from project_service.deferreds import start
+from project_service.roll_call import (
+    ASK,
+    CHECK,
+    FAILS,
+    ROUND_SECONDS,
+    WORKER_SECONDS,
+    WORKS,
+    Parent,
+    RollCall,
+)
 
 
 @define(eq=False)
@@ -82,3 +97,89 @@ class Rounds(TestCase):
             self.call.heard(peer, WORKS + b" " + number)
         for peer in self.peers:
             self.assertEqual(self.said(peer), [ASK + b" " + WORKS])
+
+
+class PipeReactor(Clock):
+    """A clock that knows who reads."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.readers: list[object] = []
+
+    def addReader(self, reader: object) -> None:
+        self.readers.append(reader)
+
+    def removeReader(self, reader: object) -> None:
+        self.readers.remove(reader)
+
+
+class Answers(TestCase):
+    """A worker's side."""
+
+    def setUp(self) -> None:
+        self.reactor = PipeReactor()
+        incoming, self.to_worker = os.pipe()
+        self.from_worker, outgoing = os.pipe()
+        for descriptor in (incoming, self.from_worker, outgoing):
+            self.addCleanup(os.close, descriptor)
+        os.set_blocking(self.from_worker, False)
+        self.checks: list[Deferred[None]] = []
+        self.ended = 0
+        self.parent = Parent(self.reactor, self.works, self.gone, incoming, outgoing)
+        self.parent.watch()
+
+    async def works(self) -> None:
+        self.checks.append(Deferred())
+        await self.checks[-1]
+
+    def gone(self) -> None:
+        self.ended += 1
+
+    def hear(self, data: bytes) -> None:
+        os.write(self.to_worker, data)
+        self.assertEqual(self.reactor.readers, [self.parent])
+        self.parent.doRead()
+
+    def told(self) -> bytes:
+        try:
+            return os.read(self.from_worker, 1000)
+        except BlockingIOError:
+            return b""
+
+    def test_whether_it_works_with_the_number_of_the_round(self) -> None:
+        self.hear(b"check 1\nche")
+        self.hear(b"ck 2\ncheck 3\n")
+        self.assertEqual((len(self.checks), self.told()), (3, b""))
+        self.checks[1].callback(None)
+        self.checks[0].errback(RuntimeError("away"))
+        self.assertEqual(self.told(), b"works 2\nfails 1\n")
+        self.reactor.advance(WORKER_SECONDS)
+        self.assertEqual(self.told(), b"fails 3\n")
+
+    def test_all_who_ask_get_the_answer_to_one_question(self) -> None:
+        for verdict in (b"works", b"fails"):
+            first, leaving, last = (start(self.parent.all_work()) for _ in range(3))
+            leaving.addErrback(lambda _: None)
+            leaving.cancel()
+            self.assertEqual(self.told(), b"all\n")
+            self.hear(b"all " + verdict + b"\n")
+            for one in (first, last):
+                if verdict == b"works":
+                    self.successResultOf(one)
+                else:
+                    self.failureResultOf(one, RuntimeError)
+
+    def test_the_end_of_the_pipe_is_the_parents(self) -> None:
+        os.close(self.to_worker)
+        self.parent.doRead()
+        self.assertEqual((self.ended, self.reactor.readers), (1, []))
+
+    def test_so_it_is_when_the_reactor_finds_out(self) -> None:
+        os.close(self.to_worker)
+        self.parent.connectionLost(Failure(ConnectionDone()))
+        self.assertEqual(self.ended, 1)
+
+    def test_a_parent_that_reads_nothing_holds_nobody_up(self) -> None:
+        for _ in range(20_000):
+            self.parent.tell(b"works 1")
+        os.close(self.to_worker)

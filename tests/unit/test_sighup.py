@@ -52,6 +52,14 @@ class Reloading(TestCase):
         (event,) = self.errors.flush("was not reloaded")
         self.assertIn("is not JSON", event["fault"])
 
+    def test_a_fault_nobody_thought_of_leaves_the_old_ones_in_force(self) -> None:
+        def breaks(settings: Settings) -> None:
+            raise ZeroDivisionError
+
+        self.assertIsNone(reread(OLD, lambda: NEW, breaks))
+        self.errors.flush("was not taken over")
+        self.assertEqual(len(self.flushLoggedErrors(ZeroDivisionError)), 1)
+
     def test_and_no_worker_is_told_then(self) -> None:
         folder = TemporaryDirectory()
         self.addCleanup(folder.cleanup)

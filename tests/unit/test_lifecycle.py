@@ -1,0 +1,117 @@
+"""Parts start and stop in order whatever one of them does, and loops outlive their errors."""
+
+from __future__ import annotations
+
+from attrs import define
+from twisted.internet.defer import CancelledError, Deferred
+from twisted.internet.task import Clock
+from twisted.logger import capturedLogs, formatEvent
+from twisted.trial.unittest import TestCase
+
+from project_service.deferreds import start
+from project_service.lifecycle import Every, Ordered
+
+
+@define
+class FakePart:
+    """Writes down what is asked of it; fails where its name is among ``broken``."""
+
+    name: str
+    done: list[str]
+    broken: tuple[str, ...] = ()
+
+    async def start(self) -> None:
+        self.done.append(f"start {self.name}")
+        if f"start {self.name}" in self.broken:
+            raise KeyError(self.name)
+
+    async def stop(self) -> None:
+        self.done.append(f"stop {self.name}")
+        if f"stop {self.name}" in self.broken:
+            raise ValueError(self.name)
+
+
+class InOrder(TestCase):
+    def setUp(self) -> None:
+        self.done: list[str] = []
+
+    def parts(self, *broken: str) -> Ordered:
+        return Ordered([FakePart(name, self.done, broken) for name in "abc"])
+
+    def test_stopped_in_reverse_with_what_was_adopted_first(self) -> None:
+        parts = self.parts()
+        self.successResultOf(start(parts.start()))
+        parts.adopt(FakePart("d", self.done))
+        self.successResultOf(start(parts.stop()))
+        self.assertEqual(" ".join(self.done), "start a start b start c stop d stop c stop b stop a")
+        self.successResultOf(start(parts.stop()))
+        self.assertEqual(len(self.done), 7, "once is enough")
+
+    def test_one_that_does_not_start_takes_those_before_it_down_again(self) -> None:
+        self.failureResultOf(start(self.parts("start b").start()), KeyError)
+        self.assertEqual(" ".join(self.done), "start a start b stop a")
+
+    def test_one_that_does_not_stop_is_logged_and_keeps_nobody_up(self) -> None:
+        parts = self.parts("stop b")
+        self.successResultOf(start(parts.start()))
+        self.successResultOf(start(parts.stop()))
+        self.assertEqual(" ".join(self.done[3:]), "stop c stop b stop a")
+        self.assertEqual(len(self.flushLoggedErrors(ValueError)), 1)
+
+
+class Loops(TestCase):
+    def setUp(self) -> None:
+        self.clock = Clock()
+        self.runs: list[Deferred[None]] = []
+        self.loop = Every(5.0, self.work, self.clock, "counting")
+
+    async def work(self) -> None:
+        self.runs.append(Deferred())
+        await self.runs[-1]
+
+    def test_the_pause_counts_from_the_end_of_a_run(self) -> None:
+        self.loop.startService()
+        self.clock.advance(4.9)
+        self.assertEqual(len(self.runs), 0)
+        self.clock.advance(20)
+        self.clock.advance(20)
+        self.assertEqual(len(self.runs), 1)
+        self.runs[0].callback(None)
+        self.clock.advance(4.9)
+        self.assertEqual(len(self.runs), 1)
+        self.clock.advance(0.1)
+        self.assertEqual(len(self.runs), 2)
+
+    def test_a_failure_is_logged_and_the_loop_goes_on(self) -> None:
+        self.loop.startService()
+        self.clock.advance(5)
+        with capturedLogs() as events:
+            self.runs[0].errback(KeyError("x"))
+        self.assertEqual(
+            [formatEvent(event) for event in events], ["counting failed; it will be tried again"]
+        )
+        self.assertEqual(len(self.flushLoggedErrors(KeyError)), 1)
+        self.clock.advance(5)
+        self.assertEqual(len(self.runs), 2)
+
+    def test_stopping_waits_for_a_run_under_way_and_not_for_a_pause(self) -> None:
+        self.loop.startService()
+        self.clock.advance(5)
+        stopping = self.loop.stopService()
+        assert stopping is not None
+        self.assertNoResult(stopping)
+        self.runs[0].callback(None)
+        self.successResultOf(stopping)
+        self.loop.startService()
+        stopping = self.loop.stopService()
+        assert stopping is not None
+        self.successResultOf(stopping)
+        self.assertEqual((len(self.runs), self.clock.getDelayedCalls()), (1, []))
+
+    def test_a_run_that_is_cancelled_ends_it_without_a_word(self) -> None:
+        self.loop.startService()
+        self.clock.advance(5)
+        with capturedLogs() as events:
+            self.runs[0].errback(CancelledError())
+        self.clock.advance(20)
+        self.assertEqual((events, len(self.runs)), ([], 1))

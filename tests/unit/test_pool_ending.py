@@ -1,0 +1,66 @@
+"""The end of a pool: those inside finish or are cut off, the rest is told, nothing stays open."""
+
+from __future__ import annotations
+
+from twisted.internet.defer import Deferred
+from twisted.logger import capturedLogs
+
+from project_service.database.pool import Pool
+from project_service.database.session import DatabaseGone, Session
+from project_service.deferreds import start
+from project_service.errors import ApiError
+from tests.unit.test_pool import Case
+
+
+class Ending(Case):
+    def test_who_does_not_end_in_time_loses_the_connection(self) -> None:
+        asking = start(self.pool.query("wait"))
+        closing = start(self.pool.close(2.0))
+        self.clock.advance(1.9)
+        self.assertFalse(self.made[0].closed)
+        self.clock.advance(0.2)
+        self.assertTrue(self.made[0].closed)
+        assert self.made[0].answer is not None
+        self.made[0].answer.errback(DatabaseGone("closed"))
+        self.failure(asking, DatabaseGone)
+        self.successResultOf(closing)
+
+    def test_nobody_is_left_connecting_or_waiting(self) -> None:
+        connecting: Deferred[None] = Deferred()
+
+        async def slow() -> Session:
+            await connecting
+            raise AssertionError
+
+        self.pool = Pool(slow, 2, 5.0, self.clock)
+        waiting = start(self.pool.query("a"))
+        with capturedLogs() as said:
+            self.successResultOf(start(self.pool.close()))
+        error = self.failure(waiting, ApiError)
+        assert isinstance(error, ApiError)
+        self.assertEqual((error.code, said), ("shutting_down", []))
+        self.assertEqual(self.clock.getDelayedCalls(), [])
+
+    def test_one_that_comes_too_late_is_closed(self) -> None:
+        gate: Deferred[None] = Deferred(lambda going: going.callback(None))
+
+        async def stubborn() -> Session:
+            await gate
+            return await self.connect()
+
+        self.pool = Pool(stubborn, 2, 5.0, self.clock)
+        waiting = start(self.pool.query("a"))
+        self.successResultOf(start(self.pool.close()))
+        self.failure(waiting, ApiError)
+        self.assertEqual([session.closed for session in self.made], [True])
+
+    def test_close_waits_for_those_inside_and_refuses_the_rest(self) -> None:
+        held = self.successResultOf(start(self.pool.take()))
+        closing = start(self.pool.close())
+        self.assertNoResult(closing)
+        error = self.failure(start(self.pool.query("a")), ApiError)
+        assert isinstance(error, ApiError)
+        self.assertEqual(error.status, 503)
+        self.pool.give_back(held)
+        self.successResultOf(closing)
+        self.assertTrue(all(session.closed for session in self.made))

@@ -1,0 +1,37 @@
+"""What PostgreSQL means by "not now"."""
+
+from __future__ import annotations
+
+import psycopg2
+from twisted.trial.unittest import SynchronousTestCase
+
+from project_service.database.session import DatabaseGone
+from project_service.database.sqlstate import translate
+
+
+def refused(code: str | None) -> psycopg2.Error:
+    fault = psycopg2.Error("the server's words")
+    fault.__setstate__({"pgcode": code})
+    return fault
+
+
+class NotNow(SynchronousTestCase):
+    def test_by_code_and_by_class(self) -> None:
+        for codes, expected in {
+            "57014 57P01 57P02 57P03 57P05 25006 25P03": "database_unavailable",
+            "08006 53300 58030 XX000": "database_unavailable",
+            "55P03 40001 40P01": "overloaded",
+        }.items():
+            for code in codes.split():
+                error = translate(refused(code))
+                assert error is not None
+                self.assertEqual((error.status, error.code), (503, expected), code)
+                self.assertIn("Retry-After", dict(error.headers))
+
+    def test_a_connection_that_is_lost(self) -> None:
+        error = translate(DatabaseGone("timed out"))
+        self.assertEqual(error and error.code, "database_unavailable")
+
+    def test_everything_else_is_a_fault_of_ours(self) -> None:
+        for fault in (refused("23505"), refused("57000"), refused("42601"), refused(None), KeyError("57014")):
+            self.assertIsNone(translate(fault), fault)
