@@ -9,6 +9,7 @@ import click
 
 from project_service.cli import frame
 from project_service.cli.opened import Opened
+from project_service.errors import ApiError
 from project_service.storage.buckets import Buckets, parse_rules
 from project_service.storage.model import Bucket, BucketRules
 from project_service.storage.sql.buckets import SqlBuckets
@@ -52,7 +53,7 @@ def _changes(
     content_types: tuple[str, ...],
     owner_only_writes: bool | None,
 ) -> dict[str, Any]:
-    """The rules that were given, checked as ``/admin/buckets`` checks them."""
+    """The rules that were given, by their names in ``/admin/buckets``; it is for ``parse_rules`` to check them."""
     changes: dict[str, Any] = {}
     if public is not None:
         changes["visibility"] = "public" if public else "private"
@@ -63,7 +64,7 @@ def _changes(
         changes["allowed_content_types"] = None if "any" in content_types else list(content_types)
     if owner_only_writes is not None:
         changes["owner_only_writes"] = owner_only_writes
-    return parse_rules(changes)
+    return changes
 
 
 def _whole(name: str, text: str) -> int:
@@ -88,9 +89,10 @@ def _buckets(open_: Opened) -> Buckets:
 @frame.options
 def create(invocation: frame.Invocation, name: str, **given: Any) -> None:
     """Make a bucket; private unless --public is given."""
+    wanted = _changes(**given)
 
     async def work(open_: Opened) -> None:
-        bucket = await _buckets(open_).create(name, BucketRules(**_changes(**given)))
+        bucket = await _buckets(open_).create(name, BucketRules(**parse_rules(wanted)))
         invocation.show(bucket.as_json(), _line(bucket))
 
     invocation.run(work)
@@ -114,9 +116,10 @@ def list_(invocation: frame.Invocation) -> None:
 @frame.options
 def update(invocation: frame.Invocation, name: str, **given: Any) -> None:
     """Change a bucket's rules. It holds everywhere within a second."""
+    wanted = _changes(**given)
 
     async def work(open_: Opened) -> None:
-        bucket = await _buckets(open_).change(name, _changes(**given))
+        bucket = await _buckets(open_).change(name, parse_rules(wanted))
         invocation.show(bucket.as_json(), _line(bucket))
 
     invocation.run(work)
@@ -130,7 +133,12 @@ def delete(invocation: frame.Invocation, name: str, force: bool) -> None:
     """Delete a bucket; one that holds objects only with --force."""
 
     async def work(open_: Opened) -> None:
-        await _buckets(open_).delete(name, open_.storage.objects if force else None)
+        try:
+            await _buckets(open_).delete(name, open_.storage.objects if force else None)
+        except ApiError as error:
+            if error.code == "bucket_not_empty":
+                raise frame.Failed("the bucket still holds objects; --force deletes them too") from None
+            raise
         invocation.show({"name": name, "deleted": True}, f"deleted {name}")
 
     invocation.run(work, store=force)

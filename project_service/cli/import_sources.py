@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from functools import partial
 from pathlib import Path
-from typing import Protocol
+from typing import NoReturn, Protocol
 
 from attrs import frozen
 
@@ -21,6 +22,10 @@ READ_BYTES = 1024 * 1024
 Upload = Callable[[str, PartStream], Awaitable[Received]]
 
 
+class Unreadable(Exception):
+    """A file could not be read; the message says why."""
+
+
 class Source(Protocol):
     def found(self) -> AsyncIterator[tuple[str, Upload]]:
         """Everything there is, in order: its name within the source, and how it is read."""
@@ -31,8 +36,14 @@ class Directory:
     path: Path
 
     async def found(self) -> AsyncIterator[tuple[str, Upload]]:
-        for path in sorted(path for path in self.path.rglob("*") if path.is_file()):
+        """Raises ``OSError`` for a folder that cannot be listed."""
+        for path in sorted(self._files()):
             yield path.relative_to(self.path).as_posix(), partial(_file, path)
+
+    def _files(self) -> Iterator[Path]:
+        """Path.rglob() would leave a folder that may not be listed out without a word."""
+        for folder, _, names in os.walk(self.path, onerror=_not_listed):
+            yield from (path for name in names if (path := Path(folder, name)).is_file())
 
 
 @frozen
@@ -59,9 +70,16 @@ async def _file(path: Path, key: str, parts: PartStream) -> Received:
 
 
 def _pieces(path: Path) -> Iterator[bytes]:
-    with path.open("rb") as file:
-        while data := file.read(READ_BYTES):
-            yield data
+    try:
+        with path.open("rb") as file:
+            while data := file.read(READ_BYTES):
+                yield data
+    except OSError as fault:
+        raise Unreadable(fault.strerror) from None
+
+
+def _not_listed(fault: OSError) -> NoReturn:
+    raise fault
 
 
 async def _object(store: Store, name: str, key: str, parts: PartStream) -> Received:

@@ -28,6 +28,8 @@ def create(invocation: frame.Invocation, kind: str, label: str) -> None:
 
     An anon key may be published; a service key passes every rule and must stay secret.
     """
+    if not label.isprintable():
+        raise click.BadParameter("must be printable, on one line", param_hint="--label")
 
     async def work(open_: Opened) -> None:
         made = keys.make(cast(KeyKind, kind), secrets.token_bytes)

@@ -12,7 +12,7 @@ import click
 from attrs import asdict, define, evolve, field
 
 from project_service.cli import frame
-from project_service.cli.import_sources import Directory, Source, StoreBucket, Upload
+from project_service.cli.import_sources import Directory, Source, StoreBucket, Unreadable, Upload
 from project_service.cli.opened import Opened
 from project_service.errors import ApiError
 from project_service.storage import keys
@@ -59,7 +59,7 @@ def verify(invocation: frame.Invocation) -> None:
 @command.command()
 @click.option(
     "--stale-after",
-    type=click.IntRange(min=0),
+    type=click.IntRange(0, 10**9),
     default=int(STALE_AFTER.total_seconds()),
     show_default=True,
     metavar="SECONDS",
@@ -105,13 +105,19 @@ class _Import:
             if error.code == "object_exists":
                 self.skipped.append(key)
             else:
-                self.refused[key] = error.message
+                self._refuse(key, error.message)
         except NoSuchObject:
-            self.refused[key] = "It has left the source."
+            self._refuse(key, "It has left the source.")
+        except Unreadable as why:
+            self._refuse(key, f"It cannot be read: {why}.")
         except BrokenRead:
             raise frame.Failed(f"the store stopped in the middle of {key}; import again to go on") from None
         else:
             self.imported.append(key)
+
+    def _refuse(self, key: str, why: str) -> None:
+        # A file's name may be no text, which nothing could be printed of.
+        self.refused[key.encode("utf-8", "backslashreplace").decode()] = why
 
     def show(self, invocation: frame.Invocation) -> None:
         refusals = [f"refused  {key}: {why}" for key, why in self.refused.items()]
@@ -132,7 +138,10 @@ def import_(invocation: frame.Invocation, bucket: str, source: str, prefix: str,
     They come from below DIRECTORY, or from another bucket of the store, with its [store] address and credentials;
     that one is only read. May be repeated: what is there already stays, unless --overwrite is given.
     """
-    if not source.startswith(FROM_STORE) and not Path(source).is_dir():
+    if source.startswith(FROM_STORE):
+        if not _bucket_and_folder(source)[0]:
+            raise click.BadParameter("names no bucket", param_hint="s3://BUCKET")
+    elif not Path(source).is_dir():
         raise click.BadParameter("there is no such directory", param_hint="DIRECTORY")
 
     async def work(open_: Opened) -> None:
@@ -156,7 +165,7 @@ async def _opened(open_: Opened, source: str) -> AsyncIterator[Source]:
     if not source.startswith(FROM_STORE):
         yield Directory(Path(source))
         return
-    name, _, folder = source.removeprefix(FROM_STORE).partition("/")
+    name, folder = _bucket_and_folder(source)
     if name == open_.settings.store.bucket:
         raise frame.Failed(f"{name} is where this service keeps its own objects")
     store = connect_store(open_.reactor, evolve(open_.settings.store, bucket=name))
@@ -164,3 +173,8 @@ async def _opened(open_: Opened, source: str) -> AsyncIterator[Source]:
         yield StoreBucket(store, folder if folder.endswith("/") or not folder else f"{folder}/")
     finally:
         await store.close()
+
+
+def _bucket_and_folder(source: str) -> tuple[str, str]:
+    name, _, folder = source.removeprefix(FROM_STORE).partition("/")
+    return name, folder

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 from project_service.settings import Store
@@ -32,11 +33,15 @@ def test_a_bucket_from_its_first_day_to_its_last(
     (files / "one.txt").write_text("one")
     (files / "sub" / "zwei ö.txt").write_text("zwei")
     (files / "bad\nname").write_text("bad")
+    (files / os.fsdecode(b"no-text-\xff")).write_text("bad")
+    (files / "no-bytes").symlink_to("/proc/self/mem")
     code, imported, _ = run(config, "storage", "import", "papers", str(files), "--prefix", "in/")
     assert code == 1
     assert imported["imported"] == ["in/one.txt", "in/sub/zwei ö.txt"]
-    assert list(imported["refused"]) == ["in/bad\nname"]
-    (files / "bad\nname").unlink()
+    assert list(imported["refused"]) == ["in/bad\nname", "in/no-bytes", "in/no-text-\\udcff"]
+    assert imported["refused"]["in/no-bytes"] == "It cannot be read: Input/output error."
+    for bad in ("bad\nname", "no-bytes", os.fsdecode(b"no-text-\xff")):
+        (files / bad).unlink()
     code, again, _ = run(config, "storage", "import", "papers", str(files), "--prefix", "in/")
     assert (code, again["imported"], len(again["skipped"])) == (0, [], 2)
 
@@ -45,7 +50,7 @@ def test_a_bucket_from_its_first_day_to_its_last(
     assert run(config, "storage", "sweep")[0] == 0
     assert [bucket["object_count"] for bucket in run(config, "bucket", "list")[1]] == [2]
     code, _, said = run(config, "bucket", "delete", "papers")
-    assert (code, "force" in said) == (1, True)
+    assert (code, "--force deletes them too" in said) == (1, True)
     assert run(config, "bucket", "delete", "papers", "--force")[0] == 0
     assert run(config, "bucket", "delete", "papers", "--force")[0] == 1
     assert run(config, "storage", "verify")[1]["orphans"] == []

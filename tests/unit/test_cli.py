@@ -56,6 +56,15 @@ class Ending(TestCase):
             ["keys", "create", "root"],
             ["dsn", "--stage", "dev"],
             ["keys", "--x"],
+            ["keys", "create", "anon", "--label", "two\nlines"],
+            ["bucket", "update", "papers", "--max-object-bytes", "-1"],
+            ["jwt-keys", "rotate", "--announce", "--to", "kid"],
+            ["jwt-keys", "rotate", "--keep", "-1"],
+            ["storage", "import", "papers", "/no/such/directory"],
+            ["storage", "import", "papers", "s3://"],
+            ["storage", "import", "papers", "s3:///folder"],
+            ["storage", "sweep", "--stale-after", "-1"],
+            ["storage", "sweep", "--stale-after", "1000000001"],
         ):
             self.assertEqual(CliRunner().invoke(main, arguments).exit_code, 2, arguments)
 

@@ -1,0 +1,88 @@
+"""What ``storage import`` finds below a directory, and what it may not read."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from tempfile import mkdtemp
+from typing import Any, cast
+
+from twisted.internet.defer import Deferred
+from twisted.trial.unittest import SynchronousTestCase
+
+from project_service.cli.import_sources import Directory, Unreadable, Upload
+from project_service.deferreds import start
+
+NOBODY = 65534
+
+
+@contextmanager
+def without_rights() -> Iterator[None]:
+    """Root may read everything."""
+    root = os.geteuid() == 0
+    if root:
+        os.seteuid(NOBODY)
+    try:
+        yield
+    finally:
+        if root:
+            os.seteuid(0)
+
+
+class Parts:
+    """What was read."""
+
+    def __init__(self) -> None:
+        self.data = b""
+
+    def describe(self, content_type: str, key: str | None) -> None:
+        self.told = (content_type, key)
+
+    async def write(self, data: bytes) -> None:
+        self.data += data
+
+
+class DirectoryTests(SynchronousTestCase):
+    def setUp(self) -> None:
+        self.place = Path(mkdtemp())
+        self.place.chmod(0o755)
+        (self.place / "sub").mkdir()
+        for name in ("b.txt", "a", "sub/c"):
+            (self.place / name).write_text(name)
+
+    def found(self) -> Deferred[dict[str, Upload]]:
+        async def all_of_it() -> dict[str, Upload]:
+            return {name: upload async for name, upload in Directory(self.place).found()}
+
+        return start(all_of_it())
+
+    def read(self, name: str) -> Deferred[Parts]:
+        async def uploaded() -> Parts:
+            parts = Parts()
+            await (await self.found())[name]("key.txt", cast(Any, parts))
+            return parts
+
+        return start(uploaded())
+
+    def test_the_files_below_it_in_order_and_nothing_else(self) -> None:
+        (self.place / "elsewhere").symlink_to("/etc")
+        (self.place / "dangling").symlink_to("/nowhere")
+        (self.place / "linked").symlink_to(self.place / "a")
+        os.mkfifo(self.place / "pipe")
+        self.assertEqual(list(self.successResultOf(self.found())), ["a", "b.txt", "linked", "sub/c"])
+        read = self.successResultOf(self.read("linked"))
+        self.assertEqual((read.data, read.told), (b"a", ("text/plain", "key.txt")))
+
+    def test_a_file_that_cannot_be_read_says_why(self) -> None:
+        (self.place / "a").chmod(0)
+        with without_rights():
+            fault = self.failureResultOf(self.read("a"), Unreadable)
+        self.assertEqual(str(fault.value), "Permission denied")
+
+    def test_a_folder_that_cannot_be_listed_is_not_left_out(self) -> None:
+        (self.place / "sub").chmod(0)
+        with without_rights():
+            fault = self.failureResultOf(self.found(), PermissionError)
+        self.assertEqual(fault.value.filename, str(self.place / "sub"))
