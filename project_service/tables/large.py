@@ -48,8 +48,8 @@ class LargeReplies:
         told: Preamble,
         identity: Identity,
         in_one_piece: Callable[[Outcome], Reply],
-    ) -> Reply | StreamReply:
-        """Where it was ``expected``. Raises as ``Streams.open`` does."""
+    ) -> Reply | StreamReply | None:
+        """Where it was ``expected``; None where the statement has to tell more. Raises as ``Streams.open`` does."""
         probe = planned.compiled.probe
         assert probe is not None
         likely = Outcome(rows=probe.rows, size=probe.threshold_bytes)
@@ -59,7 +59,7 @@ class LargeReplies:
             if outcome.whole:
                 await stream.finish()
                 planned.compiled.last.streamed = False
-                return in_one_piece(outcome)
+                return in_one_piece(outcome) if _has_total(planned, outcome) else None
             return self._reply(self._head(incoming, planned, outcome), stream)
         except BaseException:
             stream.close()
@@ -102,6 +102,11 @@ class LargeReplies:
             stream.close()
             return head
         return StreamReply(head.status, head.headers, None, stream)
+
+
+def _has_total(planned: Planned, outcome: Outcome) -> bool:
+    """It comes with the rows: where none are past an offset nothing says how many are before it."""
+    return outcome.rows > 0 or planned.request.range.offset == 0 or not _counts(planned)
 
 
 def _counts(planned: Planned) -> bool:

@@ -117,7 +117,9 @@ class TableService:
         told = preamble(self.config, cache, incoming, head, identity, compiled.read_only, compiled.routine)
         if self.large.expected(planned):
             in_one_piece = partial(self._reply, incoming, planned)
-            return await self.large.at_once(incoming, planned, told, identity, in_one_piece)
+            reply = await self.large.at_once(incoming, planned, told, identity, in_one_piece)
+            if reply is not None:
+                return reply
         outcome = await self.executor.execute(planned, told, identity.authenticated)
         if not outcome.whole:
             return await self.large.after(incoming, planned, outcome, told, identity)

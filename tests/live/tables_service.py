@@ -18,6 +18,13 @@ from tests.live.waiting import until
 
 DOCS = Path(__file__).parents[2] / "docs" / "tables.rst"
 BASE = "/dev/db/main/rest"
+BEFORE_EACH = """
+create function before_each() returns void language plpgsql as $$ begin
+  if current_setting('request.headers')::json->>'x-refuse' = current_user then
+    raise sqlstate 'PT418' using message = current_setting('request.path');
+  end if;
+end $$
+"""
 
 
 @frozen
@@ -75,7 +82,7 @@ def blocks(kind: str) -> list[tuple[int, str]]:
 def tables(
     module_database: str, store_settings: Store, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[Tables]:
-    for _, text in blocks("sql"):
+    for text in (*(text for _, text in blocks("sql")), BEFORE_EACH):
         run_sql(module_database, text)
     data_dir = Path(tmp_path_factory.mktemp("tables"))
     main = StageDatabase(pool_size=3, max_rows=0, stream_threshold_bytes=4096)
@@ -88,6 +95,8 @@ def tables(
             error_verbosity="minimal",
             plan=True,
             tx_end="commit-allow-override",
+            pre_request="before_each",
+            app_settings={"colour": "50% blue"},
         ),
         "narrow": evolve(main, pool_size=1),
     }

@@ -52,6 +52,16 @@ async def test_large_results_are_whole_in_every_form(tables: Tables) -> None:
     )
     assert (status, headers.getRawHeaders("content-range")) == (206, ["10-15009/20000"])
     assert body == expected[10:15010]
+    # Of a shape that is known to be large, past the end of what is not.
+    for first, status, found in (
+        (1, 206, "5-19999/20000"),
+        (19996, 206, "*/5"),
+        (1, 206, "5-19999/20000"),
+        (19998, 416, "*/3"),
+    ):
+        path = f"/big?id=gte.{first}&offset=5"
+        answer = await tables.request("GET", path, headers={"Prefer": "count=exact"})
+        assert (answer[0], answer[1].getRawHeaders("content-range")) == (status, [found]), path
 
 
 @pytest_twisted.ensureDeferred

@@ -15,7 +15,7 @@ from project_service.tables.respond.outcome import Outcome
 from project_service.tables.respond.replies import read_reply
 from project_service.tables.run import Preamble
 from tests.unit.tables.planning import CONFIG, planned
-from tests.unit.tables.streaming import ROWS, Case
+from tests.unit.tables.streaming import ROWS, Case, Connection
 
 
 class Answers(Case):
@@ -68,13 +68,18 @@ class AtOnce(Case):
     def setUp(self) -> None:
         super().setUp()
         self.large = LargeReplies(CONFIG, self.streams)
-        self.planned = planned("GET", "works", planner=Planner(CONFIG))
+        self.ask()
+
+    def ask(self, *pairs: tuple[str, str], prefer: str = "") -> None:
+        self.planned = planned("GET", "works", *pairs, prefer=prefer, planner=Planner(CONFIG))
         self.planned.compiled.last.streamed = True
 
     def reply(self) -> Reply | StreamReply:
-        return self.successResultOf(self.answering())
+        found = self.successResultOf(self.answering())
+        assert found is not None
+        return found
 
-    def answering(self) -> Deferred[Reply | StreamReply]:
+    def answering(self) -> Deferred[Reply | StreamReply | None]:
         self.assertTrue(self.large.expected(self.planned))
         told, identity = Preamble("SELECT 1", []), Identity("anon", "{}", False)
         incoming = Incoming("GET", ("works",), (), (), b"")
@@ -96,12 +101,34 @@ class AtOnce(Case):
         self.assertTrue(self.planned.compiled.last.streamed)
 
     def test_what_is_not_is_one_piece_and_probed_the_next_time(self) -> None:
-        self.connection.left = 3
+        """Up to as many bytes as are answered in one piece, in however many steps they are read."""
+        self.connection.left = 900
         reply = self.reply()
         assert isinstance(reply, Reply)
-        self.assertEqual(dict(reply.headers)["Content-Range"], "0-2/*")
-        self.assertEqual(reply.body.count(b"x" * 1000), 3)
+        self.assertEqual(dict(reply.headers)["Content-Range"], "0-899/*")
+        self.assertEqual(reply.body.count(b"x" * 1000), 900)
+        self.assertGreater(len([sql for sql in self.connection.asked if "FETCH" in sql]), 1)
         self.assertEqual(self.connection.asked[-1], "COMMIT")
+        self.assertTrue(self.given_back)
+        self.assertFalse(self.large.expected(self.planned))
+
+    def test_no_rows_are_one_piece_too(self) -> None:
+        self.connection.left = 0
+        reply = self.reply()
+        assert isinstance(reply, Reply)
+        self.assertEqual((reply.status, reply.body), (200, b"[]"))
+
+    def test_where_the_total_was_asked_for_it_comes_with_the_rows(self) -> None:
+        """In one piece or streamed."""
+        for left, expected in ((3, "0-2/7"), (2000, "0-6/7")):
+            self.ask(prefer="count=exact")
+            self.pool.free = [Connection(left)]
+            self.assertEqual(dict(self.reply().headers)["Content-Range"], expected)
+
+    def test_no_rows_past_an_offset_do_not_tell_how_many_there_are(self) -> None:
+        self.connection.left = 0
+        self.ask(("offset", "5"), prefer="count=exact")
+        self.assertIsNone(self.successResultOf(self.answering()))
         self.assertTrue(self.given_back)
         self.assertFalse(self.large.expected(self.planned))
 

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import re
 from typing import Any, cast
 
 from twisted.internet.defer import Deferred
 
 from project_service.database.pool import WAITERS_PER_CONNECTION
+from project_service.database.session import DatabaseGone
 from project_service.deferreds import start
 from project_service.http.body import ClientGone
 from project_service.tables.errors import TableError
-from project_service.tables.streaming import Pace
+from project_service.tables.streaming import CHUNK_BYTES, Pace
 from tests.unit.tables.streaming import Case, Client, Connection
 
 
@@ -46,10 +48,24 @@ class Turns(Case):
         first.close()
         self.assertEqual(self.streams.places.tokens, 1)
 
+    def test_what_postgresql_refuses_is_told_as_elsewhere_and_gives_everything_back(self) -> None:
+        async def gone(sql: str, params: object = None) -> list[tuple[Any, ...]]:
+            raise DatabaseGone("the server closed the connection")
+
+        self.connection.query = gone  # type: ignore[method-assign]  # it was there a moment ago
+        error = self.failureResultOf(self.opened(), TableError).value
+        self.assertEqual((error.status, error.code), (503, "PGRST001"))
+        self.assertTrue(self.given_back)
+
+    def test_the_database_waits_longer_than_a_client_may_take(self) -> None:
+        self.successResultOf(self.opened())
+        (seconds,) = re.findall(r"idle_in_transaction_session_timeout = '(\d+)s'", self.connection.asked[0])
+        self.assertGreater(int(seconds), self.streams.pace.patience_seconds)
+
     def test_a_query_that_fails_gives_everything_back(self) -> None:
         self.pool.free.clear()
         self.failureResultOf(self.opened(), IndexError)
-        self.assertEqual(self.streams.places.tokens, 1)
+        self.assertEqual((self.pool.back, self.streams.places.tokens), ([], 1))
 
 
 class Paces(Case):
@@ -92,6 +108,19 @@ class Paces(Case):
             self.clock.advance(59.0)
             client.take()
         self.successResultOf(done)
+
+    def test_rows_that_are_wider_than_expected_are_fetched_fewer_at_a_time(self) -> None:
+        stream = self.successResultOf(self.opened(expected_bytes=10))
+        client = Client()
+        done = start(stream(cast(Any, client)))
+        while client.waiting is not None:
+            client.take()
+        self.successResultOf(done)
+        fetches = (re.search(r"FETCH FORWARD (\d+)", sql) for sql in self.connection.asked)
+        first, *rest = [int(found[1]) for found in fetches if found is not None]
+        self.assertGreater(first * 1000, CHUNK_BYTES)
+        self.assertLessEqual(max(rest) * 1000, CHUNK_BYTES)
+        self.assertGreater(min(rest) * 1000, CHUNK_BYTES // 2)
 
     def test_what_a_streamed_function_left_is_cleared_away_before_anybody_else_comes(self) -> None:
         self.connection.left = 1

@@ -1,0 +1,107 @@
+"""What a request's transaction is told before its statement runs."""
+
+from __future__ import annotations
+
+import json
+import re
+from typing import Any
+
+from attrs import evolve
+from twisted.trial.unittest import SynchronousTestCase
+
+from project_service.tables.catalog.model import Routine
+from project_service.tables.errors import TableError
+from project_service.tables.identity import Identity
+from project_service.tables.incoming import Incoming
+from project_service.tables.planner import Planner
+from project_service.tables.preamble import preamble
+from project_service.tables.run import Preamble
+from tests.unit.tables.planning import CACHE, CONFIG
+
+_SET = re.compile(r"set_config\('((?:[^']|'')*)', (%s|'(?:[^']|'')*'), true\)")
+
+
+class Told(SynchronousTestCase):
+    def told(
+        self,
+        *headers: tuple[str, str],
+        method: str = "GET",
+        role: str = "reader",
+        read_only: bool = True,
+        routine: Routine | None = None,
+        settings: tuple[tuple[str, str], ...] = (),
+        **config: Any,
+    ) -> Preamble:
+        """``settings`` are the role's own."""
+        incoming = Incoming(method, ("works",), (), headers)
+        found = evolve(CONFIG, **config)
+        head, _ = Planner(found).head(incoming)
+        cache = evolve(CACHE, role_settings={"reader": settings})
+        identity = Identity(role, '{"role": "reader"}', True)
+        return preamble(found, cache, incoming, head, identity, read_only, routine)
+
+    def set(self, *headers: tuple[str, str], **more: Any) -> list[tuple[str, str]]:
+        found = _SET.findall(self.told(*headers, **more).text)
+        return [(name, value.strip("'")) for name, value in found]
+
+    def test_the_request_and_who_makes_it(self) -> None:
+        told = self.told(
+            ("x-a", "1"), ("cookie", "c=2"), extra_search_path=("more",), statement_timeout="9ms"
+        )
+        self.assertTrue(told.text.startswith("RESET ALL; SELECT "))
+        self.assertEqual(told.values, ["/works"])
+        self.assertEqual(
+            [(name, value.strip("'")) for name, value in _SET.findall(told.text)],
+            [
+                ("statement_timeout", "9ms"),
+                ("search_path", '"api", "more"'),
+                ("role", "reader"),
+                ("request.jwt.claims", '{"role": "reader"}'),
+                ("request.method", "GET"),
+                ("request.headers", '{"x-a":"1"}'),
+                ("request.cookies", '{"c":"2"}'),
+                ("transaction_read_only", "on"),
+                ("request.path", "%s"),
+            ],
+        )
+
+    def test_who_writes_may_write(self) -> None:
+        self.assertNotIn("transaction_read_only", dict(self.set(method="POST", read_only=False)))
+
+    def test_a_roles_own_settings_come_before_it_and_a_functions_after(self) -> None:
+        """What comes last counts, and what only others may set is set before the role is taken on."""
+        routine = Routine("api", "slow", settings=(("statement_timeout", "3s"), ("work_mem", "1MB")))
+        found = self.set(("prefer", "timezone=UTC"), routine=routine, settings=(("statement_timeout", "2s"),))
+        names = [name for name, _ in found]
+        timeouts = [value for name, value in found if name == "statement_timeout"]
+        self.assertEqual(timeouts, ["0", "2s", "3s"])
+        self.assertLess(found.index(("statement_timeout", "2s")), names.index("role"))
+        self.assertNotIn("work_mem", names)
+        self.assertEqual(dict(found)["timezone"], "UTC")
+
+    def test_the_applications_settings_have_a_place_of_their_own(self) -> None:
+        self.assertEqual(
+            dict(self.set(app_settings={"colour": "50% blue"}))["app.settings.colour"], "50%% blue"
+        )
+
+    def test_a_function_may_run_before_each_request(self) -> None:
+        for said, called in {"check": '"check"', "auth.check": '"auth"."check"'}.items():
+            *_, last = self.told(pre_request=said).text.split("; ")
+            self.assertEqual(last, f"SELECT {called}()")
+        self.assertEqual(self.told().text.count("; "), 1)
+
+    def test_a_level_of_isolation_is_set_before_anything_else(self) -> None:
+        level = (("default_transaction_isolation", "repeatable read"),)
+        for more in ({"settings": level}, {"routine": Routine("api", "f", settings=level)}):
+            begins = "RESET ALL; SET TRANSACTION ISOLATION LEVEL REPEATABLE READ; SELECT "
+            self.assertTrue(self.told(**more).text.startswith(begins))
+        no_level = (("default_transaction_isolation", "x; drop table works"),)
+        self.assertNotIn("ISOLATION LEVEL", self.told(settings=no_level).text)
+
+    def test_long_headers_are_told_as_short_ones_are(self) -> None:
+        for long in ("x" * 5000, "y" * 5000):
+            self.assertEqual(json.loads(dict(self.set(("x-a", long)))["request.headers"]), {"x-a": long})
+
+    def test_no_role_has_a_nul_in_its_name(self) -> None:
+        error = self.assertRaises(TableError, self.told, role="rea\0der")
+        self.assertEqual((error.status, error.code), (400, "22021"))
