@@ -38,8 +38,8 @@ from project_service.tables.run import Row
 from project_service.tables.sql.fragment import Sql
 from project_service.tables.timing import Timing
 
-# What is not in the schema cache: a relationship, a function, a column, a relation.
-_MISSES = ("PGRST200", "PGRST202", "PGRST204", "PGRST205")
+# What is not in the schema cache: what makes a media type, a relationship, a function, a column, a relation.
+_MISSES = ("PGRST107", "PGRST200", "PGRST202", "PGRST204", "PGRST205")
 
 R = TypeVar("R", Reply, StreamReply, Reply | StreamReply)
 

@@ -96,3 +96,37 @@ async def test_headers_are_utf_8_both_ways(tables: Tables) -> None:
     latin = {b"X-Name": [b"caf\xe9"]}
     _, _, body = await tables.request("POST", "/rpc/echoed", headers=latin, json={"raises": False})
     assert body[0] == "café"
+
+
+@pytest_twisted.ensureDeferred
+async def test_what_takes_any_number_of_arguments_is_given_all_of_one_name(tables: Tables) -> None:
+    tables.sql(
+        "create function joined(glue text, variadic parts varchar(2)[] default '{}') returns text"
+        " language sql stable as $$ select array_to_string(parts, glue) $$"
+    )
+    await until_answered(tables, "GET", "/rpc/joined?glue=x&parts=", 200)
+    for parts in (["one"], ["one", "", "three,4"]):
+        asked = "".join(f"&parts={part}" for part in parts)
+        assert (await tables.request("GET", f"/rpc/joined?glue=-{asked}"))[2] == "-".join(parts)
+        sent = {"glue": "-", "parts": parts}
+        assert (await tables.request("POST", "/rpc/joined", json=sent))[2] == "-".join(parts)
+    # Of one that is no more than one the last counts.
+    assert (await tables.request("GET", "/rpc/joined?glue=a&glue=b&parts=1&parts=2"))[2] == "1b2"
+
+
+@pytest_twisted.ensureDeferred
+async def test_an_aggregate_makes_a_body_of_the_rows_as_soon_as_it_is_there(tables: Tables) -> None:
+    tables.sql(
+        'create domain "text/x-titles" as text;'
+        "create function titled(text, books) returns text language sql as $$ select $1 || $2.title || '|' $$;"
+        "create function as_titles(text) returns \"text/x-titles\" language sql as 'select $1';"
+        "create aggregate titles(books) (sfunc = titled, stype = text, initcond = '|', finalfunc = as_titles);"
+    )
+    accept = {"Accept": "text/x-titles"}
+    status, headers, body = await tables.request("GET", "/books?id=lte.2&order=id", headers=accept)
+    assert (status, headers.getRawHeaders("content-type")) == (200, ["text/x-titles"])
+    titles = [row["title"] for row in (await tables.request("GET", "/books?id=lte.2&order=id"))[2]]
+    assert body.decode() == "|" + "".join(f"{title}|" for title in titles)
+    # Of books alone, however much of them is selected.
+    status, _, body = await tables.request("GET", "/authors", headers=accept)
+    assert (status, body["code"]) == (406, "PGRST107")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator
 from urllib.parse import quote
 
@@ -123,3 +124,11 @@ async def test_csv_is_the_text_of_rows_as_postgrest_has_it(reading: Tables) -> N
         expected = r'''"back\\slash ""quoted""","",,"""\\\\""","\\","{""a"": ""\\\\""}"'''
         assert rows == [f"{number},{expected}" for number in range(1, limit + 1)]
         assert (headers.getRawHeaders("content-range") is None) == (limit == 300)
+
+
+@pytest_twisted.ensureDeferred
+async def test_nulls_are_left_out_of_a_stream_too(reading: Tables) -> None:
+    accept = {"Accept": "application/vnd.pgrst.array+json;nulls=stripped"}
+    for limit in (1, 300):
+        _, _, body = await reading.request("GET", f"/odd?select=empty,nothing&limit={limit}", headers=accept)
+        assert json.loads(body) == [{"empty": ""}] * limit

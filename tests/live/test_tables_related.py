@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import Any
 
 import pytest
 import pytest_twisted
@@ -16,12 +17,25 @@ SCHEMA = """
 create domain shade as int;
 create function shown(shade) returns json language sql immutable as $$ select to_json('#' || $1::int) $$;
 create cast (shade as json) with function shown(shade) as implicit;
+create domain tone as text;
+create function shown_tone(tone) returns json language sql immutable as $$ select to_json(upper($1)) $$;
+create function read_tone(text) returns tone language sql immutable as $$ select lower($1)::tone $$;
+create function read_tone(json) returns tone language sql immutable as $$ select lower($1 #>> '{}')::tone $$;
+create cast (tone as json) with function shown_tone(tone) as implicit;
+create cast (text as tone) with function read_tone(text) as implicit;
+create cast (json as tone) with function read_tone(json) as implicit;
 create table shelves (id int primary key, name text, shade shade);
+create table lamps (id int primary key, tone tone, said jsonb, words tsvector);
+insert into lamps values (1, 'warm', '{"a": "b"}', to_tsvector('simple', 'Lights')), (2, 'cold', null, null);
+create schema tucked; grant usage on schema tucked to anon;
+create table tucked.away (shelf int, note text); insert into tucked.away values (1, 'n');
+create function tucked(shelves) returns setof tucked.away rows 1 language sql stable as
+  $$ select * from tucked.away where shelf = $1.id $$;
 create table volumes (id int primary key, shelf_id int references shelves, name text, pages int);
 insert into shelves values (1, 'upper', 7), (2, 'lower', 7);
 insert into volumes values (1, 1, 'a', 10), (2, 1, 'b', 20), (3, 2, 'c', 30);
 create function all_volumes() returns setof volumes language sql stable as 'select * from volumes';
-grant select on shelves, volumes to anon
+grant select on shelves, volumes, tucked.away to anon; grant all on lamps to anon
 """
 
 
@@ -29,10 +43,13 @@ grant select on shelves, volumes to anon
 def related(tables: Tables) -> Iterator[Tables]:
     tables.sql(SCHEMA)
     yield tables
-    tables.sql("drop function all_volumes; drop table volumes, shelves; drop domain shade cascade")
+    tables.sql(
+        "drop function all_volumes; drop table volumes, lamps, shelves cascade; drop schema tucked cascade;"
+        "drop domain shade, tone cascade"
+    )
 
 
-async def rows(tables: Tables, path: str) -> object:
+async def rows(tables: Tables, path: str) -> Any:
     status, _, body = await tables.request("GET", path)
     assert status == 200, body
     return body
@@ -61,6 +78,75 @@ async def test_rows_are_grouped_by_related_ones_of_any_depth(related: Tables) ->
 async def test_rows_are_grouped_by_values_whatever_represents_them(related: Tables) -> None:
     assert await rows(related, "/shelves?select=shade,count()") == [{"shade": "#7", "count": 2}]
     assert await rows(related, "/volumes?select=count(),...shelves(shade)") == [{"count": 3, "shade": "#7"}]
+    upper, lower = {"id": 1, "name": "upper", "shade": "#7"}, {"id": 2, "name": "lower", "shade": "#7"}
+    found = await rows(related, "/shelves?select=*,count()&order=id")
+    assert found == [{**upper, "count": 1}, {**lower, "count": 1}]
+    # A cast is of what is shown.
+    found = await rows(related, "/shelves?select=shade::text,name.max()")
+    assert found == [{"shade": '"#7"', "max": "upper"}]
+
+
+@pytest_twisted.ensureDeferred
+async def test_what_groups_rows_is_what_is_shown_of_related_ones(related: Tables) -> None:
+    assert await rows(related, "/volumes?select=count(),shelves()") == [{"count": 3}]
+    found = await rows(related, "/shelves?select=count(),...volumes(name)&order=count")
+    assert sorted((row["count"], row["name"]) for row in found) == [(1, ["a", "b"]), (1, ["c"])]
+
+
+@pytest_twisted.ensureDeferred
+async def test_groups_are_counted_as_rows(related: Tables) -> None:
+    for order in ("", "&order=shelf_id"):
+        path, more = f"/volumes?select=shelf_id,count()&limit=1{order}", {"Prefer": "count=exact"}
+        status, headers, body = await related.request("GET", path, headers=more)
+        assert (status, headers.getRawHeaders("content-range"), len(body)) == (206, ["0-0/2"], 1)
+
+
+@pytest_twisted.ensureDeferred
+async def test_rows_that_lack_enough_related_ones_are_not_counted(related: Tables) -> None:
+    for asked, expected in (("offset=1", [1]), ("offset=2", []), ("limit=0", []), ("limit=1", [1, 2])):
+        path = f"/shelves?select=id,volumes!inner(id)&volumes.{asked}&order=id&limit=9"
+        _, headers, body = await related.request("GET", path, headers={"Prefer": "count=exact"})
+        assert [row["id"] for row in body] == expected, asked
+        assert headers.getRawHeaders("content-range")[0].endswith(f"/{len(expected)}"), asked
+
+
+@pytest_twisted.ensureDeferred
+async def test_columns_that_the_schema_cache_does_not_know_are_spread(related: Tables) -> None:
+    found = await rows(related, "/shelves?select=id,...tucked(*)&order=id")
+    assert found == [{"id": 1, "shelf": 1, "note": "n"}, {"id": 2, "shelf": None, "note": None}]
+    found = await rows(related, "/shelves?select=id,...tucked(note)&tucked=not.is.null")
+    assert found == [{"id": 1, "note": "n"}]
+
+
+@pytest_twisted.ensureDeferred
+async def test_what_represents_a_value_also_finds_and_writes_it(related: Tables) -> None:
+    assert (await rows(related, "/lamps?id=eq.1"))[0]["tone"] == "WARM"
+    for asked, expected in (
+        ("tone=eq.WARM", [1]),
+        ("tone=not.eq.WARM", [2]),
+        ("tone=in.(WARM,COLD)", [1, 2]),
+        # Of a pattern it is the stored text.
+        ("tone=like.w*", [1]),
+        ("tone=like.W*", []),
+        ("tone=ilike.W*", [1]),
+    ):
+        assert await rows(related, f"/lamps?select=id&order=id&{asked}") == [
+            {"id": id_} for id_ in expected
+        ], asked
+    wanted = {"Prefer": "return=representation"}
+    status, _, body = await related.request(
+        "PATCH", "/lamps?id=eq.2&select=id,tone", headers=wanted, json={"tone": "BRIGHT"}
+    )
+    assert (status, body) == (200, [{"id": 2, "tone": "BRIGHT"}])
+    assert related.sql("select tone::text from lamps where id = 2") == [("bright",)]
+
+
+@pytest_twisted.ensureDeferred
+async def test_a_document_that_has_been_taken_apart_is_searched_as_it_is(related: Tables) -> None:
+    for asked, expected in (("fts(simple).lights", [1]), ("fts(english).lights", []), ("not.fts.x", [1])):
+        assert await rows(related, f"/lamps?select=id&words={asked}") == [{"id": id_} for id_ in expected], (
+            asked
+        )
 
 
 @pytest_twisted.ensureDeferred

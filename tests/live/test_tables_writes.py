@@ -65,6 +65,13 @@ async def test_rows_left_out_by_an_inner_embedding_are_not_written(writes: Table
 
 
 @pytest_twisted.ensureDeferred
+async def test_what_sets_nothing_shows_nothing(writes: Tables) -> None:
+    assert await written(writes, "POST", "/held", json=[]) == []
+    assert await written(writes, "PATCH", "/held?id=gt.0&select=id,kept(name)", json={}) == []
+    assert await written(writes, "PATCH", "/held?id=gt.0&columns=note", json=[]) == []
+
+
+@pytest_twisted.ensureDeferred
 async def test_a_filter_on_rows_that_are_shown_anyway_is_none(writes: Tables) -> None:
     for select in ("id,kept(name)&kept.name=eq.uno", "id,kept!inner(name)", "id"):
         status, _, body = await writes.request("DELETE", f"/held?select={select}")
