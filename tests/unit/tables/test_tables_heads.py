@@ -1,0 +1,264 @@
+"""Status and headers of replies, by what was asked and what came of it."""
+
+from __future__ import annotations
+
+from attrs import evolve
+from twisted.trial.unittest import SynchronousTestCase
+
+from project_service.http.outbound import Reply
+from project_service.tables.errors import TableError
+from project_service.tables.plan.call import CallPlan
+from project_service.tables.plan.write import WritePlan
+from project_service.tables.planner import Planned
+from project_service.tables.respond.outcome import Outcome
+from project_service.tables.respond.replies import (
+    LONGEST_CONTENT_LOCATION,
+    call_reply,
+    check_outcome,
+    deprecated_names,
+    head_of_stream,
+    read_reply,
+    write_reply,
+)
+from tests.unit.tables.planning import planned
+
+ROW = b'{"id": 1, "title": "a", "author_id": 1, "editor_id": 1, "data": {}}'
+EVERYTHING = (
+    "resolution=merge-duplicates, missing=default, return=representation, count=exact, tx=rollback, "
+    "handling=strict, timezone=UTC, max-affected=9"
+)
+ALWAYS = "handling=strict, timezone=UTC"
+
+
+def asked(method: str, path: str = "works", *pairs: tuple[str, str], prefer: str = "") -> Planned:
+    body = ROW if method in ("POST", "PUT", "PATCH") and not path.startswith("rpc") else b""
+    pairs = (("id", "eq.1"), *pairs) if method == "PUT" else pairs
+    return planned(method, path, *pairs, prefer=prefer, body=body)
+
+
+def replied(found: Planned, outcome: Outcome, allow_tx: bool = False) -> Reply:
+    request, plan, rendering = found.request, found.compiled.plan, found.compiled.rendering
+    if isinstance(plan, WritePlan):
+        return write_reply(request, plan, rendering, outcome, "/r/works", allow_tx)
+    if isinstance(plan, CallPlan):
+        return call_reply(request, plan, rendering, outcome, allow_tx)
+    return read_reply(request, rendering, outcome, "/r/works", allow_tx)
+
+
+def header(reply: Reply, name: str) -> str | None:
+    return dict(reply.headers).get(name)
+
+
+class Readings(SynchronousTestCase):
+    def test_which_rows_of_how_many(self) -> None:
+        for offset, rows, total, status, expected in (
+            (0, 3, None, 200, "0-2/*"),
+            (0, 0, 0, 200, "*/0"),
+            (0, 3, 3, 200, "0-2/3"),
+            (5, 3, 10, 206, "5-7/10"),
+            (10, 0, 10, 206, "*/10"),
+        ):
+            found = asked("GET", "works", ("offset", str(offset)))
+            reply = replied(found, Outcome(rows=rows, total=total))
+            self.assertEqual((reply.status, header(reply, "Content-Range")), (status, expected))
+
+    def test_of_a_stream_the_rows_are_known_by_the_total_alone(self) -> None:
+        for pairs, total, expected in (
+            ((), None, None),
+            ((), 9, "0-8/9"),
+            ((("offset", "2"),), 9, "2-8/9"),
+            ((("offset", "2"), ("limit", "3")), 9, "2-4/9"),
+            ((("offset", "2"), ("limit", "30")), 9, "2-8/9"),
+            ((("offset", "9"),), 9, "*/9"),
+        ):
+            found = asked("GET", "works", *pairs)
+            args = found.request, found.compiled.rendering, Outcome(rows=500, total=total, body=b"x")
+            reply = head_of_stream(*args, "/r/works", False)
+            self.assertEqual((header(reply, "Content-Range"), reply.body), (expected, b""), pairs)
+            self.assertEqual(header(reply, "Content-Type"), "application/json; charset=utf-8")
+
+    def test_where_the_same_may_be_read_again(self) -> None:
+        """The parameters in order of their names, and nothing where that would be longer than a header may be."""
+        pairs = (("title", "eq.a b/é"), ("id", "gt.1"), ("order", "id"))
+        self.assertEqual(
+            header(replied(asked("GET", "works", *pairs), Outcome()), "Content-Location"),
+            "/r/works?id=gt.1&order=id&title=eq.a%20b%2F%C3%A9",
+        )
+        self.assertEqual(header(replied(asked("GET"), Outcome()), "Content-Location"), "/r/works")
+        longest = "x" * (LONGEST_CONTENT_LOCATION - len("/r/works?title=eq."))
+        for more, there in (("", True), ("x", False)):
+            reply = replied(asked("GET", "works", ("title", f"eq.{longest}{more}")), Outcome())
+            self.assertIs(header(reply, "Content-Location") is not None, there)
+        called = asked("GET", "rpc/find", ("q", "x"))
+        self.assertIsNone(header(replied(called, Outcome()), "Content-Location"))
+        self.assertIsNone(header(replied(asked("DELETE"), Outcome()), "Content-Location"))
+
+
+class Writes(SynchronousTestCase):
+    def test_what_was_made_and_what_was_changed(self) -> None:
+        shown, merge = "return=representation", "resolution=merge-duplicates"
+        for method, prefer, rows, updated, status in (
+            ("POST", "", 1, 0, 201),
+            ("POST", shown, 1, 0, 201),
+            ("POST", merge, 2, 1, 201),
+            ("POST", merge, 2, 2, 200),
+            ("POST", merge, 0, 0, 200),
+            ("POST", "resolution=ignore-duplicates", 0, 0, 201),
+            ("PUT", "", 1, 0, 204),
+            ("PUT", "return=headers-only", 1, 0, 204),
+            ("PUT", shown, 1, 0, 201),
+            ("PUT", shown, 1, 1, 200),
+            ("PATCH", "", 1, 0, 204),
+            ("PATCH", shown, 1, 0, 200),
+            ("DELETE", "", 1, 0, 204),
+            ("DELETE", shown, 1, 0, 200),
+        ):
+            reply = replied(asked(method, prefer=prefer), Outcome(rows=rows, updated=updated, body=b"[1]"))
+            self.assertEqual(reply.status, status, (method, prefer, rows, updated))
+            there = (b"[1]", "application/json; charset=utf-8") if shown in prefer else (b"", None)
+            self.assertEqual((reply.body, header(reply, "Content-Type")), there, (method, prefer))
+
+    def test_how_many_rows_were_written(self) -> None:
+        for method, prefer, rows, expected in (
+            ("POST", "", 2, "*/*"),
+            ("POST", "count=exact", 2, "*/2"),
+            ("DELETE", "count=estimated", 2, "*/2"),
+            ("DELETE", "count=planned", 2, "*/*"),
+            ("PATCH", "", 2, "0-1/*"),
+            ("PATCH", "count=exact", 2, "0-1/2"),
+            ("PATCH", "count=exact", 0, "*/0"),
+            ("PUT", "count=exact", 1, None),
+        ):
+            reply = replied(asked(method, prefer=prefer), Outcome(rows=rows))
+            self.assertEqual(header(reply, "Content-Range"), expected, (method, prefer))
+
+    def test_where_the_row_is_that_was_made(self) -> None:
+        found = asked("POST", prefer="return=headers-only")
+        self.assertEqual(
+            header(replied(found, Outcome(rows=1, location=("7",))), "Location"), "/r/works?id=eq.7"
+        )
+        self.assertIsNone(header(replied(found, Outcome(rows=1)), "Location"))
+
+
+class Calls(SynchronousTestCase):
+    def test_of_one_value_there_is_no_range(self) -> None:
+        for path, pairs, expected in (
+            ("rpc/find", (("q", "x"), ("offset", "5")), "5-5/*"),
+            ("rpc/add", (("a", "1"), ("offset", "5")), "0-0/*"),
+        ):
+            reply = replied(asked("GET", path, *pairs), Outcome(rows=1, body=b"1"))
+            self.assertEqual((reply.status, header(reply, "Content-Range")), (200, expected))
+
+    def test_of_nothing_there_is_no_content(self) -> None:
+        found = asked("POST", "rpc/whole")
+        plan = found.compiled.plan
+        assert isinstance(plan, CallPlan)
+        nothing = evolve(plan, routine=evolve(plan.routine, is_void=True))
+        found = evolve(found, compiled=evolve(found.compiled, plan=nothing))
+        reply = replied(found, Outcome(rows=1, body=b"null"))
+        self.assertEqual((reply.status, reply.body, header(reply, "Content-Type")), (204, b"", None))
+
+
+class Applied(SynchronousTestCase):
+    def test_the_preferences_that_mean_something_to_the_method(self) -> None:
+        for method, path, expected in (
+            ("GET", "works", f"count=exact, {ALWAYS}"),
+            ("HEAD", "works", f"count=exact, {ALWAYS}"),
+            (
+                "POST",
+                "works",
+                f"resolution=merge-duplicates, missing=default, return=representation, count=exact, {ALWAYS}",
+            ),
+            ("PUT", "works", f"return=representation, count=exact, {ALWAYS}"),
+            (
+                "PATCH",
+                "works",
+                f"missing=default, return=representation, count=exact, {ALWAYS}, max-affected=9",
+            ),
+            ("DELETE", "works", f"return=representation, count=exact, {ALWAYS}, max-affected=9"),
+            ("GET", "rpc/find", f"count=exact, {ALWAYS}, max-affected=9"),
+        ):
+            pairs = (("q", "x"),) if path == "rpc/find" else ()
+            prefer = EVERYTHING if method in ("GET", "HEAD") else EVERYTHING.replace("tx=rollback, ", "")
+            found = asked(method, path, *pairs, prefer=prefer)
+            self.assertEqual(header(replied(found, Outcome(rows=1)), "Preference-Applied"), expected)
+
+    def test_how_the_transaction_ends_only_where_a_request_may_say_so(self) -> None:
+        for method in ("GET", "POST", "PATCH", "DELETE", "PUT"):
+            found = asked(method, prefer="tx=rollback")
+            for allowed, expected in ((True, "tx=rollback"), (False, None)):
+                reply = replied(found, Outcome(rows=1), allowed)
+                self.assertEqual(header(reply, "Preference-Applied"), expected, method)
+
+    def test_no_resolution_where_nothing_can_be_resolved(self) -> None:
+        found = asked("POST", prefer="resolution=merge-duplicates")
+        plan = found.compiled.plan
+        assert isinstance(plan, WritePlan)
+        keyless = evolve(found, compiled=evolve(found.compiled, plan=evolve(plan, merges=None)))
+        self.assertIsNone(header(replied(keyless, Outcome(rows=1)), "Preference-Applied"))
+
+
+class Said(SynchronousTestCase):
+    def test_what_sql_says_of_the_response_wins(self) -> None:
+        headers = b'[{"content-type": "text/x"}, {"X-A": "1"}, {"X-A": "2"}]'
+        outcome = Outcome(rows=1, headers=headers, status=b"418")
+        for found in (
+            asked("GET"),
+            asked("POST", prefer="return=representation"),
+            asked("POST", "rpc/whole"),
+        ):
+            reply = replied(found, outcome)
+            types = [value for name, value in reply.headers if name.lower() == "content-type"]
+            self.assertEqual((reply.status, types), (418, ["text/x"]))
+            self.assertEqual([value for name, value in reply.headers if name == "X-A"], ["1", "2"])
+            self.assertIn("Content-Range", dict(reply.headers))
+
+    def test_a_name_given_otherwise_than_to_its_alias_is_warned_of(self) -> None:
+        name, warning = deprecated_names((("works", 'a"\\b\n'), ("tags", "t")))
+        self.assertEqual((name, warning.partition(' "')[0]), ("Warning", "299 PostgREST"))
+        self.assertIn("Update `works` to `ab`, `tags` to `t` in query string", warning)
+
+
+class Checked(SynchronousTestCase):
+    """What must not be committed."""
+
+    def code(self, found: Planned, rows: int) -> str | None:
+        compiled = found.compiled
+        try:
+            check_outcome(found.request, compiled.plan, compiled.rendering, Outcome(rows=rows))
+        except TableError as fault:
+            return fault.code
+        return None
+
+    def test_more_rows_than_may_be_affected(self) -> None:
+        strict = "handling=strict, max-affected=2"
+        for method, path, prefer, rows, expected in (
+            ("PATCH", "works", strict, 2, None),
+            ("PATCH", "works", strict, 3, "PGRST124"),
+            ("DELETE", "works", strict, 3, "PGRST124"),
+            ("DELETE", "works", "max-affected=2", 3, None),
+            ("POST", "works", strict, 3, None),
+            ("GET", "works", strict, 3, None),
+            ("GET", "rpc/find", strict, 3, "PGRST124"),
+        ):
+            pairs = (("q", "x"),) if path == "rpc/find" else ()
+            found = asked(method, path, *pairs, prefer=prefer)
+            self.assertEqual(self.code(found, rows), expected, (method, path, prefer))
+
+    def test_any_number_of_rows_but_the_one_that_is_put(self) -> None:
+        for rows, expected in ((0, "PGRST115"), (1, None), (2, "PGRST115")):
+            self.assertEqual(self.code(asked("PUT"), rows), expected)
+
+    def test_any_number_of_rows_but_the_one_object_that_was_asked_for(self) -> None:
+        for method, path, pairs, several in (
+            ("GET", "works", (), "PGRST116"),
+            ("DELETE", "works", (), "PGRST116"),
+            ("GET", "rpc/find", (("q", "x"),), "PGRST116"),
+            # One value, whatever it is.
+            ("GET", "rpc/add", (("a", "1"),), None),
+        ):
+            found = asked(method, path, *pairs)
+            rendering = evolve(found.compiled.rendering, form="object")
+            found = evolve(found, compiled=evolve(found.compiled, rendering=rendering))
+            codes = [self.code(found, rows) for rows in (0, 1, 2)]
+            self.assertEqual(codes, [several, None, several], (method, path))
