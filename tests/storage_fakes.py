@@ -52,6 +52,7 @@ class FakeBuckets:
     tables: Tables
 
     async def find(self, name: str) -> Bucket | None:
+        _check_text(name)
         if name not in self.tables.buckets:
             return None
         rules, created_at = self.tables.buckets[name]
@@ -85,6 +86,12 @@ class FakeBuckets:
         if bucket is None:
             raise errors.bucket_not_found()
         return bucket
+
+
+def _check_text(text: str) -> None:
+    """What PostgreSQL takes for text: psycopg2 says this of what it does not."""
+    if "\0" in text:
+        raise ValueError("A string literal cannot contain NUL (0x00) characters.")
 
 
 @frozen(eq=False)

@@ -111,6 +111,13 @@ class Owners(TestCase):
         self.assertEqual([refused(response) for response in tries], [(403, "not_owner")] * len(tries))
         self.assertEqual(sorted(self.app.stored()), [b"hello", b"x"])
 
+    def test_where_that_is_no_rule_any_signed_in_user_may(self) -> None:
+        self.app.rules("open")
+        path = "/storage/buckets/open/objects/mine"
+        self.assertEqual(self.app.request("PUT", path, OTHER, b"x").status, 200)
+        self.assertEqual(self.app.upload(file_form(key="mine"), headers=USER).status, 201)
+        self.assertEqual(self.app.request("DELETE", path, OTHER).status, 204)
+
     def test_the_owner_and_the_service_key_may(self) -> None:
         self.assertEqual(self.app.put("mine", b"two").status, 200)
         path = "/storage/buckets/open/objects/mine"

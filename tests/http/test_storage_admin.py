@@ -7,7 +7,10 @@ from typing import Any
 
 from twisted.trial.unittest import TestCase
 
+from project_service.storage.buckets import MAX_BYTES
+from project_service.storage.model import Bucket
 from tests.http.storage_app import ANON, SERVICE, USER, StorageApp, refused
+from tests.storage_fakes import FakeBuckets
 
 
 class Admin(TestCase):
@@ -61,12 +64,26 @@ class Admin(TestCase):
             {"name": "n", "max_object_bytes": "1"}, {"name": "n", "max_bucket_bytes": -1},
             {"name": "n", "max_bucket_bytes": True}, {"name": "n", "max_bucket_bytes": 10**30},
             {"name": "n", "allowed_content_types": "image/*"}, {"name": "n", "allowed_content_types": ["image"]},
+            {"name": "n", "allowed_content_types": {"a/b": True}}, {"name": "n", "allowed_content_types": [1]},
+            {"name": "n", "allowed_content_types": ["a/b"] * 101}, {"name": "n", "allowed_content_types": 1},
             {"name": "n", "owner_only_writes": 1}, {"name": "n", "object_count": 5}, {"name": "n", "other": 1},
         ):  # fmt: skip
             self.assertEqual(
                 refused(self.app.post("/admin/buckets", given, SERVICE)), (422, "validation_failed"), given
             )
         self.assertEqual(sorted(self.app.tables.buckets), ["open", "shut"])
+
+    def test_the_least_and_the_most_that_are(self) -> None:
+        allowed: tuple[dict[str, Any], ...] = (
+            {"max_object_bytes": 1},
+            {"max_bucket_bytes": MAX_BYTES},
+            {"allowed_content_types": ["a/b"] * 100},
+        )
+        for number, rules in enumerate(allowed):
+            response = self.app.post("/admin/buckets", {"name": f"n{number}", **rules}, SERVICE)
+            self.assertEqual(response.status, 201, rules)
+            shown = json.loads(response.body)
+            self.assertEqual({name: shown[name] for name in rules}, rules)
 
     def test_every_wrong_field_is_named(self) -> None:
         for given in ({"name": "No", "visibility": "x", "other": 1}, {"visibility": "x", "other": 1}):
@@ -87,6 +104,27 @@ class Admin(TestCase):
         self.assertEqual(self.app.put("l", b"1234", bucket="shut").status, 201)
         self.assertEqual(refused(self.change("none", visibility="public")), (404, "bucket_not_found"))
         self.assertEqual(refused(self.change("shut", name="x")), (422, "validation_failed"))
+
+    def test_a_name_that_none_can_have_is_not_looked_for(self) -> None:
+        """PostgreSQL would refuse the question."""
+        sent = {**SERVICE, "Content-Type": "application/json"}
+        for method in ("GET", "PATCH", "DELETE"):
+            response = self.app.request(method, "/admin/buckets/%00", sent, b"{}")
+            self.assertEqual(refused(response), (404, "bucket_not_found"), method)
+
+    def test_the_database_is_asked_twice_a_second_at_the_most(self) -> None:
+        find, asked = FakeBuckets.find, []
+
+        async def counted(rows: FakeBuckets, name: str) -> Bucket | None:
+            asked.append(name)
+            return await find(rows, name)
+
+        self.patch(FakeBuckets, "find", counted)
+        self.app.clock.advance(100)
+        for passed, times in ((0, 1), (0.4, 1), (0.2, 2)):
+            self.app.clock.advance(passed)
+            self.assertEqual(self.app.request("GET", "/storage/buckets/open/objects", ANON).status, 200)
+            self.assertEqual(len(asked), times)
 
     def test_a_change_elsewhere_holds_within_a_second(self) -> None:
         path = "/storage/buckets/shut/objects"
@@ -112,6 +150,7 @@ class Admin(TestCase):
         for key in ("a/1", "a/b/2", "a2", "b"):
             self.app.put(key)
         path = "/admin/buckets/open/objects"
+        self.app.rules("open", owner_only_writes=True)
         self.assertEqual(refused(self.app.request("DELETE", path, SERVICE)), (422, "validation_failed"))
         response = self.app.request("DELETE", path + "?prefix=a/", SERVICE)
         self.assertEqual((response.status, json.loads(response.body)), (200, {"deleted": 2}))

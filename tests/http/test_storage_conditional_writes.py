@@ -31,7 +31,8 @@ class Conditions(TestCase):
 
     def test_an_empty_tag_is_nobodys(self) -> None:
         self.assertEqual(self.app.put("k", b"two", If_None_Match='W/""').status, 200)
-        self.assertEqual(refused(self.app.put("k", b"two", If_Match='""')), (412, "precondition_failed"))
+        for tags in ('""', '"", "x"'):
+            self.assertEqual(refused(self.app.put("k", b"two", If_Match=tags)), (412, "precondition_failed"))
 
     def test_if_none_match(self) -> None:
         self.assertEqual(refused(self.app.put("k", b"two", If_None_Match="*")), (412, "object_exists"))
@@ -50,6 +51,12 @@ class Conditions(TestCase):
         self.assertEqual(refused(self.app.put("no", b"2", If_Match="*")), (412, "precondition_failed"))
         self.assertEqual(self.app.put("k", b"2", If_Match=f'"x", "{self.etag}"').status, 200)
         self.assertEqual(self.app.put("k", b"3", If_Match="*").status, 200)
+
+    def test_they_are_told_before_the_body_is_asked_for(self) -> None:
+        client = self.app.connect()
+        lines = {"Content-Length": "3", "Expect": "100-continue", "If-None-Match": "*"}
+        client.send(head(lines, "PUT", OBJECTS + "/k"))
+        self.assertTrue(client.received().startswith(b"HTTP/1.1 412 "))
 
     def test_they_hold_at_the_switch_too(self) -> None:
         client = self.app.connect()

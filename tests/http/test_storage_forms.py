@@ -6,6 +6,7 @@ import json
 
 from twisted.trial.unittest import TestCase
 
+from project_service.storage.form import MAX_FIELD_BYTES
 from tests.http.storage_app import (
     BOUNDARY,
     FORM,
@@ -49,7 +50,43 @@ class Forms(TestCase):
             self.assertEqual(json.loads(response.body)["key"], ["x/1", "x/ö"][number])
         self.assertEqual(self.app.stored(), [b"one", b"two"])
 
+    def test_other_fields_are_read_past_however_often_they_come(self) -> None:
+        filled = b"x" * MAX_FIELD_BYTES
+        body = form(part("note", filled), part("file", b"x", "a"), part("note", filled))
+        self.assertEqual(self.app.upload(body).status, 201)
+        self.assertEqual(
+            refused(self.app.upload(body.replace(b"xx\r\n", b"xxx\r\n"))), (400, "invalid_multipart")
+        )
+
+    def test_the_shortest_and_the_longest_boundary(self) -> None:
+        for boundary in ("x", "x" * 70):
+            body = file_form().replace(BOUNDARY.encode(), boundary.encode())
+            sent = {**USER, "Content-Type": f"multipart/form-data; boundary={boundary}"}
+            self.assertEqual(self.app.request("POST", OBJECTS, sent, body).status, 201)
+
+    def test_what_is_refused_is_refused_as_soon_as_it_can_be_told(self) -> None:
+        self.app.put("k")
+        self.app.rules("open", allowed_content_types=("text/*",))
+        file = part("file", b"x", "n.txt", "text/plain")
+        begun = file[: -len(b"x\r\n")]
+        for beginning, status in (
+            (part("key", b"k") + begun, b"412"),
+            (file + part("key", b"k") + part("note", b"x"), b"412"),
+            (begun.replace(b"text/plain", b"image/png"), b"415"),
+            (part("key", b"k.png") + begun.partition(b"\r\nContent-Type")[0] + b"\r\n\r\n", b"415"),
+            (begun, b""),
+            (part("key", b"new") + begun, b""),
+        ):
+            client = self.app.connect()
+            client.send(head({**FORM, "Content-Length": "1000", "If-None-Match": "*"}) + beginning)
+            self.assertEqual(client.received()[9:12], status, beginning)
+            client.hang_up()
+
     def test_the_stores_metadata_has_the_key_where_it_is_known_in_time(self) -> None:
+        self.app.put("e%20f", Content_Type="text/x-e")
+        (put,) = self.app.store.objects.values()
+        self.assertEqual((put.content_type, dict(put.metadata)), ("text/x-e", {"key": "e%20f"}))
+        self.app.request("DELETE", f"{OBJECTS}/e%20f", USER)
         self.app.upload(form(part("key", b"a b"), part("file", b"one", "n.txt")))
         self.app.upload(form(part("file", b"two", "n.txt"), part("key", b"c")))
         known = sorted(dict(stored.metadata).get("key", "") for stored in self.app.store.objects.values())
@@ -146,6 +183,8 @@ class BadForms(TestCase):
             "multipart/form-data": (400, "invalid_multipart"),
             "multipart/form-data; boundary=": (400, "invalid_multipart"),
             f"multipart/form-data; boundary={'x' * 71}": (400, "invalid_multipart"),
+            "multipart/form-data; boundary=\u00e4": (400, "invalid_multipart"),
+            'multipart/form-data; boundary="a\tb"': (400, "invalid_multipart"),
             "application/json": (415, "unsupported_media_type"),
             "multipart/mixed; boundary=x": (415, "unsupported_media_type"),
         }.items():

@@ -5,14 +5,9 @@ from __future__ import annotations
 import json
 from base64 import b64encode
 from hashlib import md5
-from uuid import UUID
 
-from twisted.internet.defer import Deferred
 from twisted.trial.unittest import TestCase
 
-from project_service.deferreds import start
-from project_service.errors import database_unavailable
-from project_service.storage.s3.errors import StoreUnreachable
 from tests.http.storage_app import (
     FORM,
     OBJECTS,
@@ -25,8 +20,6 @@ from tests.http.storage_app import (
     part,
     refused,
 )
-from tests.storage_fakes import FakeGarbage
-from tests.store_fake import MemoryStore
 
 
 class Sizes(TestCase):
@@ -141,6 +134,11 @@ class Whole(TestCase):
             self.assertEqual(app.stored(), [payload])
             app.request("DELETE", OBJECTS + "/k", USER)
         self.assertEqual(app.store.multiparts, {})
+        client = app.connect()
+        client.send(
+            head({"Content-Length": "1", "Content-MD5": "x", "Expect": "100-continue"}, "PUT", OBJECTS + "/k")
+        )
+        self.assertTrue(client.received().startswith(b"HTTP/1.1 400 "))
 
     def test_a_form_is_not_put(self) -> None:
         app = StorageApp()
@@ -195,73 +193,6 @@ class Rules(TestCase):
         self.assertEqual(refused(app.upload(late)), (415, "unsupported_media_type"))
         self.assertEqual(app.upload(form(part("file", b"x", "n"), part("key", b"p.png"))).status, 201)
 
-    def test_a_store_that_is_away(self) -> None:
-        app = StorageApp(part_bytes=10)
-        app.store.away = True
-        for length in (5, 35):
-            response = app.put("k", b"x" * length)
-            self.assertEqual(refused(response), (503, "store_unavailable"))
-            self.assertIsNotNone(response.header("retry-after"))
-        self.assertEqual(app.tables.objects, {})
-        # What it could not delete waits for the sweeper.
-        self.assertEqual(len(app.tables.garbage), 2)
-
-    def test_a_store_that_is_away_is_waited_for_once(self) -> None:
-        """A store that says nothing costs the client one timeout, not one more for what is to be deleted."""
-        app = StorageApp()
-        app.store.away = True
-        silence: Deferred[None] = Deferred()
-        self.patch(MemoryStore, "delete", lambda store, path: silence)
-        self.assertEqual(refused(app.put("k")), (503, "store_unavailable"))
-        self.assertEqual(len(app.tables.garbage), 1)
-        silence.callback(None)
-        self.assertEqual(len(app.tables.garbage), 0)
-
-    def test_who_is_refused_hears_it_when_nothing_is_left(self) -> None:
-        app = StorageApp()
-        removing: Deferred[None] = Deferred()
-        self.patch(MemoryStore, "delete", lambda store, path: removing)
-        client = app.connect()
-        wrong = b64encode(md5(b"other").digest()).decode()
-        client.send(head({"Content-Length": "1", "Content-MD5": wrong}, "PUT", OBJECTS + "/k") + b"x")
-        self.assertEqual(client.received(), b"")
-        removing.callback(None)
-        self.assertTrue(client.received().startswith(b"HTTP/1.1 400 "))
-
-    def test_parts_that_could_not_be_dropped_are_the_sweepers(self) -> None:
-        app = StorageApp(part_bytes=10)
-        abort = MemoryStore.abort_multipart
-
-        async def away(*_: object) -> None:
-            raise StoreUnreachable("away")
-
-        self.patch(MemoryStore, "abort_multipart", away)
-        refusal = app.put("k", b"x" * 25, Content_MD5=b64encode(md5(b"other").digest()).decode())
-        self.assertEqual(refused(refusal), (400, "bad_digest"))
-        self.assertEqual(len(app.store.multiparts), 1)
-        self.patch(MemoryStore, "abort_multipart", abort)
-        swept = self.successResultOf(start(app.storage.sweeper.sweep()))
-        self.assertEqual((swept.multiparts, app.stored()), (1, []))
-
-    def test_nothing_more_is_sent_where_the_database_is_away_too(self) -> None:
-        app = StorageApp(part_bytes=10)
-        ended: list[Deferred[str]] = []
-
-        async def slow(store: MemoryStore, *args: object) -> str:
-            return await Deferred(ended.append)
-
-        async def away(rows: FakeGarbage, versions: object) -> list[UUID]:
-            raise database_unavailable()
-
-        self.patch(MemoryStore, "put_part", slow)
-        client = app.connect()
-        client.send(head({"Content-Length": "35"}, "PUT", OBJECTS + "/k") + b"x" * 25)
-        self.patch(FakeGarbage, "discard", away)
-        client.hang_up()
-        self.assertEqual(len(ended), 2)
-        app.store.away = True
-        self.assertEqual(refused(app.put("k")), (503, "store_unavailable"))
-
     def test_steps_in_order(self) -> None:
         app = StorageApp()
         app.put("k")
@@ -269,26 +200,3 @@ class Rules(TestCase):
         self.assertEqual(
             app.steps, ["announced", "stored", "switched", "announced", "stored", "switched", "removed"]
         )
-
-    def test_an_upload_that_goes_on_is_not_given_up_however_long_it_takes(self) -> None:
-        app = StorageApp(part_bytes=10)
-        client = app.connect()
-        client.send(head({"Content-Length": "40"}, "PUT", OBJECTS + "/k"))
-        for _ in range(40):
-            app.clock.advance(59)
-            client.send(b"x")
-            self.successResultOf(start(app.storage.sweeper.sweep()))
-        self.assertIn(b" 201 ", client.received())
-        self.assertEqual(app.stored(), [b"x" * 40])
-
-    def test_a_slow_upload_that_was_given_up_does_not_come_back(self) -> None:
-        app = StorageApp()
-        client = app.connect()
-        client.send(head({"Content-Length": "2"}, "PUT", OBJECTS + "/k"))
-        app.tables.uploads.clear()
-        app.clock.advance(59)
-        client.send(b"x")
-        app.clock.advance(2)
-        client.send(b"x")
-        self.assertIn(b"408", client.received()[:20])
-        self.assertEqual(app.stored(), [])

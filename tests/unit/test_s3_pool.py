@@ -23,7 +23,8 @@ ANSWER = b"HTTP/1.1 200 OK\r\nContent-Length: 0\r\n\r\n"
 class Endpoint:
     """Connects at once, to nothing; ``answers`` are what it does instead, one by one."""
 
-    def __init__(self) -> None:
+    def __init__(self, transport: type[StringTransport] = StringTransport) -> None:
+        self.transport = transport
         self.connections: list[Any] = []
         self.answers: list[Deferred[Any]] = []
 
@@ -31,7 +32,7 @@ class Endpoint:
         if self.answers:
             return self.answers.pop(0)
         connection = factory.buildProtocol(None)
-        connection.makeConnection(StringTransport())
+        connection.makeConnection(self.transport())
         self.connections.append(connection)
         return succeed(connection)
 

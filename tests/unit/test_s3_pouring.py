@@ -131,6 +131,15 @@ class Pouring(OpenCase):
         self.failureResultOf(poured, BrokenRead)
         self.assertEqual((sink.producer, self.wire.aborted), (None, True))
 
+    def test_who_is_told_to_go_on_twice_is_waited_for_once(self) -> None:
+        sink = Sink()
+        poured = self.pour(sink, 6, b"Content-Length: 6\r\n\r\none")
+        for _ in range(2):
+            sink.producer.resumeProducing()
+        self.connection.dataReceived(b"two")
+        self.successResultOf(poured)
+        self.assertEqual(self.clock.getDelayedCalls(), [])
+
     def test_silence_while_the_reader_pauses_is_not_the_stores(self) -> None:
         sink = Sink(pauses=True)
         poured = self.pour(sink, 9, b"Content-Length: 9\r\n\r\none")

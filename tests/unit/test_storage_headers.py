@@ -61,6 +61,23 @@ class ContentTypes(SynchronousTestCase):
             return
         self.assertTrue(parsed.isascii() and parsed.isprintable() and "/" in parsed)
 
+    def test_what_is_a_type(self) -> None:
+        for sent in (" a/b ", "a/b;x=" + "y" * 249, 'text/plain; charset="utf-8"'):
+            self.assertEqual(content_types.parse(sent), sent.strip())
+        for sent in (
+            "a/b;x=" + "y" * 250,
+            "a/b; x=\x7f",
+            "a/b; x=\u00e9",
+            "a/b;\r\nX: y",
+            "a",
+            "a/",
+            "*/*",
+            "a/b/c",
+        ):
+            self.assertRaises(ApiError, content_types.parse, sent)
+        self.assertTrue(content_types.is_pattern("a/" + "b" * 253))
+        self.assertFalse(content_types.is_pattern("a/" + "b" * 254))
+
     def test_matching(self) -> None:
         for patterns, allowed in {
             (): False,
@@ -100,6 +117,9 @@ class ContentTypes(SynchronousTestCase):
 
 
 class Dispositions(SynchronousTestCase):
+    def test_the_name_for_old_readers_keeps_what_it_can(self) -> None:
+        self.assertIn('; filename="a b~!_.txt";', content_disposition("d/a b~!\u00f6.txt", inline=False))
+
     @given(good_keys)
     @example('a"b\\c%d;e')
     def test_the_name_comes_back_whole_and_the_header_is_one_line(self, key: str) -> None:

@@ -50,6 +50,13 @@ class Keys(SynchronousTestCase):
             inside = one.encode() >= prefix.encode() and (end is None or one.encode() < end.encode())
             self.assertEqual(inside, one.startswith(prefix))
 
+    def test_the_end_of_a_prefix_is_the_least_text_behind_its_keys(self) -> None:
+        for prefix, end in (
+            ("", None), ("a/", "a0"), ("az", "a{"), ("\ud7ff", "\ue000"), ("\U0010fffe", "\U0010ffff"),
+            ("a\U0010ffff", "b"), ("a\U0010ffff\U0010ffff", "b"), ("\U0010ffff", None),
+        ):  # fmt: skip
+            self.assertEqual(keys.end_of_prefix(prefix), end, prefix)
+
     @given(good_keys, good_keys)
     def test_positions_lie_behind_an_entry_and_before_the_next(self, one: str, other: str) -> None:
         low, high = sorted((one, other), key=str.encode)
@@ -98,9 +105,10 @@ class PageTokens(SynchronousTestCase):
     @example(base64.urlsafe_b64encode(b"1").decode())
     @example(base64.urlsafe_b64encode(b"[]").decode())
     @example(base64.urlsafe_b64encode(b'[2,"a","",false]').decode())
+    @example(base64.urlsafe_b64encode(b'[1,5,"",false]').decode())
     def test_nonsense_is_refused(self, token: str) -> None:
         with self.assertRaises(ApiError) as caught:
-            page_token.decode(token, "p", False)
+            page_token.decode(token, "", False)
         self.assertEqual(
             (caught.exception.status, caught.exception.details),
             (422, {"page_token": "is not a token of this listing"}),

@@ -67,15 +67,14 @@ class MemoryBody:
         self._progress = progress
         self._asked = False
         self._consumer: Any = None
-        self._done: Deferred[None] | None = None
+        self._done: Deferred[None]
 
     def startProducing(self, consumer: IConsumer) -> Deferred[None]:
         self._consumer = consumer
         if self.length <= SLICE:
             self._hand_over(self.length)
             return succeed(None)
-        done: Deferred[None] = Deferred(lambda _: self.stopProducing())
-        self._done = done
+        done = self._done = Deferred()
         consumer.registerProducer(self, False)
         return done
 
@@ -87,10 +86,10 @@ class MemoryBody:
         self._asked = True
         # What the socket did not take, so that the transport asks again once it does.
         self._hand_over(SLICE)
-        if not self._left and self._done is not None and self._consumer is not None:
-            done, self._done, consumer, self._consumer = self._done, None, self._consumer, None
+        if not self._left:
+            consumer, self._consumer = self._consumer, None
             consumer.unregisterProducer()
-            done.callback(None)
+            self._done.callback(None)
 
     def pauseProducing(self) -> None:
         """Nothing comes unasked."""
@@ -110,7 +109,7 @@ class MemoryBody:
 
     def _hand_over(self, size: int) -> None:
         piece, self._left = bytes(self._left[:size]), self._left[size:]
-        if piece and self._consumer is not None:
+        if piece:
             self._consumer.write(piece)
         if not self._left:
             # An empty view would still hold all of it.

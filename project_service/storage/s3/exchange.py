@@ -147,7 +147,7 @@ class Exchange:
                 method,
                 self.address.url(key, query),
                 {**(headers or {}), PAYLOAD_DIGEST: digest},
-                MemoryBody(body, timer.touch) if body or method in {"PUT", "POST"} else None,
+                MemoryBody(body, timer.touch) if method in {"PUT", "POST"} else None,
             )
             response: StoreResponse = await sending
         except Exception:

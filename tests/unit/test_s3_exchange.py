@@ -1,0 +1,171 @@
+"""Requests to the store, whatever they do: what is tried again, what is waited for, and for how long."""
+
+from __future__ import annotations
+
+from twisted.internet.defer import CancelledError
+from twisted.internet.error import ConnectionAborted, ConnectionLost
+from twisted.python.failure import Failure
+
+from project_service.storage.s3.body import SLICE
+from project_service.storage.s3.client import Stat
+from project_service.storage.s3.errors import (
+    CorruptTransfer,
+    NoSuchBucket,
+    NoSuchObject,
+    StoreError,
+    StoreUnreachable,
+)
+from project_service.storage.s3.exchange import MAX_ANSWER_BYTES
+from tests.unit.test_s3_client import IDLE, RETRY, Case
+
+
+class Refusals(Case):
+    def test_which_may_pass(self) -> None:
+        for status, code in (
+            (429, ""), (500, ""), (502, ""), (503, "SlowDown"), (504, ""), (400, "RequestTimeout"),
+            (400, "BadDigest"), (400, "IncompleteBody"), (400, "XAmzContentSHA256Mismatch"), (409, "InternalError"),
+        ):  # fmt: skip
+            asked = self.ask(self.store.put("k", b"x", "a/b", {}))
+            first = self.sent()
+            self.answer(status, f"<Error><Code>{code}</Code></Error>")
+            self.clock.advance(0.09)
+            self.assertEqual(self.wire.value(), b"")
+            self.clock.advance(0.02)
+            self.assertEqual(self.sent(), first, code or status)
+            self.answer(ETag='"9dd4e461268c8034f5c8564e155c67a6"')
+            self.successResultOf(asked)
+
+    def test_which_do_not(self) -> None:
+        for status, code, kind in (
+            (400, "InvalidRequest", StoreError), (501, "", StoreError), (403, "AccessDenied", StoreError),
+            (301, "PermanentRedirect", StoreError), (404, "", NoSuchObject), (400, "NoSuchUpload", NoSuchObject),
+            (404, "NoSuchBucket", NoSuchBucket),
+        ):  # fmt: skip
+            asked = self.ask(self.store.put("k", b"x", "a/b", {}))
+            self.answer(status, f"<Error><Code>{code}</Code></Error>" if code else "")
+            refusal = self.failureResultOf(asked, kind).value
+            self.assertEqual((refusal.status, refusal.code), (status, code or str(status)))
+            self.assertEqual(self.clock.getDelayedCalls()[:-1], [])
+
+    def test_an_error_may_come_with_200(self) -> None:
+        for code, kind in (("InternalError", None), ("InvalidPart", StoreError)):
+            asked = self.ask(self.store.complete_multipart("k", "u", ["e"]))
+            self.answer(body=f" <Error><Code>{code}</Code></Error>")
+            if kind is None:
+                self.clock.advance(0.1)
+                self.answer(body=' <R><ETag>"e-1"</ETag></R>')
+                self.assertEqual(self.successResultOf(asked), "e-1")
+            else:
+                self.failureResultOf(asked, kind)
+
+    def test_what_broke_off_goes_out_again_on_another_connection(self) -> None:
+        asked = self.ask(self.store.stat("k"))
+        first = self.sent()
+        for begun in (b"", b"HTTP/1.1 200 OK\r\nContent-Length: 9\r\n", b"SSH-2.0-x\r\n\r\n"):
+            connection = self.endpoint.connections[-1]
+            connection.dataReceived(begun)
+            connection.connectionLost(Failure(ConnectionLost()))
+            self.clock.advance(0.4)
+            self.assertEqual(self.sent(), first)
+        self.answer(ETag='"e"', Content_Type="a/b")
+        self.assertEqual(self.successResultOf(asked), Stat(0, "e", "a/b"))
+
+    def test_a_document_that_breaks_off_is_asked_for_again(self) -> None:
+        asked = self.ask(self.store.list())
+        first = self.sent()
+        for framing in (b"Content-Length: 9\r\n\r\n<R/>", b"\r\n<R/>"):
+            connection = self.endpoint.connections[-1]
+            connection.dataReceived(b"HTTP/1.1 200 OK\r\n" + framing)
+            connection.connectionLost(Failure(ConnectionLost()))
+            self.clock.advance(0.4)
+            self.assertEqual(self.sent(), first)
+        self.answer(body="<R/>")
+        self.assertEqual(self.successResultOf(asked).objects, ())
+
+    def test_each_pause_is_twice_as_long_and_the_fourth_time_is_the_last(self) -> None:
+        asked = self.ask(self.store.stat("k"))
+        for pause in (0.1, 0.2, 0.4):
+            self.answer(503)
+            self.assertNoResult(asked)
+            self.clock.advance(pause)
+            self.assertEqual(self.sent()[0], "HEAD /base/bucket/k")
+        self.answer(503)
+        self.assertEqual(str(self.failureResultOf(asked, StoreUnreachable).value), "503")
+
+    def test_nothing_is_tried_again_after_the_time_allowed(self) -> None:
+        for late in (False, True):
+            asked = self.ask(self.store.stat("k"))
+            self.clock.advance(RETRY - 0.1 + (0.01 if late else 0))
+            self.answer(503)
+            if late:
+                self.failureResultOf(asked, StoreUnreachable)
+            else:
+                self.clock.advance(0.1)
+                self.answer(200, ETag="e")
+                self.successResultOf(asked)
+
+    def test_only_a_key_of_the_stores_own_lets_another_checksum_pass(self) -> None:
+        for encryption, kind in (("", CorruptTransfer), ("AES256", CorruptTransfer), ("aws:kms", None)):
+            asked = self.ask(self.store.put("k", b"x", "a/b", {"key": "a%20b"}))
+            self.assertEqual(self.sent()[1]["x-amz-meta-key"], "a%20b")
+            self.answer(ETag='"0"', x_amz_server_side_encryption=encryption)
+            if kind is None:
+                self.assertEqual(self.successResultOf(asked), "0")
+            else:
+                self.failureResultOf(asked, kind)
+
+
+class Silence(Case):
+    def test_a_body_that_leaves_slowly_is_not_silence(self) -> None:
+        asked = self.ask(self.store.put("k", b"x" * (4 * SLICE), "a/b", {}))
+        for _ in range(3):
+            self.clock.advance(IDLE * 0.9)
+            self.wire.producer.resumeProducing()
+        self.assertNoResult(asked)
+        self.assertIsNone(self.wire.producer)
+        self.clock.advance(IDLE)
+        self.failureResultOf(asked, StoreUnreachable)
+
+    def test_no_answer(self) -> None:
+        asked = self.ask(self.store.stat("k"))
+        self.clock.advance(IDLE)
+        self.failureResultOf(asked, StoreUnreachable)
+        self.assertTrue(self.wire.aborted)
+
+    def test_an_answer_that_goes_on_is_waited_for_and_one_that_stops_is_not(self) -> None:
+        """A store that puts parts together says 200 first, and then white space for minutes."""
+        asked = self.ask(self.store.complete_multipart("k", "u", ["e"]))
+        connection = self.endpoint.connections[-1]
+        connection.dataReceived(b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n")
+        for _ in range(30):
+            self.clock.advance(IDLE * 0.9)
+            connection.dataReceived(b"1\r\n \r\n")
+        self.assertNoResult(asked)
+        self.clock.advance(IDLE)
+        self.failureResultOf(asked, StoreUnreachable)
+        self.assertTrue(self.wire.aborted)
+        connection.connectionLost(Failure(ConnectionAborted()))
+
+    def test_who_leaves_meanwhile_closes_the_connection(self) -> None:
+        for begun in (b"", b"HTTP/1.1 200 OK\r\nContent-Length: 5\r\n\r\n"):
+            asked = self.ask(self.store.list())
+            self.endpoint.connections[-1].dataReceived(begun)
+            asked.cancel()
+            self.failureResultOf(asked, CancelledError)
+            self.assertTrue(self.wire.aborted)
+            self.assertEqual(self.clock.getDelayedCalls(), [])
+            self.setUp()
+
+    def test_an_answer_without_end_is_none(self) -> None:
+        asked = self.ask(self.store.list())
+        connection = self.endpoint.connections[-1]
+        connection.dataReceived(b"HTTP/1.1 200 OK\r\n\r\n")
+        for _ in range(8):
+            self.assertFalse(self.wire.aborted)
+            connection.dataReceived(b"x" * (MAX_ANSWER_BYTES // 8))
+        connection.dataReceived(b"x")
+        self.assertTrue(self.wire.aborted)
+        connection.connectionLost(Failure(ConnectionAborted()))
+        self.clock.advance(0.1)
+        self.answer(body="<R/>")
+        self.assertEqual(self.successResultOf(asked).objects, ())
