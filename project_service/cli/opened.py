@@ -23,7 +23,8 @@ from project_service.settings import Secret, Settings
 from project_service.storage.assemble import Storage, build, connect_store, sql_rows
 from project_service.storage.s3.client import S3Store
 
-# How long a service that is just starting may take until it says how its database is reached.
+# How long a service that is just starting may take until it says how its database is reached, and other commands,
+# until they are done.
 PATIENCE_SECONDS = 30.0
 POLL_SECONDS = 0.1
 
@@ -119,26 +120,36 @@ async def _reached(
             "`twistd project-service`), or name another --data-dir or a --config"
         )
     embedded = Embedded(
-        reactor, launch.data_dir, database=wants[0], store=wants[1], bucket=launch.settings.store.bucket
+        reactor,
+        launch.data_dir,
+        database=wants[0],
+        store=wants[1],
+        bucket=launch.settings.store.bucket,
+        shared=False,
     )
     try:
-        running, started_here = await embedded.start(), True
-    except InUse as busy:
-        started_here = False
-        running = await _beside(reactor, launch.data_dir, busy)
-    try:
+        running, started_here = await _started_or_beside(reactor, embedded)
         yield _with(launch.settings, running, *wants), started_here
     finally:
         await embedded.stop()
 
 
-async def _beside(reactor: Any, data_dir: Path, busy: InUse) -> Running:
+async def _started_or_beside(reactor: Any, embedded: Embedded) -> tuple[Running, bool]:
+    """What runs now, and whether it was started here.
+
+    Commands take turns: what one of them has started it stops when it is done, whoever else would like to use it.
+    """
     deadline = reactor.seconds() + PATIENCE_SECONDS
-    while (running := running_beside(data_dir)) is None:
-        if reactor.seconds() > deadline:
-            raise busy
+    while True:
+        try:
+            return await embedded.start(), True
+        except InUse:
+            running = running_beside(embedded.data_dir)
+            if running is not None:
+                return running, False
+            if reactor.seconds() > deadline:
+                raise
         await deferLater(reactor, POLL_SECONDS)
-    return running
 
 
 def _with(settings: Settings, running: Running, database: bool, store: bool) -> Settings:

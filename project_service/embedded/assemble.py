@@ -44,6 +44,7 @@ class Embedded:
     ``start`` returns when both have done real work, and raises ``InUse`` when another service works on the
     directory, ``ChildFailed`` (with the program's last output) or ``ValueError`` when one cannot be had; then nothing
     is left running. ``say`` hears of what takes time. ``stop`` may be called at any moment, also while starting.
+    ``shared`` lets ``running_beside`` tell others what runs; not for who stops it again without regard to them.
     """
 
     def __init__(
@@ -54,6 +55,7 @@ class Embedded:
         database: bool = True,
         store: bool = True,
         bucket: str = BUCKET,
+        shared: bool = True,
         say: Callable[[str], None] = lambda line: None,
     ) -> None:
         self._reactor = reactor
@@ -61,6 +63,7 @@ class Embedded:
         self.data_dir = data_dir.resolve()
         self._wanted = (database, store)
         self._bucket = bucket
+        self._shared = shared
         self._say = say
         self._lock = DirectoryLock(self.data_dir)
         self._database: Supervised | None = None
@@ -86,6 +89,8 @@ class Embedded:
         self.data_dir.mkdir(mode=0o711 if os.geteuid() == 0 else 0o700, parents=True, exist_ok=True)
         self._lock.take()
         try:
+            # What a killed service has noted is true no more.
+            self._running_file.unlink(missing_ok=True)
             return await self._start()
         except BaseException:
             await self.stop()
@@ -111,7 +116,8 @@ class Embedded:
             cluster.admin_dsn if cluster else None,
             store.settings() if store else None,
         )
-        private_file.write_json(self._running_file, _noted(running))
+        if self._shared:
+            private_file.write_json(self._running_file, _noted(running))
         return running
 
     def _parts(self, made: Secrets) -> tuple[Cluster | None, ObjectStore | None]:

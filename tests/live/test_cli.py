@@ -6,13 +6,14 @@ from collections.abc import AsyncIterator
 from contextlib import closing
 from pathlib import Path
 
+import orjson
 import psycopg2
 import pytest
 import pytest_twisted
 
 from project_service import keys
-from project_service.embedded.assemble import Embedded
-from tests.live.command_line import cli
+from project_service.embedded.assemble import Embedded, running_beside
+from tests.live.command_line import beginning, cli
 from tests.live.daemon import children_on
 from tests.live.services import Services
 
@@ -119,8 +120,13 @@ def test_no_project_there(tmp_path: Path) -> None:
 async def at_rest(tmp_path: Path) -> AsyncIterator[Path]:
     from twisted.internet import reactor
 
-    embedded = Embedded(reactor, tmp_path / "var", store=False)
+    embedded = Embedded(reactor, tmp_path / "var", store=False, shared=False)
+    noted = embedded.data_dir / "run" / "running.json"
+    noted.parent.mkdir(parents=True)
+    noted.write_text("what a killed service had noted")
     await embedded.start()
+    # Who runs for himself alone, as a command does, offers nothing to others.
+    assert running_beside(embedded.data_dir) is None
     await embedded.stop()
     yield embedded.data_dir
 
@@ -130,8 +136,11 @@ def test_a_data_directory_at_rest_is_woken_for_the_command(at_rest: Path) -> Non
     assert unmigrated.code == 1
     assert "project-service migrate" in unmigrated.err
     assert cli("migrate", "--data-dir", at_rest).code == 0
-    made = cli("keys", "create", "anon", "--json", "--data-dir", at_rest)
-    assert made.json["kind"] == "anon"
+    # They take turns, and none stops the database under another.
+    at_once = [beginning("keys", "create", "anon", "--json", "--data-dir", at_rest) for _ in range(3)]
+    ended = [(*one.communicate(timeout=60), one.returncode) for one in at_once]
+    assert [(err, code) for _, err, code in ended] == [("", 0)] * 3
+    assert {orjson.loads(out)["kind"] for out, _, _ in ended} == {"anon"}
     dsn = cli("dsn", "--data-dir", at_rest)
     assert dsn.code == 0
     assert "nothing runs there" in dsn.err
