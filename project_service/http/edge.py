@@ -176,8 +176,7 @@ class Edge:
                 else:
                     reply = found
             except (CancelledError, ClientGone):
-                if exchange.gone:
-                    raise
+                # Who has left is written nothing.
                 reply = self._failed(errors.shutting_down(), style, inbound)
             except Exception as failure:
                 reply = self._failed(failure, style, inbound)
@@ -221,6 +220,8 @@ class Edge:
 
     async def _deliver(self, exchange: Exchange, inbound: Inbound, reply: Reply | StreamReply) -> None:
         reply = self._writable(reply, inbound)
+        if self._closing:
+            exchange.close_after()
         headers = self._headers(exchange, inbound.request_id, reply.headers)
         if isinstance(reply, Reply):
             exchange.send(reply, headers)

@@ -161,9 +161,11 @@ class Framing(TestCase):
     """What cannot be parsed gets a proper response, then the connection closes (RFC 9112)."""
 
     def refused(self, raw: bytes) -> int:
-        client = app_of(hello, methods=("GET", "POST")).connect()
+        app = app_of(hello, methods=("GET", "POST"))
+        client = app.connect()
         client.send(raw)
         response = parse_response(client.received())
+        self.assertIn(f'route="-",status="{response.status}"'.encode(), app.metrics.exposition())
         self.assertEqual(response.header("connection"), "close")
         self.assertIn("error", json.loads(response.body))
         self.assertEqual(response.header("x-request-id"), "made-here")

@@ -6,8 +6,10 @@ import contextlib
 from collections.abc import Awaitable, Callable
 
 from twisted.internet.defer import CancelledError, Deferred
+from twisted.logger import capturedLogs, formatEvent
 from twisted.trial.unittest import TestCase
 
+from project_service import errors
 from project_service.http.body import ClientGone
 from project_service.http.inbound import Inbound
 from project_service.http.outbound import Reply, Sink, StreamReply
@@ -28,7 +30,10 @@ def streaming(source: Source, length: int | None = None) -> App:
 
 class Streams(TestCase):
     def test_chunked_and_with_length(self) -> None:
+        called: list[Sink] = []
+
         async def source(sink: Sink) -> None:
+            called.append(sink)
             sink.write(b"abc")
             await sink.drained()
             sink.write(b"")
@@ -38,6 +43,7 @@ class Streams(TestCase):
         sized = streaming(source, 5).request("GET", "/x")
         self.assertEqual((sized.body, sized.header("content-length")), (b"abcde", "5"))
         self.assertEqual(streaming(source).request("HEAD", "/x").body, b"")
+        self.assertEqual(len(called), 2)
 
     def test_a_stream_without_a_body_writes_none(self) -> None:
         async def source(sink: Sink) -> None:
@@ -65,6 +71,18 @@ class Streams(TestCase):
         self.assertTrue(client.transport.aborted)
         self.assertFalse(client.received().endswith(b"0\r\n\r\n"))
         self.assertEqual(len(self.flushLoggedErrors(RuntimeError)), 1)
+
+    def test_so_does_a_part_that_goes_away_which_is_no_fault_of_ours(self) -> None:
+        async def source(sink: Sink) -> None:
+            sink.write(b"abc")
+            raise errors.store_unavailable()
+
+        client = streaming(source).connect()
+        with capturedLogs() as events:
+            client.send(raw_request("GET", "/x", {}, None))
+        self.assertTrue(client.transport.aborted)
+        said = [formatEvent(event) for event in events]
+        self.assertIn("streaming broke off: store_unavailable id=made-here", said)
 
     def paused_client(self, app: App) -> Client:
         client = app.connect()

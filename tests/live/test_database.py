@@ -20,6 +20,7 @@ from project_service.database.migrate import Migration, MigrationRefused, migrat
 from project_service.database.pool import Pool
 from project_service.database.session import DatabaseGone, Session
 from project_service.deferreds import start
+from tests.live.logged import LoggedErrors
 from tests.live.services import Services
 from tests.live.waiting import until
 
@@ -152,6 +153,29 @@ async def test_statement_timeout_leaves_the_connection_usable(database: str) -> 
 
 
 @pytest_twisted.ensureDeferred
+async def test_what_cannot_be_sent_leaves_the_connection_usable(database: str) -> None:
+    session = await session_on(database)
+    for value, fault in (("a\0b", ValueError), (object(), psycopg2.ProgrammingError)):
+        with pytest.raises(fault):
+            await session.query("select %s", (value,))
+        assert await session.query("select 1") == [(1,)]
+    session.discard()
+    assert not session.usable
+    with pytest.raises(DatabaseGone):
+        await session.query("select 1")
+    session.close()
+
+
+@pytest_twisted.ensureDeferred
+async def test_who_asks_for_a_server_that_takes_writes_gets_no_other(database: str) -> None:
+    read_only = make_dsn(database, options="-c default_transaction_read_only=on")
+    with pytest.raises(DatabaseGone, match="the server is read-only"):
+        await session_on(make_dsn(read_only, target_session_attrs="read-write"))
+    session = await session_on(read_only)
+    session.close()
+
+
+@pytest_twisted.ensureDeferred
 async def test_several_statements_are_one_transaction_and_leave_nothing(database: str) -> None:
     session = await session_on(database)
     rows = await session.query(
@@ -165,7 +189,9 @@ async def test_several_statements_are_one_transaction_and_leave_nothing(database
 
 
 @pytest_twisted.ensureDeferred
-async def test_the_listener_hears_and_reads_again_what_it_missed(database: str) -> None:
+async def test_the_listener_hears_and_reads_again_what_it_missed(
+    database: str, logged_errors: LoggedErrors
+) -> None:
     listener = Listener(connector(database), reactor)
     heard: list[str] = []
     gaps: list[int] = []
@@ -173,6 +199,15 @@ async def test_the_listener_hears_and_reads_again_what_it_missed(database: str) 
     async def gap() -> None:
         gaps.append(1)
 
+    def breaks(payload: str) -> None:
+        raise KeyError(payload)
+
+    async def nothing() -> None:
+        return
+
+    with pytest.raises(ValueError, match="not a channel name"):
+        listener.subscribe('news"; drop table x; --', heard.append, gap)
+    listener.subscribe("news", breaks, nothing)
     listener.subscribe("news", heard.append, gap)
     listener.startService()
     await listener.ready()
@@ -188,6 +223,7 @@ async def test_the_listener_hears_and_reads_again_what_it_missed(database: str) 
     assert len(gaps) == 2
     await other.query("select pg_notify('news', 'two')")
     await until(lambda: heard == ["one", "two"])
+    assert len(logged_errors.flush("a subscriber of news failed")) == 2
     stopping: Deferred[None] | None = listener.stopService()
     assert stopping is not None
     await stopping

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import socket
+import struct
 from pathlib import Path
 from typing import Any
 
@@ -13,12 +14,14 @@ from twisted.internet.interfaces import IAddress
 from twisted.internet.protocol import Factory, Protocol
 
 from project_service.errors import ApiError
-from project_service.ports import take_turns
+from project_service.ports import BACKLOG, CannotListen, bind_endpoints, close, take_turns
 from project_service.settings import Store
+from tests.certificates import issue
 from tests.live.application import serving, settings_for
 from tests.live.logged import LoggedErrors
 
 reactor: Any = installed
+LOOPBACK = "tcp:0:interface=127.0.0.1"
 
 
 class Counting(Factory):
@@ -42,6 +45,40 @@ async def test_one_client_is_accepted_in_a_turn() -> None:
     for client in clients:
         client.close()
     await port.stopListening()
+
+
+def _queue(port: Any) -> int:
+    """How many may wait to be accepted (``tcp_info.tcpi_sacked`` of who listens)."""
+    return int(
+        struct.unpack_from("I", port.socket.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, 104), 28)[0]
+    )
+
+
+def _longest_queue() -> int:
+    return int(Path("/proc/sys/net/core/somaxconn").read_text())
+
+
+@pytest_twisted.ensureDeferred
+async def test_a_queue_is_as_long_as_the_endpoint_says_and_else_long() -> None:
+    lengths = (LOOPBACK, f"{LOOPBACK}:backlog=7")
+    ports: list[Any] = await bind_endpoints(reactor, lengths)(Factory())
+    assert [_queue(port) for port in ports] == [min(BACKLOG, _longest_queue()), 7]
+    for port in ports:
+        await close(port)
+
+
+@pytest_twisted.ensureDeferred
+async def test_all_are_opened_or_none_and_what_is_said_does_not_lead_to_keys(tmp_path: Path) -> None:
+    first = tmp_path / "first"
+    certificate, key = issue("localhost").written(tmp_path)
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        taken.listen()
+        second = f"ssl:{taken.getsockname()[1]}:interface=127.0.0.1:certKey={certificate}"
+        with pytest.raises(CannotListen) as caught:
+            await bind_endpoints(reactor, (f"unix:{first}", f"{second}:privateKey={key}"))(Factory())
+    assert str(caught.value) == f"cannot listen on {second}: Address already in use"
+    assert not first.exists()
 
 
 @pytest_twisted.ensureDeferred

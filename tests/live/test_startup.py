@@ -12,13 +12,14 @@ from psycopg2.extensions import make_dsn, parse_dsn
 from twisted.internet import reactor as _reactor
 from twisted.logger import capturedLogs, formatEvent
 
+from project_service import parts
 from project_service.auth import keyfile
 from project_service.auth.keyset import KeySetError
 from project_service.database import dsn as dsns
 from project_service.database.connect import Connector
 from project_service.database.expose import watch_ddl
 from project_service.launch import Launch
-from project_service.settings import Settings, Store
+from project_service.settings import Secret, Settings, Stage, StageDatabase, Store
 from project_service.startup import Startup
 from tests.live.application import serving, settings_for
 from tests.live.services import Services
@@ -54,6 +55,22 @@ async def test_it_says_so_where_changes_of_the_schema_are_not_noticed(
     assert await watch_ddl(admin)
     admin.close()
     assert UNWATCHED not in await said_at_start(settings)
+
+
+@pytest_twisted.ensureDeferred
+async def test_a_database_of_the_table_api_that_is_away_keeps_nobody_else_waiting(
+    database: str, store_settings: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(parts, "SCHEMA_CACHE_SECONDS", 0.1)
+    away = {"dev": Stage({"away": StageDatabase(dsn=Secret("postgresql://127.0.0.1:1/away"))})}
+    settings = evolve(settings_for(database, store_settings, tmp_path), stages=away)
+    with capturedLogs() as events:
+        async with serving(settings) as api:
+            status, _, body = await api.request("GET", "/ready", key=None)
+            assert (status, list(body["error"]["details"])) == (503, ["tables"])
+            assert (await api.request("GET", "/storage/buckets/public/objects"))[0] == 200
+    said = [formatEvent(event) for event in events]
+    assert "a database of the table API does not answer yet" in said
 
 
 @pytest_twisted.ensureDeferred

@@ -1,0 +1,159 @@
+"""One serving process from its start to its end, with parts and ports that only remember."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+from attrs import define, field
+from twisted.internet.address import IPv4Address
+from twisted.internet.defer import Deferred
+from twisted.internet.task import Clock
+from twisted.trial.unittest import TestCase
+
+from project_service import application
+from project_service.application import LEAST_SECONDS, Application
+from project_service.deferreds import start
+from project_service.http.channel_factory import ChannelFactory
+from project_service.http.inbound import Inbound
+from project_service.http.outbound import Reply, envelope
+from project_service.http.router import Router
+from project_service.parts import Parts
+from project_service.ports import CannotListen
+from project_service.settings import Server, Settings
+from tests.fakes import Client, FakeKeys, FakeTokens, MemoryTransport, parse_response, raw_request
+from tests.told import told
+
+SHUTDOWN = 5.0
+
+
+@define(eq=False)
+class FakePort:
+    """A port and who binds it."""
+
+    name: str
+    done: list[str]
+    free: bool = True
+    factory: ChannelFactory | None = None
+
+    async def bind(self, factory: Any) -> list[Any]:
+        if not self.free:
+            raise CannotListen(self.name)
+        self.factory = factory
+        return [self]
+
+    def getHost(self) -> IPv4Address:
+        return IPv4Address("TCP", self.name, 80)
+
+    def stopListening(self) -> None:
+        self.done.append(f"close {self.name}")
+
+    def connect(self, clock: Clock) -> Client:
+        assert self.factory is not None
+        transport = MemoryTransport()
+        channel: Any = self.factory.buildProtocol(None)
+        channel.makeConnection(transport)
+        return Client(channel, transport, clock)
+
+
+@define(eq=False)
+class FakeParts:
+    """One part, with a route whose answers wait."""
+
+    done: list[str]
+    answers: list[Deferred[None]] = field(factory=list)
+
+    async def start(self) -> None:
+        self.done.append("start")
+
+    async def stop(self) -> None:
+        self.done.append("stop")
+
+    def mount(self, router: Router) -> None:
+        router.route("/slow", told(), methods=("GET",), key="optional")(self.slow)
+
+    async def slow(self, inbound: Inbound) -> Reply:
+        self.answers.append(Deferred())
+        await self.answers[-1]
+        return envelope({})
+
+    def assembled(self) -> Parts:
+        return Parts(FakeKeys(), FakeTokens(), [self], [self], {}, lambda _: None, lambda _: None)
+
+
+class Case(TestCase):
+    def setUp(self) -> None:
+        self.clock = Clock()
+        self.clock.advance(10)
+        self.done: list[str] = []
+        self.parts = FakeParts(self.done)
+        self.patch(application.parts, "assemble", lambda *_: self.parts.assembled())
+        self.port, self.admin = FakePort("clients", self.done), FakePort("admin", self.done)
+
+    def application(self, admin: bool = False) -> Application:
+        settings = Settings(server=Server(shutdown_seconds=SHUTDOWN))
+        return Application(self.clock, settings, self.port.bind, self.admin.bind if admin else None)
+
+    def started(self, admin: bool = False) -> Application:
+        made = self.application(admin)
+        self.successResultOf(start(made.start()))
+        return made
+
+    def slow_client(self) -> Client:
+        client = self.port.connect(self.clock)
+        client.send(raw_request("GET", "/slow", {}, None))
+        return client
+
+
+class Starting(Case):
+    def test_where_a_port_cannot_be_opened_nothing_stays_up(self) -> None:
+        self.admin.free = False
+        self.failureResultOf(start(self.application(admin=True).start()), CannotListen)
+        self.assertEqual(self.done, ["start", "stop"])
+
+    def test_health_and_metrics_are_where_operators_look_and_only_there(self) -> None:
+        self.started(admin=True)
+        for path in ("/live", "/ready", "/metrics"):
+            asked = [port.connect(self.clock).request("GET", path).status for port in (self.port, self.admin)]
+            self.assertEqual(asked, [404, 200], path)
+        self.assertEqual(self.admin.connect(self.clock).request("GET", "/slow").status, 404)
+
+    def test_without_a_port_of_their_own_they_are_with_the_rest(self) -> None:
+        self.started()
+        self.assertEqual(self.port.connect(self.clock).request("GET", "/metrics").status, 200)
+
+    def test_clients_come_first_among_the_addresses(self) -> None:
+        self.assertEqual([each.host for each in self.started(admin=True).addresses], ["clients", "admin"])
+
+
+class Stopping(Case):
+    def test_what_is_under_way_is_finished_first(self) -> None:
+        made = self.started(admin=True)
+        busy, idle = self.slow_client(), self.port.connect(self.clock)
+        stopping = start(made.stop())
+        self.assertEqual(self.done, ["start", "close clients", "close admin"])
+        self.clock.advance(SHUTDOWN - 0.1)
+        self.parts.answers[0].callback(None)
+        answer = parse_response(busy.received())
+        self.assertEqual((answer.status, answer.header("connection")), (200, "close"))
+        self.assertTrue(busy.transport.disconnecting)
+        self.assertTrue(idle.transport.disconnecting)
+        self.assertNoResult(stopping)
+        for client in (busy, idle):
+            client.hang_up()
+        self.successResultOf(stopping)
+        self.assertEqual(self.done[3:], ["stop"])
+
+    def test_at_the_end_of_the_time_it_is_told_so_and_cut_off(self) -> None:
+        made = self.started()
+        client = self.slow_client()
+        stopping = start(made.stop())
+        self.clock.advance(SHUTDOWN)
+        answer = parse_response(client.received())
+        self.assertEqual((answer.status, json.loads(answer.body)["error"]["code"]), (503, "shutting_down"))
+        self.assertFalse(client.transport.aborted)
+        self.assertNoResult(stopping)
+        self.clock.advance(LEAST_SECONDS)
+        self.assertTrue(client.transport.aborted)
+        self.successResultOf(stopping)
+        self.assertEqual(self.done, ["start", "close clients", "stop"])
