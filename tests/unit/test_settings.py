@@ -1,21 +1,16 @@
-"""Settings: every fault at once, what wins over what, nothing secret shown, the sample in step."""
+"""Settings: every fault at once, what wins over what, nothing secret shown."""
 
 from __future__ import annotations
 
-import re
-import tomllib
 from pathlib import Path
 from typing import Any
 
-import attrs
 from hypothesis import given
 from hypothesis import strategies as st
 from twisted.trial.unittest import TestCase
 
 from project_service.configure import BadSettings, load
-from project_service.settings import Settings, StageDatabase
-
-SAMPLE = Path(__file__).parents[2] / "etc" / "project-service.toml"
+from project_service.settings import Settings
 
 
 def faults(
@@ -77,6 +72,17 @@ class Faults(TestCase):
             [fault.split()[0] for fault in faults("[store]\nendpoint_url = 'http://s3.test'\n")],
             ["store.access_key_id", "store.secret_access_key"],
         )
+        half = "[store]\nendpoint_url = 'http://s3.test'\naccess_key_id = 'a'\n"
+        self.assertEqual(faults(half), ["store.secret_access_key is missing"])
+        # What is there and wrong is not said to be missing as well.
+        wrong = faults("[database]\ndsn = 'bogus=1'\n", embedded=False)
+        self.assertEqual([fault.split()[0] for fault in wrong].count("database.dsn"), 1)
+
+    def test_letters_need_a_server_and_a_sender(self) -> None:
+        self.assertEqual(faults("[smtp]\nhost = 'mail.test'\n"), ["smtp.sender is missing"])
+        confirm = "[auth]\nconfirm_email = true\n"
+        self.assertEqual(faults(confirm), ["auth.confirm_email needs [smtp] host"])
+        assert loaded(f"{confirm}[smtp]\nhost = 'mail.test'\nsender = 'a@mail.test'\n").auth.confirm_email
 
     def test_values_that_would_only_fail_later(self) -> None:
         for toml, words in {
@@ -90,6 +96,28 @@ class Faults(TestCase):
             "[database]\nstatement_timeout_seconds = 3000000": "database.statement_timeout_seconds must be from 0",
             "[database]\ndsn = 'host=a target_session_attrs=standby'": "database.dsn asks for a server",
             "[stages.d.databases.m]\nschemas = []": "stages.d.databases.m.schemas must not be empty",
+            "[store]\nregion = 7": "store.region must be a string",
+            '[store]\nregion = "a\\u0000"': "store.region must not contain NUL",
+            "[auth]\nallow_signup = 'yes'": "auth.allow_signup must be true or false",
+            "[auth]\nallow_signup = 1": "auth.allow_signup must be true or false",
+            "[auth]\npassword_min_bytes = 73": "auth.password_min_bytes must be from 1 to 72",
+            "[auth]\nlogin_failures_max = -1": "auth.login_failures_max must be at least 0",
+            "[auth]\nlogin_failures_max = true": "auth.login_failures_max must be a whole number",
+            "[server]\nshutdown_seconds = 'soon'": "server.shutdown_seconds must be a number of seconds",
+            "[server]\nshutdown_seconds = true": "server.shutdown_seconds must be a number of seconds",
+            "[server]\nshutdown_seconds = -1": "server.shutdown_seconds must be from 0 to",
+            "[server]\nshutdown_seconds = nan": "server.shutdown_seconds must be from 0 to",
+            "[server]\nworkers = 0": "server.workers must be from 1 to 256",
+            "[server]\ntrusted_proxies = ['10.0.0']": "server.trusted_proxies must be IP addresses",
+            "[server]\npublic_url = 'ftp://a.test'": "server.public_url must be an http or https address",
+            "[server]\npublic_url = 'https://'": "server.public_url must be an http or https address",
+            "[server]\npublic_url = 'https://u@a.test'": "server.public_url must not hold",
+            "[server]\npublic_url = 'https://:p@a.test'": "server.public_url must not hold",
+            "[server]\npublic_url = 'https://a.test#x'": "server.public_url must not hold",
+            "[server]\ncors_origins = ['a.test']": "server.cors_origins must be origins",
+            "[server]\ncors_origins = ['//a.test']": "server.cors_origins must be origins",
+            "[stages.d.databases.m]\ntrace_header = 'a b'": "stages.d.databases.m.trace_header must be the name",
+            "[stages.d.databases.m]\napp_settings = []": "stages.d.databases.m.app_settings must be a table",
         }.items():
             self.assertTrue(faults(toml + "\n")[0].startswith(words), (toml, faults(toml + "\n")))
 
@@ -176,6 +204,29 @@ class Values(TestCase):
         self.assertEqual(settings.server.cors_origins, ("https://a.test",))
         shop = settings.stages["prod"].databases["shop"]
         self.assertEqual((shop.schemas, shop.max_rows, shop.app_settings), (("api",), 5, {"a": "b"}))
+        for name, value, fault in (
+            ("SERVER__CORS_ORIGINS", "https://a.test", "server.cors_origins must be a list (as JSON"),
+            ("STAGES", "[dev", "stages is not a setting"),
+            ("STAGES__DEV__DATABASES__MAIN", "[]", "stages.dev.databases.main is not a setting"),
+        ):
+            self.assertTrue(faults(environ={f"PROJECT_SERVICE__{name}": value})[0].startswith(fault), name)
+
+    def test_what_the_environment_says_in_words(self) -> None:
+        found = loaded(
+            environ={
+                "PROJECT_SERVICE__AUTH__CONFIRM_EMAIL": "False",
+                "PROJECT_SERVICE__AUTH__REQUIRE_PROJECT_KEY": "TRUE",
+                "PROJECT_SERVICE__SERVER__SHUTDOWN_SECONDS": "1.5",
+                "PROJECT_SERVICE__AUTH__ISSUER": "",
+            }
+        )
+        self.assertEqual((found.auth.confirm_email, found.auth.require_project_key), (False, True))
+        self.assertEqual((found.server.shutdown_seconds, found.auth.issuer), (1.5, None))
+
+    def test_an_address_of_the_service_loses_its_trailing_slash(self) -> None:
+        self.assertEqual(
+            loaded("[server]\npublic_url = 'https://a.test/b/'\n").server.public_url, "https://a.test/b"
+        )
 
     def test_the_names_of_postgrest(self) -> None:
         toml = """
@@ -225,36 +276,3 @@ class Values(TestCase):
         new = loaded("[server]\nlog_level = 'debug'\nworkers = 4\n[database]\npool_size = 99\n")
         now = old.changed_without_restart(new)
         self.assertEqual((now.server.log_level, now.server.workers, now.database.pool_size), ("debug", 1, 10))
-
-
-class Sample(TestCase):
-    """etc/project-service.toml names every key, commented out, with its default."""
-
-    def documented(self) -> dict[str, Any]:
-        """The sample with its keys uncommented."""
-        lines = SAMPLE.read_text("utf-8").splitlines()
-        live = [re.sub(r"^#(\[|[a-z0-9_]+ =)", r"\1", line) for line in lines]
-        return tomllib.loads("\n".join(live))
-
-    def test_it_is_a_valid_configuration_as_it_stands(self) -> None:
-        load(SAMPLE, {}, {}, True)
-
-    def test_every_key_with_its_default_and_no_other(self) -> None:
-        tree = self.documented()
-        for section in attrs.fields(Settings):
-            if "section" in section.metadata:
-                self.compare(section.name, section.metadata["section"], tree[section.name])
-        self.compare("stages", StageDatabase, tree["stages"]["dev"]["databases"]["main"])
-        self.assertEqual(set(tree), {field.name for field in attrs.fields(Settings)})
-
-    def compare(self, name: str, cls: type, documented: dict[str, Any]) -> None:
-        fields = {field.name: field for field in attrs.fields(cls)}
-        self.assertEqual(set(documented), set(fields), name)
-        for key, value in documented.items():
-            default = fields[key].default
-            if default is None:
-                continue  # the sample shows an example of what may be set
-            if isinstance(default, attrs.Factory):  # type: ignore[arg-type]  # a class at run time
-                default = default.factory()
-            read = fields[key].metadata["kind"](value)
-            self.assertEqual(read, default, f"{name}.{key}")

@@ -1,0 +1,49 @@
+"""The sample configuration is in step with the settings."""
+
+from __future__ import annotations
+
+import re
+import tomllib
+from pathlib import Path
+from typing import Any
+
+import attrs
+from twisted.trial.unittest import TestCase
+
+from project_service.configure import load
+from project_service.settings import Settings, StageDatabase
+
+SAMPLE = Path(__file__).parents[2] / "etc" / "project-service.toml"
+
+
+class Sample(TestCase):
+    """etc/project-service.toml names every key, commented out, with its default."""
+
+    def documented(self) -> dict[str, Any]:
+        """The sample with its keys uncommented."""
+        lines = SAMPLE.read_text("utf-8").splitlines()
+        live = [re.sub(r"^#(\[|[a-z0-9_]+ =)", r"\1", line) for line in lines]
+        return tomllib.loads("\n".join(live))
+
+    def test_it_is_a_valid_configuration_as_it_stands(self) -> None:
+        load(SAMPLE, {}, {}, True)
+
+    def test_every_key_with_its_default_and_no_other(self) -> None:
+        tree = self.documented()
+        for section in attrs.fields(Settings):
+            if "section" in section.metadata:
+                self.compare(section.name, section.metadata["section"], tree[section.name])
+        self.compare("stages", StageDatabase, tree["stages"]["dev"]["databases"]["main"])
+        self.assertEqual(set(tree), {field.name for field in attrs.fields(Settings)})
+
+    def compare(self, name: str, cls: type, documented: dict[str, Any]) -> None:
+        fields = {field.name: field for field in attrs.fields(cls)}
+        self.assertEqual(set(documented), set(fields), name)
+        for key, value in documented.items():
+            default = fields[key].default
+            if default is None:
+                continue  # the sample shows an example of what may be set
+            if isinstance(default, attrs.Factory):  # type: ignore[arg-type]  # a class at run time
+                default = default.factory()
+            read = fields[key].metadata["kind"](value)
+            self.assertEqual(read, default, f"{name}.{key}")
