@@ -109,7 +109,6 @@ class Verifier:
         else:
             self._known.move_to_end(token)
         if claims.exp + LEEWAY_SECONDS <= self._now():
-            self._known.pop(token, None)
             raise expired_token()
         if self._revocations.is_revoked(claims.sid):
             raise session_revoked()

@@ -59,6 +59,14 @@ class Admin(TestCase):
         for password in ("", PASSWORD):
             assert self.app.log_in(password=password).code == "invalid_credentials"
 
+    def test_an_address_that_is_not_confirmed_keeps_nobody_out_where_none_has_to_be(self) -> None:
+        body = {"email": "ada@example.test", "password": PASSWORD, "email_confirmed": False}
+        assert self.admin("POST", body=body).data["user"]["email_confirmed"] is False
+        self.app.reload(confirm_email=True)
+        assert self.app.log_in().code == "email_not_confirmed"
+        self.app.reload(confirm_email=False)
+        assert self.app.log_in().status == 200
+
     def test_what_is_refused(self) -> None:
         made = bcrypt.hashpw(b"x", bcrypt.gensalt(4)).decode()
         for body, code in (

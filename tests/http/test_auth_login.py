@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from unittest.mock import patch
+
 import bcrypt
 from attrs import evolve
 from twisted.trial.unittest import TestCase
@@ -57,6 +59,25 @@ class LogIn(TestCase):
         self.app.reload(login_failures_max=2)
         self._disable()
         assert [self.app.log_in().code for _ in range(5)] == ["user_disabled"] * 5
+
+    def test_a_password_that_was_changed_while_it_was_checked_is_the_wrong_one(self) -> None:
+        """And no success: it forgives no failure."""
+        self.app.reload(login_failures_max=2)
+        self.app.log_in(password="wrong")
+        account, hashes = self._account(), self.app.hashes
+        right = hashes.matches
+
+        async def changed_meanwhile(password: bytes | None, stored: bytes | None) -> bool:
+            found = await right(password, stored)
+            self._store_hash(hashes.bcrypt.hash(b"the new one"))
+            return found
+
+        with patch.object(hashes, "matches", changed_meanwhile):
+            answer = self.app.log_in()
+        assert (answer.status, answer.code) == (401, "invalid_credentials")
+        assert self._account().last_login_at == account.last_login_at
+        counter = self.app.store.counter("login", "ada@example.test")
+        assert (len(counter.failed), counter.pending) == (1, [])
 
     def test_an_older_hash_is_made_again_at_the_next_login(self) -> None:
         self._store_hash(bcrypt.hashpw(PASSWORD.encode(), bcrypt.gensalt(4)))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 
+from twisted.internet.defer import Deferred
 from twisted.trial.unittest import TestCase
 
 from tests.http.auth_app import PASSWORD, AuthApp
@@ -50,6 +51,21 @@ class Recovery(Mailing):
         assert self.app.log_in().status == 401
         assert self.app.log_in(password="a brand new one").status == 200
         assert self.reset(token, "yet another one") == (422, "invalid_one_time_token")
+
+    def test_of_two_resets_with_one_token_at_once_one_counts(self) -> None:
+        self.recover()
+        token = self.token()
+        gate: Deferred[None] = Deferred()
+        self.app.hashes.gate = gate
+        clients = [self.app.app.connect() for _ in range(2)]
+        for number, client in enumerate(clients):
+            body = b'{"token":"%b","password":"a brand new one %d"}' % (token.encode(), number)
+            kind = b"Content-Type: application/json\r\nContent-Length: %d" % len(body)
+            client.send(b"POST /auth/reset HTTP/1.1\r\nHost: x\r\n" + kind + b"\r\n\r\n" + body)
+        self.app.hashes.gate = None
+        gate.callback(None)
+        assert [client.received()[:12] for client in clients] == [b"HTTP/1.1 200", b"HTTP/1.1 422"]
+        assert self.app.log_in(password="a brand new one 0").status == 200
 
     def test_white_space_around_a_token_is_not_part_of_it(self) -> None:
         self.recover()
@@ -134,6 +150,8 @@ class Recovery(Mailing):
         app.reload(confirm_email=True)
         assert app.sign_up().code == "email_not_configured"
         assert app.store.accounts == {}
+        app.reload(confirm_email=False)
+        assert app.sign_up().status == 201
 
     def test_what_is_no_address_is_422(self) -> None:
         for email in (

@@ -111,6 +111,7 @@ class LogOut(TestCase):
 
     def test_global(self) -> None:
         assert self.log_out(self.second, "?scope=global").status == 200
+        assert self.app.store.events[-1].action == "logout_global"
         assert self.alive() == [False, False, False]
 
     def test_others(self) -> None:
@@ -127,6 +128,18 @@ class LogOut(TestCase):
         answer = self.app.call("POST", "/auth/logout")
         assert (answer.status, answer.code) == (401, "authentication_required")
         assert answer.response.header("www-authenticate") == "Bearer"
+
+    def test_who_ended_it_refuses_it_at_once_whenever_the_news_comes_around(self) -> None:
+        self.app.store.on_ended = lambda session_id, until: None
+        self.log_out(self.first)
+        assert self.alive() == [False, True, True]
+        child = self.app.refresh(self.second["refresh_token"]).data
+        self.app.refresh(child["refresh_token"])
+        assert self.app.refresh(self.second["refresh_token"]).code == "refresh_token_reused"
+        assert self.alive() == [False, False, True]
+        user = self.third["user"]["id"]
+        self.app.call("DELETE", f"/admin/users/{user}/sessions", X_Service_Key="service-key")
+        assert self.alive() == [False, False, False]
 
     def test_other_users_are_left_alone(self) -> None:
         other = self.app.sign_up("bob@example.test").data

@@ -3,20 +3,14 @@
 from __future__ import annotations
 
 from collections import Counter
-from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import bcrypt
 import jwt
-import psycopg2
 import pytest_twisted
 
-from project_service.auth.sql.upkeep import BATCH, LOCK, SqlHousekeeping
-from project_service.database import dsn as dsns
-from project_service.database.connect import Connector
-from project_service.database.pool import Pool
 from project_service.settings import Store
-from tests.live.auth_service import PASSWORD, all_of, api_on, code_for, log_in, post, reactor, sql
+from tests.live.auth_service import PASSWORD, all_of, api_on, code_for, log_in, post, sql
 from tests.live.waiting import until
 
 
@@ -218,27 +212,3 @@ async def test_a_change_of_password_wins_over_a_login_with_the_old_one(
             assert living == [(sid,)]
             assert {status for status, _ in logins} <= {200, 401}
             sql(database, "update auth.throttle set failed = '{}'")
-
-
-@pytest_twisted.ensureDeferred
-async def test_one_worker_at_a_time_cleans_up(database: str) -> None:
-    more_than_a_batch = """insert into auth.audit (at, actor, action, result)
-        select now() - interval '91 days', '', '', '' from generate_series(1, %s)"""
-    sql(database, more_than_a_batch, 2 * BATCH + 1)
-    sql(database, "insert into auth.revocations values (gen_random_uuid(), now() - interval '1 second')")
-    sql(database, "insert into auth.throttle values ('login', 'x', '{}', '{}', now() - interval '1 second')")
-    pool = Pool(Connector(reactor, dsns.parse(database), 10.0), 2, 5.0, reactor)
-    now = datetime.now(UTC)
-    housekeeping = SqlHousekeeping(pool)
-    other = psycopg2.connect(database)
-    try:
-        with other.cursor() as cursor:
-            cursor.execute("select pg_advisory_xact_lock(%s)", (LOCK,))
-            assert await housekeeping.clean(now, now, now - timedelta(days=90)) is False
-        other.rollback()
-        assert await housekeeping.clean(now, now, now - timedelta(days=90)) is True
-    finally:
-        other.close()
-        await pool.close()
-    for table in ("audit", "revocations", "throttle"):
-        assert sql(database, f"select count(*) from auth.{table}") == [(0,)], table

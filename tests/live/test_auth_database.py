@@ -1,0 +1,104 @@
+"""What authentication asks of PostgreSQL where its stores do not tell: locks, the audit, the cleanup."""
+
+from __future__ import annotations
+
+import uuid
+from datetime import UTC, datetime, timedelta
+
+import psycopg2
+import pytest_twisted
+
+from project_service.auth.assemble import sql_stores
+from project_service.auth.ports import Limit
+from project_service.auth.sql.attempts import SqlAttempts
+from project_service.auth.sql.upkeep import BATCH, LOCK, SqlHousekeeping
+from project_service.database import dsn as dsns
+from project_service.database.connect import Connector
+from project_service.database.pool import Pool
+from project_service.deferreds import start
+from tests.contracts.users import HASH, address, digest, event, made, rotate, session
+from tests.live.auth_service import reactor, sql
+from tests.live.waiting import until
+
+
+@pytest_twisted.ensureDeferred
+async def test_an_attempt_waits_for_the_one_under_way_and_counts_it(database: str) -> None:
+    pool = Pool(Connector(reactor, dsns.parse(database), 10.0, timezone="UTC"), 2, 5.0, reactor)
+    attempts, now, limit = SqlAttempts(pool), datetime.now(UTC), Limit(1, timedelta(hours=1))
+    first = await attempts.reserve("t", "who", limit, now)
+    await attempts.settle("t", "who", first.mark, "released")
+    other = psycopg2.connect(database)
+    try:
+        with other.cursor() as cursor:
+            cursor.execute("select verdict from auth.reserve_attempt('t', 'who', 1, '1 hour', %s)", (now,))
+            assert cursor.fetchall() == [("free",)]
+        second = start(attempts.reserve("t", "who", limit, now))
+
+        async def waiting() -> bool:
+            return bool(sql(database, "select 1 from pg_locks where not granted"))
+
+        await until(waiting)
+        other.commit()
+        assert (await second).verdict == "busy"
+    finally:
+        other.close()
+        await pool.close()
+
+
+@pytest_twisted.ensureDeferred
+async def test_the_audit_has_what_was_done_and_nothing_else(database: str) -> None:
+    pool = Pool(Connector(reactor, dsns.parse(database), 10.0, timezone="UTC"), 2, 5.0, reactor)
+    stores, nobody, first = sql_stores(pool), str(uuid.uuid4()), session()
+    try:
+        email = address()
+        account = await made(stores, email, first)
+        again = stores.users.create(
+            email=email, password_hash=None, metadata={}, confirmed=True, session=None, event=event("taken")
+        )
+        assert await again is None
+        child, grandchild = digest(), digest()
+        await rotate(stores, first.digest, child)
+        await rotate(stores, first.digest, digest())
+        await rotate(stores, child, grandchild)
+        await rotate(stores, first.digest, digest())
+        # By hand, at a prompt: the session goes on, and its tokens do not.
+        await stores.sessions.start(account, None, second := session(), event("login"))
+        sql(database, "update auth.users set disabled_at = now()")
+        assert await rotate(stores, second.digest, digest()) is None
+        await stores.users.set_password(nobody, HASH, None, event("set_password"))
+        await stores.users.set_metadata(nobody, {}, event("set_metadata"))
+        await stores.users.set_disabled(nobody, True, event("disable_user"))
+        await stores.users.set_disabled(nobody, False, event("enable_user"))
+        await stores.users.delete(nobody, event("delete_user"))
+    finally:
+        await pool.close()
+    assert sql(database, "select action, result, user_id::text from auth.audit order by id") == [
+        ("test", "ok", account.user.id),
+        ("taken", "email_taken", None),
+        ("refresh", "refresh_token_reused", account.user.id),
+        ("login", "ok", None),
+    ]
+
+
+@pytest_twisted.ensureDeferred
+async def test_one_worker_at_a_time_cleans_up(database: str) -> None:
+    more_than_a_batch = """insert into auth.audit (at, actor, action, result)
+        select now() - interval '91 days', '', '', '' from generate_series(1, %s)"""
+    sql(database, more_than_a_batch, 2 * BATCH + 1)
+    sql(database, "insert into auth.revocations values (gen_random_uuid(), now() - interval '1 second')")
+    sql(database, "insert into auth.throttle values ('login', 'x', '{}', '{}', now() - interval '1 second')")
+    pool = Pool(Connector(reactor, dsns.parse(database), 10.0), 2, 5.0, reactor)
+    now = datetime.now(UTC)
+    housekeeping = SqlHousekeeping(pool)
+    other = psycopg2.connect(database)
+    try:
+        with other.cursor() as cursor:
+            cursor.execute("select pg_advisory_xact_lock(%s)", (LOCK,))
+            assert await housekeeping.clean(now, now, now - timedelta(days=90)) is False
+        other.rollback()
+        assert await housekeeping.clean(now, now, now - timedelta(days=90)) is True
+    finally:
+        other.close()
+        await pool.close()
+    for table in ("audit", "revocations", "throttle"):
+        assert sql(database, f"select count(*) from auth.{table}") == [(0,)], table
