@@ -53,7 +53,11 @@ class Options(usage.Options):
 
     def postOptions(self) -> None:
         """Read the configuration, so that a bad one is refused before anything is started."""
-        config = Path(self["config"]).absolute() if self["config"] else None
+        for option, value in self.items():
+            if value == "":
+                # A variable that nobody has set, and no reason to start on an embedded database.
+                raise usage.UsageError(f"--{option} has an empty value")
+        config = Path(self["config"]).absolute() if self["config"] is not None else None
         embedded = config is None or self["data-dir"] is not None
         data_dir = Path(self["data-dir"] or DEFAULT_DATA_DIR).absolute() if embedded else None
         given: dict[str, Any] = {}

@@ -153,13 +153,19 @@ def end(why: str, code: int) -> NoReturn:
     sys.exit(code)
 
 
+class _Place(click.Path):
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        if value == "":
+            # A variable that nobody has set, and not the directory we happen to be in.
+            self.fail("it is empty", param, ctx)
+        return super().convert(value, param, ctx)
+
+
 def options(function: Callable[..., None]) -> Callable[..., None]:
     """``--config``, ``--data-dir`` and ``--json`` for a command, handed to it as an ``Invocation``."""
 
-    @click.option("--config", type=click.Path(path_type=Path), help="TOML file with the settings.")
-    @click.option(
-        "--data-dir", type=click.Path(path_type=Path), help="Where embedded parts keep their state."
-    )
+    @click.option("--config", type=_Place(path_type=Path), help="TOML file with the settings.")
+    @click.option("--data-dir", type=_Place(path_type=Path), help="Where embedded parts keep their state.")
     @click.option("--json", "json_", is_flag=True, help="Print JSON, for programs.")
     @functools.wraps(function)
     def wrapped(**given: Any) -> None:

@@ -56,6 +56,8 @@ class Ending(TestCase):
             ["keys", "create", "root"],
             ["dsn", "--stage", "dev"],
             ["keys", "--x"],
+            ["keys", "list", "--data-dir", ""],
+            ["keys", "list", "--config", "", "--data-dir", "/nowhere"],
             ["keys", "create", "anon", "--label", "two\nlines"],
             ["bucket", "update", "papers", "--max-object-bytes", "-1"],
             ["jwt-keys", "rotate", "--announce", "--to", "kid"],

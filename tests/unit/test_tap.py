@@ -1,0 +1,129 @@
+"""The options of ``twistd project-service``: what a start is asked for, and what is refused before it."""
+
+from __future__ import annotations
+
+import signal
+from pathlib import Path
+from tempfile import mkdtemp
+from typing import Any
+from unittest.mock import patch
+
+from twisted.python.usage import UsageError
+from twisted.trial.unittest import SynchronousTestCase
+
+from project_service.launch import Launch
+from project_service.tap import Options
+
+NAMED = """
+[server]
+listen = ["tcp:1"]
+workers = 3
+[database]
+dsn = "postgresql://localhost/x"
+[store]
+endpoint_url = "http://127.0.0.1:1"
+access_key_id = "a"
+secret_access_key = "s"
+[auth]
+jwt_keys_file = "/keys.json"
+"""
+
+
+class OptionTests(SynchronousTestCase):
+    def setUp(self) -> None:
+        self.config = str(Path(mkdtemp()) / "c.toml")
+        self.write(NAMED)
+        self.addCleanup(signal.signal, signal.SIGHUP, signal.getsignal(signal.SIGHUP))
+        self.twistd: dict[str, Any] = {}
+        environment = patch.dict("os.environ", {"PROJECT_SERVICE__AUTH__BCRYPT_COST": "5"})
+        environment.start()
+        self.addCleanup(environment.stop)
+
+    def write(self, text: str) -> None:
+        Path(self.config).write_text(text)
+
+    def launch(self, *arguments: str) -> Launch:
+        options: Any = Options()
+        options.parent = self.twistd
+        options.parseOptions(arguments)
+        launch: Launch = options.launch
+        return launch
+
+    def refused(self, *arguments: str) -> str:
+        return str(self.assertRaises(UsageError, self.launch, *arguments))
+
+    def test_without_a_configuration_all_is_embedded(self) -> None:
+        launch = self.launch()
+        self.assertEqual((launch.config, launch.data_dir), (None, Path("var").absolute()))
+        self.assertTrue(launch.embeds_database)
+        self.assertTrue(launch.embeds_store)
+        self.assertEqual(launch.settings.auth.jwt_keys_file, str(Path("var/jwt-keys.json").absolute()))
+        self.assertEqual(list(launch.settings.stages["dev"].databases), ["main"])
+        self.assertEqual(self.launch("--data-dir", "/elsewhere").data_dir, Path("/elsewhere"))
+
+    def test_with_one_alone_nothing_is(self) -> None:
+        launch = self.launch("-c", self.config)
+        self.assertEqual((launch.config, launch.data_dir), (Path(self.config), None))
+        self.assertFalse(launch.embeds_database)
+        self.assertFalse(launch.embeds_store)
+        self.assertEqual(dict(launch.settings.stages), {})
+        self.write("")
+        self.assertIn("database.dsn is missing", self.refused("--config", self.config))
+
+    def test_with_both_what_it_does_not_name_is(self) -> None:
+        dsn = NAMED[NAMED.index("[database]") : NAMED.index("[store]")]
+        self.write(f'{dsn}[auth]\njwt_keys_file = "/keys.json"\n[stages.prod.databases.shop]\n')
+        launch = self.launch("--config", self.config, "-d", "/data")
+        self.assertEqual(launch.data_dir, Path("/data"))
+        self.assertFalse(launch.embeds_database)
+        self.assertTrue(launch.embeds_store)
+        # What it does name stays.
+        self.assertEqual(launch.settings.auth.jwt_keys_file, "/keys.json")
+        self.assertEqual(list(launch.settings.stages), ["prod"])
+
+    def test_options_win_over_the_file_and_the_environment_does_too(self) -> None:
+        plain = self.launch("--config", self.config).settings
+        self.assertEqual((plain.server.listen, plain.server.workers), (("tcp:1",), 3))
+        self.assertEqual(plain.auth.bcrypt_cost, 5)
+        given = ("--listen", "tcp:2", "-l", "tcp:3", "-w", "2", "--admin-listen", "tcp:4")
+        launch = self.launch("--config", self.config, *given)
+        server = launch.settings.server
+        self.assertEqual((server.listen, server.workers), (("tcp:2", "tcp:3"), 2))
+        self.assertEqual(server.admin_listen, "tcp:4")
+        # For a reload, and for the workers.
+        names = {"server.listen": ["tcp:2", "tcp:3"], "server.workers": "2", "server.admin_listen": "tcp:4"}
+        self.assertEqual(dict(launch.options), names)
+
+    def test_what_cannot_be_used_is_refused_by_name(self) -> None:
+        for arguments, said in (
+            (("--workers", "0"), "command line: server.workers must be from 1 to 256"),
+            (("--workers", "many"), "command line: server.workers must be a whole number"),
+            (("--workers", "11"), "server.workers is 11 and database.pool_size is 10"),
+            (("--listen", "nonsense"), "command line: server.listen must be endpoints"),
+            (("--admin-listen", "nonsense"), "command line: server.admin_listen must be"),
+            (("--config", "/no/such/file"), "/no/such/file: cannot be read: No such file or directory"),
+            (("extra",), "Wrong number of arguments"),
+            (("--nonsense",), "option --nonsense not recognized"),
+        ):
+            self.assertIn(said, self.refused(*arguments))
+        self.assertEqual(self.launch("--workers", "auto").settings.server.workers, "auto")
+
+    def test_an_empty_value_is_not_taken_for_none(self) -> None:
+        """As of a variable that nobody has set: a production service would start on an empty embedded database."""
+        for option in ("config", "data-dir", "workers", "admin-listen"):
+            self.assertEqual(self.refused(f"--{option}", ""), f"--{option} has an empty value")
+        self.assertIn("server.listen", self.refused("--listen", ""))
+
+    def test_from_then_on_a_reload_that_comes_too_early_is_not_the_end(self) -> None:
+        signal.signal(signal.SIGHUP, signal.SIG_DFL)
+        self.launch()
+        self.assertEqual(signal.getsignal(signal.SIGHUP), signal.SIG_IGN)
+
+    def test_the_log_is_ours_unless_the_operator_has_one(self) -> None:
+        self.launch()
+        self.assertEqual(self.twistd["logger"], "project_service.logging_setup.make_observer")
+        for own in ("logger", "syslog"):
+            self.twistd = {own: "theirs"}
+            self.launch()
+            # No pickle of the application is left behind in either case.
+            self.assertEqual(self.twistd, {own: "theirs", "no_save": True})
