@@ -83,12 +83,14 @@ class Database:
         self.slow: Deferred[None] | None = None
         self.looked_at = 0
         self.away = False
+        self.quiet = False
 
     async def query(self, sql: str, params: list[str]) -> list[tuple[bytes]]:
         if self.away:
             raise OSError("away")
         if params == [CHANNEL]:
-            self.echo.heard("mark")
+            if not self.quiet:
+                self.echo.heard("mark")
             return [(b"mark",)]
         self.looked_at += 1
         if self.slow is not None:
@@ -121,6 +123,14 @@ class Misses(SynchronousTestCase):
         found = self.successResultOf(self.newer())
         assert found is not None
         self.assertEqual((found.version, found.fingerprint), (self.old.version + 1, "2"))
+
+    def test_what_was_announced_before_it_was_missed_is_there(self) -> None:
+        self.database.quiet = True
+        waiting = self.newer()
+        self.assertNoResult(waiting)
+        self.holder.announce()
+        self.database.echo.heard("mark")
+        self.assertIs(self.successResultOf(waiting), self.holder.current)
 
     def test_where_the_database_is_away_the_miss_stands(self) -> None:
         self.database.away = True
