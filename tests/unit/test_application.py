@@ -11,7 +11,7 @@ from twisted.internet.defer import Deferred
 from twisted.internet.task import Clock
 from twisted.trial.unittest import TestCase
 
-from project_service import application
+from project_service import parts
 from project_service.application import LEAST_SECONDS, Application
 from project_service.deferreds import start
 from project_service.http.channel_factory import ChannelFactory
@@ -87,7 +87,7 @@ class Case(TestCase):
         self.clock.advance(10)
         self.done: list[str] = []
         self.parts = FakeParts(self.done)
-        self.patch(application.parts, "assemble", lambda *_: self.parts.assembled())
+        self.patch(parts, "assemble", lambda *_: self.parts.assembled())
         self.port, self.admin = FakePort("clients", self.done), FakePort("admin", self.done)
 
     def application(self, admin: bool = False) -> Application:
