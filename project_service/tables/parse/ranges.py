@@ -50,7 +50,7 @@ def intersect(a: Range, b: Range) -> Range:
     if not ends:
         return Range(offset)
     end = min(ends)
-    if end <= offset and (end or offset):
+    if offset and end <= offset:
         refuse()
     return Range(offset, end - offset)
 

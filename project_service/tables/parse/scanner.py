@@ -38,8 +38,7 @@ class Scanner:
         """
         if self.pos > self._furthest:
             self._furthest, self._expected, self._tried = self.pos, [], tried
-        if self.pos == self._furthest:
-            self._expected.extend(label for label in labels if label not in self._expected)
+        self._expected.extend(label for label in labels if label not in self._expected)
 
     def fail(self, *labels: str) -> NoReturn:
         """Raise PGRST100 at the furthest place that was tried."""

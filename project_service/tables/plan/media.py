@@ -94,13 +94,12 @@ def _rendering(offered: _Offered, wanted: MediaType) -> Rendering | None:
 
 def _of_routine(wanted: MediaType, routine: Routine | None) -> Rendering | None:
     """A function whose result is a domain named like a media type makes that type, for who asks for it."""
-    made = routine.return_media if routine is not None else None
-    if routine is None or made is None:
+    if routine is None:
         return None
-    if made == media.ANY:
+    if routine.return_media == media.ANY:
         return Rendering("routine", media.OCTETS, is_bytes=routine.is_bytes)
-    if wanted.name == made:
-        return Rendering("routine", MediaType(made).content_type, is_bytes=routine.is_bytes)
+    if routine.return_media == wanted.name:
+        return Rendering("routine", MediaType(wanted.name).content_type, is_bytes=routine.is_bytes)
     return None
 
 

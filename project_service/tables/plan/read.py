@@ -12,7 +12,7 @@ from project_service.tables.plan.aliases import alias as sql_alias
 from project_service.tables.plan.conditions import plan_conditions
 from project_service.tables.plan.nodes import Embedded, Everything, Hoisted, Order, Output, ReadPlan
 from project_service.tables.plan.options import PlanOptions
-from project_service.tables.plan.outputs import plan_column
+from project_service.tables.plan.outputs import plan_column, result_names
 from project_service.tables.plan.relationships import find_relationship
 from project_service.tables.syntax import (
     Condition,
@@ -197,6 +197,10 @@ class Reader:
         plan, hoisted = self._frozen(child)
         if hoisted and parent.spreads_many:
             raise _no_aggregates()
+        if child.spreads_many and result_names(plan) is None:
+            raise errors.not_implemented(
+                f"The columns of '{child.name}' are not known: name those that are to be spread."
+            )
         return Embedded(
             child.name,
             plan,

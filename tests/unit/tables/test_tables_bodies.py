@@ -61,6 +61,40 @@ class Members(SynchronousTestCase):
             error = self.assertRaises(TableError, parse_payload, None, b'{"a": 1e400' + rest, None, False)
             self.assertEqual((error.code, error.message), ("PGRST102", "Empty or invalid json"))
 
+    def test_what_is_no_table_is_no_csv(self) -> None:
+        for body in (b"", b"\n\n", b"a,b\n1", b"a\n1,2", b'a\n"x"y', b'a\n"x', b"a\n\xff"):
+            error = self.assertRaises(TableError, parse_payload, "text/csv", body, None, False)
+            self.assertEqual((error.status, error.code), (400, "PGRST102"), body)
+        headed = parse_payload("text/csv", b"a,b\n\n", ("a",), False)
+        self.assertEqual((headed.text, headed.keys, headed.is_empty), ("[]", ("a",), True))
+
+    def test_a_form_is_one_object(self) -> None:
+        media, body = "application/x-www-form-urlencoded; charset=utf-8", b"b=x+y&a=&b=%C3%A9"
+        for columns, keys in ((None, ("a", "b")), (("b",), ("b",))):
+            found = parse_payload(media, body, columns, False)
+            self.assertEqual((json.loads(found.text), found.keys), ({"a": "", "b": "é"}, keys))
+            self.assertEqual(found.arguments, (("b", "x y"), ("a", ""), ("b", "é")))
+        for bad in (b"a=%ff", b"a=\xff"):
+            error = self.assertRaises(TableError, parse_payload, media, bad, None, False)
+            self.assertEqual((error.code, error.message), ("PGRST102", "Invalid form"))
+
+    def test_only_a_function_takes_what_is_neither_rows_nor_a_form(self) -> None:
+        for media, routine, refused in (
+            ("text/plain", True, False),
+            ("text/xml", True, False),
+            ("application/octet-stream", True, False),
+            ("image/png", True, True),
+            ("text/plain", False, True),
+            ("application/octet-stream", False, True),
+        ):
+            if refused:
+                error = self.assertRaises(TableError, parse_payload, media, b"x", None, routine)
+                expected = (400, "PGRST102", f"Content-Type not acceptable: {media}")
+                self.assertEqual((error.status, error.code, error.message), expected)
+            else:
+                found = parse_payload(media, b"x", None, routine)
+                self.assertEqual((found.kind, found.raw), ("raw", b"x"))
+
     def test_a_function_may_be_called_with_nothing(self) -> None:
         self.assertEqual(parse_payload(None, b"", ("a",), True).text, "{}")
 

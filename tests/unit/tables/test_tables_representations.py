@@ -9,7 +9,7 @@ from project_service.tables.catalog.model import Argument, Column, Handler, Rela
 from project_service.tables.errors import TableError
 from project_service.tables.openapi.document import document
 from project_service.tables.openapi.relations import definition_of
-from project_service.tables.parse.media import parse_accept, parse_media
+from project_service.tables.parse.media import OBJECT, parse_accept, parse_media
 from project_service.tables.parse.request import parse_head
 from project_service.tables.plan.media import Rendering, negotiate
 from project_service.tables.sql.body import body_sql
@@ -96,6 +96,58 @@ class Negotiation(SynchronousTestCase):
         found = self.answered("text/x-lines", Routine("api", "name"))
         self.assertEqual(body_sql(found, True, True), '"api"."lined"(_t.pgrst_scalar)')
         self.assertEqual(body_sql(self.answered("text/x-lines")), '"api"."lined"(_t.*)')
+
+    def test_an_aggregate_of_one_relation_takes_its_rows_whole(self) -> None:
+        works, tags = ("api", "works"), ("api", "tags")
+        own = Handler(("api", "of_works"), "text/x-lines", works)
+        general = Handler(("api", "lined"), "text/x-lines", None)
+        catch_all = Handler(("api", "any_works"), "*/*", works)
+        table = evolve(own, media="text/csv")
+        for accept, handlers, relation, whole, expected in (
+            ("text/x-lines", (general, own), works, True, (own, "text/x-lines")),
+            ("text/x-lines", (general, own), works, False, (general, "text/x-lines")),
+            ("text/x-lines", (general, own), tags, True, (general, "text/x-lines")),
+            ("text/x-lines", (own, catch_all), works, True, (own, "text/x-lines")),
+            ("image/png", (own, catch_all), works, True, (catch_all, "application/octet-stream")),
+            ("*/*", (catch_all,), works, True, (catch_all, "application/octet-stream")),
+            ("*/*", (catch_all,), works, False, (None, "application/json; charset=utf-8")),
+            ("*/*", (catch_all,), tags, True, (None, "application/json; charset=utf-8")),
+            ("text/csv", (table,), works, True, (table, "text/csv; charset=utf-8")),
+            ("text/csv", (table,), works, False, (None, "text/csv; charset=utf-8")),
+            (
+                "application/vnd.pgrst.object+json",
+                (catch_all,),
+                works,
+                True,
+                (None, f"{OBJECT}; charset=utf-8"),
+            ),
+        ):
+            cache = evolve(CACHE, handlers=handlers)
+            found = negotiate(cache, parse_accept(accept), relation, None, False, whole)
+            self.assertEqual((found.handler, found.content_type), expected, (accept, relation, whole))
+
+    def test_what_nobody_makes_is_refused(self) -> None:
+        works = ("api", "works")
+        catch_all = evolve(CACHE, handlers=(Handler(("api", "any"), "*/*", None),))
+        for accept, cache, relation, explain in (
+            ("text/x-lines, image/png", CACHE, works, False),
+            ("image/png", catch_all, works, False),
+            ("image/png", catch_all, None, False),
+            ("application/geo+json", CACHE, works, False),
+            ("application/vnd.pgrst.plan", CACHE, works, False),
+            ('application/vnd.pgrst.plan; for="image/png"', CACHE, works, True),
+        ):
+            error = self.assertRaises(
+                TableError, negotiate, cache, parse_accept(accept), relation, None, explain, True
+            )
+            self.assertEqual((error.status, error.code), (406, "PGRST107"), accept)
+            self.assertEqual(error.message, f"None of these media types are available: {accept}")
+
+    def test_geometries_are_made_where_postgis_is(self) -> None:
+        found = negotiate(
+            evolve(CACHE, has_postgis=True), parse_accept("application/geo+json"), None, None, False, False
+        )
+        self.assertEqual((found.form, found.content_type), ("geojson", "application/geo+json; charset=utf-8"))
 
     def test_only_the_object_itself_loses_its_nulls(self) -> None:
         found = self.answered("application/vnd.pgrst.object;nulls=stripped")

@@ -1,0 +1,134 @@
+"""What is embedded in what: names, its share of conditions, cuts and aggregates, relations of unknown columns."""
+
+from __future__ import annotations
+
+import re
+
+from attrs import evolve
+from twisted.trial.unittest import SynchronousTestCase
+
+from project_service.tables.catalog.model import Relationship
+from project_service.tables.errors import TableError
+from tests.unit.tables.planning import CACHE, CONFIG, planned, text
+
+WORKS = ("api", "works")
+# Functions of a row, that return one or many rows of a relation in a schema that is not exposed.
+HIDDEN = evolve(
+    CACHE,
+    relationships={
+        **CACHE.relationships,
+        WORKS: (
+            *CACHE.relationships[WORKS],
+            Relationship(WORKS, ("hidden", "things"), "m2o", routine=("api", "thing")),
+            Relationship(WORKS, ("hidden", "things"), "o2m", routine=("api", "things")),
+        ),
+    },
+)
+
+
+def read(path: str, *pairs: tuple[str, str]) -> str:
+    return text(planned("GET", path, *pairs, cache=HIDDEN))
+
+
+class Presence(SynchronousTestCase):
+    def test_only_whether_there_are_related_rows_may_be_asked(self) -> None:
+        for condition, expected in (
+            ("is.null", "IS NOT DISTINCT"),
+            ("not.is.null", "IS DISTINCT"),
+            ("is.not_null", "IS DISTINCT"),
+            ("not.is.not_null", "IS NOT DISTINCT"),
+        ):
+            found = read("works", ("select", "id,author:authors!author_id()"), ("author", condition))
+            self.assertIn(f'"works_author_1".* {expected} FROM NULL', found, condition)
+        for name, value in (("tags", "eq.1"), ("tags", "is.true"), ("or", "(id.eq.1,tags.gt.1)")):
+            error = self.assertRaises(TableError, read, "works", ("select", "id,tags()"), (name, value))
+            self.assertEqual((error.status, error.code), (400, "PGRST120"), (name, value))
+
+    def test_a_column_may_have_the_name(self) -> None:
+        select = ("select", "title:authors!author_id()")
+        self.assertIn('"works"."title" = ', read("works", select, ("title", "eq.x")))
+        self.assertIn('"works"."data"->', read("works", ("select", "data:tags()"), ("data->x", "is.null")))
+
+
+class Names(SynchronousTestCase):
+    def test_one_that_is_not_embedded_is_none_of_those_that_are(self) -> None:
+        for name, value in (("authors.id", "eq.1"), ("tags.works.id", "eq.1"), ("authors.limit", "1")):
+            error = self.assertRaises(TableError, read, "works", ("select", "id,tags(id)"), (name, value))
+            self.assertEqual((error.status, error.code), (400, "PGRST108"), name)
+
+    def test_each_has_a_name_of_its_own_in_the_statement(self) -> None:
+        select = ("select", "id,authors!author_id(id),authors!author_id!inner(),tags(works(tags(works(id))))")
+        names = re.findall(r'\) AS ("\w+") ON ', read("works", select))
+        self.assertEqual((len(names), len(set(names))), (6, 6))
+
+    def test_what_is_ordered_by_is_read_by_its_type(self) -> None:
+        """JSON is stepped into as it is, anything else as what it would be in JSON."""
+        for order, expected in (
+            ("data->>x", '"works"."data"->>\'x\''),
+            ("title->>x", 'to_jsonb("works"."title")->>\'x\''),
+            ("authors(name)", '"works_authors_1"."name"'),
+        ):
+            found = read("works", ("select", "id,authors!author_id(name)"), ("order", order))
+            self.assertIn(f"ORDER BY {expected}", found)
+        below = read("tags", ("select", "id,works(id)"), ("works.order", "data->x"))
+        self.assertIn('ORDER BY "works_1"."data"->', below)
+        related = read("works_tags", ("select", "tag_id,works(data)"), ("order", "works(data->x)"))
+        self.assertIn('ORDER BY "works_tags_works_1"."data"->', related)
+
+
+class Cuts(SynchronousTestCase):
+    def test_many_are_cut_at_every_depth(self) -> None:
+        capped = evolve(CONFIG, max_rows=9)
+        for select, limits in (
+            ("id,tags(id)", 1),
+            ("id,tags(id,works(id))", 2),
+            ("id,authors!author_id(id,works!author_id(id))", 1),
+        ):
+            found = [text(planned("GET", "works", ("select", one), config=capped)) for one in (select, "id")]
+            self.assertEqual(found[0].count("LIMIT") - found[1].count("LIMIT"), limits, select)
+
+
+class Aggregates(SynchronousTestCase):
+    def test_one_row_that_is_spread_hands_them_up_as_far_as_it_is_spread(self) -> None:
+        for select, grouped in (
+            ("tag_id,...works(...authors!author_id(id.sum()))", '"works_tags"."tag_id"'),
+            ("tag_id,...works(title,id.sum())", '"works_tags"."tag_id", "works_tags_works_1"."title"'),
+            ("tag_id,works(title,...authors!author_id(id.sum()))", '"works_1"."title"'),
+            ("tag_id,works(title,id.sum())", '"works_1"."title"'),
+        ):
+            found = read("works_tags", ("select", select))
+            self.assertEqual((found.count("SUM("), found.count("GROUP BY")), (1, 1), select)
+            self.assertIn(f"GROUP BY {grouped}", found)
+
+    def test_what_is_embedded_in_many_that_are_spread_keeps_its_own(self) -> None:
+        for select in ("...tags(works(id))", "...tags(label,works(id.sum()))"):
+            read("works", ("select", select))
+        for select in ("...tags(id.sum())", "...tags(...works(id.sum()))"):
+            error = self.assertRaises(TableError, read, "works", ("select", select))
+            self.assertEqual((error.status, error.code), (400, "PGRST127"), select)
+
+
+class NotKnown(SynchronousTestCase):
+    """Columns of a relation that only a function of an exposed schema leads to."""
+
+    def test_one_row_is_spread_as_it_comes(self) -> None:
+        self.assertIn('"works_thing_1".* FROM', read("works", ("select", "id,...thing(*)")))
+        below = ("select", "tag_id,...works(...thing(*))")
+        self.assertIn('"works_tags_works_1".* FROM', read("works_tags", below))
+
+    def test_of_many_that_are_spread_the_columns_are_named(self) -> None:
+        self.assertIn('json_agg("works_things_1"."name")', read("works", ("select", "id,...things(name)")))
+        read("works", ("select", "id,things(*)"))
+        for path, select in (("works", "id,...things(*)"), ("tags", "id,...works(...thing(*))")):
+            error = self.assertRaises(TableError, read, path, ("select", select))
+            self.assertEqual((error.status, error.code), (400, "PGRST127"), select)
+
+    def test_they_may_be_filtered_and_ordered_by(self) -> None:
+        """The function is called once for all of it."""
+        for select in ("id,thing(*)", "id,...thing(*)"):
+            order = (("thing.name", "eq.x"), ("order", "thing(name)"))
+            found = read("works", ("select", select), *order)
+            self.assertEqual(found.count('"api"."thing"('), 1, select)
+            self.assertIn('ORDER BY "works_thing_1"."name"', found)
+        below = read("works_tags", ("select", "tag_id,works(...thing(*))"), ("order", "works(name)"))
+        self.assertIn('ORDER BY "works_tags_works_1"."name"', below)

@@ -1,0 +1,160 @@
+"""Where a parameter of the query leads, and how what stands in it is read."""
+
+from __future__ import annotations
+
+from twisted.trial.unittest import SynchronousTestCase
+
+from project_service.tables.errors import TableError
+from project_service.tables.parse.filters import Operands, parse_filter
+from project_service.tables.parse.logic import parse_logic
+from project_service.tables.parse.query import is_argument, parse_query
+from project_service.tables.syntax import (
+    Compare,
+    Condition,
+    Field,
+    Filter,
+    In,
+    JsonStep,
+    Logic,
+    Operand,
+    Query,
+)
+
+
+def equal(name: str, text: str = "1") -> Filter:
+    return Filter(Field(name), Compare("=", Operand(text)))
+
+
+def query(name: str, value: str) -> Query:
+    return parse_query([(name, value)])
+
+
+class Paths(SynchronousTestCase):
+    def test_filters_and_trees_may_be_of_embedded_relations(self) -> None:
+        terms = (equal("x"),)
+        asked: tuple[tuple[str, str, tuple[str, ...], Condition], ...] = (
+            ("x", "eq.1", (), equal("x")),
+            ("a.b.x", "eq.1", ("a", "b"), equal("x")),
+            ("and", "(x.eq.1)", (), Logic("and", terms)),
+            ("not.or", "(x.eq.1)", (), Logic("or", terms, negated=True)),
+            ("a.b.or", "(x.eq.1)", ("a", "b"), Logic("or", terms)),
+            ("a.b.not.and", "(x.eq.1)", ("a", "b"), Logic("and", terms, negated=True)),
+            ('"a.b".x', "eq.1", ("a.b",), equal("x")),
+        )
+        for name, value, path, condition in asked:
+            self.assertEqual(query(name, value).filters, ((path, condition),), name)
+        field = Field("x", (JsonStep("k", False), JsonStep(0, True)))
+        ((path, found),) = query("a.x->k->>0", "is.null").filters
+        self.assertEqual((path, found.field if isinstance(found, Filter) else None), (("a",), field))
+
+    def test_so_may_orders_and_limits(self) -> None:
+        for name in ("order", "a.order", "a.b.order"):
+            ((path, _),) = query(name, "1").orders
+            self.assertEqual(path, tuple(name.split(".")[:-1]))
+        self.assertEqual(query("a.b.limit", "1").ranges[0][0], ("a", "b"))
+
+    def test_what_is_no_path_is_refused(self) -> None:
+        for name, value in (
+            ("a,b.limit", "1"),
+            ("a..order", "id"),
+            ("a->b.limit", "1"),
+            (".x", "eq.1"),
+            ("a,x", "eq.1"),
+            ("x->y,z", "eq.1"),
+        ):
+            error = self.assertRaises(TableError, query, name, value)
+            self.assertEqual(error.code, "PGRST100", name)
+            self.assertIn("failed to parse tree path", error.message)
+
+    def test_no_parameter_holds_a_nul(self) -> None:
+        for name, value in (("\0", "eq.1"), ("x", "eq.\0"), ("select", "\0")):
+            self.assertEqual(self.assertRaises(TableError, query, name, value).code, "PGRST100")
+
+
+class Names(SynchronousTestCase):
+    def test_columns_are_named_one_after_the_other(self) -> None:
+        for text, expected in (("a", ("a",)), ('a, b ,"c,d"', ("a", "b", "c,d"))):
+            self.assertEqual(query("columns", text).columns, expected)
+            self.assertEqual(query("on_conflict", text).on_conflict, expected)
+        for name in ("columns", "on_conflict"):
+            for text in ("", "a,", "a.b", "a->b", "a)"):
+                error = self.assertRaises(TableError, query, name, text)
+                self.assertIn(f"failed to parse {name} parameter", error.message, text)
+
+
+class Arguments(SynchronousTestCase):
+    def test_what_is_an_argument_of_a_function_and_what_a_filter_on_its_rows(self) -> None:
+        for name, value, expected in (
+            ("q", "x", True),
+            ("q", "", True),
+            ("q", "eq", True),
+            ("q", "eq.x", False),
+            ("q", "not.x", False),
+            ("q", "fts(english).x", False),
+            ("q", "example.org", True),
+            ("and", "x", True),
+            ("or", "(x.eq.1)", False),
+            ("a.and", "(x.eq.1)", False),
+            ("q", "(x)", True),
+            ("order", "x", False),
+            ("limit", "1", False),
+            ("a.b", "x", False),
+            ("a->b", "x", False),
+        ):
+            self.assertIs(is_argument(name, value), expected, (name, value))
+
+
+class Values(SynchronousTestCase):
+    """Outside of trees an operand is all that follows; in them quotes and braces hold it together."""
+
+    def test_in_a_tree(self) -> None:
+        for text, expected in (
+            ("{a,b}", "{a,b}"),
+            ("{a,b} ", "{a,b}"),
+            ("{a)}", "{a)}"),
+            ('"a,b)"', "a,b)"),
+            ('"\\"a\\\\"', '"a\\'),
+            ("a b", "a b"),
+            ("{a}b", "{a}b"),
+            ('"a"b', '"a"b'),
+            ("", ""),
+        ):
+            tree = parse_logic("or", False, f"(x.eq.{text},y.eq.1)")
+            self.assertEqual(tree.terms, (equal("x", expected), equal("y")), text)
+        error = self.assertRaises(TableError, parse_logic, "or", False, "(x.eq.{a,b}c)")
+        self.assertEqual(error.code, "PGRST100")
+
+    def test_alone(self) -> None:
+        for text in ("{a,b}", '"a"', "a,b)", " a ", "", "not.eq.1"):
+            found = parse_filter(Field("x"), f"eq.{text}", Operands())
+            self.assertEqual(found, equal("x", text))
+
+    def test_a_star_stands_for_anything_in_patterns_alone(self) -> None:
+        for operator, sql, expected in (
+            ("like", "LIKE", "a%%"),
+            ("ilike", "ILIKE", "a%%"),
+            ("match", "~", "a*%"),
+            ("eq", "=", "a*%"),
+        ):
+            comparison = Compare(sql, Operand(expected))
+            for found in (
+                parse_filter(Field("x"), f"{operator}.a*%", Operands()),
+                parse_logic("and", False, f"(x.{operator}.a*%)").terms[0],
+            ):
+                self.assertEqual(found, Filter(Field("x"), comparison), operator)
+        quantified = parse_filter(Field("x"), "like(any).{a*,b}", Operands())
+        self.assertEqual(quantified.operation, Compare("LIKE", Operand("{a%,b}"), "any"))
+
+    def test_lists(self) -> None:
+        for text, expected in (
+            ("()", "{}"),
+            ("( )", "{}"),
+            ("(a)", '{"a"}'),
+            ('(a, "b,c")', '{"a","b,c"}'),
+            ("(,)", '{"",""}'),
+            ('("a"b,c d)', '{"\\"a\\"b","c d"}'),
+            ('(""")', '{"\\"\\"\\""}'),
+            (r'("a\"\\")', r'{"a\"\\"}'),
+        ):
+            found = parse_filter(Field("x"), f"in.{text}", Operands())
+            self.assertEqual(found.operation, In(Operand(expected)), text)
