@@ -25,10 +25,25 @@ class Failures(SynchronousTestCase):
             ("40001", 500),
             ("P0001", 400),
             ("PT418", 418),
-            ("PT999", 500),
+            ("PT200", 200),
+            ("PT599", 599),
+            ("PT199", 500),
+            ("PT600", 500),
+            ("PT4.8", 500),
             ("57014", 500),
         ):
             self.assertEqual(from_sqlstate(code, "m", None, None, True).status, status, code)
+
+    def test_where_it_names_a_class_that_is_the_status_of_all_the_others(self) -> None:
+        for status, codes in {
+            400: "01000 22012 23514 42703",
+            403: "0L000 0P000 28P01",
+            500: "09000 25P02 2D000 38000 39000 3B001 40P01 42P17 53400 54001 55P03 57000 58030 "
+            "F0000 HV000 P0002 XX000",
+            503: "08006 53000 57P01",
+        }.items():
+            for code in codes.split():
+                self.assertEqual(from_sqlstate(code, "m", None, None, True).status, status, code)
 
     def test_some_statuses_hang_on_what_is_said_too(self) -> None:
         for code, message, status in (
@@ -84,6 +99,10 @@ class Failures(SynchronousTestCase):
             ({**good, "details": {"a": 1}}, shape, "MESSAGE"),
             ({**good, "hint": 5}, shape, "MESSAGE"),
             ({"message": "no"}, shape, "MESSAGE"),
+            ([good], shape, "MESSAGE"),
+            ("no", shape, "MESSAGE"),
+            (good, [shape], "DETAIL"),
+            (good, {**shape, "headers": [{"A": "b"}]}, "DETAIL"),
             (good, {**shape, "status_text": 5}, "DETAIL"),
             (good, {"status": 404}, "DETAIL"),
             (good, {"headers": {}}, "DETAIL"),

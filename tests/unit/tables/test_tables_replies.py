@@ -120,7 +120,10 @@ class Roles(SynchronousTestCase):
     def test_configured_names_are_used(self) -> None:
         found = self.identities(anon_role="web", authenticated_role="member")
         self.assertEqual(found.identify([], None, False).role, "web")
-        self.assertEqual(found.identify(["Bearer t"], None, False).role, "member")
+        member = found.identify(["Bearer t"], None, False)
+        self.assertEqual(member.role, "member")
+        # SQL sees what the token says.
+        self.assertEqual(json.loads(member.claims)["role"], "authenticated")
 
     def test_claims_may_hold_what_64_bits_do_not(self) -> None:
         def told(raw: dict[str, Any]) -> str:
