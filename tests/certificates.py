@@ -38,9 +38,13 @@ class Issued:
 
 
 def issue(name: str, issuer: Issued | None = None, authority: bool = True) -> Issued:
-    """A certificate by ``issuer``, or by itself."""
+    """A certificate by ``issuer``, or by itself, with all that a strict reader asks for (RFC 5280 section 4.2.1).
+
+    Python is one from 3.13 on.
+    """
     key = ec.generate_private_key(ec.SECP256R1())
     now = datetime.datetime.now(datetime.UTC)
+    issuing = issuer.key if issuer else key
     subject = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, name)])
     builder = (
         x509.CertificateBuilder()
@@ -52,5 +56,24 @@ def issue(name: str, issuer: Issued | None = None, authority: bool = True) -> Is
         .not_valid_after(now + datetime.timedelta(days=1))
         .add_extension(x509.BasicConstraints(ca=authority, path_length=None), critical=True)
         .add_extension(x509.SubjectAlternativeName(NAMES), critical=False)
+        .add_extension(x509.SubjectKeyIdentifier.from_public_key(key.public_key()), critical=False)
+        .add_extension(
+            x509.AuthorityKeyIdentifier.from_issuer_public_key(issuing.public_key()), critical=False
+        )
+        .add_extension(_usage(authority), critical=True)
     )
-    return Issued(builder.sign(issuer.key if issuer else key, hashes.SHA256()), key)
+    return Issued(builder.sign(issuing, hashes.SHA256()), key)
+
+
+def _usage(authority: bool) -> x509.KeyUsage:
+    return x509.KeyUsage(
+        digital_signature=True,
+        key_cert_sign=authority,
+        crl_sign=authority,
+        content_commitment=False,
+        key_encipherment=False,
+        data_encipherment=False,
+        key_agreement=False,
+        encipher_only=False,
+        decipher_only=False,
+    )
