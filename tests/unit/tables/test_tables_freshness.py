@@ -72,6 +72,11 @@ class Echoes(SynchronousTestCase):
             self.assertNoResult(self.asked())
         self.successResultOf(self.asked())
         self.assertEqual(self.sending.sent, 20)
+        # Who has given up takes no place.
+        self.clock.advance(WAIT_SECONDS)
+        self.echo.heard("another")
+        self.assertNoResult(self.asked())
+        self.assertEqual(self.sending.sent, 21)
 
 
 class Database:
