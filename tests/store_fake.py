@@ -10,7 +10,7 @@ from uuid import uuid4
 from attrs import define, field, frozen
 
 from project_service.storage.s3.body import ByteSink, Payload
-from project_service.storage.s3.errors import NoSuchObject, StoreUnreachable
+from project_service.storage.s3.errors import NoSuchObject, StoreError, StoreUnreachable
 from project_service.storage.s3.listing import OpenMultipart, StoredObject, StoredPage
 
 AT_HAND_BYTES = 4096
@@ -142,6 +142,9 @@ class MemoryStore:
 
     async def delete_many(self, keys: Sequence[str]) -> tuple[str, ...]:
         self._called("delete_many")
+        if not keys:
+            # S3 API Reference, DeleteObjects: the document must name an object.
+            raise StoreError(400, "MalformedXML")
         for key in keys:
             self.objects.pop(key, None)
         return ()

@@ -69,10 +69,6 @@ class Downloads:
     ) -> Reply | StreamReply:
         if inbound.method == "HEAD":
             return StreamReply(status, headers, part.length, _nothing)
-        if part.length == 0:
-            if terms.claim is not None:
-                await terms.claim()
-            return StreamReply(status, headers, 0, _nothing)
         opened = await self.store.open(row.path, part.first, part.length, row.size)
         if terms.claim is not None:
             try:

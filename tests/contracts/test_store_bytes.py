@@ -15,6 +15,7 @@ from twisted.internet.threads import deferToThread
 
 from project_service.settings import Secret
 from project_service.settings import Store as StoreSettings
+from project_service.storage.s3 import client
 from project_service.storage.s3.agent import SigningAgent
 from project_service.storage.s3.client import S3Store
 from project_service.storage.s3.connect import connect
@@ -107,6 +108,7 @@ async def test_put_stat_open_delete(store: Any) -> None:
     opened.drop()
     await store.put("b/one", b"", "text/plain", {})
     assert (await store.stat("b/one")).size == 0
+    assert await read(store, "b/one", 0, 0, 0) == b""
     await store.delete("b/one")
     await store.delete("b/one")
     for work in (store.stat("b/one"), store.open("b/one", 0, 5, 5)):
@@ -154,6 +156,18 @@ async def test_copy(store: Any) -> None:
     assert await read(store, "c/to", 0, 5, 5) == b"hello"
     with pytest.raises(NoSuchObject):
         await store.copy("b/none", "c/none", 5, "text/plain")
+
+
+@pytest_twisted.ensureDeferred
+async def test_a_copy_in_parts(store: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(client, "COPY_PART_BYTES", PART)
+    payload = os.urandom(PART) + b"end"
+    await store.put("b/from", payload, "image/png", {})
+    etag = await store.copy("b/from", "c/to", len(payload), "image/png")
+    stat = await store.stat("c/to")
+    assert (stat.size, stat.etag, stat.content_type) == (len(payload), etag, "image/png")
+    assert await read(store, "c/to", 0, len(payload), len(payload)) == payload
+    assert await store.list_multiparts() == ()
 
 
 @pytest_twisted.ensureDeferred

@@ -60,6 +60,7 @@ class Broken(TestCase):
         self.assertEqual(client.received(), b"")
         removing.callback(None)
         self.assertTrue(client.received().startswith(b"HTTP/1.1 400 "))
+        self.assertNotIn("abort_multipart", app.store.calls)
 
     def test_parts_that_could_not_be_dropped_are_the_sweepers(self) -> None:
         app = StorageApp(part_bytes=10)

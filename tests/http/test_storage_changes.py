@@ -113,6 +113,8 @@ class CopyMoveDelete(TestCase):
             (response.status, json.loads(response.body)), (200, {"deleted": ["b", "a"], "missing": ["x"]})
         )
         self.assertEqual(self.app.stored(), [])
+        unknown = self.app.post("/storage/buckets/open/delete", {"keys": ["a"], "force": True})
+        self.assertEqual(refused(unknown), (422, "validation_failed"))
         for keys, expected in (
             ([], "validation_failed"), (["x"] * 1001, "validation_failed"), ("a", "validation_failed"),
             ([1], "validation_failed"), (["../x"], "invalid_key"), (None, "validation_failed"),

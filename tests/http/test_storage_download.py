@@ -280,7 +280,8 @@ class Listing(TestCase):
         for query in (
             *(f"prefix=a&page_token={one}" for one in forged),
             "max_keys=0", "max_keys=-1", "max_keys=1001", "max_keys=abc", "max_keys=", "max_keys=1.0",
-            "max_keys=%D9%A3", "recursive=maybe", "page_token=", "page_token=abc", "page_token=%FF",
+            f"max_keys={'9' * 5000}", "max_keys=%D9%A3", "recursive=maybe", "page_token=", "page_token=abc",
+            "page_token=%FF",
             f"page_token={token}&prefix=a", f"page_token={token}&recursive=true", "page_token=WzFd",
         ):  # fmt: skip
             response = self.app.request("GET", f"{BASE}?{query}", ANON)

@@ -87,6 +87,12 @@ class Forms(TestCase):
         (put,) = self.app.store.objects.values()
         self.assertEqual((put.content_type, dict(put.metadata)), ("text/x-e", {"key": "e%20f"}))
         self.app.request("DELETE", f"{OBJECTS}/e%20f", USER)
+        # Metadata may be 2 KB in all.
+        for key, kept in (("k" * 900, True), ("%C3%A9" * 450, False)):
+            self.app.put(key)
+            (put,) = self.app.store.objects.values()
+            self.assertEqual(dict(put.metadata), {"key": key} if kept else {})
+            self.app.request("DELETE", f"{OBJECTS}/{key}", USER)
         self.app.upload(form(part("key", b"a b"), part("file", b"one", "n.txt")))
         self.app.upload(form(part("file", b"two", "n.txt"), part("key", b"c")))
         known = sorted(dict(stored.metadata).get("key", "") for stored in self.app.store.objects.values())

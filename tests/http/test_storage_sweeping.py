@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from typing import Any
 from uuid import uuid4
 
 from attrs import evolve
@@ -61,6 +62,13 @@ class Sweeping(TestCase):
         self.patch(MemoryStore, "delete_many", all_but_one)
         self.assertEqual(self.sweep().versions, 2)
         self.assertEqual(list(self.app.tables.garbage), [versions[1]])
+        self.app.tables.garbage[versions[0]] = ("open", START)
+
+        async def away(*_: object) -> None:
+            raise StoreUnreachable("away")
+
+        self.patch(MemoryStore, "delete_many", away)
+        self.assertEqual((self.sweep().versions, len(self.app.tables.garbage)), (0, 2))
 
     def test_bytes_of_no_row_go_when_the_whole_store_is_looked_through(self) -> None:
         self.app.put("k")
@@ -68,8 +76,21 @@ class Sweeping(TestCase):
         foreign = (PROBE, "open/notes.txt", f"Open/{uuid4()}")
         for path in foreign:
             self.stored(path)
+        self.successResultOf(start(self.store.start_multipart("open/notes.txt", "a/b", {})))
         self.assertEqual((self.sweep().orphans, len(self.store.objects)), (0, 5))
+        real = MemoryStore.delete_many
+
+        async def none(_: object, keys: tuple[str, ...]) -> tuple[str, ...]:
+            return keys
+
+        self.patch(MemoryStore, "delete_many", none)
+        self.assertEqual(self.sweep(orphans=True).orphans, 0)
+        self.patch(MemoryStore, "delete_many", real)
         self.assertEqual(self.sweep(orphans=True).orphans, 1)
+        self.assertEqual(self.sweep(orphans=True).orphans, 0)
+        ((kept, _),) = self.store.multiparts
+        self.assertEqual(kept, "open/notes.txt")
+        self.store.multiparts.clear()
         for path in foreign:
             self.store.objects.pop(path)
         self.assertEqual(self.app.stored(), [b"hello"])
@@ -107,29 +128,34 @@ class Sweeping(TestCase):
 
 class Verifying(TestCase):
     def test_every_object_is_compared_with_its_bytes(self) -> None:
-        app = StorageApp(part_bytes=4)
-        for key, payload in (
-            ("a", b"same"),
-            ("gone", b"1"),
-            ("in parts", b"12345"),
-            ("other", b"2"),
-            ("z", b"3"),
-        ):
-            app.put(key.replace(" ", "%20"), payload)
-        objects, rows = app.store.objects, {row.key: row for row in app.tables.objects.values()}
-        sweeper = app.storage.sweeper
-        self.assertEqual(self.successResultOf(start(sweeper.verify())), Verified(5))
+        app = StorageApp()
+        keys = ("copied", "gone", "longer", "other", "parted", "same", "torn")
+        for key in keys:
+            app.put(key, b"12345")
+        app.put("k", b"12345", "shut")
+        rows = {row.key: row for row in app.tables.objects.values()}
+        sweeper, objects = app.storage.sweeper, app.store.objects
+
+        def become(key: str, **what: Any) -> None:
+            objects[rows[key].path] = evolve(objects[rows[key].path], **what)
+
+        self.assertEqual(self.successResultOf(start(sweeper.verify())), Verified(8))
         del objects[rows["gone"].path]
-        objects[rows["in parts"].path] = evolve(objects[rows["in parts"].path], etag="another-1")
-        objects[rows["other"].path] = evolve(objects[rows["other"].path], etag="other")
-        objects[rows["z"].path] = evolve(objects[rows["z"].path], payload=b"33", etag="x-1")
+        become("copied", etag="divided-1")
+        app.tables.objects["open", "parted"] = evolve(rows["parted"], etag="divided-2")
+        become("longer", payload=b"123456")
+        become("other", etag="other")
+        become("torn", payload=b"", etag="divided-3")
         orphan = store_path("open", uuid4())
-        objects[orphan] = objects[rows["a"].path]
+        objects[orphan] = objects[rows["same"].path]
         found = self.successResultOf(start(sweeper.verify()))
-        expected = Verified(5, ["open/gone"], ["open/other", "open/z"], ["open/in parts"], [orphan])
-        self.assertEqual((found, found.sound), (expected, False))
+        torn, unproven = ["open/longer", "open/other", "open/torn"], ["open/copied", "open/parted"]
+        self.assertEqual(found, Verified(8, ["open/gone"], torn, unproven, [orphan]))
+
+    def test_what_is_sound(self) -> None:
         self.assertTrue(Verified(1, unproven=["x"], orphans=["y"]).sound)
-        self.assertFalse(Verified(1, torn=["x"]).sound)
+        for bad in (Verified(1, missing=["x"]), Verified(1, torn=["x"])):
+            self.assertFalse(bad.sound)
 
 
 class Readiness(TestCase):

@@ -6,6 +6,7 @@ import json
 from base64 import b64encode
 from hashlib import md5
 
+from twisted.internet.defer import Deferred
 from twisted.trial.unittest import TestCase
 
 from tests.http.storage_app import (
@@ -20,6 +21,7 @@ from tests.http.storage_app import (
     part,
     refused,
 )
+from tests.store_fake import MemoryStore
 
 
 class Sizes(TestCase):
@@ -74,6 +76,33 @@ class Sizes(TestCase):
             self.assertTrue(client.received().startswith(b"HTTP/1.1 201 "), length)
             self.assertEqual(app.store.calls.count("put_part"), parts)
             self.assertEqual(app.get(str(length)).body, payload[:length])
+        app.store.calls.clear()
+        self.assertEqual(app.put("declared", payload[:1003]).status, 201)
+        self.assertEqual(app.store.calls.count("put_part"), 1003)
+
+    def test_two_parts_are_held_and_no_more(self) -> None:
+        app = StorageApp(part_bytes=10)
+        going: list[Deferred[str]] = []
+
+        async def slow(store: MemoryStore, *args: object) -> str:
+            return await Deferred(going.append)
+
+        self.patch(MemoryStore, "put_part", slow)
+        client = app.connect()
+        client.send(head({"Content-Length": "95"}, "PUT", OBJECTS + "/k") + b"x" * 95)
+        for sent in (2, 3, 4):
+            self.assertEqual(len(going), sent)
+            going[sent - 2].callback("")
+        client.hang_up()
+
+    def test_a_form_without_a_length(self) -> None:
+        app = StorageApp()
+        body = file_form()
+        client = app.connect()
+        client.send(head({**FORM, "Transfer-Encoding": "chunked"}))
+        client.send(b"%x\r\n" % len(body) + body + b"\r\n0\r\n\r\n")
+        self.assertTrue(client.received().startswith(b"HTTP/1.1 201 "))
+        self.assertEqual(app.stored(), [b"hello"])
 
     def test_a_form_is_counted_by_its_file_alone(self) -> None:
         app = StorageApp(max_object_bytes=100)
@@ -103,6 +132,9 @@ class Sizes(TestCase):
         for sent in (b"x" * 5, b"x" * 11):
             for response in (app.put("b", sent), app.upload(file_form(sent))):
                 self.assertEqual(list(json.loads(response.body)["error"]["details"]), ["bucket"])
+        client = app.connect()
+        client.send(head({"Content-Length": "11", "Expect": "100-continue"}, "PUT", OBJECTS + "/b"))
+        self.assertIn(b"max_bucket_bytes", client.received())
         app.rules("open", max_object_bytes=4, max_bucket_bytes=10)
         self.assertNotIn("details", json.loads(app.put("b", b"x" * 5).body)["error"])
 

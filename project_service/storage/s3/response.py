@@ -69,8 +69,8 @@ class StoreResponse:
             protocol.dataReceived(data)
         if self._ended is not None:
             protocol.connectionLost(self._ended)
-        elif not self._paused and self._connection is not None:
-            self._connection.resume()
+        elif not self._paused:
+            self.resumeProducing()
 
     def whole(self) -> bytes | None:
         """The body, where all of it is here and nobody reads it; else None."""
@@ -82,8 +82,8 @@ class StoreResponse:
 
     @property
     def wanted(self) -> bool:
-        """Whether somebody reads, and reads now."""
-        return self._reader is not None and not self._paused
+        """Whether somebody reads. Who pauses has paused the connection already."""
+        return self._reader is not None
 
     def detach(self) -> None:
         """Everything is here. The connection may answer somebody else: whoever pauses now does not pause that one."""
