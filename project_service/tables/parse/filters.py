@@ -135,7 +135,7 @@ def _operator(scanner: Scanner) -> tuple[str, str | None]:
     found = scanner.match(_WORD)
     if found is None:
         scanner.fail(_OPERATION)
-    word = found if found in OPERATORS else _longest_operator(found)
+    word = _longest_operator(found)
     if word != found:
         scanner.pos -= len(found) - len(word)
         scanner.fail(_OPERATION)

@@ -71,10 +71,10 @@ def parse_media(text: str) -> MediaType:
     return MediaType(JSON if name == ARRAY and not stripped else name, shown, stripped)
 
 
-def parse_accept(header: str | None) -> tuple[MediaType, ...]:
+def parse_accept(header: str) -> tuple[MediaType, ...]:
     """What the client takes, best first: by weight, of equal ones the more specific before the others. Nothing sent
     is anything. ``q=0`` is left out."""
-    if header is None or not header.strip():
+    if not header.strip():
         return (MediaType(ANY, ANY),)
     weighed: list[tuple[float, int, MediaType]] = []
     for piece in _PIECE.findall(header):

@@ -7,7 +7,8 @@ from typing import Any
 from twisted.trial.unittest import SynchronousTestCase
 
 from project_service.tables.errors import TableError
-from project_service.tables.parse.media import parse_accept
+from project_service.tables.parse.media import ARRAY, OBJECT, parse_accept, parse_media
+from project_service.tables.parse.preferences import parse_preferences
 from project_service.tables.parse.ranges import parse_range
 from project_service.tables.parse.request import Head, parse_head
 from project_service.tables.syntax import Range
@@ -85,5 +86,67 @@ class RangeHeader(SynchronousTestCase):
 
 class Accepted(SynchronousTestCase):
     def test_a_weight_that_is_none_is_the_full_one(self) -> None:
-        found = parse_accept("text/csv;q=0.9, text/xml;q=high, application/json;q=1")
-        self.assertEqual([one.name for one in found], ["text/xml", "application/json", "text/csv"])
+        found = parse_accept("text/csv;q=0.9, text/xml;q=high, application/json;level=0;Q=1, ,*/*; q=0.1")
+        self.assertEqual([one.name for one in found], ["application/json", "text/xml", "text/csv", "*/*"])
+
+    def test_nothing_is_anything(self) -> None:
+        for header in ("", " "):
+            self.assertEqual([one.name for one in parse_accept(header)], ["*/*"])
+
+    def test_nulls_are_stripped_of_postgrests_own_types_alone(self) -> None:
+        for text, name, stripped in (
+            ("application/vnd.pgrst.array+json;nulls=stripped", ARRAY, True),
+            ("application/vnd.pgrst.object;nulls=stripped", OBJECT, True),
+            ("application/vnd.pgrst.object", OBJECT, False),
+            ("application/vnd.pgrst.object;nulls=kept", OBJECT, False),
+            ("application/vnd.pgrst.array", "application/json", False),
+            ("application/json;nulls=stripped", "application/json", False),
+            ("text/csv;nulls=stripped", "text/csv", False),
+        ):
+            found = parse_media(text)
+            self.assertEqual((found.name, found.nulls_stripped), (name, stripped), text)
+
+    def test_a_plan_is_text_of_json_where_nothing_else_is_said(self) -> None:
+        for text, name in (("plan", "plan+text"), ("plan+text", "plan+text"), ("plan+json", "plan+json")):
+            found = parse_media(f"application/vnd.pgrst.{text}")
+            self.assertEqual((found.name, found.plan_options), (f"application/vnd.pgrst.{name}", ()))
+            expected = f'application/vnd.pgrst.{name}; for="application/json"; charset=utf-8'
+            self.assertEqual(found.content_type, expected)
+
+
+class Preferred(SynchronousTestCase):
+    def test_what_is_not_known_is_refused_only_to_who_is_strict(self) -> None:
+        for word in (
+            "timezone=",
+            "timezone",
+            "return=all",
+            "max-affected=-1",
+            "max-affected=x",
+            "max-affected=\u00b2",
+            f"max-affected={10**18}",
+            "max-rows=1",
+            "wait=10",
+        ):
+            error = self.assertRaises(TableError, parse_preferences, [f"handling=strict, {word}"])
+            self.assertEqual((error.status, error.code), (400, "PGRST122"), word)
+            self.assertEqual(parse_preferences([word]).values, ())
+        most = f"max-affected={10**18 - 1}"
+        found = parse_preferences([f" handling=strict,, {most} ,timezone=UTC", "count=exact, count=planned"])
+        self.assertEqual(found.max_affected, 10**18 - 1)
+        self.assertEqual((found.get("timezone"), found.get("count")), ("UTC", "exact"))
+        self.assertIsNone(parse_preferences(["handling=strict"]).max_affected)
+
+    def test_only_what_was_asked_for_and_held_is_said_to_be_applied(self) -> None:
+        names = ("count", "handling", "max-affected", "return")
+        for asked, expected in (
+            ("count=exact, tx=commit", "count=exact"),
+            ("max-affected=1, count=exact", "count=exact"),
+            (
+                "max-affected=1, count=exact, handling=strict",
+                "count=exact, handling=strict, max-affected=1",
+            ),
+        ):
+            applied = parse_preferences([asked]).applied(names)
+            self.assertEqual(applied, (("Preference-Applied", expected),))
+        for asked in ("", "tx=commit", "max-affected=1"):
+            self.assertEqual(parse_preferences([asked]).applied(names), ())

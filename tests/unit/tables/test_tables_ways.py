@@ -1,0 +1,128 @@
+"""Of several ways from one relation to another: which a name and a hint mean, and how they are told apart."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from twisted.trial.unittest import SynchronousTestCase
+
+from project_service.tables.catalog.model import Junction, Relationship, SchemaCache
+from project_service.tables.errors import TableError
+from project_service.tables.plan.relationships import find_relationship
+
+ORIGIN = ("api", "books")
+
+
+def way(
+    target: str, constraint: str, *pairs: tuple[str, str], schema: str = "api", **more: Any
+) -> Relationship:
+    return Relationship(ORIGIN, (schema, target), "m2o", constraint, pairs, **more)
+
+
+def through(junction: str) -> Relationship:
+    between = Junction(
+        ("api", junction),
+        f"{junction}_book",
+        f"{junction}_person",
+        (("id", "book"), ("edition", "edition")),
+        (("person", "id"),),
+    )
+    return Relationship(ORIGIN, ("api", "people"), "m2m", junction=between)
+
+
+AUTHOR = way("people", "books_author", ("author", "id"))
+EDITOR = way("people", "books_editor", ("editor", "id"))
+PLACE = way("places", "books_place", ("country", "country"), ("town", "name"))
+WROTE, READ = through("wrote"), through("read")
+SHOWN = way("shown", "books_author", ("author", "id"), target_is_view=True)
+SEEN = way("people", "books_author", ("author", "id"), schema="other")
+
+
+class Ways(SynchronousTestCase):
+    def found(self, ways: tuple[Relationship, ...], target: str, hint: str | None = None) -> Relationship:
+        return find_relationship(SchemaCache(1, relationships={ORIGIN: ways}), ORIGIN, "api", target, hint)
+
+    def refused(self, ways: tuple[Relationship, ...], target: str, hint: str | None = None) -> TableError:
+        error = self.assertRaises(TableError, self.found, ways, target, hint)
+        assert isinstance(error, TableError)
+        return error
+
+    def test_a_hint_is_a_constraint_a_column_of_either_side_or_a_junction(self) -> None:
+        ways = (AUTHOR, EDITOR, PLACE, WROTE, READ)
+        for target, hint, expected in (
+            ("people", "books_author", AUTHOR),
+            ("people", "editor", EDITOR),
+            ("people", "wrote", WROTE),
+            ("people", "read", READ),
+            ("places", "books_place", PLACE),
+        ):
+            self.assertIs(self.found(ways, target, hint), expected)
+        self.assertIs(self.found((AUTHOR, PLACE), "people", "id"), AUTHOR)
+        for target, hint in (
+            # One of several columns, a constraint of a junction, and a hint beside what is itself one.
+            ("places", "town"),
+            ("people", "wrote_book"),
+            ("author", "id"),
+            ("author", "books_author"),
+            ("places", "author"),
+        ):
+            error = self.refused(ways, target, hint)
+            self.assertEqual((error.status, error.code), (400, "PGRST200"))
+            self.assertIn(f"using the hint '{hint}' in the schema 'api'", error.payload)
+
+    def test_of_several_columns_none_is_a_way_but_the_constraint_is(self) -> None:
+        self.assertIs(self.found((PLACE,), "books_place"), PLACE)
+        self.assertEqual(self.refused((PLACE,), "country").code, "PGRST200")
+
+    def test_what_leads_to_another_schema_is_none(self) -> None:
+        self.assertIs(self.found((SEEN, AUTHOR), "people"), AUTHOR)
+        self.assertEqual(self.refused((SEEN,), "people").code, "PGRST200")
+
+    def test_a_function_of_a_row_goes_before_keys_wherever_its_rows_are(self) -> None:
+        computed = way("people", "", schema="hidden", routine=("api", "people"))
+        other = way("people", "", routine=("api", "friends"))
+        self.assertIs(self.found((other, AUTHOR, EDITOR, computed), "people"), computed)
+        self.assertIs(self.found((AUTHOR, other), "people"), AUTHOR)
+        self.assertIs(self.found((AUTHOR, other), "friends"), other)
+
+    def test_a_table_goes_before_views_of_its_name_or_key(self) -> None:
+        self.assertIs(self.found((SHOWN, AUTHOR), "books_author"), AUTHOR)
+        second = way("shown", "books_editor", ("editor", "id"), target_is_view=True)
+        self.assertIs(self.found((SHOWN, second), "shown", "editor"), second)
+        self.assertEqual(self.refused((SHOWN, second), "shown").code, "PGRST201")
+
+    def test_several_are_described_by_what_they_lead_over(self) -> None:
+        error = self.refused((PLACE, AUTHOR, WROTE, READ), "people")
+        self.assertEqual((error.status, error.code), (300, "PGRST201"))
+        self.assertEqual(
+            error.payload,
+            [
+                {
+                    "cardinality": "many-to-one",
+                    "embedding": "books with people",
+                    "relationship": "books_author using books(author) and people(id)",
+                },
+                *(
+                    {
+                        "cardinality": "many-to-many",
+                        "embedding": "books with people",
+                        "relationship": f"{name} using {name}_book(book, edition) and {name}_person(person)",
+                    }
+                    for name in ("wrote", "read")
+                ),
+            ],
+        )
+        self.assertEqual(
+            error.hint,
+            "Try changing 'people' to one of the following: 'people!books_author', 'people!wrote', "
+            "'people!read'. Find the desired relationship in the 'details' key.",
+        )
+
+    def test_another_target_is_suggested_where_it_is_the_name_that_is_not_there(self) -> None:
+        suggested = "Perhaps you meant 'people' instead of 'peple'."
+        for target, hint, expected in (
+            ("peple", None, suggested),
+            ("peple", "author", suggested),
+            ("people", "peple", None),
+        ):
+            self.assertEqual(self.refused((AUTHOR, PLACE), target, hint).hint, expected, (target, hint))
