@@ -53,7 +53,10 @@ def read_json(path: Path) -> dict[str, Any] | None:
         content = path.read_bytes()
     except FileNotFoundError:
         return None
-    value = orjson.loads(content)
+    try:
+        value = orjson.loads(content)
+    except orjson.JSONDecodeError:
+        value = None
     if not isinstance(value, dict):
         raise ValueError(f"{path} holds no JSON object")
     return value

@@ -1,0 +1,161 @@
+"""A start with a data directory, beside servers that are there already, in the test's own process."""
+
+from __future__ import annotations
+
+import json
+import stat
+import sys
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager, closing
+from io import StringIO
+from pathlib import Path
+from typing import Any
+
+import psycopg2
+import pytest
+import pytest_twisted
+import treq
+from attrs import evolve
+from psycopg2.extensions import make_dsn, parse_dsn
+from twisted.internet import reactor as _reactor
+from twisted.logger import capturedLogs, formatEvent
+
+from project_service.deferreds import start
+from project_service.launch import Launch
+from project_service.launch import settings_for as configured
+from project_service.settings import Secret, Store
+from project_service.startup import Startup
+from tests.live.application import settings_for
+from tests.live.logged import LoggedErrors
+from tests.live.storage_cli import config_file
+from tests.live.waiting import until
+from tests.places import free_port
+
+reactor: Any = _reactor
+
+
+class Terminal(StringIO):
+    def isatty(self) -> bool:
+        return True
+
+
+@pytest.fixture
+def terminal(monkeypatch: pytest.MonkeyPatch) -> Terminal:
+    """Standard output, where a person reads."""
+    made = Terminal()
+    monkeypatch.setattr(sys, "__stdout__", made)
+    return made
+
+
+@asynccontextmanager
+async def started(launch: Launch) -> AsyncIterator[Startup]:
+    startup = Startup(reactor, launch)
+    try:
+        await startup.start()
+        yield startup
+    finally:
+        await startup.stop()
+
+
+def run(dsn: str, sql: str) -> list[Any]:
+    with closing(psycopg2.connect(dsn)) as connection, connection, connection.cursor() as cursor:
+        cursor.execute(sql)
+        return cursor.fetchall() if cursor.description is not None else []
+
+
+BUCKETS = "select name, visibility from storage.buckets order by name"
+
+
+@pytest_twisted.ensureDeferred
+async def test_keys_and_buckets_are_made_once_and_shown_to_a_person(
+    database: str, store_settings: Store, tmp_path: Path, terminal: Terminal
+) -> None:
+    data_dir = tmp_path / "made" / "var"
+    launch = Launch(settings_for(database, store_settings, tmp_path), None, {}, data_dir)
+    path = data_dir / "credentials.json"
+
+    async def made() -> dict[str, str]:
+        terminal.truncate(0)
+        async with started(launch):
+            found: dict[str, str] = json.loads(path.read_text())
+        said = terminal.getvalue()
+        assert f"ready on {found['base_url']}\n" in said
+        assert found["anon_key"] in said
+        assert found["service_key"] in said
+        return found
+
+    first = await made()
+    assert stat.S_IMODE(path.stat().st_mode) == 0o600
+    assert stat.S_IMODE(data_dir.stat().st_mode) == 0o700
+    assert first["dsn"] == database
+    assert run(database, BUCKETS) == [("private", "private"), ("public", "public")]
+
+    # What an operator has removed or revoked stays so.
+    run(database, "delete from storage.buckets where name = 'private'")
+    run(database, "update auth.project_keys set revoked_at = now() where kind = 'service'")
+    second = await made()
+    assert second["anon_key"] == first["anon_key"]
+    assert second["service_key"] not in (first["service_key"], first["anon_key"])
+    assert run(database, BUCKETS) == [("public", "public")]
+    active = run(database, "select kind from auth.project_keys where revoked_at is null order by kind")
+    assert active == [("anon",), ("service",)]
+
+    path.write_text("no longer what it was")
+    with pytest.raises(ValueError, match=r"credentials\.json holds no JSON object"):
+        await made()
+
+
+@pytest_twisted.ensureDeferred
+async def test_it_waits_for_the_database(database: str, store_settings: Store, tmp_path: Path) -> None:
+    where = parse_dsn(database)
+    settings = settings_for(make_dsn(database, host=str(tmp_path)), store_settings, tmp_path)
+    settings = evolve(settings, auth=evolve(settings.auth, jwt_keys_file=str(tmp_path / "keys.json")))
+    startup = Startup(reactor, Launch(settings, None, {}, tmp_path))
+    with capturedLogs() as events:
+        starting = start(startup.start())
+        await until(lambda: any("waiting for the database" in str(formatEvent(one)) for one in events))
+        assert not starting.called
+        socket = f".s.PGSQL.{where['port']}"
+        (tmp_path / socket).symlink_to(Path(where["host"]) / socket)
+        await starting
+    await startup.stop()
+    assert settings.database.dsn == Secret(make_dsn(database, host=str(tmp_path)))
+
+
+@pytest_twisted.ensureDeferred
+async def test_a_reload_reads_the_file_again_and_the_options_still_win(
+    database: str, store_settings: Store, tmp_path: Path, logged_errors: LoggedErrors
+) -> None:
+    port = free_port()
+    config = config_file(database, store_settings, tmp_path)
+    written = config.read_text()
+    listen = f"tcp:{port}:interface=127.0.0.1"
+    options = {"server.listen": [listen], "server.public_url": "https://a.example"}
+
+    def write(origin: str) -> None:
+        config.write_text(
+            f'[server]\npublic_url = "https://b.example"\ncors_origins = ["{origin}"]\n{written}'
+        )
+
+    write("https://old.test")
+    launch = Launch(configured(config, {}, options, tmp_path), config, options, tmp_path)
+    async with started(launch) as startup:
+
+        async def allowed() -> list[str] | None:
+            asking: dict[bytes | str, bytes | str] = {"Origin": "https://new.test"}
+            answer = await treq.get(f"http://127.0.0.1:{port}/live", headers=asking, persistent=False)
+            await treq.content(answer)
+            found: list[str] | None = answer.headers.getRawHeaders("access-control-allow-origin")
+            return found
+
+        assert json.loads((tmp_path / "credentials.json").read_text())["base_url"] == "https://a.example"
+        assert await allowed() is None
+        write("https://new.test")
+        with capturedLogs() as events:
+            startup.reload()
+            write("https://new.test\nno TOML")
+            startup.reload()
+        assert await allowed() == ["https://new.test"]
+    said = [str(formatEvent(one)) for one in events]
+    assert sum("the configuration was reloaded" in one for one in said) == 1
+    assert len(logged_errors.flush("the configuration was not reloaded")) == 1
