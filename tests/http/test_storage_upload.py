@@ -85,7 +85,8 @@ class Sizes(TestCase):
         going: list[Deferred[str]] = []
 
         async def slow(store: MemoryStore, *args: object) -> str:
-            return await Deferred(going.append)
+            going.append(Deferred())
+            return await going[-1]
 
         self.patch(MemoryStore, "put_part", slow)
         client = app.connect()
