@@ -39,6 +39,17 @@ async def test_a_burst_reserves_no_more_than_the_limit(stores: Stores) -> None:
 
 
 @contract
+async def test_attempts_of_one_kind_do_not_count_for_another(stores: Stores) -> None:
+    who, once = uuid.uuid4().hex, Limit(1, HOUR)
+    mine, other = [await stores.attempts.reserve(scope, who, once, NOW) for scope in ("t", "u")]
+    await stores.attempts.settle("t", who, mine.mark, "failed")
+    assert (await stores.attempts.reserve("u", who, once, NOW)).verdict == "busy"
+    await stores.attempts.settle("u", who, other.mark, "cleared")
+    found = [await stores.attempts.reserve(scope, who, once, NOW) for scope in ("t", "u")]
+    assert [one.verdict for one in found] == ["refused", "free"]
+
+
+@contract
 async def test_a_success_clears_failures_but_not_attempts_under_way(stores: Stores) -> None:
     who = uuid.uuid4().hex
     first, second = [await stores.attempts.reserve("t", who, WINDOW, NOW) for _ in range(2)]

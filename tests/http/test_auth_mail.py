@@ -142,6 +142,7 @@ class Recovery(Mailing):
             f"https://app.example.test/reset?lang=en&token={self.token()}#form"
             in self.app.post.letters[-1].text
         )
+        assert "for 1 hour" in self.app.post.letters[-1].text
 
     def test_without_a_mail_server_it_is_501(self) -> None:
         app = AuthApp(self, mail=False)
@@ -172,6 +173,7 @@ class Confirmation(Mailing):
 
     def verify(self, token: str) -> tuple[int, object]:
         answer = self.app.call("POST", "/auth/verify", {"token": token})
+        assert answer.status != 200 or answer.response.header("cache-control") == "no-store"
         return answer.status, answer.data if answer.status == 200 else answer.code
 
     def test_a_signup_has_no_session_until_the_token_is_posted(self) -> None:
@@ -211,6 +213,14 @@ class Confirmation(Mailing):
         assert self.app.post is not None and len(self.app.post.letters) == 2
         assert self.verify(first) == (422, "invalid_one_time_token")
         assert self.verify(self.token())[0] == 200
+
+    def test_the_link_for_it_leads_to_a_page_of_its_own(self) -> None:
+        self.app.reload(
+            recover_url="https://app.example.test/reset", verify_url="https://app.example.test/yes"
+        )
+        self.app.sign_up("bob@example.test")
+        assert self.app.post is not None
+        assert f"https://app.example.test/yes?token={self.token()}\n" in self.app.post.letters[-1].text
 
     def test_a_signup_is_not_stopped_by_the_limit_on_letters(self) -> None:
         self.app.reload(login_failures_max_per_address=1)

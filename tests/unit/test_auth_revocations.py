@@ -82,6 +82,10 @@ class Revocations(TestCase):
 
     def test_before_the_first_reading_nothing_is_trusted(self) -> None:
         self.listener.current = False
+        self.failure = RuntimeError("database away")
+        with capturedLogs() as events:
+            self.poll()
+        self.assertEqual(len(events), 1)
         self.clock.advance(5)
         self.assertRaises(ApiError, self.revoked.is_revoked, "session-1")
 

@@ -27,6 +27,8 @@ class Form(TestCase):
         key = keys.make(kind, lambda size: random[:size])
         self.assertRegex(key, rf"^psk_{kind}_[A-Za-z0-9_-]{{49}}$")
         self.assertTrue(keys.well_formed(key))
+        # A checksum that fits is not enough.
+        self.assertFalse(keys.well_formed(keys.make(kind, lambda size: random[:-1])))
 
     @given(KINDS, st.integers(0, 70), st.sampled_from("AZaz09_-"))
     def test_a_mistyped_key_is_seen_to_be_one(self, kind: Any, place: int, letter: str) -> None:
