@@ -91,7 +91,20 @@ class Readings(SynchronousTestCase):
             self.assertIs(header(reply, "Content-Location") is not None, there)
         called = asked("GET", "rpc/find", ("q", "x"))
         self.assertIsNone(header(replied(called, Outcome()), "Content-Location"))
+        streamed = head_of_stream(called.request, called.compiled.rendering, Outcome(), "/r/rpc/find", False)
+        self.assertIsNone(header(streamed, "Content-Location"))
         self.assertIsNone(header(replied(asked("DELETE"), Outcome()), "Content-Location"))
+
+
+class Profiles(SynchronousTestCase):
+    def test_the_schema_is_named_to_who_named_it(self) -> None:
+        for found in (asked("GET"), asked("POST"), asked("GET", "rpc/find", ("q", "x"))):
+            self.assertIsNone(header(replied(found, Outcome()), "Content-Profile"))
+            head = evolve(found.request.head, profiled=True, schema="api ü")
+            named = evolve(found, request=evolve(found.request, head=head))
+            as_sent = header(replied(named, Outcome()), "Content-Profile")
+            assert as_sent is not None
+            self.assertEqual(as_sent.encode("latin-1").decode(), "api ü")
 
 
 class Writes(SynchronousTestCase):
