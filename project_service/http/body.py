@@ -141,5 +141,5 @@ class Body:
 
     def _wake(self) -> None:
         waiting, self._waiting = self._waiting, None
-        if waiting is not None and not waiting.called:
+        if waiting is not None:
             waiting.callback(None)

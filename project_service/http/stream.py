@@ -94,7 +94,7 @@ class Stream:
 
     def _fire(self, failure: Exception | None) -> None:
         waiting, self._waiting = self._waiting, None
-        if waiting is not None and not waiting.called:
+        if waiting is not None:
             if failure is None:
                 waiting.callback(None)
             else:

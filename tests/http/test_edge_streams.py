@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Awaitable, Callable
 
+from attrs import define, field
 from twisted.internet.defer import CancelledError, Deferred
 from twisted.logger import capturedLogs, formatEvent
 from twisted.trial.unittest import TestCase
@@ -28,6 +29,22 @@ def streaming(source: Source, length: int | None = None) -> App:
     return app_of(reply)
 
 
+@define
+class FakeProducer:
+    """Writes down what it is told."""
+
+    seen: list[object] = field(factory=list)
+
+    def pauseProducing(self) -> None:
+        self.seen.append("paused")
+
+    def resumeProducing(self) -> None:
+        self.seen.append("resumed")
+
+    def stopProducing(self) -> None:
+        self.seen.append("stopped")
+
+
 class Streams(TestCase):
     def test_chunked_and_with_length(self) -> None:
         called: list[Sink] = []
@@ -44,6 +61,13 @@ class Streams(TestCase):
         self.assertEqual((sized.body, sized.header("content-length")), (b"abcde", "5"))
         self.assertEqual(streaming(source).request("HEAD", "/x").body, b"")
         self.assertEqual(len(called), 2)
+
+    def test_one_after_the_other_on_a_connection(self) -> None:
+        async def source(sink: Sink) -> None:
+            sink.write(b"abc")
+
+        client = streaming(source).connect()
+        self.assertEqual([client.request("GET", "/x").body for _ in range(2)], [b"abc"] * 2)
 
     def test_a_stream_without_a_body_writes_none(self) -> None:
         async def source(sink: Sink) -> None:
@@ -116,42 +140,51 @@ class Streams(TestCase):
         client.hang_up()
 
     def test_a_client_that_leaves_wakes_the_source_and_stops_its_producer(self) -> None:
-        seen: list[object] = []
-
-        class Producer:
-            def pauseProducing(self) -> None:
-                seen.append("paused")
-
-            def resumeProducing(self) -> None:
-                seen.append("resumed")
-
-            def stopProducing(self) -> None:
-                seen.append("stopped")
+        producer = FakeProducer()
 
         async def source(sink: Sink) -> None:
-            sink.register_producer(Producer())
+            sink.register_producer(producer)
             try:
                 await sink.drained()
             except (ClientGone, CancelledError) as fault:
-                seen.append(type(fault))
+                producer.seen.append(type(fault))
                 raise
 
         client = self.paused_client(streaming(source))
         client.hang_up()
-        self.assertEqual(seen, ["paused", "stopped", ClientGone])
+        self.assertEqual(producer.seen, ["paused", "stopped", ClientGone])
+        self.assertEqual(client.clock.getDelayedCalls(), [])
+
+    def test_a_producer_goes_on_as_its_client_takes(self) -> None:
+        producer = FakeProducer()
+        sinks: list[Sink] = []
+
+        async def source(sink: Sink) -> None:
+            sinks.append(sink)
+            sink.register_producer(producer)
+            await Deferred()
+
+        client = streaming(source).connect()
+        client.send(raw_request("GET", "/x", {}, None))
+        client.transport.full = True
+        for _ in range(3):
+            sinks[0].write(b"a")
+        self.assertEqual(producer.seen, ["paused"])
+        client.transport.drain()
+        self.assertEqual(producer.seen, ["paused", "resumed"])
+        client.clock.advance(600)
+        self.assertFalse(client.transport.aborted, "it is not the client that is slow")
+        client.hang_up()
+        self.assertEqual((producer.seen[2:], client.clock.getDelayedCalls()), (["stopped"], []))
 
     def test_who_goes_on_for_a_client_that_has_left_is_told(self) -> None:
         seen: list[object] = []
-
-        class Producer:
-            def stopProducing(self) -> None:
-                seen.append("stopped")
 
         async def handler(inbound: Inbound) -> StreamReply:
             async def source(sink: Sink) -> None:
                 with contextlib.suppress(CancelledError):
                     await Deferred()
-                sink.register_producer(Producer())  # type: ignore[arg-type]  # it is only stopped
+                sink.register_producer(FakeProducer(seen))
                 sink.write(b"more")
                 for waiting in (sink.drained, inbound.body.next_chunk):
                     try:

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from attrs import define
+from twisted.application.service import Service
 from twisted.internet.defer import CancelledError, Deferred
 from twisted.internet.task import Clock
 from twisted.logger import capturedLogs, formatEvent
 from twisted.trial.unittest import TestCase
 
 from project_service.deferreds import start
-from project_service.lifecycle import Every, Ordered
+from project_service.lifecycle import Closing, Every, Ordered, ServicePart
 
 
 @define
@@ -57,6 +58,42 @@ class InOrder(TestCase):
         self.successResultOf(start(parts.stop()))
         self.assertEqual(" ".join(self.done[3:]), "stop c stop b stop a")
         self.assertEqual(len(self.flushLoggedErrors(ValueError)), 1)
+
+
+class Slow(Service):
+    """Gone when somebody says so."""
+
+    def __init__(self) -> None:
+        self.gone: Deferred[None] = Deferred()
+
+    def stopService(self) -> Deferred[None]:
+        super().stopService()
+        return self.gone
+
+
+class AsParts(TestCase):
+    def test_a_service_starts_and_has_stopped_when_it_says_so(self) -> None:
+        service = Slow()
+        part = ServicePart(service)
+        self.successResultOf(start(part.start()))
+        self.assertTrue(service.running)
+        stopping = start(part.stop())
+        self.assertFalse(service.running)
+        self.assertNoResult(stopping)
+        service.gone.callback(None)
+        self.successResultOf(stopping)
+
+    def test_one_that_says_nothing_has_stopped_at_once(self) -> None:
+        self.successResultOf(start(ServicePart(Service()).stop()))
+
+    def test_of_what_only_has_an_end_that_is_waited_for(self) -> None:
+        service = Slow()
+        part = Closing(service.stopService)
+        self.successResultOf(start(part.start()))
+        stopping = start(part.stop())
+        self.assertNoResult(stopping)
+        service.gone.callback(None)
+        self.successResultOf(stopping)
 
 
 class Loops(TestCase):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from twisted.internet.defer import CancelledError, Deferred
 from twisted.internet.task import Clock
-from twisted.logger import capturedLogs
+from twisted.logger import capturedLogs, formatEvent
 from twisted.trial.unittest import TestCase
 
 from project_service.deferreds import start
@@ -36,7 +36,9 @@ class Case(TestCase):
 
     def test_a_reading_that_fails_is_repeated(self) -> None:
         self.reading.soon()
-        self.pending[0].errback(RuntimeError("the pool is empty"))
+        with capturedLogs() as said:
+            self.pending[0].errback(RuntimeError("the pool is empty"))
+        self.assertEqual([formatEvent(event) for event in said], ["it could not be read: RuntimeError"])
         self.assertFalse(self.reading.current)
         self.clock.advance(0.1)
         self.pending[1].errback(RuntimeError("still"))
@@ -57,18 +59,19 @@ class Case(TestCase):
         self.pending[1].errback(RuntimeError("no"))
         self.failureResultOf(asked, RuntimeError)
 
-    def test_a_poll_that_fails_is_logged_once_and_leaves_the_rest_alone(self) -> None:
+    def test_a_poll_that_fails_is_logged_once_in_a_row_and_leaves_the_rest_alone(self) -> None:
         with capturedLogs() as said:
-            for number, answer in enumerate((RuntimeError("away"), RuntimeError("still"), None)):
+            outcomes = (RuntimeError("away"), RuntimeError("still"), None, RuntimeError("again"))
+            for number, answer in enumerate(outcomes):
                 polled = start(self.reading.poll())
                 self.pending[number].callback(None) if answer is None else self.pending[number].errback(
                     answer
                 )
                 self.assertIsNone(self.successResultOf(polled))
-        self.assertEqual([event["why"] for event in said], ["RuntimeError"])
+                self.assertEqual([event["why"] for event in said], ["RuntimeError"] * (1 + number // 3))
         self.assertTrue(self.reading.current)
         self.clock.advance(60)
-        self.assertEqual(len(self.pending), 3)
+        self.assertEqual(len(self.pending), 4)
 
     def test_one_that_is_over_at_once_is_not_the_last(self) -> None:
         """A fast database answers before the caller has got its Deferred."""
@@ -86,12 +89,13 @@ class Case(TestCase):
     def test_closing_ends_a_reading_that_is_under_way(self) -> None:
         polled = start(self.reading.poll())
         self.reading.soon()
+        self.reading.soon()
         with capturedLogs() as said:
             polled.cancel()
             self.failureResultOf(polled, CancelledError)
             self.assertEqual(len(self.pending), 2, "the next had its turn")
             self.successResultOf(start(self.reading.close()))
-        self.assertEqual((said, self.clock.getDelayedCalls()), ([], []))
+        self.assertEqual((said, self.clock.getDelayedCalls(), len(self.pending)), ([], [], 2))
 
     def test_the_pause_grows_no_longer_than_two_seconds(self) -> None:
         self.reading.soon()
@@ -107,3 +111,6 @@ class Case(TestCase):
         self.pending[0].errback(RuntimeError("no"))
         self.successResultOf(start(self.reading.close()))
         self.assertEqual(self.clock.getDelayedCalls(), [])
+
+    def test_closing_is_nothing_where_there_was_nothing(self) -> None:
+        self.successResultOf(start(self.reading.close()))
