@@ -11,7 +11,7 @@ from project_service.tables.catalog.hints import TABLE_SCORE, nearest
 from project_service.tables.catalog.model import Argument, Routine, SchemaCache
 from project_service.tables.parse import media
 from project_service.tables.parse.payload import Payload
-from project_service.tables.parse.request import READING, Request
+from project_service.tables.parse.request import Request
 from project_service.tables.parse.select import EVERYTHING
 from project_service.tables.plan.needs import needed_columns, spelled_out
 from project_service.tables.plan.nodes import Condition, ReadPlan, Tree
@@ -86,12 +86,13 @@ def _filtered_names(read: ReadPlan) -> list[str]:
 def _given(request: Request) -> tuple[tuple[str, ...], Mapping[str, Sequence[Operand]]]:
     """The arguments' names, and their values where they are not in a JSON body."""
     pairs: Sequence[tuple[str, Operand]]
-    if request.head.method in READING:
+    payload = request.payload
+    if payload is None:
         pairs = request.query.arguments
-    elif request.payload is not None and request.payload.kind == "form":
-        pairs = [(name, Operand(value)) for name, value in request.payload.arguments]
+    elif payload.kind == "form":
+        pairs = [(name, Operand(value)) for name, value in payload.arguments]
     else:
-        return (request.payload.keys if request.payload is not None else ()), {}
+        return payload.keys, {}
     values: dict[str, list[Operand]] = {}
     for name, value in pairs:
         values.setdefault(name, []).append(value)
@@ -101,18 +102,18 @@ def _given(request: Request) -> tuple[tuple[str, ...], Mapping[str, Sequence[Ope
 def _arguments(
     routine: Routine, request: Request, values: Mapping[str, Sequence[Operand]], whole: bool
 ) -> CallPlan:
+    payload = request.payload
     if whole:
-        return CallPlan(routine, payload=request.payload, whole=True, arguments=routine.arguments)
-    if request.head.method in READING or (request.payload is not None and request.payload.kind == "form"):
+        return CallPlan(routine, payload=payload, whole=True, arguments=routine.arguments)
+    if payload is None or payload.kind == "form":
         given = tuple(
             (argument, tuple(values[argument.name]))
             for argument in routine.arguments
             if argument.name in values
         )
         return CallPlan(routine, values=given)
-    keys = request.payload.keys if request.payload is not None else ()
-    named = tuple(argument for argument in routine.arguments if argument.name in keys)
-    return CallPlan(routine, arguments=named, payload=request.payload)
+    named = tuple(argument for argument in routine.arguments if argument.name in payload.keys)
+    return CallPlan(routine, arguments=named, payload=payload)
 
 
 def find_routine(cache: SchemaCache, request: Request, names: tuple[str, ...]) -> tuple[Routine, bool]:
@@ -122,7 +123,7 @@ def find_routine(cache: SchemaCache, request: Request, names: tuple[str, ...]) -
     raw = request.payload is not None and request.payload.kind == "raw"
     exact = [] if raw else [routine for routine in overloads if _takes(routine, names)]
     found, whole = exact, False
-    if not exact and request.head.method == "POST" and request.payload is not None:
+    if not exact and request.payload is not None:
         types = _RAW_TYPES.get(request.payload.media, ())
         found, whole = [routine for routine in overloads if _takes_whole(routine, types)], True
     if len(found) == 1:
@@ -163,7 +164,7 @@ def _missing(cache: SchemaCache, request: Request, names: tuple[str, ...], raw: 
         message = f"{shown}({listed})" if names else f"{shown} without parameters"
         many = "parameters" if len(names) > 1 else "parameter"
         described = f"with {many} {listed}" if names else "without parameters"
-        if request.head.method == "POST" and unnamed:
+        if unnamed:
             described += f" or with {unnamed}"
     return errors.no_routine(
         f"Could not find the function {message} in the schema cache",

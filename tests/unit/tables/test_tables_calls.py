@@ -1,0 +1,145 @@
+"""Which of a function's overloads is called, with what, and what is said where there is none."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from attrs import evolve
+from twisted.trial.unittest import SynchronousTestCase
+
+from project_service.tables.catalog.model import Argument, Routine
+from project_service.tables.errors import TableError
+from project_service.tables.plan.call import CallPlan
+from tests.unit.tables.planning import CACHE, as_json, planned, text
+
+A, B = (Argument(name, "integer", "integer") for name in "ab")
+JSON = Argument("", "json", "json")
+HIDDEN = ("hidden", "things")
+
+
+def routine(name: str, *arguments: Argument, schema: str = "api", **more: Any) -> Routine:
+    return Routine(schema, name, arguments, volatility="s", **more)
+
+
+MORE = (
+    (
+        routine("twice", A),
+        routine("twice", evolve(A, type="text")),
+        routine("twice", A, evolve(B, required=True)),
+    ),
+    (routine("now"),),
+    (routine("both", JSON, B),),
+    (routine("named", evolve(JSON, name="x")),),
+    (routine("things", is_composite=True, is_set=True, returns=HIDDEN),),
+    (routine("records", is_composite=True, is_set=True),),
+    (routine("lookup", schema="private"),),
+)
+WITH_MORE = evolve(CACHE, routines={**CACHE.routines, **{overloads[0].key: overloads for overloads in MORE}})
+TEXT = {"media": "text/plain", "body": b"x"}
+FORM = {"media": "application/x-www-form-urlencoded", "body": b"b=2&a=1&b=3"}
+
+
+def called(method: str, name: str, *pairs: tuple[str, str], **more: Any) -> CallPlan:
+    plan = planned(method, f"rpc/{name}", *pairs, cache=WITH_MORE, **more).compiled.plan
+    assert isinstance(plan, CallPlan)
+    return plan
+
+
+class Given(SynchronousTestCase):
+    def test_of_json_those_arguments_that_it_names(self) -> None:
+        for body, names in (({"a": 1}, ["a"]), ({"b": 1, "a": 1}, ["a", "b"])):
+            found = called("POST", "add", body=as_json(body))
+            self.assertEqual([argument.name for argument in found.arguments], names)
+            self.assertEqual((found.values, found.whole), ((), False))
+            self.assertIsNotNone(found.payload)
+
+    def test_of_a_form_and_a_query_each_value(self) -> None:
+        query = (("b", "2"), ("a", "1"), ("b", "3"))
+        for found in (called("POST", "add", **FORM), called("GET", "add", *query)):
+            given = [(argument.name, [one.text for one in values]) for argument, values in found.values]
+            self.assertEqual(given, [("a", ["1"]), ("b", ["2", "3"])])
+            self.assertIsNone(found.payload)
+
+    def test_a_whole_body_is_for_one_unnamed_argument_of_its_type_alone(self) -> None:
+        self.assertTrue(called("POST", "whole", body=b'{"x": 1}').whole)
+        self.assertTrue(called("POST", "whole_text", **TEXT).whole)
+        asked: list[tuple[str, dict[str, Any]]] = [
+            ("whole_text", {"body": b'{"x": 1}'}),
+            ("whole", TEXT),
+            ("both", {"body": b"{}"}),
+            ("named", {"body": b'{"y": 1}'}),
+            ("find", TEXT),
+            # Nor is it dropped where a function takes nothing.
+            ("now", TEXT),
+        ]
+        for name, more in asked:
+            error = self.assertRaises(TableError, called, "POST", name, **more)
+            self.assertEqual((error.status, error.code), (404, "PGRST202"), name)
+
+    def test_an_argument_without_a_name_has_no_empty_one(self) -> None:
+        error = self.assertRaises(TableError, called, "GET", "whole", ("", "1"))
+        self.assertEqual(error.code, "PGRST202")
+
+    def test_overloads_that_only_differ_in_types_are_not_guessed_between(self) -> None:
+        error = self.assertRaises(TableError, called, "GET", "twice", ("a", "1"))
+        self.assertEqual((error.status, error.code), (300, "PGRST203"))
+        self.assertTrue(error.message.endswith("api.twice(a => integer), api.twice(a => text)"))
+        self.assertEqual(len(called("GET", "twice", ("a", "1"), ("b", "1")).routine.arguments), 2)
+
+
+class Missing(SynchronousTestCase):
+    def test_what_was_looked_for_is_told(self) -> None:
+        json, unnamed = {"body": b'{"b": 1, "z": 1}'}, "a single unnamed json/jsonb parameter"
+        asked: list[tuple[str, list[tuple[str, str]], dict[str, Any], str, str]] = [
+            ("GET", [], {}, " without parameters", " without parameters"),
+            ("GET", [("z", "1")], {}, "(z)", " with parameter z"),
+            ("GET", [("z", "1"), ("b", "1")], {}, "(b, z)", " with parameters b, z"),
+            ("POST", [], json, "(b, z)", f" with parameters b, z or with {unnamed}"),
+            ("POST", [], {"body": b'{"z": 1}'}, "(z)", f" with parameter z or with {unnamed}"),
+            ("POST", [], {}, " without parameters", f" without parameters or with {unnamed}"),
+            ("POST", [], FORM, "(a, b)", " with parameters a, b"),
+            ("POST", [], TEXT, "", " with a single unnamed text parameter"),
+        ]
+        for method, pairs, more, message, details in asked:
+            error = self.assertRaises(TableError, called, method, "now_", *pairs, **more)
+            self.assertEqual(
+                error.message, f"Could not find the function api.now_{message} in the schema cache"
+            )
+            expected = f"Searched for the function api.now_{details}, but no matches were found"
+            self.assertEqual(error.payload, f"{expected} in the schema cache.")
+
+    def test_only_what_is_near_and_in_the_schema_is_suggested(self) -> None:
+        for name, pairs, hint in (
+            ("thing", [], "api.things"),
+            ("lookups", [], None),
+            ("nothing_like_it", [], None),
+            ("add", [], None),
+            ("add", [("aa", "1")], "api.add(a, b)"),
+            ("named", [("yyy", "1")], None),
+        ):
+            error = self.assertRaises(TableError, called, "GET", name, *pairs)
+            expected = f"Perhaps you meant to call the function {hint}" if hint else None
+            self.assertEqual(error.hint, expected, (name, pairs))
+
+
+class Results(SynchronousTestCase):
+    def test_values_are_read_as_rows_only_where_something_is_asked_of_them(self) -> None:
+        arguments = (("a", "1"), ("c", "x"))
+        self.assertIsNone(called("GET", "add", *arguments, ("limit", "1")).read)
+        for asked in (("select", "x"), ("x", "eq.1"), ("order", "x")):
+            self.assertIsNotNone(called("GET", "add", *arguments, asked).read, asked)
+
+    def test_rows_whose_columns_are_not_known_come_whole(self) -> None:
+        for name in ("things", "records"):
+            found = called("GET", name, ("select", "n"), ("m", "eq.1"), ("order", "k"))
+            self.assertEqual((found.everything, found.returning), (True, ()), name)
+            assert found.read is not None
+            self.assertEqual(len(found.read.outputs), 1)
+
+    def test_of_other_rows_all_columns_that_something_looks_at(self) -> None:
+        pairs = (("q", "x"), ("select", "title"), ("order", "id"), ("or", "(age.gt.1,and(data.is.null))"))
+        found = called("GET", "find", *pairs)
+        self.assertEqual((found.everything, found.returning), (False, ("title", "id", "age", "data")))
+        statement = text(planned("GET", "rpc/find", *pairs))
+        self.assertIn('"find"."age"', statement)
+        self.assertNotIn('"author_id"', statement)
