@@ -46,6 +46,12 @@ class Tokens(SynchronousTestCase):
         self.assertEqual(self.tokens.claims(token)["role"], "author")
         self.assertIs(self.tokens.claims(token), self.tokens.claims(token))
 
+    def test_clocks_may_differ_by_half_a_minute(self) -> None:
+        for name, best, step in (("exp", NOW - 30, -1), ("nbf", NOW + 30, 1), ("iat", NOW + 30, 1)):
+            self.tokens.claims(signed({name: best}))
+            self.assertEqual(self.refused(signed({name: best + step}))[0], "PGRST303", name)
+            self.assertEqual(self.refused(signed({name: "soon"}))[0], "PGRST303", name)
+
     def test_what_was_remembered_still_expires(self) -> None:
         clock = [NOW]
         tokens = OwnTokens(parse_keys(SECRET, None), None, lambda: clock[0])
@@ -79,6 +85,8 @@ class Tokens(SynchronousTestCase):
     def test_an_audience_must_match_where_one_is_named(self) -> None:
         tokens = OwnTokens(parse_keys(SECRET, None), "me", lambda: NOW)
         tokens.claims(signed({"aud": ["you", "me"]}))
+        for nobody in (None, []):
+            tokens.claims(signed({"aud": nobody}))
         tokens.claims(signed({}))
         error = self.assertRaises(TableError, tokens.claims, signed({"aud": "you"}))
         self.assertEqual(error.message, "JWT not in audience")
