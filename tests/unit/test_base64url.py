@@ -26,5 +26,5 @@ class Base64url(SynchronousTestCase):
         self.assertRegex(text, r"\A[A-Za-z0-9_=-]*\Z")
 
     def test_what_is_refused(self) -> None:
-        for text in ("a", "ab+/", "ab cd", "ä", "ab\ncd", "\udcff"):
+        for text in ("a", "abc+", "abc/", "ab cd", "ä", "ab\ncd", "\udcff"):
             self.assertRaises(ValueError, base64url.decode, text)

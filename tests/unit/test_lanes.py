@@ -44,6 +44,8 @@ class Lanes(SynchronousTestCase):
         self.assertEqual(found["tables:dev/other"].places, 10 + 2)
         self.assertEqual(found["auth"].places, SETTINGS.database.pool_size + 2)
         self.assertEqual(found["storage"].places, SETTINGS.store.max_connections)
+        few = evolve(SETTINGS, store=evolve(SETTINGS.store, max_connections=1))
+        self.assertEqual(lanes(few, 2)["storage"].places, 16)
 
     def test_hashing_is_slow_so_few_wait_for_it(self) -> None:
         self.assertEqual(lanes(SETTINGS, 2)["passwords"].places, 6)
