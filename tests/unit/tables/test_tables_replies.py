@@ -85,9 +85,9 @@ class Tokens(SynchronousTestCase):
     def test_an_audience_must_match_where_one_is_named(self) -> None:
         tokens = OwnTokens(parse_keys(SECRET, None), "me", lambda: NOW)
         tokens.claims(signed({"aud": ["you", "me"]}))
-        for nobody in (None, []):
-            tokens.claims(signed({"aud": nobody}))
         tokens.claims(signed({}))
+        tokens.claims(signed({"aud": None}))
+        tokens.claims(signed({"aud": []}))
         error = self.assertRaises(TableError, tokens.claims, signed({"aud": "you"}))
         self.assertEqual(error.message, "JWT not in audience")
 
