@@ -228,10 +228,7 @@ class Pool:
                 self._retry = self._clock.callLater(self._pause, self._grow_again)
             return
         self._pause = 0.0
-        if self._closed:
-            session.close()
-        else:
-            self._offer(session)
+        self._offer(session)
 
     def _grow_again(self) -> None:
         self._retry = None

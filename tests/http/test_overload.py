@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 
 from twisted.internet.defer import Deferred
+from twisted.logger import capturedLogs, formatEvent
 from twisted.trial.unittest import TestCase
 
 from project_service.http.admission import LEAST_PAUSE_SECONDS, Limits
@@ -101,6 +102,16 @@ class Refused(TestCase):
         busy.app.request("GET", SLOW)
         busy.app.request("GET", SLOW)
         self.assertIn(_counted("storage", "full", 2), _metrics(busy.app.metrics))
+
+    def test_of_many_there_is_a_line_a_second(self) -> None:
+        busy = Busy()
+        busy.fill()
+        with capturedLogs() as events:
+            for seconds in (0.0, 0.5, 0.4, 0.1, 0.0, 1.0):
+                busy.app.clock.advance(seconds)
+                self.assertEqual(busy.app.request("GET", SLOW).status, 503)
+        said = [formatEvent(event) for event in events]
+        self.assertEqual(said, [f"overloaded: {count} refused" for count in (1, 3, 2)])
 
     def test_an_upload_is_refused_before_it_is_sent(self) -> None:
         busy = Busy()

@@ -55,12 +55,14 @@ class Ending(Case):
         self.assertEqual([session.closed for session in self.made], [True])
 
     def test_close_waits_for_those_inside_and_refuses_the_rest(self) -> None:
-        held = self.successResultOf(start(self.pool.take()))
+        held, last = (self.successResultOf(start(self.pool.take())) for _ in range(2))
         closing = start(self.pool.close())
         self.assertNoResult(closing)
         error = self.failure(start(self.pool.query("a")), ApiError)
         assert isinstance(error, ApiError)
         self.assertEqual(error.status, 503)
         self.pool.give_back(held)
+        self.assertNoResult(closing)
+        self.pool.give_back(last)
         self.successResultOf(closing)
         self.assertTrue(all(session.closed for session in self.made))
