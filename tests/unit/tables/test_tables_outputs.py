@@ -1,0 +1,73 @@
+"""What columns of a result are called, what represents them, and which of them something can be ordered by."""
+
+from __future__ import annotations
+
+from attrs import evolve
+from twisted.trial.unittest import SynchronousTestCase
+
+from tests.unit.tables.planning import CACHE, planned, text
+
+FORMATTED = evolve(CACHE, representations={("text", "json"): ("api", "shown")})
+
+
+def read(path: str, select: str, *pairs: tuple[str, str], formatted: bool = False) -> str:
+    cache = FORMATTED if formatted else CACHE
+    return text(planned("GET", path, ("select", select), *pairs, cache=cache))
+
+
+class Names(SynchronousTestCase):
+    def test_a_part_of_json_is_called_by_the_last_key_that_is_a_word(self) -> None:
+        for select, expected in (
+            ("data->a->>b", '"works"."data"->\'a\'->>\'b\' AS "b"'),
+            ("data->a->0->>1", '"works"."data"->\'a\'->0->>1 AS "a"'),
+            ("data->0", '"works"."data"->0 AS "data"'),
+            ("x:data->a", '"works"."data"->\'a\' AS "x"'),
+            ("data->a->>b.max()", ' AS "max"'),
+        ):
+            self.assertIn(expected, read("works", select))
+
+    def test_what_is_spread_brings_the_names_that_it_shows(self) -> None:
+        found = read("works_tags", "tag_id,...works(title,authors!author_id(name),tags())")
+        columns = found.partition("SELECT ")[2].partition(" FROM ")[0].split(", ")
+        names = [column.rpartition(" AS ")[2] for column in columns]
+        self.assertEqual(names, ['"tag_id"', '"title"', '"authors"'])
+
+
+class Represented(SynchronousTestCase):
+    def test_a_value_is_and_a_part_of_it_or_one_of_another_type_is_not(self) -> None:
+        made = '"api"."shown"("works"."title") AS "title"'
+        for select in ("title", "*", "id,title"):
+            self.assertIn(made, read("works", select, formatted=True), select)
+        for select in ("title->x", "id"):
+            self.assertNotIn('"api"."shown"', read("works", select, formatted=True), select)
+        self.assertIn('SELECT "works".* FROM', read("works", "*"))
+
+
+class Ordered(SynchronousTestCase):
+    """By the joined row where it has the column as it is, else by the relation's own."""
+
+    def test_by_what_is_selected_as_it_is(self) -> None:
+        for select, column in (
+            ("works(title)", "title"),
+            ("works(*)", "title"),
+            ("works(title:id)", "title"),
+            ("works(...authors!author_id(name))", "name"),
+            ("works(...authors!author_id(*))", "name"),
+        ):
+            found = read("works_tags", f"tag_id,{select}", ("order", f"works({column})"))
+            self.assertIn(f'ORDER BY "works_tags_works_1"."{column}"', found, select)
+
+    def test_else_by_the_related_row_itself(self) -> None:
+        for select, column, formatted in (
+            ("works(id)", "title", False),
+            ("works(title)", "title", True),
+            ("works(*)", "title", True),
+            ("works(title:tags(id))", "title", False),
+            ("works(title:authors!author_id(id))", "title", False),
+            ("works(...tags(title:label))", "title", False),
+            ("works(...authors!author_id(title:name))", "title", True),
+            ("works(id,...authors!author_id(name))", "title", False),
+        ):
+            order = ("order", f"works({column})")
+            found = read("works_tags", f"tag_id,{select}", order, formatted=formatted)
+            self.assertIn(f'ORDER BY (SELECT "works_1"."{column}" FROM', found, select)
