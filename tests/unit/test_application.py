@@ -122,6 +122,17 @@ class Starting(Case):
         self.started()
         self.assertEqual(self.port.connect(self.clock).request("GET", "/metrics").status, 200)
 
+    def test_where_another_process_is_away_this_one_is_not_ready(self) -> None:
+        async def away() -> None:
+            raise RuntimeError
+
+        made = Application(self.clock, Settings(), self.port.bind, peers=away)
+        self.successResultOf(start(made.start()))
+        answer = self.port.connect(self.clock).request("GET", "/ready")
+        self.assertEqual(
+            (answer.status, list(json.loads(answer.body)["error"]["details"])), (503, ["workers"])
+        )
+
     def test_clients_come_first_among_the_addresses(self) -> None:
         self.assertEqual([each.host for each in self.started(admin=True).addresses], ["clients", "admin"])
 

@@ -56,7 +56,7 @@ class Ending(Case):
 
     def test_close_waits_for_those_inside_and_refuses_the_rest(self) -> None:
         held, last = (self.successResultOf(start(self.pool.take())) for _ in range(2))
-        closing = start(self.pool.close())
+        closing = start(self.pool.close(2.0))
         self.assertNoResult(closing)
         error = self.failure(start(self.pool.query("a")), ApiError)
         assert isinstance(error, ApiError)
@@ -66,3 +66,4 @@ class Ending(Case):
         self.pool.give_back(last)
         self.successResultOf(closing)
         self.assertTrue(all(session.closed for session in self.made))
+        self.assertEqual(self.clock.getDelayedCalls(), [])

@@ -1,0 +1,100 @@
+"""A pool makes connections as they are wanted, and heals by itself while its database is away."""
+
+from __future__ import annotations
+
+from twisted.internet.defer import Deferred
+from twisted.logger import capturedLogs, formatEvent
+
+from project_service.database.pool import Pool
+from project_service.database.session import DatabaseGone, Session
+from project_service.deferreds import start
+from project_service.errors import ApiError
+from tests.unit.test_pool import Case
+
+
+class Growing(Case):
+    def test_one_for_each_that_waits_at_the_same_time(self) -> None:
+        connecting: list[Deferred[None]] = []
+
+        async def slow() -> Session:
+            connecting.append(Deferred())
+            await connecting[-1]
+            return await self.connect()
+
+        self.pool = Pool(slow, 5, 5.0, self.clock)
+        waiting = [start(self.pool.query("a")) for _ in range(3)]
+        self.assertEqual(len(connecting), 3)
+        for one in connecting:
+            one.callback(None)
+        for answered in waiting:
+            self.successResultOf(answered)
+
+    def test_why_there_is_none_is_said_without_what_libpq_says(self) -> None:
+        faults = iter([DatabaseGone("too many connections"), OSError("no route to 10.0.0.1")])
+
+        async def broken() -> Session:
+            raise next(faults)
+
+        self.pool = Pool(broken, 1, 5.0, self.clock)
+        with capturedLogs() as events:
+            waiting = start(self.pool.query("a"))
+            self.clock.advance(0.1)
+        said = [formatEvent(event) for event in events]
+        self.assertEqual(
+            said, [f"cannot connect to the database: {why}" for why in ("too many connections", "OSError")]
+        )
+        self.successResultOf(start(self.pool.close()))
+        self.failure(waiting, ApiError)
+        self.assertEqual(self.clock.getDelayedCalls(), [])
+
+
+class Healing(Case):
+    def test_it_tries_again_with_growing_pauses_while_somebody_waits(self) -> None:
+        self.away = True
+        waiting = start(self.pool.query("a"))
+        self.clock.advance(0.1)
+        self.clock.advance(0.2)
+        self.assertNoResult(waiting)
+        self.away = False
+        self.clock.advance(0.4)
+        self.assertEqual(self.successResultOf(waiting), [("a",)])
+
+    def test_nobody_waits_longer_than_the_timeout_for_a_database_that_is_away(self) -> None:
+        self.away = True
+        waiting = start(self.pool.query("a"))
+        self.clock.pump([0.1] * 51)
+        self.failure(waiting, ApiError)
+
+    def test_only_one_connection_finds_out_whether_it_is_back(self) -> None:
+        self.away = True
+        tried: list[float] = []
+        connect = self.connect
+
+        async def counted() -> Session:
+            tried.append(self.clock.seconds())
+            return await connect()
+
+        self.pool = Pool(counted, 10, 60.0, self.clock)
+        waiting = [start(self.pool.query("a")) for _ in range(10)]
+        self.assertEqual(len(self.clock.getDelayedCalls()), 2, "one who tries again, one who tells the time")
+        self.clock.advance(0.1)
+        self.clock.advance(0.2)
+        self.assertEqual(tried.count(0.1), 1)
+        self.assertEqual(len([moment for moment in tried if moment > 0.1]), 1)
+        self.away = False
+        self.clock.advance(0.4)
+        for one in waiting:
+            self.successResultOf(one)
+
+    def test_a_failure_nobody_thought_of_is_no_reason_to_spin(self) -> None:
+        tried: list[int] = []
+
+        async def broken() -> Session:
+            tried.append(1)
+            raise OSError("too many open files")
+
+        self.pool = Pool(broken, 2, 5.0, self.clock)
+        waiting = start(self.pool.query("a"))
+        self.clock.pump([0.1] * 51)
+        self.failure(waiting, ApiError)
+        self.assertLess(len(tried), 10)
