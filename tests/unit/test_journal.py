@@ -19,13 +19,13 @@ FIELDS: dict[str, object] = {
     "path": "/x/***",
     "status": 200,
     "bytes": 5,
-    "ms": 1.5,
+    "ms": 1234.5,
     "client": "192.0.2.1",
 }
 
 
 def answered(log: Logger) -> None:
-    access_event(log, "abc", "GET", "/x/psk_anon_0123456789abcdef", 200, 5, 0.0015, "192.0.2.1")
+    access_event(log, "abc", "GET", "/x/psk_anon_0123456789abcdef", 200, 5, 1.23452, "192.0.2.1")
 
 
 class Lines(TestCase):
@@ -39,16 +39,23 @@ class Lines(TestCase):
         answered(log)
         self.assertRegex(
             out.getvalue(),
-            r"\A\d{4}-\d\d-\d\dT[\d:.]{12}Z info     \[there\] GET /x/\*\*\* 200 5B 1.5ms id=abc\n\Z",
+            r"\A\d{4}-\d\d-\d\dT[\d:.]{12}Z info     \[there\] GET /x/\*\*\* 200 5B 1234.5ms id=abc\n\Z",
         )
 
     def test_an_access_line_as_json(self) -> None:
         log, out, _ = self.log("json")
         answered(log)
         record = json.loads(out.getvalue())
-        self.assertEqual(record["message"], "GET /x/*** 200 5B 1.5ms id=abc")
+        self.assertEqual(record["message"], "GET /x/*** 200 5B 1234.5ms id=abc")
         self.assertEqual({name: record[name] for name in FIELDS}, FIELDS)
         self.assertEqual((record["level"], record["logger"]), ("info", "there"))
+
+    def test_what_is_no_text_stays_what_it_is_in_json(self) -> None:
+        log, out, _ = self.log("json")
+        log.info("it", one=1, half=0.5, yes=True, none=None, other=["psk_anon_0123456789abcdef"])
+        record = json.loads(out.getvalue())
+        said = {name: record[name] for name in ("one", "half", "yes", "none", "other")}
+        self.assertEqual(said, {"one": 1, "half": 0.5, "yes": True, "none": None, "other": "['***']"})
 
     def test_a_failure_keeps_its_traceback_and_stays_one_json_line(self) -> None:
         for log_format in ("text", "json"):
