@@ -61,7 +61,6 @@ class Buckets:
         """Raises ``bucket_not_found``."""
         if not keys.is_bucket_name(name):
             raise errors.bucket_not_found()
-        self._seen.pop(name, None)
         bucket = await self.rows.change(name, changes)
         self._seen.pop(name, None)
         return bucket

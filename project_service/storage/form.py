@@ -8,7 +8,6 @@ from attrs import frozen
 from multipart import (
     MultipartError,
     MultipartSegment,
-    ParserLimitReached,
     PushMultipartParser,
     parse_options_header,
 )
@@ -92,8 +91,6 @@ class FormReader:
             for event in self._parser.parse(chunk):
                 inside = True
                 yield from self._event(event)
-        except ParserLimitReached as limit:
-            raise errors.invalid_multipart(_reason(limit)) from None
         except MultipartError as problem:
             raise errors.invalid_multipart(_reason(problem)) from None
         if not inside and self._part is None:

@@ -75,7 +75,6 @@ class FormIntake:
         self._key: str | None = None
         self._filename: str | None = None
         self._declared: str | None = None
-        self._has_file = False
 
     async def fill(self, parts: PartStream) -> Received:
         while chunk := await self._body.next_chunk():
@@ -89,16 +88,12 @@ class FormIntake:
         if isinstance(event, bytes):
             await parts.write(event)
         elif isinstance(event, FileStart):
-            await self._begin(event, parts)
+            self._begin(event, parts)
         elif isinstance(event, Field) and event.name == "key":
             self._key = keys.parse_key(event.value)
-            if self._has_file:
-                await self._check_key(self._key)
+            await self._check_key(self._key)
 
-    async def _begin(self, start: FileStart, parts: PartStream) -> None:
-        self._has_file = True
+    def _begin(self, start: FileStart, parts: PartStream) -> None:
         self._filename = start.filename
         self._declared = start.content_type
-        if self._key is not None:
-            await self._check_key(self._key)
         parts.describe(chosen_type(self._bucket, self._declared, self._key), self._key)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from uuid import uuid4
 
+import pytest
 import pytest_twisted
 
 from project_service.storage.assemble import Rows
@@ -30,6 +31,8 @@ async def test_buckets(rows: Rows) -> None:
     ).rules.allowed_content_types == ("x/y",)
     assert await refused(rows.buckets.change("none", {"visibility": "public"})) == "bucket_not_found"
     assert await refused(rows.buckets.change("none", {})) == "bucket_not_found"
+    with pytest.raises((TypeError, ValueError)):
+        await rows.buckets.change("b", {"name": "c"})
     await rows.buckets.delete("a.b")
     assert await refused(rows.buckets.delete("a.b")) == "bucket_not_found"
     await put(rows, "k")

@@ -4,13 +4,17 @@ from __future__ import annotations
 
 import json
 from typing import Any
+from weakref import ref
 
 from twisted.trial.unittest import TestCase
 
+from project_service.deferreds import start
+from project_service.errors import ApiError
+from project_service.storage import buckets as buckets_module
 from project_service.storage.buckets import MAX_BYTES
-from project_service.storage.model import Bucket
+from project_service.storage.model import Bucket, BucketRules
 from tests.http.storage_app import ANON, SERVICE, USER, StorageApp, refused
-from tests.storage_fakes import FakeBuckets
+from tests.storage_fakes import START, FakeBuckets
 
 
 class Admin(TestCase):
@@ -73,6 +77,11 @@ class Admin(TestCase):
             )
         self.assertEqual(sorted(self.app.tables.buckets), ["open", "shut"])
 
+    def test_a_name_is_checked_whoever_makes_the_bucket(self) -> None:
+        making = start(self.app.storage.buckets.create("No", BucketRules()))
+        self.assertEqual(self.failureResultOf(making, ApiError).value.code, "validation_failed")
+        self.assertEqual(sorted(self.app.tables.buckets), ["open", "shut"])
+
     def test_the_least_and_the_most_that_are(self) -> None:
         allowed: tuple[dict[str, Any], ...] = (
             {"max_object_bytes": 1},
@@ -125,6 +134,16 @@ class Admin(TestCase):
             self.app.clock.advance(passed)
             self.assertEqual(self.app.request("GET", "/storage/buckets/open/objects", ANON).status, 200)
             self.assertEqual(len(asked), times)
+
+    def test_what_is_remembered_does_not_grow_without_end(self) -> None:
+        self.patch(buckets_module, "MAX_REMEMBERED", 3)
+        buckets = self.app.storage.buckets
+        first = ref(self.successResultOf(start(buckets.get("open"))))
+        self.assertIsNotNone(first())
+        for number in range(3):
+            self.app.tables.buckets[f"n{number}"] = (BucketRules(), START)
+            self.successResultOf(start(buckets.get(f"n{number}")))
+        self.assertIsNone(first())
 
     def test_a_change_elsewhere_holds_within_a_second(self) -> None:
         path = "/storage/buckets/shut/objects"

@@ -92,6 +92,14 @@ class Boundaries(SynchronousTestCase):
         self.assertEqual(boundary_of("multipart/form-data; boundary=abc"), "abc")
         self.assertEqual(boundary_of('Multipart/Form-Data; charset=utf-8; boundary="a b:c"'), "a b:c")
 
+    def test_what_is_none(self) -> None:
+        for sent in ("", "x" * 71, "\u00e4", '"a\tb"', '"a\x7fb"'):
+            with self.assertRaises(ApiError) as caught:
+                boundary_of(f"multipart/form-data; boundary={sent}")
+            self.assertEqual(caught.exception.code, "invalid_multipart", sent)
+        for fine in ("x", "x" * 70):
+            self.assertEqual(boundary_of(f"multipart/form-data; boundary={fine}"), fine)
+
     @given(st.text(max_size=100))
     def test_anything_else(self, header: str) -> None:
         for sent in (header, "multipart/form-data; " + header, "multipart/form-data; boundary=" + header):
