@@ -18,6 +18,7 @@ create table notes (id int primary key, said jsonb, body text);
 insert into notes values
   (1, '{"text": "des chats amusants", "parts": {"a": "un chat"}}', 'des chats'),
   (2, '{"text": "nothing"}', 'nothing');
+create function letters(notes) returns int language sql stable as 'select length($1.body)';
 create table leaf (id int primary key, note int references notes);
 create table leaf_1 (id int primary key, leaf int references leaf);
 create table mixed (id int primary key, said json);
@@ -40,7 +41,9 @@ grant select on notes, leaf, leaf_1, mixed, odd, twig to anon
 def reading(tables: Tables) -> Iterator[Tables]:
     tables.sql(SCHEMA)
     yield tables
-    tables.sql("drop view odd; drop table twig cascade; drop table leaf_1, leaf, notes, mixed")
+    tables.sql(
+        "drop view odd; drop table twig cascade; drop table leaf_1, leaf, mixed; drop table notes cascade"
+    )
 
 
 async def ids(tables: Tables, query: str) -> list[int]:
@@ -59,6 +62,32 @@ async def test_a_language_is_that_of_what_is_searched_within_json_too(reading: T
         # Prepared the second time.
         assert [await ids(reading, query) for _ in range(3)] == [[1]] * 3, query
     assert await ids(reading, "said->>text=not.fts(simple).chat") == [1, 2]
+
+
+@pytest_twisted.ensureDeferred
+async def test_rows_are_those_that_the_operators_leave(reading: Tables) -> None:
+    for query, expected in (
+        ("id=in.(2,7)", [2]),
+        ("id=not.in.(2,7)", [1]),
+        ("said->>text=in.(nothing)", [2]),
+        ("id=eq(any).{1,7}", [1]),
+        ("id=gte(all).{1,2}", [2]),
+        ("body=like(any).{des*,x*}", [1]),
+        ("body=not.ilike(all).{*CHAT*,d*}", [2]),
+        ("body=isdistinct.nothing", [1]),
+        ("body=match.^d", [1]),
+        ("said->parts=is.null", [2]),
+        ("said->parts=not.is.null", [1]),
+        ("said->parts=is.not_null", [1]),
+        ('said=cs.{"text":"nothing"}', [2]),
+        ("not.or=(id.eq.1,id.eq.7)", [2]),
+        ("and=(id.gt.0,not.and(id.eq.1,body.neq.x))", [2]),
+        ("or=(id.eq.1,body.eq.nothing)", [1, 2]),
+        # What PostgreSQL works out of the row.
+        ("letters=gt.8", [1]),
+        ("letters=in.(7)", [2]),
+    ):
+        assert await ids(reading, query) == expected, query
 
 
 @pytest_twisted.ensureDeferred
@@ -82,6 +111,8 @@ async def test_a_message_names_a_relation_by_its_depth(reading: Tables) -> None:
 async def test_a_relation_may_have_such_a_name_itself(reading: Tables) -> None:
     _, _, body = await reading.request("GET", "/leaf_1?select=id,leaf(id,leaf_1(id,leaf(id)))")
     assert body == [{"id": 1, "leaf": {"id": 2, "leaf_1": [{"id": 1, "leaf": {"id": 2}}]}}]
+    _, _, body = await reading.request("GET", "/leaf_1?select=...leaf(of:id,...notes(id.sum(),count()))")
+    assert body == [{"of": 2, "sum": 2, "count": 1}]
 
 
 @pytest_twisted.ensureDeferred
@@ -102,6 +133,10 @@ async def test_a_part_of_json_is_compared_and_ordered_by_as_text_only(reading: T
     for query, expected in (
         ("said->>n=eq.10", [2]),
         ("said->n=is.null", [3]),
+        ("order=said->>n", [2, 1, 3]),
+        ("order=said->>n.asc", [2, 1, 3]),
+        ("order=said->>n.desc", [3, 1, 2]),
+        ("order=said->>n.nullsfirst", [3, 2, 1]),
         ("order=said->>n.desc.nullslast", [1, 2, 3]),
     ):
         status, _, body = await reading.request("GET", f"/mixed?select=id&{query}")

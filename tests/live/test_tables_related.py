@@ -103,11 +103,66 @@ async def test_groups_are_counted_as_rows(related: Tables) -> None:
 
 @pytest_twisted.ensureDeferred
 async def test_rows_that_lack_enough_related_ones_are_not_counted(related: Tables) -> None:
-    for asked, expected in (("offset=1", [1]), ("offset=2", []), ("limit=0", []), ("limit=1", [1, 2])):
-        path = f"/shelves?select=id,volumes!inner(id)&volumes.{asked}&order=id&limit=9"
+    inner, tested = "volumes!inner(id)&volumes.", "volumes()&volumes.pages="
+    for asked, expected in (
+        (f"{inner}offset=1", [1]),
+        (f"{inner}offset=2", []),
+        (f"{inner}limit=0", []),
+        (f"{inner}limit=1", [1, 2]),
+        (f"{tested}gt.5&volumes=is.null", []),
+        (f"{tested}gt.5&volumes=not.is.null", [1, 2]),
+        (f"{tested}gt.25&or=(volumes.is.null,id.eq.7)", [1]),
+    ):
+        path = f"/shelves?select=id,{asked}&order=id&limit=9"
         _, headers, body = await related.request("GET", path, headers={"Prefer": "count=exact"})
         assert [row["id"] for row in body] == expected, asked
         assert headers.getRawHeaders("content-range")[0].endswith(f"/{len(expected)}"), asked
+
+
+@pytest_twisted.ensureDeferred
+async def test_a_page_of_sorted_rows_has_what_is_related_to_them(related: Tables) -> None:
+    last, many = [{"id": 2, "volumes": [{"id": 3}]}], "/shelves?select=id,volumes(id)"
+    for path, expected in (
+        (f"{many}&order=id.desc&limit=1", last),
+        (f"{many}&volumes.order=id.desc&order=id&limit=1", [{"id": 1, "volumes": [{"id": 2}, {"id": 1}]}]),
+        (f"{many}&volumes.id=eq.3&order=id&limit=2", [{"id": 1, "volumes": []}, *last]),
+        (f"{many}&volumes.id=eq.3&volumes=not.is.null&order=id&limit=2", last),
+        (f"{many}&volumes.id=eq.3&volumes=is.null&order=id&limit=2", [{"id": 1, "volumes": []}]),
+        ("/shelves?select=id,volumes!inner(id)&volumes.id=eq.3&order=id&limit=2", last),
+        ("/volumes?select=id,shelves(id)&order=id.desc&limit=1", [{"id": 3, "shelves": {"id": 2}}]),
+        (
+            "/shelves?select=id,...volumes(pages)&volumes.order=id&order=id&limit=1",
+            [{"id": 1, "pages": [10, 20]}],
+        ),
+        (
+            "/shelves?select=name,count(),volumes(id)&order=name&limit=1",
+            [{"name": "lower", "count": 1, "volumes": [{"id": 3}]}],
+        ),
+    ):
+        assert await rows(related, path) == expected, path
+
+
+@pytest_twisted.ensureDeferred
+async def test_where_nothing_is_related_there_is_an_empty_list_or_null(related: Tables) -> None:
+    for path, expected in (
+        (
+            "/shelves?select=id,...volumes(pages)&volumes.id=eq.3&order=id",
+            [{"id": 1, "pages": []}, {"id": 2, "pages": [30]}],
+        ),
+        (
+            "/volumes?select=id,...shelves(name)&shelves.id=eq.2&order=id&id=gt.1",
+            [{"id": 2, "name": None}, {"id": 3, "name": "lower"}],
+        ),
+        (
+            "/shelves?select=name,count(),volumes(id)&volumes.id=eq.3&order=name",
+            [
+                {"name": "lower", "count": 1, "volumes": [{"id": 3}]},
+                {"name": "upper", "count": 1, "volumes": []},
+            ],
+        ),
+        ("/shelves?select=id,volumes!inner()&volumes.id=eq.3", [{"id": 2}]),
+    ):
+        assert await rows(related, path) == expected, path
 
 
 @pytest_twisted.ensureDeferred

@@ -122,9 +122,7 @@ def _made_last(cache: SchemaCache, plan: ReadPlan, embedded: Embedded) -> Sql:
 def _from(plan: ReadPlan, parent: Embedded | None, origin: str) -> str:
     if parent is not None:
         return " FROM " + source_of(parent, origin)
-    source = SOURCE if plan.key is None else qualified(plan.key)
-    named = plan.key is not None and plan.alias == plan.key[1]
-    return f" FROM {source}" if named else f" FROM {source} AS {ident(plan.alias)}"
+    return f" FROM {SOURCE} AS {ident(plan.alias)}" if plan.key is None else f" FROM {qualified(plan.key)}"
 
 
 def _joins(cache: SchemaCache, plan: ReadPlan, every: bool) -> Sql:
@@ -183,8 +181,10 @@ def _group_by(plan: ReadPlan) -> str:
 
 def _group_key(plan: ReadPlan, output: Output) -> str:
     """What represents a value as JSON has no equality; the value itself may have."""
-    if output.cast is not None or output.field is None:
+    if output.cast is not None:
         return expression(plan.alias, output)
+    # A count without an aggregate is what a spread relation hands up, whose own rows are not grouped.
+    assert output.field is not None
     return field_sql(plan.alias, output.field, output.column)
 
 
