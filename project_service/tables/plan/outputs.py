@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 from project_service.tables.catalog.model import Column, Relation, SchemaCache
 from project_service.tables.plan.nodes import Embedded, Everything, Output, ReadPlan
 from project_service.tables.syntax import Field, SelectColumn
@@ -97,8 +99,9 @@ def made_columns(plan: ReadPlan) -> Made:
         if isinstance(output, Embedded) and output.spread:
             inner, others = made_columns(output.plan) if output.to_one else ({}, True)
             names = spread_names(output)
+            aggregates: Mapping[str, bool] = {hoisted.name: False for hoisted in output.hoisted}
             for name in inner if names is None else names:
-                found.setdefault(name, inner.get(name, others))
+                found.setdefault(name, inner.get(name, aggregates.get(name, others)))
             if names is None:
                 return found, others
         elif isinstance(output, Embedded):

@@ -53,6 +53,8 @@ class Ordered(SynchronousTestCase):
             ("works(title:id)", "title"),
             ("works(...authors!author_id(name))", "name"),
             ("works(...authors!author_id(*))", "name"),
+            ("works(id.sum())", "sum"),
+            ("works(title,...authors!author_id(id.sum()))", "sum"),
         ):
             found = read("works_tags", f"tag_id,{select}", ("order", f"works({column})"))
             self.assertIn(f'ORDER BY "works_tags_works_1"."{column}"', found, select)
@@ -71,3 +73,16 @@ class Ordered(SynchronousTestCase):
             order = ("order", f"works({column})")
             found = read("works_tags", f"tag_id,{select}", order, formatted=formatted)
             self.assertIn(f'ORDER BY (SELECT "works_1"."{column}" FROM', found, select)
+
+
+class Grouped(SynchronousTestCase):
+    def test_by_json_that_was_made_as_what_has_an_equality(self) -> None:
+        row = '"works_tags_works_1"'
+        for select, keys in (
+            ("...works(title,authors!author_id(name))", f'{row}."title", {row}."authors"::jsonb'),
+            ("...works(title,...tags(label))", f'{row}."title", {row}."label"::jsonb'),
+            ("...works(...authors!author_id(name))", f'{row}."name"'),
+            ("works(title)", f"row_to_json({row}.*)::jsonb"),
+        ):
+            found = read("works_tags", f"count(),{select}")
+            self.assertIn(f" GROUP BY {keys})", found, select)
