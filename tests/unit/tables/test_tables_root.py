@@ -96,6 +96,19 @@ class AtRoot(SynchronousTestCase):
         error = self.failureResultOf(self.answering(evolve(CONFIG, openapi="disabled")), TableError).value
         self.assertEqual((error.status, error.code), (404, "PGRST126"))
 
+    def test_every_stage_has_its_time(self) -> None:
+        for function in (None, "find"):
+            config = evolve(PLAIN, server_timing=True, root_spec=function)
+            timed = dict(self.successResultOf(self.answering(config, q="x")).headers)["Server-Timing"]
+            stages = [entry.partition(";")[0] for entry in timed.split(", ")]
+            self.assertEqual(stages, ["jwt", "parse", "plan", "transaction", "response"])
+
+    def test_of_what_a_head_leaves_out_the_length_is_not_told(self) -> None:
+        for config in (PLAIN, evolve(PLAIN, root_spec="find")):
+            reply = self.successResultOf(self.answering(config, method="HEAD", q="x"))
+            assert isinstance(reply, StreamReply)
+            self.assertEqual((reply.status, reply.length), (200, None))
+
     def test_a_function_may_answer_instead(self) -> None:
         reply = self.successResultOf(self.answering(evolve(CONFIG, root_spec="find"), q="x"))
         assert isinstance(reply, Reply)
