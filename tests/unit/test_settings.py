@@ -211,6 +211,30 @@ class Values(TestCase):
         ):
             self.assertTrue(faults(environ={f"PROJECT_SERVICE__{name}": value})[0].startswith(fault), name)
 
+    def test_a_value_is_what_was_given(self) -> None:
+        given: dict[str, Any] = {
+            "listen": (
+                "tcp:80",
+                "tcp6:port=80",
+                "ssl:443:privateKey=k",
+                "unix:/run/s",
+                "systemd:x",
+                "haproxy:x",
+            ),
+            "admin_listen": "tcp:81",
+            "trusted_proxies": ("10.0.0.0/8", "::1", "192.0.2.1/24"),
+            "cors_origins": ("*", "https://a.test:8443"),
+            "public_url": "http://a.test:8080/b",
+        }
+        server = loaded(**{f"server__{name}": value for name, value in given.items()}).server
+        self.assertEqual({name: getattr(server, name) for name in given}, given)
+        where = "PROJECT_SERVICE__STAGES__DEV__DATABASES__MAIN__"
+        environ = {"TRACE_HEADER": "X-Trace", "SCHEMAS": '["a", "b,c"]', "EXTRA_SEARCH_PATH": "a, b,"}
+        found = loaded(environ={where + name: value for name, value in environ.items()})
+        main = found.stages["dev"].databases["main"]
+        self.assertEqual(main.trace_header, "X-Trace")
+        self.assertEqual((main.schemas, main.extra_search_path), (("a", "b,c"), ("a", "b")))
+
     def test_what_the_environment_says_in_words(self) -> None:
         found = loaded(
             environ={
@@ -270,9 +294,3 @@ class Values(TestCase):
         self.assertIn("***", repr(settings))
         assert settings.database.dsn is not None
         self.assertIn("hunter2", settings.database.dsn.reveal())
-
-    def test_sighup_takes_over_only_what_can_change(self) -> None:
-        old = loaded("[server]\nlog_level = 'info'\nworkers = 1\n")
-        new = loaded("[server]\nlog_level = 'debug'\nworkers = 4\n[database]\npool_size = 99\n")
-        now = old.changed_without_restart(new)
-        self.assertEqual((now.server.log_level, now.server.workers, now.database.pool_size), ("debug", 1, 10))

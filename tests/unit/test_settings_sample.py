@@ -36,6 +36,25 @@ class Sample(TestCase):
         self.compare("stages", StageDatabase, tree["stages"]["dev"]["databases"]["main"])
         self.assertEqual(set(tree), {field.name for field in attrs.fields(Settings)})
 
+    def test_what_a_reload_takes_over_is_marked(self) -> None:
+        marked = set()
+        for section, text in re.findall(
+            r"^\[(\w+)\]\n(.*?)(?=^#?\[|\Z)", SAMPLE.read_text("utf-8"), re.M | re.S
+        ):
+            # Words, and the keys that they are about.
+            for said, keys in re.findall(r"((?:^# .*\n)+)((?:^#[a-z0-9_]+ = .*\n)+)", text, re.M):
+                if "SIGHUP" in said:
+                    marked |= {f"{section}.{key}" for key in re.findall(r"^#([a-z0-9_]+) =", keys, re.M)}
+        old = Settings()
+        reloads = {
+            f"{section.name}.{one.name}"
+            for section in attrs.fields(Settings)
+            if "section" in section.metadata
+            for one in attrs.fields(section.metadata["section"])
+            if _taken_over(old, section.name, one.name)
+        }
+        self.assertEqual(marked, reloads)
+
     def compare(self, name: str, cls: type, documented: dict[str, Any]) -> None:
         fields = {field.name: field for field in attrs.fields(cls)}
         self.assertEqual(set(documented), set(fields), name)
@@ -47,3 +66,10 @@ class Sample(TestCase):
                 default = default.factory()
             read = fields[key].metadata["kind"](value)
             self.assertEqual(read, default, f"{name}.{key}")
+
+
+def _taken_over(old: Settings, section: str, name: str) -> bool:
+    """Whether another value of one setting is there after a reload."""
+    other = object()
+    new = attrs.evolve(old, **{section: attrs.evolve(getattr(old, section), **{name: other})})
+    return getattr(getattr(old.changed_without_restart(new), section), name) is other
