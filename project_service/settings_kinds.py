@@ -5,6 +5,7 @@ from __future__ import annotations
 import ipaddress
 import re
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
@@ -107,10 +108,8 @@ MOST_SECONDS = 2147483
 def seconds(least: float = 0.0) -> Kind:
     def read(value: Any) -> float:
         if isinstance(value, str):
-            try:
+            with suppress(ValueError):
                 value = float(value)
-            except ValueError:
-                raise ValueError("must be a number of seconds") from None
         if not isinstance(value, int | float) or isinstance(value, bool):
             raise ValueError("must be a number of seconds")
         if not least <= value <= MOST_SECONDS:

@@ -235,6 +235,15 @@ class Profile(TestCase):
         assert self.app.log_in().code == "invalid_credentials"
         assert self.app.sign_up().status == 201
 
+    def test_who_is_gone_or_disabled_is_refused_before_the_news_of_it_arrives(self) -> None:
+        self.app.store.on_ended = lambda session_id, until: None
+        path = f"/admin/users/{self.session['user']['id']}"
+        self.app.call("PATCH", path, {"disabled": True}, X_Service_Key="service-key")
+        assert self.app.user(self.token).code == "session_revoked"
+        assert self.change(metadata={"a": 1}).code == "session_revoked"
+        self.app.call("DELETE", path, X_Service_Key="service-key")
+        assert self.app.user(self.token).code == "session_revoked"
+
     def test_every_call_needs_a_token(self) -> None:
         for method, path in (
             ("GET", "/auth/user"),

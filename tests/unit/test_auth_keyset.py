@@ -66,6 +66,16 @@ class Keys(TestCase):
         parsed = KeySet.parse(json.dumps({"keys": [good, jwk]}))
         assert parsed.keys[1].kid == "NzbLsXh8uDCcd-6MNwXF4W_7noWXFZAfHkxZsRGC9Xs"
 
+    def test_a_key_that_is_made_is_named_by_its_thumbprint(self) -> None:
+        for algorithm in ("ES256", "RS256", "EdDSA"):
+            jwk = json.loads(KEYS[algorithm])["keys"][0]
+            kid = jwk.pop("kid")
+            assert KeySet.parse(json.dumps({"keys": [jwk]})).signing.kid == kid
+
+    def test_a_key_does_not_print_its_secret(self) -> None:
+        jwk = {"kty": "oct", "k": base64url_encode(b"x" * 32).decode(), "alg": "HS256"}
+        assert "xxxx" not in repr(KeySet.parse(json.dumps({"keys": [jwk]})))
+
     def test_a_shared_secret_without_a_kid_gets_one_that_tells_nothing_of_it(self) -> None:
         for letter in (b"x", b"y"):
             jwk = {"kty": "oct", "k": base64url_encode(letter * 32).decode(), "alg": "HS256"}
@@ -81,6 +91,7 @@ class Keys(TestCase):
             ("[]", "JWK Set"),
             ('{"keys": []}', "JWK Set"),
             ('{"keys": [7]}', "JWK Set"),
+            ('{"keys": 7}', "JWK Set"),
             (json.dumps({"keys": [public]}), "no private part"),
             (json.dumps({"keys": [good, good]}), "same kid"),
             (json.dumps({"keys": [weak]}), "32 bytes"),
