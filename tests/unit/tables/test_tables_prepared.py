@@ -27,15 +27,15 @@ class Connection:
 
     in_transaction = True
 
-    def __init__(self, refuses: str | None = None) -> None:
+    def __init__(self, refuses: str | None = None, fault: type[Exception] | None = None) -> None:
         self.statements = Statements()
-        self.refuses = refuses
+        self.refuses, self.fault = refuses, fault or Unknown
         self.sent: list[str] = []
 
     async def query(self, sql: str, params: object = None) -> list[tuple[Any, ...]]:
         self.sent.append(sql)
         if self.refuses is not None and sql.startswith(self.refuses):
-            raise Unknown
+            raise self.fault
         return [(1,)]
 
     async def execute(self, sql: str) -> None:
@@ -80,6 +80,20 @@ class Messages(SynchronousTestCase):
         self.assertEqual(self.successResultOf(start(found)), [(1,)])
         self.assertEqual(connection.sent[-2:], ["ROLLBACK", "SELECT %s; SELECT 2"])
 
+    def test_what_is_refused_for_what_it_does_is_not_done_again(self) -> None:
+        connection = Connection("EXECUTE", Duplicate)
+        refused = start(run(cast(Session, connection), self.work(), list))
+        self.assertEqual(self.failureResultOf(refused, TableError).value.status, 409)
+        self.assertEqual(connection.sent[-2:], ["EXECUTE service_1", "ROLLBACK"])
+
+    def test_nothing_is_sent_on_a_connection_that_is_lost(self) -> None:
+        connection = Connection("EXECUTE", psycopg2.OperationalError)
+        connection.in_transaction = False
+        refused = start(run(cast(Session, connection), self.work(), list))
+        error = self.failureResultOf(refused, TableError).value
+        self.assertEqual((error.status, error.code), (503, "PGRST001"))
+        self.assertEqual(connection.sent[-1], "EXECUTE service_1")
+
 
 class Worth(SynchronousTestCase):
     def test_only_what_was_asked_for_before_is_prepared_and_nothing_that_is_only_explained(self) -> None:
@@ -96,6 +110,10 @@ class Worth(SynchronousTestCase):
 
 class Unknown(psycopg2.ProgrammingError):
     pgcode = "42883"
+
+
+class Duplicate(psycopg2.IntegrityError):
+    pgcode = "23505"
 
 
 class Writing:
