@@ -195,6 +195,25 @@ async def test_a_plan_is_shown_and_not_carried_out(outcomes: Tables) -> None:
 
 
 @pytest_twisted.ensureDeferred
+async def test_a_plan_tells_what_was_asked_of_it_and_no_more(outcomes: Tables) -> None:
+    members = {
+        "analyze": "Actual Rows",
+        "verbose": "Output",
+        "buffers": "Shared Hit Blocks",
+        "analyze|wal": "WAL Records",
+        "settings": "Settings",
+    }
+    for options in ("", *members):
+        accept = {"Accept": f"application/vnd.pgrst.plan+json; options={options}"}
+        _, _, body = await outcomes.request("GET", "/counted", base=CAREFUL, headers=accept)
+        (found,) = json.loads(body)
+        for option, member in members.items():
+            # PostgreSQL 18 tells of buffers whenever it analyzes.
+            if option == options or not options.startswith("analyze"):
+                assert (member in {**found, **found["Plan"]}) == (option == options), (options, member)
+
+
+@pytest_twisted.ensureDeferred
 async def test_a_total_may_be_the_planners(outcomes: Tables) -> None:
     outcomes.sql(
         "create table measured as select generate_series(1, 5000) as id;"
