@@ -30,14 +30,16 @@ async def test_an_attempt_waits_for_the_one_under_way_and_counts_it(database: st
     other = psycopg2.connect(database)
     try:
         with other.cursor() as cursor:
+            cursor.execute("select from auth.throttle where scope = 't' for update")
+            second = start(attempts.reserve("t", "who", limit, now))
+
+            async def waiting() -> bool:
+                return bool(sql(database, "select 1 from pg_locks where not granted"))
+
+            await until(waiting)
+            # Who holds the row is first; who waits for it goes by what he finds then.
             cursor.execute("select verdict from auth.reserve_attempt('t', 'who', 1, '1 hour', %s)", (now,))
             assert cursor.fetchall() == [("free",)]
-        second = start(attempts.reserve("t", "who", limit, now))
-
-        async def waiting() -> bool:
-            return bool(sql(database, "select 1 from pg_locks where not granted"))
-
-        await until(waiting)
         other.commit()
         assert (await second).verdict == "busy"
     finally:
