@@ -7,7 +7,9 @@ from twisted.trial.unittest import SynchronousTestCase
 from project_service.tables.errors import TableError
 from project_service.tables.parse.filters import Operands, parse_filter
 from project_service.tables.parse.logic import parse_logic
+from project_service.tables.parse.order import parse_order
 from project_service.tables.parse.query import is_argument, parse_query
+from project_service.tables.parse.select import parse_select
 from project_service.tables.syntax import (
     Compare,
     Condition,
@@ -17,7 +19,11 @@ from project_service.tables.syntax import (
     JsonStep,
     Logic,
     Operand,
+    OrderTerm,
     Query,
+    SelectColumn,
+    SelectEmbed,
+    SelectItem,
 )
 
 
@@ -158,3 +164,62 @@ class Values(SynchronousTestCase):
         ):
             found = parse_filter(Field("x"), f"in.{text}", Operands())
             self.assertEqual(found.operation, In(Operand(expected)), text)
+
+
+class Selects(SynchronousTestCase):
+    def test_what_is_selected(self) -> None:
+        a, b = SelectColumn(Field("a")), SelectColumn(Field("b"))
+        total = SelectColumn(None, aggregate="count")
+        asked: tuple[tuple[str, tuple[SelectItem, ...]], ...] = (
+            ("", (SelectColumn(Field("*")),)),
+            (" a , b ", (a, b)),
+            ("a))", (a,)),
+            ("x: a", (SelectColumn(Field("a"), "x"),)),
+            ("a:: double precision ", (SelectColumn(Field("a"), cast="double precision"),)),
+            ("a::text.max()::int[]", (SelectColumn(Field("a"), None, "text", "max", "int[]"),)),
+            ("count()", (total,)),
+            ("x:count()::text", (SelectColumn(None, "x", None, "count", "text"),)),
+            ("count!fk(a)", (SelectEmbed("count", (a,), None, "fk"),)),
+            ("count!fk()", (SelectEmbed("count", (), None, "fk"),)),
+            ("count!inner()", (SelectEmbed("count", (), None, None, "inner"),)),
+            ("t( a , b )", (SelectEmbed("t", (a, b)),)),
+            ("x:t!fk!left()", (SelectEmbed("t", (), "x", "fk", "left"),)),
+            ("t!inner!fk(a)", (SelectEmbed("t", (a,), None, "fk", "inner"),)),
+            ("t!inner!left(a)", (SelectEmbed("t", (a,), None, "left", "inner"),)),
+            ("...t(a), b", (SelectEmbed("t", (a,), spread=True), b)),
+        )
+        for text, expected in asked:
+            self.assertEqual(parse_select(text), expected, text)
+
+    def test_what_is_not(self) -> None:
+        for text in (
+            "a)b",
+            "count(a)",
+            "a::",
+            "a:: ",
+            "a::,b",
+            "t(a",
+            "t!(a)",
+            "...t",
+            "x:...t(a)",
+            "a.max()b",
+            "x:",
+            "a b:",
+        ):
+            error = self.assertRaises(TableError, parse_select, text)
+            self.assertEqual((error.status, error.code), (400, "PGRST100"), text)
+
+
+class Orders(SynchronousTestCase):
+    def test_terms_in_the_order_in_which_they_count(self) -> None:
+        a, b = Field("a"), Field("b", (JsonStep("k", True),))
+        asked: tuple[tuple[str, tuple[OrderTerm, ...]], ...] = (
+            ("a", (OrderTerm(a),)),
+            (" a.asc , b->>k.desc.nullsfirst", (OrderTerm(a, "asc"), OrderTerm(b, "desc", "nullsfirst"))),
+            ("a.nullslast", (OrderTerm(a, None, "nullslast"),)),
+            ("t(a).desc,t(b->>k)", (OrderTerm(a, "desc", None, "t"), OrderTerm(b, None, None, "t"))),
+        )
+        for text, expected in asked:
+            self.assertEqual(parse_order(text), expected, text)
+        for text in ("", "a,", "t()", "t(a", "t(a)b", "a->k(b)", "a.asc.desc", "a)"):
+            self.assertEqual(self.assertRaises(TableError, parse_order, text).code, "PGRST100", text)
