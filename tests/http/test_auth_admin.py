@@ -100,6 +100,8 @@ class Admin(TestCase):
         assert self.admin("PATCH", path, {"disabled": False}).data["user"]["disabled"] is False
         assert self.app.user(session["access_token"]).code == "session_revoked"
         assert self.app.log_in().status == 200
+        recorded = [event.action for event in self.app.store.events if event.actor == "service"]
+        assert recorded == ["disable_user", "enable_user"]
 
     def test_a_new_password_and_metadata_can_be_set(self) -> None:
         session = self.app.sign_up().data
@@ -161,6 +163,9 @@ class Admin(TestCase):
                 break
             query = f"?limit=2&cursor={page['next_cursor']}"
         assert seen == [f"user{number}@example.test" for number in range(5)]
+
+    def test_a_page_has_from_one_to_a_thousand(self) -> None:
+        assert [self.admin("GET", f"?limit={size}").status for size in (1, 1000)] == [200, 200]
 
     def test_bad_pages_are_422(self) -> None:
         for query in (

@@ -1,0 +1,60 @@
+"""Where settings stand: in the file, the environment or nowhere."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from twisted.trial.unittest import TestCase
+
+from project_service.configure import BadSettings, load
+from project_service.settings import Settings
+from tests.places import temporary_directory
+
+NEEDED = """
+[database]
+dsn = "postgresql:///here"
+[store]
+endpoint_url = "http://s3.test"
+access_key_id = "a"
+secret_access_key = "b"
+[auth]
+jwt_keys_file = "/keys.json"
+"""
+
+
+class Places(TestCase):
+    def loaded(
+        self, toml: str = "", environ: dict[str, str] | None = None, embedded: bool = True
+    ) -> Settings:
+        path = temporary_directory(self) / "c.toml"
+        path.write_text(toml)
+        named = {f"PROJECT_SERVICE__{name}": value for name, value in (environ or {}).items()}
+        return load(path, named, {}, embedded)
+
+    def test_what_is_not_embedded_is_named(self) -> None:
+        self.assertEqual(self.loaded(NEEDED, embedded=False).auth.jwt_keys_file, "/keys.json")
+
+    def test_a_database_may_go_without_a_word(self) -> None:
+        self.assertEqual(list(self.loaded("[stages.dev.databases.main]\n").stages["dev"].databases), ["main"])
+        whole = {"STAGES": '{"live": {"databases": {"main": {}, "other": {"max_rows": 7}}}}'}
+        found = self.loaded("[server]\n", whole).stages["live"].databases
+        self.assertEqual({name: one.max_rows for name, one in found.items()}, {"main": 1000, "other": 7})
+
+    def test_a_table_that_is_a_value_is_one(self) -> None:
+        toml = "[stages.dev.databases.main.app_settings]\n'a.b' = 'c'\nd = 'e'\n"
+        main = self.loaded(toml).stages["dev"].databases["main"]
+        self.assertEqual(main.app_settings, {"a.b": "c", "d": "e"})
+
+    def test_an_object_is_no_section_where_a_value_belongs(self) -> None:
+        self.assertEqual(self.loaded(environ={"AUTH__ISSUER": '{"a": 1}'}).auth.issuer, '{"a": 1}')
+
+    def test_what_is_missing_is_missed_where_it_was_left_empty(self) -> None:
+        with self.assertRaises(BadSettings) as caught:
+            load(None, {"PROJECT_SERVICE__DATABASE__DSN": ""}, {}, False)
+        places = [(one.where, one.name) for one in caught.exception.faults]
+        self.assertEqual(
+            places[:2], [("environment", "database.dsn"), ("configuration", "store.endpoint_url")]
+        )
+        with self.assertRaises(BadSettings) as caught:
+            self.loaded(embedded=False)
+        self.assertEqual({Path(one.where).name for one in caught.exception.faults}, {"c.toml"})
