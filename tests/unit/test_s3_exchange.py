@@ -167,5 +167,8 @@ class Silence(Case):
         self.assertTrue(self.wire.aborted)
         connection.connectionLost(Failure(ConnectionAborted()))
         self.clock.advance(0.1)
+        # One that has an end all the same.
+        self.answer(body="<R/>" + " " * MAX_ANSWER_BYTES)
+        self.clock.advance(0.2)
         self.answer(body="<R/>")
         self.assertEqual(self.successResultOf(asked).objects, ())

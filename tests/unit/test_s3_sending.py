@@ -17,11 +17,14 @@ class Bodies(Case):
     def test_a_large_one_waits_for_the_socket(self) -> None:
         payload = bytes(range(256)) * (3 * SLICE // 256)
         body = MemoryBody(payload)
-        self.send(body, b"PUT")
+        answer = self.send(body, b"PUT")
         for sent in (1, 2):
             self.assertEqual(len(self.wire.value()), len(HEAD) + sent * SLICE)
             body.resumeProducing()
         self.assertEqual((self.wire.value(), self.wire.producer), (HEAD + payload, None))
+        self.connection.dataReceived(OK % 0)
+        self.successResultOf(answer)
+        self.assertEqual((self.wire.aborted, self.owner.events), (False, ["free"]))
 
     def test_an_answer_before_the_end_of_the_question(self) -> None:
         body = MemoryBody(b"x" * (3 * SLICE))
