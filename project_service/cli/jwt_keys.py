@@ -73,8 +73,7 @@ def rotate(
 def _chosen(invocation: frame.Invocation, path: Path | None, algorithm: str | None) -> tuple[Path, str]:
     settings = invocation.settings().auth
     if path is None:
-        if settings.jwt_keys_file is None:
-            raise click.UsageError("the configuration has no auth.jwt_keys_file; name a --file")
+        assert settings.jwt_keys_file is not None
         path = Path(settings.jwt_keys_file)
     return path, algorithm or settings.jwt_algorithm
 

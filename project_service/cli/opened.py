@@ -155,10 +155,14 @@ async def _started_or_beside(reactor: Any, embedded: Embedded) -> tuple[Running,
 def _with(settings: Settings, running: Running, database: bool, store: bool) -> Settings:
     if database:
         if running.dsn is None:
-            raise ChildFailed("the service that runs on the data directory has no embedded database")
+            raise ChildFailed(
+                "the service that runs on the data directory has a database elsewhere; give its --config too"
+            )
         settings = with_embedded_database(settings, running.dsn)
     if store:
         if running.store is None:
-            raise ChildFailed("what runs on the data directory has no embedded store")
+            raise ChildFailed(
+                "the service that runs on the data directory has a store elsewhere; give its --config too"
+            )
         settings = with_embedded_store(settings, running.store)
     return settings
