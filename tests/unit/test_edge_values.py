@@ -145,6 +145,11 @@ class Dsns(TestCase):
         for text in ("host=a,b,c port=1,2", "host=a,b hostaddr=10.0.0.1,10.0.0.2,10.0.0.3"):
             with self.assertRaisesRegex(ValueError, "different number"):
                 dsn.parse(text)
+        addresses = dsn.parse("hostaddr=10.0.0.1,10.0.0.2 port=1").candidates
+        self.assertEqual(
+            [(each.host, each.params["hostaddr"]) for each in addresses],
+            [(None, "10.0.0.1"), (None, "10.0.0.2")],
+        )
         one_port = dsn.parse("host=a,b port=1").candidates
         self.assertEqual([each.params["port"] for each in one_port], ["1", "1"])
 
@@ -180,6 +185,8 @@ class Migrations(TestCase):
     def test_a_changed_migration_is_refused(self) -> None:
         with self.assertRaisesRegex(MigrationRefused, "another form"):
             pending(self.known, [(1, "0001_a.sql", "other")])
+        with self.assertRaisesRegex(MigrationRefused, "0001_a.sql was applied in another form"):
+            pending(self.known[1:], self.applied(*self.known))
 
     def test_those_shipped_are_numbered_without_gaps(self) -> None:
         self.assertEqual([one.number for one in shipped()], list(range(1, len(shipped()) + 1)))

@@ -69,6 +69,9 @@ class Preparing(SynchronousTestCase):
             "DEALLOCATE service_1; DEALLOCATE service_2; PREPARE service_3 AS SELECT 1 + $1",
         )
         self.assertEqual(self.prepared("SELECT 1", 2), ["EXECUTE service_3(%s)"])
+        self.assertEqual(
+            self.prepared("SELECT 2", 2)[0], "PREPARE service_4 AS SELECT 2 + $1", "once is enough"
+        )
 
     def test_of_too_many_the_one_that_was_not_used_longest_goes(self) -> None:
         for number in (1, 2, 3, 1):

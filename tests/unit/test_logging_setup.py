@@ -1,0 +1,82 @@
+"""Where twistd's log goes: its own choices are kept, a file is opened anew on SIGUSR1, a full disk stops nobody."""
+
+from __future__ import annotations
+
+import io
+import os
+import signal
+import sys
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+
+from twisted.internet import reactor
+from twisted.internet.task import Clock
+from twisted.logger import Logger, LogPublisher, capturedLogs, formatEvent
+from twisted.python.reflect import namedAny
+from twisted.trial.unittest import TestCase
+
+from project_service import logging_setup
+from project_service.logging_setup import install, set_level, write_lines
+
+
+class Case(TestCase):
+    def setUp(self) -> None:
+        self.patch(logging_setup, "_log", logging_setup._Log())
+        self.patch(reactor, "callLater", Clock().callLater)
+        self.patch(reactor, "callFromThread", lambda work: work())
+        self.addCleanup(signal.signal, signal.SIGUSR1, signal.getsignal(signal.SIGUSR1))
+        folder = TemporaryDirectory()
+        self.addCleanup(folder.cleanup)
+        self.file = Path(folder.name) / "log"
+
+    def log(self, **options: Any) -> Logger:
+        """What twistd makes of its options."""
+        install(options, "text", "warn")
+        return Logger(namespace="there", observer=LogPublisher(namedAny(options["logger"])()))
+
+
+class Chosen(Case):
+    def test_an_observer_of_the_operators_own_is_left_alone_and_gets_the_workers_lines(self) -> None:
+        for own in ({"logger": "their.observer"}, {"syslog": True}):
+            options: dict[str, Any] = dict(own)
+            install(options, "text", "info")
+            self.assertEqual(options, {**own, "no_save": True})
+        with capturedLogs() as events:
+            write_lines(["of a worker"])
+        self.assertEqual([formatEvent(event) for event in events], ["of a worker"])
+
+    def test_in_the_foreground_it_is_the_output(self) -> None:
+        out = io.StringIO()
+        self.patch(sys, "__stdout__", out)
+        for name in (None, "", "-"):
+            self.log(nodaemon=True, logfile=name).warn("said")
+        self.assertEqual(out.getvalue().count("said"), 3)
+
+    def test_unless_a_file_is_named(self) -> None:
+        self.log(nodaemon=True, logfile=str(self.file)).warn("said")
+        self.assertIn("[there] said", self.file.read_text())
+
+
+class File(Case):
+    def test_opened_anew_on_sigusr1(self) -> None:
+        log = self.log(logfile=str(self.file))
+        log.info("too quiet")
+        log.warn("one")
+        moved = self.file.rename(self.file.with_suffix(".1"))
+        os.kill(os.getpid(), signal.SIGUSR1)
+        set_level("info")
+        log.info("two")
+        write_lines(["of a worker", "of another"])
+        self.assertEqual([line.split("] ")[1] for line in moved.read_text().splitlines()], ["one"])
+        lines = self.file.read_text().splitlines()
+        self.assertEqual((lines[0].split("] ")[1], lines[1:]), ("two", ["of a worker", "of another"]))
+
+    def test_a_handler_that_is_there_already_stays(self) -> None:
+        signal.signal(signal.SIGUSR1, signal.SIG_IGN)
+        self.log(logfile=str(self.file))
+        self.assertEqual(signal.getsignal(signal.SIGUSR1), signal.SIG_IGN)
+
+    def test_a_full_disk_loses_lines_and_nothing_else(self) -> None:
+        self.log(logfile="/dev/full").warn("lost")
+        write_lines(["lost"])
