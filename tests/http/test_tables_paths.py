@@ -63,6 +63,23 @@ class Paths(TestCase):
         self.assertEqual(asked.calls[-1].pairs, (("title", ""), ("id", "eq.1")))
 
 
+class Answers(TestCase):
+    def test_what_is_no_database_is_not_there(self) -> None:
+        asked: Any = Asked()
+        for path in ("/dev/db/other/rest/books", "/other/db/main/rest/books", "/dev/db/other/rest"):
+            response = app_of(asked).request("GET", path, ANON)
+            self.assertEqual((response.status, json.loads(response.body)["code"]), (404, "PGRST125"))
+        self.assertEqual(asked.calls, [])
+
+    def test_a_body_is_that_of_what_is_written(self) -> None:
+        asked: Any = Asked()
+        for method in ("POST", "PATCH", "PUT", "DELETE"):
+            app_of(asked).request(method, "/dev/db/main/rest/books", ANON, b"[1]")
+            self.assertEqual((asked.calls[-1].method, asked.calls[-1].body), (method, b"[1]"))
+        app_of(asked).request("GET", "/dev/db/main/rest/books", ANON)
+        self.assertEqual(asked.calls[-1].body, b"")
+
+
 class Refusals(TestCase):
     """What the connection refuses before there is a request speaks as the path does (decisions.md section 5)."""
 

@@ -65,6 +65,31 @@ class Told(SynchronousTestCase):
             ],
         )
 
+    def test_sql_sees_the_headers_but_no_key_of_the_project(self) -> None:
+        """Those that came more than once in one line, and cookies in their own setting."""
+        found = dict(
+            self.set(
+                ("x-service-key", "psk_secret"),
+                ("apikey", "psk_secret"),
+                ("authorization", "Bearer t"),
+                ("x-a", "1"),
+                ("cookie", "a=1; b=x y; =c; d"),
+                ("x-a", "2"),
+                ("cookie", "e=f=g"),
+            )
+        )
+        headers = {"authorization": "Bearer t", "x-a": "1, 2"}
+        self.assertEqual(json.loads(found["request.headers"]), headers)
+        cookies = {"a": "1", "b": "x y", "d": "", "e": "f=g"}
+        self.assertEqual(json.loads(found["request.cookies"]), cookies)
+
+    def test_nothing_that_a_client_keeps_to_itself_is_shown_with_its_request(self) -> None:
+        names = ("x-service-key", "authorization", "cookie", "x-mine")
+        headers = [(name, "secret") for name in names]
+        shown = repr(Incoming("POST", ("works",), (), headers, b"secret", presented_key="secret"))
+        self.assertNotIn("secret", shown)
+        self.assertIn("works", shown)
+
     def test_who_writes_may_write(self) -> None:
         self.assertNotIn("transaction_read_only", dict(self.set(method="POST", read_only=False)))
 
