@@ -7,7 +7,7 @@ from typing import Any
 from attrs import evolve
 from twisted.trial.unittest import SynchronousTestCase
 
-from project_service.tables.catalog.model import Column, Relation
+from project_service.tables.catalog.model import Column, Relation, Relationship
 from project_service.tables.config import TablesConfig
 from project_service.tables.errors import TableError
 from project_service.tables.plan.write import WritePlan
@@ -18,9 +18,12 @@ KEYLESS = {
     name: Relation("api", name, {"id": Column("id", "integer", "integer")}, is_view=name == "seen")
     for name in ("heap", "seen")
 }
-WITH_KEYLESS = evolve(
+WORKS = ("api", "works")
+FRIEND = Relationship(WORKS, ("api", "authors"), "m2o", routine=("api", "friend"))
+WITH_MORE = evolve(
     CACHE,
     relations={**CACHE.relations, **{relation.key: relation for relation in KEYLESS.values()}},
+    relationships={**CACHE.relationships, WORKS: (*CACHE.relationships[WORKS], FRIEND)},
 )
 ROW = b'{"id": 1}'
 FIRST = (("order", "id"), ("limit", "1"))
@@ -28,7 +31,7 @@ CAREFUL = TablesConfig(schemas=("api",))
 
 
 def written(method: str, path: str, *pairs: tuple[str, str], body: bytes = ROW, **more: Any) -> WritePlan:
-    plan = planned(method, path, *pairs, body=body, cache=WITH_KEYLESS, **more).compiled.plan
+    plan = planned(method, path, *pairs, body=body, cache=WITH_MORE, **more).compiled.plan
     assert isinstance(plan, WritePlan)
     return plan
 
@@ -123,6 +126,22 @@ class Answers(SynchronousTestCase):
         ):
             found = written(method, "works", ("select", "title"), prefer=prefer)
             self.assertEqual((found.representation, found.returning, found.location), expected, method)
+
+    def test_those_columns_come_back_that_something_is_made_of(self) -> None:
+        author, order = "authors!author_id(name)", ("order", "id")
+        for select, pairs, expected in (
+            ("*", (), (True, ())),
+            ("title,title", (), (False, ("title",))),
+            ("count()", (), (False, ())),
+            ("title.max()", (order,), (False, ("title", "id"))),
+            (f"title,{author}", (), (False, ("title", "author_id"))),
+            (f"title,{author}", (("order", "authors(name)"),), (False, ("title", "author_id"))),
+            ("tags(label)", (), (False, ("id",))),
+            # A function of the row takes the whole of it.
+            ("title,friend(id)", (), (True, ("title",))),
+        ):
+            found = written("PATCH", "works", ("select", select), *pairs, prefer="return=representation")
+            self.assertEqual((found.everything, found.returning), expected, select)
 
     def test_all_that_was_written_comes_back_whatever_may_be_read_at_once(self) -> None:
         few = evolve(CONFIG, max_rows=1)
