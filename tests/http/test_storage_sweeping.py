@@ -132,7 +132,7 @@ class Verifying(TestCase):
         keys = ("copied", "gone", "longer", "other", "parted", "same", "torn")
         for key in keys:
             app.put(key, b"12345")
-        app.put("k", b"12345", "shut")
+        app.put("z", b"12345", "shut")
         rows = {row.key: row for row in app.tables.objects.values()}
         sweeper, objects = app.storage.sweeper, app.store.objects
 
