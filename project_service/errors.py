@@ -51,11 +51,8 @@ class ApiError(Exception):
         return orjson.dumps({"data": None, "error": error})
 
     def table_body(self) -> bytes:
-        """The same error with PostgREST's four members, for paths of the table API."""
-        details = None
-        if self.details:
-            details = "; ".join(f"{field}: {why}" for field, why in self.details.items())
-        return orjson.dumps({"code": self.code, "message": self.message, "details": details, "hint": None})
+        """The same error with PostgREST's four members, for paths of the table API: no field there has details."""
+        return orjson.dumps({"code": self.code, "message": self.message, "details": None, "hint": None})
 
 
 def challenge(error: str | None = None, description: str | None = None) -> Headers:
