@@ -6,6 +6,8 @@ import os
 import re
 import signal
 import socket
+import subprocess
+import sys
 from collections.abc import Iterator
 from contextlib import ExitStack, closing
 from pathlib import Path
@@ -16,7 +18,7 @@ import pytest
 import requests
 
 from project_service.embedded.identity import PROC
-from tests.live.daemon import Daemon, answers, children_on, eventually, workers_of
+from tests.live.daemon import ROOT, Daemon, answers, children_on, eventually, workers_of
 from tests.live.loaded_service import credentials, load_on, make_ledger
 
 # Odd, so that two workers cannot have half of it each.
@@ -99,6 +101,19 @@ def test_more_workers_than_connections_are_refused(tmp_path: Path) -> None:
         assert daemon.wait_until_ended() == 1
     assert "server.workers is 3 and stages.dev.databases.main.pool_size is 2" in daemon.text
     assert not (tmp_path / "var").exists()
+
+
+def test_a_worker_is_nothing_to_start_by_hand() -> None:
+    alone = subprocess.run(
+        [sys.executable, "-m", "project_service.worker"],
+        env={**os.environ, "PYTHONPATH": str(ROOT)},
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert alone.returncode == 1
+    assert alone.stderr == "this program is started by project-service itself\n"
 
 
 def test_ready_speaks_for_all(daemon: Daemon) -> None:

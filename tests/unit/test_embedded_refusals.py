@@ -12,9 +12,11 @@ from types import SimpleNamespace
 from typing import Any
 from unittest.mock import patch
 
+from attrs import asdict, evolve
 from twisted.internet.defer import Deferred, fail, succeed
 from twisted.trial.unittest import SynchronousTestCase
 
+from project_service import private_file
 from project_service.deferreds import start
 from project_service.embedded import account, leftovers, postgres, seaweed
 from project_service.embedded.account import unprivileged
@@ -124,6 +126,20 @@ class Leftovers(SynchronousTestCase):
             stopping = leftovers.stop_postmaster(data, ((signal.SIGKILL, 1.0),), self.until_it_is_gone)
             self.successResultOf(start(stopping))
         self.assertIsNone(self.process.poll())
+
+    def test_what_a_killed_service_noted_is_stopped_only_if_it_still_is_that(self) -> None:
+        noted = self.data / "run.pid"
+        who = identify(self.process.pid)
+        assert who is not None
+        came_again = evolve(who, started=who.started + 1)
+        for identity, place in ((came_again, self.data), (who, self.data.parent), (who, self.data)):
+            self.assertIsNone(self.process.poll())
+            private_file.write_json(noted, asdict(identity))
+            kill = ((signal.SIGKILL, 1.0),)
+            stopping = leftovers.stop_leftover(noted, place, kill, self.until_it_is_gone)
+            self.successResultOf(start(stopping))
+            self.assertFalse(noted.exists())
+        self.assertEqual(self.process.returncode, -signal.SIGKILL)
 
     def test_one_that_does_not_end_is_told(self) -> None:
         slept: list[float] = []

@@ -6,23 +6,23 @@ import os
 from pathlib import Path
 from typing import Any
 
-from attrs import define
+from attrs import define, evolve
 from twisted.internet.defer import Deferred
-from twisted.internet.error import ProcessTerminated, ReactorNotRunning
+from twisted.internet.error import ProcessExitedAlready, ProcessTerminated, ReactorNotRunning
 from twisted.internet.task import Clock
 from twisted.logger import globalLogPublisher
 from twisted.python.failure import Failure
 from twisted.trial.unittest import TestCase
 
 from project_service.deferreds import start
-from project_service.launch import Launch
+from project_service.launch import Launch, with_embedded_database, with_embedded_store
 from project_service.roll_call import (
     WORKER_SECONDS,
     Parent,
 )
-from project_service.settings import Server, Settings
+from project_service.settings import Secret, Server, Settings, Store
 from project_service.worker import Worker
-from project_service.workers import READY, STATUS_FD, Assignment, Workers
+from project_service.workers import READY, STATUS_FD, Assignment, Workers, assignment
 from tests.live.logged import LoggedErrors
 
 
@@ -55,14 +55,18 @@ class FakeProcess:
     pid: int
     protocol: Any
     written: bytes = b""
+    ended: bool = False
 
     def write(self, data: bytes) -> None:
         self.written += data
 
     def signalProcess(self, number: int) -> None:
+        if self.ended:
+            raise ProcessExitedAlready
         self.die()
 
     def die(self) -> None:
+        self.ended = True
         self.protocol.processEnded(Failure(ProcessTerminated(1, None, None)))
 
 
@@ -220,5 +224,52 @@ class Replacing(TestCase):
         self.reactor.advance(100)
         self.assertEqual(len(self.reactor.spawned), 2)
 
+    def test_one_that_cannot_begin_fails_the_start_with_its_words(self) -> None:
+        settings = Settings(server=Server(listen=(), workers=2))
+        reactor = FakeReactor()
+        workers = Workers(reactor, Launch(settings, None, {}, None), settings, 2)
+        starting = start(workers.start())
+        self.ready(reactor.spawned[0])
+        self.assertNoResult(starting)
+        reactor.spawned[1].die()
+        fault = self.failureResultOf(starting, RuntimeError)
+        self.assertEqual(str(fault.value), "a worker ended while starting: exit code 1")
+        self.errors.flush("died after")
+        self.successResultOf(start(workers.stop()))
+
     def tearDown(self) -> None:
         self.errors.raise_if_any()
+
+
+class Telling(TestCase):
+    """What a worker learns through its standard input, and nothing else of it."""
+
+    def test_what_the_parent_has_embedded_wins_over_the_options(self) -> None:
+        options = {"server.workers": "2", "database.dsn": "asked for"}
+        store = Store(
+            endpoint_url="http://127.0.0.1:1", access_key_id="a", secret_access_key=Secret("s"), bucket="mine"
+        )
+        found = with_embedded_store(with_embedded_database(Settings(), "postgresql:///x"), store)
+        launch = Launch(Settings(), None, options, Path("/data"))
+        told = assignment(launch, found, 2)
+        self.assertEqual(
+            told.options,
+            {
+                "server.workers": "2",
+                "database.dsn": "postgresql:///x",
+                "store.endpoint_url": "http://127.0.0.1:1",
+                "store.region": "us-east-1",
+                "store.access_key_id": "a",
+                "store.addressing_style": "path",
+                "store.secret_access_key": "s",
+            },
+        )
+        self.assertEqual((told.config, told.data_dir, told.processes), (None, "/data", 2))
+        self.assertEqual(Assignment.from_json(told.to_json()), told)
+
+    def test_of_servers_elsewhere_it_reads_by_itself(self) -> None:
+        elsewhere = with_embedded_database(Settings(), "postgresql://elsewhere/x")
+        elsewhere = evolve(elsewhere, store=Store(endpoint_url="http://s", secret_access_key=Secret("s")))
+        for data_dir in (None, Path("/data")):
+            told = assignment(Launch(elsewhere, Path("/c.toml"), {}, data_dir), elsewhere, 2)
+            self.assertEqual((told.config, told.options), ("/c.toml", {}))
