@@ -94,6 +94,38 @@ async def test_the_first_rows_may_be_those_of_a_related_order(writes: Tables) ->
 
 
 @pytest_twisted.ensureDeferred
+async def test_a_view_s_first_rows_are_found_by_its_tables_key(writes: Tables) -> None:
+    writes.sql(
+        "create view kept_seen as select * from kept; grant all on kept_seen to anon;"
+        "insert into kept values (21, 'x'), (22, 'x'), (23, 'x')"
+    )
+    await until_answered(writes, "GET", "/kept_seen", 200)
+    path = "/kept_seen?name=eq.x&order=id.desc&limit=2"
+    assert await written(writes, "PATCH", f"{path}&offset=1", json={"name": "y"}) == [21, 22]
+    assert await written(writes, "DELETE", path) == [23]
+    assert await written(writes, "DELETE", "/kept_seen?name=eq.y&order=id&limit=2") == [21, 22]
+    writes.sql("drop view kept_seen")
+
+
+@pytest_twisted.ensureDeferred
+async def test_an_upsert_may_have_nothing_to_set_and_defaults_may_be_none(writes: Tables) -> None:
+    writes.sql("create table marks (id int primary key default 1); grant all on marks to anon")
+    await until_answered(writes, "GET", "/marks", 200)
+    writes.sql("insert into marks values (1)")
+    for how, expected in (("merge", 200), ("ignore", 201)):
+        for body in ("{}", "[{}, {}]"):
+            headers = {"Prefer": f"resolution={how}-duplicates, return=representation"}
+            headers["Content-Type"] = "application/json"
+            status, _, answer = await writes.request("POST", "/marks", headers=headers, data=body.encode())
+            assert (status, answer) == (expected, []), (how, body)
+    writes.sql("drop table marks")
+    headers = {"Prefer": "missing=default, return=representation"}
+    sent = [{"id": 31}, {"id": 32, "name": "n"}]
+    _, _, answer = await writes.request("POST", "/kept?columns=id,name", headers=headers, json=sent)
+    assert answer == [{"id": 31, "name": None}, {"id": 32, "name": "n"}]
+
+
+@pytest_twisted.ensureDeferred
 async def test_an_upsert_also_sets_what_it_found_its_row_by(writes: Tables) -> None:
     """What is equal need not be the same."""
     await until_answered(writes, "GET", "/noted", 200)
