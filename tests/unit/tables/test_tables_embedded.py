@@ -70,6 +70,8 @@ class Names(SynchronousTestCase):
         ):
             found = read("works", ("select", "id,authors!author_id(name)"), ("order", order))
             self.assertIn(f"ORDER BY {expected}", found)
+        second = read("works", ("select", "id,tags(id),authors!author_id(name)"), ("order", "authors(name)"))
+        self.assertIn('ORDER BY "works_authors_2"."name"', second)
         below = read("tags", ("select", "id,works(id)"), ("works.order", "data->x"))
         self.assertIn('ORDER BY "works_1"."data"->', below)
         related = read("works_tags", ("select", "tag_id,works(data)"), ("order", "works(data->x)"))
@@ -92,6 +94,10 @@ class Aggregates(SynchronousTestCase):
     def test_one_row_that_is_spread_hands_them_up_as_far_as_it_is_spread(self) -> None:
         for select, grouped in (
             ("tag_id,...works(...authors!author_id(id.sum()))", '"works_tags"."tag_id"'),
+            (
+                "tag_id,...works(title,...authors!author_id(id.sum()))",
+                '"works_tags"."tag_id", "works_tags_works_1"."title"',
+            ),
             ("tag_id,...works(title,id.sum())", '"works_tags"."tag_id", "works_tags_works_1"."title"'),
             ("tag_id,works(title,...authors!author_id(id.sum()))", '"works_1"."title"'),
             ("tag_id,works(title,id.sum())", '"works_1"."title"'),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from attrs import evolve
 from hypothesis import given
 from hypothesis import strategies as st
 from twisted.trial.unittest import SynchronousTestCase
@@ -9,7 +10,7 @@ from twisted.trial.unittest import SynchronousTestCase
 from project_service.tables.errors import TableError
 from project_service.tables.planner import Planned, Planner
 from project_service.tables.probe import UNKNOWN_ROWS
-from tests.unit.tables.planning import CONFIG, as_json, planned, text
+from tests.unit.tables.planning import CACHE, CONFIG, as_json, planned, text
 
 
 class Keeping(SynchronousTestCase):
@@ -99,6 +100,17 @@ class Keeping(SynchronousTestCase):
                 found = planned("POST", path, body=body, media=media, planner=planner)
                 self.assertEqual(self.sent(found)[1], [body if path == "rpc/whole_bytea" else body.decode()])
 
+    def test_a_body_that_is_no_json_is_part_of_its_plan(self) -> None:
+        planner = Planner(CONFIG)
+        for path, media, bodies in (
+            ("works", "text/csv", (b"title\na", b"author_id\n1", b"title\nb")),
+            ("rpc/add", "application/x-www-form-urlencoded", (b"a=1&b=2", b"a=1&c=2", b"a=2&b=2")),
+        ):
+            for body in bodies:
+                found = planned("POST", path, body=body, media=media, planner=planner)
+                self.assertEqual(self.sent(found), self.sent(planned("POST", path, body=body, media=media)))
+                self.assertFalse(found.kept)
+
     def test_what_is_large_is_not_kept(self) -> None:
         """Nor prepared: what is kept is bounded in bytes, however clients ask."""
         large = "x" * 9000
@@ -161,6 +173,12 @@ class Probing(SynchronousTestCase):
             (("or", "(id.eq.1,id.eq.2)"), True),
         ):
             self.assertEqual(planned("GET", "works", condition).compiled.probe is not None, probed, condition)
+
+    def test_without_a_key_no_row_is_named_by_it(self) -> None:
+        works = evolve(CACHE.relations["api", "works"], primary_key=())
+        keyless = evolve(CACHE, relations={**CACHE.relations, works.key: works})
+        for pairs in ((), (("id", "eq.1"),)):
+            self.assertIsNotNone(planned("GET", "works", *pairs, cache=keyless).compiled.probe, pairs)
 
     def test_a_head_has_no_body_to_be_large(self) -> None:
         found = planned("HEAD", "works").compiled
