@@ -227,6 +227,15 @@ class Framing(TestCase):
             client.clock.advance(3)
         self.assertEqual((client.received(), client.transport.disconnecting), (b"", True))
 
+    def test_its_time_begins_with_its_first_byte(self) -> None:
+        client = app_of(hello).connect()
+        for _ in range(2):
+            client.clock.advance(50)
+            client.send(b"GET /x HTTP/1.1\r\n")
+            client.clock.advance(50)
+            client.send(b"Host: a\r\n\r\n")
+            self.assertEqual(parse_response(client.received()).status, 200)
+
     def test_nor_does_one_behind_another_request(self) -> None:
         client = app_of(hello).connect()
         client.send(raw_request("GET", "/x", {}, None) + b"GET /x HTTP/1.1\r\nHo")
