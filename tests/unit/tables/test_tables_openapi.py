@@ -138,7 +138,8 @@ class Described(SynchronousTestCase):
             relation = Relation("api", "known", {"c": column})
             shape = definition_of(relation, ())["properties"]["c"]
             self.assertEqual(shape, {**shape, **expected})
-            self.assertEqual("default" in shape, "default" in expected)
+            for member in ("default", "enum", "maxLength"):
+                self.assertEqual(member in shape, member in expected, member)
             described = dict(parameters_of(relation))["rowFilter.known.c"]
             self.assertEqual(described.get("description"), column.description)
 
@@ -217,6 +218,7 @@ class Described(SynchronousTestCase):
         said = document(evolve(CACHE, relations={("api", name): relation}), "api", "http://here", None, None)
         referred = list(_references(said))
         self.assertIn("#/parameters/rowFilter.a~1b ~0c%25d%23e?.tax %25", referred)
+        self.assertIn("#/definitions/a~1b ~0c%25d%23e?", referred)
         for reference in referred:
             found = said
             for part in reference.removeprefix("#/").split("/"):
