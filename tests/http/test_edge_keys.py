@@ -44,7 +44,8 @@ class Keys(TestCase):
         self.assertEqual(self.code(app, SERVICE), (200, None))
         self.assertEqual(self.code(app, {**ANON, "Authorization": "Bearer user:7"}), (200, None))
         self.assertEqual(self.code(app, {**ANON, "Authorization": "Bearer nobody"}), (401, "invalid_token"))
-        self.assertEqual(self.code(app, {**ANON, "Authorization": "Basic dTpw"}), (401, "invalid_token"))
+        for other in ("Basic user:7", "Bearer", "Bearer ", "user:7", "Bearer user:\u00e9"):
+            self.assertEqual(self.code(app, {**ANON, "Authorization": other}), (401, "invalid_token"), other)
         two = {"Authorization": "Bearer user:7", "authorization": "Bearer user:7"}
         self.assertEqual(self.code(app, {**ANON, **two}), (401, "invalid_token"))
 

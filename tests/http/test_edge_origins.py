@@ -29,6 +29,15 @@ class CrossOrigin(TestCase):
         self.assertEqual(response.header("access-control-allow-methods"), "GET, HEAD, OPTIONS")
         self.assertEqual(response.header("access-control-max-age"), "86400")
 
+    def test_what_only_looks_like_one_is_none(self) -> None:
+        origin, method = {"Origin": "https://a.test"}, {"Access-Control-Request-Method": "GET"}
+        for sent in (origin, method):
+            response = app_of(hello).request("OPTIONS", "/x", sent)
+            self.assertEqual((response.status, response.header("allow")), (204, "GET, HEAD, OPTIONS"))
+            self.assertIsNone(response.header("access-control-allow-methods"))
+        for path in ("/y", "//x"):
+            self.assertEqual(app_of(hello).request("OPTIONS", path, {**origin, **method}).status, 404, path)
+
     def test_preflight_below_a_table_path_is_postgrests(self) -> None:
         app = app_of(hello, "/t/<path:rest>", key="required", errors="tables")
         asked = {"Origin": "https://a.test", "Access-Control-Request-Method": "PATCH"}
