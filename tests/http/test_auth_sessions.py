@@ -225,6 +225,11 @@ class Profile(TestCase):
         body = {"current_password": PASSWORD}
         assert self.app.call("DELETE", "/auth/user", body, token=self.token).code == "rate_limited"
 
+    def test_the_right_password_is_no_guess(self) -> None:
+        self.app.reload(login_failures_max=1)
+        for current, new in ((PASSWORD, "another good one"), ("another good one", "yet another one")):
+            assert self.change(password=new, current_password=current).status == 200
+
     def test_a_user_deletes_himself_with_his_password(self) -> None:
         for body, code in (({}, "validation_failed"), ({"current_password": "wrong"}, "invalid_credentials")):
             assert self.app.call("DELETE", "/auth/user", body, token=self.token).code == code
