@@ -5,6 +5,7 @@ from __future__ import annotations
 from types import SimpleNamespace
 from typing import Any, cast
 
+from attrs import evolve
 from twisted.internet.defer import Deferred
 from twisted.trial.unittest import SynchronousTestCase
 
@@ -14,7 +15,9 @@ from project_service.http.router import Router
 from project_service.tables.config import TablesConfig
 from project_service.tables.errors import TableError
 from project_service.tables.incoming import Incoming
+from project_service.tables.parse.request import parse_head
 from project_service.tables.planner import Planner
+from project_service.tables.respond.options import options_reply
 from project_service.tables.routes import TableRoutes
 from project_service.tables.service import TableService
 from tests.unit.tables.schema import cache
@@ -56,6 +59,13 @@ class Options(SynchronousTestCase):
         self.assertEqual(self.headers()["Vary"], "Accept, Prefer, Range")
         fault = self.failureResultOf(self.answered(Incoming("OPTIONS", ("none", "x"))), TableError).value
         self.assertEqual(dict(fault.headers)["Vary"], "Accept, Prefer, Range")
+
+    def test_without_a_key_no_row_can_be_put(self) -> None:
+        known = cache()
+        heap = evolve(known.relations["api", "works"], name="heap", primary_key=())
+        head = parse_head("OPTIONS", ("heap",), (), ("api",))
+        found = options_reply(evolve(known, relations={heap.key: heap}), head)
+        self.assertEqual(dict(found.headers)["Allow"], "OPTIONS,GET,HEAD,POST,PATCH,DELETE")
 
     def test_of_what_is_not_there_nothing_may_be_done(self) -> None:
         for segments, code in ((("rpc", "none"), "PGRST202"), (("none",), "PGRST205")):

@@ -206,8 +206,9 @@ class FromSql(SynchronousTestCase):
         return from_sqlstate("PGRST", message, json.dumps(detail), None, True).code
 
     def test_status(self) -> None:
-        self.assertEqual(status_from_sql(Outcome(status=b"418")), 418)
-        for bad in (b"bad", b"99", b"1000", b""):
+        for good in (200, 418, 599):
+            self.assertEqual(status_from_sql(Outcome(status=str(good).encode())), good)
+        for bad in (b"bad", b"99", b"199", b"600", b"1000", b""):
             self.assertRaises(TableError, status_from_sql, Outcome(status=bad))
 
     def test_content_range(self) -> None:
