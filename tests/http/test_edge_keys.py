@@ -6,7 +6,7 @@ import json
 
 from twisted.trial.unittest import TestCase
 
-from tests.fakes import ANON_KEY, App
+from tests.fakes import ANON_KEY, SERVICE_KEY, App
 from tests.http.toy_app import ANON, SERVICE, app_of, hello
 
 
@@ -32,6 +32,15 @@ class Keys(TestCase):
         both = {"X-Service-Key": ANON_KEY, "apikey": "wrong"}
         self.assertEqual(self.code(app_of(hello), both), (401, "project_key_invalid"))
         self.assertEqual(self.code(app_of(hello), {**both, "apikey": ANON_KEY}), (200, None))
+
+    def test_two_good_ones_are_refused_too(self) -> None:
+        both = {"X-Service-Key": ANON_KEY, "apikey": SERVICE_KEY}
+        self.assertEqual(self.code(app_of(hello), both), (401, "project_key_invalid"))
+
+    def test_where_no_key_is_asked_for_the_service_key_is_no_user(self) -> None:
+        app = app_of(hello, bearer="required")
+        self.assertEqual(self.code(app, SERVICE), (401, "authentication_required"))
+        self.assertEqual(self.code(app, {"Authorization": "Bearer user:7"}), (200, None))
 
     def test_service_only(self) -> None:
         app = app_of(hello, key="service")
