@@ -71,7 +71,8 @@ class DirectoryTests(SynchronousTestCase):
         (self.place / "dangling").symlink_to("/nowhere")
         (self.place / "linked").symlink_to(self.place / "a")
         os.mkfifo(self.place / "pipe")
-        self.assertEqual(list(self.successResultOf(self.found())), ["a", "b.txt", "linked", "sub/c"])
+        found = self.successResultOf(self.found())
+        self.assertEqual(list(found), ["a", "b.txt", "linked", "sub/c"])
         read = self.successResultOf(self.read("linked"))
         self.assertEqual((read.data, read.told), (b"a", ("text/plain", "key.txt")))
 
