@@ -32,6 +32,11 @@ class Sizes(TestCase):
         self.assertEqual(app.stored(), [payload])
         self.assertEqual(app.store.calls.count("put_part"), 10)
         self.assertNotIn("put", app.store.calls)
+        client = app.connect()
+        client.send(head({"Content-Length": "95"}, "PUT", OBJECTS + "/k"))
+        for first in range(0, 95, 7):
+            client.send(payload[first : first + 7])
+        self.assertEqual((app.stored(), app.store.calls.count("put_part")), ([payload], 20))
 
     def test_what_fits_one_part_is_one_request(self) -> None:
         app = StorageApp(part_bytes=10)
