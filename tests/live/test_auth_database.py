@@ -16,7 +16,7 @@ from project_service.database import dsn as dsns
 from project_service.database.connect import Connector
 from project_service.database.pool import Pool
 from project_service.deferreds import start
-from tests.contracts.users import HASH, address, digest, event, made, rotate, session
+from tests.contracts.users import HASH, OTHER_HASH, address, digest, event, issue, made, rotate, session
 from tests.live.auth_service import reactor, sql
 from tests.live.waiting import until
 
@@ -42,6 +42,31 @@ async def test_an_attempt_waits_for_the_one_under_way_and_counts_it(database: st
             assert cursor.fetchall() == [("free",)]
         other.commit()
         assert (await second).verdict == "busy"
+    finally:
+        other.close()
+        await pool.close()
+
+
+@pytest_twisted.ensureDeferred
+async def test_a_letter_that_is_made_worthless_while_its_use_waits_is_worth_nothing(database: str) -> None:
+    pool = Pool(Connector(reactor, dsns.parse(database), 10.0, timezone="UTC"), 2, 5.0, reactor)
+    stores, email = sql_stores(pool), address()
+    account = await made(stores, email)
+    token, _ = await issue(stores, email)
+    other = psycopg2.connect(database)
+    try:
+        with other.cursor() as cursor:
+            cursor.execute("select from auth.users for update")
+            using = start(stores.tokens.reset_password(token, OTHER_HASH, event()))
+
+            async def waiting() -> bool:
+                return bool(sql(database, "select 1 from pg_locks where not granted"))
+
+            await until(waiting)
+            cursor.execute("update auth.one_time_tokens set expires_at = '-infinity'")
+        other.commit()
+        assert await using is None
+        assert await stores.users.find(account.user.id) == account
     finally:
         other.close()
         await pool.close()

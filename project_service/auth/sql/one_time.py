@@ -47,9 +47,13 @@ where t.token_hash = %(digest)s and t.purpose = %(purpose)s and t.expires_at > %
 )
 # The user's row is locked before the token's, as everywhere else.
 _LOCK_OWNER = Query("lock the owner of a token", f"{_OWNER.text} for no key update of u")
+# Who waited for the user's row read the token's before: it may have been made worthless since.
 _CONSUME = Query(
     "use a token up; of two attempts at once only one finds it",
-    "delete from auth.one_time_tokens where token_hash = %(digest)s returning user_id",
+    """
+delete from auth.one_time_tokens
+where token_hash = %(digest)s and purpose = %(purpose)s and expires_at > %(now)s returning user_id
+""",
 )
 _RESET = Query(
     "a new password by mail ends every session and other letters; who reads the mail owns the address",
@@ -132,6 +136,6 @@ class SqlOneTimeTokens:
 
 async def _consumed(transaction: Runs, digest: bytes, purpose: Purpose, now: datetime) -> User | None:
     row = await _LOCK_OWNER.one(transaction, digest=digest, purpose=purpose, now=now)
-    if row is None or not await _CONSUME.run(transaction, digest=digest):
+    if row is None or not await _CONSUME.run(transaction, digest=digest, purpose=purpose, now=now):
         return None
     return user(row)
