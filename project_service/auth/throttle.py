@@ -50,7 +50,9 @@ class Throttle:
         outcome: Outcome,
         event: Event | None = None,
     ) -> None:
-        await self.attempts.settle_login(email, place(origin.address), held, outcome, event)
+        # Without limits nothing was counted, and a login is not worth asking the database once more.
+        if event is not None or held.mark is not None or held.address_mark is not None:
+            await self.attempts.settle_login(email, place(origin.address), held, outcome, event)
 
     async def reserve(self, scope: str, origin: Origin, limit: Limit) -> Reservation:
         """An attempt of another kind, counted per address alone."""
