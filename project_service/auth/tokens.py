@@ -109,6 +109,8 @@ class Verifier:
         else:
             self._known.move_to_end(token)
         if claims.exp + LEEWAY_SECONDS <= self._now():
+            # It takes no place from those that are good.
+            self._known.pop(token, None)
             raise expired_token()
         if self._revocations.is_revoked(claims.sid):
             raise session_revoked()

@@ -138,6 +138,13 @@ class Good(Base):
             verifier.verify(token)
         assert list(verifier._known) == [first, third]
 
+    def test_a_token_that_has_expired_is_kept_no_longer(self) -> None:
+        self.verifier.verify(self.good)
+        self.now = NOW + 3700
+        for token in (self.good, self.issuer.mint(USER, SESSION, NOW, "token-2").text):
+            self.refused(token)
+        assert list(self.verifier._known) == []
+
     def test_other_keys_are_taken_over(self) -> None:
         self.verifier.verify(self.good)
         rotated = KeySet.parse(keyset.rotated(KEYS["ES256"], "EdDSA"))
