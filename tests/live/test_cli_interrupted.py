@@ -52,6 +52,7 @@ def test_sql_is_undone_on_the_server_too(
 
 def test_check_looks_at_nothing_more(tmp_path: Path) -> None:
     with closing(socket.create_server(("127.0.0.1", 0))) as silent:
+        silent.settimeout(60)
         config = tmp_path / "silent.toml"
         address = f"127.0.0.1:{silent.getsockname()[1]}"
         config.write_text(
