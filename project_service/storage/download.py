@@ -17,7 +17,11 @@ from project_service.storage.disposition import presentation
 from project_service.storage.model import ObjectRow
 from project_service.storage.ports import ObjectRows, Opened, Store
 from project_service.storage.ranges import ByteRange, parse_range
-from project_service.storage.s3.errors import NoSuchObject, ReaderLeft
+from project_service.storage.s3.errors import NoSuchObject, ReaderLeft, StoreUnreachable
+
+# Each of them needs another overwrite in the moment between the row and its bytes: a store whose new objects appear
+# late, behind somebody who keeps writing, must not hold a request for as long as that goes on.
+ATTEMPTS = 5
 
 
 class ObjectLost(Exception):
@@ -41,7 +45,7 @@ class Downloads:
     async def answer(self, inbound: Inbound, bucket: str, key: str, terms: Terms) -> Reply | StreamReply:
         """200, 206 or 304; raises ``object_not_found``, ``precondition_failed``, ``range_not_satisfiable``."""
         missing: UUID | None = None
-        while True:
+        for _ in range(ATTEMPTS):
             row = await self.rows.find(bucket, key)
             if row is None:
                 raise errors.object_not_found()
@@ -52,6 +56,7 @@ class Downloads:
             except NoSuchObject:
                 # Overwritten since its row was read: the new row names the new bytes.
                 missing = row.version
+        raise StoreUnreachable("every version that a row named was gone")
 
     async def _answer(self, inbound: Inbound, row: ObjectRow, terms: Terms) -> Reply | StreamReply:
         validators = _validators(row, terms)
@@ -69,6 +74,11 @@ class Downloads:
     ) -> Reply | StreamReply:
         if inbound.method == "HEAD":
             return StreamReply(status, headers, part.length, _nothing)
+        if part.length == 0:
+            # There is nothing to ask the store for.
+            if terms.claim is not None:
+                await terms.claim()
+            return Reply(status, headers)
         opened = await self.store.open(row.path, part.first, part.length, row.size)
         if terms.claim is not None:
             try:

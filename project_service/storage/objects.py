@@ -19,11 +19,11 @@ from twisted.python.failure import Failure
 from project_service.deferreds import shield
 from project_service.errors import ApiError
 from project_service.storage import errors
-from project_service.storage.download import ObjectLost
+from project_service.storage.download import ATTEMPTS, ObjectLost
 from project_service.storage.model import UNCONDITIONAL, Bucket, Conditions, ObjectRow, Writer, store_path
 from project_service.storage.ports import Deleted, GarbageRows, NewObject, ObjectRows, Store, Switched
 from project_service.storage.removal import Removal
-from project_service.storage.s3.errors import NoSuchObject
+from project_service.storage.s3.errors import NoSuchObject, StoreUnreachable
 from project_service.storage.upload import PartSizes, PartStream, SizeLimit
 
 _log = Logger()
@@ -178,7 +178,7 @@ class Objects:
 
     async def _copied(self, bucket: Bucket, row: ObjectRow, path: str) -> tuple[ObjectRow, str]:
         """The row whose bytes are at ``path`` now, and their ETag."""
-        while True:
+        for _ in range(ATTEMPTS):
             try:
                 return row, await self.store.copy(row.path, path, row.size, row.content_type)
             except NoSuchObject:
@@ -186,6 +186,7 @@ class Objects:
                 missing, row = row.version, await self._existing(bucket, row.key)
                 if row.version == missing:
                     raise ObjectLost(f"the store has no {row.path}") from None
+        raise StoreUnreachable("every version that a row named was gone")
 
     async def _switch(self, new: NewObject, writer: Writer, conditions: Conditions) -> Switched:
         switched = await self.rows.put(new, writer, conditions)

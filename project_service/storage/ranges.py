@@ -43,7 +43,7 @@ def parse_range(header: str | None, size: int) -> ByteRange | None:
 def _resolve(spec: str, size: int) -> ByteRange | None:
     """The part of an object of ``size`` bytes that ``spec`` names, or None where there is none."""
     match = _SPEC.fullmatch(spec)
-    if match is None:
+    if match is None or spec == "-":
         raise errors.range_not_satisfiable(size)
     if not match[1]:
         length = min(_position(match[2]), size)

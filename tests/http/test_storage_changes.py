@@ -8,7 +8,7 @@ from typing import Any
 from twisted.trial.unittest import TestCase
 
 from project_service.deferreds import start
-from project_service.storage.download import ObjectLost
+from project_service.storage.download import ATTEMPTS, ObjectLost
 from project_service.storage.s3.errors import StoreUnreachable
 from tests.http.storage_app import USER, StorageApp, refused
 from tests.store_fake import MemoryStore
@@ -81,6 +81,9 @@ class CopyMoveDelete(TestCase):
         self.patch(MemoryStore, "copy", late)
         self.assertEqual(self.post("copy", "a", "b").status, 201)
         self.assertEqual(self.app.stored(), [b"4", b"4"])
+        replaced.extend([b"5"] * 2 * ATTEMPTS)
+        self.assertEqual(refused(self.post("copy", "a", "b")), (503, "store_unavailable"))
+        self.assertEqual((len(replaced), sorted(self.app.stored())), (ATTEMPTS, [b"4", b"5"]))
 
     def test_copy_of_bytes_that_are_lost_is_a_fault_of_ours(self) -> None:
         self.app.store.objects.clear()

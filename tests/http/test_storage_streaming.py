@@ -8,6 +8,7 @@ from twisted.internet.defer import Deferred
 from twisted.logger import ILogObserver, globalLogPublisher
 from twisted.trial.unittest import TestCase
 
+from project_service.storage.download import ATTEMPTS
 from project_service.storage.s3.body import ByteSink
 from project_service.storage.s3.errors import BrokenRead, ReaderLeft, StoreError
 from tests.fakes import raw_request
@@ -70,6 +71,18 @@ class Streaming(TestCase):
         self.app.put("new")
         kinds = [event["kind"] for event in events if "kind" in event and "request_id" in event]
         self.assertEqual(kinds, ["AccessDenied", "StoreUnreachable"])
+
+    def test_who_is_always_late_is_told_so_in_the_end(self) -> None:
+        real = MemoryStore.open
+
+        async def late(store: MemoryStore, key: str, *args: int) -> FakeOpened:
+            self.app.put("k", PAYLOAD)
+            return await real(store, key, *args)
+
+        self.patch(MemoryStore, "open", late)
+        self.app.store.calls.clear()
+        self.assertEqual(refused(self.app.get("k")), (503, "store_unavailable"))
+        self.assertEqual(self.app.store.calls.count("open"), ATTEMPTS)
 
 
 class Leaving(TestCase):

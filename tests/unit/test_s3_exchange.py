@@ -15,7 +15,7 @@ from project_service.storage.s3.errors import (
     StoreError,
     StoreUnreachable,
 )
-from project_service.storage.s3.exchange import MAX_ANSWER_BYTES
+from project_service.storage.s3.exchange import MAX_ANSWER_BYTES, MAX_ANSWER_SECONDS
 from tests.unit.test_s3_client import IDLE, RETRY, Case
 
 
@@ -145,6 +145,19 @@ class Silence(Case):
         self.failureResultOf(asked, StoreUnreachable)
         self.assertTrue(self.wire.aborted)
         connection.connectionLost(Failure(ConnectionAborted()))
+
+    def test_an_answer_that_goes_on_for_ever_is_none(self) -> None:
+        asked = self.ask(self.store.list())
+        connection = self.endpoint.connections[-1]
+        connection.dataReceived(b"HTTP/1.1 200 OK\r\n\r\n")
+        for _ in range(int(MAX_ANSWER_SECONDS / IDLE * 2)):
+            self.assertNoResult(asked)
+            connection.dataReceived(b" ")
+            self.clock.advance(IDLE / 2)
+        connection.dataReceived(b" ")
+        self.clock.advance(IDLE / 2)
+        self.failureResultOf(asked, StoreUnreachable)
+        self.assertTrue(self.wire.aborted)
 
     def test_who_leaves_meanwhile_closes_the_connection(self) -> None:
         for begun in (b"", b"HTTP/1.1 200 OK\r\nContent-Length: 5\r\n\r\n"):

@@ -34,6 +34,9 @@ ATTEMPTS = 4
 FIRST_PAUSE_SECONDS = 0.1
 # Answers that are read whole: lists of 1,000 keys and error documents.
 MAX_ANSWER_BYTES = 8 * 1024 * 1024
+# For so long they may trickle in. An upload whose parts take longer to be put together has been given up by the
+# sweeper (sweeper.STALE_AFTER).
+MAX_ANSWER_SECONDS = 15 * 60.0
 
 # Nothing of an answer was seen: the request can go out again. A kept-alive connection that the store has
 # closed meanwhile shows up as one of these.
@@ -164,8 +167,14 @@ class Exchange:
         if gather.finished.called:
             return await gather.finished
         timer = IdleTimer(self.clock, self.idle_seconds, gather.finished.cancel)
-        # White space counts: a store that puts many parts together sends it for minutes.
-        gather.progress = timer.touch
+        latest = self.clock.seconds() + MAX_ANSWER_SECONDS
+
+        def progress() -> None:
+            # White space counts: a store that puts many parts together sends it for minutes.
+            if self.clock.seconds() < latest:
+                timer.touch()
+
+        gather.progress = progress
         try:
             return await gather.finished
         except CancelledError:
