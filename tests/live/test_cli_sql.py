@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-import os
 from contextlib import closing
 from pathlib import Path
 
 import psycopg2
 import pytest
 
-from tests.live.command_line import Ended, cli
+from tests.live.command_here import Command, beside_the_reactor, commands_of, failed
+from tests.live.command_line import Ended
 
 # Each value with how it is printed in a line and with --json.
 VALUES = [
@@ -36,41 +36,40 @@ VALUES = [
 
 
 @pytest.fixture
-def project(database: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A data directory that knows a database of the test's own."""
+def project(database: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Command:
+    """Commands on a data directory that knows a database of the test's own."""
     monkeypatch.setenv("PROJECT_SERVICE__DATABASE__DSN", database)
-    return tmp_path
+    return commands_of(monkeypatch, "--data-dir", tmp_path)
 
 
-def sql(project: Path, text: str, *options: str) -> Ended:
-    return cli("sql", "--data-dir", project, *options, stdin=text)
-
-
-def test_values_are_printed_as_postgresql_writes_them(project: Path) -> None:
+@beside_the_reactor
+def test_values_are_printed_as_postgresql_writes_them(project: Command) -> None:
     query = f"select {', '.join(value for value, _, _ in VALUES)}"
-    assert sql(project, query).out == "\t".join(line for _, line, _ in VALUES) + "\n"
-    assert sql(project, query, "--json").json == [[value for _, _, value in VALUES]]
+    assert project("sql", stdin=query).out == "\t".join(line for _, line, _ in VALUES) + "\n"
+    assert project("sql", "--json", stdin=query).json == [[value for _, _, value in VALUES]]
 
 
-def test_all_of_a_file_or_nothing_of_it(project: Path) -> None:
-    file = project / "made.sql"
+@beside_the_reactor
+def test_all_of_a_file_or_nothing_of_it(project: Command, database: str, tmp_path: Path) -> None:
+    file = tmp_path / "made.sql"
     # As editors on Windows begin a file.
     file.write_text(
         "create table made (n int); insert into made values (1), (2);\nselect n from made;", "utf-8-sig"
     )
-    done = cli("sql", file, "--data-dir", project)
+    done = project("sql", str(file))
     assert done == Ended(0, "1\n2\n", "")
-    failed = sql(project, "select n from made; delete from made; select 1 / 0")
-    assert failed == Ended(1, "", "project-service: division by zero\n")
+    undone = project("sql", stdin="select n from made; delete from made; select 1 / 0")
+    assert undone == failed("division by zero")
     # The last statement returns no rows.
-    assert sql(project, "select n from made; update made set n = n + 1 where n = 2", "--json").json == []
-    with closing(psycopg2.connect(os.environ["PROJECT_SERVICE__DATABASE__DSN"])) as connection:
+    last = "select n from made; update made set n = n + 1 where n = 2"
+    assert project("sql", "--json", stdin=last).json == []
+    with closing(psycopg2.connect(database)) as connection:
         cursor = connection.cursor()
         cursor.execute("select array_agg(n order by n) from made")
         assert cursor.fetchone() == ([1, 3],)
 
 
-def test_copy_has_no_place_in_it(project: Path) -> None:
-    refused = sql(project, "copy pg_type to stdout")
-    said = "project-service: COPY can neither read standard input nor write to standard output here\n"
-    assert refused == Ended(1, "", said)
+@beside_the_reactor
+def test_copy_has_no_place_in_it(project: Command) -> None:
+    refused = project("sql", stdin="copy pg_type to stdout")
+    assert refused == failed("COPY can neither read standard input nor write to standard output here")
