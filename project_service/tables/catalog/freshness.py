@@ -8,13 +8,13 @@ from __future__ import annotations
 
 from collections import deque
 
-from attrs import Factory, define, frozen
-from twisted.internet.defer import Deferred, DeferredLock
+from attrs import Factory, define
+from twisted.internet.defer import Deferred
 from twisted.internet.interfaces import IReactorTime
 from twisted.logger import Logger
 
 from project_service.database.pool import Pool
-from project_service.deferreds import with_timeout
+from project_service.deferreds import background, with_timeout
 from project_service.tables.catalog.holder import CacheHolder
 from project_service.tables.catalog.model import SchemaCache
 from project_service.tables.catalog.queries import FINGERPRINT
@@ -75,19 +75,49 @@ class Echo:
             self._waiting.pop(mark, None)
 
 
-@frozen
+@define(eq=False)
 class Freshness:
-    """Waits for a newer schema cache where there may be one."""
+    """Waits for a newer schema cache where there may be one.
+
+    The database is asked once at a time; all who miss something meanwhile are answered together by the next time it
+    is asked, so that any number of misses takes no more than one connection.
+    """
 
     holder: CacheHolder
     pool: Pool
     echo: Echo
-    _turn: DeferredLock = Factory(DeferredLock)
+    _asking: bool = False
+    _waiting: list[Deferred[None]] = Factory(list)
 
     log = Logger()
 
     async def newer(self, than: SchemaCache) -> SchemaCache | None:
         """A cache read after ``than``, or None where nothing has changed since."""
+        # Without a canceller: who leaves may be called back all the same.
+        asked: Deferred[None] = Deferred()
+        self._waiting.append(asked)
+        if not self._asking:
+            self._asking = True
+            background(self._ask_for_all(), "looking for changes of the schema")
+        await asked
+        await self.holder.settled()
+        current = self.holder.current
+        return current if current.version != than.version else None
+
+    async def _ask_for_all(self) -> None:
+        """On its own: whoever misses something first may leave before the others."""
+        try:
+            while self._waiting:
+                waiting, self._waiting = self._waiting, []
+                try:
+                    await self._ask()
+                finally:
+                    for one in waiting:
+                        one.callback(None)
+        finally:
+            self._asking = False
+
+    async def _ask(self) -> None:
         try:
             await self.echo.come_back()
             if not self.holder.reloading and await self._has_changed():
@@ -95,17 +125,8 @@ class Freshness:
         except Exception as fault:
             # A standby, or a database that is away: the miss stands.
             self.log.debug("the schema cache was not checked ({why})", why=type(fault).__name__)
-        await self.holder.settled()
-        current = self.holder.current
-        return current if current.version != than.version else None
 
     async def _has_changed(self) -> bool:
-        """For databases without the event trigger that announces changes. One miss after the other asks."""
-        if len(self._turn.waiting) >= _MOST_WAITING:
-            return False
-        await self._turn.acquire()
-        try:
-            rows = await self.pool.query(f"{_CLEAN}select {FINGERPRINT}", [])
-            return bytes(rows[0][0]).decode() != self.holder.current.fingerprint
-        finally:
-            self._turn.release()
+        """For databases without the event trigger that announces changes."""
+        rows = await self.pool.query(f"{_CLEAN}select {FINGERPRINT}", [])
+        return bytes(rows[0][0]).decode() != self.holder.current.fingerprint

@@ -150,12 +150,23 @@ class Misses(SynchronousTestCase):
         self.assertIs(self.successResultOf(waiting), self.holder.current)
         self.assertEqual((self.database.looked_at, self.holder.current.version), (0, self.old.version + 1))
 
-    def test_of_a_crowd_one_after_the_other_looks_and_not_everyone(self) -> None:
+    def test_a_crowd_is_answered_by_the_next_look_together(self) -> None:
         self.database.slow = Deferred()
-        waiting = [self.newer() for _ in range(21)]
-        self.assertIsNone(self.successResultOf(self.newer()))
+        waiting = [self.newer() for _ in range(100)]
         self.assertEqual(self.database.looked_at, 1)
+        self.database.fingerprint = "2"
         self.database.slow.callback(None)
         for one in waiting:
-            self.assertIsNone(self.successResultOf(one))
-        self.assertEqual(self.database.looked_at, 21)
+            self.assertIs(self.successResultOf(one), self.holder.current)
+        self.assertEqual(self.database.looked_at, 2)
+
+    def test_who_leaves_takes_nobody_along(self) -> None:
+        self.database.slow = Deferred()
+        leaving, first, later = self.newer(), self.newer(), self.newer()
+        for one in (leaving, later):
+            one.cancel()
+            self.failureResultOf(one)
+        self.assertNoResult(first)
+        self.database.slow.callback(None)
+        self.assertIsNone(self.successResultOf(first))
+        self.assertIsNone(self.successResultOf(self.newer()))
