@@ -77,8 +77,9 @@ class RequestParser:
         self._pairs: list[tuple[bytes, bytes]] = []
         self._headers = HeaderView(())
         self._length: int | None = 0
-        # Of its target and headers, as far as they are whole.
+        # In which its head came, with what was before and behind it there: the head is counted where this is much.
         self._head_bytes = 0
+        self._fed_bytes = 0
         # Bytes that nothing was made of: of a header without end, of chunk extensions, of trailers.
         self._surplus = 0
 
@@ -89,7 +90,9 @@ class RequestParser:
 
     def feed(self, data: bytes) -> None:
         """Parse ``data``. Raises ``ApiError`` for what is no acceptable request."""
-        self._surplus += len(data)
+        self._fed_bytes = len(data)
+        self._surplus += self._fed_bytes
+        self._head_bytes += self._fed_bytes
         self._ended_one = False
         try:
             self._feed_past_offers(data)
@@ -142,8 +145,16 @@ class RequestParser:
             self._surplus = max(self._surplus, 0)
             if self._surplus > MAX_SURPLUS_BYTES:
                 raise errors.not_http()
-        elif self._head_bytes + self._surplus > MAX_HEAD_BYTES or self._surplus > MAX_LINE_BYTES:
+        elif self._surplus > MAX_LINE_BYTES or (
+            self._head_bytes >= MAX_HEAD_BYTES and self._too_large(self._surplus)
+        ):
             raise errors.headers_too_large(MAX_HEAD_BYTES)
+
+    def _too_large(self, unfinished: int = 0) -> bool:
+        """Whether the head is, with so much of a header that has no end yet. Blanks around values do not count, but
+        with them it has twice its limit at most."""
+        counted = len(self.target) + sum(len(name) + len(value) + 4 for name, value in self._pairs)
+        return counted + unfinished > MAX_HEAD_BYTES or self._head_bytes > 2 * MAX_HEAD_BYTES
 
     # What httptools calls. An exception from here would come out of feed_data wrapped, so faults are noted.
 
@@ -153,13 +164,15 @@ class RequestParser:
         self._begun = True
         self.target = b""
         self._pairs = []
-        self._head_bytes = self._surplus = 0
+        self._head_bytes = min(self._fed_bytes, MAX_HEAD_BYTES)
+        self._surplus = 0
         if self._requests is not None and self._fault is None:
             self._requests.head_begun()
 
     def on_url(self, part: bytes) -> None:
+        if self._announcing:
+            return
         self.target += part
-        self._head_bytes += len(part)
         self._surplus = 0
         if len(self.target) > MAX_TARGET_BYTES and self._fault is None:
             self._fault = errors.uri_too_long(MAX_TARGET_BYTES)
@@ -169,10 +182,8 @@ class RequestParser:
             # A trailer field, which nobody reads (RFC 9112 section 7.1.2).
             return
         self._pairs.append((name.lower(), value.rstrip(b" \t")))
-        self._head_bytes += len(name) + len(value) + 4
         self._surplus = 0
-        too_much = len(self._pairs) > MAX_HEADERS or self._head_bytes > MAX_HEAD_BYTES
-        if too_much and self._fault is None:
+        if len(self._pairs) > MAX_HEADERS and self._fault is None:
             self._fault = errors.headers_too_large(MAX_HEAD_BYTES)
 
     def on_headers_complete(self) -> None:
@@ -180,6 +191,8 @@ class RequestParser:
             return
         self._in_body = True
         self._surplus = 0
+        if self._head_bytes >= MAX_HEAD_BYTES and self._fault is None and self._too_large():
+            self._fault = errors.headers_too_large(MAX_HEAD_BYTES)
         if self._fault is not None or self._requests is None:
             return
         version = _VERSIONS.get(self._parser.get_http_version())
@@ -214,6 +227,7 @@ class RequestParser:
         self._head_bytes = self._surplus = 0
         if self._fault is None and self._requests is not None:
             self._begun = False
+            self.target = b""  # connections idle, and it may be long
             self._requests.request_received()
 
     def _view(self) -> HeaderView:

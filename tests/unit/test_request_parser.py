@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 from twisted.trial.unittest import TestCase
 
 from project_service.errors import ApiError
+from project_service.http.framing import MAX_HEAD_BYTES, MAX_TARGET_BYTES
 from project_service.http.headers import HeaderView
 from project_service.http.request_parser import RequestHead, RequestParser
 
@@ -108,6 +109,32 @@ class Requests(TestCase):
             with self.assertRaises(ApiError):
                 for _ in range(200):
                     parser.feed(b"x" * 1000)
+
+    def test_nor_are_blanks_without_end(self) -> None:
+        recorder = Recorder()
+        parser = RequestParser(recorder)
+        parser.feed(GET[:-2])
+        with self.assertRaises(ApiError) as refused:
+            for number in range(100):
+                parser.feed(b"A%d:" % number + b" " * 3000 + b"b\r\n")
+        self.assertEqual(refused.exception.status, 431)
+
+    def test_what_a_large_piece_held_before_it_is_not_the_heads(self) -> None:
+        size = 3 * MAX_HEAD_BYTES
+        upload = b"POST /p HTTP/1.1\r\nHost: x\r\nContent-Length: %d\r\n\r\n" % size
+        start, rest = GET[:-2], b"A: " + b"a" * (MAX_HEAD_BYTES // 2) + b"\r\n\r\n"
+        recorder = Recorder()
+        parser = RequestParser(recorder)
+        for piece in (upload, b"x" * size + start, rest[:100], rest[100:]):
+            parser.feed(piece)
+        self.assertEqual(recorder.ended, 2)
+        with self.assertRaises(ApiError):
+            parser.feed(upload + b"x" * size + start + 3 * (b"A: " + b"a" * 30_000 + b"\r\n") + b"\r\n")
+
+    def test_the_longest_target_may_come_with_an_offer(self) -> None:
+        target = b"/" + b"u" * (MAX_TARGET_BYTES - 1)
+        found = parsed(UPGRADE.replace(b"/u", target), [])
+        self.assertEqual(found.told, [("POST", target, 2, b"hi")])
 
 
 class Derived(TestCase):
