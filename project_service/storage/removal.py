@@ -7,6 +7,7 @@ from datetime import timedelta
 from uuid import UUID
 
 from attrs import frozen
+from twisted.internet.defer import CancelledError
 from twisted.logger import Logger
 
 from project_service.storage.model import store_path
@@ -42,6 +43,9 @@ class Removal:
             try:
                 done = await self._deleted(batch, bucket)
                 await self.rows.forget(done)
+            except CancelledError:
+                # Whoever is interrupted has not failed at this batch: the next one is not for him either.
+                raise
             except Exception as problem:
                 _log.warn(
                     "{count} versions are left to the sweeper: {kind}",

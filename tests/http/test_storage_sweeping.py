@@ -6,6 +6,7 @@ from typing import Any
 from uuid import uuid4
 
 from attrs import evolve
+from twisted.internet.defer import CancelledError, Deferred
 from twisted.trial.unittest import TestCase
 
 from project_service.deferreds import start
@@ -69,6 +70,22 @@ class Sweeping(TestCase):
 
         self.patch(MemoryStore, "delete_many", away)
         self.assertEqual((self.sweep().versions, len(self.app.tables.garbage)), (0, 2))
+
+    def test_who_interrupts_it_does_not_wait_for_the_rest(self) -> None:
+        for bucket in ("open", "shut"):
+            for _ in range(2):
+                self.app.tables.garbage[uuid4()] = (bucket, START)
+        asked: list[Deferred[tuple[str, ...]]] = []
+
+        async def slow(*_: object) -> tuple[str, ...]:
+            asked.append(Deferred())
+            return await asked[-1]
+
+        self.patch(MemoryStore, "delete_many", slow)
+        sweeping = start(self.app.storage.sweeper.sweep())
+        sweeping.cancel()
+        self.failureResultOf(sweeping, CancelledError)
+        self.assertEqual((len(asked), len(self.app.tables.garbage)), (1, 4))
 
     def test_bytes_of_no_row_go_when_the_whole_store_is_looked_through(self) -> None:
         self.app.put("k")
