@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
-from twisted.internet.defer import CancelledError
-from twisted.internet.error import ConnectionAborted, ConnectionLost
+from typing import Any
+
+from twisted.internet.address import IPv4Address
+from twisted.internet.defer import CancelledError, Deferred
+from twisted.internet.error import ConnectingCancelledError, ConnectionAborted, ConnectionLost
 from twisted.python.failure import Failure
 
 from project_service.storage.s3.body import SLICE
@@ -168,6 +171,16 @@ class Silence(Case):
             self.assertTrue(self.wire.aborted)
             self.assertEqual(self.clock.getDelayedCalls(), [])
             self.setUp()
+
+    def test_so_does_who_leaves_before_there_is_one(self) -> None:
+        address = IPv4Address("TCP", "192.0.2.1", 8333)
+        for waited, kind in ((0.0, CancelledError), (IDLE, StoreUnreachable)):
+            connecting: Deferred[Any] = Deferred(lambda it: it.errback(ConnectingCancelledError(address)))
+            self.endpoint.answers = [connecting]
+            asked = self.ask(self.store.stat("k"))
+            self.clock.advance(waited)
+            asked.cancel()
+            self.failureResultOf(asked, kind)
 
     def test_an_answer_without_end_is_none(self) -> None:
         asked = self.ask(self.store.list())

@@ -153,9 +153,12 @@ class Exchange:
                 MemoryBody(body, timer.touch) if method in {"PUT", "POST"} else None,
             )
             response: StoreResponse = await sending
-        except Exception:
+        except Exception as problem:
             if timer.expired:
                 raise StoreUnreachable("the store did not answer in time") from None
+            if isinstance(problem, error.ConnectingCancelledError):
+                # Who left while a connection was made has left like anybody else.
+                raise CancelledError from None
             raise
         finally:
             timer.stop()
