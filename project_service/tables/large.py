@@ -12,6 +12,7 @@ from collections.abc import Callable
 from attrs import evolve, frozen
 
 from project_service.http.outbound import Reply, StreamReply
+from project_service.http.wire import fault_of
 from project_service.tables.config import TablesConfig
 from project_service.tables.identity import Identity
 from project_service.tables.incoming import Incoming
@@ -21,7 +22,7 @@ from project_service.tables.respond.replies import head_of_stream
 from project_service.tables.run import Preamble
 from project_service.tables.streaming import RowStream, Streams
 
-# SQL may have said so, however many rows there are: a stream that is not written never lets go of its connection.
+# SQL may have said so, however many rows there are.
 _BODILESS = (204, 304)
 
 
@@ -70,7 +71,7 @@ class LargeReplies:
     ) -> Reply | StreamReply:
         """Where ``outcome`` shows that it does not fit. Raises as ``Streams.open`` does."""
         head = self._head(incoming, planned, outcome)
-        if head.status in _BODILESS:
+        if not _has_body(head):
             return head
         planned.compiled.last.streamed = True
         stream = await self._open(planned, told, identity, outcome)
@@ -98,10 +99,16 @@ class LargeReplies:
         )
 
     def _reply(self, head: Reply, stream: RowStream) -> Reply | StreamReply:
-        if head.status in _BODILESS:
-            stream.close()
-            return head
-        return StreamReply(head.status, head.headers, None, stream)
+        if _has_body(head):
+            return StreamReply(head.status, head.headers, None, stream)
+        stream.close()
+        return head
+
+
+def _has_body(head: Reply) -> bool:
+    """A stream that the edge does not write never lets go of its connection. What SQL and clients say is looked at
+    before; a schema of the configuration may have any name, and stands in Content-Profile."""
+    return head.status not in _BODILESS and fault_of(head.status, head.headers) is None
 
 
 def _has_total(planned: Planned, outcome: Outcome) -> bool:

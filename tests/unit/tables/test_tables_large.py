@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from attrs import evolve
 from twisted.internet.defer import Deferred
 
 from project_service.deferreds import start
@@ -59,6 +60,22 @@ class Answers(Case):
             reply = self.reply(status)
             assert isinstance(reply, Reply)
             self.assertEqual((reply.status, reply.body), (int(status), b""))
+        self.assertEqual(self.connection.asked, [])
+
+    def test_nor_does_a_head_that_the_edge_will_not_write(self) -> None:
+        known = planned("GET", "works")
+        head = evolve(known.request.head, schema="two\nlines", profiled=True)
+        incoming, identity = Incoming("GET", ("works",)), Identity("anon", "{}", False)
+        reply = start(
+            LargeReplies(CONFIG, self.streams).after(
+                incoming,
+                evolve(known, request=evolve(known.request, head=head)),
+                Outcome(rows=2000, whole=False),
+                Preamble("", []),
+                identity,
+            )
+        )
+        self.assertIsInstance(self.successResultOf(reply), Reply)
         self.assertEqual(self.connection.asked, [])
 
 
