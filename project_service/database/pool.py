@@ -202,7 +202,8 @@ class Pool:
 
     def _grow(self) -> None:
         """Start as many connections as are wanted and allowed; after a failure one, when the pause is over."""
-        if self._retry is not None and self._retry.active():
+        # One that is told of the end may give back what it held while others still wait to be told.
+        if self._closed or (self._retry is not None and self._retry.active()):
             return
         wanted = len(self._waiting) - len(self._connecting)
         if self._pause:

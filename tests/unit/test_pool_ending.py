@@ -67,3 +67,17 @@ class Ending(Case):
         self.successResultOf(closing)
         self.assertTrue(all(session.closed for session in self.made))
         self.assertEqual(self.clock.getDelayedCalls(), [])
+
+    def test_who_waits_and_gives_back_what_it_held_makes_no_new_one(self) -> None:
+        async def another(held: Session) -> None:
+            try:
+                await self.pool.take()
+            finally:
+                self.pool.give_back(held)
+
+        held = [self.successResultOf(start(self.pool.take())) for _ in range(2)]
+        both = [start(another(one)) for one in held]
+        self.successResultOf(start(self.pool.close()))
+        for one in both:
+            self.failure(one, ApiError)
+        self.assertEqual([session.closed for session in self.made], [True, True])
