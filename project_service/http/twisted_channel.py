@@ -233,7 +233,9 @@ class TwistedChannel(HTTPChannel):
         if self._untaken:
             self._untaken = self._waitingForTransport = False
             self._stall.stop()
+            # What begins now has not been paused, or it has been since.
             self.exchange_done(True)
+            return
         if self._reading_paused:
             self._waitingForTransport = False
             if self._requestProducer is not None:

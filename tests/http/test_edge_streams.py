@@ -177,6 +177,28 @@ class Streams(TestCase):
         client.hang_up()
         self.assertEqual((producer.seen[2:], client.clock.getDelayedCalls()), (["stopped"], []))
 
+    def test_nor_is_one_told_to_go_on_that_was_not_paused(self) -> None:
+        producer = FakeProducer()
+        sources: list[Source] = []
+
+        async def short(sink: Sink) -> None:
+            sink.write(b"a")
+
+        async def long(sink: Sink) -> None:
+            sink.register_producer(producer)
+            await Deferred()
+
+        async def reply(inbound: Inbound) -> StreamReply:
+            return StreamReply(200, (), None, sources.pop(0))
+
+        sources.extend((short, long))
+        client = app_of(reply).connect()
+        client.transport.full = True
+        client.send(2 * raw_request("GET", "/x", {}, None))
+        self.assertEqual(sources, [long], "the client takes the first answer first")
+        client.transport.drain()
+        self.assertEqual((sources, producer.seen), ([], []))
+
     def test_who_goes_on_for_a_client_that_has_left_is_told(self) -> None:
         seen: list[object] = []
 
