@@ -241,6 +241,10 @@ class NoNul(SynchronousTestCase):
         error = self.assertRaises(TableError, planned, method, path, *pairs, planner=planner, **more)
         self.assertEqual(error.status, 400)
 
+    def test_in_the_path_which_names_nothing(self) -> None:
+        for method, path in (("GET", "works\0"), ("GET", "\0"), ("GET", "rpc/find\0"), ("POST", "works\0")):
+            self.assertEqual(self.assertRaises(TableError, planned, method, path, body=b"[]").status, 404)
+
     def test_in_the_query(self) -> None:
         planner = Planner(CONFIG)
         planned("GET", "works", ("title", "eq.a"), planner=planner)
