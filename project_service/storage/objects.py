@@ -23,6 +23,7 @@ from project_service.storage.download import ATTEMPTS, ObjectLost
 from project_service.storage.model import UNCONDITIONAL, Bucket, Conditions, ObjectRow, Writer, store_path
 from project_service.storage.ports import Deleted, GarbageRows, NewObject, ObjectRows, Store, Switched
 from project_service.storage.removal import Removal
+from project_service.storage.s3.body import KeepAlive
 from project_service.storage.s3.errors import NoSuchObject, StoreUnreachable
 from project_service.storage.upload import PartSizes, PartStream, SizeLimit
 
@@ -98,7 +99,7 @@ class Objects:
         await self._announce(version, bucket.name)
         try:
             path = store_path(bucket.name, version)
-            row, etag = await self._copied(bucket, row, path)
+            row, etag = await self._copied(bucket, row, path, self._keep_alive(version))
             self.steps("stored")
             new = NewObject(bucket.name, target, version, row.size, row.content_type, etag)
             return await shield(self._switch(new, writer, conditions))
@@ -176,11 +177,13 @@ class Objects:
             raise errors.object_not_found()
         return row
 
-    async def _copied(self, bucket: Bucket, row: ObjectRow, path: str) -> tuple[ObjectRow, str]:
+    async def _copied(
+        self, bucket: Bucket, row: ObjectRow, path: str, keep_alive: KeepAlive
+    ) -> tuple[ObjectRow, str]:
         """The row whose bytes are at ``path`` now, and their ETag."""
         for _ in range(ATTEMPTS):
             try:
-                return row, await self.store.copy(row.path, path, row.size, row.content_type)
+                return row, await self.store.copy(row.path, path, row.size, row.content_type, keep_alive)
             except NoSuchObject:
                 # Replaced or deleted between the look at its row and the copy.
                 missing, row = row.version, await self._existing(bucket, row.key)
@@ -221,7 +224,7 @@ class Objects:
             await parts.abandon()
         await self.removal.remove(claimed, bucket)
 
-    def _keep_alive(self, version: UUID) -> Callable[[], Awaitable[None]]:
+    def _keep_alive(self, version: UUID) -> KeepAlive:
         seen = self.clock.seconds()
 
         async def keep_alive() -> None:

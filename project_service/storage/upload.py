@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Awaitable, Callable
 from urllib.parse import quote
 
 from attrs import frozen
@@ -15,6 +14,7 @@ from project_service.errors import payload_too_large
 from project_service.storage import errors
 from project_service.storage.content_types import DEFAULT
 from project_service.storage.ports import Store
+from project_service.storage.s3.body import KeepAlive
 
 _log = Logger()
 
@@ -109,7 +109,7 @@ class PartStream:
         path: str,
         sizes: PartSizes,
         limit: SizeLimit,
-        keep_alive: Callable[[], Awaitable[None]],
+        keep_alive: KeepAlive,
     ) -> None:
         self.size = 0
         self.content_type = DEFAULT

@@ -25,7 +25,7 @@ from project_service.storage.s3.pool import ConnectionPool
 from project_service.storage.s3.sign import Address, Signer
 from project_service.storage.s3.through_treq import Through
 from tests.live.services import wait
-from tests.store_fake import Collected, MemoryStore
+from tests.store_fake import Collected, MemoryStore, unneeded
 
 PART = 5 * 1024 * 1024
 
@@ -150,12 +150,12 @@ async def test_an_aborted_multipart_leaves_nothing(store: Any) -> None:
 @pytest_twisted.ensureDeferred
 async def test_copy(store: Any) -> None:
     await store.put("b/from", b"hello", "text/plain", {})
-    etag = await store.copy("b/from", "c/to", 5, "text/plain")
+    etag = await store.copy("b/from", "c/to", 5, "text/plain", unneeded)
     stat = await store.stat("c/to")
     assert (stat.size, stat.etag) == (5, etag)
     assert await read(store, "c/to", 0, 5, 5) == b"hello"
     with pytest.raises(NoSuchObject):
-        await store.copy("b/none", "c/none", 5, "text/plain")
+        await store.copy("b/none", "c/none", 5, "text/plain", unneeded)
 
 
 @pytest_twisted.ensureDeferred
@@ -163,7 +163,7 @@ async def test_a_copy_in_parts(store: Any, monkeypatch: pytest.MonkeyPatch) -> N
     monkeypatch.setattr(client, "COPY_PART_BYTES", PART)
     payload = os.urandom(PART) + b"end"
     await store.put("b/from", payload, "image/png", {})
-    etag = await store.copy("b/from", "c/to", len(payload), "image/png")
+    etag = await store.copy("b/from", "c/to", len(payload), "image/png", unneeded)
     stat = await store.stat("c/to")
     assert (stat.size, stat.etag, stat.content_type) == (len(payload), etag, "image/png")
     assert await read(store, "c/to", 0, len(payload), len(payload)) == payload

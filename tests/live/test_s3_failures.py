@@ -19,6 +19,7 @@ from project_service.storage.s3.errors import (
     StoreUnreachable,
 )
 from tests.live.scripted_store import Script, against, fine, hang_up, silence, stored
+from tests.store_fake import unneeded
 
 
 @pytest_twisted.ensureDeferred
@@ -112,7 +113,7 @@ async def test_a_page_of_somebody_in_between_is_no_answer() -> None:
         for call in (
             store.start_multipart("k", "a/b", {}),
             store.complete_multipart("k", "u", ["e"]),
-            store.copy("a", "b", 1, "a/b"),
+            store.copy("a", "b", 1, "a/b", unneeded),
             store.list(),
             store.list_multiparts(),
         ):
@@ -128,7 +129,7 @@ async def test_an_error_inside_a_200_is_an_error() -> None:
     script = Script(fine(body=error), fine(body=error))
 
     async def work(store: S3Store) -> None:
-        for call in (store.complete_multipart("k", "u", ["e"]), store.copy("a", "b", 1, "a/b")):
+        for call in (store.complete_multipart("k", "u", ["e"]), store.copy("a", "b", 1, "a/b", unneeded)):
             with pytest.raises(StoreError) as caught:
                 await call
             assert caught.value.code == "InvalidPart"
@@ -145,7 +146,7 @@ async def test_an_error_inside_a_200_that_may_pass_is_tried_again() -> None:
 
     async def work(store: S3Store) -> None:
         assert await store.complete_multipart("k", "u", ["e", "e"]) == "e-2"
-        assert await store.copy("a", "b", 1, "a/b") == "e"
+        assert await store.copy("a", "b", 1, "a/b", unneeded) == "e"
 
     await against(script, work)
     assert script.script == []

@@ -22,6 +22,7 @@ from project_service.storage.s3.exchange import Exchange
 from project_service.storage.s3.listing import OpenMultipart
 from project_service.storage.s3.pool import ConnectionPool
 from project_service.storage.s3.through_treq import Through
+from tests.store_fake import unneeded
 from tests.unit.test_s3_agent import ADDRESS, NOW, SIGNER
 from tests.unit.test_s3_connection import Wire
 from tests.unit.test_s3_pool import Endpoint
@@ -135,7 +136,7 @@ class Documents(Case):
 
 class Copies(Case):
     def test_what_one_request_may_copy_is_one_request(self) -> None:
-        asked = self.ask(self.store.copy("b/from", "b/to", COPY_PART_BYTES, "a/b"))
+        asked = self.ask(self.store.copy("b/from", "b/to", COPY_PART_BYTES, "a/b", unneeded))
         line, headers, _ = self.sent()
         self.assertEqual((line, headers["x-amz-copy-source"]), ("PUT /base/bucket/b/to", "/bucket/b/from"))
         self.answer(body='<R><ETag>"e"</ETag></R>')
@@ -143,13 +144,19 @@ class Copies(Case):
 
     def test_what_is_larger_is_copied_in_parts(self) -> None:
         size = 2 * COPY_PART_BYTES + 1
-        asked = self.ask(self.store.copy("b/from", "b/to", size, "a/b"))
+        touches: list[int] = []
+
+        async def kept() -> None:
+            touches.append(len(touches) + 1)
+
+        asked = self.ask(self.store.copy("b/from", "b/to", size, "a/b", kept))
         line, headers, _ = self.sent()
         self.assertEqual((line, headers["content-type"]), ("POST /base/bucket/b/to?uploads=", "a/b"))
         self.answer(body="<R><UploadId>u</UploadId></R>")
         for number, last in ((1, COPY_PART_BYTES - 1), (2, 2 * COPY_PART_BYTES - 1), (3, size - 1)):
             line, headers, _ = self.sent()
             self.assertEqual(line, f"PUT /base/bucket/b/to?partNumber={number}&uploadId=u")
+            self.assertEqual(len(touches), number)
             expected = f"bytes={(number - 1) * COPY_PART_BYTES}-{last}"
             self.assertEqual(headers["x-amz-copy-source-range"], expected)
             self.assertEqual(headers["x-amz-copy-source"], "/bucket/b/from")
@@ -160,6 +167,17 @@ class Copies(Case):
         self.assertIn("".join(parts), body)
         self.answer(body='<R><ETag>"whole-3"</ETag></R>')
         self.assertEqual(self.successResultOf(asked), "whole-3")
+
+    def test_a_copy_in_parts_that_fails_leaves_none(self) -> None:
+        for dropped in (204, 500):
+            asked = self.ask(self.store.copy("b/from", "b/to", COPY_PART_BYTES + 1, "a/b", unneeded))
+            self.answer(body="<R><UploadId>u</UploadId></R>")
+            self.answer(404)
+            self.assertEqual(self.sent()[0], "DELETE /base/bucket/b/to?uploadId=u")
+            self.assertNoResult(asked)
+            self.answer(dropped)
+            self.clock.pump([RETRY] * 4)
+            self.failureResultOf(asked, NoSuchObject)
 
 
 class Opening(Case):

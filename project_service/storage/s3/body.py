@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from typing import Any, Protocol
 
 from twisted.internet.defer import Deferred, succeed
@@ -19,6 +19,8 @@ from project_service.deferreds import cancel
 from project_service.storage.s3.errors import BrokenRead, ReaderLeft
 
 Payload = bytes | bytearray | memoryview
+# Tells the sweeper that an upload is at work; raises where it has given it up.
+KeepAlive = Callable[[], Awaitable[None]]
 
 # What is copied for a transport at a time, and how often its socket is given something directly in one turn.
 SLICE = 64 * 1024

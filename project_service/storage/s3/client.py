@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import base64
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from hashlib import md5, sha256
 from typing import Any
 from xml.sax.saxutils import escape
@@ -16,11 +17,13 @@ from attrs import frozen
 from twisted.internet.interfaces import IReactorTime
 from twisted.web.iweb import UNKNOWN_LENGTH
 
-from project_service.storage.s3.body import ByteSink, Payload, Pour
+from project_service.storage.s3.body import ByteSink, KeepAlive, Payload, Pour
 from project_service.storage.s3.errors import (
     BrokenRead,
     CorruptTransfer,
     NoSuchObject,
+    StoreError,
+    StoreUnreachable,
 )
 from project_service.storage.s3.exchange import Exchange
 from project_service.storage.s3.listing import (
@@ -180,17 +183,32 @@ class S3Store:
         )
         return parse_failed_deletes(answer.body)
 
-    async def copy(self, source: str, target: str, size: int, content_type: str) -> str:
-        """Copy inside the store, without the bytes passing through here; the ETag of the copy."""
+    async def copy(
+        self, source: str, target: str, size: int, content_type: str, keep_alive: KeepAlive
+    ) -> str:
+        """Copy inside the store, without the bytes passing through here; the ETag of the copy.
+
+        A large object is copied in parts, with ``keep_alive`` before each; a failure drops those that are there.
+        """
         if size > COPY_PART_BYTES:
-            return await self._copied_in_parts(source, target, size, content_type)
+            upload_id = await self.start_multipart(target, content_type, {})
+            try:
+                etags = await self._copied_parts(source, target, size, upload_id, keep_alive)
+                return await self.complete_multipart(target, upload_id, etags)
+            except BaseException:
+                # Else the sweeper drops it.
+                with suppress(StoreError, StoreUnreachable):
+                    await self.abort_multipart(target, upload_id)
+                raise
         answer = await self.exchange.whole("PUT", target, headers=self._copy_source(source))
         return text_of(answer.body, "ETag").strip('"')
 
-    async def _copied_in_parts(self, source: str, target: str, size: int, content_type: str) -> str:
-        upload_id = await self.start_multipart(target, content_type, {})
+    async def _copied_parts(
+        self, source: str, target: str, size: int, upload_id: str, keep_alive: KeepAlive
+    ) -> list[str]:
         etags = []
         for number, first in enumerate(range(0, size, COPY_PART_BYTES), 1):
+            await keep_alive()
             last = min(first + COPY_PART_BYTES, size) - 1
             answer = await self.exchange.whole(
                 "PUT",
@@ -199,7 +217,7 @@ class S3Store:
                 headers={**self._copy_source(source), "x-amz-copy-source-range": f"bytes={first}-{last}"},
             )
             etags.append(text_of(answer.body, "ETag").strip('"'))
-        return await self.complete_multipart(target, upload_id, etags)
+        return etags
 
     def _copy_source(self, source: str) -> dict[str, str]:
         return {"x-amz-copy-source": f"/{self.exchange.address.bucket}/{source}"}
