@@ -42,11 +42,12 @@ def choose(remembered: Mapping[str, int], is_free: IsFree, pick: Pick) -> dict[s
 
 
 def _usable(name: str, port: int, chosen: Mapping[str, int], is_free: IsFree) -> bool:
-    taken = {one for other, number in chosen.items() for one in _numbers(other, number)}
-    return all(one not in taken and is_free(one) for one in _numbers(name, port))
+    taken = {one for other, number in chosen.items() for one in numbers(other, number)}
+    return all(one not in taken and is_free(one) for one in numbers(name, port))
 
 
-def _numbers(name: str, port: int) -> tuple[int, ...]:
+def numbers(name: str, port: int) -> tuple[int, ...]:
+    """The ports that the one of ``name`` takes, its own first."""
     return (port, port + GRPC_OFFSET) if name in PAIRED else (port,)
 
 

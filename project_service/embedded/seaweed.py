@@ -80,6 +80,7 @@ class ObjectStore:
             pid_file=self._run / "weed.pid",
             stop_signal=signal.SIGTERM,
             cleanup=self._remove_sockets,
+            outrun=self._outrun,
             level=level,
             stop_seconds=STOP_SECONDS,
         )
@@ -108,6 +109,17 @@ class ObjectStore:
         self._ports = ports.choose(remembered, ports.is_free, self._pick)
         if self._ports != remembered:
             save_ports(self._home, self._ports)
+
+    def _outrun(self) -> bool:
+        """Others choose ports as well; between our look at one and the store's use of it, it may be gone."""
+        if all(
+            ports.is_free(number)
+            for name, port in self._ports.items()
+            for number in ports.numbers(name, port)
+        ):
+            return False
+        self._ports = {}
+        return True
 
     def _remove_sockets(self) -> None:
         for name in socket_names(self._ports):

@@ -24,6 +24,8 @@ from project_service.embedded.command import ChildFailed, Command
 from project_service.embedded.identity import identify
 
 POLL_SECONDS = 0.03
+# Of a first start, each against somebody who was quicker.
+FIRST_STARTS = 3
 # One look whether the child is ready; a hanging one must not outlast the child's time to start.
 LOOK_SECONDS = 5.0
 
@@ -33,8 +35,9 @@ class Program:
     """What ``Supervised`` needs to know of a program.
 
     ``prepare`` runs before every start and gives the command; ``ready`` raises one of ``not_yet`` while the program
-    does not do its work; ``cleanup`` runs after every end; ``level`` says how loud a line of its output is, by the
-    names of twisted.logger.
+    does not do its work; ``cleanup`` runs after every end. ``outrun`` is asked when a first start has failed: whether
+    somebody else took what ``prepare`` had found free, so that another may go better. ``level`` says how loud a line
+    of its output is, by the names of twisted.logger.
     """
 
     name: str
@@ -44,6 +47,7 @@ class Program:
     pid_file: Path
     stop_signal: signal.Signals
     cleanup: Callable[[], None] = lambda: None
+    outrun: Callable[[], bool] = lambda: False
     level: Callable[[str], str] = lambda line: "info"
     start_seconds: float = 60.0
     stop_seconds: float = 15.0
@@ -80,7 +84,14 @@ class Supervised:
 
     async def start(self) -> None:
         self._stopping = False
-        await self._bring_up()
+        for left in reversed(range(FIRST_STARTS)):
+            try:
+                await self._bring_up()
+                break
+            except ChildFailed as fault:
+                if not left or self._stopping or not self._program.outrun():
+                    raise
+                self.log.info("{name} is started once more: {why}", name=self._program.name, why=str(fault))
 
     async def stop(self) -> None:
         self._stopping = True

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import socket
 from pathlib import Path
 from typing import Any
 
@@ -11,8 +12,11 @@ from twisted.internet import reactor as _reactor
 from twisted.internet.defer import CancelledError
 
 from project_service.deferreds import start
+from project_service.embedded import ports
+from project_service.embedded.assemble import Embedded
 from project_service.embedded.command import ChildFailed, Command, run
 from project_service.embedded.identity import identify
+from project_service.embedded.secrets_file import load_ports
 from tests.live.waiting import until
 
 reactor: Any = _reactor
@@ -58,3 +62,27 @@ async def test_given_up_it_and_all_it_started_are_gone(tmp_path: Path) -> None:
     with pytest.raises(CancelledError):
         await running
     await until(lambda: not any(identify(pid) for pid in pids))
+
+
+@pytest_twisted.ensureDeferred
+async def test_a_port_that_is_gone_when_the_store_takes_it_is_replaced(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    embedded, free = Embedded(reactor, tmp_path / "var", database=False), ports.is_free
+    with socket.socket() as other:
+
+        def taken_after_the_look(port: int) -> bool:
+            found = free(port)
+            if found and not other.getsockname()[1]:
+                other.bind(("127.0.0.1", port))
+                other.listen()
+            return found
+
+        monkeypatch.setattr(ports, "is_free", taken_after_the_look)
+        try:
+            running = await embedded.start()
+            assert running.store is not None
+            gone = other.getsockname()[1]
+            assert gone not in load_ports(embedded.data_dir).values()
+        finally:
+            await embedded.stop()

@@ -17,7 +17,7 @@ from twisted.trial.unittest import TestCase
 from project_service.deferreds import start
 from project_service.embedded.child import LAST_WORDS_SECONDS, Child
 from project_service.embedded.command import ChildFailed, Command
-from project_service.embedded.supervised import POLL_SECONDS, Program, Supervised
+from project_service.embedded.supervised import FIRST_STARTS, POLL_SECONDS, Program, Supervised
 from tests.live.logged import LoggedErrors
 
 NOBODYS_PID = 2**22 + 1
@@ -75,6 +75,7 @@ class Lives(TestCase):
         self.reactor = FakeReactor()
         self.is_ready = True
         self.cleaned = 0
+        self.outrun = False
         self.preparing: Deferred[None] = succeed(None)
         self.preparing_fails: Exception | None = None
         self.errors = LoggedErrors()
@@ -90,6 +91,7 @@ class Lives(TestCase):
                 pid_file=Path(mkdtemp()) / "pid",
                 stop_signal=signal.SIGINT,
                 cleanup=self._cleanup,
+                outrun=lambda: self.outrun,
                 start_seconds=10,
                 stop_seconds=5,
             ),
@@ -148,6 +150,16 @@ class Lives(TestCase):
         self.assertIn("exit code 3", str(fault))
         self.assertIn("bad option", str(fault))
         self.assertEqual(len(self.reactor.spawned), 1)
+
+    def test_who_was_outrun_is_started_once_more_but_not_for_ever(self) -> None:
+        self.outrun, self.is_ready = True, False
+        starting = start(self.supervised.start())
+        for starts in range(1, FIRST_STARTS + 1):
+            self.reactor.pump([POLL_SECONDS] * 4)
+            self.assertEqual(len(self.reactor.spawned), starts)
+            self._dies()
+        self._pass_until(lambda: bool(starting.called), 1)
+        self.failureResultOf(starting, ChildFailed)
 
     def test_a_program_that_never_gets_ready_is_stopped(self) -> None:
         self.is_ready = False
