@@ -7,7 +7,7 @@ from collections.abc import Awaitable, Callable
 
 from attrs import define, field
 from twisted.internet.defer import CancelledError, Deferred
-from twisted.logger import capturedLogs, formatEvent
+from twisted.logger import formatEvent
 from twisted.trial.unittest import TestCase
 
 from project_service import errors
@@ -16,6 +16,7 @@ from project_service.http.inbound import Inbound
 from project_service.http.outbound import Reply, Sink, StreamReply
 from tests.fakes import App, Client, parse_response, raw_request
 from tests.http.toy_app import app_of
+from tests.said import captured_logs
 
 BODY = 500_000
 
@@ -102,7 +103,7 @@ class Streams(TestCase):
             raise errors.store_unavailable()
 
         client = streaming(source).connect()
-        with capturedLogs() as events:
+        with captured_logs() as events:
             client.send(raw_request("GET", "/x", {}, None))
         self.assertTrue(client.transport.aborted)
         said = [formatEvent(event) for event in events]

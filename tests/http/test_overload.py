@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 
 from twisted.internet.defer import Deferred
-from twisted.logger import capturedLogs, formatEvent
+from twisted.logger import formatEvent
 from twisted.trial.unittest import TestCase
 
 from project_service.http.admission import LEAST_PAUSE_SECONDS, Limits
@@ -15,6 +15,7 @@ from project_service.http.metrics import Metrics
 from project_service.http.outbound import Reply, Sink, StreamReply, envelope
 from project_service.http.router import ErrorStyle, Router
 from tests.fakes import App, Client, parse_response, raw_request
+from tests.said import captured_logs
 from tests.told import told
 
 SLOW = "/storage/slow"
@@ -106,7 +107,7 @@ class Refused(TestCase):
     def test_of_many_there_is_a_line_a_second(self) -> None:
         busy = Busy()
         busy.fill()
-        with capturedLogs() as events:
+        with captured_logs() as events:
             for seconds in (0.0, 0.5, 0.4, 0.1, 0.0, 1.0):
                 busy.app.clock.advance(seconds)
                 self.assertEqual(busy.app.request("GET", SLOW).status, 503)

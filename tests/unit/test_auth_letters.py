@@ -8,10 +8,11 @@ from email.policy import default
 from twisted.internet.defer import Deferred
 from twisted.internet.error import ConnectionRefusedError
 from twisted.internet.task import Clock
-from twisted.logger import capturedLogs, formatEvent
+from twisted.logger import formatEvent
 from twisted.trial.unittest import TestCase
 
 from project_service.auth import mail
+from tests.said import captured_logs
 
 
 class Letters(TestCase):
@@ -94,7 +95,7 @@ class Letters(TestCase):
 
         clock = Clock()
         outbox = mail.Outbox.over(take, clock)
-        with capturedLogs() as events:
+        with captured_logs() as events:
             for _ in range(1001):
                 outbox.post(lambda: mail.Letter("ada@example.test", "s", "t"))
         assert [formatEvent(event) for event in events] == ["too many letters are waiting; one was dropped"]

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from twisted.internet.task import Clock
-from twisted.logger import capturedLogs, formatEvent
+from twisted.logger import formatEvent
 from twisted.trial.unittest import TestCase
 
 from project_service.auth.revocations import CHANNEL, RevokedSessions
 from project_service.deferreds import start
 from project_service.errors import ApiError
 from tests.auth_fakes import FakeListener
+from tests.said import captured_logs
 
 
 class Revocations(TestCase):
@@ -69,7 +70,7 @@ class Revocations(TestCase):
         self.poll()
         self.listener.current = False
         self.failure = RuntimeError("database away")
-        with capturedLogs() as events:
+        with captured_logs() as events:
             for _ in range(3):
                 self.poll()
         assert [formatEvent(event) for event in events] == ["ended sessions cannot be read: RuntimeError"]
@@ -83,7 +84,7 @@ class Revocations(TestCase):
     def test_before_the_first_reading_nothing_is_trusted(self) -> None:
         self.listener.current = False
         self.failure = RuntimeError("database away")
-        with capturedLogs() as events:
+        with captured_logs() as events:
             self.poll()
         self.assertEqual(len(events), 1)
         self.clock.advance(5)

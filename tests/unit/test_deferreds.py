@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from twisted.internet.defer import CancelledError, Deferred
 from twisted.internet.task import Clock
-from twisted.logger import capturedLogs, formatEvent
+from twisted.logger import formatEvent
 from twisted.trial.unittest import TestCase
 
 from project_service import errors
 from project_service.deferreds import all_of, background, shield, start, with_timeout
+from tests.said import captured_logs
 
 
 class Shielded(TestCase):
@@ -37,7 +38,7 @@ class Alone(TestCase):
         async def work() -> None:
             raise failure
 
-        with capturedLogs() as events:
+        with captured_logs() as events:
             background(work(), "sweeping")
         return [formatEvent(event) for event in events]
 

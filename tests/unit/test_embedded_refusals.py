@@ -139,7 +139,7 @@ class Leftovers(SynchronousTestCase):
             stopping = leftovers.stop_leftover(noted, place, kill, self.until_it_is_gone)
             self.successResultOf(start(stopping))
             self.assertFalse(noted.exists())
-        self.assertEqual(self.process.returncode, -signal.SIGKILL)
+        self.assertEqual(self.process.wait(10), -signal.SIGKILL)
 
     def test_one_that_does_not_end_is_told(self) -> None:
         slept: list[float] = []

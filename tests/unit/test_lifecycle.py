@@ -6,11 +6,12 @@ from attrs import define
 from twisted.application.service import Service
 from twisted.internet.defer import CancelledError, Deferred
 from twisted.internet.task import Clock
-from twisted.logger import capturedLogs, formatEvent
+from twisted.logger import formatEvent
 from twisted.trial.unittest import TestCase
 
 from project_service.deferreds import start
 from project_service.lifecycle import Closing, Every, Ordered, ServicePart
+from tests.said import captured_logs
 
 
 @define
@@ -122,7 +123,7 @@ class Loops(TestCase):
     def test_a_failure_is_logged_and_the_loop_goes_on(self) -> None:
         self.loop.startService()
         self.clock.advance(5)
-        with capturedLogs() as events:
+        with captured_logs() as events:
             self.runs[0].errback(KeyError("x"))
         self.assertEqual(
             [formatEvent(event) for event in events], ["counting failed; it will be tried again"]
@@ -148,7 +149,7 @@ class Loops(TestCase):
     def test_a_run_that_is_cancelled_ends_it_without_a_word(self) -> None:
         self.loop.startService()
         self.clock.advance(5)
-        with capturedLogs() as events:
+        with captured_logs() as events:
             self.runs[0].errback(CancelledError())
         self.clock.advance(20)
         self.assertEqual((events, len(self.runs)), ([], 1))

@@ -12,12 +12,13 @@ from typing import Any
 
 from twisted.internet import reactor
 from twisted.internet.task import Clock
-from twisted.logger import Logger, LogPublisher, capturedLogs, formatEvent
+from twisted.logger import Logger, LogPublisher, formatEvent
 from twisted.python.reflect import namedAny
 from twisted.trial.unittest import TestCase
 
 from project_service import logging_setup
 from project_service.logging_setup import install, set_level, write_lines
+from tests.said import captured_logs
 
 
 class Case(TestCase):
@@ -42,7 +43,7 @@ class Chosen(Case):
             options: dict[str, Any] = dict(own)
             install(options, "text", "info")
             self.assertEqual(options, {**own, "no_save": True})
-        with capturedLogs() as events:
+        with captured_logs() as events:
             write_lines(["of a worker"])
         self.assertEqual([formatEvent(event) for event in events], ["of a worker"])
 

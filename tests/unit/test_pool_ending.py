@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from twisted.internet.defer import Deferred
-from twisted.logger import capturedLogs
 
 from project_service.database.pool import Pool
 from project_service.database.session import DatabaseGone, Session
 from project_service.deferreds import start
 from project_service.errors import ApiError
+from tests.said import captured_logs
 from tests.unit.test_pool import Case
 
 
@@ -34,7 +34,7 @@ class Ending(Case):
 
         self.pool = Pool(slow, 2, 5.0, self.clock)
         waiting = start(self.pool.query("a"))
-        with capturedLogs() as said:
+        with captured_logs() as said:
             self.successResultOf(start(self.pool.close()))
         error = self.failure(waiting, ApiError)
         assert isinstance(error, ApiError)

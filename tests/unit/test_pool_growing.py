@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from twisted.internet.defer import Deferred
-from twisted.logger import capturedLogs, formatEvent
+from twisted.logger import formatEvent
 
 from project_service.database.pool import Pool
 from project_service.database.session import DatabaseGone, Session
 from project_service.deferreds import start
 from project_service.errors import ApiError
+from tests.said import captured_logs
 from tests.unit.test_pool import Case
 
 
@@ -36,7 +37,7 @@ class Growing(Case):
             raise next(faults)
 
         self.pool = Pool(broken, 1, 5.0, self.clock)
-        with capturedLogs() as events:
+        with captured_logs() as events:
             waiting = start(self.pool.query("a"))
             self.clock.advance(0.1)
         said = [formatEvent(event) for event in events]

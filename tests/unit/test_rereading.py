@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from twisted.internet.defer import CancelledError, Deferred
 from twisted.internet.task import Clock
-from twisted.logger import capturedLogs, formatEvent
+from twisted.logger import formatEvent
 from twisted.trial.unittest import TestCase
 
 from project_service.deferreds import start
 from project_service.rereading import Rereading
+from tests.said import captured_logs
 
 
 class Case(TestCase):
@@ -36,7 +37,7 @@ class Case(TestCase):
 
     def test_a_reading_that_fails_is_repeated(self) -> None:
         self.reading.soon()
-        with capturedLogs() as said:
+        with captured_logs() as said:
             self.pending[0].errback(RuntimeError("the pool is empty"))
         self.assertEqual([formatEvent(event) for event in said], ["it could not be read: RuntimeError"])
         self.assertFalse(self.reading.current)
@@ -60,7 +61,7 @@ class Case(TestCase):
         self.failureResultOf(asked, RuntimeError)
 
     def test_a_poll_that_fails_is_logged_once_in_a_row_and_leaves_the_rest_alone(self) -> None:
-        with capturedLogs() as said:
+        with captured_logs() as said:
             outcomes = (RuntimeError("away"), RuntimeError("still"), None, RuntimeError("again"))
             for number, answer in enumerate(outcomes):
                 polled = start(self.reading.poll())
@@ -90,7 +91,7 @@ class Case(TestCase):
         polled = start(self.reading.poll())
         self.reading.soon()
         self.reading.soon()
-        with capturedLogs() as said:
+        with captured_logs() as said:
             polled.cancel()
             self.failureResultOf(polled, CancelledError)
             self.assertEqual(len(self.pending), 2, "the next had its turn")
