@@ -117,7 +117,7 @@ class Leftovers(SynchronousTestCase):
     def test_a_server_that_only_its_own_file_knows_is_stopped(self) -> None:
         stopping = leftovers.stop_postmaster(self.data, ((signal.SIGTERM, 1.0),), self.until_it_is_gone)
         self.successResultOf(start(stopping))
-        self.assertEqual(self.process.returncode, -signal.SIGTERM)
+        self.assertEqual(self.process.wait(10), -signal.SIGTERM)
 
     def test_anothers_is_not(self) -> None:
         other = Path(mkdtemp()).resolve()
