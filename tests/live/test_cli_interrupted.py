@@ -6,6 +6,7 @@ import os
 import signal
 import socket
 import subprocess
+from collections.abc import Iterator
 from contextlib import closing
 from pathlib import Path
 
@@ -18,6 +19,14 @@ from tests.live.daemon import eventually
 RUNNING = (
     "select count(*) from pg_stat_activity where query like '%pg_sleep(33)%' and pid <> pg_backend_pid()"
 )
+
+
+@pytest.fixture(autouse=True)
+def heeded() -> Iterator[None]:
+    """A shell that runs the tests in the background has SIGINT ignored, and the commands would inherit that."""
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    signal.signal(signal.SIGINT, before)
 
 
 def ended_by(number: signal.Signals, command: subprocess.Popen[str]) -> tuple[int, str, str]:
