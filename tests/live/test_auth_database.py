@@ -87,7 +87,11 @@ async def test_the_audit_has_what_was_done_and_nothing_else(database: str) -> No
         await rotate(stores, first.digest, child)
         await rotate(stores, first.digest, digest())
         await rotate(stores, child, grandchild)
+        assert sql(database, "select ended_at, end_reason from auth.sessions") == [(None, None)]
         await rotate(stores, first.digest, digest())
+        assert sql(database, "select ended_at is null, end_reason from auth.sessions") == [
+            (False, "refresh_token_reused")
+        ]
         # By hand, at a prompt: the session goes on, and its tokens do not.
         await stores.sessions.start(account, None, second := session(), event("login"))
         sql(database, "update auth.users set disabled_at = now()")

@@ -42,12 +42,10 @@ with moved as (
         expires_at = case when s.current_hash = %(digest)s then %(expires)s else s.expires_at end,
         access_expires_at = greatest(s.access_expires_at, %(access_expires)s),
         address = case when s.current_hash = %(digest)s then %(address)s else s.address end,
-        ended_at = case
-            when s.current_hash = %(digest)s then null
-            when s.previous_hash = %(digest)s and s.salt is not null
-                and s.rotated_at > %(now)s - %(reuse_window)s then null
-            else %(now)s end,
-        end_reason = 'refresh_token_reused'
+        (ended_at, end_reason) = (select %(now)s, 'refresh_token_reused'
+            where s.current_hash <> %(digest)s
+                and (s.previous_hash = %(digest)s and s.salt is not null
+                    and s.rotated_at > %(now)s - %(reuse_window)s) is not true)
     from auth.refresh_tokens t, auth.users u
     where t.token_hash = %(digest)s and s.id = t.session_id and u.id = s.user_id and u.disabled_at is null
         and s.ended_at is null and s.expires_at > %(now)s
