@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from twisted.internet.defer import Deferred
+import contextlib
+
+from twisted.internet.defer import CancelledError, Deferred
 
 from project_service.database.pool import Pool
 from project_service.database.session import DatabaseGone, Session
@@ -42,6 +44,26 @@ class Ending(Case):
         self.assertEqual(self.clock.getDelayedCalls(), [])
 
     def test_one_that_comes_too_late_is_closed(self) -> None:
+        for ending in ("made", "refused"):
+            self.setUp()
+            told, later = Deferred[None](), Deferred[None]()
+
+            async def stubborn(told: Deferred[None] = told, later: Deferred[None] = later) -> Session:
+                with contextlib.suppress(CancelledError):
+                    await told
+                await later
+                return await self.connect()
+
+            self.pool = Pool(stubborn, 2, 5.0, self.clock)
+            waiting = start(self.pool.query("a"))
+            self.successResultOf(start(self.pool.close()))
+            self.failure(waiting, ApiError)
+            self.away = ending == "refused"
+            later.callback(None)
+            self.assertEqual([session.closed for session in self.made], [True] * (ending == "made"))
+            self.assertEqual(self.clock.getDelayedCalls(), [], "nobody tries again")
+
+    def test_one_that_comes_while_it_closes_is_closed(self) -> None:
         gate: Deferred[None] = Deferred(lambda going: going.callback(None))
 
         async def stubborn() -> Session:
@@ -55,18 +77,20 @@ class Ending(Case):
         self.assertEqual([session.closed for session in self.made], [True])
 
     def test_close_waits_for_those_inside_and_refuses_the_rest(self) -> None:
-        held, last = (self.successResultOf(start(self.pool.take())) for _ in range(2))
-        closing = start(self.pool.close(2.0))
-        self.assertNoResult(closing)
-        error = self.failure(start(self.pool.query("a")), ApiError)
-        assert isinstance(error, ApiError)
-        self.assertEqual(error.status, 503)
-        self.pool.give_back(held)
-        self.assertNoResult(closing)
-        self.pool.give_back(last)
-        self.successResultOf(closing)
-        self.assertTrue(all(session.closed for session in self.made))
-        self.assertEqual(self.clock.getDelayedCalls(), [])
+        for grace in (2.0, None):
+            self.setUp()
+            held, last = (self.successResultOf(start(self.pool.take())) for _ in range(2))
+            closing = start(self.pool.close(grace))
+            self.assertNoResult(closing)
+            error = self.failure(start(self.pool.query("a")), ApiError)
+            assert isinstance(error, ApiError)
+            self.assertEqual(error.status, 503)
+            self.pool.give_back(held)
+            self.assertNoResult(closing)
+            self.pool.give_back(last)
+            self.successResultOf(closing)
+            self.assertTrue(all(session.closed for session in self.made))
+            self.assertEqual(self.clock.getDelayedCalls(), [])
 
     def test_who_waits_and_gives_back_what_it_held_makes_no_new_one(self) -> None:
         async def another(held: Session) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from twisted.internet.defer import Deferred
 from twisted.logger import formatEvent
 
-from project_service.database.pool import Pool
+from project_service.database.pool import FIRST_PAUSE_SECONDS, Pool
 from project_service.database.session import DatabaseGone, Session
 from project_service.deferreds import start
 from project_service.errors import ApiError
@@ -29,6 +29,37 @@ class Growing(Case):
             one.callback(None)
         for answered in waiting:
             self.successResultOf(answered)
+
+    def test_those_still_connecting_count(self) -> None:
+        gates: list[Deferred[None]] = []
+
+        async def refused() -> Session:
+            gates.append(Deferred())
+            await gates[-1]
+            raise DatabaseGone("refused")
+
+        self.pool = Pool(refused, 2, 5.0, self.clock)
+        waiting = [start(self.pool.query("a")) for _ in range(5)]
+        self.assertEqual(len(gates), 2, "no more than its size")
+        for gate in gates:
+            gate.callback(None)
+        self.assertEqual(len(self.clock.getDelayedCalls()), 2, "failing together counts once; and the line's")
+        self.clock.advance(FIRST_PAUSE_SECONDS)
+        waiting.append(start(self.pool.query("a")))
+        self.assertEqual(len(gates), 3, "one tries again")
+        self.successResultOf(start(self.pool.close()))
+        for one in waiting:
+            self.failure(one, ApiError)
+
+    def test_who_waits_gets_a_new_one_for_one_that_is_thrown_away(self) -> None:
+        for throw_away in ("altered", "closed"):
+            self.setUp()
+            held = [self.successResultOf(start(self.pool.take())) for _ in range(2)]
+            waiting = start(self.pool.take())
+            setattr(held[0], throw_away, True)
+            self.pool.give_back(held[0])
+            self.assertIs(self.successResultOf(waiting), self.made[2], throw_away)
+            self.assertEqual((len(self.made), self.pool.in_use), (3, 2), throw_away)
 
     def test_why_there_is_none_is_said_without_what_libpq_says(self) -> None:
         faults = iter([DatabaseGone("too many connections"), OSError("no route to 10.0.0.1")])

@@ -1,0 +1,182 @@
+"""Who listens to the database, on a clock: what was missed is read again, a dead peer is found, and it comes back."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, cast
+
+from twisted.internet.defer import Deferred
+from twisted.internet.task import Clock
+from twisted.logger import formatEvent
+from twisted.trial.unittest import TestCase
+
+from project_service.database.listener import (
+    FIRST_PAUSE_SECONDS,
+    LONGEST_PAUSE_SECONDS,
+    PROBE_SECONDS,
+    Listener,
+)
+from project_service.database.session import DatabaseGone, Session
+from tests.said import captured_logs
+
+
+class FakeSession:
+    """Answers at once while its server is there."""
+
+    def __init__(self) -> None:
+        self.asked: list[str] = []
+        self.usable = True
+        self.silent = False
+        self.closed = False
+        self.guard_seconds: float | None = None
+        self.on_lost: Callable[[Any], None] | None = None
+        self.on_notify: Callable[[str, str], None] | None = None
+
+    async def query(self, sql: str) -> list[Any]:
+        self.asked.append(sql)
+        if self.silent:
+            self.usable = False
+            raise DatabaseGone("the database did not answer")
+        return []
+
+    def close(self) -> None:
+        self.closed, self.usable = True, False
+
+    def die(self) -> None:
+        self.usable = False
+        if self.on_lost is not None:
+            self.on_lost(self)
+
+
+class Listening(TestCase):
+    def setUp(self) -> None:
+        self.clock = Clock()
+        self.made: list[FakeSession] = []
+        self.tried = 0
+        self.away = False
+        self.heard: list[str] = []
+        self.gaps: list[Deferred[None]] = []
+        self.reading_takes_time = False
+        self.listener = Listener(self.connect, self.clock)
+        self.listener.subscribe("news", self.heard.append, self.gap)
+        self.addCleanup(self.stop)
+
+    def stop(self) -> None:
+        if self.listener.running:
+            stopping = self.listener.stopService()
+            assert stopping is not None
+            self.successResultOf(stopping)
+        self.assertEqual(self.clock.getDelayedCalls(), [])
+
+    async def connect(self) -> Session:
+        self.tried += 1
+        if self.away:
+            raise DatabaseGone("refused")
+        self.made.append(FakeSession())
+        return cast(Session, self.made[-1])
+
+    async def gap(self) -> None:
+        self.gaps.append(Deferred())
+        if self.reading_takes_time:
+            await self.gaps[-1]
+
+    def test_it_is_current_when_it_listens_and_what_was_missed_has_been_read(self) -> None:
+        self.reading_takes_time = True
+        self.listener.subscribe("news", self.heard.append, self.gap)
+        self.listener.subscribe("more", self.heard.append, self.gap)
+        waiting = self.listener.ready()
+        self.assertFalse(self.listener.current)
+        self.listener.startService()
+        self.assertEqual(
+            self.made[0].asked, ['listen "more"', 'listen "news"'], "each channel once, and first"
+        )
+        for number in range(3):
+            self.assertNoResult(waiting)
+            self.assertFalse(self.listener.current)
+            self.gaps[number].callback(None)
+        self.successResultOf(waiting)
+        self.successResultOf(self.listener.ready())
+        self.assertTrue(self.listener.current)
+        self.assertEqual(len(self.gaps), 3)
+
+    def test_each_hears_of_its_own_channel(self) -> None:
+        others: list[str] = []
+        self.listener.subscribe("more", others.append, self.gap)
+        self.listener.startService()
+        assert self.made[0].on_notify is not None
+        self.made[0].on_notify("news", "one")
+        self.made[0].on_notify("more", "two")
+        self.made[0].on_notify("unknown", "three")
+        self.assertEqual((self.heard, others), (["one"], ["two"]))
+
+    def test_a_loss_is_known_at_once_and_what_was_missed_is_read_again(self) -> None:
+        self.listener.startService()
+        self.made[0].die()
+        self.assertFalse(self.listener.current)
+        self.assertTrue(self.made[0].closed)
+        waiting = self.listener.ready()
+        self.clock.advance(FIRST_PAUSE_SECONDS)
+        self.successResultOf(waiting)
+        self.assertEqual((len(self.made), len(self.gaps)), (2, 2))
+
+    def test_a_peer_that_is_dead_without_a_sign_is_found(self) -> None:
+        self.listener.startService()
+        self.assertEqual(self.made[0].guard_seconds, PROBE_SECONDS)
+        del self.made[0].asked[:]
+        for _ in range(3):
+            self.clock.advance(PROBE_SECONDS)
+        self.assertEqual(self.made[0].asked, ["select 1"] * 3)
+        self.made[0].silent = True
+        self.clock.advance(PROBE_SECONDS)
+        self.assertEqual((self.listener.current, self.made[0].closed), (False, True))
+        self.clock.advance(FIRST_PAUSE_SECONDS)
+        self.assertEqual((self.listener.current, len(self.made)), (True, 2))
+
+    def test_who_is_away_is_asked_again_and_again_with_growing_pauses(self) -> None:
+        self.away = True
+        pauses = []
+        with captured_logs() as said:
+            self.listener.startService()
+            for _ in range(8):
+                [again] = self.clock.getDelayedCalls()
+                pauses.append(round(again.getTime() - self.clock.seconds(), 3))
+                self.clock.advance(pauses[-1] + 0.001)
+        growing = [FIRST_PAUSE_SECONDS * 2**number for number in range(5)]
+        self.assertEqual(pauses[:5], growing)
+        self.assertEqual(set(pauses[5:]), {LONGEST_PAUSE_SECONDS})
+        self.assertEqual({formatEvent(event) for event in said}, {"listening failed: DatabaseGone"})
+        self.away = False
+        self.clock.advance(LONGEST_PAUSE_SECONDS)
+        self.made[0].die()
+        self.clock.advance(FIRST_PAUSE_SECONDS)
+        self.assertTrue(self.listener.current, "after a success the pauses begin anew")
+
+    def test_what_fails_to_be_read_is_read_on_another_connection(self) -> None:
+        self.reading_takes_time = True
+        self.listener.startService()
+        self.gaps[0].errback(DatabaseGone("closed"))
+        self.assertEqual((self.listener.current, self.made[0].closed), (False, True))
+        self.clock.advance(FIRST_PAUSE_SECONDS)
+        self.gaps[1].callback(None)
+        self.assertTrue(self.listener.current)
+
+    def test_it_ends_wherever_it_is(self) -> None:
+        def at_work() -> None: ...
+
+        def reading() -> None:
+            self.reading_takes_time = True
+
+        def away() -> None:
+            self.away = True
+
+        for where in (at_work, reading, away):
+            self.setUp()
+            where()
+            self.listener.startService()
+            with captured_logs() as said:
+                self.stop()
+            self.assertEqual((said, self.listener.current, self.listener.running), ([], False, 0), where)
+            self.assertEqual([session.closed for session in self.made], [True] * len(self.made), where)
+            tried = self.tried
+            self.clock.advance(60)
+            self.assertEqual(self.tried, tried, where)
