@@ -164,7 +164,13 @@ class Failures(TestCase):
             Reply(200, (("Content-Length", "1"),), b"abc"),
             Reply(200, (("transfer-encoding", "chunked"),), b"abc"),
             Reply(200, (("X A", "b"),), b"abc"),
+            Reply(200, (("X-A", "a\nb"),)),
+            Reply(200, (("X-A", "a\rb"),)),
+            Reply(200, (("X-A", "a\0b"),)),
+            Reply(200, (("X-A\n", "b"),)),
             Reply(100),
+            Reply(199),
+            Reply(600),
             Reply(99999),
             Reply(-1),
         ):

@@ -13,7 +13,7 @@ from project_service import journal
 from project_service.database import dsn
 from project_service.database.migrate import Migration, MigrationRefused, pending, shipped
 from project_service.errors import ApiError
-from project_service.http import forwarding, wire
+from project_service.http import forwarding, framing, wire
 from project_service.http.headers import HeaderView
 from project_service.http.inbound import parse_query
 from project_service.http.strict_json import loads
@@ -124,6 +124,34 @@ class Heads(TestCase):
             return
         self.assertEqual(raw.count(b"\r\n"), 3)
         self.assertNotIn(b"\n", raw.replace(b"\r\n", b""))
+
+    def test_no_kind_of_line_end_gets_into_one(self) -> None:
+        for end in ("\n", "\r", "\r\n"):
+            for name, value in ((f"A{end}", "b"), ("A", f"b{end}C: d")):
+                with self.assertRaises(ValueError):
+                    wire.head(200, [(name, value)])
+
+
+class Targets(TestCase):
+    def test_a_path_a_whole_url_or_an_asterisk(self) -> None:
+        for target, path in {
+            b"/a?b": b"/a?b",
+            b"*": b"*",
+            b"http://a.test": b"/",
+            b"HTTPS://a.test:443/b//c?d": b"/b//c?d",
+            b"http://a.test?d": b"/?d",
+            b"http://[::1]:80/": b"/",
+            b"": None,
+            b"a": None,
+            b"a.test:443": None,
+            b"ftp://a.test/b": None,
+            b"http:///b": None,
+            b"http://u@a.test/": None,
+            b"/a#b": None,
+            b"/a b": None,
+            b"/\xc3\xa4": None,
+        }.items():
+            self.assertEqual(framing.origin_form(target), path, target)
 
 
 class Dsns(TestCase):
