@@ -19,6 +19,7 @@ from project_service.http.body import ClientGone
 from project_service.http.caller import KeyRing, TokenVerifier, identify
 from project_service.http.doors import Doors
 from project_service.http.exchange import Exchange
+from project_service.http.framing import origin_form
 from project_service.http.gate import Gate, Pass
 from project_service.http.inbound import Inbound
 from project_service.http.metrics import Metrics
@@ -92,7 +93,9 @@ class Edge:
     def refusal(self, error: ApiError, peer: Any, target: bytes = b"") -> bytes:
         """A whole response to what was no request; counted and logged like any other."""
         request_id = self._new_id()
-        path, _, _ = target.partition(b"?")
+        path, _, _ = (origin_form(target) or target).partition(b"?")
+        if error.status == 405:
+            error = self._router.unknown_method(path)
         reply = error_reply(error, self._router.style_of(path) == "tables")
         size = len(reply.body)
         headers = [

@@ -37,7 +37,7 @@ def document(routes: Iterable[tuple[str, frozenset[str], Route]], version: str) 
     for url, methods, route in routes:
         for described in route.described:
             told = _told(described.methods or tuple(methods)) & methods
-            for method in sorted(told.difference(route.refused)):
+            for method in sorted(told):
                 made.add(described.path or path_of(url), method, route, described)
     tags = sorted({operation["tags"][0] for path in made.paths.values() for operation in path.values()})
     return {

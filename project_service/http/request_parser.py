@@ -20,7 +20,6 @@ from project_service.http.framing import (
     MAX_HEADERS,
     MAX_LINE_BYTES,
     MAX_TARGET_BYTES,
-    METHODS,
     content_length,
     head_fault,
     no_path,
@@ -107,7 +106,7 @@ class RequestParser:
         if line and not self.target:
             self.target = line[1]
         if isinstance(refused, httptools.HttpParserInvalidMethodError) and line and line[2]:
-            return errors.method_not_allowed(METHODS)
+            return errors.method_not_allowed(())  # those that the path has are the router's to say
         return no_path() if isinstance(refused, httptools.HttpParserInvalidURLError) else errors.not_http()
 
     def _feed_past_offers(self, data: bytes) -> None:

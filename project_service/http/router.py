@@ -17,6 +17,7 @@ from werkzeug.exceptions import MethodNotAllowed, NotFound
 from werkzeug.routing import BaseConverter, RequestRedirect
 
 from project_service import errors
+from project_service.errors import ApiError
 from project_service.http import described as descriptions
 from project_service.http.caller import Access, BearerDemand, KeyDemand
 from project_service.http.described import Described
@@ -49,7 +50,7 @@ class Route:
     access: Access
     error_style: ErrorStyle
     described: tuple[Described, ...]
-    refused: tuple[str, ...]
+    refuses: bool
 
 
 @frozen
@@ -85,23 +86,23 @@ class Router:
         key: KeyDemand = "required",
         bearer: BearerDemand = "optional",
         errors: ErrorStyle = "envelope",
-        refuses: tuple[str, ...] = (),
+        refuses: bool = False,
     ) -> Callable[[Handler], Handler]:
         """Declare ``async def handler(inbound)`` for ``url`` (werkzeug's syntax), as ``/openapi.json`` tells it.
 
         ``<path:name>`` takes the rest of the raw path, slashes included. Path arguments are percent-decoded
         once; a ``path`` argument that is not UTF-8 keeps its bytes as surrogate escapes for the handler to
-        refuse, any other such argument is 404. ``refuses`` names methods that the handler only refuses in
-        its own words. Raises ``ValueError`` for a method of ``methods`` or a path argument that is not ``described``.
+        refuse, any other such argument is 404. A handler that ``refuses`` is given every method that the path does
+        not have, to refuse it in its own words. Raises ``ValueError`` for a method of ``methods`` or a path argument
+        that is not ``described``.
         """
         descriptions.check(url, methods, described)
 
         def declare(handler: Handler) -> Handler:
-            taken = [*methods, *refuses]
-            endpoint = f"{'|'.join(taken)} {url}"
+            endpoint = f"{'|'.join(methods)} {url}"
             self._recent.cache_clear()
             self._routes[endpoint] = Route(url, handler, Access(key, bearer), errors, described, refuses)
-            declare_on_klein: Any = self.app.route(url, methods=taken, endpoint=endpoint)
+            declare_on_klein: Any = self.app.route(url, methods=[*methods], endpoint=endpoint)
             declare_on_klein(handler)
             return handler
 
@@ -117,16 +118,35 @@ class Router:
     def _match(self, method: str, raw_path: bytes) -> Match:
         if raw_path.startswith(b"//"):
             raise errors.not_found()  # werkzeug would take leading slashes for one
+        path = raw_path.decode("latin-1")
         if method != method.upper():  # ... and ``get`` for ``GET`` (RFC 9110 section 9.1)
-            raise errors.method_not_allowed(self.allowed(raw_path))
+            return self._refusing(path)
         try:
-            rule, raw_args = self._adapter.match(raw_path.decode("latin-1"), method, return_rule=True)
-        except MethodNotAllowed as fault:
-            raise errors.method_not_allowed(self._with_options(fault.valid_methods or ())) from None
+            return self._found(path, method)
+        except MethodNotAllowed:
+            return self._refusing(path)
         except (NotFound, RequestRedirect):
             raise errors.not_found() from None
+
+    def _found(self, path: str, method: str) -> Match:
+        rule, raw_args = self._adapter.match(path, method, return_rule=True)
         route = self._routes[rule.endpoint]
         return Match(route, {name: _decoded(name, raw, rule) for name, raw in raw_args.items()})
+
+    def _refusing(self, path: str) -> Match:
+        """Where a method goes that the path does not have; raises ``not_found`` or ``method_not_allowed``."""
+        for method in self._adapter.allowed_methods(path):
+            found = self._found(path, method)
+            if found.route.refuses:
+                return found
+        raise errors.method_not_allowed(self.allowed(path.encode("latin-1")))
+
+    def unknown_method(self, raw_path: bytes) -> ApiError:
+        """What is told of a method that came to no route."""
+        try:
+            return errors.method_not_allowed(self.allowed(raw_path))
+        except ApiError as fault:
+            return fault
 
     def allowed(self, raw_path: bytes) -> tuple[str, ...]:
         """The methods of a path, for preflights; raises ``not_found`` where there are none."""
@@ -135,7 +155,7 @@ class Router:
         methods = self._adapter.allowed_methods(raw_path.decode("latin-1"))
         if not methods:
             raise errors.not_found()
-        return self._with_options(methods)
+        return tuple(sorted({*methods, "OPTIONS"}))
 
     def style_of(self, raw_path: bytes) -> ErrorStyle:
         """How a path tells its errors, whatever the method; the envelope where there is no such path."""
@@ -144,11 +164,6 @@ class Router:
             rule, _ = self._adapter.match(path, method, return_rule=True)
             return self._routes[rule.endpoint].error_style
         return "envelope"
-
-    @staticmethod
-    def _with_options(methods: object) -> tuple[str, ...]:
-        assert isinstance(methods, list | tuple | set | frozenset)
-        return tuple(sorted({*methods, "OPTIONS"}))
 
 
 def _decoded(name: str, raw: str, rule: object) -> str:

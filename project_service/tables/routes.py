@@ -20,12 +20,6 @@ from project_service.tables.service import TableService
 
 _READING = ("GET", "HEAD", "OPTIONS")
 _WRITING = ("POST", "PATCH", "PUT", "DELETE")
-# What is none of PostgREST's methods is refused as PostgREST does: those of the registry (RFC 9110 section 16.1.1)
-# that the parser takes.
-_NEVER = (
-    "TRACE CONNECT ACL BIND CHECKOUT COPY LINK LOCK MERGE MKACTIVITY MKCALENDAR MKCOL MOVE PROPFIND PROPPATCH QUERY "
-    "REBIND REPORT SEARCH UNBIND UNLINK UNLOCK"
-)
 _BASE = "/<stage>/db/<database>/rest"
 
 
@@ -36,12 +30,12 @@ class TableRoutes:
     services: Mapping[tuple[str, str], TableService]
 
     def mount(self, router: Router) -> None:
-        never = tuple(_NEVER.split())
-        for url, said, methods, refused in (
-            (_BASE, described.AT_ROOT, _READING, (*_WRITING, *never)),
-            (f"{_BASE}/<path:below>", described.BELOW, (*_READING, *_WRITING), never),
+        for url, said, methods in (
+            (_BASE, described.AT_ROOT, _READING),
+            (f"{_BASE}/<path:below>", described.BELOW, (*_READING, *_WRITING)),
         ):
-            router.route(url, *said, methods=methods, refuses=refused, bearer="own", errors="tables")(
+            # What is none of PostgREST's methods is refused as PostgREST does.
+            router.route(url, *said, methods=methods, refuses=True, bearer="own", errors="tables")(
                 self.answer
             )
 
