@@ -85,7 +85,8 @@ class MemoryUsers(State):
             return None
         if disabled:
             self.end_all(user_id, event.at)
-        return self.changed(evolve(account, disabled_at=event.at if disabled else None), event)
+        since = (account.disabled_at or event.at) if disabled else None
+        return self.changed(evolve(account, disabled_at=since), event)
 
     async def delete(self, user_id: str, event: Event) -> bool:
         if self.accounts.pop(user_id, None) is None:

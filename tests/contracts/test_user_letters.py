@@ -116,7 +116,12 @@ async def test_nobody_is_mailed_who_is_unknown_disabled_or_confirmed(stores: Sto
     assert confirmed is not None
     assert (confirmed.confirmed_at, confirmed.last_login_at) == (NOW, begun.created_at)
     assert (await issue(stores, email, NOW + HOUR, "confirmation"))[1] is None
-    assert (await issue(stores, email, NOW + HOUR))[1] == account.user
+    key, user = await issue(stores, email, NOW + HOUR)
+    assert user == account.user
+    await stores.tokens.reset_password(key, OTHER_HASH, event(at=NOW + HOUR))
+    reset = await stores.users.find(account.user.id)
+    # Since when the address is confirmed.
+    assert reset is not None and reset.confirmed_at == NOW
 
 
 @contract

@@ -154,6 +154,7 @@ async def test_disabling_and_deleting_end_sessions_for_every_worker(stores: Stor
     await made(stores, first=anothers)
     found = await stores.users.set_disabled(disabled.user.id, True, event())
     assert found is not None and found.disabled_at == NOW
+    assert await stores.users.set_disabled(disabled.user.id, True, event(at=NOW + HOUR)) == found
     assert await stores.users.delete(deleted.user.id, event()) is True
     assert await stores.users.delete(deleted.user.id, event()) is False
     assert await stores.users.find(deleted.user.id) is None

@@ -5,6 +5,7 @@ from __future__ import annotations
 import uuid
 
 import orjson
+from attrs import evolve
 
 from project_service.auth.model import Account, Email
 from project_service.auth.ports import Stores
@@ -80,6 +81,14 @@ async def test_users_are_listed_page_by_page_without_gap_or_repeat(stores: Store
         after = (page[-1].user.created_at, page[-1].user.id)
     assert [key for key in seen if key in ids] == [*sorted(ids[2:]), ids[1], ids[0]]
     assert len(seen) == len(set(seen))
+
+
+@contract
+async def test_the_cleanup_ends_no_access_token_that_outlives_its_session(stores: Stores) -> None:
+    short = evolve(session(), expires_at=NOW + MINUTE)
+    await made(stores, first=short)
+    assert await stores.housekeeping.clean(NOW + 2 * MINUTE, NOW, NOW) is True
+    assert short.id not in dict(await stores.sessions.revoked(NOW))
 
 
 @contract

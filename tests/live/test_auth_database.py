@@ -16,7 +16,19 @@ from project_service.database import dsn as dsns
 from project_service.database.connect import Connector
 from project_service.database.pool import Pool
 from project_service.deferreds import start
-from tests.contracts.users import HASH, OTHER_HASH, address, digest, event, issue, made, rotate, session
+from tests.contracts.users import (
+    HASH,
+    HOUR,
+    NOW,
+    OTHER_HASH,
+    address,
+    digest,
+    event,
+    issue,
+    made,
+    rotate,
+    session,
+)
 from tests.live.auth_service import reactor, sql
 from tests.live.waiting import until
 
@@ -112,10 +124,30 @@ async def test_the_audit_has_what_was_done_and_nothing_else(database: str) -> No
 
 
 @pytest_twisted.ensureDeferred
+async def test_a_session_ends_once_and_what_ended_it_stays_on_record(database: str) -> None:
+    pool = Pool(Connector(reactor, dsns.parse(database), 10.0, timezone="UTC"), 2, 5.0, reactor)
+    stores, email, later = sql_stores(pool), address(), NOW + HOUR / 2
+    try:
+        user = (await made(stores, email, session())).user.id
+        token, _ = await issue(stores, email)
+        await stores.sessions.end(user, event("logout"))
+        assert await stores.tokens.reset_password(token, OTHER_HASH, event("recover", later)) is not None
+        await stores.users.set_password(user, HASH, None, event("set_password", later))
+        await stores.users.set_disabled(user, True, event("disable_user", later))
+    finally:
+        await pool.close()
+    assert sql(database, "select ended_at, end_reason from auth.sessions") == [(NOW, "logout")]
+
+
+@pytest_twisted.ensureDeferred
 async def test_one_worker_at_a_time_cleans_up(database: str) -> None:
     more_than_a_batch = """insert into auth.audit (at, actor, action, result)
         select now() - interval '91 days', '', '', '' from generate_series(1, %s)"""
     sql(database, more_than_a_batch, 2 * BATCH + 1)
+    sql(
+        database,
+        "insert into auth.audit (at, actor, action, result) values (now() - interval '89 days', '', '', '')",
+    )
     sql(database, "insert into auth.revocations values (gen_random_uuid(), now() - interval '1 second')")
     sql(database, "insert into auth.throttle values ('login', 'x', '{}', '{}', now() - interval '1 second')")
     pool = Pool(Connector(reactor, dsns.parse(database), 10.0), 2, 5.0, reactor)
@@ -131,5 +163,5 @@ async def test_one_worker_at_a_time_cleans_up(database: str) -> None:
     finally:
         other.close()
         await pool.close()
-    for table in ("audit", "revocations", "throttle"):
-        assert sql(database, f"select count(*) from auth.{table}") == [(0,)], table
+    for table, left in (("audit", 1), ("revocations", 0), ("throttle", 0)):
+        assert sql(database, f"select count(*) from auth.{table}") == [(left,)], table
