@@ -37,7 +37,7 @@ _REQUEST_ID = re.compile(rb"[A-Za-z0-9._-]{1,128}\Z")
 _SECRETS = re.compile(
     r"psk_(?:anon|service)_[A-Za-z0-9_-]{8,}"
     r"|(?<=[?&]token=)[^&\s\"']+"
-    r"|(?<=password=)[^&\s\"']+"
+    r"|(?<=password=)(?:'(?:[^'\\]|\\.)*'|[^&\s\"']+)"
     r"|(?<=://)[^/\s:@]*:[^/\s@]+(?=@)"
     r"|eyJ[A-Za-z0-9_-]{8,}\.[A-Za-z0-9_-]{8,}\.[A-Za-z0-9_-]*"
 )

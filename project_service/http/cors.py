@@ -37,7 +37,8 @@ def origin_headers(allowed: tuple[str, ...], headers: HeaderView, own: Headers) 
 
 
 def _kept_for_all(headers: Headers) -> bool:
-    return any(name == "Cache-Control" and value.startswith("public") for name, value in headers)
+    # SQL may write the header in its own way.
+    return any(name.lower() == "cache-control" and "public" in value.lower() for name, value in headers)
 
 
 def is_preflight(method: str, headers: HeaderView) -> bool:

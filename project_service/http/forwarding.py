@@ -69,7 +69,7 @@ def locate(peer: str | None, secure: bool, headers: HeaderView, trusted: Sequenc
 
 def _address(hop: str) -> str | None:
     """The address of one ``X-Forwarded-For`` entry, which some proxies write with a port."""
-    for candidate in (hop, hop.rpartition(":")[0], hop.partition("]")[0].removeprefix("[")):
+    for candidate in (hop, hop.rpartition(":")[0]):
         try:
             return str(ipaddress.ip_address(candidate.strip("[]")))
         except ValueError:

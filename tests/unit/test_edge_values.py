@@ -77,10 +77,42 @@ class Origins(TestCase):
         for hop, expected in {
             "203.0.113.5:4711": "203.0.113.5",
             "[2001:db8::1]:443": "2001:db8::1",
+            "[2001:db8::1]": "2001:db8::1",
             "2001:db8::1": "2001:db8::1",
+            "[2001:db8::1]x": "10.1.1.1",
+            "unknown": "10.1.1.1",
+            "203.0.113.5,, 10.1.1.2 ,": "203.0.113.5",
         }.items():
             headers = HeaderView([(b"x-forwarded-for", hop.encode())])
             self.assertEqual(forwarding.locate("10.1.1.1", False, headers, trusted).address, expected)
+
+    def test_whom_a_peer_may_speak_for(self) -> None:
+        """Over a Unix socket the proxy is beside us; one socket for both kinds sees IPv4 as mapped addresses."""
+        said = HeaderView([(b"x-forwarded-for", b"203.0.113.5"), (b"x-forwarded-proto", b"https")])
+        for peer, trusted, address in (
+            (None, (), "127.0.0.1"),
+            (None, ("10.0.0.0/8",), "203.0.113.5"),
+            ("10.1.1.1", ("10.2.3.4/8",), "203.0.113.5"),
+            ("::ffff:10.1.1.1", ("10.0.0.0/8",), "203.0.113.5"),
+            ("::ffff:11.1.1.1", ("10.0.0.0/8",), "::ffff:11.1.1.1"),
+            ("11.1.1.1", ("10.0.0.0/8",), "11.1.1.1"),
+        ):
+            found = forwarding.locate(peer, False, said, forwarding.parse_networks(trusted))
+            scheme = "https" if address == "203.0.113.5" else "http"
+            self.assertEqual((found.address, found.scheme), (address, scheme), (peer, trusted))
+
+    def test_the_last_scheme_that_is_one_of_the_webs_gets_into_links(self) -> None:
+        trusted = forwarding.parse_networks(["10.0.0.0/8"])
+        for said, scheme in (
+            (b"https", "https"),
+            (b"http, HTTPS ", "https"),
+            (b"https,http", "http"),
+            (b"javascript", "http"),
+            (b"https,", "http"),
+        ):
+            headers = HeaderView([(b"x-forwarded-proto", said)])
+            self.assertEqual(forwarding.locate("10.1.1.1", False, headers, trusted).scheme, scheme, said)
+            self.assertEqual(forwarding.locate("11.1.1.1", True, headers, trusted).scheme, "https", said)
 
     def test_a_peer_that_is_no_address_is_trusted_by_nobody(self) -> None:
         """A PROXY header may name anything."""
@@ -105,9 +137,11 @@ class Logs(TestCase):
             "abc123": "GET /storage/download?token=abc123 200",
             "hunter2": "connect postgresql://u:hunter2@h/db",
             "hunter3": "password=hunter3 host=h",
+            "unt er4": r"password='h\'unt er4' host=h",
             "eyJhbGciOiJ.eyJzdWIiOiI.c2lnbmF0dXJl": "Bearer eyJhbGciOiJ.eyJzdWIiOiI.c2lnbmF0dXJl",
         }.items():
             self.assertNotIn(secret, journal.redact(text))
+        self.assertEqual(journal.redact("password='a b' host=h"), "password=*** host=h")
         self.assertEqual(journal.redact("GET /auth/user 200"), "GET /auth/user 200")
 
     @given(st.binary(max_size=200))
