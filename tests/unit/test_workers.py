@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
+from signal import SIGKILL, SIGTERM
 from typing import Any
 
-from attrs import define, evolve
+from attrs import define, evolve, field
 from twisted.internet.defer import Deferred
 from twisted.internet.error import ProcessExitedAlready, ProcessTerminated, ReactorNotRunning
 from twisted.internet.task import Clock
@@ -56,6 +57,8 @@ class FakeProcess:
     protocol: Any
     written: bytes = b""
     ended: bool = False
+    stubborn: bool = False
+    signals: list[int] = field(factory=list)
 
     def write(self, data: bytes) -> None:
         self.written += data
@@ -63,7 +66,9 @@ class FakeProcess:
     def signalProcess(self, number: int) -> None:
         if self.ended:
             raise ProcessExitedAlready
-        self.die()
+        self.signals.append(number)
+        if number == SIGKILL or (number == SIGTERM and not self.stubborn):
+            self.die()
 
     def die(self) -> None:
         self.ended = True
@@ -192,7 +197,7 @@ class Replacing(TestCase):
             passed += 0.5
         if becomes_ready:
             self.ready(self.reactor.spawned[-1])
-        self.errors.flush("died after")
+        self.assertEqual(len(self.errors.flush("died after")), 1)
         return passed
 
     def test_at_once_and_then_after_growing_pauses(self) -> None:
@@ -219,7 +224,8 @@ class Replacing(TestCase):
         self.errors.flush("died after")
 
     def test_nobody_is_replaced_once_they_are_told_to_stop(self) -> None:
-        self.reactor.advance(1)
+        self.reactor.spawned[-1].die()
+        self.assertEqual(len(self.errors.flush("died after")), 1)
         self.successResultOf(start(self.workers.stop()))
         self.reactor.advance(100)
         self.assertEqual(len(self.reactor.spawned), 2)

@@ -1,0 +1,125 @@
+"""What the parent of several processes hears from them, tells them, and does at their end."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from signal import SIGHUP, SIGKILL, SIGTERM
+
+from attrs import evolve
+from twisted.logger import formatEvent, globalLogPublisher
+from twisted.trial.unittest import TestCase
+
+from project_service.auth import keyfile
+from project_service.auth.keyset import KeySetError
+from project_service.deferreds import start
+from project_service.launch import Launch
+from project_service.settings import Auth, Server, Settings
+from project_service.workers import READY, STATUS_FD, STOP_MARGIN_SECONDS, Workers
+from tests.live.logged import LoggedErrors
+from tests.said import captured_logs
+from tests.unit.test_workers import FakeProcess, FakeReactor
+
+SETTINGS = Settings(server=Server(listen=(), workers=2, shutdown_seconds=30.0))
+
+
+class Lines(TestCase):
+    def setUp(self) -> None:
+        self.reactor = FakeReactor()
+        self.errors = LoggedErrors()
+        globalLogPublisher.addObserver(self.errors)
+        self.addCleanup(globalLogPublisher.removeObserver, self.errors)
+        self.workers = Workers(self.reactor, Launch(SETTINGS, None, {}, None), SETTINGS, 2)
+        self.starting = start(self.workers.start())
+        self.first, self.second = self.reactor.spawned
+
+    def tearDown(self) -> None:
+        self.errors.raise_if_any()
+
+    def begin(self) -> None:
+        for process in (self.first, self.second):
+            self.say(process, READY)
+        self.successResultOf(self.starting)
+        for process in (self.first, self.second):
+            process.written = b""
+
+    def say(self, process: FakeProcess, line: bytes) -> None:
+        process.protocol.childDataReceived(STATUS_FD, line + b"\n")
+
+    def test_they_are_up_when_each_has_said_so_once_or_twice(self) -> None:
+        for line in (b"", b"readily", READY):
+            self.say(self.first, line)
+        self.say(self.first, READY)
+        self.assertNoResult(self.starting)
+        self.second.protocol.childDataReceived(STATUS_FD, READY[:2])
+        self.second.protocol.childDataReceived(STATUS_FD, READY[2:] + b"\n")
+        self.successResultOf(self.starting)
+
+    def test_what_one_logs_is_logged_here_line_by_line_to_its_last(self) -> None:
+        self.begin()
+        with captured_logs() as said:
+            self.first.protocol.childDataReceived(1, b"one\ntw")
+            self.first.protocol.childDataReceived(2, b"a traceback\n")
+            self.first.protocol.childDataReceived(1, b"o\n\xff\nthe last")
+            self.first.protocol.childDataReceived(STATUS_FD, b"chec")
+            self.first.die()
+        lines = ["one", "a traceback", "two", "\ufffd", "the last"]
+        self.assertEqual([formatEvent(event) for event in said][:5], lines)
+        self.assertEqual(len(said), 6, "and that it died")
+        self.errors.flush("died after")
+
+    def test_ready_asks_every_one_that_is_there(self) -> None:
+        self.begin()
+        self.say(self.first, b"all")
+        self.assertEqual((self.first.written, self.second.written), (b"check 1\n", b"check 1\n"))
+        self.say(self.first, b"works 1")
+        self.say(self.second, b"works 1")
+        self.assertEqual((self.first.written, self.second.written), (b"check 1\nall works\n", b"check 1\n"))
+        self.second.die()
+        self.say(self.first, b"all")
+        self.assertTrue(self.first.written.endswith(b"\nall fails\n"), "one is missing")
+        self.reactor.advance(0)
+        self.say(self.first, b"all")
+        self.assertTrue(self.first.written.endswith(b"all fails\nall fails\n"), "the next one is not ready")
+        self.say(self.reactor.spawned[-1], READY)
+        self.say(self.first, b"all")
+        self.assertTrue(self.first.written.endswith(b"\ncheck 4\n"))
+        self.reactor.spawned[-1].die()
+        self.assertTrue(self.first.written.endswith(b"\ncheck 4\nall fails\n"), "one left meanwhile")
+        self.assertEqual(len(self.errors.flush("died after")), 2)
+
+    def test_a_new_configuration_is_for_each_to_read_unless_its_keys_cannot_be(self) -> None:
+        self.begin()
+        keys = Path(self.mktemp())
+        settings = evolve(SETTINGS, auth=Auth(jwt_keys_file=str(keys), jwt_algorithm="HS256"))
+        keys.write_text("nothing like keys")
+        self.assertRaises(KeySetError, self.workers.reload, settings)
+        self.assertEqual((self.first.signals, self.second.signals), ([], []))
+        keys.unlink()
+        keyfile.load_or_create(keys, "HS256")
+        self.first.die()
+        self.workers.reload(settings)
+        self.assertEqual((self.first.signals, self.second.signals), ([], [SIGHUP]))
+        self.errors.flush("died after")
+
+    def test_the_end_is_awaited_and_then_enforced(self) -> None:
+        self.begin()
+        self.second.stubborn = True
+        numbers = Path(self.workers._numbers)
+        self.say(self.first, b"all")
+        self.assertTrue(numbers.is_dir())
+        stopping = start(self.workers.stop())
+        self.assertTrue(self.first.ended)
+        self.reactor.advance(30.0 + STOP_MARGIN_SECONDS - 0.1)
+        self.assertNoResult(stopping)
+        self.assertEqual(self.second.signals, [SIGTERM])
+        self.reactor.advance(0.1)
+        self.assertEqual(self.second.signals, [SIGTERM, SIGKILL])
+        self.successResultOf(stopping)
+        self.assertFalse(numbers.exists())
+        self.assertEqual(self.reactor.getDelayedCalls(), [])
+
+    def test_those_that_leave_by_themselves_leave_no_timer(self) -> None:
+        self.begin()
+        self.say(self.first, b"all")
+        self.successResultOf(start(self.workers.stop()))
+        self.assertEqual(self.reactor.getDelayedCalls(), [])
