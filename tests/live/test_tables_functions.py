@@ -57,6 +57,27 @@ async def test_overloads_are_listed_by_their_arguments(tables: Tables) -> None:
 
 
 @pytest_twisted.ensureDeferred
+async def test_arguments_without_names_are_no_requests(tables: Tables) -> None:
+    """But for a single one that is given the body: the others are no functions to the API, computed columns are."""
+    tables.sql(
+        "create function shouted(text) returns text language sql immutable as 'select upper($1)';"
+        "create function shouter(int) returns int language sql immutable as 'select $1';"
+        "create function summed(int, int) returns int language sql immutable as 'select $1 + $2';"
+        "create function twice(authors) returns int language sql immutable as 'select $1.id * 2'"
+    )
+    plain = {"Content-Type": "text/plain"}
+    await until_answered(tables, "POST", "/rpc/shouted", 200, headers=plain, data=b"a")
+    _, _, described = await tables.request("GET", "/", headers={"Accept": "application/json"})
+    listed = {path for path in described["paths"] if path.startswith("/rpc/")}
+    assert ("/rpc/shouted" in listed, listed & {"/rpc/shouter", "/rpc/summed", "/rpc/twice"}) == (True, set())
+    status, _, body = await tables.request("POST", "/rpc/shouter", json={"n": 1})
+    hint = "Perhaps you meant to call the function public.shouted"
+    assert (status, body["code"], body["hint"]) == (404, "PGRST202", hint)
+    assert (await tables.request("OPTIONS", "/rpc/summed"))[0] == 404
+    assert (await tables.request("GET", "/authors?select=id,twice&limit=0"))[0] == 200
+
+
+@pytest_twisted.ensureDeferred
 async def test_values_have_no_columns_to_select_or_filter_by(tables: Tables) -> None:
     tables.sql(
         "create function pairs() returns setof record language sql stable as 'select 1 as n, 2 as m';"

@@ -169,7 +169,8 @@ def _missing(cache: SchemaCache, request: Request, names: tuple[str, ...], raw: 
     return errors.no_routine(
         f"Could not find the function {message} in the schema cache",
         f"Searched for the function {shown} {described}, but no matches were found in the schema cache.",
-        _hint(cache, schema, name, names),
+        # Of a body that is one argument whole there is no name to go by.
+        None if raw else _hint(cache, schema, name, names),
     )
 
 

@@ -121,6 +121,10 @@ class Missing(SynchronousTestCase):
             expected = f"Perhaps you meant to call the function {hint}" if hint else None
             self.assertEqual(error.hint, expected, (name, pairs))
 
+    def test_of_a_body_given_whole_nothing_is_suggested(self) -> None:
+        self.assertIsNone(self.assertRaises(TableError, called, "POST", "thing", **TEXT).hint)
+        self.assertIsNotNone(self.assertRaises(TableError, called, "POST", "thing", body=b"{}").hint)
+
 
 class Results(SynchronousTestCase):
     def test_values_are_read_as_rows_only_where_something_is_asked_of_them(self) -> None:
