@@ -31,9 +31,6 @@ Later = Callable[[float, Callable[[], None]], object]
 class _Series:
     """The requests of one method, route and status, and what has been gathered of them since the last writing."""
 
-    counted: Counter
-    timed: Histogram
-    sent: Counter
     requests: int = 0
     seconds: float = 0.0
     bytes_sent: int = 0
@@ -45,14 +42,12 @@ class _Series:
         self.bytes_sent += sent
         self.buckets[bisect_left(_BUCKETS, seconds)] += 1
 
-    def write(self) -> None:
-        if not self.requests:
-            return
-        self.counted.inc(self.requests)
-        self.sent.inc(self.bytes_sent)
+    def write(self, counted: Counter, timed: Histogram, sent: Counter) -> None:
+        counted.inc(self.requests)
+        sent.inc(self.bytes_sent)
         # The library has no way to observe many at once; a test holds this to its own ``observe``.
-        self.timed._sum.inc(self.seconds)
-        for value, count in zip(self.timed._buckets, self.buckets, strict=True):
+        timed._sum.inc(self.seconds)
+        for value, count in zip(timed._buckets, self.buckets, strict=True):
             if count:
                 value.inc(count)
         self.requests, self.seconds, self.bytes_sent = 0, 0.0, 0
@@ -119,11 +114,7 @@ class Metrics:
         series = self._series.get((method, route, status))
         if series is None:
             # Routes, methods and statuses are few, so these are too.
-            series = self._series[method, route, status] = _Series(
-                self._requests.labels(method, route, str(status)),
-                self._seconds.labels(method, route),
-                self._sent.labels(route),
-            )
+            series = self._series[method, route, status] = _Series()
         series.add(seconds, sent)
         self._gather()
 
@@ -141,8 +132,15 @@ class Metrics:
     def _write(self) -> None:
         self._gathering = False
         self._in_flight.set(self._under_way)
-        for series in self._series.values():
-            series.write()
+        for (method, route, status), series in self._series.items():
+            if series.requests:
+                # A name with its labels is shown from the moment that it is made, by other processes too: not before
+                # there is something to write, which there never is for what ``/metrics`` does not count.
+                series.write(
+                    self._requests.labels(method, route, str(status)),
+                    self._seconds.labels(method, route),
+                    self._sent.labels(route),
+                )
 
     def exposition(self) -> bytes:
         self._write()

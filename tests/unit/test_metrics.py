@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from hypothesis import given
 from hypothesis import strategies as st
-from prometheus_client import CollectorRegistry, Histogram
+from prometheus_client import CollectorRegistry, Histogram, generate_latest
 from twisted.internet.task import Clock
 from twisted.trial.unittest import TestCase
 
@@ -47,3 +47,10 @@ class Gathering(TestCase):
         self.assertEqual(value("project_service_requests_total", {**LABELS, "status": "200"}), 3)
         self.assertEqual(value("project_service_requests_in_flight"), 0)
         self.assertEqual(clock.getDelayedCalls(), [])
+
+    def test_shown_when_it_has_been_written(self) -> None:
+        """In the files of several workers a series is seen at once; what is never written would stay at 0 there."""
+        metrics = Metrics()
+        metrics.observe("GET", "/ready", 200, 0.1, 5)
+        self.assertNotIn(b"/ready", generate_latest(metrics.registry))
+        self.assertIn(b"/ready", metrics.exposition())
