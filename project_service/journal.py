@@ -33,10 +33,12 @@ BATCH_SECONDS = 0.1
 
 _REQUEST_ID = re.compile(rb"[A-Za-z0-9._-]{1,128}\Z")
 
-# Project keys, and the value of anything named like a secret in a URL or a libpq DSN.
+# Project keys, and the value of anything named like a secret in a URL or a libpq DSN. Programs that pass links on
+# escape their "?" now and then, which makes the token a part of the path.
 _SECRETS = re.compile(
     r"psk_(?:anon|service)_[A-Za-z0-9_-]{8,}"
-    r"|(?<=[?&]token=)[^&\s\"']+"
+    r"|(?:(?<=[?&]token=)|(?<=%3[Ff]token=)|(?<=%3[Ff]token%3[Dd]))[^&\s\"']+"
+    r"|(?:(?<=\s/storage/download/)|(?<=^/storage/download/))[^\s\"']+"
     r"|(?<=password=)(?:'(?:[^'\\]|\\.)*'|[^&\s\"']+)"
     r"|(?<=://)[^/\s:@]*:[^/\s@]+(?=@)"
     r"|eyJ[A-Za-z0-9_-]{8,}\.[A-Za-z0-9_-]{8,}\.[A-Za-z0-9_-]*"
@@ -65,7 +67,7 @@ class RequestIds:
 
 
 # One of these is in whatever ``_SECRETS`` finds: most lines have none, and to look for them is cheap.
-_SIGNS = ("psk_", "token=", "password=", "://", "eyJ")
+_SIGNS = ("psk_", "token=", "token%3", "/storage/download/", "password=", "://", "eyJ")
 
 
 def redact(text: str) -> str:

@@ -142,6 +142,11 @@ class Logs(TestCase):
         }.items():
             self.assertNotIn(secret, journal.redact(text))
         self.assertEqual(journal.redact("password='a b' host=h"), "password=*** host=h")
+        for path in ("%3Ftoken=abc", "%3ftoken=abc", "%3Ftoken%3Dabc", "%3ftoken%3dabc", "/abc"):
+            for text in (f"GET /storage/download{path} 404", f"/storage/download{path}"):
+                self.assertEqual(journal.redact(text), text.replace("abc", "***"))
+        kept = "GET /storage/buckets/b/objects/storage/download/abc 200"
+        self.assertEqual(journal.redact(kept), kept)
         self.assertEqual(journal.redact("GET /auth/user 200"), "GET /auth/user 200")
 
     @given(st.binary(max_size=200))
