@@ -8,7 +8,7 @@ from twisted.trial.unittest import TestCase
 
 from project_service.errors import ApiError
 from project_service.http.inbound import Inbound
-from project_service.http.outbound import Reply
+from project_service.http.outbound import Reply, json_reply
 from project_service.http.wire import MAX_REASON
 from tests.fakes import parse_response, raw_request
 from tests.http.toy_app import app_of, hello
@@ -82,6 +82,48 @@ class Ending(TestCase):
         app.edge.close_connections()
         self.assertEqual(client.request("GET", "/x").header("connection"), "close")
         self.assertTrue(client.transport.disconnecting)
+
+
+class Reading(TestCase):
+    """What handlers make of queries and JSON."""
+
+    def test_a_parameter_has_one_value_or_none(self) -> None:
+        async def asked(inbound: Inbound) -> Reply:
+            return json_reply(inbound.query_value("a"))
+
+        for query, value in {
+            "": None,
+            "?b=1&aa=2": None,
+            "?b=1&a=2": "2",
+            "?a": "",
+            "?%61=%2B+c%3Dd": "+ c=d",
+        }.items():
+            response = app_of(asked).request("GET", f"/x{query}")
+            self.assertEqual((response.status, json.loads(response.body)), (200, value), query)
+        for query in ("?a=1&a=1", "?a&b&a", "?a=%ff"):
+            response = app_of(asked).request("GET", f"/x{query}")
+            self.assertEqual(
+                (response.status, json.loads(response.body)["error"]["code"]), (400, "invalid_query"), query
+            )
+
+    def test_json_says_that_it_is_some(self) -> None:
+        async def taken(inbound: Inbound) -> Reply:
+            return json_reply(await inbound.json_object())
+
+        app = app_of(taken, methods=("POST",))
+        for kind in ("application/json", "Application/JSON ; charset=utf-8", "application/merge-patch+json"):
+            response = app.request("POST", "/x", {"Content-Type": kind}, b'{"a":1}')
+            self.assertEqual((response.status, response.body), (200, b'{"a":1}'), kind)
+        uncoded = {"Content-Type": "application/json", "Content-Encoding": "identity"}
+        self.assertEqual(app.request("POST", "/x", uncoded, b"{}").status, 200)
+        for kinds in ({}, {"Content-Type": ""}, {"Content-Type": "text/json"}, {"Content-Type": "json"}):
+            response = app.request("POST", "/x", kinds, b"{}")
+            code = json.loads(response.body)["error"]["code"]
+            self.assertEqual((response.status, code), (415, "unsupported_media_type"), kinds)
+        for body in (b"[]", b"1", b"null", b'"{}"', b"{", b""):
+            response = app.request("POST", "/x", {"Content-Type": "application/json"}, body)
+            code = json.loads(response.body)["error"]["code"]
+            self.assertEqual((response.status, code), (400, "invalid_json"), body)
 
 
 class Failures(TestCase):

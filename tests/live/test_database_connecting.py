@@ -1,0 +1,53 @@
+"""Which server is connected to, and what is told where none is, against a real PostgreSQL."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import pytest_twisted
+from psycopg2.extensions import make_dsn
+from twisted.internet import reactor as _reactor
+
+from project_service.database import dsn as dsns
+from project_service.database.connect import Connector
+from project_service.database.session import DatabaseGone, Session
+from tests.live.waiting import until
+
+reactor: Any = _reactor
+
+
+async def session_on(dsn: str) -> Session:
+    return await Connector(reactor, dsns.parse(dsn), 10.0)()
+
+
+@pytest_twisted.ensureDeferred
+async def test_who_asks_for_a_server_that_takes_writes_gets_no_other(database: str) -> None:
+    read_only = make_dsn(database, options="-c default_transaction_read_only=on")
+    with pytest.raises(DatabaseGone, match="the server is read-only"):
+        await session_on(make_dsn(read_only, target_session_attrs="read-write"))
+    session = await session_on(read_only)
+    session.close()
+    session = await session_on(make_dsn(database, target_session_attrs="read-write"))
+
+    async def alone() -> bool:
+        rows = await session.query("select count(*) from pg_stat_activity where datname = current_database()")
+        return bool(rows == [(1,)])
+
+    await until(alone)
+    session.close()
+
+
+@pytest_twisted.ensureDeferred
+async def test_connecting_never_shows_address_or_password(database: str) -> None:
+    for bad, why in (
+        ("postgresql://u:hunter2@127.0.0.1:1/db", "no server listens there"),
+        ("postgresql://u:hunter2@name.invalid/db", "unknown host"),
+        (make_dsn(database, password="hunter2"), "the password was refused"),
+        (make_dsn(database, dbname="hunter2"), "there is no such database or role"),
+    ):
+        with pytest.raises(DatabaseGone) as caught:
+            await Connector(reactor, dsns.parse(bad), 0)()
+        assert str(caught.value) == why
+        for secret in ("hunter2", "127.0.0.1", "name.invalid", "nobody"):
+            assert secret not in str(caught.value)
