@@ -62,7 +62,9 @@ def load(
     given.update(_own_names(_from_environment(environ), faults))
     given.update({name: _Given(value, "command line") for name, value in options.items()})
     settings = _Reader(given, faults).settings()
-    _cross_check(settings, given, str(config or "configuration"), embedded, faults)
+    # Of a file that could not be read nothing is known to be missing.
+    if all(fault.name for fault in faults):
+        _cross_check(settings, given, str(config or "configuration"), embedded, faults)
     if faults:
         raise BadSettings(faults)
     return settings

@@ -11,27 +11,33 @@ import attrs
 from attrs import frozen
 
 from project_service.settings_kinds import (
+    MOST_WHOLE,
     Kind,
     Secret,
     choice,
+    claim_path,
     dsn,
     endpoint,
     flag,
     header_name,
     listed,
+    mailbox,
     network,
     optional,
     or_file,
     own_schema,
+    pem_file,
     seconds,
     secret,
     several,
     shared_secret,
+    store_bucket,
     table_of,
     text,
     url,
     web_origin,
     whole,
+    word,
 )
 
 __all__ = ["Secret", "Settings"]
@@ -50,7 +56,12 @@ def _section(cls: type) -> Any:
 
 
 def _workers(value: Any) -> int | str:
-    return "auto" if value == "auto" else int(whole(1, 256)(value))
+    if value == "auto":
+        return "auto"
+    try:
+        return int(whole(1, 256)(value))
+    except ValueError as fault:
+        raise ValueError(f'{fault}, or "auto"') from None
 
 
 @frozen
@@ -82,22 +93,22 @@ class Database:
 @frozen
 class Store:
     endpoint_url: str | None = key(optional(url), None)
-    region: str = key(text, "us-east-1")
-    bucket: str = key(text, "project-service")
-    access_key_id: str | None = key(optional(text), None)
+    region: str = key(word, "us-east-1")
+    bucket: str = key(store_bucket, "project-service")
+    access_key_id: str | None = key(optional(word), None)
     secret_access_key: Secret | None = key(optional(secret), None)
     addressing_style: str = key(choice("path", "virtual"), "path")
     connect_timeout_seconds: float = key(seconds(0.01), 5.0)
     idle_timeout_seconds: float = key(seconds(0.1), 60.0)
     max_connections: int = key(whole(1, 100000), 50)
-    ca_file: str | None = key(optional(text), None)
+    ca_file: str | None = key(optional(pem_file), None)
 
 
 @frozen
 class Auth:
-    access_token_seconds: int = key(whole(1), 3600, reloads=True)
-    refresh_token_seconds: int = key(whole(1), 2592000, reloads=True)
-    refresh_reuse_seconds: int = key(whole(0), 10, reloads=True)
+    access_token_seconds: int = key(whole(1, MOST_WHOLE), 3600, reloads=True)
+    refresh_token_seconds: int = key(whole(1, MOST_WHOLE), 2592000, reloads=True)
+    refresh_reuse_seconds: int = key(whole(0, MOST_WHOLE), 10, reloads=True)
     bcrypt_cost: int = key(whole(4, 31), 12)
     password_min_bytes: int = key(whole(1, 72), 8, reloads=True)
     require_project_key: bool = key(flag, False)
@@ -106,23 +117,23 @@ class Auth:
     issuer: str | None = key(optional(text), None)
     jwt_algorithm: str = key(choice("ES256", "HS256", "RS256", "EdDSA"), "ES256")
     jwt_keys_file: str | None = key(optional(text), None)
-    login_failures_max: int = key(whole(0), 10, reloads=True)
-    login_failures_max_per_address: int = key(whole(0), 100, reloads=True)
-    login_failures_window_seconds: int = key(whole(1), 900, reloads=True)
-    signups_max_per_address: int = key(whole(0), 30, reloads=True)
+    login_failures_max: int = key(whole(0, MOST_WHOLE), 10, reloads=True)
+    login_failures_max_per_address: int = key(whole(0, MOST_WHOLE), 100, reloads=True)
+    login_failures_window_seconds: int = key(whole(1, MOST_WHOLE), 900, reloads=True)
+    signups_max_per_address: int = key(whole(0, MOST_WHOLE), 30, reloads=True)
     recover_url: str | None = key(optional(url), None, reloads=True)
     verify_url: str | None = key(optional(url), None, reloads=True)
-    audit_days: int = key(whole(1), 90, reloads=True)
+    audit_days: int = key(whole(1, 36500), 90, reloads=True)
 
 
 @frozen
 class Storage:
     max_object_bytes: int = key(whole(1, 5 * 1024**4), 5368709120, reloads=True)
     part_bytes: int = key(whole(5 * 1024**2, 5 * 1024**3), 8388608)
-    public_max_age_seconds: int = key(whole(0), 3600, reloads=True)
+    public_max_age_seconds: int = key(whole(0, MOST_WHOLE), 3600, reloads=True)
     default_expires_in_seconds: int = key(whole(1, 604800), 3600, reloads=True)
     sweep_seconds: float = key(seconds(1), 600.0)
-    keep_removed_seconds: int = key(whole(0), 0, reloads=True)
+    keep_removed_seconds: int = key(whole(0, MOST_WHOLE), 0, reloads=True)
 
 
 @frozen
@@ -131,7 +142,7 @@ class Smtp:
     port: int = key(whole(1, 65535), 587)
     username: str | None = key(optional(text), None)
     password: Secret | None = key(optional(secret), None)
-    sender: str | None = key(optional(text), None)
+    sender: str | None = key(optional(mailbox), None)
     tls: str = key(choice("starttls", "tls", "none"), "starttls")
 
 
@@ -157,7 +168,7 @@ class StageDatabase:
     # A key in it may be a shared one.
     jwks: str | None = key(optional(text), None, shown=False)
     jwt_aud: str | None = key(optional(text), None)
-    role_claim: str = key(text, ".role")
+    role_claim: str = key(claim_path, ".role")
     pre_request: str | None = key(optional(text), None)
     aggregates: bool = key(flag, True)
     plan: bool = key(flag, False)

@@ -21,6 +21,8 @@ _NUMBER = re.compile(r"[+-]?[0-9]+\Z")
 # PostgREST's reference, "jwt-secret".
 _LEAST_SECRET = 32
 _TOKEN = re.compile(rf"[{fields.TCHAR}]+\Z")
+_WORD = re.compile(r"[!-~]+\Z")
+_STORE_BUCKET = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{2,254}\Z")
 
 
 @frozen(repr=False, str=False)
@@ -101,6 +103,8 @@ def _range(least: int, most: int | None) -> str:
     return f"at least {least}" if most is None else f"from {least} to {most}"
 
 
+# 68 years: as far as a moment can be moved, and what PostgreSQL's integer holds.
+MOST_WHOLE = 2**31 - 1
 # PostgreSQL and the reactor count milliseconds in 32 bits.
 MOST_SECONDS = 2147483
 
@@ -149,6 +153,50 @@ def several(kind: Kind, least: int = 0) -> Kind:
         return tuple(kind(item) for item in value)
 
     return read
+
+
+def word(value: Any) -> str:
+    """What is sent in a header of ours to the store, as part of it."""
+    if not _WORD.match(text(value)):
+        raise ValueError("must be printable ASCII without blanks")
+    return str(value)
+
+
+def store_bucket(value: Any) -> str:
+    """What stores have taken as a name so far; the rules for new ones are stricter, and theirs."""
+    if not _STORE_BUCKET.match(text(value)):
+        raise ValueError("must be the name of a bucket in the store, such as project-service")
+    return str(value)
+
+
+def pem_file(value: Any) -> str:
+    """The path of a file with certificates."""
+    try:
+        held = Path(text(value)).read_bytes()
+    except OSError as fault:
+        raise ValueError(f"names a file that cannot be read: {fault.strerror}") from None
+    if b"-----BEGIN CERTIFICATE-----" not in held:
+        raise ValueError("names a file that holds no certificate in PEM")
+    return str(value)
+
+
+def mailbox(value: Any) -> str:
+    """An email address, a name before it or not."""
+    from project_service.auth.model import envelope
+
+    try:
+        envelope(text(value))
+    except ValueError:
+        raise ValueError("must be an email address, such as Example <no-reply@example.com>") from None
+    return str(value)
+
+
+def claim_path(value: Any) -> str:
+    from project_service.tables.role_claim import parse_role_claim
+
+    if not parse_role_claim(text(value)).steps:
+        raise ValueError("must name a claim, such as .role")
+    return str(value)
 
 
 def listed(kind: Kind, least: int = 0) -> Kind:

@@ -101,7 +101,7 @@ class Faults(TestCase):
             "[auth]\nallow_signup = 'yes'": "auth.allow_signup must be true or false",
             "[auth]\nallow_signup = 1": "auth.allow_signup must be true or false",
             "[auth]\npassword_min_bytes = 73": "auth.password_min_bytes must be from 1 to 72",
-            "[auth]\nlogin_failures_max = -1": "auth.login_failures_max must be at least 0",
+            "[auth]\nlogin_failures_max = -1": "auth.login_failures_max must be from 0 to",
             "[auth]\nlogin_failures_max = true": "auth.login_failures_max must be a whole number",
             "[server]\nshutdown_seconds = 'soon'": "server.shutdown_seconds must be a number of seconds",
             "[server]\nshutdown_seconds = true": "server.shutdown_seconds must be a number of seconds",

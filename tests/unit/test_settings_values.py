@@ -1,0 +1,96 @@
+"""Values that would be accepted at the start and fail at each request are refused, by the setting's name."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from twisted.trial.unittest import TestCase
+
+from project_service.configure import BadSettings, load
+from project_service.settings import Settings
+from tests.places import temporary_directory
+
+MAIN = "stages.dev.databases.main"
+
+
+class Values(TestCase):
+    def loaded(self, name: str, value: str) -> Settings:
+        section, _, key = name.rpartition(".")
+        path = temporary_directory(self) / "c.toml"
+        path.write_text(f"[{section}]\n{key} = {value}\n")
+        return load(path, {}, {}, True)
+
+    def refused(self, name: str, value: str) -> str:
+        with self.assertRaises(BadSettings, msg=(name, value)) as caught:
+            self.loaded(name, value)
+        [fault] = caught.exception.faults
+        self.assertEqual(fault.name, name)
+        reason: str = fault.reason
+        return reason
+
+    def test_times_and_counts_end_where_dates_and_postgresql_do(self) -> None:
+        for name in (
+            "auth.access_token_seconds",
+            "auth.refresh_token_seconds",
+            "auth.refresh_reuse_seconds",
+            "auth.login_failures_max",
+            "auth.login_failures_max_per_address",
+            "auth.login_failures_window_seconds",
+            "auth.signups_max_per_address",
+            "storage.public_max_age_seconds",
+            "storage.keep_removed_seconds",
+        ):
+            self.assertIn("to 2147483647", self.refused(name, "2147483648"))
+            self.loaded(name, "2147483647")
+        self.assertEqual(self.refused("auth.audit_days", "36501"), "must be from 1 to 36500")
+
+    def test_what_goes_into_headers_and_paths_of_the_store(self) -> None:
+        for name in ("store.region", "store.access_key_id"):
+            for value in ("a b", "a\\n", "é"):
+                self.assertEqual(self.refused(name, f'"{value}"'), "must be printable ASCII without blanks")
+        self.assertTrue(self.refused("store.region", '""'))
+        for value in ("", "ab", "a b", "a/b", "é" * 3, ".ab", "a" * 256):
+            self.assertIn("must be the name of a bucket", self.refused("store.bucket", f'"{value}"'))
+        for value in ("abc", "Old_Bucket", "a.b-c", "a" * 63):
+            self.assertEqual(self.loaded("store.bucket", f'"{value}"').store.bucket, value)
+
+    def test_the_authority_of_the_store_is_a_file_with_a_certificate(self) -> None:
+        folder = temporary_directory(self)
+        missing, empty, good = folder / "missing", folder / "empty", folder / "good"
+        empty.write_text("")
+        good.write_text("-----BEGIN CERTIFICATE-----\n")
+        self.assertEqual(
+            self.refused("store.ca_file", f"'{missing}'"),
+            "names a file that cannot be read: No such file or directory",
+        )
+        self.assertIn("holds no certificate", self.refused("store.ca_file", f"'{empty}'"))
+        found = self.loaded("store.ca_file", f"'{good}'").store.ca_file
+        self.assertEqual(Path(str(found)), good)
+
+    def test_the_sender_of_letters_is_an_address(self) -> None:
+        for value in ("not a url", " ", "a@", "a@b.test\\nBcc: c@d.test"):
+            self.assertIn("must be an email address", self.refused("smtp.sender", f'"{value}"'))
+        for value in ("no-reply@a.test", "Example <no-reply@a.test>"):
+            self.assertEqual(self.loaded("smtp.sender", f'"{value}"').smtp.sender, value)
+
+    def test_the_path_to_the_role(self) -> None:
+        name = f"{MAIN}.role_claim"
+        self.assertIn("is not a path to a claim", self.refused(name, '"not a path"'))
+        self.assertIn("regular expression", self.refused(name, "'.a[?search(@, \"(\")]'"))
+        for value in ("", "$"):
+            self.assertIn("must name a claim", self.refused(name, f'"{value}"'))
+        main = self.loaded(name, '".app.roles[0]"').stages["dev"].databases["main"]
+        self.assertEqual(main.role_claim, ".app.roles[0]")
+
+    def test_workers_may_be_auto(self) -> None:
+        self.assertEqual(self.refused("server.workers", '"x"'), 'must be a whole number, or "auto"')
+        self.assertEqual(self.refused("server.workers", "0"), 'must be from 1 to 256, or "auto"')
+
+    def test_nothing_is_missing_in_a_file_that_was_not_read(self) -> None:
+        path = temporary_directory(self) / "c.toml"
+        for text in (None, "[server\n"):
+            if text is not None:
+                path.write_text(text)
+            with self.assertRaises(BadSettings) as caught:
+                load(path, {}, {}, False)
+            self.assertEqual([fault.name for fault in caught.exception.faults], [""])
