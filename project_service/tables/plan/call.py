@@ -175,10 +175,11 @@ def _missing(cache: SchemaCache, request: Request, names: tuple[str, ...], raw: 
 
 
 def unknown_routine(cache: SchemaCache, schema: str, name: str) -> errors.TableError:
-    """PGRST202 where not even the name is known."""
+    """PGRST202 where not even the name is known: said as of a call without arguments."""
+    shown = f"{schema}.{name} without parameters"
     return errors.no_routine(
-        f"Could not find the function {schema}.{name} in the schema cache",
-        f"Searched for the function {schema}.{name}, but no matches were found in the schema cache.",
+        f"Could not find the function {shown} in the schema cache",
+        f"Searched for the function {shown}, but no matches were found in the schema cache.",
         _hint(cache, schema, name, ()),
     )
 

@@ -68,9 +68,13 @@ class Options(SynchronousTestCase):
         self.assertEqual(dict(found.headers)["Allow"], "OPTIONS,GET,HEAD,POST,PATCH,DELETE")
 
     def test_of_what_is_not_there_nothing_may_be_done(self) -> None:
-        for segments, code in ((("rpc", "none"), "PGRST202"), (("none",), "PGRST205")):
+        for segments, code, what in (
+            (("rpc", "none"), "PGRST202", "function api.none without parameters"),
+            (("none",), "PGRST205", "table 'api.none'"),
+        ):
             fault = self.failureResultOf(self.answered(Incoming("OPTIONS", segments)), TableError).value
             self.assertEqual((fault.status, fault.code), (404, code))
+            self.assertEqual(fault.message, f"Could not find the {what} in the schema cache")
 
     def test_every_stage_has_its_time(self) -> None:
         stages = [entry.partition(";")[0] for entry in self.headers("works")["Server-Timing"].split(", ")]
