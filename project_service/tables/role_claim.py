@@ -49,7 +49,7 @@ def parse_role_claim(text: str) -> RoleClaim:
     while at < len(text):
         found = _STEP.match(text, at)
         if found is None:
-            raise ValueError(f"is not a path to a claim such as .role or .app.roles[0]: {text!r}")
+            raise ValueError(f"not a path to a claim: {text!r}")
         step = found.groupdict()
         step.update((name, _unquoted(step[name])) for name in _TEXTS)
         if step["pattern"] is not None:
@@ -67,7 +67,7 @@ def _checked(pattern: str) -> None:
     try:
         re.compile(pattern)
     except re.error as fault:
-        raise ValueError(f"holds what is not a regular expression: {fault}") from None
+        raise ValueError(f"not a regular expression: {fault}") from None
 
 
 def _follow(value: Any, step: Mapping[str, str | None]) -> Iterable[Any]:
