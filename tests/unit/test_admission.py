@@ -279,6 +279,21 @@ class Paused(TestCase):
                 inside.pop(0).leave()
             self.assertAlmostEqual(queue.lane.spacing, spacing, delta=0.05 * spacing)
 
+    def test_the_pace_is_taken_over_a_while_and_over_every_place(self) -> None:
+        for pauses, known in (
+            ((1.0,), False),
+            ((1.0, 0.0), True),
+            ((0.01, 0.01), False),
+            ((0.01, 0.01, 0.09), True),
+        ):
+            queue = Queue(places=2, waiting=100)
+            queue.clock.advance(1000)
+            inside = [queue.enter() for _ in range(10)]
+            for place, pause in zip(inside, pauses, strict=False):
+                queue.clock.advance(pause)
+                place.leave()
+            self.assertEqual(queue.lane.spacing > 1 / REFUSALS_PER_SECOND, known, pauses)
+
     def test_nobody_is_held_for_ever_and_nothing_is_remembered_for_long(self) -> None:
         pauses = Pauses()
         self.assertEqual(max(pauses.after(0.0) for _ in range(100_000)), LONGEST_PAUSE_SECONDS)

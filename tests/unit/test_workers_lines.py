@@ -16,6 +16,7 @@ from project_service.launch import Launch
 from project_service.settings import Auth, Server, Settings
 from project_service.workers import READY, STATUS_FD, STOP_MARGIN_SECONDS, Workers
 from tests.live.logged import LoggedErrors
+from tests.places import temporary_directory
 from tests.said import captured_logs
 from tests.unit.test_workers import FakeProcess, FakeReactor
 
@@ -89,7 +90,7 @@ class Lines(TestCase):
 
     def test_a_new_configuration_is_for_each_to_read_unless_its_keys_cannot_be(self) -> None:
         self.begin()
-        keys = Path(self.mktemp())
+        keys = temporary_directory(self) / "keys.json"
         settings = evolve(SETTINGS, auth=Auth(jwt_keys_file=str(keys), jwt_algorithm="HS256"))
         keys.write_text("nothing like keys")
         self.assertRaises(KeySetError, self.workers.reload, settings)
