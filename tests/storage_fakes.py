@@ -210,8 +210,11 @@ class FakeGarbage:
         return claimed
 
     async def stale_uploads(self, silent_for: timedelta, limit: int) -> list[UUID]:
-        uploads = self.tables.uploads.items()
-        return [version for version, (_, seen) in uploads if seen <= self.tables.now() - silent_for][:limit]
+        before = self.tables.now() - silent_for
+        silent = sorted(
+            (seen, version) for version, (_, seen) in self.tables.uploads.items() if seen <= before
+        )
+        return [version for _, version in silent][:limit]
 
     async def garbage(
         self, limit: int, after: UUID | None = None, removed_for: timedelta = timedelta(0)

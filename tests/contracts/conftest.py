@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterator
+from datetime import timedelta
 
 import pytest
 
@@ -15,7 +17,7 @@ from project_service.storage.assemble import Rows, sql_rows
 from tests.auth_fakes import MemoryStore
 from tests.contracts.rows import bucket_b
 from tests.live.services import wait
-from tests.storage_fakes import Tables
+from tests.storage_fakes import START, Tables
 
 
 @pytest.fixture(params=["fake", "postgresql"])
@@ -34,7 +36,8 @@ def stores(request: pytest.FixtureRequest) -> Iterator[Stores]:
 @pytest.fixture(params=["memory", "postgresql"])
 def rows(request: pytest.FixtureRequest) -> Iterator[Rows]:
     if request.param == "memory":
-        made = Tables().rows()
+        ticks = itertools.count()
+        made = Tables(lambda: START + timedelta(milliseconds=next(ticks))).rows()
         wait(lambda: bucket_b(made))
         yield made
         return

@@ -30,11 +30,16 @@ async def bucket_b(rows: Rows) -> None:
 
 
 async def put(
-    rows: Rows, key: str, size: int = 1, writer: Writer = ALICE, conditions: Conditions | None = None
+    rows: Rows,
+    key: str,
+    size: int = 1,
+    writer: Writer = ALICE,
+    conditions: Conditions | None = None,
+    bucket: str = "b",
 ) -> Switched:
     version = uuid4()
-    await rows.objects.begin_upload(version, "b")
-    new = NewObject("b", key, version, size, "text/plain", ETAG)
+    await rows.objects.begin_upload(version, bucket)
+    new = NewObject(bucket, key, version, size, "text/plain", ETAG)
     return await rows.objects.put(new, writer, conditions or Conditions())
 
 

@@ -26,6 +26,8 @@ async def test_uploads_and_garbage(rows: Rows) -> None:
     assert set(await rows.garbage.stale_uploads(timedelta(0), 10)) == {going, dead}
     assert await rows.garbage.stale_uploads(timedelta(hours=1), 10) == []
     assert await rows.objects.touch_upload(going)
+    # The longest silent first.
+    assert await rows.garbage.stale_uploads(timedelta(0), 1) == [dead]
     assert await rows.garbage.discard([dead, known, never]) == [dead]
     assert await rows.garbage.discard([dead]) == []
     assert not await rows.objects.touch_upload(dead)
@@ -38,13 +40,24 @@ async def test_uploads_and_garbage(rows: Rows) -> None:
 
 
 @pytest_twisted.ensureDeferred
+async def test_garbage_is_told_page_by_page_until_it_is_forgotten(rows: Rows) -> None:
+    versions = sorted((uuid4() for _ in range(5)), reverse=True)
+    for version in versions:
+        await rows.objects.begin_upload(version, "b")
+        await rows.garbage.discard([version])
+    await rows.garbage.forget(versions[:2])
+    left = versions[:1:-1]
+    first = await rows.garbage.garbage(2)
+    assert [version for version, _ in first] == left[:2]
+    assert [version for version, _ in await rows.garbage.garbage(2, left[1])] == left[2:]
+
+
+@pytest_twisted.ensureDeferred
 async def test_all_objects_in_order(rows: Rows) -> None:
     await rows.buckets.create("a", BucketRules())
     for key in ("y", "x"):
         await put(rows, key)
-    version = uuid4()
-    await rows.objects.begin_upload(version, "a")
-    await rows.objects.put(NewObject("a", "z", version, 1, "a/b", ETAG), ALICE)
+    await put(rows, "z", bucket="a")
     found = await rows.garbage.objects_from(None, 2)
     assert [(row.bucket, row.key) for row in found] == [("a", "z"), ("b", "x")]
     found = await rows.garbage.objects_from(("b", "x"), 2)

@@ -29,6 +29,8 @@ async def test_buckets(rows: Rows) -> None:
     assert (
         await rows.buckets.change("a.b", {"allowed_content_types": ("x/y",)})
     ).rules.allowed_content_types == ("x/y",)
+    other = await rows.buckets.find("b")
+    assert other is not None and other.rules == BucketRules()
     assert await refused(rows.buckets.change("none", {"visibility": "public"})) == "bucket_not_found"
     assert await refused(rows.buckets.change("none", {})) == "bucket_not_found"
     with pytest.raises((TypeError, ValueError)):
@@ -167,8 +169,10 @@ async def test_pages(rows: Rows) -> None:
         "\ue000",
         "😀",
     ]
+    await rows.buckets.create("another", BucketRules())
     for key in keys:
         await put(rows, key)
+        await put(rows, key + "0", bucket="another")
 
     async def all_pages(prefix: str, limit: int, recursive: bool) -> list[str]:
         found: list[str] = []
@@ -212,3 +216,5 @@ async def test_pages(rows: Rows) -> None:
         assert await all_pages("b/", limit, False) == ["b/\U0010ffff"]
         assert await all_pages("none", limit, False) == []
     assert await rows.objects.keys("b", "a/", 3) == ["a/1", "a/2", "a/b/1"]
+    sums = [(bucket.object_count, bucket.total_bytes) for bucket in await rows.buckets.all()]
+    assert sums == [(len(keys), len(keys))] * 2
