@@ -28,11 +28,13 @@ def parse_range(header: str | None, size: int) -> ByteRange | None:
     A unit other than bytes is to be ignored (14.2); several ranges may be, and are. What is not a range, or lies
     outside the object, raises ``range_not_satisfiable``.
     """
-    if header is None:
+    if not header:
         return None
-    unit, _, specs = header.partition("=")
+    unit, equals, specs = header.partition("=")
     if unit.strip().lower() != "bytes":
-        return None
+        if equals and unit:
+            return None
+        raise errors.range_not_satisfiable(size)
     pieces = [piece.strip() for piece in specs.split(",") if piece.strip()]
     found = [_resolve(piece, size) for piece in pieces]
     if all(one is None for one in found):
