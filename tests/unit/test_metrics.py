@@ -38,6 +38,7 @@ class Gathering(TestCase):
         metrics.begun()
         for _ in range(3):
             metrics.observe("GET", "/x", 200, 0.1, 5)
+        self.assertEqual(len(clock.getDelayedCalls()), 1)
         clock.advance(GATHER_SECONDS)
         self.assertEqual(value("project_service_requests_total", {**LABELS, "status": "200"}), 3)
         self.assertEqual(value("project_service_response_bytes_total", {"route": "/x"}), 15)
@@ -46,6 +47,13 @@ class Gathering(TestCase):
         clock.advance(GATHER_SECONDS)
         self.assertEqual(value("project_service_requests_total", {**LABELS, "status": "200"}), 3)
         self.assertEqual(value("project_service_requests_in_flight"), 0)
+        metrics.observe("GET", "/x", 200, 0.1, 5)
+        clock.advance(GATHER_SECONDS)
+        self.assertEqual(value("project_service_requests_total", {**LABELS, "status": "200"}), 4)
+        self.assertEqual(value("project_service_response_bytes_total", {"route": "/x"}), 20)
+        metrics.begun()
+        clock.advance(GATHER_SECONDS)
+        self.assertEqual(value("project_service_requests_in_flight"), 1)
         self.assertEqual(clock.getDelayedCalls(), [])
 
     def test_shown_when_it_has_been_written(self) -> None:
