@@ -81,8 +81,13 @@ class FormIntake:
             for event in self._reader.feed(chunk):
                 await self._take(event, parts)
         self._reader.finish()
-        key = self._key if self._key is not None else keys.parse_key(self._filename or "")
+        key = self._key if self._key is not None else self._named_by_file()
         return Received(key, chosen_type(self._bucket, self._declared, key))
+
+    def _named_by_file(self) -> str:
+        if not self._filename:
+            raise errors.invalid_key("there is no field key, and the file has no name")
+        return keys.parse_key(self._filename)
 
     async def _take(self, event: Event, parts: PartStream) -> None:
         if isinstance(event, bytes):

@@ -201,8 +201,10 @@ class BadForms(TestCase):
         for key in (b"", b"/a", b"a//b", b"a/", b"../a", b"a/./b", b"a\nb", b"a\x00b", b"\xff", b"x" * 901):
             self.bad(form(part("key", key), part("file", b"x", "a")), (422, "invalid_key"))
             self.bad(form(part("file", b"x", "a"), part("key", key)), (422, "invalid_key"))
-        self.bad(form(part("file", b"x")), (422, "invalid_key"))
-        self.bad(form(part("file", b"x", "")), (422, "invalid_key"))
+        for nameless in (part("file", b"x"), part("file", b"x", "")):
+            said = json.loads(self.app.upload(form(nameless)).body)["error"]
+            self.assertEqual(said["details"], {"key": "there is no field key, and the file has no name"})
+            self.bad(form(nameless), (422, "invalid_key"))
 
     def test_a_client_that_hangs_up(self) -> None:
         app = StorageApp(part_bytes=10)
