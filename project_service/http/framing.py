@@ -63,6 +63,14 @@ def origin_form(target: bytes) -> bytes | None:
     return (url[2] or b"/") + url[3]
 
 
+def header_too_long() -> ApiError:
+    return ApiError(431, "headers_too_large", f"A request header is longer than {MAX_LINE_BYTES} bytes.")
+
+
+def too_many_headers() -> ApiError:
+    return ApiError(431, "headers_too_large", f"The request has more than {MAX_HEADERS} headers.")
+
+
 def no_path() -> ApiError:
     """For what ``origin_form`` makes nothing of."""
     why = "The request target is not a path in ASCII; other characters have to be percent-encoded."

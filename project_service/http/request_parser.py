@@ -22,8 +22,10 @@ from project_service.http.framing import (
     MAX_TARGET_BYTES,
     content_length,
     head_fault,
+    header_too_long,
     no_path,
     origin_form,
+    too_many_headers,
 )
 from project_service.http.headers import HeaderView
 
@@ -144,9 +146,9 @@ class RequestParser:
             self._surplus = max(self._surplus, 0)
             if self._surplus > MAX_SURPLUS_BYTES:
                 raise errors.not_http()
-        elif self._surplus > MAX_LINE_BYTES or (
-            self._head_bytes >= MAX_HEAD_BYTES and self._too_large(self._surplus)
-        ):
+        elif self._surplus > MAX_LINE_BYTES:
+            raise header_too_long()
+        elif self._head_bytes >= MAX_HEAD_BYTES and self._too_large(self._surplus):
             raise errors.headers_too_large(MAX_HEAD_BYTES)
 
     def _too_large(self, unfinished: int = 0) -> bool:
@@ -183,7 +185,7 @@ class RequestParser:
         self._pairs.append((name.lower(), value.rstrip(b" \t")))
         self._surplus = 0
         if len(self._pairs) > MAX_HEADERS and self._fault is None:
-            self._fault = errors.headers_too_large(MAX_HEAD_BYTES)
+            self._fault = too_many_headers()
 
     def on_headers_complete(self) -> None:
         if self._announcing:

@@ -27,9 +27,11 @@ from project_service.http.framing import (
     MAX_LINE_BYTES,
     MAX_TARGET_BYTES,
     head_fault,
+    header_too_long,
     no_path,
     origin_form,
     persistent,
+    too_many_headers,
 )
 from project_service.http.headers import HeaderView
 from project_service.http.outbound import Producer
@@ -133,14 +135,14 @@ class TwistedChannel(HTTPChannel):
 
     def lineLengthExceeded(self, line: bytes) -> None:
         if self.requests:
-            self.refuse(errors.headers_too_large(MAX_HEAD_BYTES))
+            self.refuse(header_too_long())
         else:
             self._line = line
             self.refuse(errors.uri_too_long(MAX_TARGET_BYTES))
 
     def headerReceived(self, line: bytes) -> bool:
         if self._receivedHeaderCount >= MAX_HEADERS:
-            self.refuse(errors.headers_too_large(MAX_HEAD_BYTES))
+            self.refuse(too_many_headers())
             return False
         name, _, value = line.partition(b":")
         too_long = name.lower() == b"content-length" and len(value.strip()) > MAX_LENGTH_DIGITS

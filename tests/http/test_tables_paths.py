@@ -98,6 +98,15 @@ class Refusals(TestCase):
             body = self.refused(head, status)
             self.assertEqual(set(body), {"code", "message", "details", "hint"}, head[:60])
 
+    def test_too_large_a_head_is_told_which_limit(self) -> None:
+        line = "GET /dev/db/main/rest/books HTTP/1.1\r\nHost: a\r\n"
+        for head, words in (
+            ("A: b\r\n" * 300, "more than 200 headers"),
+            ("A: " + "b" * 60_000, "A request header is longer than"),
+            (("A: " + "b" * 9000 + "\r\n") * 8, "headers are larger than 65536 bytes"),
+        ):
+            self.assertIn(words, self.refused(line + head, 431)["message"])
+
     def test_and_the_envelope_elsewhere(self) -> None:
         for head, status in (
             ("GET /dev/auth/user?" + "x" * 60_000, 414),
