@@ -12,7 +12,7 @@ from twisted.logger import Logger
 from twisted.python.failure import Failure
 from twisted.python.threadpool import ThreadPool
 
-from project_service.errors import ApiError
+from project_service.errors import ApiError, Away
 
 T = TypeVar("T")
 
@@ -28,7 +28,7 @@ def shield(work: Coroutine[Deferred[Any], Any, T]) -> Deferred[T]:
     """Run ``work`` to its end whatever happens to who waits for it.
 
     Cancelling the returned Deferred raises ``CancelledError`` there at once; ``work`` goes on, and a failure nobody
-    waits for any more is logged. A refusal is none: it was for a caller who has left.
+    waits for any more is logged. A refusal is none, nor is an outage: it was for a caller who has left.
     """
     outer: Deferred[T] = Deferred()
     inner = start(work)
@@ -36,7 +36,7 @@ def shield(work: Coroutine[Deferred[Any], Any, T]) -> Deferred[T]:
     def passed(result: T | Failure) -> None:
         if not outer.called:
             outer.callback(result)  # a Failure handed to callback() runs the errbacks
-        elif isinstance(result, Failure) and not result.check(CancelledError, ApiError):
+        elif isinstance(result, Failure) and not result.check(CancelledError, ApiError, Away):
             log.failure("work that nobody waits for any more failed", result)
 
     inner.addBoth(passed)

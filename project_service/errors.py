@@ -55,6 +55,17 @@ class ApiError(Exception):
         return orjson.dumps({"code": self.code, "message": self.message, "details": None, "hint": None})
 
 
+class Away(Exception):
+    """The database or the store cannot be reached: no fault of ours, and it may come back."""
+
+
+def outage_of(failure: BaseException) -> str | None:
+    """What to call a failure that comes of a part that is away, or has too much to do; None for a fault of ours."""
+    if isinstance(failure, ApiError) and failure.status == 503:
+        return failure.code
+    return type(failure).__name__ if isinstance(failure, Away) else None
+
+
 def challenge(error: str | None = None, description: str | None = None) -> Headers:
     """RFC 6750 section 3: no error code where no credentials were sent."""
     value = "Bearer"

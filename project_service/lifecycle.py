@@ -14,6 +14,7 @@ from twisted.internet.interfaces import IReactorTime
 from twisted.logger import Logger
 from twisted.python.failure import Failure
 
+from project_service import errors
 from project_service.deferreds import cancel, start
 
 log = Logger()
@@ -133,8 +134,12 @@ class Every(Service):
                 await self._work()
             except CancelledError:
                 raise
-            except Exception:
-                log.failure("{name} failed; it will be tried again", name=self.name)
+            except Exception as fault:
+                outage = errors.outage_of(fault)
+                if outage is None:
+                    log.failure("{name} failed; it will be tried again", name=self.name)
+                else:
+                    log.warn("{name} failed, it will be tried again: {why}", name=self.name, why=outage)
 
     async def _sleep(self) -> None:
         sleeping: Deferred[None] = Deferred()

@@ -19,12 +19,13 @@ from twisted.python.failure import Failure
 from txpostgres import txpostgres
 
 from project_service.database.statements import Statements
+from project_service.errors import Away
 
 Params = Mapping[str, Any] | Sequence[Any] | None
 Row = tuple[Any, ...]
 
 
-class DatabaseGone(Exception):
+class DatabaseGone(Away):
     """The connection was lost, or could not be made, or did not answer. The work may or may not have been done."""
 
 

@@ -8,7 +8,9 @@ from twisted.logger import formatEvent
 from twisted.trial.unittest import TestCase
 
 from project_service import errors
+from project_service.database.session import DatabaseGone
 from project_service.deferreds import all_of, background, shield, start, with_timeout
+from project_service.storage.s3.errors import StoreUnreachable
 from tests.said import captured_logs
 
 
@@ -31,6 +33,10 @@ class Shielded(TestCase):
 
     def test_a_refusal_was_for_the_caller(self) -> None:
         self.assertEqual(self.left_alone(errors.request_timeout()), 0)
+
+    def test_a_part_that_is_away_is_no_fault(self) -> None:
+        for outage in (DatabaseGone("lost"), StoreUnreachable()):
+            self.assertEqual(self.left_alone(outage), 0)
 
 
 class Alone(TestCase):

@@ -6,11 +6,14 @@ from attrs import define
 from twisted.application.service import Service
 from twisted.internet.defer import CancelledError, Deferred
 from twisted.internet.task import Clock
-from twisted.logger import formatEvent
+from twisted.logger import LogLevel, formatEvent
 from twisted.trial.unittest import TestCase
 
+from project_service import errors
+from project_service.database.session import DatabaseGone
 from project_service.deferreds import start
 from project_service.lifecycle import Closing, Every, Ordered, ServicePart
+from project_service.storage.s3.errors import StoreUnreachable
 from tests.said import captured_logs
 
 
@@ -131,6 +134,20 @@ class Loops(TestCase):
         self.assertEqual(len(self.flushLoggedErrors(KeyError)), 1)
         self.clock.advance(5)
         self.assertEqual(len(self.runs), 2)
+
+    def test_an_outage_is_told_without_a_traceback(self) -> None:
+        self.loop.startService()
+        with captured_logs() as events:
+            for number, outage in enumerate(
+                (errors.database_unavailable(), DatabaseGone("timed out"), StoreUnreachable())
+            ):
+                self.clock.advance(5)
+                self.runs[number].errback(outage)
+        self.assertEqual(
+            [formatEvent(event).partition(": ")[2] for event in events],
+            ["database_unavailable", "DatabaseGone", "StoreUnreachable"],
+        )
+        self.assertEqual({event["log_level"] for event in events}, {LogLevel.warn})
 
     def test_stopping_waits_for_a_run_under_way_and_not_for_a_pause(self) -> None:
         self.loop.startService()

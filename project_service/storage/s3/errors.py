@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from xml.etree import ElementTree
 
+from project_service.errors import Away
+
 
 class StoreError(Exception):
     """The store answered with a refusal. ``code`` is its S3 error code, for the log and for decisions."""
@@ -22,7 +24,7 @@ class NoSuchBucket(StoreError):
     """The whole store bucket is not there: nothing is known of any object."""
 
 
-class StoreUnreachable(Exception):
+class StoreUnreachable(Away):
     """No usable answer within the time allowed: refused, reset, silent, or 5xx after every retry."""
 
 
