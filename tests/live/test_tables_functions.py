@@ -140,7 +140,8 @@ async def test_an_aggregate_makes_a_body_of_the_rows_as_soon_as_it_is_there(tabl
     tables.sql(
         'create domain "text/x-titles" as text;'
         "create function titled(text, books) returns text language sql as $$ select $1 || $2.title || '|' $$;"
-        "create function as_titles(text) returns \"text/x-titles\" language sql as 'select $1';"
+        'create function as_titles(text) returns "text/x-titles" language sql as'
+        " $$ select $1 where set_config('response.headers', '[{\"X-Made\": \"yes\"}]', true) is not null $$;"
         "create aggregate titles(books) (sfunc = titled, stype = text, initcond = '|', finalfunc = as_titles);"
     )
     accept = {"Accept": "text/x-titles"}
@@ -148,6 +149,31 @@ async def test_an_aggregate_makes_a_body_of_the_rows_as_soon_as_it_is_there(tabl
     assert (status, headers.getRawHeaders("content-type")) == (200, ["text/x-titles"])
     titles = [row["title"] for row in (await tables.request("GET", "/books?id=lte.2&order=id"))[2]]
     assert body.decode() == "|" + "".join(f"{title}|" for title in titles)
+    # It may set headers, which a HEAD has as well.
+    for method in ("GET", "HEAD"):
+        _, headers, _ = await tables.request(method, "/books", headers=accept)
+        assert headers.getRawHeaders("x-made") == ["yes"], method
     # Of books alone, however much of them is selected.
     status, _, body = await tables.request("GET", "/authors", headers=accept)
     assert (status, body["code"]) == (406, "PGRST107")
+
+
+@pytest_twisted.ensureDeferred
+async def test_a_stable_function_is_called_for_what_it_does_besides_its_result(tables: Tables) -> None:
+    checked = (
+        " language plpgsql stable as $$ begin if a > 1 then raise sqlstate 'PT418' using message = 'no'; end if;"
+        " perform set_config('response.headers', '[{\"X-Checked\": \"yes\"}]', true);"
+    )
+    tables.sql(
+        f"create function checked(a int) returns void {checked} end $$;"
+        f"create function valued(a int) returns int {checked} return 1; end $$;"
+        f"create function written(a int, out x int, out y int) {checked} end $$"
+    )
+    await until_answered(tables, "GET", "/rpc/written?a=1", 200)
+    for name, expected in (("checked", 204), ("valued", 200), ("written", 200)):
+        for method in ("GET", "HEAD", "POST"):
+            for a, answered, header in ((1, expected, ["yes"]), (2, 418, None)):
+                path, json = f"/rpc/{name}", {"a": a} if method == "POST" else None
+                asked = path if json else f"{path}?a={a}"
+                status, headers, _ = await tables.request(method, asked, json=json)
+                assert (status, headers.getRawHeaders("x-checked")) == (answered, header), (method, asked)

@@ -51,7 +51,7 @@ class Statement:
 class Bounds:
     """``at_once`` rows are never streamed, nor are bodies of up to ``threshold_bytes``; 0 rows: nothing is.
 
-    With ``bodiless`` there is no body at all: rows are only counted.
+    With ``bodiless`` rows are only counted: nobody reads a body.
     """
 
     at_once: int = 0
@@ -63,6 +63,11 @@ class Bounds:
             return False
         return range_.limit is None or range_.limit > self.at_once
 
+    def leaves_out(self, rendering: Rendering) -> bool:
+        """Whether no body is made. A plan's has to be, and what the database makes itself: it may set headers, or
+        refuse."""
+        return self.bodiless and rendering.explain is None and rendering.handler is None
+
 
 def read_statement(
     cache: SchemaCache, plan: ReadPlan, rendering: Rendering, count: str | None, max_rows: int, bounds: Bounds
@@ -71,7 +76,7 @@ def read_statement(
     counted, total = _total(cache, plan, count, max_rows)
     counting = count_sql(cache, plan) if count else None
     source = f"WITH {SOURCE} AS (" + rows + ")"
-    body = "''" if bounds.bodiless and rendering.explain is None else body_sql(rendering)
+    body = "''" if bounds.leaves_out(rendering) else body_sql(rendering)
     if bounds.streams(plan.range, rendering):
         sql = source + counted + _probing(total, body, bounds)
         if counting is None or count != "exact":
@@ -130,14 +135,15 @@ def call_statement(
     routine = plan.routine
     # One value is one row, and a body of its own is not aggregated.
     single = rendering.form == "routine" or (plan.read is None and not routine.is_set)
-    number = "1::bigint" if single else f"count({ROW})"
+    empty = routine.is_void or bounds.leaves_out(rendering)
+    # What nobody reads PostgreSQL would not call for, if it is stable: then it is called to be counted.
+    number = "1::bigint" if single and not (empty and plan.read is None) else f"count({ROW})"
     if plan.read is not None:
         rows = select_sql(cache, plan.read)
     else:
         rows = _scalars(routine, range_ if routine.is_set else Range())
     all_there = number if range_.whole and not single else None
     counted, total = _total_of_call(cache, plan, count, all_there)
-    empty = routine.is_void or (bounds.bodiless and rendering.explain is None)
     body = "''" if empty else body_sql(rendering, routine.is_scalar, not routine.is_set)
     source = f"WITH {SOURCE} AS (" + call_sql(plan) + ")"
     if routine.is_set and count is None and bounds.streams(range_, rendering):

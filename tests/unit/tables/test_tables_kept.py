@@ -183,3 +183,9 @@ class Probing(SynchronousTestCase):
         found = planned("HEAD", "works").compiled
         self.assertIsNone(found.probe)
         self.assertNotIn("json_agg", found.statement.sql.text)
+
+    def test_whose_result_nobody_reads_is_called_all_the_same(self) -> None:
+        """PostgreSQL leaves out a stable function whose value nothing is made of."""
+        arguments = (("a", "1"), ("b", "2"))
+        self.assertIn("1::bigint AS page_total", text(planned("GET", "rpc/add", *arguments)))
+        self.assertIn("count(_t.*) AS page_total", text(planned("HEAD", "rpc/add", *arguments)))
