@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from typing import Any
 
 import pytest
@@ -51,3 +52,12 @@ async def test_connecting_never_shows_address_or_password(database: str) -> None
         assert str(caught.value) == why
         for secret in ("hunter2", "127.0.0.1", "name.invalid", "nobody"):
             assert secret not in str(caught.value)
+
+
+@pytest_twisted.ensureDeferred
+async def test_one_that_was_closed_leaves_no_descriptor(database: str) -> None:
+    before = len(os.listdir("/proc/self/fd"))  # noqa: PTH208  # each is a name that may be gone by now
+    for _ in range(20):
+        session = await session_on(database)
+        session.close()
+    assert len(os.listdir("/proc/self/fd")) < before + 10  # noqa: PTH208

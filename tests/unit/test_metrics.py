@@ -51,10 +51,24 @@ class Gathering(TestCase):
         clock.advance(GATHER_SECONDS)
         self.assertEqual(value("project_service_requests_total", {**LABELS, "status": "200"}), 4)
         self.assertEqual(value("project_service_response_bytes_total", {"route": "/x"}), 20)
+        self.assertEqual(value(f"{SECONDS}_count", LABELS), 4)
         metrics.begun()
         clock.advance(GATHER_SECONDS)
         self.assertEqual(value("project_service_requests_in_flight"), 1)
         self.assertEqual(clock.getDelayedCalls(), [])
+
+    def test_what_clients_make_up_makes_no_series(self) -> None:
+        metrics = Metrics()
+        for method in ("GET", "BREW", "MADE-UP"):
+            metrics.observe(method, "/x", 405, 0.1, 0)
+        metrics.exposition()
+        counts = [
+            metrics.registry.get_sample_value(
+                "project_service_requests_total", {"method": method, "route": "/x", "status": "405"}
+            )
+            for method in ("GET", "other", "BREW")
+        ]
+        self.assertEqual(counts, [1, 2, None])
 
     def test_shown_when_it_has_been_written(self) -> None:
         """In the files of several workers a series is seen at once; what is never written would stay at 0 there."""
