@@ -37,8 +37,11 @@ def origin_headers(allowed: tuple[str, ...], headers: HeaderView, own: Headers) 
 
 
 def _kept_for_all(headers: Headers) -> bool:
-    # SQL may write the header in its own way.
-    return any(name.lower() == "cache-control" and "public" in value.lower() for name, value in headers)
+    for name, value in headers:
+        # SQL may write the header in its own way; the length is looked at first because every response comes by.
+        if len(name) == 13 and name.lower() == "cache-control" and "public" in value.lower():
+            return True
+    return False
 
 
 def is_preflight(method: str, headers: HeaderView) -> bool:
