@@ -40,6 +40,14 @@ class Places(TestCase):
         found = self.loaded("[server]\n", whole).stages["live"].databases
         self.assertEqual({name: one.max_rows for name, one in found.items()}, {"main": 1000, "other": 7})
 
+    def test_what_stands_beside_the_databases_is_none(self) -> None:
+        for name in ("datbases.main", "main.databases"):
+            with self.assertRaises(BadSettings) as caught:
+                self.loaded(f"[stages.dev.{name}]\nmax_rows = 7\n")
+            self.assertTrue(
+                str(caught.exception).endswith(f"stages.dev.{name}.max_rows is not a setting"), name
+            )
+
     def test_a_table_that_is_a_value_is_one(self) -> None:
         toml = "[stages.dev.databases.main.app_settings]\n'a.b' = 'c'\nd = 'e'\n"
         main = self.loaded(toml).stages["dev"].databases["main"]
