@@ -59,3 +59,25 @@ async def test_what_a_request_has_left_is_not_there(database: str) -> None:
     assert key.columns["created_at"].type == "timestamp with time zone"
     assert key.columns["id"].default == "gen_random_uuid()"
     await pool.close()
+
+
+@pytest_twisted.ensureDeferred
+async def test_functions_that_speak_of_what_outlives_a_transaction_are_noticed(database: str) -> None:
+    pool = Pool(raw(connector(database)), 1, 5.0, reactor)
+    holder = CacheHolder(loader(reactor, pool, TablesConfig()), reactor)
+    for text, leaves in (
+        ("pg_advisory_lock(1)", True),
+        ("TEMP", True),
+        ("temporary", True),
+        ("with  hold", True),
+        ("listen", True),
+        ("default_transaction_isolation", True),
+        ("temperature, contemporary, listened, withhold, pg_locks", False),
+    ):
+        run_sql(
+            database,
+            f"create or replace function speaks() returns text language sql as $$ select '{text}' $$",
+        )
+        await holder.reload()
+        assert holder.current.leaves_things is leaves, text
+    await pool.close()
