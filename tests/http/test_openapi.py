@@ -169,6 +169,20 @@ class Documents(TestCase):
         operation = document(whole(self, require_project_key=True))["paths"]["/auth/login"]["post"]
         self.assertEqual(operation["security"], [{"projectKey": []}, {"apikey": []}])
 
+    def test_errors_have_the_form_of_their_part_and_their_codes(self) -> None:
+        for path, method, form, codes in (
+            ("/auth/login", "post", "Error", ["invalid_credentials", "project_key_invalid"]),
+            ("/storage/buckets/{bucket}/objects", "get", "Error", None),
+            ("/{stage}/db/{database}/rest", "get", "TableError", None),
+        ):
+            reference = self.document["paths"][path][method]["responses"]["401"]["$ref"]
+            found = self.document["components"]["responses"][reference.rpartition("/")[2]]
+            general, narrowed = found["content"]["application/json"]["schema"]["allOf"]
+            self.assertEqual(general, {"$ref": f"#/components/schemas/{form}"}, path)
+            if codes is not None:
+                told_of = narrowed["properties"]["error"]["properties"]["code"]["enum"]
+                self.assertEqual(told_of, codes, path)
+
     def test_a_head_has_no_body(self) -> None:
         for path, method, operation in self.operations():
             if method == "HEAD":
