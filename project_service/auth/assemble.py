@@ -19,6 +19,7 @@ from project_service.auth.admin import Administration
 from project_service.auth.admin_routes import AdminRoutes
 from project_service.auth.context import Context
 from project_service.auth.hashing import Hashes, Hashing
+from project_service.auth.keyset import KeySetError
 from project_service.auth.model import moment
 from project_service.auth.passwords import Bcrypt, common_passwords
 from project_service.auth.ports import Housekeeping, Stores
@@ -69,7 +70,11 @@ def issuer_of(settings: Settings) -> Issuer:
     """Who signs; reads ``auth.jwt_keys_file``. Raises ``KeySetError``."""
     assert settings.auth.jwt_keys_file is not None
     name = settings.auth.issuer or settings.server.public_url or DEFAULT_ISSUER
-    return Issuer(keyfile.load(Path(settings.auth.jwt_keys_file)), name, settings.auth.access_token_seconds)
+    try:
+        keys = keyfile.load(Path(settings.auth.jwt_keys_file))
+    except KeySetError as fault:
+        raise KeySetError(f"auth.jwt_keys_file: {fault}") from None
+    return Issuer(keys, name, settings.auth.access_token_seconds)
 
 
 def assemble(

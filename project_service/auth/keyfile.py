@@ -37,6 +37,8 @@ def load(path: Path) -> KeySet:
     """The keys in a file; raises ``KeySetError`` with the file's name."""
     try:
         return KeySet.parse(path.read_bytes())
+    except FileNotFoundError:
+        raise KeySetError(f"{path}: there is none (`project-service jwt-keys create` makes it)") from None
     except (OSError, KeySetError) as fault:
         why = fault.strerror if isinstance(fault, OSError) else fault
         raise KeySetError(f"{path}: {why}") from None

@@ -55,8 +55,9 @@ class Keys(TestCase):
     def test_a_file_that_cannot_be_used_changes_nothing(self) -> None:
         token = self.app.sign_up().data["access_token"]
         self.path.write_text("{")
-        with self.assertRaises(KeySetError):
+        with self.assertRaises(KeySetError) as refused:
             self.app.reload(access_token_seconds=60, allow_signup=False)
+        assert str(refused.exception).startswith(f"auth.jwt_keys_file: {self.path}: ")
         assert self.app.user(token).status == 200
         assert self.app.sign_up("bob@example.test").status == 201
 

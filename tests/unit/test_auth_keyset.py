@@ -131,4 +131,5 @@ class Keys(TestCase):
 
     def test_a_file_that_is_not_there_is_named(self) -> None:
         path = temporary_directory(self) / "jwt-keys.json"
-        assert path.name in str(self.assertRaises(KeySetError, keyfile.load, path))
+        said = str(self.assertRaises(KeySetError, keyfile.load, path))
+        assert said == f"{path}: there is none (`project-service jwt-keys create` makes it)"
