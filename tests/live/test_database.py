@@ -123,9 +123,12 @@ async def test_a_killed_connection_is_noticed_and_replaced(database: str) -> Non
 @pytest_twisted.ensureDeferred
 async def test_a_server_that_does_not_answer_is_given_up(database: str) -> None:
     session = await evolve(connector(database), statement_timeout_seconds=0.0)()
+    # What was allowed before does not count.
+    session.guard_seconds = 60.0
+    await session.query("select 1")
     session.guard_seconds = 0.05
     with pytest.raises(DatabaseGone):
-        await session.query("select pg_sleep(60)")
+        await session.query("select pg_sleep(2)")
     assert not session.usable
 
 
@@ -151,6 +154,13 @@ async def test_statement_timeout_leaves_the_connection_usable(database: str) -> 
     with pytest.raises(psycopg2.errors.QueryCanceled):
         await session.query("select pg_sleep(60)")
     assert session.usable
+    session.close()
+
+
+@pytest_twisted.ensureDeferred
+async def test_a_message_larger_than_what_a_socket_takes_is_sent_whole(database: str) -> None:
+    session = await session_on(database)
+    assert await session.query("select length(%s)", ("x" * 8_000_000,)) == [(8_000_000,)]
     session.close()
 
 

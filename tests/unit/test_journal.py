@@ -7,7 +7,7 @@ import json
 from typing import Any
 
 from twisted.internet.task import Clock
-from twisted.logger import Logger, LogPublisher
+from twisted.logger import Logger, LogLevel, LogPublisher
 from twisted.trial.unittest import TestCase
 
 from project_service.journal import BATCH_SECONDS, Batched, Levels, RequestIds, access_event, observer
@@ -49,6 +49,18 @@ class Lines(TestCase):
         self.assertEqual(record["message"], "GET /x/*** 200 5B 1234.5ms id=abc")
         self.assertEqual({name: record[name] for name in FIELDS}, FIELDS)
         self.assertEqual((record["level"], record["logger"]), ("info", "there"))
+        self.assertEqual(set(record), {"time", "level", "logger", "message", *FIELDS})
+
+    def test_the_time_is_to_the_millisecond_and_never_ahead(self) -> None:
+        for seconds, said in ((1.5, "01.500Z"), (2.0, "02.000Z"), (3.0019, "03.001Z"), (4.9999, "04.999Z")):
+            out = io.StringIO()
+            event: dict[str, Any] = {
+                "log_time": seconds,
+                "log_level": LogLevel.info,
+                "log_namespace": "there",
+            }
+            observer(out, "json", Levels("info"))(event)
+            self.assertEqual(json.loads(out.getvalue())["time"], f"1970-01-01T00:00:{said}")
 
     def test_what_is_no_text_stays_what_it_is_in_json(self) -> None:
         log, out, _ = self.log("json")
@@ -82,6 +94,16 @@ class Lines(TestCase):
         self.assertNotIn("one", out.getvalue())
         self.assertIn("two", out.getvalue())
 
+    def test_connections_to_the_store_are_no_news_at_any_level(self) -> None:
+        out, levels = io.StringIO(), Levels("info")
+        log = Logger(namespace="twisted.web.client", observer=LogPublisher(observer(out, "text", levels)))
+        for level in ("info", "debug"):
+            levels.set_default(level)
+            log.info("one of many")
+            log.warn("a fault")
+        self.assertEqual(out.getvalue().count("one of many"), 0)
+        self.assertEqual(out.getvalue().count("a fault"), 2)
+
 
 class Batches(TestCase):
     def test_access_lines_wait_for_each_other_and_nothing_else_does(self) -> None:
@@ -90,7 +112,7 @@ class Batches(TestCase):
         log = Logger(namespace="there", observer=LogPublisher(observer(batched, "text", Levels("info"))))
         answered(log)
         answered(log)
-        self.assertEqual(out.getvalue(), "")
+        self.assertEqual((out.getvalue(), len(clock.getDelayedCalls())), ("", 1))
         clock.advance(BATCH_SECONDS)
         self.assertEqual(out.getvalue().count("\n"), 2)
         answered(log)
