@@ -15,6 +15,7 @@ from tests.fakes import raw_request
 from tests.http.storage_app import ANON, OBJECTS, USER, StorageApp, refused
 from tests.store_fake import FakeOpened, MemoryStore
 
+JSON = {"Content-Type": "application/json"}
 PAYLOAD = bytes(range(250)) * 1000
 
 
@@ -90,15 +91,24 @@ class Leaving(TestCase):
         app = StorageApp()
         objects = type(app.tables.rows().objects)
         begin = objects.begin_upload
-        held: Deferred[None] = Deferred()
+        held: Deferred[None]
 
         async def slow(rows: Any, *args: Any) -> None:
             await held
             await begin(rows, *args)
 
+        app.put("old")
+        app.steps.clear()
         self.patch(objects, "begin_upload", slow)
-        client = app.connect()
-        client.send(raw_request("PUT", f"{OBJECTS}/k", USER, b"hello"))
-        client.hang_up()
-        held.callback(None)
-        self.assertEqual(app.stored(), [])
+        copy = b'{"from": "old", "to": "k"}'
+        for request in (
+            raw_request("PUT", f"{OBJECTS}/k", USER, b"hello"),
+            raw_request("POST", "/storage/buckets/open/copy", {**USER, **JSON}, copy),
+        ):
+            held = Deferred()
+            client = app.connect()
+            client.send(request)
+            self.assertEqual(client.received(), b"")
+            client.hang_up()
+            held.callback(None)
+            self.assertEqual((app.steps, app.stored()), ([], [b"hello"]))

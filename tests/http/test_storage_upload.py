@@ -233,8 +233,14 @@ class Rules(TestCase):
 
     def test_steps_in_order(self) -> None:
         app = StorageApp()
-        app.put("k")
-        app.put("k")
-        self.assertEqual(
-            app.steps, ["announced", "stored", "switched", "announced", "stored", "switched", "removed"]
-        )
+        path, stored = "/storage/buckets/open", ["announced", "stored", "switched"]
+        for change, steps in (
+            (lambda: app.put("k"), stored),
+            (lambda: app.put("k"), [*stored, "removed"]),
+            (lambda: app.post(f"{path}/copy", {"from": "k", "to": "c"}), stored),
+            (lambda: app.post(f"{path}/move", {"from": "c", "to": "m"}), ["switched"]),
+            (lambda: app.request("DELETE", f"{path}/objects/m", USER), ["switched", "removed"]),
+        ):
+            app.steps.clear()
+            self.assertLess(change().status, 300)
+            self.assertEqual(app.steps, steps)
