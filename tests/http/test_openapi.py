@@ -169,6 +169,21 @@ class Documents(TestCase):
         operation = document(whole(self, require_project_key=True))["paths"]["/auth/login"]["post"]
         self.assertEqual(operation["security"], [{"projectKey": []}, {"apikey": []}])
 
+    def test_what_is_taken_and_what_is_given_are_there(self) -> None:
+        objects = self.document["paths"]["/storage/buckets/{bucket}/objects/{key}"]
+        auth = {name: self.document["paths"][f"/auth/{name}"]["post"] for name in ("login", "logout")}
+        taken = auth["login"]["requestBody"]
+        self.assertEqual(
+            (taken["required"], sorted(taken["content"]["application/json"]["schema"]["properties"])),
+            (True, ["email", "password"]),
+        )
+        given = auth["login"]["responses"]["200"]["content"]["application/json"]["schema"]
+        self.assertEqual(given["properties"]["data"], {"$ref": "#/components/schemas/Session"})
+        self.assertEqual(objects["put"]["requestBody"]["description"], "Any bytes, or none.")
+        self.assertNotIn("description", taken)
+        self.assertNotIn("requestBody", auth["logout"])
+        self.assertNotIn("content", objects["delete"]["responses"]["204"])
+
     def test_errors_have_the_form_of_their_part_and_their_codes(self) -> None:
         for path, method, form, codes in (
             ("/auth/login", "post", "Error", ["invalid_credentials", "project_key_invalid"]),

@@ -17,7 +17,7 @@ from project_service.database.connect import GUARD_MARGIN_SECONDS, Connector
 from project_service.database.expose import grant_service_role, watch_ddl
 from project_service.database.listener import Listener
 from project_service.database.migrate import Migration, MigrationRefused, migrate, shipped, state
-from project_service.database.pool import Pool
+from project_service.database.pool import Pool, Transaction
 from project_service.database.session import DatabaseGone, Session
 from project_service.deferreds import start
 from tests.live.logged import LoggedErrors
@@ -121,10 +121,24 @@ async def test_a_killed_connection_is_noticed_and_replaced(database: str) -> Non
 
 
 @pytest_twisted.ensureDeferred
+async def test_work_that_fails_is_undone_and_its_connection_kept(database: str) -> None:
+    pool = Pool(connector(database), 1, 5.0, reactor)
+    before = await pool.query("select pg_backend_pid(), null")
+
+    async def fails(transaction: Transaction) -> None:
+        await transaction.query("create table half (a int)")
+        raise KeyError("half")
+
+    with pytest.raises(KeyError):
+        await pool.transaction(fails)
+    assert await pool.query("select pg_backend_pid(), to_regclass('half')") == before
+    await pool.close()
+
+
+@pytest_twisted.ensureDeferred
 async def test_a_server_that_does_not_answer_is_given_up(database: str) -> None:
     session = await evolve(connector(database), statement_timeout_seconds=0.0)()
-    # What was allowed before does not count.
-    session.guard_seconds = 60.0
+    session.guard_seconds = 60.0  # what was allowed before does not count
     await session.query("select 1")
     session.guard_seconds = 0.05
     with pytest.raises(DatabaseGone):
@@ -161,6 +175,7 @@ async def test_statement_timeout_leaves_the_connection_usable(database: str) -> 
 async def test_a_message_larger_than_what_a_socket_takes_is_sent_whole(database: str) -> None:
     session = await session_on(database)
     assert await session.query("select length(%s)", ("x" * 8_000_000,)) == [(8_000_000,)]
+    assert session not in reactor.getWriters()
     session.close()
 
 
