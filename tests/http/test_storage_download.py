@@ -160,6 +160,7 @@ class Conditions(TestCase):
             self.assertEqual((response.status, response.body), (304, b""), headers)
             self.assertEqual(response.header("etag"), f'"{self.etag}"')
             self.assertEqual(response.header("cache-control"), "public, max-age=3600")
+            self.assertEqual(response.header("x-content-type-options"), "nosniff")
 
     def test_modified(self) -> None:
         for headers in (
