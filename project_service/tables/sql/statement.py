@@ -75,16 +75,16 @@ def read_statement(
     rows = select_sql(cache, plan)
     counted, total = _total(cache, plan, count, max_rows)
     counting = count_sql(cache, plan) if count else None
-    source = f"WITH {SOURCE} AS (" + rows + ")"
     body = "''" if bounds.leaves_out(rendering) else body_sql(rendering)
     if bounds.streams(plan.range, rendering):
-        sql = source + counted + _probing(total, body, bounds)
+        sql = f"WITH {_apart(SOURCE, plan)} (" + rows + ")" + counted + _probing(total, body, bounds, SOURCE)
         if counting is None or count != "exact":
             return Statement(sql, counting, _streamed(rendering, rows))
         counted = "WITH pgrst_count AS (" + counting + ")"
         return Statement(sql, counting, counted + _streamed(rendering, rows, total))
     if count == "exact" and plan.range.whole:
         counted, total = Sql(""), f"count({ROW})"
+    source = f"WITH {SOURCE} AS (" + rows + ")"
     sql = source + counted + _answer(total, body) + f" FROM (SELECT * FROM {SOURCE}) AS {ROWS}"
     return Statement(_explained(sql, rendering), counting)
 
@@ -93,15 +93,21 @@ def _answer(total: str, body: str, number: str = f"count({ROW})") -> str:
     return f" SELECT {total} AS total_result_set, {number} AS page_total, {body} AS body, {_GUCS}"
 
 
-def _probing(total: str, body: str, bounds: Bounds, rows: Sql | str = f"SELECT * FROM {SOURCE}") -> Sql:
+def _apart(name: str, plan: ReadPlan | None) -> str:
+    """What the first rows are read from. For the first rows PostgreSQL may join relations another way round than for
+    all, and rows that nobody sorted come in another order than from PostgREST's statement, which has no LIMIT.
+    Materialized they are planned as without, and read no further all the same."""
+    unsorted = plan is not None and not plan.order and any(plan.embeddings)
+    return f"{name} AS MATERIALIZED" if unsorted else f"{name} AS"
+
+
+def _probing(total: str, body: str, bounds: Bounds, source: str) -> Sql:
     """A body is made of the first rows alone, and handed over if it is not too large."""
     made = f"SELECT {total} AS total_result_set, count({ROW}) AS page_total, ({body})::text AS body"
     size = "octet_length(body)"
     return (
         f" SELECT total_result_set, page_total, CASE WHEN {size} <= {bounds.threshold_bytes} THEN body END AS body, "
-        + f"{_GUCS}, {size} AS body_size FROM ({made} FROM (SELECT * FROM ("
-        + rows
-        + f") AS {ROWS} LIMIT "
+        + f"{_GUCS}, {size} AS body_size FROM ({made} FROM (SELECT * FROM {source} AS {ROWS} LIMIT "
         + PROBE
         + f") AS {ROWS}) AS pgrst_made"
     )
@@ -148,7 +154,8 @@ def call_statement(
     source = f"WITH {SOURCE} AS (" + call_sql(plan) + ")"
     if routine.is_set and count is None and bounds.streams(range_, rendering):
         streamed = source + _streamed(rendering, rows, scalar=routine.is_scalar)
-        return Statement(source + _probing(total, body, bounds, rows), None, streamed)
+        whole = source + f", {_apart('pgrst_rows', plan.read)} (" + rows + ")"
+        return Statement(whole + _probing(total, body, bounds, "pgrst_rows"), None, streamed)
     # A filter may hide even that one.
     begin, end = (
         ("(SELECT) AS pgrst_one LEFT JOIN ", " ON TRUE") if single and plan.read is not None else ("", "")

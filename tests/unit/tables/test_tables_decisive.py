@@ -89,3 +89,13 @@ class MadeLast(SynchronousTestCase):
             [("select", "title,authors!works_author_fkey(name)")],
         ):
             self.assertEqual(self.joins(select, *more, *self.ordered), 1, select)
+
+
+class Unsorted(SynchronousTestCase):
+    def test_related_rows_without_an_order_are_joined_as_without_a_limit(self) -> None:
+        author = ("select", "title,authors!works_author_fkey(name)")
+        for path, more in (("works", ()), ("rpc/find", (("q", "x"),))):
+            for pairs, expected in (((author,), 1), ((author, ("order", "id")), 0), ((), 0)):
+                found = planned("GET", path, *pairs, *more)
+                self.assertIsNotNone(found.compiled.probe)
+                self.assertEqual(text(found).count("MATERIALIZED"), expected, (path, pairs))
