@@ -166,7 +166,7 @@ class _Ready:
         try:
             await with_timeout(self.reactor, self.seconds, ready, TimeoutError)
         except TimeoutError:
-            _log.warn("a database of the table API does not answer yet")
+            _log.warn("{of} does not answer yet", of=self.listener.of)
 
     async def stop(self) -> None:
         return None

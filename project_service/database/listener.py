@@ -12,7 +12,7 @@ from twisted.internet.interfaces import IReactorTime
 from twisted.logger import Logger
 from twisted.python.failure import Failure
 
-from project_service.database.session import Session
+from project_service.database.session import DatabaseGone, Session
 from project_service.deferreds import cancel, start
 
 _CHANNEL = re.compile(r"[a-z_][a-z0-9_]{0,62}\Z")
@@ -33,11 +33,18 @@ class Listener(Service):
     """Runs ``on_gap`` of each subscription after every (re)connect, before payloads count as complete.
 
     ``current`` is False from the moment the connection is known to be lost until every gap has been read again.
+    ``of`` is what the log calls the database.
     """
 
     log = Logger()
 
-    def __init__(self, connect: Callable[[], Awaitable[Session]], clock: IReactorTime) -> None:
+    def __init__(
+        self,
+        connect: Callable[[], Awaitable[Session]],
+        clock: IReactorTime,
+        of: str = "the system database",
+    ) -> None:
+        self.of = of
         self._connect = connect
         self._clock = clock
         self._subscriptions: list[_Subscription] = []
@@ -92,7 +99,8 @@ class Listener(Service):
             except CancelledError:
                 raise
             except Exception as fault:
-                self.log.warn("listening failed: {why}", why=type(fault).__name__)
+                why = str(fault) if isinstance(fault, DatabaseGone) else type(fault).__name__
+                self.log.warn("listening to {of} failed: {why}", of=self.of, why=why)
             finally:
                 self.current = False
                 if self._session is not None:

@@ -78,12 +78,13 @@ def assemble(
     pools: list[Pool] = []
     for stage, found in settings.stages.items():
         for name, database in found.databases.items():
+            where = f"stages.{stage}.databases.{name}"
             config = config_of(database, timeout)
             try:
                 identities = identities_of(config, verifier, now)
             except ValueError as fault:
-                raise ValueError(f"stages.{stage}.databases.{name}: {fault}") from None
-            own, listener, service = _database(reactor, settings, database, config, identities)
+                raise ValueError(f"{where}: {fault}") from None
+            own, listener, service = _database(reactor, settings, database, config, identities, where)
             services[stage, name] = service
             listeners.extend((service.holder, listener))
             pools.extend(own)
@@ -97,6 +98,7 @@ def _database(
     database: StageDatabase,
     config: TablesConfig,
     identities: Identities,
+    where: str,
 ) -> tuple[list[Pool], Listener, TableService]:
     dsn = database.dsn or settings.database.dsn
     assert dsn is not None
@@ -105,7 +107,7 @@ def _database(
     streams = _streams(reactor, settings, connector, pool, config)
     holder = CacheHolder(loader(reactor, pool, config), reactor)
     echo = Echo(pool, reactor)
-    listener = Listener(connector, reactor)
+    listener = Listener(connector, reactor, where)
     listener.subscribe(CHANNEL, lambda payload: heard(holder, payload), holder.reload)
     listener.subscribe(SYNC_CHANNEL, echo.heard, echo.listening)
     service = TableService(

@@ -70,7 +70,8 @@ async def test_a_database_of_the_table_api_that_is_away_keeps_nobody_else_waitin
             assert (status, list(body["error"]["details"])) == (503, ["tables"])
             assert (await api.request("GET", "/storage/buckets/public/objects"))[0] == 200
     said = [formatEvent(event) for event in events]
-    assert "a database of the table API does not answer yet" in said
+    assert "stages.dev.databases.away does not answer yet" in said
+    assert "listening to stages.dev.databases.away failed: no server listens there" in said
 
 
 @pytest_twisted.ensureDeferred

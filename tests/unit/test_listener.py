@@ -144,7 +144,8 @@ class Listening(TestCase):
         growing = [FIRST_PAUSE_SECONDS * 2**number for number in range(5)]
         self.assertEqual(pauses[:5], growing)
         self.assertEqual(set(pauses[5:]), {LONGEST_PAUSE_SECONDS})
-        self.assertEqual({formatEvent(event) for event in said}, {"listening failed: DatabaseGone"})
+        expected = "listening to the system database failed: refused"
+        self.assertEqual({formatEvent(event) for event in said}, {expected})
         self.away = False
         self.clock.advance(LONGEST_PAUSE_SECONDS)
         self.made[0].die()
