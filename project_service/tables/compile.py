@@ -65,8 +65,8 @@ def _compiled(cache: SchemaCache, config: TablesConfig, request: Request) -> Com
     relation = find_relation(cache, request.head)
     if request.head.method in READING:
         return _read(cache, config, request, relation)
-    rendering = _negotiated(cache, config, request, relation.key, None)
     plan = plan_write(cache, config.plan_options, relation, request)
+    rendering = _negotiated(cache, config, request, relation.key, None)
     statement = write_statement(cache, plan, rendering)
     return Compiled(statement, rendering, plan, read_only=False, renamed=plan.read.renamed)
 
@@ -98,9 +98,9 @@ def _is_by_key(plan: ReadPlan) -> bool:
 
 
 def _read(cache: SchemaCache, config: TablesConfig, request: Request, relation: Relation) -> Compiled:
-    rendering = _negotiated(cache, config, request, relation.key, None)
     reader = Reader(cache, request.head.schema, config.plan_options)
     plan = reader.plan(relation.key, request.query, request.range)
+    rendering = _negotiated(cache, config, request, relation.key, None)
     count = request.head.preferences.get("count")
     bounds = _bounds(config, request, relation, True)
     if bounds.at_once and _is_by_key(plan):

@@ -27,12 +27,14 @@ def planned(
     body: bytes = b"",
     prefer: str = "",
     media: str = "",
+    accept: str = "",
     planner: Planner | None = None,
     config: TablesConfig = CONFIG,
     cache: SchemaCache = CACHE,
 ) -> Planned:
     planner = planner or Planner(config)
-    headers = tuple(pair for pair in (("prefer", prefer), ("content-type", media)) if pair[1])
+    said = (("prefer", prefer), ("content-type", media), ("accept", accept))
+    headers = tuple(pair for pair in said if pair[1])
     incoming = Incoming(method, tuple(path.split("/")), pairs, headers, body)
     head, key = planner.head(incoming)
     shape, request, operands = planner.request(incoming, head)

@@ -143,6 +143,18 @@ class Negotiation(SynchronousTestCase):
             self.assertEqual((error.status, error.code), (406, "PGRST107"), accept)
             self.assertEqual(error.message, f"None of these media types are available: {accept}")
 
+    def test_what_cannot_be_answered_at_all_is_said_first(self) -> None:
+        """Of a relation as of a function: no media type would help."""
+        nowhere = ("select", "nowhere(*)")
+        for method, path, more in (
+            ("GET", "works", ()),
+            ("DELETE", "works", (("id", "eq.1"),)),
+            ("GET", "rpc/find", (("q", "x"),)),
+        ):
+            for pairs, code in ((more, "PGRST107"), ((*more, nowhere), "PGRST200")):
+                error = self.assertRaises(TableError, planned, method, path, *pairs, accept="image/png")
+                self.assertEqual(error.code, code, (method, path, pairs))
+
     def test_geometries_are_made_where_postgis_is(self) -> None:
         found = negotiate(
             evolve(CACHE, has_postgis=True), parse_accept("application/geo+json"), None, None, False, False
