@@ -219,3 +219,33 @@ class Settings:
             }
             sections[section.name] = attrs.evolve(old_section, **fresh)
         return attrs.evolve(self, **sections)
+
+    def waiting_for_restart(self, new: Settings) -> list[str]:
+        """The dotted names of what is otherwise in ``new`` and not taken over by ``changed_without_restart``."""
+        before, after = self._by_section(), new._by_section()
+        found = []
+        for path in sorted(before.keys() | after.keys()):
+            old_section, new_section = before.get(path), after.get(path)
+            if old_section is None or new_section is None:
+                found.append(path)
+                continue
+            found += [
+                f"{path}.{one.name}"
+                for one in attrs.fields(type(old_section))
+                if not one.metadata.get("reloads")
+                and getattr(old_section, one.name) != getattr(new_section, one.name)
+            ]
+        return found
+
+    def _by_section(self) -> dict[str, Any]:
+        sections = {
+            section.name: getattr(self, section.name)
+            for section in attrs.fields(Settings)
+            if "section" in section.metadata
+        }
+        databases = {
+            f"stages.{stage}.databases.{name}": database
+            for stage, found in self.stages.items()
+            for name, database in found.databases.items()
+        }
+        return sections | databases

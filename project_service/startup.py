@@ -72,7 +72,7 @@ class Startup:
 
     def reload(self) -> None:
         """SIGHUP: read the configuration again and take over what can change; a bad one changes nothing."""
-        fresh = reread(self._settings, self._load, self._take_over)
+        fresh = reread(self._settings, self._load, self._take_over, self._launch.settings)
         if fresh is not None:
             self._settings = fresh
             self.log.info("the configuration was reloaded")

@@ -14,10 +14,10 @@ from project_service.auth import keyfile
 from project_service.auth.keyset import KeySetError
 from project_service.configure import BadSettings, Fault
 from project_service.launch import Launch
-from project_service.settings import Auth, Server, Settings
+from project_service.settings import Auth, Database, Secret, Server, Settings, Stage, StageDatabase
 from project_service.sighup import reread
 from project_service.workers import Workers
-from tests.live.logged import LoggedErrors
+from tests.live.logged import LoggedErrors, warnings_logged
 
 OLD = Settings()
 NEW = evolve(OLD, server=Server(log_level="debug", workers=7))
@@ -34,6 +34,17 @@ class Reloading(TestCase):
         found = reread(OLD, lambda: NEW, self.taken.append)
         self.assertEqual(found, evolve(OLD, server=Server(log_level="debug")))
         self.assertEqual(self.taken, [found])
+
+    def test_what_waits_for_a_restart_is_named(self) -> None:
+        old = evolve(OLD, stages={"dev": Stage({"main": StageDatabase(), "gone": StageDatabase()})})
+        new = evolve(NEW, stages={"dev": Stage({"main": StageDatabase(max_rows=7), "new": StageDatabase()})})
+        dev = "stages.dev.databases"
+        waiting = ", ".join(["server.workers", f"{dev}.gone", f"{dev}.main.max_rows", f"{dev}.new"])
+        running = evolve(old, database=Database(dsn=Secret("postgresql://embedded")))
+        with warnings_logged() as said:
+            reread(running, lambda: new, self.taken.append, old)
+            reread(running, lambda: old, self.taken.append, old)
+        self.assertEqual(said, [f"changed, but in force only after a restart: {waiting}"])
 
     def test_a_fault_in_the_file_is_named_and_nothing_changes(self) -> None:
         def load() -> Settings:
