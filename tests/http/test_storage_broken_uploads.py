@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from base64 import b64encode
 from hashlib import md5
+from typing import Any
 from uuid import UUID
 
 from twisted.internet.defer import Deferred
@@ -106,6 +107,23 @@ class Broken(TestCase):
             self.successResultOf(start(app.storage.sweeper.sweep()))
         self.assertIn(b" 201 ", client.received())
         self.assertEqual(app.stored(), [b"x" * 40])
+
+    def test_that_it_goes_on_is_said_once_a_minute(self) -> None:
+        app = StorageApp(part_bytes=10)
+        objects = type(app.tables.rows().objects)
+        touch, said = objects.touch_upload, []
+
+        async def noted(rows: Any, version: UUID) -> bool:
+            said.append(app.clock.seconds())
+            return await touch(rows, version)
+
+        self.patch(objects, "touch_upload", noted)
+        client = app.connect()
+        client.send(head({"Content-Length": "18"}, "PUT", OBJECTS + "/k"))
+        for _ in range(18):
+            app.clock.advance(10)
+            client.send(b"x")
+        self.assertEqual(said, [60, 120, 180])
 
     def test_a_slow_upload_that_was_given_up_does_not_come_back(self) -> None:
         app = StorageApp()

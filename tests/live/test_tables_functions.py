@@ -131,8 +131,27 @@ async def test_what_takes_any_number_of_arguments_is_given_all_of_one_name(table
         assert (await tables.request("GET", f"/rpc/joined?glue=-{asked}"))[2] == "-".join(parts)
         sent = {"glue": "-", "parts": parts}
         assert (await tables.request("POST", "/rpc/joined", json=sent))[2] == "-".join(parts)
+        form = {"Content-Type": "application/x-www-form-urlencoded"}
+        status, _, body = await tables.request(
+            "POST", "/rpc/joined", headers=form, data=f"glue=-{asked}".encode()
+        )
+        assert (status, body) == (200, "-".join(parts))
     # Of one that is no more than one the last counts.
     assert (await tables.request("GET", "/rpc/joined?glue=a&glue=b&parts=1&parts=2"))[2] == "1b2"
+
+
+@pytest_twisted.ensureDeferred
+async def test_arguments_come_in_an_object_the_first_of_a_list_or_a_form(tables: Tables) -> None:
+    form = {"Content-Type": "application/x-www-form-urlencoded"}
+    for sent in (
+        {"json": {"a": 4, "b": 3}},
+        {"json": [{"a": 4, "b": 3}, {"a": 9, "b": 9}]},
+        {"headers": form, "data": b"b=3&a=4"},
+    ):
+        assert (await tables.request("POST", "/rpc/add", **sent))[2] == 7, sent
+    for sent in ({"json": {"most": 10}}, {"json": [{"most": 10}]}, {"headers": form, "data": b"most=10"}):
+        found = (await tables.request("POST", "/rpc/affordable", **sent))[2]
+        assert found == (await tables.request("GET", "/rpc/affordable?most=10"))[2] != [], sent
 
 
 @pytest_twisted.ensureDeferred

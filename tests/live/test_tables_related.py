@@ -89,6 +89,9 @@ async def test_rows_are_grouped_by_values_whatever_represents_them(related: Tabl
 @pytest_twisted.ensureDeferred
 async def test_what_groups_rows_is_what_is_shown_of_related_ones(related: Tables) -> None:
     assert await rows(related, "/volumes?select=count(),shelves()") == [{"count": 3}]
+    # What is made of related rows groups none.
+    assert await rows(related, "/volumes?select=...shelves(shade,id.sum())") == [{"shade": "#7", "sum": 4}]
+    assert await rows(related, "/volumes?select=pages.sum()::text") == [{"sum": "60"}]
     found = await rows(related, "/shelves?select=count(),...volumes(name)&order=count")
     assert sorted((row["count"], row["name"]) for row in found) == [(1, ["a", "b"]), (1, ["c"])]
 
@@ -171,6 +174,9 @@ async def test_columns_that_the_schema_cache_does_not_know_are_spread(related: T
     assert found == [{"id": 1, "shelf": 1, "note": "n"}, {"id": 2, "shelf": None, "note": None}]
     found = await rows(related, "/shelves?select=id,...tucked(note)&tucked=not.is.null")
     assert found == [{"id": 1, "note": "n"}]
+    # There is nothing to group by.
+    status, _, body = await related.request("GET", "/shelves?select=count(),...tucked(*)")
+    assert (status, body["code"]) == (400, "42803")
 
 
 @pytest_twisted.ensureDeferred

@@ -31,7 +31,7 @@ def _arguments(plan: CallPlan) -> tuple[Sql, Sql]:
     if plan.whole:
         argument = plan.arguments[0]
         return Sql(""), (BYTES if argument.type == "bytea" else TEXT) + f"::{argument.type}"
-    if plan.payload is None or plan.payload.kind == "form":
+    if plan.payload is None:
         return Sql(""), joined(_named(argument, values) for argument, values in plan.values)
     if not plan.arguments:
         return Sql(""), Sql("")
