@@ -55,6 +55,17 @@ async def test_connecting_never_shows_address_or_password(database: str) -> None
 
 
 @pytest_twisted.ensureDeferred
+async def test_what_is_announced_to_one_that_asks_for_nothing_is_passed_over(database: str) -> None:
+    """SQL of an application may LISTEN; who has the connection next is not to suffer."""
+    session = await session_on(database)
+    await session.query("listen news")
+    await session.query("notify news, 'one'")
+    assert await session.query("select 1") == [(1,)]
+    assert session.usable
+    session.close()
+
+
+@pytest_twisted.ensureDeferred
 async def test_one_that_was_closed_leaves_no_descriptor(database: str) -> None:
     before = len(os.listdir("/proc/self/fd"))  # noqa: PTH208  # each is a name that may be gone by now
     for _ in range(20):

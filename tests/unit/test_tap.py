@@ -11,7 +11,7 @@ from unittest.mock import patch
 from twisted.python.usage import UsageError
 from twisted.trial.unittest import SynchronousTestCase
 
-from project_service.launch import Launch
+from project_service.launch import Launch, exposed_schemas
 from project_service.tap import Options
 
 NAMED = """
@@ -80,6 +80,21 @@ class OptionTests(SynchronousTestCase):
         # What it does name stays.
         self.assertEqual(launch.settings.auth.jwt_keys_file, "/keys.json")
         self.assertEqual(list(launch.settings.stages), ["prod"])
+
+    def test_what_is_exposed_of_the_systems_database_is_what_no_other_database_has(self) -> None:
+        self.write(
+            """
+            [stages.dev.databases.main]
+            schemas = ["public", "api"]
+            [stages.dev.databases.elsewhere]
+            dsn = "postgresql://elsewhere/x"
+            schemas = ["theirs"]
+            [stages.prod.databases.main]
+            schemas = ["api", "v2"]
+            """
+        )
+        launch = self.launch("--config", self.config, "--data-dir", "/data")
+        self.assertEqual(exposed_schemas(launch.settings), {"public", "api", "v2"})
 
     def test_options_win_over_the_file_and_the_environment_does_too(self) -> None:
         plain = self.launch("--config", self.config).settings
