@@ -1,12 +1,16 @@
-"""What a start prints: the address, a command to try, and the keys only where a person reads."""
+"""What a start makes and prints: keys, the address, a command to try, and the keys only where a person reads."""
 
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 from twisted.trial.unittest import TestCase
 
-from project_service.bootstrap import Credentials, first_words
+from project_service import keys
+from project_service.bootstrap import Credentials, ensure_keys, first_words, write_credentials
+from project_service.deferreds import start
+from tests.places import temporary_directory
 
 CREDENTIALS = Credentials("http://127.0.0.1:8080", "psk_anon_a", "psk_service_s", "postgresql://u:p@h/d")
 PATH = Path("/srv/var/credentials.json")
@@ -28,3 +32,56 @@ class FirstWords(TestCase):
     def test_the_password_of_the_database_is_never_shown(self) -> None:
         for on_terminal in (True, False):
             self.assertNotIn("postgresql:", "\n".join(first_words(CREDENTIALS, PATH, on_terminal)))
+
+
+class FakeKeys:
+    """The active project keys of a database, by kind."""
+
+    def __init__(self) -> None:
+        self.active: list[tuple[str, bytes]] = []
+
+    async def query(self, sql: str, params: Any = None) -> list[tuple[Any, ...]]:
+        if sql.startswith("select"):
+            return [(memoryview(sha256),) for _, sha256 in self.active]
+        kind, sha256, label = params
+        self.active.append((kind, sha256))
+        return [("1", kind, label, "", None)]
+
+    async def prepared(self, sql: str, params: Any) -> list[tuple[Any, ...]]:
+        return await self.query(sql, params)
+
+
+class Keys(TestCase):
+    def setUp(self) -> None:
+        self.folder = temporary_directory(self)
+        self.database = FakeKeys()
+
+    def begin(self) -> tuple[str, str]:
+        """A start that ends well."""
+        made = self.successResultOf(start(ensure_keys(self.database, self.folder)))
+        path = write_credentials(self.folder, Credentials("http://a.test", *made, "dsn"))
+        self.assertEqual(path.stat().st_mode & 0o777, 0o600)
+        return made
+
+    def test_the_first_start_makes_one_of_each_kind_and_the_next_keeps_them(self) -> None:
+        anon, service = self.begin()
+        self.assertEqual(
+            self.database.active, [("anon", keys.digest(anon)), ("service", keys.digest(service))]
+        )
+        self.assertEqual(self.begin(), (anon, service))
+        self.assertEqual(len(self.database.active), 2)
+
+    def test_one_that_was_revoked_is_made_anew_and_the_other_stays(self) -> None:
+        anon, service = self.begin()
+        del self.database.active[0]
+        fresh, kept = self.begin()
+        self.assertEqual(kept, service)
+        self.assertNotEqual(fresh, anon)
+        self.assertIn(("anon", keys.digest(fresh)), self.database.active)
+
+    def test_a_file_that_names_none_is_written_again(self) -> None:
+        for content in ("{}", '{"anon_key": 1, "service_key": null}'):
+            (self.folder / "credentials.json").write_text(content)
+            made = self.begin()
+            self.assertEqual([keys.well_formed(key) for key in made], [True, True])
+            self.assertEqual(self.begin(), made)
