@@ -18,6 +18,9 @@ PREFIX = "PROJECT_SERVICE__"
 
 Tree = dict[str, Any]
 
+# What settings stand in.
+_TABLES = frozenset(section.name for section in attrs.fields(Settings))
+
 
 @frozen
 class Fault:
@@ -97,13 +100,13 @@ def _flattened(tree: Mapping[str, Any], above: tuple[str, ...]) -> list[tuple[st
 
 
 def _from_environment(environ: Mapping[str, str]) -> dict[str, _Given]:
-    """``PROJECT_SERVICE__AUTH__BCRYPT_COST`` is ``auth.bcrypt_cost``; ``…__STAGES`` may be one JSON object."""
+    """``PROJECT_SERVICE__AUTH__BCRYPT_COST`` is ``auth.bcrypt_cost``; a table (``…__AUTH``) is a JSON object."""
     found: dict[str, _Given] = {}
     for name, value in sorted(environ.items()):
         if not name.startswith(PREFIX):
             continue
         dotted = ".".join(name.removeprefix(PREFIX).lower().split("__"))
-        tree = _json_object(value) if dotted == "stages" or dotted.startswith("stages.") else None
+        tree = _json_object(value) if dotted in _TABLES or dotted.startswith("stages.") else None
         if tree is not None and dotted.count(".") < 4:
             above = tuple(dotted.split("."))
             found.update({n: _Given(v, "environment") for n, v in _flattened(tree, above)})
@@ -135,6 +138,17 @@ def _own_names(given: dict[str, _Given], faults: list[Fault]) -> dict[str, _Give
     return found
 
 
+def _why_left(name: str, left: _Given) -> str:
+    """What is wrong with what no setting took."""
+    parts = name.split(".")
+    of_stages = parts[0] == "stages" and len(parts) <= 4 and parts[2:3] in ([], ["databases"])
+    if name not in _TABLES and not of_stages:
+        return "is not a setting"
+    if isinstance(left.value, Mapping):
+        return "names no database"
+    return "must be a table" + (" (as JSON in the environment)" if left.where == "environment" else "")
+
+
 class _Reader:
     def __init__(self, given: dict[str, _Given], faults: list[Fault]) -> None:
         self._given = dict(given)
@@ -148,7 +162,7 @@ class _Reader:
         }
         settings = Settings(**sections, stages=self._stages())
         for name, left in self._given.items():
-            self._faults.append(Fault(left.where, name, "is not a setting"))
+            self._faults.append(Fault(left.where, name, _why_left(name, left)))
         return settings
 
     def _section(self, path: str, cls: type) -> Any:

@@ -206,8 +206,8 @@ class Values(TestCase):
         self.assertEqual((shop.schemas, shop.max_rows, shop.app_settings), (("api",), 5, {"a": "b"}))
         for name, value, fault in (
             ("SERVER__CORS_ORIGINS", "https://a.test", "server.cors_origins must be a list (as JSON"),
-            ("STAGES", "[dev", "stages is not a setting"),
-            ("STAGES__DEV__DATABASES__MAIN", "[]", "stages.dev.databases.main is not a setting"),
+            ("STAGES", "[dev", "stages must be a table (as JSON"),
+            ("STAGES__DEV__DATABASES__MAIN", "[]", "stages.dev.databases.main must be a table (as JSON"),
         ):
             self.assertTrue(faults(environ={f"PROJECT_SERVICE__{name}": value})[0].startswith(fault), name)
 

@@ -53,6 +53,25 @@ class Places(TestCase):
         main = self.loaded(toml).stages["dev"].databases["main"]
         self.assertEqual(main.app_settings, {"a.b": "c", "d": "e"})
 
+    def test_a_section_may_be_one_object_in_the_environment(self) -> None:
+        given = {"DATABASE": '{"pool_size": 3, "acquire_timeout_seconds": 2}', "DATABASE__POOL_SIZE": "4"}
+        database = self.loaded(environ=given).database
+        self.assertEqual((database.pool_size, database.acquire_timeout_seconds), (4, 2.0))
+
+    def test_what_should_be_a_table_and_is_none(self) -> None:
+        for toml, environ, said in (
+            ("server = 1", {}, "c.toml: server must be a table"),
+            ("[[server]]\nworkers = 2", {}, "c.toml: server must be a table"),
+            ("[stages.dev]", {}, "c.toml: stages.dev names no database"),
+            ("[stages.dev.databases]\nmain = 1", {}, "c.toml: stages.dev.databases.main must be a table"),
+            ("[stages.dev]\ndatabase = 1", {}, "c.toml: stages.dev.database is not a setting"),
+            ("", {"SERVER": "{"}, "environment: server must be a table (as JSON in the environment)"),
+            ("", {"STAGES": "[]"}, "environment: stages must be a table (as JSON in the environment)"),
+        ):
+            with self.assertRaises(BadSettings, msg=said) as caught:
+                self.loaded(toml, environ)
+            self.assertEqual(str(caught.exception).rpartition("/")[2], said)
+
     def test_an_object_is_no_section_where_a_value_belongs(self) -> None:
         self.assertEqual(self.loaded(environ={"AUTH__ISSUER": '{"a": 1}'}).auth.issuer, '{"a": 1}')
 
