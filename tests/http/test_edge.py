@@ -97,6 +97,7 @@ class Reading(TestCase):
             "?b=1&a=2": "2",
             "?a": "",
             "?%61=%2B+c%3Dd": "+ c=d",
+            "?a=b+c;d": "b c;d",
         }.items():
             response = app_of(asked).request("GET", f"/x{query}")
             self.assertEqual((response.status, json.loads(response.body)), (200, value), query)

@@ -33,6 +33,10 @@ class FirstWords(TestCase):
         for on_terminal in (True, False):
             self.assertNotIn("postgresql:", "\n".join(first_words(CREDENTIALS, PATH, on_terminal)))
 
+    def test_nothing_prints_them_as_a_whole(self) -> None:
+        for secret in ("psk_", "postgresql:"):
+            self.assertNotIn(secret, repr(CREDENTIALS) + str(CREDENTIALS))
+
 
 class FakeKeys:
     """The active project keys of a database, by kind."""
