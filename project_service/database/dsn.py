@@ -6,6 +6,7 @@ of which a reactor can watch. So each host becomes a connection attempt of its o
 
 from __future__ import annotations
 
+import re
 from typing import Any
 
 from attrs import frozen
@@ -14,6 +15,9 @@ from psycopg2.extensions import parse_dsn
 
 # What libpq calls a server that must accept writes.
 _WRITABLE = frozenset({"read-write", "primary"})
+# libpq looks at these when it connects, and then it is too late to tell them from a server that is away.
+_PORT = re.compile(r"\s*[0-9]{1,5}\s*\Z")
+_SSL_MODES = frozenset({"disable", "allow", "prefer", "require", "verify-ca", "verify-full"})
 
 
 @frozen
@@ -54,7 +58,16 @@ def parse(dsn: str) -> Target:
     count = max(len(hosts), len(addresses))
     if len(ports) not in (1, count) or len(hosts) not in (1, count):
         raise ValueError("names a different number of hosts and ports")
+    if not all(_is_port(port) for port in ports):
+        raise ValueError("has a port that is not from 1 to 65535")
+    if params.get("sslmode", "prefer") not in _SSL_MODES:
+        raise ValueError(f"has an sslmode that is none of {', '.join(sorted(_SSL_MODES))}")
     return Target(tuple(_candidate(params, hosts, addresses, ports, n) for n in range(count)), writable)
+
+
+def _is_port(port: str) -> bool:
+    """Nothing is PostgreSQL's own."""
+    return not port or (_PORT.match(port) is not None and 1 <= int(port) <= 65535)
 
 
 def _candidate(

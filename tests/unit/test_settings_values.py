@@ -94,3 +94,15 @@ class Values(TestCase):
             with self.assertRaises(BadSettings) as caught:
                 load(path, {}, {}, False)
             self.assertEqual([fault.name for fault in caught.exception.faults], [""])
+
+    def test_what_libpq_would_only_refuse_when_it_connects(self) -> None:
+        for dsn, why in (
+            ("postgresql://u@a.test:bad/x", "has a port that is not from 1 to 65535"),
+            ("host=a.test port=0", "has a port that is not from 1 to 65535"),
+            ("host=a,b port=5432,65536", "has a port that is not from 1 to 65535"),
+            ("postgresql://u@a.test/x?sslmode=on", "has an sslmode that is none of allow, disable, "),
+        ):
+            for name in ("database.dsn", f"{MAIN}.dsn"):
+                self.assertTrue(self.refused(name, f"'{dsn}'").startswith(why), dsn)
+        for dsn in ("host=a,b port=5432,", "host=a,b port=65535", "postgresql://a/x?sslmode=verify-full", ""):
+            self.loaded("database.dsn", f"'{dsn}'")
