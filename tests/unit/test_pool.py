@@ -174,15 +174,17 @@ class Doubt(Case):
     def test_a_transaction_commits_although_its_caller_left(self) -> None:
         gate: Deferred[None] = Deferred()
 
-        async def work(transaction: Any) -> None:
+        async def work(transaction: Any) -> int:
             await gate
             await transaction.query("insert")
+            return 7
 
         doing = start(self.pool.transaction(work))
         doing.cancel()
         self.failureResultOf(doing, CancelledError)
         gate.callback(None)
         self.assertEqual(self.made[0].asked, ["begin", "insert", "commit"])
+        self.assertEqual(self.successResultOf(start(self.pool.transaction(work))), 7)
 
     def test_a_failing_transaction_is_rolled_back(self) -> None:
         async def work(transaction: Any) -> None:

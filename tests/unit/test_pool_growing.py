@@ -91,6 +91,13 @@ class Healing(Case):
         self.clock.advance(0.4)
         self.assertEqual(self.successResultOf(waiting), [("a",)])
 
+    def test_once_it_is_back_there_is_one_for_each_that_waits(self) -> None:
+        self.away = True
+        waiting = [start(self.pool.take()) for _ in range(2)]
+        self.away = False
+        self.clock.advance(FIRST_PAUSE_SECONDS)
+        self.assertEqual([self.successResultOf(one) for one in waiting], self.made)
+
     def test_nobody_waits_longer_than_the_timeout_for_a_database_that_is_away(self) -> None:
         self.away = True
         waiting = start(self.pool.query("a"))

@@ -1,26 +1,46 @@
-"""Sockets: what the kernel is given at once."""
+"""Sockets: what the kernel is given at once, in which order, and what tells that a peer takes something."""
 
 from __future__ import annotations
 
+import errno
+import socket
 from typing import Any
 
+from twisted.internet.error import ConnectionLost
 from twisted.internet.protocol import Protocol
 from twisted.internet.task import Clock
 from twisted.internet.tcp import Connection
+from twisted.internet.testing import StringTransport
 from twisted.trial.unittest import SynchronousTestCase
 
-from project_service.sockets import SEND_BYTES, tune, write_now
+from project_service.sockets import SEND_BYTES, socket_progress, tune, write_now
+
+
+class Reactor(Clock):
+    """Watches nothing: a test says when something can be written."""
+
+    def addWriter(self, writer: Any) -> None: ...
+    def removeWriter(self, writer: Any) -> None: ...
+    def removeReader(self, reader: Any) -> None: ...
 
 
 class Kernel:
-    """A socket that takes everything and remembers how much came in each call."""
+    """A socket that takes everything, or as much as there is ``room`` for, and remembers each call."""
 
     def __init__(self) -> None:
-        self.taken: list[int] = []
+        self.taken: list[bytes] = []
+        self.room = 1 << 40
+        self.broken = False
 
     def send(self, data: Any) -> int:
-        self.taken.append(len(data))
-        return len(data)
+        if self.broken:
+            raise OSError(errno.EPIPE, "broken pipe")
+        if not self.room:
+            raise BlockingIOError(errno.EAGAIN, "full")
+        sent = bytes(data[: self.room])
+        self.room -= len(sent)
+        self.taken.append(sent)
+        return len(sent)
 
     def fileno(self) -> int:
         return 0
@@ -32,17 +52,78 @@ class Kernel:
         """Nothing to set."""
 
 
+def connected(handle: Any) -> Any:
+    transport: Any = Connection(handle, Protocol(), Reactor())  # type: ignore[arg-type]  # what it uses
+    transport.connected = True
+    return transport
+
+
 class Sends(SynchronousTestCase):
     def setUp(self) -> None:
         self.kernel = Kernel()
-        self.transport: Any = Connection(self.kernel, Protocol(), Clock())  # type: ignore[arg-type]  # what it uses
-        self.transport.connected = True
+        self.transport = connected(self.kernel)
         tune(self.transport)
 
     def test_what_was_read_of_the_store_in_one_call_is_sent_in_one(self) -> None:
         write_now(self.transport, bytes(SEND_BYTES))
-        self.assertEqual(self.kernel.taken, [SEND_BYTES])
+        self.assertEqual([len(sent) for sent in self.kernel.taken], [SEND_BYTES])
 
     def test_more_is_sent_piece_by_piece_in_the_same_turn(self) -> None:
         write_now(self.transport, bytes(2 * SEND_BYTES + 1))
-        self.assertEqual(self.kernel.taken, [SEND_BYTES, SEND_BYTES, 1])
+        self.assertEqual([len(sent) for sent in self.kernel.taken], [SEND_BYTES, SEND_BYTES, 1])
+
+    def test_what_a_full_socket_does_not_take_follows_and_nothing_overtakes_it(self) -> None:
+        self.kernel.room = 5
+        write_now(self.transport, b"01234567")
+        self.kernel.room = 1 << 40
+        write_now(self.transport, b"89")
+        self.assertEqual(self.kernel.taken, [b"01234"])
+        self.transport.doWrite()
+        self.assertEqual(b"".join(self.kernel.taken), b"0123456789")
+        write_now(self.transport, b"ab")
+        self.assertEqual(self.kernel.taken[-1], b"ab", "at once again")
+
+    def test_a_peer_that_has_left_is_told_by_the_transport(self) -> None:
+        self.kernel.broken = True
+        write_now(self.transport, b"ab")
+        self.assertIsInstance(self.transport.doWrite(), ConnectionLost)
+
+    def test_nothing_is_sent_where_the_connection_has_ended(self) -> None:
+        self.transport.connected = False
+        write_now(self.transport, b"ab")
+        self.assertEqual(self.kernel.taken, [])
+
+    def test_what_is_no_plain_connection_writes_in_its_own_way(self) -> None:
+        transport = StringTransport()
+        write_now(transport, b"ab")
+        self.assertEqual(transport.value(), b"ab")
+
+
+class Progress(SynchronousTestCase):
+    def setUp(self) -> None:
+        ours, self.peer = socket.socketpair()
+        for one in (ours, self.peer):
+            self.addCleanup(one.close)
+            one.setblocking(False)
+        self.transport = connected(ours)
+
+    def test_it_changes_when_the_peer_takes_something_and_only_then(self) -> None:
+        write_now(self.transport, bytes(10_000_000))
+        before = socket_progress(self.transport)
+        self.assertEqual(socket_progress(self.transport), before)
+        self.transport.doWrite()
+        self.assertEqual(socket_progress(self.transport), before, "it is full")
+        self.peer.recv(1 << 20)
+        taken = socket_progress(self.transport)
+        self.assertNotEqual(taken, before)
+        self.transport.doWrite()
+        self.assertNotEqual(socket_progress(self.transport), before)
+
+    def test_beneath_tls_it_is_the_sockets(self) -> None:
+        write_now(self.transport, b"ab")
+        wrapped = type("Wrapping", (), {"transport": self.transport})()
+        self.assertEqual(socket_progress(wrapped), socket_progress(self.transport))
+        self.assertIsNotNone(socket_progress(wrapped))
+
+    def test_without_a_socket_nothing_can_be_told(self) -> None:
+        self.assertIsNone(socket_progress(StringTransport()))
