@@ -63,6 +63,20 @@ async def test_many_that_are_spread_below_do_not_hide_what_is_ordered_by(related
 
 
 @pytest_twisted.ensureDeferred
+async def test_rows_are_ordered_by_related_ones_as_they_are_selected(related: Tables) -> None:
+    lacking = "shelves.below.id=eq.3&order=shelves(name).nullsfirst,id"
+    for asked, expected in (
+        ("shelves()&order=shelves(name),id", [3, 1, 2]),
+        # Of a shelf that is left out there is no name, selected or not.
+        (f"shelves(id,below:volumes!inner())&{lacking}", [1, 2, 3]),
+        (f"shelves(id,below:volumes())&shelves.below=not.is.null&{lacking}", [1, 2, 3]),
+        (f"shelves(id,below:volumes())&{lacking}", [3, 1, 2]),
+    ):
+        found = await rows(related, f"/volumes?select=id,{asked}")
+        assert [row["id"] for row in found] == expected, asked
+
+
+@pytest_twisted.ensureDeferred
 async def test_rows_are_grouped_by_related_ones_of_any_depth(related: Tables) -> None:
     groups = [{"sum": 30, "name": "lower"}, {"sum": 30, "name": "upper"}]
     ids = [[{"id": 3}], [{"id": 1}, {"id": 2}]]
@@ -81,6 +95,7 @@ async def test_rows_are_grouped_by_values_whatever_represents_them(related: Tabl
     upper, lower = {"id": 1, "name": "upper", "shade": "#7"}, {"id": 2, "name": "lower", "shade": "#7"}
     found = await rows(related, "/shelves?select=*,count()&order=id")
     assert found == [{**upper, "count": 1}, {**lower, "count": 1}]
+    assert await rows(related, "/volumes?select=shelf_id::bool,count()") == [{"shelf_id": True, "count": 3}]
     # A cast is of what is shown.
     found = await rows(related, "/shelves?select=shade::text,name.max()")
     assert found == [{"shade": '"#7"', "max": "upper"}]
@@ -174,6 +189,8 @@ async def test_columns_that_the_schema_cache_does_not_know_are_spread(related: T
     assert found == [{"id": 1, "shelf": 1, "note": "n"}, {"id": 2, "shelf": None, "note": None}]
     found = await rows(related, "/shelves?select=id,...tucked(note)&tucked=not.is.null")
     assert found == [{"id": 1, "note": "n"}]
+    # Of two with one name the first is meant.
+    assert await rows(related, "/volumes?select=...shelves(name,name:id)&id=eq.1") == [{"name": "upper"}]
     # There is nothing to group by.
     status, _, body = await related.request("GET", "/shelves?select=count(),...tucked(*)")
     assert (status, body["code"]) == (400, "42803")

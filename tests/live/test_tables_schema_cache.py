@@ -47,7 +47,10 @@ create view shop.shown as select name, id as number, id as twice, id + 1 as next
 create view hidden.between as select at, id, item from shop.events;
 create view shop.outer_view as select item, id from hidden.between;
 create rule kept_back as on delete to shop.shown do instead nothing;
-create view shop.half as select other from shop.owners;
+create view shop.half as select other from shop.owners; create view shop.other_half as select item from shop.owners;
+create table hidden.worded (item int references shop.items, n int references shop.labels, primary key (item, n));
+create table shop.parts (id int primary key, part_of int references shop.parts);
+create view shop.pieces as select * from shop.parts;
 create view shop.nothing as select;
 create view shop.grouped as select count(*) from shop.items;
 create view shop.taking as select count(*) as n from shop.items;
@@ -77,6 +80,7 @@ create function helping.one_event(shop.items) returns setof shop.events rows 1 l
   as 'select null::shop.events';
 create function shop.of_two(item shop.items, n int) returns shop.events language sql return null::shop.events;
 create function hidden.unseen(shop.items) returns shop.events language sql return null::shop.events;
+create function helping.alike(shop.items) returns setof shop.items language sql as 'select $1';
 create function helping.of_part(shop.events) returns shop.items language sql return null::shop.items;
 create function helping.of_view(shop.outer_view) returns shop.kept language sql return null::shop.kept;
 create function helping.of_kept(shop.kept) returns shop.outer_view language sql return null::shop.outer_view;
@@ -162,9 +166,9 @@ def test_relations_are_those_of_exposed_schemas_and_no_partitions(shop: SchemaCa
     changed, read_only = (True, True, True, True), (True, False, False, False)
     assert may == {
         **dict.fromkeys(
-            ("items", "events", "owners", "labels", "labelled", "large"), (False, True, True, True)
+            ("items", "events", "owners", "labels", "labelled", "large", "parts"), (False, True, True, True)
         ),
-        **dict.fromkeys(("shown", "outer_view", "half"), changed),
+        **dict.fromkeys(("shown", "outer_view", "half", "other_half", "pieces"), changed),
         **dict.fromkeys(("nothing", "grouped", "kept"), read_only),
         "taking": (True, True, False, False),
     }
@@ -178,6 +182,7 @@ def test_a_view_has_the_keys_that_it_shows_whole(shop: SchemaCache) -> None:
         "owners": ("id",),
         "labels": ("n",),
         "labelled": ("n",),
+        **dict.fromkeys(("parts", "pieces"), ("id",)),
         "shown": ("number",),
         "kept": ("id",),
     }
@@ -216,15 +221,23 @@ def test_ways_between_tables_are_those_of_all_views_that_show_the_key(shop: Sche
         ("labels", "m2o", (("word", "word"),)),
         ("labels", "o2o", (("n", "n"),)),
     }
+    selves = {(way.target[1], way.cardinality, way.is_self) for way in shop.relationships["shop", "parts"]}
+    assert selves == {
+        (name, kind, name == "parts") for name in ("parts", "pieces") for kind in ("m2o", "o2m")
+    }
+    # A table that is not exposed joins no others.
+    assert [way for ways in shop.relationships.values() for way in ways if way.junction] == []
 
 
 def test_functions_of_a_row_are_ways_to_their_rows(shop: SchemaCache) -> None:
-    found = {way.routine: way.cardinality for way in shop.relationships["shop", "items"] if way.routine}
-    assert found == {
-        ("shop", "first_event"): "m2o",
-        ("helping", "many_events"): "o2m",
-        ("helping", "one_event"): "m2o",
+    found = [way for way in shop.relationships["shop", "items"] if way.routine]
+    assert {(way.routine, way.target[1], way.cardinality, way.is_self) for way in found} == {
+        (("shop", "first_event"), "events", "m2o", False),
+        (("helping", "many_events"), "events", "o2m", False),
+        (("helping", "one_event"), "events", "m2o", False),
+        (("helping", "alike"), "items", "o2m", True),
     }
+    assert {way.target[0] for way in found} == {"shop"}
     for name, made in (("outer_view", "of_view"), ("kept", "of_kept"), ("events", "of_part")):
         assert ("helping", made) in {way.routine for way in shop.relationships["shop", name]}, name
 
