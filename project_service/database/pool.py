@@ -240,7 +240,6 @@ class Pool:
         if result is not None and not result.check(CancelledError):
             self.log.failure("connecting failed", result)
         self._grow()
-        self._check_empty()
 
     def _check_empty(self) -> None:
         if self._empty is not None and not self._busy:

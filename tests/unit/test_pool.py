@@ -206,7 +206,7 @@ class Doubt(Case):
         assert first.on_lost is not None
         first.on_lost(first)
         self.successResultOf(start(self.pool.query("a")))
-        self.assertEqual(len(self.made), 2)
+        self.assertEqual((len(self.made), first.closed), (2, True))
 
     def test_one_that_is_found_dead_is_not_lent(self) -> None:
         self.successResultOf(start(self.pool.query("a")))

@@ -92,6 +92,12 @@ class Ending(Case):
             self.assertTrue(all(session.closed for session in self.made))
             self.assertEqual(self.clock.getDelayedCalls(), [])
 
+    def test_those_that_nobody_uses_are_closed(self) -> None:
+        for one in [self.successResultOf(start(self.pool.take())) for _ in range(2)]:
+            self.pool.give_back(one)
+        self.successResultOf(start(self.pool.close()))
+        self.assertEqual([session.closed for session in self.made], [True, True])
+
     def test_who_waits_and_gives_back_what_it_held_makes_no_new_one(self) -> None:
         async def another(held: Session) -> None:
             try:
