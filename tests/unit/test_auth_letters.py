@@ -37,6 +37,13 @@ class Letters(TestCase):
         assert parsed["Auto-Submitted"] == "auto-generated"
         assert parsed.get_content().splitlines() == ["Zeile eins", ".", "From hier"]
 
+    def test_a_letter_of_ascii_is_sent_as_it_is_and_any_other_arrives_as_it_was(self) -> None:
+        link, more = "https://x.test/a?token=TOKEN", "Grüße"
+        for text, plain in ((link, True), (f"{link}\n{more}", False)):
+            raw = mail.message(mail.Letter("ada@example.test", "s", text), "noreply@example.test", 0, "id")
+            assert (raw.isascii(), link.encode() in raw) == (True, plain)
+            assert email.message_from_bytes(raw, policy=default).get_content().split() == text.split()
+
     def test_a_line_break_never_becomes_a_header(self) -> None:
         for field in ("recipient", "subject"):
             parts = {"recipient": "ada@example.test", "subject": "Hello", "text": "x"}
@@ -49,18 +56,23 @@ class Letters(TestCase):
 
         async def refuse(letter: mail.Letter) -> None:
             tried.append(letter)
-            raise ConnectionRefusedError
+            raise ConnectionRefusedError(f"no {letter.recipient} here")
 
         outbox = mail.Outbox.over(refuse, clock)
         letter = mail.Letter("ada@example.test", "s", "t")
-        outbox.post(lambda: letter)
-        assert tried == []
-        clock.advance(0)
-        assert len(tried) == 1
-        clock.advance(5)
-        assert len(tried) == 2
-        clock.advance(60)
+        with captured_logs() as events:
+            outbox.post(lambda: letter)
+            assert tried == []
+            clock.advance(0)
+            assert len(tried) == 1
+            clock.advance(5)
+            assert len(tried) == 2
+            clock.advance(60)
         assert tried == [letter] * 3
+        # Neither whose it was nor what the server said.
+        said = [str(formatEvent(event)) for event in events]
+        assert (len(said), said[-1]) == (4, "a letter was given up")
+        assert all(one.startswith("a letter was not taken: ") and "@" not in one for one in said[:3])
         assert clock.getDelayedCalls() == []
 
     def test_one_that_cannot_be_written_is_tried_again_and_keeps_none_back(self) -> None:
@@ -121,3 +133,7 @@ class Letters(TestCase):
         while any(not one.called for one in open_):
             next(one for one in open_ if not one.called).callback(None)
         assert len(open_) == 10
+        for _ in range(10):
+            outbox.post(lambda: mail.Letter("ada@example.test", "s", "t"))
+        clock.advance(0)
+        assert len(open_) == 14

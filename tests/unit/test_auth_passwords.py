@@ -80,6 +80,22 @@ class Passwords(TestCase):
         raw = passwords.candidate(text)
         assert raw is None or (0 < len(raw) <= 72 and b"\0" not in raw)
 
+    def test_how_long_a_password_may_be_is_counted_in_bytes(self) -> None:
+        for text, fine in (
+            ("zq" * 3 + "z", False),
+            ("\u00e9q\u00e9qzz", True),
+            ("z" * 72, True),
+            ("z" * 73, False),
+        ):
+            try:
+                passwords.acceptable(text, ADA, 8)
+            except ApiError as fault:
+                assert (fault.code, fine) == ("weak_password", False), text
+            else:
+                assert fine, text
+        # One that is stored may be from elsewhere.
+        assert passwords.candidate("z") == b"z"
+
     def test_what_is_not_unicode_is_no_password(self) -> None:
         """From a command line: no JSON has it."""
         with self.assertRaises(ApiError) as caught:
