@@ -184,14 +184,18 @@ class _Reader:
         return given is not None and given.value == {}
 
     def _stages(self) -> dict[str, Stage]:
-        names: dict[tuple[str, str], None] = {}
-        for dotted in self._given:
+        names: dict[tuple[str, str], str] = {}
+        for dotted, given in self._given.items():
             parts = dotted.split(".")
             if len(parts) >= 4 and parts[0] == "stages" and parts[2] == "databases":
-                names[parts[1], parts[3]] = None
+                names[parts[1], parts[3]] = given.where
         stages: dict[str, dict[str, StageDatabase]] = {}
-        for stage, database in names:
+        for (stage, database), where in names.items():
             path = f"stages.{stage}.databases.{database}"
+            if not all(name and "/" not in name for name in (stage, database)):
+                self._faults.append(
+                    Fault(where, path, "has a name that no path can have: empty, or with a slash")
+                )
             stages.setdefault(stage, {})[database] = self._section(path, StageDatabase)
         return {stage: Stage(databases) for stage, databases in stages.items()}
 

@@ -72,6 +72,13 @@ class Places(TestCase):
                 self.loaded(toml, environ)
             self.assertEqual(str(caught.exception).rpartition("/")[2], said)
 
+    def test_a_name_that_no_path_can_have_is_refused(self) -> None:
+        for name in ("stages.''.databases.main", "stages.dev.databases.'a/b'"):
+            with self.assertRaises(BadSettings, msg=name) as caught:
+                self.loaded(f"[{name}]\nmax_rows = 7\n")
+            why = "has a name that no path can have: empty, or with a slash"
+            self.assertEqual([fault.reason for fault in caught.exception.faults], [why])
+
     def test_an_object_is_no_section_where_a_value_belongs(self) -> None:
         self.assertEqual(self.loaded(environ={"AUTH__ISSUER": '{"a": 1}'}).auth.issuer, '{"a": 1}')
 
