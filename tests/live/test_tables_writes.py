@@ -27,7 +27,9 @@ create table noted (name citext primary key, note text);
 create table told (id int primary key, note text);
 create table jobs (id int primary key, state text default 'waiting');
 insert into jobs values (1), (2);
-grant all on kept, held, jobs, noted to anon;
+create table dropped_in (n int);
+create table heap (n int); insert into heap values (1), (2), (3);
+grant all on kept, held, jobs, noted, heap to anon; grant insert on dropped_in to anon;
 grant select, insert, update (note) on told to anon
 """
 
@@ -36,7 +38,7 @@ grant select, insert, update (note) on told to anon
 def writes(tables: Tables) -> Iterator[Tables]:
     tables.sql(SCHEMA)
     yield tables
-    tables.sql("drop table jobs, told, noted, held, kept; drop extension citext")
+    tables.sql("drop table heap, dropped_in, jobs, told, noted, held, kept; drop extension citext")
 
 
 async def written(tables: Tables, method: str, path: str, **more: Any) -> list[int]:
@@ -199,3 +201,24 @@ async def test_types_are_named_with_the_right_to_their_schema_and_what_is_not_as
         assert writes.sql("select state::text, n from tasks") == [("new", None)]
     finally:
         writes.sql("drop table tasks; drop schema inner_ cascade")
+
+
+@pytest_twisted.ensureDeferred
+async def test_rows_without_a_key_are_the_first_ones_by_their_place(writes: Tables) -> None:
+    status, _, _ = await writes.request("PATCH", "/heap?n=gt.0&order=n.desc&limit=1", json={"n": 7})
+    assert (status, writes.sql("select n from heap order by n")) == (204, [(1,), (2,), (7,)])
+    status, _, _ = await writes.request("DELETE", "/heap?n=gt.0&order=n&limit=1")
+    assert (status, writes.sql("select n from heap order by n")) == (204, [(2,), (7,)])
+
+
+@pytest_twisted.ensureDeferred
+async def test_who_may_only_insert_may_insert_nothing_too(writes: Tables) -> None:
+    for rows in ([{"n": 1}], []):
+        assert (await writes.request("POST", "/dropped_in", json=rows))[0] == 201, rows
+
+
+@pytest_twisted.ensureDeferred
+async def test_a_put_without_the_key_in_its_row_writes_nothing(writes: Tables) -> None:
+    status, _, body = await writes.request("PUT", "/jobs?id=eq.1", json={"state": "done"})
+    assert (status, body["code"]) == (400, "PGRST115")
+    assert writes.sql("select 1 from jobs where state = 'done'") == []
