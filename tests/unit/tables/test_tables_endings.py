@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Awaitable, Callable
 from typing import Any, cast
 
@@ -116,6 +117,15 @@ class Estimates(Case):
             ("estimated", 11, 10, (40, True)),
         ):
             self.assertEqual(self.total(count, exact, max_rows), expected, (count, exact, max_rows))
+
+    def test_no_more_rows_are_counted_than_tell_whether_to_ask(self) -> None:
+        for count, max_rows, expected in (("exact", 10, []), ("estimated", 10, ["11"]), ("estimated", 0, [])):
+            config = evolve(CONFIG, max_rows=max_rows)
+            for select in ("title", "title,count()"):
+                found = planned("GET", "works", ("select", select), prefer=f"count={count}", config=config)
+                # The limit of the rows themselves is a parameter.
+                limits = re.findall(r"LIMIT (\d+)", found.compiled.statement.sql.text)
+                self.assertEqual(limits, expected, (count, max_rows, select))
 
     def test_of_what_is_written_nothing_is_estimated(self) -> None:
         found = planned("PATCH", "works", body=b'{"title": "a"}', prefer="count=planned")
