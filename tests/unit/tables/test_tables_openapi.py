@@ -211,6 +211,15 @@ class Described(SynchronousTestCase):
         self.assertEqual(set(body["properties"]), {"a", "c"})
         self.assertEqual(set(document(CACHE, "other", "http://here", None, None)["paths"]), {"/"})
 
+    def test_a_request_needs_no_more_than_a_function_s_body(self) -> None:
+        described = document(CACHE, "api", "http://here", None, None)
+        self.assertEqual({found["required"] for found in described["parameters"].values()}, {False})
+        self.assertTrue(described["paths"]["/rpc/add"]["post"]["parameters"][0]["required"])
+        self.assertEqual(list(described["paths"]["/"]), ["get"])
+        # Nothing is said of a column of which nothing is known.
+        filtered = described["parameters"]["rowFilter.works.title"]
+        self.assertEqual(filtered, {"name": "title", "required": False, "in": "query", "type": "string"})
+
     def test_what_is_referred_to_is_there_whatever_it_is_called(self) -> None:
         name = "a/b ~c%d#e?"
         columns = {known: Column(known, "text", "text") for known in ("km/h", "tax %", "~1", "имя")}
