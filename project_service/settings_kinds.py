@@ -22,7 +22,8 @@ _NUMBER = re.compile(r"[+-]?[0-9]+\Z")
 _LEAST_SECRET = 32
 _TOKEN = re.compile(rf"[{fields.TCHAR}]+\Z")
 _WORD = re.compile(r"[!-~]+\Z")
-_STORE_BUCKET = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{2,254}\Z")
+# Some stores have tenants before the name, with a colon between.
+_STORE_BUCKET = re.compile(r"[A-Za-z0-9][A-Za-z0-9._:-]{2,254}\Z")
 
 
 @frozen(repr=False, str=False)

@@ -51,7 +51,7 @@ class Values(TestCase):
         self.assertTrue(self.refused("store.region", '""'))
         for value in ("", "ab", "a b", "a/b", "é" * 3, ".ab", "a" * 256):
             self.assertIn("must be the name of a bucket", self.refused("store.bucket", f'"{value}"'))
-        for value in ("abc", "Old_Bucket", "a.b-c", "a" * 63):
+        for value in ("tenant:files", "abc", "Old_Bucket", "a.b-c", "a" * 63):
             self.assertEqual(self.loaded("store.bucket", f'"{value}"').store.bucket, value)
 
     def test_the_authority_of_the_store_is_a_file_with_a_certificate(self) -> None:
