@@ -20,10 +20,6 @@ Kind = Callable[[Any], Any]
 _NUMBER = re.compile(r"[+-]?[0-9]+\Z")
 # PostgREST's reference, "jwt-secret".
 _LEAST_SECRET = 32
-_TOKEN = re.compile(rf"[{fields.TCHAR}]+\Z")
-_WORD = re.compile(r"[!-~]+\Z")
-# Some stores have tenants before the name, with a colon between.
-_STORE_BUCKET = re.compile(r"[A-Za-z0-9][A-Za-z0-9._:-]{2,254}\Z")
 
 
 @frozen(repr=False, str=False)
@@ -156,18 +152,26 @@ def several(kind: Kind, least: int = 0) -> Kind:
     return read
 
 
-def word(value: Any) -> str:
-    """What is sent in a header of ours to the store, as part of it."""
-    if not _WORD.match(text(value)):
-        raise ValueError("must be printable ASCII without blanks")
-    return str(value)
+def matching(pattern: str, what: str) -> Kind:
+    """Text that is ``pattern`` from end to end; else it must be ``what``."""
+    whole_of = re.compile(rf"(?:{pattern})\Z")
+
+    def read(value: Any) -> str:
+        if not whole_of.match(text(value)):
+            raise ValueError(f"must be {what}")
+        return str(value)
+
+    return read
 
 
-def store_bucket(value: Any) -> str:
-    """What stores have taken as a name so far; the rules for new ones are stricter, and theirs."""
-    if not _STORE_BUCKET.match(text(value)):
-        raise ValueError("must be the name of a bucket in the store, such as project-service")
-    return str(value)
+# What is sent in a header of ours to the store, as part of it.
+word = matching(r"[!-~]+", "printable ASCII without blanks")
+# What stores have taken as a name so far, some with a tenant before a colon; the rules for new ones are stricter, and
+# theirs.
+store_bucket = matching(
+    r"[A-Za-z0-9][A-Za-z0-9._:-]{2,254}", "the name of a bucket in the store, such as project-service"
+)
+header_name = matching(rf"[{fields.TCHAR}]+", "the name of a header")
 
 
 def pem_file(value: Any) -> str:
@@ -224,12 +228,6 @@ def own_schema(value: Any) -> str:
     return str(value)
 
 
-def header_name(value: Any) -> str:
-    if not _TOKEN.match(text(value)):
-        raise ValueError("must be the name of a header")
-    return str(value)
-
-
 def table_of(kind: Kind) -> Kind:
     """A table of names; from the environment a JSON object."""
 
@@ -259,14 +257,11 @@ def network(value: Any) -> str:
     return str(value)
 
 
-_ENDPOINT = re.compile(r"(?:tcp6?:(?:port=)?[0-9]{1,5}|ssl:(?:port=)?[0-9]{1,5}|unix:|systemd:|haproxy:).*\Z")
-
-
-def endpoint(value: Any) -> str:
-    """A Twisted server endpoint. What it names (a port, a certificate) is tried when it is opened."""
-    if not _ENDPOINT.match(text(value)):
-        raise ValueError("must be endpoints such as tcp:8080:interface=127.0.0.1, ssl:443:… or unix:/run/…")
-    return str(value)
+# A Twisted server endpoint. What it names (a port, a certificate) is tried when it is opened.
+endpoint = matching(
+    r"(?:tcp6?:(?:port=)?[0-9]{1,5}|ssl:(?:port=)?[0-9]{1,5}|unix:|systemd:|haproxy:).*",
+    "endpoints such as tcp:8080:interface=127.0.0.1, ssl:443:… or unix:/run/…",
+)
 
 
 def web_origin(value: Any) -> str:
