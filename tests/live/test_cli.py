@@ -1,4 +1,7 @@
-"""``project-service`` as a program: beside a service that runs, on data at rest, on a config's servers."""
+"""``project-service`` beside a service that runs, on data at rest, on a config's servers.
+
+The first migration and the commands that take turns are processes of their own; the others run in the test's.
+"""
 
 from __future__ import annotations
 
@@ -13,13 +16,14 @@ import pytest_twisted
 
 from project_service import keys
 from project_service.embedded.assemble import Embedded, running_beside
+from tests.live.command_here import Command, beside_the_reactor, commands_of
 from tests.live.command_line import beginning, cli
 from tests.live.daemon import children_on
 from tests.live.services import Services
 
 
 @pytest.fixture(scope="module")
-def beside(services: Services) -> tuple[str, Path]:
+def migrated(services: Services) -> tuple[str, Path]:
     """The options for the data directory that the test run's own servers work on, migrated."""
     options = ("--data-dir", services.embedded.data_dir)
     done = cli("migrate", *options)
@@ -28,56 +32,66 @@ def beside(services: Services) -> tuple[str, Path]:
     return options
 
 
-def test_migrating_again_does_nothing(beside: tuple[str, Path]) -> None:
-    assert cli("migrate", "--json", *beside).json == {"applied": []}
+@pytest.fixture
+def beside(migrated: tuple[str, Path], monkeypatch: pytest.MonkeyPatch) -> Command:
+    return commands_of(monkeypatch, *migrated)
 
 
-def test_the_life_of_a_key(beside: tuple[str, Path]) -> None:
-    made = cli("keys", "create", "service", "--label", "backend", *beside)
+@beside_the_reactor
+def test_migrating_again_does_nothing(beside: Command) -> None:
+    assert beside("migrate", "--json").json == {"applied": []}
+
+
+@beside_the_reactor
+def test_the_life_of_a_key(beside: Command) -> None:
+    made = beside("keys", "create", "service", "--label", "backend")
     assert made.code == 0
     key = made.out.strip()
     assert key.startswith("psk_service_")
     assert keys.well_formed(key)
-    listed = cli("keys", "list", "--json", *beside)
+    listed = beside("keys", "list", "--json")
     (record,) = [one for one in listed.json if one["label"] == "backend"]
     assert record["revoked_at"] is None
     assert key not in listed.out
-    assert cli("keys", "revoke", record["id"], *beside).code == 0
-    again = cli("keys", "revoke", record["id"], *beside)
+    assert beside("keys", "revoke", record["id"]).code == 0
+    again = beside("keys", "revoke", record["id"])
     assert again.code == 1
     assert record["id"] in again.err
-    assert "revoked 20" in cli("keys", "list", *beside).out
+    assert "revoked 20" in beside("keys", "list").out
 
 
-def test_the_dsn_works(beside: tuple[str, Path]) -> None:
-    printed = cli("dsn", *beside)
+@beside_the_reactor
+def test_the_dsn_works(beside: Command) -> None:
+    printed = beside("dsn")
     assert (printed.code, printed.err) == (0, "")
     psycopg2.connect(printed.out.strip()).close()
-    assert cli("dsn", "--stage", "dev", "--database", "main", *beside).out == printed.out
-    unknown = cli("dsn", "--stage", "dev", "--database", "none", *beside)
+    assert beside("dsn", "--stage", "dev", "--database", "main").out == printed.out
+    unknown = beside("dsn", "--stage", "dev", "--database", "none")
     assert unknown.code == 1
     assert "no stage dev with a database none" in unknown.err
 
 
-def test_openapi_for_all_and_for_a_role(beside: tuple[str, Path]) -> None:
-    with closing(psycopg2.connect(cli("dsn", *beside).out.strip())) as connection:
+@beside_the_reactor
+def test_openapi_for_all_and_for_a_role(beside: Command) -> None:
+    with closing(psycopg2.connect(beside("dsn").out.strip())) as connection:
         connection.autocommit = True
         connection.cursor().execute("create table public.cli_books (id int primary key, title text)")
         try:
-            everything = cli("openapi", *beside).json
+            everything = beside("openapi").json
             assert "/cli_books" in everything["paths"]
             assert set(everything["definitions"]["cli_books"]["properties"]) == {"id", "title"}
             assert everything["basePath"] == "/dev/db/main/rest"
             # Secure by default: nobody has granted anon anything.
-            assert "/cli_books" not in cli("openapi", "--role", "anon", *beside).json["paths"]
+            assert "/cli_books" not in beside("openapi", "--role", "anon").json["paths"]
         finally:
             connection.cursor().execute("drop table public.cli_books")
-    assert cli("openapi", "--schema", "auth", *beside).code == 1
+    assert beside("openapi", "--schema", "auth").code == 1
 
 
-def test_check_names_the_one_thing_that_is_wrong(beside: tuple[str, Path]) -> None:
+@beside_the_reactor
+def test_check_names_the_one_thing_that_is_wrong(beside: Command) -> None:
     """Only the servers run there; nobody has made token keys."""
-    checked = cli("check", "--json", *beside)
+    checked = beside("check", "--json")
     assert checked.code == 1
     wrong = {part["part"]: part["message"] for part in checked.json["parts"] if not part["ok"]}
     assert set(wrong) == {"token keys"}
@@ -86,7 +100,8 @@ def test_check_names_the_one_thing_that_is_wrong(beside: tuple[str, Path]) -> No
     assert {"database", "migrations", "store"} <= fine
 
 
-def test_check_of_servers_that_are_not_there(tmp_path: Path) -> None:
+@beside_the_reactor
+def test_check_of_servers_that_are_not_there(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     config = tmp_path / "away.toml"
     config.write_text(
         '[database]\ndsn = "postgresql://u:hush@127.0.0.1:9/x"\n'
@@ -95,7 +110,8 @@ def test_check_of_servers_that_are_not_there(tmp_path: Path) -> None:
         f'[stages.prod.databases.shop]\ndsn = "postgresql://u:hush@/x?host={tmp_path}"\n'
         "[stages.prod.databases.odd]\njwks = '[\"hush\"]'\n"
     )
-    checked = cli("check", "--config", config)
+    away = commands_of(monkeypatch, "--config", config)
+    checked = away("check")
     assert checked.code == 1
     for part in ("database", "migrations", "store", "token keys"):
         assert f"FAIL  {part}:" in checked.out
@@ -104,13 +120,14 @@ def test_check_of_servers_that_are_not_there(tmp_path: Path) -> None:
     assert "FAIL  tokens of prod/odd: " in checked.out
     assert "ok    tokens of prod/shop: by the service's own keys" in checked.out
     assert "hush" not in checked.out + checked.err
-    listed = cli("keys", "list", "--config", config)
+    listed = away("keys", "list")
     assert listed.code == 1
     assert "hush" not in listed.err
 
 
-def test_no_project_there(tmp_path: Path) -> None:
-    nothing = cli("keys", "list", "--data-dir", tmp_path / "none")
+@beside_the_reactor
+def test_no_project_there(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    nothing = commands_of(monkeypatch, "--data-dir", tmp_path / "none")("keys", "list")
     assert nothing.code == 1
     assert "no project in" in nothing.err
     assert not (tmp_path / "none").exists()
@@ -131,17 +148,21 @@ async def at_rest(tmp_path: Path) -> AsyncIterator[Path]:
     yield embedded.data_dir
 
 
-def test_a_data_directory_at_rest_is_woken_for_the_command(at_rest: Path) -> None:
-    unmigrated = cli("keys", "list", "--data-dir", at_rest)
+@beside_the_reactor
+def test_a_data_directory_at_rest_is_woken_for_the_command(
+    at_rest: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    project = commands_of(monkeypatch, "--data-dir", at_rest)
+    unmigrated = project("keys", "list")
     assert unmigrated.code == 1
     assert "project-service migrate" in unmigrated.err
-    assert cli("migrate", "--data-dir", at_rest).code == 0
+    assert project("migrate").code == 0
     # They take turns, and none stops the database under another.
     at_once = [beginning("keys", "create", "anon", "--json", "--data-dir", at_rest) for _ in range(3)]
     ended = [(*one.communicate(timeout=60), one.returncode) for one in at_once]
     assert [(err, code) for _, err, code in ended] == [("", 0)] * 3
     assert {orjson.loads(out)["kind"] for out, _, _ in ended} == {"anon"}
-    dsn = cli("dsn", "--data-dir", at_rest)
+    dsn = project("dsn")
     assert dsn.code == 0
     assert "nothing runs there" in dsn.err
     assert children_on(at_rest) == []

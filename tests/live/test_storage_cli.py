@@ -4,26 +4,36 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
+from typing import Any
+
+import pytest
 
 from project_service.settings import Store
-from tests.live.storage_cli import config_file, run
+from tests.live.command_here import beside_the_reactor, commands_of
+from tests.live.storage_cli import config_file
 
 
+@beside_the_reactor
 def test_a_bucket_from_its_first_day_to_its_last(
-    database: str, store_settings: Store, tmp_path: Path
+    database: str, store_settings: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    config = config_file(database, store_settings, tmp_path)
+    project = commands_of(monkeypatch, "--json", "--config", config_file(database, store_settings, tmp_path))
+
+    def run(*words: str) -> tuple[int, Any, str]:
+        done = project(*words)
+        return done.code, done.json if done.out else None, done.err
+
     rules = ["--public", "--max-object-bytes", "1000", "--content-type", "text/*", "--owner-only-writes"]
-    code, made, _ = run(config, "bucket", "create", "papers", *rules)
+    code, made, _ = run("bucket", "create", "papers", *rules)
     assert code == 0
     assert (made["visibility"], made["max_object_bytes"], made["owner_only_writes"]) == ("public", 1000, True)
     assert made["allowed_content_types"] == ["text/*"]
-    code, _, said = run(config, "bucket", "create", "papers")
+    code, _, said = run("bucket", "create", "papers")
     assert (code, "already" in said) == (1, True)
-    assert run(config, "bucket", "create", "No")[0] == 1
-    assert run(config, "bucket", "update", "papers", "--max-bucket-bytes", "many")[0] == 2
+    assert run("bucket", "create", "No")[0] == 1
+    assert run("bucket", "update", "papers", "--max-bucket-bytes", "many")[0] == 2
     changes = ["--private", "--max-object-bytes", "none", "--content-type", "any", "--shared-writes"]
-    code, changed, _ = run(config, "bucket", "update", "papers", *changes)
+    code, changed, _ = run("bucket", "update", "papers", *changes)
     assert code == 0
     assert (changed["visibility"], changed["max_object_bytes"]) == ("private", None)
     assert (changed["allowed_content_types"], changed["owner_only_writes"]) == (None, False)
@@ -35,22 +45,22 @@ def test_a_bucket_from_its_first_day_to_its_last(
     (files / "bad\nname").write_text("bad")
     (files / os.fsdecode(b"no-text-\xff")).write_text("bad")
     (files / "no-bytes").symlink_to("/proc/self/mem")
-    code, imported, _ = run(config, "storage", "import", "papers", str(files), "--prefix", "in/")
+    code, imported, _ = run("storage", "import", "papers", str(files), "--prefix", "in/")
     assert code == 1
     assert imported["imported"] == ["in/one.txt", "in/sub/zwei ö.txt"]
     assert list(imported["refused"]) == ["in/bad\nname", "in/no-bytes", "in/no-text-\\udcff"]
     assert imported["refused"]["in/no-bytes"] == "It cannot be read: Input/output error."
     for bad in ("bad\nname", "no-bytes", os.fsdecode(b"no-text-\xff")):
         (files / bad).unlink()
-    code, again, _ = run(config, "storage", "import", "papers", str(files), "--prefix", "in/")
+    code, again, _ = run("storage", "import", "papers", str(files), "--prefix", "in/")
     assert (code, again["imported"], len(again["skipped"])) == (0, [], 2)
 
-    code, report, _ = run(config, "storage", "verify")
+    code, report, _ = run("storage", "verify")
     assert (code, report["sound"], report["objects"]) == (0, True, 2)
-    assert run(config, "storage", "sweep")[0] == 0
-    assert [bucket["object_count"] for bucket in run(config, "bucket", "list")[1]] == [2]
-    code, _, said = run(config, "bucket", "delete", "papers")
+    assert run("storage", "sweep")[0] == 0
+    assert [bucket["object_count"] for bucket in run("bucket", "list")[1]] == [2]
+    code, _, said = run("bucket", "delete", "papers")
     assert (code, "--force deletes them too" in said) == (1, True)
-    assert run(config, "bucket", "delete", "papers", "--force")[0] == 0
-    assert run(config, "bucket", "delete", "papers", "--force")[0] == 1
-    assert run(config, "storage", "verify")[1]["orphans"] == []
+    assert run("bucket", "delete", "papers", "--force")[0] == 0
+    assert run("bucket", "delete", "papers", "--force")[0] == 1
+    assert run("storage", "verify")[1]["orphans"] == []
