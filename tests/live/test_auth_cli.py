@@ -1,29 +1,31 @@
-"""``project-service user`` and ``jwt-keys`` as programs, on a real database."""
+"""``project-service user`` and ``jwt-keys``, on a real database."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from pathlib import Path
 
 import bcrypt
 import pytest
 
 from project_service.auth.keyset import KeySet
-from tests.live.command_line import Ended, cli
+from tests.live.command_here import Command, beside_the_reactor, commands_of
+from tests.live.command_line import cli
 
 PASSWORD = "correct horse battery"
-Project = Callable[..., Ended]
 
 
 @pytest.fixture
-def project(database: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Project:
+def project(database: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Command:
     """The command line on a database of the test's own, with its keys in ``tmp_path``."""
     monkeypatch.setenv("PROJECT_SERVICE__DATABASE__DSN", database)
-    return lambda *arguments, stdin="": cli(*arguments, "--data-dir", tmp_path, stdin=stdin)
+    return commands_of(monkeypatch, "--data-dir", tmp_path)
 
 
-def test_the_life_of_a_user(project: Project) -> None:
-    made = project("user", "create", "Ada@example.test", "--password-stdin", "--json", stdin=PASSWORD + "\n")
+@beside_the_reactor
+def test_the_life_of_a_user(project: Command, tmp_path: Path) -> None:
+    # A program, with a pipe for its standard input.
+    words = ("user", "create", "Ada@example.test", "--password-stdin", "--json", "--data-dir", tmp_path)
+    made = cli(*words, stdin=PASSWORD + "\n")
     assert made.code == 0, made.err
     user = made.json
     assert (user["email"], user["disabled"], user["email_confirmed"]) == ("Ada@example.test", False, True)
@@ -41,7 +43,8 @@ def test_the_life_of_a_user(project: Project) -> None:
     assert (gone.code, gone.err) == (1, "project-service: There is no such user.\n")
 
 
-def test_what_a_user_cannot_be_made_of(project: Project) -> None:
+@beside_the_reactor
+def test_what_a_user_cannot_be_made_of(project: Command) -> None:
     for password in ("short", "x" * 73):
         refused = project("user", "create", "ada@example.test", "--password-stdin", stdin=password)
         assert refused.code == 1
@@ -51,7 +54,8 @@ def test_what_a_user_cannot_be_made_of(project: Project) -> None:
     assert project("user", "create", "old@example.test", "--password-hash", hashed).code == 0
 
 
-def test_keys_are_made_and_rotated(project: Project, tmp_path: Path) -> None:
+@beside_the_reactor
+def test_keys_are_made_and_rotated(project: Command, tmp_path: Path) -> None:
     path = tmp_path / "jwt-keys.json"
     assert project("jwt-keys", "rotate").code == 1
     made = project("jwt-keys", "create", "--json")

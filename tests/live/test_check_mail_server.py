@@ -11,12 +11,14 @@ import pytest
 import pytest_twisted
 from aiosmtpd.smtp import AuthResult, LoginPassword
 from attrs import define, evolve
+from twisted.internet.threads import deferToThread
 
 from project_service.auth.smtp import MailServer, Unusable
 from project_service.settings import Secret, Smtp, Store
 from tests.certificates import issue
 from tests.live.auth_service import reactor
-from tests.live.command_line import Ended, cli
+from tests.live.command_here import commands_of
+from tests.live.command_line import Ended
 from tests.live.mail_server import mail_server
 from tests.places import free_port
 
@@ -116,8 +118,13 @@ async def test_the_command_tells_which_part_it_is(
         f'secret_access_key = "{secret_key.reveal()}"\n'
     )
     config.write_text(servers)
-    assert cli("jwt-keys", "create", "--config", config).code == 0
-    none = cli("check", "--config", config)
+    project = commands_of(monkeypatch, "--config", config)
+
+    async def check() -> Ended:
+        return await deferToThread(project, "check")
+
+    assert project("jwt-keys", "create").code == 0
+    none = await check()
     assert (none.code, none.err) == (0, "")
     assert "ok    mail server: none is configured" in none.out.splitlines()
 
@@ -126,12 +133,12 @@ async def test_the_command_tells_which_part_it_is(
             f'[smtp]\nhost = "localhost"\nport = {port}\nusername = "mailer"\nsender = "a@example.test"\n'
         )
         config.write_text(f'{servers}{account}password = "{PASSWORD}"\n')
-        checks = [cli("check", "--config", config)]
+        checks = [await check()]
         monkeypatch.setenv("SSL_CERT_FILE", str(certificate))
-        checks.append(cli("check", "--config", config))
+        checks.append(await check())
         config.write_text(f'{servers}{account}password = "{PASSWORD}-not"\n')
-        checks.append(cli("check", "--config", config))
-    checks.append(cli("check", "--config", config))
+        checks.append(await check())
+    checks.append(await check())
     assert [(one.code, line_of(one)) for one in checks] == [
         (1, "FAIL  mail server: the mail server's certificate is not trusted"),
         (0, "ok    mail server: reached with STARTTLS, logged in"),

@@ -16,8 +16,9 @@ from project_service.cli import import_sources
 from project_service.errors import ApiError
 from project_service.settings import Store
 from project_service.storage.assemble import connect_store
+from tests.live.command_here import commands_of
 from tests.live.services import wait
-from tests.live.storage_cli import config_file, run
+from tests.live.storage_cli import config_file
 
 LARGE = os.urandom(2 * import_sources.READ_BYTES + 5)
 OLDER = "older-bucket"
@@ -44,13 +45,14 @@ def older(store_settings: Store) -> Iterator[Any]:
 
 @pytest_twisted.ensureDeferred
 async def test_a_folder_of_another_bucket(
-    database: str, store_settings: Store, older: Any, tmp_path: Path
+    database: str, store_settings: Store, older: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     config = config_file(database, store_settings, tmp_path)
+    here = commands_of(monkeypatch, "--config", config, "--json")
 
     async def project(*words: str) -> tuple[int, Any, str]:
-        answer: tuple[int, Any, str] = await deferToThread(run, config, *words)
-        return answer
+        done = await deferToThread(here, *words)
+        return done.code, done.json if done.out else None, done.err
 
     assert (await project("bucket", "create", "new"))[0] == 0
     code, done, _ = await project("storage", "import", "new", f"s3://{OLDER}/photos", "--prefix", "in/")
