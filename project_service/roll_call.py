@@ -60,9 +60,9 @@ class RollCall:
                 self._end(WORKS)
 
     def gone(self, peer: Peer) -> None:
+        """No round is good with one who is not there any more, whatever he has said before."""
         self._curious = [one for one in self._curious if one is not peer]
-        if peer in self._silent:
-            self._end(FAILS)
+        self._end(FAILS)
 
     def stop(self) -> None:
         cancel(self._late)

@@ -170,3 +170,6 @@ class Loops(TestCase):
             self.runs[0].errback(CancelledError())
         self.clock.advance(20)
         self.assertEqual((events, len(self.runs)), ([], 1))
+        stopping = self.loop.stopService()
+        assert stopping is not None
+        self.successResultOf(stopping)

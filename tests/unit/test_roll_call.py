@@ -77,6 +77,15 @@ class Rounds(TestCase):
         self.call.heard(self.peers[0], ASK)
         self.assertEqual(self.said(self.peers[0]), [ASK + b" " + FAILS])
 
+    def test_bad_when_one_dies_that_has_said_it_works(self) -> None:
+        number = self.asked()
+        self.call.heard(self.peers[1], ASK)
+        self.call.heard(self.peers[1], WORKS + b" " + number)
+        self.call.gone(self.peers[1])
+        self.assertEqual(self.said(self.peers[0]), [ASK + b" " + FAILS])
+        self.assertEqual(self.said(self.peers[1]), [], "nobody is there to be told")
+        self.assertEqual(self.clock.getDelayedCalls(), [])
+
     def test_an_answer_to_an_earlier_round_counts_for_nothing(self) -> None:
         old = self.asked()
         self.clock.advance(ROUND_SECONDS)
