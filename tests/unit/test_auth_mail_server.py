@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from typing import Any
+from unittest.mock import patch
 
 from twisted.internet.defer import Deferred
 from twisted.internet.error import ConnectionDone, DNSLookupError, NoRouteError
@@ -55,6 +56,14 @@ class Conversations(TestCase):
         self.successResultOf(reached)
         self.assertTrue(self.transport.disconnecting)
 
+    def test_without_tls_there_is_none_even_where_it_is_offered(self) -> None:
+        """As by a relay beside us, with a certificate that nobody trusts."""
+        reached = self.reach()
+        offering = b"250-here\r\n250-STARTTLS\r\n250 AUTH PLAIN"
+        self.connected(b"220 here", offering, b"235 welcome", b"221 bye")
+        self.assertNotIn(b"STARTTLS", self.transport.value())
+        self.successResultOf(reached)
+
     def test_what_a_server_says_to_the_leave_does_not_matter(self) -> None:
         for ending in (b"500 what?", b"nonsense"):
             self.setUp()
@@ -87,7 +96,9 @@ class Conversations(TestCase):
         for _ in range(29):
             self.reactor.advance(1)
         self.assertNoResult(reached)
-        self.reactor.advance(1)
+        with patch.object(self.reactor.connectors[0], "disconnect") as left:
+            self.reactor.advance(1)
+        left.assert_called_once_with()
         self.assertIn("does not answer in time", self.why_not(reached))
         # Nor is it an error when such a connection does not end by itself.
         client.timeoutConnection()

@@ -12,6 +12,7 @@ from twisted.python.failure import Failure
 from twisted.trial.unittest import SynchronousTestCase
 from twisted.web.client import ResponseDone
 from twisted.web.http import PotentialDataLoss
+from twisted.web.iweb import UNKNOWN_LENGTH
 
 from project_service.sockets import SEND_BYTES
 from project_service.storage.s3.body import MemoryBody
@@ -230,6 +231,8 @@ class Faults(Case):
         reader = Reader()
         self.read(reader)
         self.connection.dataReceived(b"HTTP/1.1 200 OK\r\n\r\none")
+        # What Twisted's readers of an answer take for one without length.
+        self.assertEqual(reader.producer.length, UNKNOWN_LENGTH)
         self.lose()
         assert reader.reason is not None
         self.assertTrue(reader.reason.check(PotentialDataLoss))
