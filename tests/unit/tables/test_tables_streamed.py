@@ -79,7 +79,7 @@ class Paces(Case):
             self.clock.advance(15.0)
             client.take()
         self.successResultOf(done)
-        self.assertEqual(client.written.count(b"x" * 1000), 2000)
+        self.assertEqual(client.written, b"[" + b", \n ".join([b"x" * 1000] * 2000) + b"]")
         self.assertEqual(self.connection.asked[-1], "COMMIT")
         self.assertEqual(self.pool.back, [self.connection])
 
