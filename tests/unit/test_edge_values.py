@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ipaddress
+import signal
 from urllib.parse import quote_plus
 
 from hypothesis import given
@@ -165,9 +166,24 @@ class Logs(TestCase):
         self.assertEqual(journal.redact(kept), kept)
         self.assertEqual(journal.redact("GET /auth/user 200"), "GET /auth/user 200")
 
+    def test_what_only_looks_like_tokens_costs_next_to_nothing(self) -> None:
+        """Anybody may ask for such paths. It took the time of their length squared, which is hours of these."""
+        before = signal.signal(signal.SIGVTALRM, _out_of_time)
+        self.addCleanup(signal.signal, signal.SIGVTALRM, before)
+        self.addCleanup(signal.setitimer, signal.ITIMER_VIRTUAL, 0)
+        signal.setitimer(signal.ITIMER_VIRTUAL, 30)
+        for piece in ("eyJ", "eyJpsk_", "eyJaaaaaaaa", "eyJaaaaaaaa.b!", "eyJpsk_anon_a!"):
+            text = piece * 200_000
+            self.assertEqual(journal.redact(text), text)
+        self.assertEqual(journal.redact("eyJ-psk_anon_12345678!"), "eyJ-***!")
+
     @given(st.binary(max_size=200))
     def test_a_request_id_is_kept_or_made(self, sent: bytes) -> None:
         self.assertRegex(journal.request_id(sent, lambda: "made"), r"\A[A-Za-z0-9._-]{1,128}\Z")
+
+
+def _out_of_time(*_: object) -> None:
+    raise AssertionError("the time grows faster than the text")
 
 
 class Heads(TestCase):
