@@ -78,6 +78,21 @@ class ContentTypes(SynchronousTestCase):
         self.assertTrue(content_types.is_pattern("a/" + "b" * 253))
         self.assertFalse(content_types.is_pattern("a/" + "b" * 254))
 
+    def test_a_second_type_is_what_a_browser_would_take(self) -> None:
+        for sent in (
+            "image/png; a=b, text/html",
+            "image/png;,text/html",
+            "a/b;c,  *x/y",
+            'a/b; c="d, text/html',
+        ):
+            self.assertRaises(ApiError, content_types.parse, sent)
+        for sent in (
+            "video/webm;codecs=vp8,opus",
+            'video/mp4; codecs="avc1.42E01E, mp4a.40.2"',
+            "a/b; c=d/e, f",
+        ):
+            self.assertEqual(content_types.parse(sent), sent)
+
     def test_matching(self) -> None:
         for patterns, allowed in {
             (): False,
