@@ -6,7 +6,7 @@ from attrs import frozen
 
 from project_service.errors import validation_failed
 from project_service.http.inbound import Inbound
-from project_service.http.outbound import Reply, json_reply
+from project_service.http.outbound import NO_STORE, Reply, json_reply
 from project_service.http.router import Router
 from project_service.storage import described_admin as described
 from project_service.storage import keys, requests
@@ -39,17 +39,17 @@ class BucketRoutes:
         body = await inbound.json_object()
         name = body.pop("name", None)
         rules = parse_rules(body, name_faults(name))
-        return json_reply((await self.buckets.create(name, BucketRules(**rules))).as_json(), 201)
+        return _answered((await self.buckets.create(name, BucketRules(**rules))).as_json(), 201)
 
     async def list(self, inbound: Inbound) -> Reply:
-        return json_reply({"buckets": [bucket.as_json() for bucket in await self.buckets.all()]})
+        return _answered({"buckets": [bucket.as_json() for bucket in await self.buckets.all()]})
 
     async def show(self, inbound: Inbound) -> Reply:
-        return json_reply((await self.buckets.fresh(inbound.path_args["bucket"])).as_json())
+        return _answered((await self.buckets.fresh(inbound.path_args["bucket"])).as_json())
 
     async def change(self, inbound: Inbound) -> Reply:
         changes = parse_rules(await inbound.json_object())
-        return json_reply((await self.buckets.change(inbound.path_args["bucket"], changes)).as_json())
+        return _answered((await self.buckets.change(inbound.path_args["bucket"], changes)).as_json())
 
     async def delete(self, inbound: Inbound) -> Reply:
         objects = self.objects if requests.flag(inbound, "force") else None
@@ -63,4 +63,9 @@ class BucketRoutes:
             raise validation_failed({"prefix": "is required"})
         bucket = await self.buckets.fresh(inbound.path_args["bucket"])
         count = await self.objects.delete_prefix(bucket, keys.parse_prefix(prefix))
-        return json_reply({"deleted": count})
+        return _answered({"deleted": count})
+
+
+def _answered(value: object, status: int = 200) -> Reply:
+    """By the service key alone, which a cache does not know for a credential."""
+    return json_reply(value, status, (NO_STORE,))

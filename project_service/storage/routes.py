@@ -26,6 +26,8 @@ from project_service.storage.upload import SizeLimit
 
 BUCKET = "/storage/buckets/<bucket>"
 OBJECT = f"{BUCKET}/objects/<path:key>"
+# Of a private bucket.
+NOT_SHARED = ("Cache-Control", "private, no-store")
 
 
 class Limits(Protocol):
@@ -86,7 +88,9 @@ class StorageRoutes:
                 "prefix": prefix,
                 "is_truncated": page.last is not None,
                 "next_token": None if page.last is None else page_token.encode(page.last, prefix, recursive),
-            }
+            },
+            # A cache that is told nothing may keep it, and gives it to who has no key.
+            headers=() if bucket.public else (NOT_SHARED,),
         )
 
     async def upload_form(self, inbound: Inbound) -> Reply:
@@ -204,4 +208,4 @@ class StorageRoutes:
     def _caching(self, bucket: Bucket) -> Headers:
         if bucket.public:
             return (("Cache-Control", f"public, max-age={self.limits().public_max_age_seconds}"),)
-        return (("Cache-Control", "private, no-store"),)
+        return (NOT_SHARED,)

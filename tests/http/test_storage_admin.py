@@ -57,6 +57,10 @@ class Admin(TestCase):
         self.assertEqual(names, ["b.new", "open", "shut"])
         self.assertEqual(refused(self.app.post("/admin/buckets", given, SERVICE)), (409, "bucket_exists"))
 
+    def test_no_cache_keeps_what_the_service_key_sees(self) -> None:
+        for path in ("/admin/buckets", "/admin/buckets/open"):
+            self.assertEqual(self.app.request("GET", path, SERVICE).header("cache-control"), "no-store", path)
+
     def test_a_new_bucket_is_private(self) -> None:
         response = self.app.post("/admin/buckets", {"name": "n"}, SERVICE)
         self.assertEqual(json.loads(response.body)["visibility"], "private")

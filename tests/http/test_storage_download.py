@@ -9,7 +9,7 @@ from twisted.trial.unittest import TestCase
 
 from project_service.storage import page_token
 from project_service.storage.download import ObjectLost
-from tests.http.storage_app import ANON, USER, StorageApp, refused
+from tests.http.storage_app import ANON, SERVICE, USER, StorageApp, refused
 
 BASE = "/storage/buckets/open/objects"
 PAYLOAD = bytes(range(100))
@@ -75,6 +75,8 @@ class Whole(TestCase):
     def test_private_objects_are_not_cached(self) -> None:
         self.app.put("k", bucket="shut")
         self.assertEqual(self.app.get("k", bucket="shut").header("cache-control"), "private, no-store")
+        listing = self.app.request("GET", "/storage/buckets/shut/objects", SERVICE)
+        self.assertEqual((listing.status, listing.header("cache-control")), (200, "private, no-store"))
 
     def test_missing_and_empty(self) -> None:
         self.assertEqual(refused(self.app.get("none")), (404, "object_not_found"))
