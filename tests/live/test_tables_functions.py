@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import json
+
 import pytest_twisted
 
 from tests.live.tables_service import Tables, tables, until_answered
 
 __all__ = ["tables"]
+
+NDJSON = {"Accept": "application/x-ndjson"}
 
 
 @pytest_twisted.ensureDeferred
@@ -196,3 +200,20 @@ async def test_a_stable_function_is_called_for_what_it_does_besides_its_result(t
                 asked = path if json else f"{path}?a={a}"
                 status, headers, _ = await tables.request(method, asked, json=json)
                 assert (status, headers.getRawHeaders("x-checked")) == (answered, header), (method, asked)
+
+
+@pytest_twisted.ensureDeferred
+async def test_a_null_is_an_item_and_each_item_has_a_line(tables: Tables) -> None:
+    tables.sql(
+        "create function broken(most int) returns setof json language sql stable as"
+        " $$ select case when i % 2 = 1 then E'{\\r\\n\"a\":\\n1}'::json end from generate_series(1, most) i $$"
+    )
+    await until_answered(tables, "GET", "/rpc/broken?most=1", 200)
+    # The second is streamed.
+    for most in (4, 2000):
+        expected = [{"a": 1}, None] * (most // 2)
+        assert (await tables.request("GET", f"/rpc/broken?most={most}"))[2] == expected
+        lines = (await tables.request("GET", f"/rpc/broken?most={most}", headers=NDJSON))[2]
+        assert [json.loads(line) for line in lines.splitlines()] == expected
+    lines = (await tables.request("GET", "/authors?select=books(id)&id=eq.1", headers=NDJSON))[2]
+    assert [json.loads(line) for line in lines.splitlines()] == [{"books": [{"id": 1}, {"id": 2}]}]

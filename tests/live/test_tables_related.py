@@ -27,6 +27,10 @@ create cast (json as tone) with function read_tone(json) as implicit;
 create table shelves (id int primary key, name text, shade shade);
 create table lamps (id int primary key, tone tone, said jsonb, words tsvector);
 insert into lamps values (1, 'warm', '{"a": "b"}', to_tsvector('simple', 'Lights')), (2, 'cold', null, null);
+create function glow(lamps) returns text language sql stable as $$ select 'glows ' || $1.tone $$;
+create function near(lamps) returns setof shelves rows 1 language sql stable as
+  $$ select * from shelves where id = $1.id $$;
+create function all_lamps() returns setof lamps language sql stable as 'select * from lamps';
 create schema tucked; grant usage on schema tucked to anon;
 create table tucked.away (shelf int, note text); insert into tucked.away values (1, 'n');
 create function tucked(shelves) returns setof tucked.away rows 1 language sql stable as
@@ -44,8 +48,8 @@ def related(tables: Tables) -> Iterator[Tables]:
     tables.sql(SCHEMA)
     yield tables
     tables.sql(
-        "drop function all_volumes; drop table volumes, lamps, shelves cascade; drop schema tucked cascade;"
-        "drop domain shade, tone cascade"
+        "drop function all_volumes, all_lamps; drop table volumes, lamps, shelves cascade;"
+        "drop schema tucked cascade; drop domain shade, tone cascade"
     )
 
 
@@ -127,6 +131,8 @@ async def test_rows_that_lack_enough_related_ones_are_not_counted(related: Table
         (f"{inner}offset=2", []),
         (f"{inner}limit=0", []),
         (f"{inner}limit=1", [1, 2]),
+        ("volumes!inner(pages.sum())&volumes.pages=gt.25", [1, 2]),
+        ("volumes!inner(name,pages.sum())&volumes.pages=gt.25", [2]),
         (f"{tested}gt.5&volumes=is.null", []),
         (f"{tested}gt.5&volumes=not.is.null", [1, 2]),
         (f"{tested}gt.25&or=(volumes.is.null,id.eq.7)", [1]),
@@ -233,6 +239,18 @@ async def test_rows_of_a_function_are_tested_for_related_ones(related: Tables) -
         "/rpc/all_volumes?select=id,shelves()&shelves.name=eq.lower&or=(shelves.not.is.null,id.eq.1)&order=id"
     )
     assert await rows(related, path) == [{"id": 1}, {"id": 3}]
+
+
+@pytest_twisted.ensureDeferred
+async def test_rows_of_a_function_or_a_write_have_computed_columns_and_computed_relations(
+    related: Tables,
+) -> None:
+    asked, expected = "glow,near(name)", [{"glow": "glows warm", "near": {"name": "upper"}}]
+    for more in ("id=eq.1", "glow=like.*warm&near=not.is.null", "order=glow.desc&limit=1"):
+        assert await rows(related, f"/rpc/all_lamps?select={asked}&{more}") == expected, more
+    path, prefer = f"/lamps?id=eq.1&select={asked}", {"Prefer": "return=representation"}
+    status, _, body = await related.request("PATCH", path, json={"id": 1}, headers=prefer)
+    assert (status, body) == (200, expected)
 
 
 def test_what_is_renamed_is_noticed_without_a_notice(related: Tables) -> None:

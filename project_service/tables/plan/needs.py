@@ -17,12 +17,19 @@ def needed_columns(plan: ReadPlan) -> tuple[bool, tuple[str, ...]]:
 
 
 def spelled_out(plan: ReadPlan, needed: Iterable[str]) -> ReadPlan:
-    """The plan with the relation's own columns for ``*``, where computed ones are needed beside them."""
+    """The plan with the relation's own columns for ``*`` and for a row of it, where computed ones are needed beside
+    them."""
     relation = plan.relation
     if relation is None or all(name in relation.columns for name in needed):
         return plan
-    outputs = (output.named if isinstance(output, Everything) else (output,) for output in plan.outputs)
-    return evolve(plan, outputs=tuple(one for some in outputs for one in some))
+    own = tuple(relation.columns)
+    outputs: list[Output | Everything | Embedded] = []
+    for output in plan.outputs:
+        if isinstance(output, Everything):
+            outputs.extend(output.named)
+        else:
+            outputs.append(evolve(output, row_columns=own) if isinstance(output, Embedded) else output)
+    return evolve(plan, outputs=tuple(outputs))
 
 
 def _names(plan: ReadPlan) -> Iterator[str]:

@@ -50,7 +50,8 @@ class Embedded:
     """A relation embedded in another as ``name``; ``alias`` is its joined subquery's.
 
     ``needed`` says that a condition looks at it even if nothing of it is selected; with ``carries`` its hoisted
-    aggregates are handed on to a parent that is spread itself.
+    aggregates are handed on to a parent that is spread itself. ``row_columns`` are those of the parent's relation,
+    where what a function of its row is given has computed ones beside them.
     """
 
     name: str
@@ -62,6 +63,7 @@ class Embedded:
     needed: bool = False
     hoisted: tuple[Hoisted, ...] = ()
     carries: bool = False
+    row_columns: tuple[str, ...] = ()
 
     @property
     def to_one(self) -> bool:

@@ -171,11 +171,14 @@ class Reader:
         return plan, tuple(hoisted)
 
     def _names(self, node: Node) -> dict[str, str]:
-        """What a condition may call the embedded relations -> their names."""
+        """What a condition may call the embedded relations -> their names. The target of one that has an alias may be
+        the key's column, which is meant then."""
         names = {child.name: child.name for child in node.children}
+        columns = node.relation.columns if node.relation is not None else ()
         for child in node.children if self.options.legacy_target_names else ():
             assert child.embed is not None
-            names.setdefault(child.embed.target, child.name)
+            if child.embed.target not in columns:
+                names.setdefault(child.embed.target, child.name)
         return names
 
     def _column(self, node: Node, item: SelectColumn, hoisted: list[Hoisted]) -> Output | Everything:

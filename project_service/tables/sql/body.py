@@ -30,7 +30,7 @@ def body_sql(rendering: Rendering, scalar: bool = False, single: bool = False) -
         )
     item = f"{ROWS}.{SCALAR}" if scalar else ROW
     if rendering.form == "ndjson":
-        return f"coalesce(string_agg(to_json({item})::text || E'\\n', ''), '')"
+        return f"coalesce(string_agg({ndjson_row(item)} || E'\\n', ''), '')"
     return _json(item, rendering, single)
 
 
@@ -47,6 +47,16 @@ def _csv() -> str:
     """The column names of the first row, then the rows."""
     names = f"(SELECT string_agg(k, ',') FROM json_object_keys((json_agg({ROW}) -> 0)) AS k)"
     return f"coalesce({names}, '') || E'\\n' || coalesce(string_agg({csv_row()}, E'\\n'), '')"
+
+
+def json_row(item: str) -> str:
+    """A value as JSON; one that is null too, for it is an item like any other."""
+    return f"coalesce(to_json({item}), 'null')"
+
+
+def ndjson_row(item: str) -> str:
+    """One value on one line: PostgreSQL breaks the arrays that it makes, and keeps the breaks in a ``json`` value."""
+    return f"replace(replace({json_row(item)}::text, E'\\n', ' '), E'\\r', ' ')"
 
 
 def csv_row() -> str:

@@ -22,8 +22,9 @@ def source_of(embedded: Embedded, origin: str) -> str:
     plan = embedded.plan
     alias = ident(plan.alias)
     if way.routine is not None:
-        row = f"({ident(origin)}.*)::{qualified(way.origin)}"
-        return f"{qualified(way.routine)}({row}) AS {alias}"
+        own = ", ".join(f"{ident(origin)}.{ident(name)}" for name in embedded.row_columns)
+        row = f"ROW({own})" if own else f"({ident(origin)}.*)"
+        return f"{qualified(way.routine)}({row}::{qualified(way.origin)}) AS {alias}"
     found = f"{qualified(way.target)} AS {alias}"
     if way.junction is not None:
         found += f", {qualified(way.junction.key)} AS {ident(_junction_alias(embedded))}"

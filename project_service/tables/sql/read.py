@@ -72,6 +72,9 @@ def inner_terms(cache: SchemaCache, plan: ReadPlan) -> list[Sql]:
 
 
 def _exists(cache: SchemaCache, plan: ReadPlan, embedded: Embedded) -> Sql:
+    if embedded.plan.grouped:
+        # An aggregate has a row where none of those that it is made of is there.
+        return "EXISTS (" + select_sql(cache, embedded.plan, embedded, plan.alias) + ")"
     tied = [Sql(text) for text in condition_of_relationship(embedded, plan.alias)]
     rows = " FROM " + source_of(embedded, plan.alias) + _filtered(cache, embedded.plan, tied)
     range_ = embedded.plan.range

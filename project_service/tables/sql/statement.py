@@ -9,7 +9,7 @@ from project_service.tables.plan.call import CallPlan
 from project_service.tables.plan.media import Rendering
 from project_service.tables.plan.nodes import ReadPlan
 from project_service.tables.plan.write import WritePlan
-from project_service.tables.sql.body import ROW, ROWS, body_sql, csv_row
+from project_service.tables.sql.body import ROW, ROWS, body_sql, csv_row, json_row, ndjson_row
 from project_service.tables.sql.call import SCALAR, call_sql
 from project_service.tables.sql.fragment import PROBE, Sql
 from project_service.tables.sql.names import ident
@@ -197,11 +197,13 @@ def _streamable(rendering: Rendering) -> bool:
 def _streamed(rendering: Rendering, rows: Sql, total: str = "null", scalar: bool = False) -> Sql:
     """Each row as the text it has in the body; then the total, and for CSV the first row with its names."""
     item = f"{ROWS}.{SCALAR}" if scalar else ROW
-    text = f"to_json({item})"
+    text = json_row(item)
     names = "null"
     if rendering.form == "csv":
         text = csv_row()
         names = f"CASE WHEN row_number() OVER () = 1 THEN row_to_json({ROW}) END"
+    elif rendering.form == "ndjson":
+        text = ndjson_row(item)
     elif rendering.form == "geojson":
         text = f"ST_AsGeoJSON({ROW})"
     elif rendering.nulls_stripped:

@@ -49,6 +49,13 @@ class Presence(SynchronousTestCase):
         self.assertIn('"works"."title" = ', read("works", select, ("title", "eq.x")))
         self.assertIn('"works"."data"->', read("works", ("select", "data:tags()"), ("data->x", "is.null")))
 
+    def test_a_column_that_leads_to_what_has_another_name_is_the_column(self) -> None:
+        for select, expected in (
+            ("writer:author_id()", '"works"."author_id" IS NULL'),
+            ("author_id()", "IS NOT D"),
+        ):
+            self.assertIn(expected, read("works", ("select", f"id,{select}"), ("author_id", "is.null")))
+
 
 class Names(SynchronousTestCase):
     def test_one_that_is_not_embedded_is_none_of_those_that_are(self) -> None:
