@@ -15,6 +15,7 @@ from project_service.auth.passwords import Bcrypt
 from project_service.auth.ports import (
     Event,
     NewSession,
+    Proof,
     Rotation,
     Stores,
 )
@@ -68,12 +69,12 @@ class MemoryUsers(State):
         return self.changed(evolve(account, user=evolve(account.user, metadata=dict(metadata))), event)
 
     async def set_password(
-        self, user_id: str, password_hash: bytes, keep_session: str | None, event: Event
+        self, user_id: str, password_hash: bytes, proof: Proof | None, event: Event
     ) -> Account | None:
         account = self.accounts.get(user_id)
-        if account is None:
+        if account is None or not self._proven(account, proof):
             return None
-        self.end_all(user_id, event.at, but=keep_session)
+        self.end_all(user_id, event.at, but=proof.session_id if proof else None)
         self.letter_rows = [
             one for one in self.letter_rows if (one.user_id, one.purpose) != (user_id, "recovery")
         ]
@@ -88,9 +89,18 @@ class MemoryUsers(State):
         since = (account.disabled_at or event.at) if disabled else None
         return self.changed(evolve(account, disabled_at=since), event)
 
-    async def delete(self, user_id: str, event: Event) -> bool:
-        if self.accounts.pop(user_id, None) is None:
+    def _proven(self, account: Account, proof: Proof | None) -> bool:
+        if proof is None:
+            return True
+        session = self.session_rows.get(proof.session_id)
+        in_force = account.disabled_at is None and not (session and session.ended)
+        return in_force and account.password_hash == proof.password_hash
+
+    async def delete(self, user_id: str, event: Event, proof: Proof | None = None) -> bool:
+        account = self.accounts.get(user_id)
+        if account is None or not self._proven(account, proof):
             return False
+        del self.accounts[user_id]
         self.end_all(user_id, event.at)
         self.session_rows = {key: one for key, one in self.session_rows.items() if one.user_id != user_id}
         self.letter_rows = [one for one in self.letter_rows if one.user_id != user_id]

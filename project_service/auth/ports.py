@@ -101,6 +101,14 @@ class Attempts(Protocol):
         """The account's counter takes ``outcome``; the address's is cleared of no failure but this one."""
 
 
+@frozen
+class Proof:
+    """On what a user may change his account: the hash of the password that he knew, and the session he is in."""
+
+    password_hash: bytes = field(repr=False)
+    session_id: str
+
+
 class Users(Protocol):
     async def create(
         self,
@@ -125,14 +133,19 @@ class Users(Protocol):
     ) -> Account | None: ...
 
     async def set_password(
-        self, user_id: str, password_hash: bytes, keep_session: str | None, event: Event
+        self, user_id: str, password_hash: bytes, proof: Proof | None, event: Event
     ) -> Account | None:
-        """Ends every session but ``keep_session``."""
+        """Ends every session but the ``proof``'s.
+
+        With a proof that does not hold any more nothing is changed: while he was at it the password was changed, the
+        user disabled or the session ended.
+        """
 
     async def set_disabled(self, user_id: str, disabled: bool, event: Event) -> Account | None:
         """Disabling ends every session."""
 
-    async def delete(self, user_id: str, event: Event) -> bool: ...
+    async def delete(self, user_id: str, event: Event, proof: Proof | None = None) -> bool:
+        """``proof`` as of ``set_password``."""
 
 
 class Sessions(Protocol):

@@ -3,17 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, NoReturn
 
 from attrs import frozen
 
-from project_service.auth import passwords
+from project_service.auth import errors, passwords
 from project_service.auth.accounts import Accounts
 from project_service.auth.context import Context
 from project_service.auth.hashing import Hashes
 from project_service.auth.metadata import checked
 from project_service.auth.model import Account, Email, Origin, User, email_of
-from project_service.auth.ports import Event, Users
+from project_service.auth.ports import Event, Proof, Users
 from project_service.auth.throttle import Throttle
 from project_service.deferreds import shield
 from project_service.errors import refuse_unknown, session_revoked, validation_failed
@@ -61,10 +61,13 @@ class Profile:
     async def _set_password(
         self, caller: Claims, email: Email, current: object, new: bytes, origin: Origin
     ) -> Account:
-        await self._prove(email, current, "set_password", origin)
+        proof = await self._prove(caller, email, current, "set_password", origin)
         hashed = await self.hashes.hash(new)
         event = self._event("set_password", caller, origin)
-        return self._there(await self.users.set_password(caller.sub, hashed, caller.sid, event))
+        account = await self.users.set_password(caller.sub, hashed, proof, event)
+        if account is None:
+            await self._outrun(caller)
+        return self._there(account)
 
     async def delete(self, caller: Claims, current: object, origin: Origin) -> None:
         """Delete the account with all its sessions; raises ``invalid_credentials``, ``rate_limited``."""
@@ -72,14 +75,26 @@ class Profile:
         await shield(self._delete(caller, email_of(account.user), current, origin))
 
     async def _delete(self, caller: Claims, email: Email, current: object, origin: Origin) -> None:
-        await self._prove(email, current, "delete_user", origin)
-        await self.users.delete(caller.sub, self._event("delete_user", caller, origin))
+        proof = await self._prove(caller, email, current, "delete_user", origin)
+        if not await self.users.delete(caller.sub, self._event("delete_user", caller, origin), proof):
+            await self._outrun(caller)
 
-    async def _prove(self, email: Email, current: object, action: str, origin: Origin) -> None:
-        """A stolen access token is not enough: the password is asked for, under the limits of a login."""
+    async def _prove(
+        self, caller: Claims, email: Email, current: object, action: str, origin: Origin
+    ) -> Proof:
+        """A stolen access token is not enough: the password is asked for, under the limits of a login.
+
+        To check it takes a while, in which it may be changed: whoever knows the old one must not come after that.
+        """
         candidate = passwords.candidate(current, "current_password")
-        _, held = await self.accounts.check_password(email, candidate, action, origin)
+        account, held = await self.accounts.check_password(email, candidate, action, origin)
         await self.throttle.settle_login(email, origin, held, "cleared")
+        return Proof(account.password_hash, caller.sid)
+
+    async def _outrun(self, caller: Claims) -> NoReturn:
+        """The proof does not hold any more: raises ``session_revoked`` where the user is gone or disabled."""
+        await self._account(caller)
+        raise errors.invalid_credentials()
 
     async def _account(self, caller: Claims) -> Account:
         return self._there(await self.users.find(caller.sub))

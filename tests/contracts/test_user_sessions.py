@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import uuid
+
 from attrs import evolve
 
 from project_service.auth.model import Origin
-from project_service.auth.ports import Stores
+from project_service.auth.ports import Proof, Stores
 from tests.contracts.users import (
     HASH,
     HOUR,
@@ -21,6 +23,8 @@ from tests.contracts.users import (
     rotate,
     session,
 )
+
+THIRD_HASH = b"$2b$04$" + b"c" * 53
 
 
 @contract
@@ -140,7 +144,7 @@ async def test_a_new_password_ends_the_other_sessions(stores: Stores) -> None:
     account = await made(stores, first=kept)
     await made(stores, first=anothers)
     await stores.sessions.start(account, None, gone, event())
-    changed = await stores.users.set_password(account.user.id, OTHER_HASH, kept.id, event())
+    changed = await stores.users.set_password(account.user.id, OTHER_HASH, Proof(HASH, kept.id), event())
     assert changed is not None and changed.password_hash == OTHER_HASH
     assert [one.id for one in await stores.sessions.alive(account.user.id, NOW)] == [kept.id]
     revoked = dict(await stores.sessions.revoked(NOW))
@@ -165,3 +169,43 @@ async def test_disabling_and_deleting_end_sessions_for_every_worker(stores: Stor
     assert await stores.users.set_disabled(deleted.user.id, True, event()) is None
     assert await stores.users.set_metadata(deleted.user.id, {}, event()) is None
     assert await stores.users.set_password(deleted.user.id, HASH, None, event()) is None
+
+
+@contract
+async def test_what_a_user_was_allowed_on_must_still_hold(stores: Stores) -> None:
+    """To check a password takes a while; who resets, disables or logs out in between has the last word."""
+    first, second = session(), session()
+    account = await made(stores, first=first)
+    await stores.sessions.start(account, None, second, event())
+    key = account.user.id
+
+    async def refused(proof: Proof) -> bool:
+        changed = await stores.users.set_password(key, THIRD_HASH, proof, event())
+        return changed is None and not await stores.users.delete(key, event(), proof)
+
+    assert await refused(Proof(OTHER_HASH, first.id))
+    await stores.sessions.end(key, event(), only=first.id)
+    assert await refused(Proof(HASH, first.id))
+    await stores.users.set_disabled(key, True, event())
+    assert await refused(Proof(HASH, str(uuid.uuid4())))
+    enabled = await stores.users.set_disabled(key, False, event())
+    assert enabled is not None and enabled.password_hash == HASH
+    await stores.sessions.start(account, None, third := session(), event())
+    assert await refused(Proof(OTHER_HASH, third.id))
+    assert [one.id for one in await stores.sessions.alive(key, NOW)] == [third.id]
+    assert await stores.users.delete(key, event(), Proof(HASH, third.id)) is True
+
+
+@contract
+async def test_of_two_new_passwords_for_one_old_one_only_one_is_set(stores: Stores) -> None:
+    kept, other = session(), session()
+    account = await made(stores, first=kept)
+    await stores.sessions.start(account, None, other, event())
+    found = await all_of(
+        stores.users.set_password(account.user.id, OTHER_HASH, Proof(HASH, kept.id), event()),
+        stores.users.set_password(account.user.id, THIRD_HASH, Proof(HASH, other.id), event()),
+    )
+    (won,) = [one for one in found if one is not None]
+    left = await stores.users.find(account.user.id)
+    assert left is not None and left.password_hash == won.password_hash
+    assert len(await stores.sessions.alive(account.user.id, NOW)) == 1

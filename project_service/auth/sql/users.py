@@ -9,7 +9,7 @@ from typing import Any
 from attrs import frozen
 
 from project_service.auth.model import Account, Email
-from project_service.auth.ports import Event, NewSession
+from project_service.auth.ports import Event, NewSession, Proof
 from project_service.auth.sql.query import Database, Often, Query, Row, jsonb
 from project_service.auth.sql.rows import (
     ACCOUNT,
@@ -60,14 +60,19 @@ select {ACCOUNT} from u
 # the first locked the user's row.
 _END_SESSIONS = """update auth.sessions set ended_at = %(at)s, end_reason = %(action)s
     where user_id = %(id)s::uuid and ended_at is null and (%(keep)s is null or id <> %(keep)s::uuid)"""
+# Of two changes at once the second waits for the user's row and is then judged by what the first made of it.
+_PROVEN = """(%(known_hash)s is null or password_hash = %(known_hash)s and disabled_at is null
+        and not exists (select from auth.sessions where id = %(keep)s::uuid and ended_at is not null))"""
+# Salted, so that nobody else's change is taken for this one.
+_IS_SET = "exists (select from auth.users where id = %(id)s::uuid and password_hash = %(hash)s)"
 _SET_PASSWORD = Query(
     "a new password ends the other sessions",
     f"""
-update auth.users set password_hash = %(hash)s where id = %(id)s::uuid;
-{_END_SESSIONS};
-delete from auth.one_time_tokens where user_id = %(id)s::uuid and purpose = 'recovery';
-{RECORD} where exists (select from auth.users where id = %(id)s::uuid);
-select {ACCOUNT} from auth.users u where id = %(id)s::uuid
+update auth.users set password_hash = %(hash)s where id = %(id)s::uuid and {_PROVEN};
+{_END_SESSIONS} and {_IS_SET};
+delete from auth.one_time_tokens where user_id = %(id)s::uuid and purpose = 'recovery' and {_IS_SET};
+{RECORD} where {_IS_SET};
+select {ACCOUNT} from auth.users u where id = %(id)s::uuid and password_hash = %(hash)s
 """,
 )
 _DISABLE = Query(
@@ -90,7 +95,7 @@ select {ACCOUNT} from u
 _DELETE = Query(
     "delete a user; sessions and tokens go with him, and the workers hear of it",
     f"""
-with u as (delete from auth.users where id = %(id)s::uuid returning id),
+with u as (delete from auth.users where id = %(id)s::uuid and {_PROVEN} returning id),
 a as ({RECORD} from u)
 select id::text from u
 """,
@@ -146,14 +151,14 @@ class SqlUsers:
         )
 
     async def set_password(
-        self, user_id: str, password_hash: bytes, keep_session: str | None, event: Event
+        self, user_id: str, password_hash: bytes, proof: Proof | None, event: Event
     ) -> Account | None:
         return _maybe(
             await _SET_PASSWORD.one(
                 self.database,
                 id=user_id,
                 hash=password_hash.decode("ascii"),
-                keep=keep_session,
+                **_proof_params(proof),
                 **event_params(event),
             )
         )
@@ -162,8 +167,16 @@ class SqlUsers:
         query = _DISABLE if disabled else _ENABLE
         return _maybe(await query.one(self.database, id=user_id, keep=None, **event_params(event)))
 
-    async def delete(self, user_id: str, event: Event) -> bool:
-        return await _DELETE.one(self.database, id=user_id, **event_params(event)) is not None
+    async def delete(self, user_id: str, event: Event, proof: Proof | None = None) -> bool:
+        params = _proof_params(proof) | event_params(event)
+        return await _DELETE.one(self.database, id=user_id, **params) is not None
+
+
+def _proof_params(proof: Proof | None) -> dict[str, Any]:
+    return {
+        "known_hash": None if proof is None else proof.password_hash.decode("ascii"),
+        "keep": None if proof is None else proof.session_id,
+    }
 
 
 def _maybe(row: Row | None) -> Account | None:

@@ -1,0 +1,69 @@
+"""What happens to an account while its password is being checked, which takes a while."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import orjson
+from twisted.internet.defer import Deferred
+from twisted.trial.unittest import TestCase
+
+from tests.fakes import Client, raw_request
+from tests.http.auth_app import PASSWORD, AuthApp
+
+ANOTHER = "another good one"
+
+
+class Meanwhile(TestCase):
+    """Who knows an old password, and has a session, is at it when the account's owner takes it back."""
+
+    def setUp(self) -> None:
+        self.app = AuthApp(self)
+        self.session: dict[str, Any] = self.app.sign_up().data
+        self.path = f"/admin/users/{self.session['user']['id']}"
+
+    def begin(self, method: str, body: dict[str, Any]) -> tuple[Client, Deferred[None]]:
+        """A request that knows the password as it is now; the Deferred has it go on."""
+        gate: Deferred[None] = Deferred()
+        self.app.hashes.gate = gate
+        client = self.app.app.connect()
+        headers = {
+            "Authorization": f"Bearer {self.session['access_token']}",
+            "Content-Type": "application/json",
+        }
+        client.send(raw_request(method, "/auth/user", headers, orjson.dumps(body)))
+        self.app.hashes.gate = None
+        return client, gate
+
+    def owner(self, **wanted: Any) -> None:
+        assert self.app.call("PATCH", self.path, wanted, X_Service_Key="service-key").status == 200
+
+    def test_a_password_that_was_set_meanwhile_stays(self) -> None:
+        client, gate = self.begin("PATCH", {"password": ANOTHER, "current_password": PASSWORD})
+        self.owner(password="what the owner wants")
+        gate.callback(None)
+        assert b"invalid_credentials" in client.received()
+        assert self.app.log_in(password=ANOTHER).status == 401
+        assert self.app.log_in(password="what the owner wants").status == 200
+
+    def test_an_account_whose_password_was_set_meanwhile_is_not_deleted(self) -> None:
+        client, gate = self.begin("DELETE", {"current_password": PASSWORD})
+        self.owner(password="what the owner wants")
+        gate.callback(None)
+        assert client.received().startswith(b"HTTP/1.1 401 ")
+        assert self.app.log_in(password="what the owner wants").status == 200
+
+    def test_a_user_who_was_disabled_meanwhile_changes_nothing(self) -> None:
+        client, gate = self.begin("PATCH", {"password": ANOTHER, "current_password": PASSWORD})
+        self.owner(disabled=True)
+        gate.callback(None)
+        assert b"session_revoked" in client.received()
+        self.owner(disabled=False)
+        assert self.app.log_in().status == 200
+
+    def test_a_session_that_ended_meanwhile_changes_nothing(self) -> None:
+        client, gate = self.begin("PATCH", {"password": ANOTHER, "current_password": PASSWORD})
+        assert self.app.call("DELETE", f"{self.path}/sessions", X_Service_Key="service-key").status == 200
+        gate.callback(None)
+        assert client.received().startswith(b"HTTP/1.1 401 ")
+        assert self.app.log_in().status == 200
