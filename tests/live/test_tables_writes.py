@@ -222,3 +222,32 @@ async def test_a_put_without_the_key_in_its_row_writes_nothing(writes: Tables) -
     status, _, body = await writes.request("PUT", "/jobs?id=eq.1", json={"state": "done"})
     assert (status, body["code"]) == (400, "PGRST115")
     assert writes.sql("select 1 from jobs where state = 'done'") == []
+
+
+@pytest_twisted.ensureDeferred
+async def test_rows_that_are_written_count_whatever_is_shown_of_them(writes: Tables) -> None:
+    """A write may move rows out of what it shows, or show their sum."""
+    writes.sql(
+        "create table part (id int primary key, kept_id int references kept); grant all on part to anon"
+    )
+    try:
+        writes.sql("insert into part values (1, 1), (2, 1), (3, 1)")
+        moving, adding = "/part?select=id,kept!inner(id)&kept.id=eq.1", "/part?select=count()&id=gt.0"
+        await until_answered(writes, "GET", moving, 200)
+        one = {"Prefer": "return=representation, handling=strict, max-affected=1"}
+        for path in (moving, adding):
+            status, _, body = await writes.request("PATCH", path, headers=one, json={"kept_id": None})
+            assert (status, body["details"]) == (400, "The query affects 3 rows"), path
+        merged = {"Prefer": "return=representation, resolution=merge-duplicates"}
+        for path, rows, shown in (
+            (moving, [{"id": 1, "kept_id": None}], []),
+            (adding, [{"id": 1}, {"id": 2}], 2),
+        ):
+            status, _, body = await writes.request("POST", path, headers=merged, json=rows)
+            assert (status, body) == (200, [{"count": shown}] if shown else shown), path
+        put = {"json": {"id": 4, "kept_id": None}, "headers": {"Prefer": "return=representation"}}
+        status, _, body = await writes.request("PUT", "/part?select=kept!inner()&id=eq.4", **put)
+        assert (status, body) == (201, [])
+        assert writes.sql("select * from part order by id") == [(1, None), (2, 1), (3, 1), (4, None)]
+    finally:
+        writes.sql("drop table part")

@@ -16,7 +16,8 @@ from project_service.tables.headers import is_header, settable
 @frozen
 class Outcome:
     """``total`` is the number of rows without the range, where it was asked for; ``size`` the bytes of a body that
-    may have been left out for its size; not ``whole``, there are more rows or bytes than are answered at once."""
+    may have been left out for its size; not ``whole``, there are more rows or bytes than are answered at once;
+    ``written`` the number of rows written, where ``rows`` shows what was made of them."""
 
     rows: int = 0
     total: int | None = None
@@ -27,10 +28,15 @@ class Outcome:
     updated: int = 0
     size: int = 0
     whole: bool = True
+    written: int | None = None
+
+    @property
+    def affected(self) -> int:
+        return self.rows if self.written is None else self.written
 
     @property
     def inserted(self) -> int:
-        return self.rows - self.updated
+        return self.affected - self.updated
 
 
 def outcome_of_read(row: Sequence[Any]) -> Outcome:
@@ -40,7 +46,7 @@ def outcome_of_read(row: Sequence[Any]) -> Outcome:
 
 
 def outcome_of_write(row: Sequence[Any]) -> Outcome:
-    updated, rows, location, body, headers, status = row
+    updated, rows, location, body, headers, status, *written = row
     keys = tuple(orjson.loads(location)) if location is not None else None
     return Outcome(
         rows,
@@ -50,6 +56,7 @@ def outcome_of_write(row: Sequence[Any]) -> Outcome:
         _optional(headers),
         _optional(status),
         int(updated) if updated else 0,
+        written=written[0] if written else None,
     )
 
 

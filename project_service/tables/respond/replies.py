@@ -42,12 +42,12 @@ def check_outcome(
         return
     most = request.head.preferences.max_affected
     if isinstance(plan, WritePlan):
-        if plan.is_put and found.rows != 1:
+        if plan.is_put and found.affected != 1:
             raise errors.put_mismatch()
         if plan.verb == "insert":
             most = None
-    if most is not None and plan is not None and found.rows > most:
-        raise errors.max_affected_exceeded(found.rows)
+    if most is not None and plan is not None and found.affected > most:
+        raise errors.max_affected_exceeded(found.affected)
     selects = not isinstance(plan, CallPlan) or plan.routine.is_set
     if rendering.singular and selects and found.rows != 1:
         raise errors.not_singular(found.rows)

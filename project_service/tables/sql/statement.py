@@ -122,11 +122,18 @@ def write_statement(cache: SchemaCache, plan: WritePlan, rendering: Rendering) -
         f"WITH {SOURCE} AS ("
         + write_sql(cache, plan)
         + f") SELECT {updated} AS updated, count({ROW}) AS page_total, {_location(plan)} AS location, "
-        + f"{body} AS body, {_GUCS} FROM ("
+        + f"{body} AS body, {_GUCS}{_written(plan)} FROM ("
         + rows
         + f") AS {ROWS}"
     )
     return Statement(_explained(sql, rendering))
+
+
+def _written(plan: WritePlan) -> str:
+    """A column of the number of rows written, where the representation may show fewer."""
+    fewer = plan.read.grouped or any(found.join == "inner" for found in plan.read.embeddings)
+    shown = plan.representation == "representation"
+    return f", (SELECT count(*) FROM {SOURCE}) AS written" if fewer and shown else ""
 
 
 def call_statement(
