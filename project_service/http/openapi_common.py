@@ -40,7 +40,7 @@ TABLE_ERROR = Named(
     ),
 )
 # SQLSTATEs and PostgREST's codes come in greater number than a list could hold.
-TABLE_CODE = "^[0-9A-Z]{5}$|^PGRST[0-9]{3}$"
+TABLE_CODE = "[0-9A-Z]{5}|PGRST[0-9]{3}"
 
 SECURITY_SCHEMES = {
     "projectKey": {

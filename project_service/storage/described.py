@@ -125,7 +125,10 @@ _OBJECT_HEADERS = {
     "Cache-Control": "As the bucket's visibility asks.",
     "X-Content-Type-Options": "nosniff",
 }
-_BYTES: Mapping[str, Schema] = {"*/*": {}}
+# "binary" says it to generators that do not know JSON Schema's contentMediaType, and a type of its own to those that
+# pass over "*/*".
+_BINARY: Schema = {"type": "string", "format": "binary", "contentMediaType": "application/octet-stream"}
+_BYTES: Mapping[str, Schema] = {"application/octet-stream": _BINARY, "*/*": {}}
 _DOWNLOADED = (
     Answer(200, "The bytes, with the object's own Content-Type", _BYTES, _OBJECT_HEADERS),
     Answer(
@@ -166,7 +169,7 @@ UPLOAD_FORM = Described(
             "multipart/form-data": obj(
                 ("file",),
                 False,
-                file={"type": "string", "contentMediaType": "application/octet-stream"},
+                file=_BINARY,
                 key={**KEY, "description": "The object's key; the name of the file without it."},
             )
         },
@@ -184,7 +187,7 @@ UPLOAD_RAW = Described(
         json_answer(200, "The metadata of an object that replaced another", OBJECT),
     ),
     (IN_BUCKET, _KEY_IN_PATH, *_WRITE_IF, in_header("Content-MD5", "Refused unless the body has this MD5.")),
-    Taken({"*/*": {}}, required=False, summary="Any bytes, or none."),
+    Taken(_BYTES, required=False, summary="Any bytes, or none."),
     (*_SENT_REFUSED, errors.bad_digest("why")),
     BOTH,
 )

@@ -151,6 +151,8 @@ _SENT: Mapping[str, Schema] = {
     media.CSV: STRING,
     media.FORM: {"type": "object", "additionalProperties": STRING},
 }
+_ROWS_SENT = Taken(_SENT, required=False, summary="Without Content-Type it is JSON.")
+_ONE_ROW = evolve(_ROWS_SENT, content={**_SENT, JSON: ROW})
 READ = Described(
     "readRows",
     TAG,
@@ -186,7 +188,7 @@ INSERT = evolve(
         WRITES,
         PREFER,
     ),
-    body=Taken(_SENT, required=False, summary="Without Content-Type it is JSON."),
+    body=_ROWS_SENT,
     errors=(*_ANY_REQUEST, *_ON_RELATION, *_CHANGING, errors.invalid_body("…")),
     methods=("POST",),
 )
@@ -202,6 +204,7 @@ UPDATE = evolve(
     details='Without a filter it is refused, unless the database says unfiltered_writes = "allow".',
     answers=_CHANGED,
     parameters=(*_CHANGED_ROWS, COLUMNS),
+    body=_ONE_ROW,
     errors=(*INSERT.errors, *_FILTERED),
     methods=("PATCH",),
 )
@@ -211,6 +214,7 @@ UPSERT = evolve(
     summary="Insert or replace the one row whose primary key the filters name",
     answers=(*_CHANGED, _rows(201, "The row is new.")),
     parameters=(*RELATION, SELECT, COLUMNS, FILTERS, WRITES, PREFER),
+    body=_ONE_ROW,
     errors=(
         *INSERT.errors,
         errors.invalid_upsert_filters(),

@@ -198,6 +198,29 @@ class Documents(TestCase):
                 told_of = narrowed["properties"]["error"]["properties"]["code"]["enum"]
                 self.assertEqual(told_of, codes, path)
 
+    def test_generators_see_what_is_bytes(self) -> None:
+        binary = {"type": "string", "format": "binary", "contentMediaType": "application/octet-stream"}
+        bucket = self.document["paths"]["/storage/buckets/{bucket}/objects"]
+        one = self.document["paths"]["/storage/buckets/{bucket}/objects/{key}"]
+        form = bucket["post"]["requestBody"]["content"]["multipart/form-data"]["schema"]
+        self.assertEqual(form["properties"]["file"], binary)
+        for content in (one["put"]["requestBody"]["content"], one["get"]["responses"]["206"]["content"]):
+            self.assertEqual(list(content), ["application/octet-stream", "*/*"])
+            self.assertEqual(content["application/octet-stream"]["schema"], binary)
+
+    def test_a_code_of_the_tables_is_a_string_of_one_pattern(self) -> None:
+        rest = self.document["paths"]["/{stage}/db/{database}/rest/{relation}"]
+        reference = rest["get"]["responses"]["401"]["$ref"].rpartition("/")[2]
+        schema = self.document["components"]["responses"][reference]["content"]["application/json"]["schema"]
+        code = schema["allOf"][1]["properties"]["code"]
+        self.assertEqual(code["type"], "string")
+        for known in ("42501", "PGRST301", "project_key_required"):
+            self.assertRegex(known, code["pattern"])
+        for unknown in ("PGRST3010", "142501", "project_key", "x\nPGRST301"):
+            self.assertNotRegex(unknown, code["pattern"])
+        changed = rest["patch"]["requestBody"]["content"]["application/json"]["schema"]
+        self.assertEqual(changed["type"], "object")
+
     def test_a_head_has_no_body(self) -> None:
         for path, method, operation in self.operations():
             if method == "HEAD":
