@@ -84,6 +84,20 @@ class Sizes(SynchronousTestCase):
         found = planned("GET", "rpc/add", ("a", "1")).compiled
         self.assertIsNone(found.probe)
 
+    def test_only_what_may_be_more_than_one_body_and_is_its_rows_is_tried(self) -> None:
+        config = evolve(CONFIG, plan=True)
+        for limit, accept, tried in (
+            (None, "", True),
+            (None, "text/csv", True),
+            (UNKNOWN_ROWS, "", False),
+            (UNKNOWN_ROWS + 1, "", True),
+            (None, "application/vnd.pgrst.object+json", False),
+            (None, "application/vnd.pgrst.plan+json", False),
+        ):
+            pairs = () if limit is None else (("limit", str(limit)),)
+            found = planned("GET", "works", *pairs, accept=accept, config=config).compiled
+            self.assertIs(found.probe is not None, tried, (limit, accept))
+
 
 class Names(SynchronousTestCase):
     def test_a_name_that_was_replaced_by_an_alias_is_noted_wherever_it_is_used(self) -> None:

@@ -183,6 +183,14 @@ class Probing(SynchronousTestCase):
         found = planned("HEAD", "works").compiled
         self.assertIsNone(found.probe)
         self.assertNotIn("json_agg", found.statement.sql.text)
+        # A plan tells what the body costs.
+        explain, config = "application/vnd.pgrst.plan+json", evolve(CONFIG, plan=True)
+        self.assertIn("json_agg", text(planned("HEAD", "works", accept=explain, config=config)))
+
+    def test_what_is_there_as_a_whole_is_not_counted_again(self) -> None:
+        for pairs, again in (((), False), ((("limit", "5"),), True), ((("offset", "5"),), True)):
+            found = text(planned("HEAD", "works", *pairs, prefer="count=exact"))
+            self.assertEqual("pgrst_count" in found, again, pairs)
 
     def test_whose_result_nobody_reads_is_called_all_the_same(self) -> None:
         """PostgreSQL leaves out a stable function whose value nothing is made of."""
