@@ -175,10 +175,12 @@ class App:
             "trusted": trusted,
             "max_json_bytes": 1 << 20,
         }
+        self.keys: Any = settings.pop("keys", None) or FakeKeys()
+        self.tokens: Any = settings.pop("tokens", None) or FakeTokens()
         self.edge = Edge(
             router,
-            settings.pop("keys", FakeKeys()),
-            settings.pop("tokens", FakeTokens()),
+            self.keys,
+            self.tokens,
             EdgeSettings(**{**defaults, **settings}),
             self.clock,
             lambda: "made-here",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 from twisted.internet.defer import CancelledError, Deferred, succeed
@@ -205,7 +206,10 @@ class Edge:
 
     async def _handled(self, match: Match, inbound: Inbound) -> Reply | StreamReply:
         inbound.path_args = match.path_args
-        inbound.caller = identify(match.route.access, inbound.headers, self._keys, self._tokens)
+        who = match.route.access, inbound.headers, self._keys, self._tokens
+        inbound.caller = identify(*who)
+        if not inbound.body.complete:
+            inbound.identify = partial(identify, *who)
         return await match.route.handler(inbound)
 
     def _failed(self, failure: Exception, style: ErrorStyle, inbound: Inbound) -> Reply:

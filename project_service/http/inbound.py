@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 from urllib.parse import unquote_to_bytes
 
@@ -20,7 +20,8 @@ class Inbound:
     """``raw_path`` and ``raw_query`` are as sent, still percent-encoded; ``path_args`` are decoded once.
 
     ``client_address`` and ``scheme`` come from a forwarding header only as far as ``trusted_proxies`` says.
-    ``base_url`` is ``public_url`` where configured, else scheme and host.
+    ``base_url`` is ``public_url`` where configured, else scheme and host. ``identify`` tells anew who calls, or
+    raises as the edge did; None where the whole body has come already.
     """
 
     method: str
@@ -36,6 +37,7 @@ class Inbound:
     max_json_bytes: int
     caller: Caller = field(factory=Caller)
     path_args: Mapping[str, str] = field(factory=dict)
+    identify: Callable[[], Caller] | None = None
 
     def query(self, bare_names: bool = True) -> list[tuple[str, str]]:
         """Names and values in the order sent, without names that have no ``=`` if so asked.
@@ -51,6 +53,17 @@ class Inbound:
             raise errors.invalid_query(f"The parameter {name} is there more than once.")
         return values[0] if values else None
 
+    async def read(self, limit: int) -> bytes:
+        """The whole body, as ``Body.read``.
+
+        A client may take hours over the last byte. One whose key was revoked, or whose token expired or session ended
+        in the meantime, is refused like one that begins now: a request opened in time keeps no door open.
+        """
+        body = await self.body.read(limit)
+        if self.identify is not None:
+            self.caller = self.identify()
+        return body
+
     async def json(self) -> Any:
         """The body as JSON: RFC 8259, at most ``max_json_bytes``, no duplicate keys.
 
@@ -61,7 +74,7 @@ class Inbound:
             raise errors.unsupported_media_type("application/json")
         if self.headers.get(b"content-encoding") not in (None, b"identity"):
             raise errors.unsupported_media_type("sent without a content encoding")
-        return strict_json.loads(await self.body.read(self.max_json_bytes))
+        return strict_json.loads(await self.read(self.max_json_bytes))
 
     async def json_object(self) -> dict[str, Any]:
         """As ``json``, and ``invalid_json`` where the value is not an object."""

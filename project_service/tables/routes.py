@@ -57,7 +57,7 @@ async def _incoming(inbound: Inbound) -> Incoming:
         raise errors.invalid_path() from None
     body = b""
     if inbound.method in _WRITING:
-        body = await inbound.body.read(inbound.max_json_bytes)
+        body = await inbound.read(inbound.max_json_bytes)
     return Incoming(
         inbound.method,
         _segments(below.strip("/"), inbound.raw_path),

@@ -3,10 +3,15 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
+from typing import Any, NoReturn
 
 from twisted.trial.unittest import TestCase
 
-from tests.fakes import ANON_KEY, SERVICE_KEY, App
+from project_service.errors import session_revoked
+from project_service.http.inbound import Inbound
+from project_service.http.outbound import Reply, envelope
+from tests.fakes import ANON_KEY, SERVICE_KEY, App, Response, parse_response, raw_request
 from tests.http.toy_app import ANON, SERVICE, app_of, hello
 
 
@@ -67,3 +72,55 @@ class Keys(TestCase):
     def test_a_bad_token_says_so_in_the_challenge(self) -> None:
         response = app_of(hello).request("GET", "/x", {"Authorization": "Bearer nobody"})
         self.assertIn('error="invalid_token"', response.header("www-authenticate") or "")
+
+
+class SlowBodies(TestCase):
+    """A body may take as long as its client likes; what opened the door at its beginning may be void at its end."""
+
+    BODY = b'{"a": 1}'
+
+    def asked(self, sent: dict[str, str], meanwhile: Callable[[App], None] | None, **access: Any) -> Response:
+        """The answer to a body whose last byte comes after ``meanwhile``, or at once."""
+        app = app_of(whole, methods=("POST",), **access)
+        client = app.connect()
+        raw = raw_request("POST", "/x", {"Content-Type": "application/json", **sent}, self.BODY)
+        client.send(raw if meanwhile is None else raw[:-1])
+        if meanwhile is not None:
+            self.assertEqual(client.received(), b"")
+            meanwhile(app)
+            client.send(raw[-1:])
+        return parse_response(client.received())
+
+    def test_a_key_that_is_revoked_meanwhile_opens_nothing(self) -> None:
+        response = self.asked(SERVICE, revoke, key="service")
+        self.assertEqual(
+            (response.status, json.loads(response.body)["error"]["code"]), (401, "project_key_invalid")
+        )
+
+    def test_a_session_that_ends_meanwhile_opens_nothing(self) -> None:
+        response = self.asked({"Authorization": "Bearer user:7"}, end_sessions, bearer="required")
+        self.assertEqual(
+            (response.status, json.loads(response.body)["error"]["code"]), (401, "session_revoked")
+        )
+
+    def test_who_still_may_is_answered(self) -> None:
+        for meanwhile in (None, lambda app: None):
+            both = {**SERVICE, "Authorization": "Bearer user:7"}
+            response = self.asked(both, meanwhile, key="service")
+            self.assertEqual(json.loads(response.body)["data"], {"a": 1, "who": ["service", "7"]})
+
+
+async def whole(inbound: Inbound) -> Reply:
+    body, caller = await inbound.json_object(), inbound.caller
+    return envelope({**body, "who": [caller.key, caller.user and caller.user.sub]})
+
+
+def revoke(app: App) -> None:
+    app.keys.kinds.clear()
+
+
+def end_sessions(app: App) -> None:
+    def refuse(token: str) -> NoReturn:
+        raise session_revoked()
+
+    app.tokens.verify = refuse

@@ -11,7 +11,7 @@ from project_service.http.outbound import Reply
 from project_service.http.router import Router
 from project_service.tables.incoming import Incoming
 from project_service.tables.routes import TableRoutes
-from tests.fakes import App, parse_response
+from tests.fakes import App, parse_response, raw_request
 from tests.http.toy_app import ANON
 
 
@@ -61,6 +61,20 @@ class Paths(TestCase):
         asked: Any = Asked()
         app_of(asked).request("GET", "/dev/db/main/rest/books?id&order&title=&id=eq.1", ANON)
         self.assertEqual(asked.calls[-1].pairs, (("title", ""), ("id", "eq.1")))
+
+
+class SlowBodies(TestCase):
+    def test_a_key_that_is_revoked_while_rows_are_sent_writes_none(self) -> None:
+        asked: Any = Asked()
+        app = app_of(asked)
+        client = app.connect()
+        raw = raw_request("POST", "/dev/db/main/rest/books", ANON, b"[]")
+        client.send(raw[:-1])
+        app.keys.kinds.clear()
+        client.send(raw[-1:])
+        response = parse_response(client.received())
+        self.assertEqual((response.status, asked.calls), (401, []))
+        self.assertEqual(json.loads(response.body)["code"], "project_key_invalid")
 
 
 class Answers(TestCase):
