@@ -238,6 +238,8 @@ class Forged(Base):
             {"exp": "9999999999"},
             {"exp": True},
             {"exp": float("inf")},
+            {"exp": 10**400},
+            {"iat": -(10**400)},
             {"iat": True},
             {"exp": {}},
             {"iat": int(NOW) + LEEWAY_SECONDS + 2},
