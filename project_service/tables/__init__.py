@@ -3,7 +3,7 @@
 ==================================  ===========================================================================
 ``routes``, ``incoming``            from the edge's request to ``Incoming``
 ``service``                         asks those below in turn; ``timing`` is its clock
-``identity``                        who acts: ``tokens`` of the database's own keys, ``role_claim``
+``identity``                        who acts: ``tokens`` of the database's own keys, ``role_claim`` with ``json_path``
 ``planner``                         ``parse``, then ``compile``: ``plan`` and ``sql``. What earlier requests of the
                                     same ``shape`` were made into is kept (``recent``)
 ``preamble``                        what the transaction is told

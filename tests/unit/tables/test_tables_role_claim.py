@@ -1,0 +1,173 @@
+"""Paths to the role in a token: JSON Path (RFC 9535), and what PostgREST took before."""
+
+from __future__ import annotations
+
+from hypothesis import given
+from hypothesis import strategies as st
+from twisted.trial.unittest import SynchronousTestCase
+
+from project_service.tables.role_claim import parse_role_claim
+
+CLAIMS = {
+    "role": "top",
+    "none": None,
+    "on": True,
+    "realm_access": {"roles": ["offline_access", "uma_authorization", "app_editor", "app_admin"]},
+    "groups": [
+        {"name": "a", "level": 1, "role": "one", "tags": ["x"]},
+        {"name": "b", "level": 2.5, "role": "two", "main": True},
+        {"name": "c", "level": "9", "role": "three", "main": None, "of": "top"},
+        "loose",
+    ],
+    "ärzte": "umlaut",
+    "https://a.example/role": "claimed",
+    "path": "/group",
+}
+NAMES = "$.realm_access.roles"
+
+
+class Paths(SynchronousTestCase):
+    def each(self, *cases: tuple[str, str | None]) -> None:
+        for path, role in cases:
+            self.assertEqual(parse_role_claim(path).of(CLAIMS), role, path)
+
+    def test_conditions_are_joined_grouped_and_negated(self) -> None:
+        self.each(
+            (f'{NAMES}[?@ != "offline_access" && @ != "uma_authorization"]', "app_editor"),
+            (f'{NAMES}[?@ == "no" || @ == "app_admin"]', "app_admin"),
+            (f'{NAMES}[?!(@ == "offline_access" || search(@, "^uma"))]', "app_editor"),
+            (f'{NAMES}[?!search(@, "_a") && match(@, "app_.*")]', "app_editor"),
+            # "and" binds closer than "or".
+            (f'{NAMES}[?@ == "no" && @ == "no" || @ == "app_admin"]', "app_admin"),
+            (f'{NAMES}[?@ == "app_admin" || @ == "no" && @ == "no"]', "app_admin"),
+            (f'{NAMES}[?(@ == "app_admin" || @ == "no") && @ == "no"]', None),
+        )
+
+    def test_what_is_there_and_how_large_it_is_may_be_asked(self) -> None:
+        self.each(
+            ("$.groups[?@.main].role", "two"),
+            ("$.groups[?!@.main].role", "one"),
+            ("$.groups[?@.main == null].role", "three"),
+            ("$.groups[?@.main == true].role", "two"),
+            ("$.groups[?@.tags[*]].role", "one"),
+            ("$.groups[?@.level > 1].role", "two"),
+            ("$.groups[?@.level >= 2.5].role", "two"),
+            ("$.groups[?@.level < 2].role", "one"),
+            ("$.groups[?@.level <= 1.0].role", "one"),
+            ("$.groups[?@.level > '8'].role", "three"),
+            ("$.groups[?1 < @.level].role", "two"),
+            ("$.groups[?@.level == 1e0].role", "one"),
+            ("$.groups[?@.tags[0] == 'x'].role", "one"),
+            ("$.groups[?@['name'] == 'b']['role']", "two"),
+            ("$.groups[?@.of == $.role].role", "three"),
+            ("$.groups[?@.of == $.nothing].role", "one"),
+            ("$.groups[?$.on].role", "one"),
+            ("$.groups[?$.off].role", None),
+            # True is no number, and nothing is neither more nor less than what is of another kind.
+            ("$.groups[?@.main == 1].role", None),
+            ("$.groups[?@.main > 0].role", None),
+            ("$.groups[?@.main >= false].role", None),
+            ("$.groups[?@.level < 'a'].role", "three"),
+            ("$.groups[?@.tags == @.tags].role", "one"),
+            ("$.groups[?@.none != 'x'].role", "one"),
+        )
+
+    def test_several_at_once_steps_and_whatever_is_inside(self) -> None:
+        self.each(
+            (f"{NAMES}[7, 3]", "app_admin"),
+            (f"{NAMES}[3,0]", "app_admin"),
+            (f"{NAMES}[1::2]", "uma_authorization"),
+            (f"{NAMES}[::-1]", "app_admin"),
+            (f"{NAMES}[5:]", None),
+            (f"{NAMES}[::0]", None),
+            ("$['none', \"role\"]", None),
+            ("$['nothing', \"role\"]", "top"),
+            ("$..roles[2]", "app_editor"),
+            ("$..[?@.name == 'c'].role", "three"),
+            ("$..*", "top"),
+            ("$ .realm_access [ 'roles' ] [ 2 ]", "app_editor"),
+        )
+
+    def test_names_are_of_any_script_quoted_and_escaped(self) -> None:
+        self.each(
+            ("$.ärzte", "umlaut"),
+            ("$['\\u00e4rzte']", "umlaut"),
+            ('$["https:\\/\\/a.example\\/role"]', "claimed"),
+            ("$['https://a.example/role']", "claimed"),
+            (f"{NAMES}[?search(@, '^app_\\w+n$')]", "app_admin"),
+        )
+
+    def test_in_a_configuration_file_of_postgrests_each_dollar_is_doubled(self) -> None:
+        self.each(("$$.role", "top"), ("$$.groups[?@.of == $$.role].role", "three"))
+        self.each((f"${NAMES}[?search(@, 'n$$')]", "uma_authorization"))
+
+    def test_what_was_taken_before_is_taken(self) -> None:
+        self.each(
+            (".role", "top"),
+            ('."https://a.example/role"', "claimed"),
+            ('.realm_access.roles[?(@ ^== "app")]', "app_editor"),
+            ('.realm_access.roles[?(@ ==^ "min")]', "app_admin"),
+            ('.realm_access.roles[?(@ *== "edit")]', "app_editor"),
+            (".path[1:]", "group"),
+            (".path[1:-1]", "grou"),
+            (".path[5:2]", None),
+        )
+
+    def test_what_is_no_path_is_refused(self) -> None:
+        for bad in (
+            *(
+                "role",
+                "$role",
+                "$.",
+                "$..",
+                "$...a",
+                "$[",
+                "$[]",
+                "$[1",
+                "$[1,]",
+                "$['a]",
+                "$.a b",
+                "$.role ",
+                " $.role",
+            ),
+            *(
+                "$[?]",
+                "$[?@ ==]",
+                "$[?== 1]",
+                "$[?@ = 1]",
+                "$[?(@ == 1]",
+                "$[?@ == 1)]",
+                "$[?@ && ]",
+                "$[?'a']",
+            ),
+            *(
+                "$[?@.* == 1]",
+                "$[?@..a == 1]",
+                "$[?1 == @[0,1]]",
+                "$[?length(@) > 1]",
+                "$[?@ == 01]",
+                "$[?@ == nil]",
+            ),
+            *(
+                "$[?search(@)]",
+                "$[?search(@, 1)]",
+                "$[?search(@.*, 'a')]",
+                "$[?search(@, 'a'",
+                "$[::::]",
+                "$[1:2:3:4]",
+            ),
+            "$" + "[?" * 5000,
+        ):
+            raised = self.assertRaises(ValueError, parse_role_claim, bad)
+            self.assertEqual(str(raised), f"not a path to a claim: {bad!r}")
+        raised = self.assertRaises(ValueError, parse_role_claim, "$[?search(@, '(')]")
+        self.assertTrue(str(raised).startswith("not a regular expression: "))
+
+    @given(st.text(alphabet="$.@[]?()'\"*:,! =<>&|-01aé\\u", max_size=30))
+    def test_whatever_is_written_is_a_path_or_refused(self, text: str) -> None:
+        try:
+            found = parse_role_claim("$" + text)
+        except ValueError:
+            return
+        role = found.of({"a": {"0": ["1", {"a": "01"}]}, "é": "a"})
+        self.assertTrue(role is None or isinstance(role, str))
