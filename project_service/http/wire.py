@@ -15,7 +15,10 @@ _NAME = re.compile(rf"[{fields.TCHAR}]+\Z")
 # RFC 9110 section 5.5: what would end the line, or the head.
 _BAD_VALUE = re.compile(r"[\x00\r\n]")
 
-_REASONS = {status.value: status.phrase for status in HTTPStatus}
+# Python writes "I'm a Teapot", RFC 2324 and everybody else does not.
+_REASONS = {status.value: status.phrase for status in HTTPStatus} | {
+    HTTPStatus.IM_A_TEAPOT.value: "I'm a teapot"
+}
 # RFC 9112 section 4 allows what is beyond ASCII too, which clients read in different ways.
 _NOT_IN_PHRASE = re.compile(r"[^!-~]+")
 MAX_REASON = 120

@@ -187,6 +187,15 @@ def _out_of_time(*_: object) -> None:
 
 
 class Heads(TestCase):
+    def test_a_status_has_the_phrase_of_its_standard(self) -> None:
+        for status, line in (
+            (200, b"200 OK"),
+            (406, b"406 Not Acceptable"),
+            (418, b"418 I'm a teapot"),
+            (599, b"599 Unknown"),
+        ):
+            self.assertEqual(wire.head(status, ()), b"HTTP/1.1 " + line + b"\r\n\r\n")
+
     @given(st.text(), st.text())
     def test_no_header_breaks_the_framing(self, name: str, value: str) -> None:
         try:

@@ -104,10 +104,11 @@ def _of_routine(wanted: MediaType, routine: Routine | None) -> Rendering | None:
 
 
 def _custom(offered: _Offered, wanted: MediaType) -> Rendering | None:
+    """What makes ``*/*`` of a relation goes before all others of it (PostgREST's reference: "The Any Handler")."""
     handlers = offered.cache.handlers
     named = [found for found in handlers if found.media == wanted.name]
     anything = [found for found in handlers if found.media == media.ANY]
-    for handler in (*named, *anything) if offered.whole_rows else ():
+    for handler in (*anything, *named) if offered.whole_rows else ():
         if handler.relation is not None and handler.relation == offered.relation:
             type_ = media.OCTETS if handler.media == media.ANY else MediaType(handler.media).content_type
             return Rendering("custom", type_, handler=handler)

@@ -175,7 +175,7 @@ def deprecated_names(renamed: tuple[tuple[str, str], ...]) -> tuple[str, str]:
         f"Update {changes} in query string filters, orders or limits."
     )
     shown = "".join(c for c in text if c.isprintable()).replace("\\", "").replace('"', "")
-    return ("Warning", f'299 PostgREST "{shown}"')
+    return ("Warning", f'299 PostgRESTv16 "{shown}"')
 
 
 def content_location(request: Request, path: str) -> str:

@@ -116,6 +116,7 @@ class Writes(SynchronousTestCase):
             ("POST", merge, 2, 1, 201),
             ("POST", merge, 2, 2, 200),
             ("POST", merge, 0, 0, 200),
+            ("POST", merge, 0, 1, 200),
             ("POST", "resolution=ignore-duplicates", 0, 0, 201),
             ("PUT", "", 1, 0, 204),
             ("PUT", "return=headers-only", 1, 0, 204),
@@ -228,7 +229,7 @@ class Said(SynchronousTestCase):
 
     def test_a_name_given_otherwise_than_to_its_alias_is_warned_of(self) -> None:
         name, warning = deprecated_names((("works", 'a"\\b\n'), ("tags", "t")))
-        self.assertEqual((name, warning.partition(' "')[0]), ("Warning", "299 PostgREST"))
+        self.assertEqual((name, warning.partition(' "')[0]), ("Warning", "299 PostgRESTv16"))
         self.assertIn("Update `works` to `ab`, `tags` to `t` in query string", warning)
 
 
