@@ -235,6 +235,11 @@ class Framing(TestCase):
             client.clock.advance(50)
             client.send(b"Host: a\r\n\r\n")
             self.assertEqual(parse_response(client.received()).status, 200)
+        # That of the next one begins with the last answer.
+        client.clock.advance(59)
+        self.assertFalse(client.transport.disconnecting)
+        client.clock.advance(2)
+        self.assertTrue(client.transport.disconnecting)
 
     def test_nor_does_one_behind_another_request(self) -> None:
         client = app_of(hello).connect()

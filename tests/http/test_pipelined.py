@@ -87,6 +87,7 @@ class Pipelined(_Client):
         self.client.send(raw_request("GET", "/slow", {}, None) + b"rubbish\r\n\r\n")
         for _ in range(3):
             self.client.send(raw_request("GET", "/large", {}, None))
+        self.assertEqual(self.client.received(), b"", "each in its turn, the refusal too")
         self.answers[0].callback(None)
         raw = self.client.received()
         self.assertEqual((raw.count(b"HTTP/1.1 200"), raw.count(b"HTTP/1.1 400")), (1, 1))
