@@ -251,3 +251,19 @@ async def test_rows_that_are_written_count_whatever_is_shown_of_them(writes: Tab
         assert writes.sql("select * from part order by id") == [(1, None), (2, 1), (3, 1), (4, None)]
     finally:
         writes.sql("drop table part")
+
+
+@pytest_twisted.ensureDeferred
+async def test_there_is_a_place_to_point_at_for_one_row_alone(writes: Tables) -> None:
+    asked = {"Prefer": "return=headers-only, resolution=ignore-duplicates"}
+    for ids, place in (
+        ([71], "id=eq.71"),
+        ([72, 73], None),
+        ([71, 74], "id=eq.74"),
+        ([71], None),
+        ([], None),
+    ):
+        body = [{"id": number} for number in ids]
+        status, headers, _ = await writes.request("POST", "/kept", headers=asked, json=body)
+        found = headers.getRawHeaders("location")
+        assert (status, found and found[0].rpartition("?")[2]) == (201, place), ids

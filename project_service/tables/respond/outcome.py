@@ -36,7 +36,8 @@ class Outcome:
 
     @property
     def inserted(self) -> int:
-        return self.affected - self.updated
+        # A trigger may drop a row on its way to be updated.
+        return max(0, self.affected - self.updated)
 
 
 def outcome_of_read(row: Sequence[Any]) -> Outcome:

@@ -224,12 +224,12 @@ def _scalars(routine: Routine, range_: Range) -> Sql:
 
 
 def _location(plan: WritePlan) -> str:
-    """The primary key of the row that was inserted, as a JSON array of texts."""
+    """The primary key of the row that was inserted, as a JSON array of texts; of several none is meant."""
     keys = plan.location
     if not keys:
         return "null::text"
     values = ", ".join(f"{ident(name)}::text" for name in keys)
-    return f"(SELECT json_build_array({values})::text FROM {SOURCE} LIMIT 1)"
+    return f"CASE WHEN count({ROW}) = 1 THEN (SELECT json_build_array({values})::text FROM {SOURCE}) END"
 
 
 def _explained(sql: Sql, rendering: Rendering) -> Sql:
