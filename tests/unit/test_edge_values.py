@@ -17,7 +17,6 @@ from project_service.errors import ApiError
 from project_service.http import forwarding, framing, wire
 from project_service.http.headers import HeaderView
 from project_service.http.inbound import parse_query
-from project_service.http.strict_json import MAX_DEPTH, loads
 
 
 class Queries(TestCase):
@@ -38,39 +37,6 @@ class Queries(TestCase):
         self.assertEqual(
             parse_query(b"a=1;b=2&c&&=d&a=3"), [("a", "1;b=2"), ("c", ""), ("", "d"), ("a", "3")]
         )
-
-
-class Json(TestCase):
-    @given(st.binary())
-    def test_any_bytes_give_a_value_or_an_api_error(self, raw: bytes) -> None:
-        try:
-            loads(raw)
-        except ApiError as fault:
-            self.assertEqual((fault.status, fault.code), (400, "invalid_json"))
-
-    def test_a_key_twice_is_refused_at_any_depth(self) -> None:
-        for raw in (b'{"a":1,"a":1}', b'[{"b":{"a":1,"a":2}}]', b'{"a":1,"\\u0061":2}'):
-            self.assertRaises(ApiError, loads, raw)
-
-    def test_anything_may_be_the_whole_body(self) -> None:
-        for raw, value in {
-            b"1": 1,
-            b'"a"': "a",
-            b"null": None,
-            b" [] ": [],
-            b'{"a":{"a":1}}': {"a": {"a": 1}},
-        }.items():
-            self.assertEqual(loads(raw), value)
-
-    def test_there_is_a_depth_to_which_it_goes(self) -> None:
-        for opened, closed, levels in ((b"[", b"]", 1), (b'{"a":', b"}", 1), (b'[{"a":', b"}]", 2)):
-            deepest = MAX_DEPTH // levels
-            self.assertTrue(loads(opened * deepest + b"0" + closed * deepest))
-            self.assertRaises(ApiError, loads, opened * (deepest + 1) + b"0" + closed * (deepest + 1))
-
-    def test_numbers_of_a_million_digits_are_refused(self) -> None:
-        for raw in (b"1" * 1_000_000, b"[1" + b"0" * 1_000_000 + b".5]"):
-            self.assertRaises(ApiError, loads, raw)
 
 
 class Origins(TestCase):
