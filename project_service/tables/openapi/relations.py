@@ -26,7 +26,9 @@ def summary_of(comment: str | None) -> dict[str, str]:
 
 
 def path_of(relation: Relation) -> dict[str, Any]:
-    filters = [_ref(f"rowFilter.{relation.name}.{name}") for name in relation.columns]
+    # openapi-typescript reads nothing at all where a parameter's name has quotes.
+    plain = [name for name in relation.columns if names.written(name, _TAKEN) == name]
+    filters = [_ref(f"rowFilter.{relation.name}.{name}") for name in plain]
     common = {"tags": [relation.name], **summary_of(relation.description)}
     rows = {"items": _rows_of(relation), "type": "array"}
     responses = {"200": {"description": "OK", "schema": rows}, "206": {"description": "Partial Content"}}
