@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
+from mmap import MAP_ANONYMOUS, MAP_PRIVATE, mmap
 from urllib.parse import quote
 
 from attrs import frozen
@@ -66,13 +67,15 @@ class SizeLimit:
 class PartBuffer:
     """The bytes of one part. Grows while they are few, then has room for the whole part at once.
 
-    A buffer that grows to its end is moved about by the allocator, which costs memory that is not given back.
+    A buffer that grows to its end is moved about by the allocator, which costs memory that is not given back. Of the
+    room only what was written to is memory: a client that stalls holds no more than it has sent.
     """
 
     def __init__(self, size: int) -> None:
         self.used = 0
         self.size = size
-        self._bytes = bytearray()
+        self._few = bytearray()
+        self._bytes: bytearray | mmap = self._few
 
     @property
     def full(self) -> bool:
@@ -83,8 +86,7 @@ class PartBuffer:
         count = min(len(data), self.size - self.used)
         end = self.used + count
         if end > len(self._bytes):
-            wanted = self.size if end > GROWING_BYTES else end
-            self._bytes += bytes(wanted - len(self._bytes))
+            self._grow(end)
         self._bytes[self.used : end] = data[:count]
         self.used = end
         return count
@@ -94,6 +96,14 @@ class PartBuffer:
 
     def clear(self) -> None:
         self.used = 0
+
+    def _grow(self, end: int) -> None:
+        if end <= GROWING_BYTES:
+            self._few += bytes(end - len(self._few))
+            return
+        room = mmap(-1, self.size, flags=MAP_PRIVATE | MAP_ANONYMOUS)
+        room[: self.used] = self._few[: self.used]
+        self._bytes, self._few = room, bytearray()
 
 
 class PartStream:

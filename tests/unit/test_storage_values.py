@@ -3,6 +3,10 @@
 from __future__ import annotations
 
 from datetime import UTC, datetime, timedelta, timezone
+from itertools import accumulate
+from pathlib import Path
+from resource import getpagesize
+from unittest import SkipTest
 from uuid import UUID
 
 from hypothesis import given, settings
@@ -17,7 +21,7 @@ from project_service.storage.buckets import parse_rules
 from project_service.storage.model import Bucket, BucketRules, store_path
 from project_service.storage.s3.errors import BrokenRead, StoreError, StoreUnreachable
 from project_service.storage.sweeper import version_at
-from project_service.storage.upload import MAX_PARTS, PartSizes
+from project_service.storage.upload import GROWING_BYTES, MAX_PARTS, PartBuffer, PartSizes
 
 
 class Rules(SynchronousTestCase):
@@ -93,3 +97,33 @@ class Small(SynchronousTestCase):
             self.assertEqual((error.status, error.code), (503, "store_unavailable"))
             self.assertNotIn(b"secret", error.body())
         self.assertIsNone(errors.translate(ValueError()))
+
+
+def _resident() -> int:
+    """Bytes of memory that this process has now (proc(5))."""
+    return int(Path("/proc/self/statm").read_text().split()[1]) * getpagesize()
+
+
+class Buffers(SynchronousTestCase):
+    def test_what_goes_in_comes_out(self) -> None:
+        for pieces in ((3, GROWING_BYTES, 5), (GROWING_BYTES - 1, 1, 1), (GROWING_BYTES + 7,)):
+            buffer, sent = PartBuffer(2 * GROWING_BYTES), b""
+            for turn in range(2):
+                buffer.clear()
+                sent = b"".join(bytes([65 + turn + n]) * size for n, size in enumerate(pieces))
+                for first, size in zip(accumulate((0, *pieces)), pieces, strict=False):
+                    self.assertEqual(buffer.take(memoryview(sent)[first : first + size]), size)
+                self.assertEqual(buffer.view(), sent)
+            left = 2 * GROWING_BYTES - len(sent)
+            self.assertEqual(buffer.take(memoryview(b"z" * (left + 1))), left)
+            self.assertTrue(buffer.full)
+
+    def test_no_more_memory_than_was_written(self) -> None:
+        """Who begins many uploads and stalls must not make the service hold eight times what he sent."""
+        if not Path("/proc/self/statm").exists():
+            raise SkipTest("there is no /proc")
+        before, some = _resident(), memoryview(b"x" * (GROWING_BYTES + 1))
+        buffers = [PartBuffer(16 * GROWING_BYTES) for _ in range(8)]
+        for buffer in buffers:
+            buffer.take(some)
+        self.assertLess(_resident() - before, 40 * GROWING_BYTES)
