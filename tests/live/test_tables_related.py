@@ -209,10 +209,14 @@ async def test_what_represents_a_value_also_finds_and_writes_it(related: Tables)
         ("tone=eq.WARM", [1]),
         ("tone=not.eq.WARM", [2]),
         ("tone=in.(WARM,COLD)", [1, 2]),
+        ("tone=eq(any).{WARM,BRIGHT}", [1]),
+        ("tone=gte(all).{BRIGHT,COLD}", [1, 2]),
         # Of a pattern it is the stored text.
         ("tone=like.w*", [1]),
         ("tone=like.W*", []),
         ("tone=ilike.W*", [1]),
+        ("tone=match.^W", []),
+        ("tone=like(any).{W*,c*}", [2]),
     ):
         assert await rows(related, f"/lamps?select=id&order=id&{asked}") == [
             {"id": id_} for id_ in expected

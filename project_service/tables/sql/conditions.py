@@ -20,6 +20,7 @@ _IS = {
     "false": "IS FALSE",
     "unknown": "IS UNKNOWN",
 }
+_PATTERNS = ("LIKE", "ILIKE", "~", "~*")
 
 
 def condition_sql(
@@ -62,18 +63,24 @@ def _operation(field: str, column: Column | None, found: Filter, reader: Key | N
 
 def _compare(field: str, operation: Compare, reader: Key | None) -> Sql:
     value = parameter(operation.operand)
+    if operation.operator in _PATTERNS:
+        # It represents no value.
+        reader = None
     if operation.quantifier is not None:
+        value = value if reader is None else _read(reader, value)
         return f"{field} {operation.operator} {operation.quantifier.upper()} (" + value + ")"
-    if reader is not None and "LIKE" not in operation.operator:
+    if reader is not None:
         value = f"{qualified(reader)}(" + value + "::text)"
     return f"{field} {operation.operator} " + value
 
 
 def _in(field: str, operation: In, reader: Key | None) -> Sql:
     values = parameter(operation.operand)
-    if reader is not None:
-        return f"{field} = ANY (SELECT {qualified(reader)}(v) FROM unnest(" + values + "::text[]) AS v)"
-    return f"{field} = ANY (" + values + ")"
+    return f"{field} = ANY (" + (values if reader is None else _read(reader, values)) + ")"
+
+
+def _read(reader: Key, values: Sql) -> Sql:
+    return f"SELECT {qualified(reader)}(v) FROM unnest(" + values + "::text[]) AS v"
 
 
 def _search(field: str, column: Column | None, found: Filter, operation: Search) -> Sql:
