@@ -85,7 +85,8 @@ async def test_arguments_without_names_are_no_requests(tables: Tables) -> None:
 async def test_values_have_no_columns_to_select_or_filter_by(tables: Tables) -> None:
     tables.sql(
         "create function pairs() returns setof record language sql stable as 'select 1 as n, 2 as m';"
-        "create function numbers() returns setof int language sql stable as 'select generate_series(1, 3)'"
+        "create function numbers() returns setof int language sql stable as 'select generate_series(1, 3)';"
+        "create function nobody() returns setof authors language sql stable as 'select * from authors limit 0'"
     )
     await until_answered(tables, "GET", "/rpc/numbers", 200)
     assert (await tables.request("GET", "/rpc/pairs?select=*&limit=1"))[2] == [{"n": 1, "m": 2}]
@@ -99,6 +100,8 @@ async def test_values_have_no_columns_to_select_or_filter_by(tables: Tables) -> 
         assert (status, body["code"], body["message"]) == (400, "42703", f"column {name}.n does not exist")
     status, _, body = await tables.request("GET", "/rpc/numbers?select=of(n)")
     assert (status, body["code"]) == (400, "PGRST200")
+    counted = await tables.request("GET", "/rpc/nobody?limit=1", headers={"Prefer": "count=exact"})
+    assert (counted[0], counted[1].getRawHeaders("content-range"), counted[2]) == (200, ["*/0"], [])
 
 
 @pytest_twisted.ensureDeferred

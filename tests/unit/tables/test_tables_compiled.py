@@ -98,6 +98,12 @@ class Sizes(SynchronousTestCase):
             found = planned("GET", "works", *pairs, accept=accept, config=config).compiled
             self.assertIs(found.probe is not None, tried, (limit, accept))
 
+    def test_a_stream_leaves_out_the_nulls_that_its_body_would(self) -> None:
+        for accept, stripped in (("", False), ("application/vnd.pgrst.array+json;nulls=stripped", True)):
+            stream = planned("GET", "works", accept=accept).compiled.statement.stream
+            assert stream is not None
+            self.assertEqual("json_strip_nulls" in stream.text, stripped)
+
 
 class Names(SynchronousTestCase):
     def test_a_name_that_was_replaced_by_an_alias_is_noted_wherever_it_is_used(self) -> None:
