@@ -246,6 +246,8 @@ class FakeLinks:
     tables: Tables
 
     async def add(self, token_hash: bytes, link: Link) -> None:
+        if link.bucket not in self.tables.buckets:
+            raise errors.bucket_not_found()
         self.tables.links[token_hash] = link
 
     async def find(self, token_hash: bytes) -> Link | None:

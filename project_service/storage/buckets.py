@@ -38,13 +38,15 @@ class Buckets:
 
     async def fresh(self, name: str) -> Bucket:
         """The bucket as it is now; raises ``bucket_not_found``."""
+        # As old as the question: the answer may have been long on its way.
+        asked = self.clock.seconds()
         bucket = await self.rows.find(name) if keys.is_bucket_name(name) else None
         if bucket is None:
             self._seen.pop(name, None)
             raise errors.bucket_not_found()
         if len(self._seen) >= MAX_REMEMBERED:
             self._seen.clear()
-        self._seen[name] = (self.clock.seconds(), bucket)
+        self._seen[name] = (asked, bucket)
         return bucket
 
     async def all(self) -> list[Bucket]:

@@ -123,7 +123,9 @@ class GarbageRows(Protocol):
 class LinkRows(Protocol):
     """Download links by the SHA-256 of their token."""
 
-    async def add(self, token_hash: bytes, link: Link) -> None: ...
+    async def add(self, token_hash: bytes, link: Link) -> None:
+        """Raises ``bucket_not_found`` where the bucket is gone meanwhile."""
+
     async def find(self, token_hash: bytes) -> Link | None: ...
     async def use(self, token_hash: bytes, now: datetime) -> bool:
         """Take one use, atomically. False when none is left or the link has expired."""

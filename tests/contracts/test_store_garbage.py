@@ -83,6 +83,7 @@ async def test_links(rows: Rows) -> None:
     assert await rows.links.find(b"1") is None
     await rows.buckets.delete("b")
     assert await rows.links.find(b"2") is None
+    assert await refused(rows.links.add(b"4", always)) == "bucket_not_found"
 
 
 @pytest_twisted.ensureDeferred

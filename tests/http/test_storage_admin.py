@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from typing import Any
+from unittest.mock import patch
 from weakref import ref
 
 from twisted.trial.unittest import TestCase
@@ -148,6 +149,21 @@ class Admin(TestCase):
             self.app.tables.buckets[f"n{number}"] = (BucketRules(), START)
             self.successResultOf(start(buckets.get(f"n{number}")))
         self.assertIsNone(first())
+
+    def test_an_answer_is_as_old_as_its_question(self) -> None:
+        """A database that takes its time does not make a bucket's old rules hold for longer."""
+        path, find = "/storage/buckets/open/objects", FakeBuckets.find
+
+        async def slow(rows: FakeBuckets, name: str) -> Bucket | None:
+            found = await find(rows, name)
+            self.app.clock.advance(0.6)
+            self.app.tables.buckets["open"] = self.app.tables.buckets["shut"]
+            return found
+
+        self.app.clock.advance(1)
+        with patch.object(FakeBuckets, "find", slow):
+            self.assertEqual(self.app.request("GET", path, ANON).status, 200)
+        self.assertEqual(self.app.request("GET", path, ANON).status, 401)
 
     def test_a_change_elsewhere_holds_within_a_second(self) -> None:
         path = "/storage/buckets/shut/objects"

@@ -6,6 +6,7 @@ from datetime import datetime
 
 from attrs import frozen
 
+from project_service.storage import errors
 from project_service.storage.model import Link
 from project_service.storage.sql.database import Database
 
@@ -15,10 +16,13 @@ class SqlLinks:
     database: Database
 
     async def add(self, token_hash: bytes, link: Link) -> None:
-        await self.database.query(
-            "insert into storage.links (token_hash, bucket, key, expires_at, uses_left) values (%s, %s, %s, %s, %s)",
-            (token_hash, link.bucket, link.key, link.expires_at, link.uses_left),
+        rows = await self.database.query(
+            "insert into storage.links (token_hash, bucket, key, expires_at, uses_left)"
+            " select %s, name, %s, %s, %s from storage.buckets where name = %s for key share returning 1",
+            (token_hash, link.key, link.expires_at, link.uses_left, link.bucket),
         )
+        if not rows:
+            raise errors.bucket_not_found()
 
     async def find(self, token_hash: bytes) -> Link | None:
         rows = await self.database.prepared(
