@@ -71,6 +71,14 @@ def essence(content_type: str) -> str:
     return content_type.partition(";")[0].strip().lower()
 
 
+def of_body(declared: str | None) -> str | None:
+    """What a request's Content-Type says of an object; None where it says nothing.
+
+    curl, wget, axios and urllib send ``application/x-www-form-urlencoded`` with whatever they were not told the type of.
+    """
+    return None if essence(declared or "") == "application/x-www-form-urlencoded" else declared
+
+
 def guess(key: str) -> str:
     """By the key's ending; ``application/octet-stream`` where that says nothing or names an encoding."""
     guessed, encoding = _TABLE.guess_type(f"/{key}", strict=True)

@@ -37,7 +37,7 @@ def chosen_type(bucket: Bucket, declared: str | None, key: str | None) -> str:
 
 def raw_fill(body: Body, bucket: Bucket, key: str, declared: str | None, digest: str | None) -> Fill:
     """The body is the object. ``digest`` is its ``Content-MD5``, as S3 takes it (RFC 1864)."""
-    content_type = chosen_type(bucket, declared, key)
+    content_type = chosen_type(bucket, content_types.of_body(declared), key)
     wanted = None if digest is None else _md5_of(digest)
 
     async def fill(parts: PartStream) -> Received:

@@ -186,6 +186,18 @@ class Whole(TestCase):
         self.assertEqual(app.stored(), [])
         self.assertEqual(app.put("k", Content_Type="multipart/mixed; boundary=x").status, 201)
 
+    def test_the_type_that_clients_send_by_default_says_nothing(self) -> None:
+        app = StorageApp()
+        default = "Application/x-www-form-urlencoded; charset=utf-8"
+        for key, guessed in {"a.png": "image/png", "a": "application/octet-stream"}.items():
+            response = app.put(key, Content_Type=default)
+            self.assertEqual(json.loads(response.body)["content_type"], guessed)
+        app.rules("open", allowed_content_types=("image/*",))
+        self.assertEqual(app.put("b.png", Content_Type=default).status, 201)
+        self.assertEqual(app.put("b.txt", Content_Type=default).status, 415)
+        said = form(part("file", b"x", "c.png", "application/x-www-form-urlencoded"))
+        self.assertEqual(refused(app.upload(said)), (415, "unsupported_media_type"))
+
     def test_a_content_coding(self) -> None:
         app = StorageApp()
         self.assertEqual(app.put("k", Content_Encoding="identity").status, 201)
