@@ -87,12 +87,15 @@ class Crowded(TestCase):
         self.assertTrue(self.is_open(self.connect()))
 
     def test_one_that_makes_room_does_so_once(self) -> None:
-        first, second, third = (self.connect() for _ in range(3))
-        self.connect()
-        self.assertEqual([self.is_open(one) for one in (first, second, third)], [False, True, True])
-        first.hang_up()
-        self.connect()
-        self.assertEqual([self.is_open(one) for one in (second, third)], [False, True])
+        for leaves in (True, False):
+            self.setUp()
+            first, second, third = (self.connect() for _ in range(3))
+            self.connect()
+            self.assertEqual([self.is_open(one) for one in (first, second, third)], [False, True, True])
+            if leaves:
+                first.hang_up()
+            self.connect()
+            self.assertEqual([self.is_open(one) for one in (second, third)], [False, True])
 
     def test_those_on_their_way_out_are_not_in_the_way(self) -> None:
         first, second, third = (self.connect() for _ in range(3))
