@@ -54,6 +54,10 @@ class ApiError(Exception):
         """The same error with PostgREST's four members, for paths of the table API: no field there has details."""
         return orjson.dumps({"code": self.code, "message": self.message, "details": None, "hint": None})
 
+    def table_headers(self) -> Headers:
+        """With the code, since the answer to a HEAD has it nowhere else: PostgREST's clients look for it here."""
+        return (*self.headers, ("Proxy-Status", f"PostgREST; error={self.code}"))
+
 
 class Away(Exception):
     """The database or the store cannot be reached: no fault of ours, and it may come back."""

@@ -30,8 +30,8 @@ class Reply:
 
 def error_reply(error: ApiError, tables: bool = False) -> Reply:
     """``error`` in the envelope, or as the table API tells it."""
-    body = error.table_body() if tables else error.body()
-    return Reply(error.status, (("Content-Type", error.content_type), *error.headers), body, error.reason)
+    body, headers = (error.table_body(), error.table_headers()) if tables else (error.body(), error.headers)
+    return Reply(error.status, (("Content-Type", error.content_type), *headers), body, error.reason)
 
 
 class Producer(Protocol):

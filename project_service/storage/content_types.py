@@ -74,7 +74,7 @@ def essence(content_type: str) -> str:
 def of_body(declared: str | None) -> str | None:
     """What a request's Content-Type says of an object; None where it says nothing.
 
-    curl, wget, axios and urllib send ``application/x-www-form-urlencoded`` with whatever they were not told the type of.
+    curl, wget, axios and urllib send ``application/x-www-form-urlencoded`` where they were told no type.
     """
     return None if essence(declared or "") == "application/x-www-form-urlencoded" else declared
 

@@ -48,6 +48,9 @@ class TableError(ApiError):
     def table_body(self) -> bytes:
         return self.body()
 
+    def table_headers(self) -> Headers:
+        return self.headers
+
 
 # Group 1: the request (raised by parse and respond).
 

@@ -162,6 +162,13 @@ class Failures(TestCase):
             },
         )
 
+    def test_a_table_path_tells_its_code_to_a_head_as_well(self) -> None:
+        refusal = app_of(hello, "/t", key="required", errors="tables").request("HEAD", "/t")
+        self.assertEqual((refusal.status, refusal.body), (401, b""))
+        self.assertEqual(refusal.header("proxy-status"), "PostgREST; error=project_key_required")
+        other = app_of(hello, "/t", key="required").request("HEAD", "/t")
+        self.assertEqual((other.status, other.header("proxy-status")), (401, None))
+
     def test_a_reason_is_a_phrase_on_the_status_line_and_nothing_more(self) -> None:
         for reason, line in (
             (None, b"404 Not Found"),
