@@ -30,6 +30,7 @@ REQUIRES = [
     "httptools>=0.9.0",
     "hyperlink>=21.0.0",
     "service-identity>=26.1.0",
+    "jsonpath-rfc9535>=1.0.1",
 ]
 
 EXTRAS = {

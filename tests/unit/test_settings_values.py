@@ -76,9 +76,9 @@ class Values(TestCase):
     def test_the_path_to_the_role(self) -> None:
         name = f"{MAIN}.role_claim"
         self.assertIn("is not a path to a claim", self.refused(name, '"not a path"'))
-        self.assertIn("regular expression", self.refused(name, "'.a[?search(@, \"(\")]'"))
+        self.assertIn("regular expression", self.refused(name, "'$.a[?search(@, \"(\")]'"))
         for value in ("", "$"):
-            self.assertIn("must name a claim", self.refused(name, f'"{value}"'))
+            self.assertIn("is not a path to a claim", self.refused(name, f'"{value}"'))
         main = self.loaded(name, '".app.roles[0]"').stages["dev"].databases["main"]
         self.assertEqual(main.role_claim, ".app.roles[0]")
 

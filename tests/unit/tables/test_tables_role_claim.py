@@ -6,6 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from twisted.trial.unittest import SynchronousTestCase
 
+from project_service.tables.errors import TableError
 from project_service.tables.role_claim import parse_role_claim
 
 CLAIMS = {
@@ -94,7 +95,7 @@ class Paths(SynchronousTestCase):
             ("$['\\u00e4rzte']", "umlaut"),
             ('$["https:\\/\\/a.example\\/role"]', "claimed"),
             ("$['https://a.example/role']", "claimed"),
-            (f"{NAMES}[?search(@, '^app_\\w+n$')]", "app_admin"),
+            (f"{NAMES}[?search(@, '^app_\\\\w+n$')]", "app_admin"),
         )
 
     def test_in_a_configuration_file_of_postgrests_each_dollar_is_doubled(self) -> None:
@@ -114,22 +115,12 @@ class Paths(SynchronousTestCase):
         )
 
     def test_what_is_no_path_is_refused(self) -> None:
-        for bad in (
-            *(
-                "role",
-                "$role",
-                "$.",
-                "$..",
-                "$...a",
-                "$[",
-                "$[]",
-                "$[1",
-                "$[1,]",
-                "$['a]",
-                "$.a b",
-                "$.role ",
-                " $.role",
-            ),
+        shapes = (
+            *("role", "$role", "$.", "$..", "$...a", "$[", "$[]", "$[1", "$[1,]", "$['a]", "$", "$$"),
+            *(".", ".a[", ".a[1:", ".a[1:2:3]"),
+        )
+        blanks = ("", "$.a b", "$.role ", " $.role")
+        conditions = (
             *(
                 "$[?]",
                 "$[?@ ==]",
@@ -140,28 +131,25 @@ class Paths(SynchronousTestCase):
                 "$[?@ && ]",
                 "$[?'a']",
             ),
-            *(
-                "$[?@.* == 1]",
-                "$[?@..a == 1]",
-                "$[?1 == @[0,1]]",
-                "$[?length(@) > 1]",
-                "$[?@ == 01]",
-                "$[?@ == nil]",
-            ),
-            *(
-                "$[?search(@)]",
-                "$[?search(@, 1)]",
-                "$[?search(@.*, 'a')]",
-                "$[?search(@, 'a'",
-                "$[::::]",
-                "$[1:2:3:4]",
-            ),
-            "$" + "[?" * 5000,
-        ):
+            *("$[?@.* == 1]", "$[?@..a == 1]", "$[?1 == @[0,1]]", "$[?@ == 01]", "$[?@ == nil]"),
+            *("$[?search(@)]", "$[?search(@.*, 'a')]", "$[?search(@, 'a'", "$[?search(@, '\\w')]"),
+            *('$.a[?(@ ^== "x")]', '.a[?(@ = "x")]', '.a[?@ == "x"]', "$[::::]", "$[1:2:3:4]"),
+        )
+        for bad in (*shapes, *blanks, *conditions, "$" + "[?" * 5000):
             raised = self.assertRaises(ValueError, parse_role_claim, bad)
             self.assertEqual(str(raised), f"not a path to a claim: {bad!r}")
         raised = self.assertRaises(ValueError, parse_role_claim, "$[?search(@, '(')]")
         self.assertTrue(str(raised).startswith("not a regular expression: "))
+
+    def test_a_pattern_that_the_claims_hold_may_be_none(self) -> None:
+        self.assertIsNone(parse_role_claim("$.a[?search(@, $.b)]").of({"a": ["("], "b": "("}))
+
+    def test_claims_deeper_than_a_path_can_go_are_refused(self) -> None:
+        deep: dict[str, object] = {}
+        for _ in range(500):
+            deep = {"a": deep}
+        error = self.assertRaises(TableError, parse_role_claim("$..role").of, deep)
+        self.assertEqual((error.status, error.code), (401, "PGRST301"))
 
     @given(st.text(alphabet="$.@[]?()'\"*:,! =<>&|-01aé\\u", max_size=30))
     def test_whatever_is_written_is_a_path_or_refused(self, text: str) -> None:

@@ -217,9 +217,7 @@ class ClaimedRoles(SynchronousTestCase):
         for path, role in (
             ('$[ "the roles" ][ 1 ]', "author"),
             ('$["the roles"][? @  ==  "author" ]', "author"),
-            ('$["the roles"][?( @ *== "uth" )]', "author"),
             ('$["the roles"][?@ != "other"]', "author"),
-            ('$["the roles"][?@ ==^ "hor"]', "author"),
             ('$["the roles"][-2]', "other"),
             ('$["the roles"][:1]', "other"),
             ("$['the roles'][ 1 : ]", "author"),
@@ -257,10 +255,9 @@ class ClaimedRoles(SynchronousTestCase):
         for bad in ("$...role", "$.apps..", "$.."):
             self.assertRaises(ValueError, parse_role_claim, bad)
 
-    def test_a_pattern_keeps_its_own_backslashes(self) -> None:
-        for pattern in (r"^app\.v\d$", r"^app\\.v\\d$"):
-            found = parse_role_claim(f'$.roles[?search(@, "{pattern}")]')
-            self.assertEqual(found.of({"roles": ["app_v1", "app.v2"]}), "app.v2", pattern)
+    def test_a_patterns_own_backslashes_are_written_twice(self) -> None:
+        found = parse_role_claim(r'$.roles[?search(@, "^app\\.v\\d$")]')
+        self.assertEqual(found.of({"roles": ["app_v1", "app.v2"]}), "app.v2")
 
     def test_nobody_acts_as_the_role_that_connects(self) -> None:
         for claims, more in (({"role": "none"}, {}), ({"app": "none"}, {"role_claim": ".app"})):
