@@ -24,9 +24,6 @@ from project_service.tables.sql.statement import (
     write_statement,
 )
 
-# No application's statement is as long; PostgreSQL would take minutes to plan one.
-MOST_CHARACTERS = 1024 * 1024
-
 
 @frozen
 class Compiled:
@@ -51,9 +48,6 @@ class Compiled:
 def compile_request(cache: SchemaCache, config: TablesConfig, request: Request) -> Compiled:
     """Raises PGRST107, 205, 54001 and what the planners raise."""
     found = _compiled(cache, config, request)
-    size = len(found.statement.sql.text)
-    if size > MOST_CHARACTERS:
-        raise errors.statement_too_large(size, MOST_CHARACTERS)
     # Functions are called by name, by triggers, and before each request.
     calls = config.pre_request is not None or found.routine is not None or not found.read_only
     return evolve(found, leaves_things=True) if cache.leaves_things and calls else found

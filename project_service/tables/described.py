@@ -101,7 +101,7 @@ _SELECTING: tuple[ApiError, ...] = (
     errors.ambiguous_relationship("…", "…", [], "…"),
     errors.no_column("…", "…"),
     errors.same_name("…"),
-    errors.statement_too_large(1, 1),
+    errors.statement_too_large(1),
     _sqlstate("42883", "There is no such operator for these types."),
 )
 _ON_RELATION: tuple[ApiError, ...] = (errors.no_table("…", "…", None), *_SELECTING)

@@ -8,7 +8,11 @@ from functools import cached_property
 
 from attrs import field, frozen
 
+from project_service.tables import errors
 from project_service.tables.syntax import Operand
+
+# No application's statement is as long; PostgreSQL would take minutes to plan one.
+MOST_CHARACTERS = 1024 * 1024
 
 # PostgreSQL allows no NUL in SQL, so it can stand for a parameter.
 _MARK = "\0"
@@ -20,10 +24,18 @@ Parameter = Operand | str | bytes | None
 
 @frozen(slots=False)
 class Sql:
-    """Immutable; ``+`` and ``joined`` put fragments together."""
+    """Immutable; ``+`` and ``joined`` put fragments together. Raises 54001 for a text that is too long.
+
+    Not only for the whole: a few embeddings within each other may ask for more than there is memory, each of their
+    levels for several times the one below.
+    """
 
     text: str
     parameters: tuple[Parameter, ...] = field(default=(), repr=False)
+
+    def __attrs_post_init__(self) -> None:
+        if len(self.text) > MOST_CHARACTERS:
+            raise errors.statement_too_large(MOST_CHARACTERS)
 
     def __add__(self, other: Sql | str) -> Sql:
         if isinstance(other, str):

@@ -2,12 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections import Counter
+from collections.abc import Callable, Container, Iterable, Iterator, Mapping
+from functools import cache as once
 
 from attrs import evolve, frozen
 
 from project_service.tables.catalog.model import SchemaCache
-from project_service.tables.plan.nodes import Embedded, EmbedIsNull, Everything, Order, Output, ReadPlan
+from project_service.tables.plan.nodes import (
+    Condition,
+    Embedded,
+    EmbedIsNull,
+    Everything,
+    Order,
+    Output,
+    ReadPlan,
+    Tree,
+)
 from project_service.tables.plan.outputs import Made, made_columns, result_names
 from project_service.tables.sql.conditions import condition_sql
 from project_service.tables.sql.decisive import decisive
@@ -36,7 +47,7 @@ def select_sql(cache: SchemaCache, plan: ReadPlan, parent: Embedded | None = Non
         "SELECT "
         + joined(columns)
         + _from(plan, parent, origin)
-        + _joins(cache, plan, every=True)
+        + _joins(cache, plan)
         + _where(cache, plan, parent, origin)
         + _group_by(plan)
         + order_sql(cache, plan)
@@ -53,17 +64,42 @@ def count_sql(cache: SchemaCache, plan: ReadPlan, at_most: int | None = None) ->
 
 
 def _filtered(cache: SchemaCache, plan: ReadPlan, terms: list[Sql]) -> Sql:
-    """WHERE with embedded relations tested by EXISTS instead of being joined."""
+    """What comes after FROM: WHERE, with embedded relations tested by EXISTS instead of being joined.
+
+    One that is tested more than once is looked for only once, before: there may be as many tests in what is looked
+    for, and in what is looked for there, so that a short request would make a statement without end. OFFSET keeps
+    PostgreSQL from putting it back into each place.
+    """
+    tests = Counter(_tested(plan.conditions))
+    tests.update(embedded.name for embedded in plan.embeddings if embedded.join == "inner")
+    found = {name: (embedded, _exists(cache, plan, embedded)) for name, embedded in _by_name(plan, tests)}
+    before = Sql("")
+    for name, (embedded, there) in found.items():
+        if tests[name] > 1:
+            alias = ident(embedded.alias)
+            before = before + ", LATERAL (SELECT " + there + f" AS pgrst_there OFFSET 0) AS {alias}"
+            found[name] = (embedded, Sql(f"{alias}.pgrst_there"))
 
     def presence(condition: EmbedIsNull) -> Sql:
-        embedded = plan.embedding(condition.embedded)
-        assert embedded is not None
-        found = _exists(cache, plan, embedded)
-        return found if condition.negated else "NOT " + found
+        _, there = found[condition.embedded]
+        return there if condition.negated else "NOT " + there
 
     conditions = [condition_sql(cache, plan, condition, presence) for condition in plan.conditions]
-    terms = [*terms, *conditions, *inner_terms(cache, plan)]
-    return " WHERE " + joined(terms, " AND ") if terms else Sql("")
+    inner = [there for embedded, there in found.values() if embedded.join == "inner"]
+    terms = [*terms, *conditions, *inner]
+    return before + " WHERE " + joined(terms, " AND ") if terms else Sql("")
+
+
+def _tested(conditions: Iterable[Condition]) -> Iterator[str]:
+    for condition in conditions:
+        if isinstance(condition, Tree):
+            yield from _tested(condition.terms)
+        elif isinstance(condition, EmbedIsNull):
+            yield condition.embedded
+
+
+def _by_name(plan: ReadPlan, wanted: Container[str]) -> Iterator[tuple[str, Embedded]]:
+    return ((embedded.name, embedded) for embedded in plan.embeddings if embedded.name in wanted)
 
 
 def inner_terms(cache: SchemaCache, plan: ReadPlan) -> list[Sql]:
@@ -128,11 +164,10 @@ def _from(plan: ReadPlan, parent: Embedded | None, origin: str) -> str:
     return f" FROM {SOURCE} AS {ident(plan.alias)}" if plan.key is None else f" FROM {qualified(plan.key)}"
 
 
-def _joins(cache: SchemaCache, plan: ReadPlan, every: bool) -> Sql:
+def _joins(cache: SchemaCache, plan: ReadPlan) -> Sql:
     found = Sql("")
     for embedded in plan.embeddings:
-        wanted = not _is_made_last(plan, embedded) if every else embedded.needed or embedded.join == "inner"
-        if is_joined(embedded) and wanted:
+        if is_joined(embedded) and not _is_made_last(plan, embedded):
             found = found + _join(cache, plan, embedded)
     return found
 
@@ -194,11 +229,11 @@ def _group_key(plan: ReadPlan, output: Output) -> str:
 @frozen
 class _Ordering:
     """An embedded relation that is ordered by, looked at once for all terms that name it. ``made`` tells of the
-    columns that its joined rows have; ``rows`` is where one is read from that they have not, or as JSON only."""
+    columns that its joined rows have; ``rows`` makes where one is read from that they have not, or as JSON only."""
 
     embedded: Embedded
     made: Made
-    rows: Sql
+    rows: Callable[[], Sql]
 
 
 def order_sql(cache: SchemaCache, plan: ReadPlan, joins: bool = True) -> Sql:
@@ -213,8 +248,12 @@ def _ordering(cache: SchemaCache, plan: ReadPlan, name: str, joins: bool) -> _Or
     embedded = plan.embedding(name)
     assert embedded is not None
     inner = embedded.plan
-    inside = _joins(cache, inner, every=False)
-    rows = _from(inner, embedded, plan.alias) + inside + _where(cache, inner, embedded, plan.alias)
+
+    @once
+    def rows() -> Sql:
+        tied = [Sql(text) for text in condition_of_relationship(embedded, plan.alias)]
+        return _from(inner, embedded, plan.alias) + _filtered(cache, inner, tied)
+
     return _Ordering(embedded, made_columns(inner) if joins and is_joined(embedded) else ({}, None), rows)
 
 
@@ -236,7 +275,7 @@ def _ordered_by(plan: ReadPlan, order: Order, orderings: Mapping[str, _Ordering]
         return Sql(field_sql(embedded.alias, order.field, order.column))
     # What is ordered by need not be selected, and JSON that represents it, or many, has no order.
     column = field_sql(embedded.plan.alias, order.field, order.column)
-    return f"(SELECT {column}" + ordering.rows + " LIMIT 1)"
+    return f"(SELECT {column}" + ordering.rows() + " LIMIT 1)"
 
 
 def range_sql(range_: Range) -> Sql:

@@ -9,7 +9,6 @@ from twisted.trial.unittest import SynchronousTestCase
 
 from project_service.database.session import Session
 from project_service.deferreds import start
-from project_service.tables.compile import MOST_CHARACTERS
 from project_service.tables.config import TablesConfig
 from project_service.tables.errors import TableError
 from project_service.tables.identity import Identity
@@ -17,7 +16,7 @@ from project_service.tables.incoming import Incoming
 from project_service.tables.planner import Planned, Planner
 from project_service.tables.preamble import preamble
 from project_service.tables.run import Preamble, Work, run
-from project_service.tables.sql.fragment import Sql
+from project_service.tables.sql.fragment import MOST_CHARACTERS, Sql, joined
 from project_service.tables.sql.settings import extra_seconds, routine_settings
 from tests.unit.tables.planning import CACHE, CONFIG, planned, text
 
@@ -89,6 +88,38 @@ class Limits(SynchronousTestCase):
         self.assertLess(len(ordered(3).compiled.statement.sql.text), MOST_CHARACTERS)
         fault = self.assertRaises(TableError, ordered, 200)
         self.assertEqual((fault.status, fault.code), (400, "54001"))
+
+    def test_a_fragment_is_refused_before_it_is_part_of_a_statement(self) -> None:
+        """Of a thousand such there would be no memory for the whole."""
+        longest = Sql("x" * MOST_CHARACTERS)
+        fault = self.assertRaises(TableError, lambda: longest + "x")
+        self.assertEqual((fault.status, fault.code), (400, "54001"))
+        self.assertRaises(TableError, joined, [longest, longest])
+
+    def test_each_level_asks_for_the_one_below_a_fixed_number_of_times(self) -> None:
+        """Else a level more made the statement several times as long, and 20 of them one without end."""
+
+        def length(levels: int, step: str, back: str, *pairs: tuple[str, str]) -> int:
+            steps = ([step, back] * levels)[:levels]
+            select = "id" + "".join(f",{one}(id" for one in steps) + ")" * levels
+            names = [one.partition("!")[0] for one in steps]
+            every = [
+                (".".join([*names[:at], of]), asked) for at in range(0, levels, 2) for of, asked in pairs
+            ]
+            return len(text(planned("GET", "works", ("select", select), *every, prefer="count=exact")))
+
+        often = ("or", "(tags.is.null,tags.not.is.null,tags.is.null)")
+        for asked in (
+            ("tags", "works", often),
+            ("tags!inner", "works!inner", ("tags", "not.is.null")),
+            (
+                "works_author_fkey!inner",
+                "works!works_author_fkey!inner",
+                ("order", "works_author_fkey(name)"),
+            ),
+        ):
+            four, eight, twelve = (length(levels, *asked) for levels in (4, 8, 12))
+            self.assertLess(twelve - eight, 2 * (eight - four), asked)
 
 
 class Affected(SynchronousTestCase):
