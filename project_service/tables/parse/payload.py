@@ -23,6 +23,9 @@ _WHITESPACE = " \t\n\r"
 # What a number has that does not fit a double. Digits are looked at from their first one only: else each run of them
 # would be gone through again from every digit of it.
 _FAR = re.compile(r"[0-9][eE]\+?[0-9]{3}|(?<![0-9])[0-9]{300}")
+# As JSON each line of CSV has the columns' names once more. A cell has its comma at least, and a name of PostgreSQL's
+# no more than 63 bytes; longer ones would make gigabytes of a small body.
+_MOST_AS_NAMES = 63
 # Python's own limit is 128 KiB a cell; how long a body may be is decided where it is read.
 csv.field_size_limit(sys.maxsize)
 
@@ -140,6 +143,8 @@ def _csv(body: bytes, columns: tuple[str, ...] | None) -> Payload:
     header, *lines = rows
     if any(len(line) != len(header) for line in lines):
         raise errors.invalid_body("All lines must have same number of fields")
+    if sum(map(len, header)) * len(lines) > _MOST_AS_NAMES * len(body):
+        raise errors.invalid_body("The names of the columns are too long for so many lines")
     found = [
         {key: None if cell == "NULL" else cell for key, cell in zip(header, line, strict=True)}
         for line in lines

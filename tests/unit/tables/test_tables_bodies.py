@@ -61,6 +61,15 @@ class Members(SynchronousTestCase):
             error = self.assertRaises(TableError, parse_payload, None, b'{"a": 1e400' + rest, None, False)
             self.assertEqual((error.code, error.message), ("PGRST102", "Empty or invalid json"))
 
+    def test_names_that_no_column_has_are_not_written_into_each_line(self) -> None:
+        """A megabyte would become a hundred gigabytes."""
+        body = b"n" * 10_000 + b"\n" + b"x\n" * 10_000
+        error = self.assertRaises(TableError, parse_payload, "text/csv", body, None, False)
+        self.assertEqual((error.status, error.code), (400, "PGRST102"))
+        longest, lines = b"n" * 63, b",\n" * 10_000
+        headed = parse_payload("text/csv", longest + b"," + b"m" * 63 + b"\n" + lines, None, False)
+        self.assertEqual(len(json.loads(headed.text)), 10_000)
+
     def test_what_is_no_table_is_no_csv(self) -> None:
         for body in (b"", b"\n\n", b"a,b\n1", b"a\n1,2", b'a\n"x"y', b'a\n"x', b"a\n\xff"):
             error = self.assertRaises(TableError, parse_payload, "text/csv", body, None, False)
