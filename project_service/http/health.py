@@ -23,6 +23,9 @@ Check = Callable[[], Coroutine[Any, Any, None]]
 # A part that has not answered by then is not ready.
 CHECK_SECONDS = 5.0
 STANDS_SECONDS = 1.0
+# To sum over workers takes tens of milliseconds, and anybody may ask for it without end: an answer stands for so many
+# times as long as it took to make.
+METRICS_STAND = 20
 
 TAG = "service"
 
@@ -57,6 +60,9 @@ class Health:
     clock: IReactorTime
     log: Logger = Logger()
     _good_at: float = float("-inf")
+    _shown: bytes = b""
+    _shown_at: float = float("inf")
+    _shown_until: float = float("-inf")
     _under_way: bool = False
     _waiting: list[Deferred[dict[str, str]]] = field(factory=list)
 
@@ -113,4 +119,9 @@ class Health:
         return away
 
     async def exposition(self, inbound: Inbound) -> Reply:
-        return Reply(200, (("Content-Type", self.metrics.content_type), NO_STORE), self.metrics.exposition())
+        if not self._shown_at <= self.clock.seconds() < self._shown_until:
+            self._shown_at = self.clock.seconds()
+            self._shown = self.metrics.exposition()
+            ended = self.clock.seconds()
+            self._shown_until = ended + METRICS_STAND * (ended - self._shown_at)
+        return Reply(200, (("Content-Type", self.metrics.content_type), NO_STORE), self._shown)

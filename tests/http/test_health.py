@@ -11,7 +11,7 @@ from twisted.internet.task import Clock
 from twisted.trial.unittest import TestCase
 
 from project_service.deferreds import start
-from project_service.http.health import CHECK_SECONDS, Check, Health
+from project_service.http.health import CHECK_SECONDS, METRICS_STAND, Check, Health
 from project_service.http.metrics import Metrics
 from project_service.http.router import Router
 from tests.fakes import App, parse_response, raw_request
@@ -123,6 +123,23 @@ class HealthTests(TestCase):
         self.assertRegex(text, r'response_bytes_total\{route="/live"\} 17\.0')
         self.assertNotIn("secret-path", text)
         self.assertFalse(re.search("abc", text))
+
+    def test_metrics_that_take_a_while_are_not_made_for_everybody_who_asks(self) -> None:
+        made: list[float] = []
+        app = app_of()
+
+        def slow() -> bytes:
+            made.append(app.clock.seconds())
+            app.clock.advance(0.05)
+            return b"made %d" % len(made)
+
+        self.patch(app.metrics, "exposition", slow)
+        self.assertEqual([app.request("GET", "/metrics").body for _ in range(5)], [b"made 1"] * 5)
+        app.clock.advance(0.05 * METRICS_STAND + 0.01)
+        self.assertEqual([app.request("GET", "/metrics").body for _ in range(5)], [b"made 2"] * 5)
+        # A clock that was set back does not make it stand for longer.
+        app.clock.rightNow -= 3600
+        self.assertEqual(app.request("GET", "/metrics").body, b"made 3")
 
     def test_metrics_of_several_services_are_apart(self) -> None:
         one, two = Metrics(), Metrics()
