@@ -267,3 +267,23 @@ async def test_there_is_a_place_to_point_at_for_one_row_alone(writes: Tables) ->
         status, headers, _ = await writes.request("POST", "/kept", headers=asked, json=body)
         found = headers.getRawHeaders("location")
         assert (status, found and found[0].rpartition("?")[2]) == (201, place), ids
+
+
+@pytest_twisted.ensureDeferred
+async def test_defaults_become_what_their_columns_are(writes: Tables) -> None:
+    writes.sql(
+        "create type place as (x int, name text); create table placed (id int primary key, n int default 2.6,"
+        " at place default row(1, 'a')); create table coded (code varchar(2) default 'abc');"
+        " grant all on placed, coded to anon"
+    )
+    try:
+        await until_answered(writes, "GET", "/placed", 200)
+        asked = partial(writes.request, "POST", headers={"Prefer": "missing=default, return=representation"})
+        status, _, rows = await asked(
+            "/placed?columns=id,n,at&select=n,at", json=[{"id": 1}, {"id": 2, "at": None}]
+        )
+        assert (status, rows) == (201, [{"n": 3, "at": {"x": 1, "name": "a"}}, {"n": 3, "at": None}])
+        status, _, error = await asked("/coded?columns=code", json={})
+        assert (status, error["code"]) == (400, "22001")
+    finally:
+        writes.sql("drop table placed, coded; drop type place")

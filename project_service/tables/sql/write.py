@@ -101,7 +101,7 @@ def _definition(written: Written) -> str:
 def _defaults(plan: WritePlan, several: bool) -> str:
     """Members that are missing from an object get their column's default, as JSON beneath the object."""
     pairs = [
-        f"{literal(written.column.name)}, {written.column.default}"
+        f"{literal(written.column.name)}, {_default(written.column.default, written.column.type)}"
         for written in plan.columns
         if written.column.default is not None
     ]
@@ -113,6 +113,14 @@ def _defaults(plan: WritePlan, several: bool) -> str:
         return f", LATERAL (SELECT {filled} || pgrst_payload.json_data AS val) pgrst_defaulted"
     elements = "jsonb_array_elements(pgrst_payload.json_data) elem"
     return f", LATERAL (SELECT jsonb_agg({filled} || elem) AS val FROM {elements}) pgrst_defaulted"
+
+
+def _default(expression: str, type_: str) -> str:
+    """The catalogue leaves out what turns a default into its column's type: a row into one with names, a fraction
+    into an integer. To these types a cast cuts what is too long, where it would be refused otherwise."""
+    if expression.startswith("nextval(") or type_.startswith(("character", "bit")):
+        return expression
+    return f"({expression})::{type_}"
 
 
 def _key_condition(cache: SchemaCache, plan: WritePlan) -> Sql:
