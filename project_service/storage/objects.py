@@ -8,9 +8,10 @@ nothing but garbage that the sweeper knows of or finds. ``docs/storage.rst`` has
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Sequence
+from typing import TypeVar
 from uuid import UUID
 
-from attrs import frozen
+from attrs import define, frozen
 from twisted.internet.defer import CancelledError
 from twisted.internet.interfaces import IReactorTime
 from twisted.logger import Logger
@@ -24,10 +25,11 @@ from project_service.storage.model import UNCONDITIONAL, Bucket, Conditions, Obj
 from project_service.storage.ports import Deleted, GarbageRows, NewObject, ObjectRows, Store, Switched
 from project_service.storage.removal import Removal
 from project_service.storage.s3.body import KeepAlive
-from project_service.storage.s3.errors import NoSuchObject, StoreUnreachable
+from project_service.storage.s3.errors import NoSuchObject, StoreError, StoreUnreachable
 from project_service.storage.upload import PartSizes, PartStream, SizeLimit
 
 _log = Logger()
+T = TypeVar("T")
 
 # How often an upload says that it is still going; the sweeper takes one that was silent far longer.
 KEEP_ALIVE_SECONDS = 60.0
@@ -42,6 +44,27 @@ class Received:
 
 
 Fill = Callable[[PartStream], Awaitable[Received]]
+
+
+@define
+class _Attempt:
+    """A version on its way to be an object. ``asked``: the store was asked to make it, and has not answered."""
+
+    version: UUID
+    bucket: str
+    parts: PartStream | None = None
+    asked: bool = False
+
+    async def answered(self, asking: Awaitable[T]) -> T:
+        """What ``asking`` returns. A refusal, ours or the store's, is an answer too."""
+        self.asked = True
+        try:
+            answer = await asking
+        except (ApiError, StoreError):
+            self.asked = False
+            raise
+        self.asked = False
+        return answer
 
 
 def unobserved(step: str) -> None:
@@ -79,14 +102,15 @@ class Objects:
         await self._announce(version, bucket.name)
         sizes = PartSizes.up_to(expected, self.part_bytes)
         parts = PartStream(self.store, path, sizes, limit, self._keep_alive(version))
+        attempt = _Attempt(version, bucket.name, parts)
         try:
             received = await fill(parts)
-            etag = await parts.finish()
+            etag = await attempt.answered(parts.finish())
             self.steps("stored")
             new = NewObject(bucket.name, received.key, version, parts.size, received.content_type, etag)
             return await shield(self._switch(new, writer, conditions))
         except Exception as failure:
-            await self._clean_up(failure, version, bucket.name, parts)
+            await self._clean_up(failure, attempt)
             raise
 
     async def copy(
@@ -97,14 +121,14 @@ class Objects:
         row = await self._existing(bucket, source)
         version = self.new_version()
         await self._announce(version, bucket.name)
+        attempt = _Attempt(version, bucket.name)
         try:
-            path = store_path(bucket.name, version)
-            row, etag = await self._copied(bucket, row, path, self._keep_alive(version))
+            row, etag = await self._copied(attempt, bucket, row)
             self.steps("stored")
             new = NewObject(bucket.name, target, version, row.size, row.content_type, etag)
             return await shield(self._switch(new, writer, conditions))
         except Exception as failure:
-            await self._clean_up(failure, version, bucket.name, None)
+            await self._clean_up(failure, attempt)
             raise
 
     async def move(
@@ -162,7 +186,7 @@ class Objects:
         async def announced() -> None:
             await self.rows.begin_upload(version, bucket)
             if left:
-                await self._give_up(version, bucket, None)
+                await self._give_up(_Attempt(version, bucket))
 
         try:
             await shield(announced())
@@ -177,13 +201,13 @@ class Objects:
             raise errors.object_not_found()
         return row
 
-    async def _copied(
-        self, bucket: Bucket, row: ObjectRow, path: str, keep_alive: KeepAlive
-    ) -> tuple[ObjectRow, str]:
-        """The row whose bytes are at ``path`` now, and their ETag."""
+    async def _copied(self, attempt: _Attempt, bucket: Bucket, row: ObjectRow) -> tuple[ObjectRow, str]:
+        """The row whose bytes are the new version's now, and their ETag."""
+        path, keep_alive = store_path(bucket.name, attempt.version), self._keep_alive(attempt.version)
         for _ in range(ATTEMPTS):
+            copying = self.store.copy(row.path, path, row.size, row.content_type, keep_alive)
             try:
-                return row, await self.store.copy(row.path, path, row.size, row.content_type, keep_alive)
+                return row, await attempt.answered(copying)
             except NoSuchObject:
                 # Replaced or deleted between the look at its row and the copy.
                 missing, row = row.version, await self._existing(bucket, row.key)
@@ -203,26 +227,29 @@ class Objects:
             await self.removal.replaced(garbage, bucket)
             self.steps("removed")
 
-    async def _clean_up(
-        self, failure: Exception, version: UUID, bucket: str, parts: PartStream | None
-    ) -> None:
+    async def _clean_up(self, failure: Exception, attempt: _Attempt) -> None:
         """What was refused leaves nothing behind. Who failed us is asked a second time, but not waited for again."""
-        giving_up = shield(self._give_up(version, bucket, parts))
+        giving_up = shield(self._give_up(attempt))
         error = failure if isinstance(failure, ApiError) else errors.translate(failure)
         if error is not None and error.status >= 500:
             giving_up.addErrback(_left_to_sweeper)
         else:
             await giving_up
 
-    async def _give_up(self, version: UUID, bucket: str, parts: PartStream | None) -> None:
+    async def _give_up(self, attempt: _Attempt) -> None:
         """Only what is claimed as garbage is deleted: the switch may have won."""
-        if parts is not None:
+        if attempt.parts is not None:
             # Before anything that can take time, or fail.
-            parts.stop()
-        claimed = await self.garbage.discard([version])
-        if parts is not None:
-            await parts.abandon()
-        await self.removal.remove(claimed, bucket)
+            attempt.parts.stop()
+        # What was asked for and not waited for the store may still do, after it has deleted nothing: it stays
+        # announced, and the sweeper deletes it once more when whatever goes on there has come to an end.
+        claimed = [] if attempt.asked else await self.garbage.discard([attempt.version])
+        if attempt.parts is not None:
+            await attempt.parts.abandon()
+        if attempt.asked:
+            await self.removal.tried(attempt.version, attempt.bucket)
+        else:
+            await self.removal.remove(claimed, attempt.bucket)
 
     def _keep_alive(self, version: UUID) -> KeepAlive:
         seen = self.clock.seconds()

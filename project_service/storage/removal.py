@@ -56,6 +56,15 @@ class Removal:
             gone += len(done)
         return gone
 
+    async def tried(self, version: UUID, bucket: str) -> None:
+        """Delete the bytes of a version that is not garbage yet: the sweeper will again, whatever comes of this."""
+        try:
+            await self._deleted([version], bucket)
+        except CancelledError:
+            raise
+        except Exception as problem:
+            _log.warn("1 version is left to the sweeper: {kind}", kind=type(problem).__name__)
+
     async def _deleted(self, versions: Sequence[UUID], bucket: str) -> list[UUID]:
         paths = {store_path(bucket, version): version for version in versions}
         if len(paths) == 1:

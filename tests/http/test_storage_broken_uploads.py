@@ -5,6 +5,7 @@ from __future__ import annotations
 from base64 import b64encode
 from hashlib import md5
 from typing import Any
+from unittest.mock import patch
 from uuid import UUID
 
 from twisted.internet.defer import Deferred
@@ -27,8 +28,12 @@ class Broken(TestCase):
             self.assertEqual(refused(response), (503, "store_unavailable"))
             self.assertIsNotNone(response.header("retry-after"))
         self.assertEqual(app.tables.objects, {})
-        # What it could not delete waits for the sweeper.
-        self.assertEqual(len(app.tables.garbage), 2)
+        # What it could not delete waits for the sweeper, and so does what it may still do.
+        self.assertEqual((len(app.tables.garbage), len(app.tables.uploads)), (1, 1))
+        app.store.away = False
+        app.clock.advance(15 * 60)
+        self.successResultOf(start(app.storage.sweeper.sweep()))
+        self.assertEqual(app.stored(), [])
 
     def test_a_store_that_is_away_is_waited_for_once(self) -> None:
         """A store that says nothing costs the client one timeout, not one more for what is to be deleted."""
@@ -37,9 +42,9 @@ class Broken(TestCase):
         silence: Deferred[None] = Deferred()
         self.patch(MemoryStore, "delete", lambda store, path: silence)
         self.assertEqual(refused(app.put("k")), (503, "store_unavailable"))
-        self.assertEqual(len(app.tables.garbage), 1)
+        asked = len(app.store.calls)
         silence.callback(None)
-        self.assertEqual(len(app.tables.garbage), 0)
+        self.assertEqual(len(app.store.calls), asked)
 
     def test_so_is_a_database_that_is_away(self) -> None:
         app = StorageApp()
@@ -62,6 +67,35 @@ class Broken(TestCase):
         removing.callback(None)
         self.assertTrue(client.received().startswith(b"HTTP/1.1 400 "))
         self.assertNotIn("abort_multipart", app.store.calls)
+
+    def test_what_the_store_does_after_its_client_has_left_is_deleted_in_the_end(self) -> None:
+        """A store that was asked for an object goes on when nobody waits: its bytes come after they were deleted."""
+        for name, part_bytes, method, path, body in (
+            ("put", 10, "PUT", OBJECTS + "/k", b"x"),
+            ("complete_multipart", 10, "PUT", OBJECTS + "/k", b"x" * 25),
+            ("copy", 10, "POST", "/storage/buckets/open/copy", b'{"from": "a", "to": "k"}'),
+        ):
+            app = StorageApp(part_bytes=part_bytes)
+            app.put("a", b"first")
+            asked: list[Any] = []
+
+            async def late(store: MemoryStore, *how: Any, asked: list[Any] = asked) -> str:
+                asked.append(how)
+                return await Deferred()
+
+            client = app.connect()
+            with patch.object(MemoryStore, name, late):
+                sent = {"Content-Length": str(len(body)), "Content-Type": "application/json"}
+                client.send(head(sent, method, path) + body)
+                client.hang_up()
+            where = asked[0][1 if name == "copy" else 0]
+            self.assertNotIn(where, app.store.objects, name)
+            app.store.objects[where] = app.store.objects[next(iter(app.store.objects))]
+            for minutes, left in ((14, 2), (1, 1)):
+                app.clock.advance(60 * minutes)
+                self.successResultOf(start(app.storage.sweeper.sweep()))
+                self.assertEqual(len(app.store.objects), left, name)
+            self.assertEqual(app.stored(), [b"first"])
 
     def test_parts_that_could_not_be_dropped_are_the_sweepers(self) -> None:
         app = StorageApp(part_bytes=10)
