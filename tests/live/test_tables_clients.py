@@ -13,11 +13,21 @@ import pytest
 import pytest_twisted
 from twisted.internet.threads import deferToThread
 
+from tests.live.services import wait
 from tests.live.tables_service import BASE, Tables, tables
 
 __all__ = ["tables"]
 
 SCRIPT = Path(__file__).with_name("postgrest_js.mjs")
+SHELVES = """
+create table shelves (id int primary key, labels text[], span int4range, words tsvector, "in, order" text);
+insert into shelves values
+  (1, '{red,"dark blue"}', '[0,5)', 'fat:1 cat:2', 'a,b'),
+  (2, '{green}', '[5,10)', 'cat:1 fat:2', '(c)'),
+  (3, '{}', '[20,30)', 'cat', 'd'),
+  (4, null, null, null, null);
+grant select on shelves to authenticated;
+"""
 
 
 @pytest_twisted.ensureDeferred
@@ -53,6 +63,55 @@ async def test_the_python_client(tables: Tables) -> None:
     await deferToThread(session)
 
 
+@pytest.fixture(scope="module")
+def shelved(tables: Tables) -> Tables:
+    tables.sql(SHELVES)
+    return tables
+
+
+@pytest_twisted.ensureDeferred
+async def test_what_else_the_python_client_knows(shelved: Tables) -> None:
+    base, headers = shelved.api.base_url + BASE, {"apikey": shelved.api.anon_key}
+
+    def session() -> None:
+        client: Any = postgrest.SyncPostgrestClient(base, headers=headers)
+        client.auth(shelved.token)
+        shelves, books = client.from_("shelves"), client.from_("books")
+
+        def ids(query: Any) -> list[int]:
+            return [row["id"] for row in query.order("id").execute().data]
+
+        assert ids(shelves.select("id").contains("labels", ["dark blue"])) == [1]
+        assert ids(shelves.select("id").contained_by("labels", ["dark blue", "red", "", None])) == [1, 3]
+        assert ids(shelves.select("id").range_adjacent("span", (9, 20))) == [2, 3]
+        assert ids(shelves.select("id").in_("in, order", ["a,b", '"', "\\", "(c)"])) == [1, 2]
+        assert ids(shelves.select("id").text_search("words", "fat cat", {"type": "phrase"})) == [1]
+        assert ids(books.select("id").contains("details", {"pages": 204})) == [3]
+        assert ids(books.select("id").not_.or_("id.lt.3,title.eq.Kindred").lt("id", 5)) == [3]
+        assert books.select("id").eq("id", -1).maybe_single().execute() is None
+        assert shelves.select("id,span").eq("id", 4).strip_nulls().execute().data == [{"id": 4}]
+        assert client.rpc("affordable", {"most": 9.95}, head=True, count="exact").execute().count == 2
+        assert client.rpc("add", {"a": 1}, get=True).execute().data == 2
+        made = [{"title": "py", "price": 1}, {"title": "py"}]
+        priced = books.insert(made, default_to_null=False).select("price").execute().data
+        assert priced == [{"price": 1}, {"price": 10}]
+        for refused, code in (
+            (books.delete().eq("title", "py").max_affected(1), "PGRST124"),
+            (client.from_("nothing").select("*", head=True), "PGRST205"),
+            (client.schema("nope").from_("books").select("*"), "PGRST106"),
+            (
+                postgrest.SyncPostgrestClient(base).from_("books").select("*", head=True),
+                "project_key_required",
+            ),
+        ):
+            with pytest.raises(postgrest.APIError) as caught:
+                refused.execute()
+            assert caught.value.code == code
+        assert books.delete(count="exact").eq("title", "py").max_affected(2).execute().count == 2
+
+    await deferToThread(session)
+
+
 def told_by_node(tables: Tables, folder: Path) -> dict[str, Any]:
     # Not --silent: what npm says of a failure is the reason for the skip.
     install = ["npm", "install", "--loglevel=error", "--no-audit", "--no-fund", "@supabase/postgrest-js@2"]
@@ -68,10 +127,18 @@ def told_by_node(tables: Tables, folder: Path) -> dict[str, Any]:
     return told
 
 
-@pytest.mark.skipif(shutil.which("npm") is None, reason="npm, which comes with Node, is not installed")
-@pytest_twisted.ensureDeferred
-async def test_the_javascript_client(tables: Tables, tmp_path: Path) -> None:
-    told = await deferToThread(told_by_node, tables, tmp_path)
+@pytest.fixture(scope="module")
+def told(shelved: Tables, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
+    if shutil.which("npm") is None:
+        pytest.skip("npm, which comes with Node, is not installed")
+
+    async def run() -> dict[str, Any]:
+        return await deferToThread(told_by_node, shelved, tmp_path_factory.mktemp("node"))
+
+    return wait(run)
+
+
+def test_the_javascript_client(told: dict[str, Any]) -> None:
     assert told["select"]["data"] == [
         {"title": "Kindred", "authors": {"name": "Butler"}},
         {"title": "The Lathe of Heaven", "authors": {"name": "Le Guin"}},
@@ -91,3 +158,36 @@ async def test_the_javascript_client(tables: Tables, tmp_path: Path) -> None:
     assert told["rpc"]["data"] == 3
     assert told["rpcRows"]["data"] == [{"title": "Kindred"}]
     assert told["missing"] == {"data": None, "status": 404, "code": "PGRST205"}
+
+
+def data_of(told: dict[str, Any], *names: str) -> list[list[int]]:
+    return [[row["id"] for row in told[name]["data"]] for name in names]
+
+
+def test_its_filters(told: dict[str, Any]) -> None:
+    assert data_of(told, "contains", "containedBy", "overlaps", "json") == [[1], [1, 3], [1, 2], [3]]
+    ranges = ("rangeGt", "rangeGte", "rangeLt", "rangeLte", "rangeAdjacent")
+    assert data_of(told, *ranges) == [[3], [2, 3], [1, 2], [1, 2], [2, 3]]
+    assert data_of(told, "search", "plain", "phrase", "web") == [[1, 2], [1, 2], [1], [3]]
+    assert told["reserved"]["data"] == [{"in, order": "a,b"}, {"in, order": "(c)"}]
+    assert data_of(told, "allOf", "anyOf", "spaced") == [[2], [3, 4], [1, 2, 3]]
+    assert told["related"]["data"] == [{"name": "Le Guin", "books": [{"id": 2}]}]
+    assert told["relatedOr"]["data"] == [
+        {"name": "Butler", "books": [{"id": 4}]},
+        {"name": "Lem", "books": [{"id": 3}]},
+    ]
+    assert data_of(told, "byRelated") == [[4, 1]]
+
+
+def test_its_options(told: dict[str, Any]) -> None:
+    assert (told["stripped"]["data"], told["strippedSingle"]["data"]) == ([{"id": 4}], {"id": 4})
+    assert told["nulls"]["data"] == [{"price": 1}, {"price": None}]
+    assert told["defaults"]["data"] == [{"price": 1}, {"price": 10}]
+    assert told["affected"] == {"data": None, "status": 400, "code": "PGRST124"}
+    assert told["counted"] == {"data": None, "status": 204, "count": 4}
+    assert told["ignored"] == {"data": [], "status": 201}
+    assert told["rpcHead"] == {"data": None, "status": 200, "count": 2}
+    assert told["schema"] == {"data": None, "status": 406, "code": "PGRST106"}
+    assert (told["tried"]["data"], told["untried"]["data"]) == ([{"id": 91}], [])
+    assert (told["plan"], told["noPlan"]["code"]) == ([200, True], "PGRST107")
+    assert told["thrown"] == "PGRST205"
