@@ -13,6 +13,7 @@ from project_service.tables.incoming import Incoming
 from project_service.tables.parse.request import Head
 from project_service.tables.run import Preamble
 from project_service.tables.sql.settings import (
+    NO_JIT,
     RESET,
     extra_seconds,
     pre_request_text,
@@ -34,10 +35,13 @@ def preamble(
     identity: Identity,
     read_only: bool,
     routine: Routine | None,
+    explains: bool = False,
 ) -> Preamble:
     """What an earlier request may have left is reset, then one SELECT of settings, and the call of the pre-request
-    function where there is one."""
+    function where there is one. What only ``explains`` is to show the plan, and the settings, as the server has them.
+    """
     pairs = [
+        *(() if explains else (NO_JIT,)),
         ("statement_timeout", config.statement_timeout),
         ("search_path", search_path(head.schema, config.extra_search_path)),
         *cache.role_settings.get(identity.role, ()),

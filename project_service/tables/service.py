@@ -114,7 +114,10 @@ class TableService:
         self, incoming: Incoming, cache: SchemaCache, planned: Planned, identity: Identity
     ) -> Reply | StreamReply:
         compiled, head = planned.compiled, planned.request.head
-        told = preamble(self.config, cache, incoming, head, identity, compiled.read_only, compiled.routine)
+        explains = compiled.rendering.explain is not None
+        told = preamble(
+            self.config, cache, incoming, head, identity, compiled.read_only, compiled.routine, explains
+        )
         if self.large.expected(planned):
             in_one_piece = partial(self._reply, incoming, planned)
             reply = await self.large.at_once(incoming, planned, told, identity, in_one_piece)

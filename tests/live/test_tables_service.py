@@ -162,15 +162,19 @@ async def test_roles_and_functions_bring_their_settings(tables: Tables, services
     tables.sql(
         f"alter role anon in database {database} set statement_timeout = '7s';"
         "create function logged() returns text language sql stable as $$ select concat_ws('/',"
-        " current_setting('log_min_duration_statement'), current_setting('log_parser_stats')) $$; notify pgrst"
+        " current_setting('log_min_duration_statement'), current_setting('log_parser_stats')) $$;"
+        "create function compiles() returns text language sql stable as $$ select current_setting('jit') $$;"
+        "notify pgrst"
     )
     try:
         await until_answered(tables, "GET", "/rpc/told", 200)
         assert (await tables.request("GET", "/rpc/told"))[2] == "7s/read committed/on"
         assert (await tables.request("GET", "/rpc/logged"))[2] == "12min/off"
         assert (await tables.request("POST", "/rpc/strict"))[2] == "9s/serializable/off"
+        assert (await tables.request("GET", "/rpc/compiles"))[2] == "off"
         # No DDL to PostgreSQL's event triggers; PostgREST reads it with its configuration.
         tables.sql(
+            f"alter role anon in database {database} set jit = on;"
             f"alter role anon in database {database} set statement_timeout = '8s'; notify pgrst, 'reload config'"
         )
 
@@ -178,6 +182,7 @@ async def test_roles_and_functions_bring_their_settings(tables: Tables, services
             return str((await tables.request("GET", "/rpc/told"))[2]).startswith("8s/")
 
         await until(taken_in)
+        assert (await tables.request("GET", "/rpc/compiles"))[2] == "on"
     finally:
         run_sql(services.running.admin_dsn, f"alter role anon in database {database} reset all")
         tables.sql("notify pgrst")

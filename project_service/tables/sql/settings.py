@@ -18,6 +18,10 @@ _KEPT = (
 # statements along.
 RESET = "RESET ALL; "
 
+# Nothing that is asked for takes long enough to be worth a compiler, and what that does for many embeddings
+# statement_timeout does not end.
+NO_JIT = ("jit", "off")
+
 
 def settings_text(pairs: Iterable[tuple[str, str]], parameters: Iterable[str]) -> str:
     """One SELECT that sets each name to its value, in psycopg2's form, and then each of ``parameters`` to one that

@@ -53,6 +53,7 @@ class Told(SynchronousTestCase):
         self.assertEqual(
             [(name, value.strip("'")) for name, value in _SET.findall(told.text)],
             [
+                ("jit", "off"),
                 ("statement_timeout", "9ms"),
                 ("search_path", '"api", "more"'),
                 ("role", "reader"),
@@ -103,6 +104,14 @@ class Told(SynchronousTestCase):
         self.assertLess(found.index(("statement_timeout", "2s")), names.index("role"))
         self.assertNotIn("work_mem", names)
         self.assertEqual(dict(found)["timezone"], "UTC")
+
+    def test_a_plan_is_shown_as_the_server_makes_it(self) -> None:
+        """PostgreSQL lists the settings that are not its own."""
+        head, _ = Planner(CONFIG).head(Incoming("GET", ("works",)))
+        identity = Identity("reader", "{}", True)
+        for explains in (True, False):
+            told = preamble(CONFIG, CACHE, Incoming("GET", ("works",)), head, identity, True, None, explains)
+            self.assertIs("jit" in told.text, not explains)
 
     def test_the_applications_settings_have_a_place_of_their_own(self) -> None:
         self.assertEqual(
