@@ -48,9 +48,10 @@ class Compiled:
 def compile_request(cache: SchemaCache, config: TablesConfig, request: Request) -> Compiled:
     """Raises PGRST107, 205, 54001 and what the planners raise."""
     found = _compiled(cache, config, request)
-    # Functions are called by name, by triggers, and before each request.
+    # Functions are called by name, by triggers, and before each request; views and columns may call them as well.
     calls = config.pre_request is not None or found.routine is not None or not found.read_only
-    return evolve(found, leaves_things=True) if cache.leaves_things and calls else found
+    left = (cache.leaves_things and calls) or (cache.leaves_by_reading and found.leaves_things)
+    return found if left == found.leaves_things else evolve(found, leaves_things=left)
 
 
 def _compiled(cache: SchemaCache, config: TablesConfig, request: Request) -> Compiled:
@@ -101,7 +102,8 @@ def _read(cache: SchemaCache, config: TablesConfig, request: Request, relation: 
         # One row is one body, however large.
         bounds = Bounds()
     statement = read_statement(cache, plan, rendering, count, config.max_rows, bounds)
-    return Compiled(statement, rendering, None, True, plan.renamed, _probe(statement, bounds))
+    calls = plan.calls or rendering.handler is not None
+    return Compiled(statement, rendering, None, True, plan.renamed, _probe(statement, bounds), calls)
 
 
 def _call(cache: SchemaCache, config: TablesConfig, request: Request) -> Compiled:

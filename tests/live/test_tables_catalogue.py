@@ -68,6 +68,7 @@ async def test_functions_that_speak_of_what_outlives_a_transaction_are_noticed(d
     for text, leaves in (
         ("pg_advisory_lock(1)", True),
         ("TEMP", True),
+        ("pg_temp.t", True),
         ("temporary", True),
         ("with  hold", True),
         ("listen", True),
@@ -80,4 +81,14 @@ async def test_functions_that_speak_of_what_outlives_a_transaction_are_noticed(d
         )
         await holder.reload()
         assert holder.current.leaves_things is leaves, text
+        assert holder.current.leaves_by_reading is (leaves and "temp" not in text.lower()), text
+    for made, dropped in (
+        ("function takes() returns void begin atomic select pg_advisory_lock(1); end", "function takes()"),
+        ("view takes as select pg_try_advisory_lock(1) as taken", "view takes"),
+        ("view takes as select pg_try_advisory_xact_lock(1) as taken", ""),
+    ):
+        run_sql(database, f"create {made}")
+        await holder.reload()
+        assert holder.current.leaves_by_reading is bool(dropped), made
+        run_sql(database, f"drop {dropped or 'view takes'}")
     await pool.close()

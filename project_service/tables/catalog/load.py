@@ -25,7 +25,7 @@ from project_service.tables.catalog.queries import ALL, VERSION, role_settings
 from project_service.tables.catalog.relationships import Keyed, Shown, from_foreign_keys, through_junctions
 from project_service.tables.catalog.views import Origin, base_columns
 from project_service.tables.config import TablesConfig
-from project_service.tables.sql.settings import RESET, settings_text
+from project_service.tables.sql.settings import NO_JIT, RESET, settings_text
 
 Rows = Mapping[str, Any]
 RunQuery = Callable[[str, Mapping[str, Any]], Awaitable[str]]
@@ -41,7 +41,7 @@ _SNAPSHOT = "SET TRANSACTION ISOLATION LEVEL REPEATABLE READ, READ ONLY; "
 def loader(reactor: Any, pool: Pool, config: TablesConfig) -> Load:
     """Reads with a connection of ``pool``, whose texts arrive as bytes."""
     # A request may have left the session another role, or a timeout too short to read the catalogue in.
-    ours = (("role", "none"), ("search_path", ""), ("statement_timeout", config.statement_timeout))
+    ours = (NO_JIT, ("role", "none"), ("search_path", ""), ("statement_timeout", config.statement_timeout))
     beginning = RESET + _SNAPSHOT + settings_text(ours, ())
 
     async def reading(transaction: Transaction) -> dict[str, str]:
@@ -89,6 +89,7 @@ def build(answers: Mapping[str, str], schemas: tuple[str, ...], version: int) ->
         rows["extras"]["postgis"],
         rows["extras"]["fingerprint"],
         rows["extras"]["leaves_things"],
+        rows["extras"]["leaves_by_reading"],
     )
 
 

@@ -138,7 +138,8 @@ class SchemaCache:
     """Everything one reading of the catalogue found. ``representations`` maps (from type, to type) to a function.
     Overloads of a routine are ordered by the number of their arguments.
 
-    ``leaves_things``: some function of the database speaks of what outlives a transaction and is no setting.
+    ``leaves_things``: some function of the database speaks of what outlives a transaction and is no setting;
+    ``leaves_by_reading``: of such that a transaction leaves which only reads.
     """
 
     version: int
@@ -152,3 +153,4 @@ class SchemaCache:
     has_postgis: bool = False
     fingerprint: str = ""
     leaves_things: bool = False
+    leaves_by_reading: bool = False

@@ -14,10 +14,10 @@ from project_service.tables.parse.payload import Payload
 from project_service.tables.parse.request import Request
 from project_service.tables.parse.select import EVERYTHING
 from project_service.tables.plan.needs import needed_columns, spelled_out
-from project_service.tables.plan.nodes import Condition, ReadPlan, Tree
+from project_service.tables.plan.nodes import ReadPlan, filtered_names
 from project_service.tables.plan.options import PlanOptions
 from project_service.tables.plan.read import Reader
-from project_service.tables.syntax import Filter, Operand, Query
+from project_service.tables.syntax import Operand, Query
 
 # The type a single unnamed argument must have to be given the whole body.
 _RAW_TYPES = {
@@ -59,28 +59,12 @@ def plan_call(cache: SchemaCache, options: PlanOptions, request: Request) -> Cal
     everything, returning = needed_columns(read)
     if routine.returns is None or read.relation is None:
         return evolve(plan, read=read)
-    names = tuple(dict.fromkeys((*returning, *_filtered_names(read))))
+    names = tuple(dict.fromkeys((*returning, *filtered_names(read.conditions))))
     return evolve(plan, read=spelled_out(read, names), everything=everything, returning=names)
 
 
 def _asks(query: Query) -> bool:
     return query.select != EVERYTHING or bool(query.filters or query.orders)
-
-
-def _filtered_names(read: ReadPlan) -> list[str]:
-    """The columns that conditions look at; an embedded relation that one tests is none."""
-    found: list[str] = []
-
-    def visit(condition: Condition) -> None:
-        if isinstance(condition, Filter):
-            found.append(condition.field.name)
-        elif isinstance(condition, Tree):
-            for term in condition.terms:
-                visit(term)
-
-    for condition in read.conditions:
-        visit(condition)
-    return found
 
 
 def _given(request: Request) -> tuple[tuple[str, ...], Mapping[str, Sequence[Operand]]]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import Literal
 
 from attrs import field, frozen
@@ -88,6 +88,15 @@ class Tree:
 Condition = Filter | Tree | EmbedIsNull
 
 
+def filtered_names(conditions: Iterable[Condition]) -> Iterator[str]:
+    """The columns that conditions look at; an embedded relation that one tests is none."""
+    for condition in conditions:
+        if isinstance(condition, Filter):
+            yield condition.field.name
+        elif isinstance(condition, Tree):
+            yield from filtered_names(condition.terms)
+
+
 @frozen
 class Order:
     """``embedded`` names the to-one embedding whose column is ordered by."""
@@ -141,6 +150,20 @@ class ReadPlan:
     @property
     def embeddings(self) -> Iterator[Embedded]:
         return (output for output in self.outputs if isinstance(output, Embedded))
+
+    @property
+    def calls(self) -> bool:
+        """Whether something else than columns of tables may be read: a view, or what a function makes of a row."""
+        if self.relation is None or self.relation.is_view:
+            return True
+        for found in self.outputs:
+            if isinstance(found, Output) and found.field is not None and found.column is None:
+                return True
+        if any(order.column is None for order in self.order):
+            return True
+        if any(name not in self.relation.columns for name in filtered_names(self.conditions)):
+            return True
+        return any(way.relationship.routine is not None or way.plan.calls for way in self.embeddings)
 
     def embedding(self, name: str) -> Embedded | None:
         return next((found for found in self.embeddings if found.name == name), None)

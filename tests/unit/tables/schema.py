@@ -125,6 +125,12 @@ def cache() -> SchemaCache:
         "representations": [],
         "handlers": [],
         "roles": [],
-        "extras": {"postgis": False, "comments": {}, "fingerprint": "1", "leaves_things": False},
+        "extras": {
+            "postgis": False,
+            "comments": {},
+            "fingerprint": "1",
+            "leaves_things": False,
+            "leaves_by_reading": False,
+        },
     }
     return build({name: json.dumps(found) for name, found in answers.items()}, ("api",), 1)

@@ -65,6 +65,21 @@ class Transactions(SynchronousTestCase):
                 found = compiled(method, path, cache=cache, pre_request=pre_request)
                 self.assertIs(found.leaves_things, left, (method, path, pre_request))
 
+    def test_so_does_what_reads_more_than_tables(self) -> None:
+        """Where their words are such that a reading transaction leaves something."""
+        leaves = evolve(CACHE, leaves_things=True, leaves_by_reading=True)
+        for path, pairs, expected in (
+            ("works", (("select", "id,a:data->b,tags(label)"), ("title", "eq.a"), ("order", "id")), False),
+            ("works", (("tags.label", "eq.a"), ("select", "*,tags()"), ("tags", "is.null")), False),
+            ("recent", (), True),
+            ("works", (("select", "computed"),), True),
+            ("works", (("order", "computed"),), True),
+            ("works", (("or", "(id.eq.1,computed.eq.1)"),), True),
+            ("works", (("select", "tags(computed)"),), True),
+        ):
+            for cache, left in ((leaves, expected), (evolve(CACHE, leaves_things=True), False)):
+                self.assertIs(compiled("GET", path, *pairs, cache=cache).leaves_things, left, (path, pairs))
+
 
 class Sizes(SynchronousTestCase):
     def test_of_rows_that_are_measured_as_many_are_tried_as_fit(self) -> None:

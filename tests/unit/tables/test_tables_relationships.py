@@ -75,7 +75,13 @@ def _cache() -> SchemaCache:
             _foreign_key("of_system", ROOMS, 1, 99),
         ],
         "rules": [{"oid": SHOWN, "rule": _RULE}],
-        "extras": {"postgis": False, "comments": {}, "fingerprint": "1", "leaves_things": False},
+        "extras": {
+            "postgis": False,
+            "comments": {},
+            "fingerprint": "1",
+            "leaves_things": False,
+            "leaves_by_reading": False,
+        },
     }
     return build({name: json.dumps(found) for name, found in answers.items()}, ("api",), 1)
 
