@@ -120,6 +120,9 @@ class FakeObjects:
     async def keys(self, bucket: str, prefix: str, limit: int) -> list[str]:
         return [row.key for row in self.tables.of(bucket) if row.key.startswith(prefix)][:limit]
 
+    async def held(self, bucket: str) -> int:
+        return sum(row.size for row in self.tables.of(bucket))
+
     async def put(self, new: NewObject, writer: Writer, conditions: Conditions = UNCONDITIONAL) -> Switched:
         rules = self._rules(new.bucket)
         old = self.tables.objects.get((new.bucket, new.key))

@@ -119,6 +119,7 @@ class Objects:
         """A second object with the same bytes, copied inside the store."""
         await self.check_write(bucket, target, writer, conditions)
         row = await self._existing(bucket, source)
+        await self._check_room(bucket, row.size, target)
         version = self.new_version()
         await self._announce(version, bucket.name)
         attempt = _Attempt(version, bucket.name)
@@ -178,6 +179,19 @@ class Objects:
         outcome = refusal(row, guarded, writer, conditions)
         if outcome is not None:
             raise errors.refused(outcome)
+
+    async def _check_room(self, bucket: Bucket, size: int, target: str) -> None:
+        """Refuse early a copy that cannot fit: for few bytes of a request the store would copy any number.
+
+        What the bucket was known to hold may have gone meanwhile, so its counters are looked at again.
+        """
+        quota = bucket.rules.max_bucket_bytes
+        if quota is None or bucket.total_bytes + size <= quota:
+            return
+        there = await self.rows.find(bucket.name, target)
+        growth = size if there is None else size - there.size
+        if growth > max(0, quota - await self.rows.held(bucket.name)):
+            raise errors.bucket_full()
 
     async def _announce(self, version: UUID, bucket: str) -> None:
         """Before the first byte. A client that leaves meanwhile leaves no announcement behind."""

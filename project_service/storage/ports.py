@@ -74,6 +74,9 @@ class ObjectRows(Protocol):
         """Up to ``limit`` objects and folders under ``prefix`` after the entry ``after``, ordered by key."""
 
     async def keys(self, bucket: str, prefix: str, limit: int) -> list[str]: ...
+    async def held(self, bucket: str) -> int:
+        """The bytes of all objects of a bucket together."""
+
     async def put(self, new: NewObject, writer: Writer, conditions: Conditions = UNCONDITIONAL) -> Switched:
         """The switch. The version must have been announced by ``begin_upload`` and not discarded since."""
 

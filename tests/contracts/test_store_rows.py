@@ -55,6 +55,7 @@ async def test_the_switch(rows: Rows) -> None:
     bucket = await rows.buckets.find("b")
     assert bucket is not None
     assert (bucket.object_count, bucket.total_bytes) == (1, 5)
+    assert (await rows.objects.held("b"), await rows.objects.held("none")) == (5, 0)
     await rows.garbage.forget([first.row.version])
     assert await rows.garbage.garbage(10) == []
 

@@ -94,6 +94,17 @@ class CopyMoveDelete(TestCase):
         self.app.rules("open", max_bucket_bytes=5)
         self.assertEqual(refused(self.post("copy", "a", "b")), (413, "payload_too_large"))
         self.assertEqual(self.app.stored(), [b"aaa"])
+        # A store that copies what is then refused works for whoever asks, as long as he asks.
+        self.assertNotIn("copy", self.app.store.calls)
+
+    def test_a_copy_fits_where_what_it_replaces_was(self) -> None:
+        self.app.put("b", b"bbb")
+        self.app.rules("open", max_bucket_bytes=6)
+        self.assertEqual(self.post("copy", "a", "b").status, 201)
+        self.assertEqual(refused(self.post("copy", "a", "c")), (413, "payload_too_large"))
+        # What was remembered of the bucket is older than this.
+        self.app.request("DELETE", "/storage/buckets/open/objects/b", USER)
+        self.assertEqual(self.post("copy", "a", "c").status, 201)
 
     def test_delete(self) -> None:
         path = "/storage/buckets/open/objects/a"

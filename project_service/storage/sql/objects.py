@@ -53,6 +53,12 @@ class SqlObjects:
         sql, params = pages.query(bucket, prefix, None, limit, recursive=True)
         return [row[2] for row in (await self.database.query(sql, params))[:limit]]
 
+    async def held(self, bucket: str) -> int:
+        rows = await self.database.query(
+            "select coalesce(sum(total_bytes), 0)::bigint from storage.usage where bucket = %s", (bucket,)
+        )
+        return int(rows[0][0])
+
     async def put(self, new: NewObject, writer: Writer, conditions: Conditions = UNCONDITIONAL) -> Switched:
         rows = await self.database.query(
             "select * from storage.put_object(%(bucket)s, %(key)s, %(version)s::uuid, %(size)s, %(content_type)s,"
