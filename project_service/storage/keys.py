@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-import unicodedata
 
 from project_service.storage import errors
 
@@ -11,6 +10,9 @@ MAX_KEY_BYTES = 900
 
 BUCKET_NAME = "[a-z0-9]([a-z0-9._-]{0,61}[a-z0-9])?"
 _BUCKET_NAME = re.compile(BUCKET_NAME, re.ASCII)
+
+# Unicode's category Cc, whole. One pass for the thousand long keys of a bulk delete, which come while others wait.
+_CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f]")
 
 # The least character above "/": the keys of a folder "f/" lie between "f/" and "f0".
 AFTER_SLASH = "0"
@@ -53,7 +55,7 @@ def _check_text(text: str, name: str) -> None:
         raise errors.invalid_key("it is not UTF-8", name) from None
     if len(encoded) > MAX_KEY_BYTES:
         raise errors.invalid_key(f"it is longer than {MAX_KEY_BYTES} bytes", name)
-    if any(unicodedata.category(char) == "Cc" for char in text):
+    if _CONTROL.search(text):
         raise errors.invalid_key("it has a control character", name)
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import unicodedata
 
 from hypothesis import example, given
 from hypothesis import strategies as st
@@ -34,6 +35,13 @@ class Keys(SynchronousTestCase):
     @example("\u202e\u200d😀")
     def test_every_script_is_welcome(self, key: str) -> None:
         self.assertEqual(keys.parse_key(key), key)
+
+    def test_control_characters_are_those_of_unicode(self) -> None:
+        for char in map(chr, (*range(0x3100), *range(0xE000, 0x110000, 97))):
+            if unicodedata.category(char) == "Cc":
+                self.assertRaises(ApiError, keys.parse_prefix, f"a{char}")
+            else:
+                self.assertEqual(keys.parse_prefix(char), char)
 
     def test_what_is_no_text_or_too_long_is_refused(self) -> None:
         for key in ("\udc80", "a\ud800", "é" * 451, "x" * 901, "a/\x85", "\x7f"):
