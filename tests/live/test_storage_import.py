@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
+from collections.abc import AsyncIterator, Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -13,9 +14,10 @@ from attrs import evolve
 from twisted.internet.threads import deferToThread
 
 from project_service.cli import import_sources
-from project_service.errors import ApiError
+from project_service.errors import ApiError, store_unavailable
 from project_service.settings import Store
 from project_service.storage.assemble import connect_store
+from project_service.storage.s3.errors import BrokenRead, NoSuchObject
 from tests.live.command_here import commands_of
 from tests.live.services import wait
 from tests.live.storage_cli import config_file
@@ -68,6 +70,33 @@ async def test_a_folder_of_another_bucket(
     code, _, said = await project("storage", "import", "new", f"s3://{store_settings.bucket}")
     assert (code, "its own objects" in said) == (1, True)
     assert (await project("storage", "import", "new", "/no/such/directory"))[0] == 2
+    _, done, _ = await project("storage", "import", "new", f"s3://{OLDER}", "--prefix", "all/")
+    assert done["imported"] == ["all/photos/a b.png", "all/photos/sub/large", "all/photos2/other"]
+    # What cannot be had of the source keeps out nothing else of it; what concerns all ends it.
+    gone = NoSuchObject(404, "NoSuchKey")
+    for fault, said in (
+        (gone, "not everything could be imported"),
+        (store_unavailable(), store_unavailable().message),
+        (BrokenRead(), "the store stopped in the middle of next; import again to go on"),
+    ):
+        monkeypatch.setattr(import_sources.StoreBucket, "found", failing(gone=gone, next=fault))
+        code, done, why = await project("storage", "import", "new", f"s3://{OLDER}")
+        assert (code, why) == (1, f"project-service: {said}\n")
+        if fault is gone:
+            assert done["refused"] == dict.fromkeys(("gone", "next"), "It has left the source.")
+
+
+def failing(**faults: Exception) -> Any:
+    """A source whose objects cannot be had."""
+
+    async def upload(fault: Exception, key: str, parts: Any) -> Any:
+        raise fault
+
+    async def found(source: Any) -> AsyncIterator[tuple[str, Any]]:
+        for name, fault in faults.items():
+            yield name, partial(upload, fault)
+
+    return found
 
 
 class _Parts:
