@@ -117,6 +117,8 @@ def _call(cache: SchemaCache, config: TablesConfig, request: Request) -> Compile
     read_only = request.head.method in READING or routine.volatility != "v"
     relation = cache.relations.get(routine.returns) if routine.returns is not None else None
     bounds = _bounds(config, request, relation, read_only)
+    if request.head.preferences.max_affected is not None:
+        bounds = evolve(bounds, counts_all=True)
     statement = call_statement(cache, plan, rendering, count, range_, bounds)
     renamed = plan.read.renamed if plan.read is not None else ()
     return Compiled(statement, rendering, plan, read_only, renamed, _probe(statement, bounds))

@@ -220,3 +220,27 @@ async def test_a_null_is_an_item_and_each_item_has_a_line(tables: Tables) -> Non
         assert [json.loads(line) for line in lines.splitlines()] == expected
     lines = (await tables.request("GET", "/authors?select=books(id)&id=eq.1", headers=NDJSON))[2]
     assert [json.loads(line) for line in lines.splitlines()] == [{"books": [{"id": 1}, {"id": 2}]}]
+
+
+@pytest_twisted.ensureDeferred
+async def test_a_function_that_makes_too_many_rows_is_refused_however_many_are_read_at_once(
+    tables: Tables,
+) -> None:
+    tables.sql(
+        "create function counted() returns setof authors language sql stable as"
+        " $$ select i, 'n', i from generate_series(1, 2000) i $$"
+    )
+    await until_answered(tables, "GET", "/rpc/counted?limit=1", 200)
+    for most, query, refused in (
+        (1999, "", "2000"),
+        (1999, "?id=gt.0&offset=0", "2000"),
+        (2000, "", None),
+        (1000, "?limit=1000", None),
+        (5, "?id=lt.7", "6"),
+    ):
+        more = {"Prefer": f"handling=strict, max-affected={most}"}
+        status, _, body = await tables.request("GET", f"/rpc/counted{query}", headers=more)
+        if refused is None:
+            assert (status, len(body)) == (200, most)
+        else:
+            assert (status, body["details"]) == (400, f"The query affects {refused} rows")

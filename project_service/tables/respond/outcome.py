@@ -17,7 +17,7 @@ from project_service.tables.headers import is_header, settable
 class Outcome:
     """``total`` is the number of rows without the range, where it was asked for; ``size`` the bytes of a body that
     may have been left out for its size; not ``whole``, there are more rows or bytes than are answered at once;
-    ``written`` the number of rows written, where ``rows`` shows what was made of them."""
+    ``written`` the number of rows written or made by a function, where ``rows`` are what is shown of them."""
 
     rows: int = 0
     total: int | None = None
@@ -41,9 +41,10 @@ class Outcome:
 
 
 def outcome_of_read(row: Sequence[Any]) -> Outcome:
-    total, rows, body, headers, status, *size = row
-    size_of_body = size[0] if size else 0
-    return Outcome(rows, total, as_bytes(body), None, _optional(headers), _optional(status), 0, size_of_body)
+    total, rows, body, headers, status, *more = row
+    size, every = more[0] if more else 0, more[1] if len(more) > 1 else None
+    said = _optional(headers), _optional(status)
+    return Outcome(rows, total, as_bytes(body), None, *said, size=size, written=every)
 
 
 def outcome_of_write(row: Sequence[Any]) -> Outcome:

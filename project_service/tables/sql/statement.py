@@ -38,8 +38,9 @@ class Statement:
     status, where the body stands fourth as in PostgREST's: a plan tells the output by position.
 
     With a ``stream`` it reads no more rows than the probe allows and one more, leaves out a body that is too large,
-    and returns its size as well: what does not fit is to be read by the stream instead, whose rows are texts (and the
-    total, where it was asked for). ``count`` is what an estimate of the total explains.
+    and returns its size as well, and the number of all rows where the bounds say so: what does not fit is to be read
+    by the stream instead, whose rows are texts (and the total, where it was asked for). ``count`` is what an estimate
+    of the total explains.
     """
 
     sql: Sql
@@ -51,12 +52,14 @@ class Statement:
 class Bounds:
     """``at_once`` rows are never streamed, nor are bodies of up to ``threshold_bytes``; 0 rows: nothing is.
 
-    With ``bodiless`` rows are only counted: nobody reads a body.
+    With ``bodiless`` rows are only counted: nobody reads a body. With ``counts_all`` those are counted too that are
+    not read at once.
     """
 
     at_once: int = 0
     threshold_bytes: int = 0
     bodiless: bool = False
+    counts_all: bool = False
 
     def streams(self, range_: Range, rendering: Rendering) -> bool:
         if self.at_once == 0 or self.bodiless or not _streamable(rendering):
@@ -105,9 +108,10 @@ def _probing(total: str, body: str, bounds: Bounds, source: str) -> Sql:
     """A body is made of the first rows alone, and handed over if it is not too large."""
     made = f"SELECT {total} AS total_result_set, count({ROW}) AS page_total, ({body})::text AS body"
     size = "octet_length(body)"
+    number = f", (SELECT count(*) FROM {source}) AS all_rows" if bounds.counts_all else ""
     return (
         f" SELECT total_result_set, page_total, CASE WHEN {size} <= {bounds.threshold_bytes} THEN body END AS body, "
-        + f"{_GUCS}, {size} AS body_size FROM ({made} FROM (SELECT * FROM {source} AS {ROWS} LIMIT "
+        + f"{_GUCS}, {size} AS body_size{number} FROM ({made} FROM (SELECT * FROM {source} AS {ROWS} LIMIT "
         + PROBE
         + f") AS {ROWS}) AS pgrst_made"
     )
