@@ -122,6 +122,8 @@ def test_check_of_servers_that_are_not_there(tmp_path: Path, monkeypatch: pytest
     assert "hush" not in checked.out + checked.err
     listed = away("keys", "list")
     assert listed.code == 1
+    # At once: nobody waits for it to come back.
+    assert "the database cannot be reached: " in listed.err
     assert "hush" not in listed.err
 
 

@@ -8,6 +8,7 @@ from tempfile import mkdtemp
 
 import click
 import orjson
+import psycopg2
 from click.testing import CliRunner
 from twisted.trial.unittest import TestCase
 
@@ -106,7 +107,9 @@ class Explaining(TestCase):
             frame.explained(ApiError(422, "validation_failed", "No.", {"name": "is empty"})),
             "No.\n  name: is empty",
         )
-        self.assertIn("refused", frame.explained(DatabaseGone("refused")))
+        gone = frame.explained(DatabaseGone("connection refused"))
+        self.assertEqual(gone, "the database cannot be reached: connection refused")
+        self.assertEqual(frame.explained(psycopg2.Error()), "the database refuses: no reason given")
         self.assertIn("AccessDenied", frame.explained(StoreError(403, "AccessDenied")))
         self.assertIn("cannot be reached", frame.explained(StoreUnreachable("http://10.0.0.1/secret")))
 
