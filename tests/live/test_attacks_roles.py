@@ -98,6 +98,8 @@ async def test_the_documented_roles_are_enough(cluster: str, store_settings: Sto
     # What every start does; there is nothing left for it.
     done = cli("migrate", "--config", config)
     assert (done.code, done.err) == (0, ""), done
+    for role in (owner, runtime):
+        assert run(role, "show log_min_error_statement") == [("panic",)]
     async with serving(settings_for(runtime, store_settings, tmp_path)) as api:
         await uses_all_parts(api, "two")
     for forbidden in (
