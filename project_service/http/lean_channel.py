@@ -33,6 +33,7 @@ WIDE_BYTES = 128 * 1024  # what is read at a time of a long body
 EAGER_BYTES = 16 * 1024
 # Of the requests that came together so many begin in one turn of the reactor; then others have theirs.
 TURN = 16
+CHUNKS_TURN = 1000  # chunks are read at most: they may be of one byte
 
 
 @implementer(IPushProducer)
@@ -51,18 +52,14 @@ class LeanChannel(Protocol):
         self._unparsed_bytes = 0
         # Requests whose head is parsed, in order; the first is the one that is, or will next be, answered.
         self._exchanges: deque[Exchange] = deque()
-        self._answering = False
         self._receiving: Exchange | None = None
         self._refusal: tuple[ApiError, bytes] | None = None  # with what came of the request's target
-        self._ended = False
-        self._working = False
+        self._answering = self._ended = self._working = False
         self._to_begin = TURN
         self._later: IDelayedCall | None = None
         self._producer: Producer | None = None
         self._reading = True
-        self._body_paused = False
-        self._blocked = False
-        self._closing = False
+        self._body_paused = self._blocked = self._closing = False
         self._since = 0.0
         self._idle_call: IDelayedCall | None = None
         self._stall = Stall(clock, idle_seconds, self.progress, self.abort)
@@ -93,8 +90,7 @@ class LeanChannel(Protocol):
         cancel(self._idle_call)
         cancel(self._later)
         self._stop_parsing()
-        exchanges = list(self._exchanges)
-        self._exchanges.clear()
+        exchanges, self._exchanges = self._exchanges, deque()
         for exchange in exchanges:
             exchange.connection_lost()
         self.factory.gone(self)
@@ -135,13 +131,11 @@ class LeanChannel(Protocol):
         if self._exchanges and not self._answering and not self._blocked:
             return self._begin(self._exchanges[0])
         if self._unparsed and not self._full():
-            self._parse(self._unparsed.popleft())
-            return True
+            return self._parse(self._unparsed.popleft())
         if self._exchanges:
             return False
         if self._refusal is not None:
-            fault, target = self._refusal
-            self.transport.write(self.dispatch.refusal(fault, self._who(), target))
+            self.transport.write(self.dispatch.refusal(self._refusal[0], self._who(), self._refusal[1]))
         if self._refusal is not None or self._ended:
             self.loseConnection()
         return False
@@ -165,7 +159,8 @@ class LeanChannel(Protocol):
         """A whole request is unanswered, or the client does not take its answers: nothing more is parsed."""
         return self._receiving is None and (bool(self._exchanges) or self._blocked)
 
-    def _parse(self, data: bytes) -> None:
+    def _parse(self, data: bytes) -> bool:
+        """Some of ``data``; false where that is enough for this turn."""
         assert self._parser is not None
         most = HEAD_SLICE
         if self._receiving is not None:
@@ -179,6 +174,11 @@ class LeanChannel(Protocol):
             self._parser.feed(data)
         except ApiError as fault:
             self._refuse(fault)
+        if self._parser is None or self._parser.chunks < CHUNKS_TURN:
+            return True
+        self._parser.chunks = 0
+        self._later = self.clock.callLater(0, self._work)
+        return False
 
     def _refuse(self, fault: ApiError) -> None:
         """What cannot be parsed ends the connection, once the requests before it have their answers."""

@@ -78,6 +78,9 @@ class RequestParser:
         self._pairs: list[tuple[bytes, bytes]] = []
         self._headers = HeaderView(())
         self._length: int | None = 0
+        # Of a chunked body, out of what is being fed: chunks may be of one byte, and whoever reads is woken for each.
+        self._pieces: list[bytes] = []
+        self.chunks = 0  # whose headers were read; for the channel to count from where it likes
         # In which its head came, with what was before and behind it there: the head is counted where this is much.
         self._head_bytes = 0
         self._fed_bytes = 0
@@ -99,6 +102,8 @@ class RequestParser:
             self._feed_past_offers(data)
         except httptools.HttpParserError as refused:
             raise self._fault or self._fault_of(refused, data) from None
+        finally:
+            self._hand_over()
         if self._fault is not None:
             raise self._fault
         self._check_sizes()
@@ -213,15 +218,25 @@ class RequestParser:
 
     def on_chunk_header(self) -> None:
         self._surplus -= CHUNK_HEAD_BYTES
+        self.chunks += 1
 
     def on_body(self, data: bytes) -> None:
         self._surplus -= len(data)
-        if self._fault is None and self._requests is not None:
+        if self._length is None:
+            self._pieces.append(data)
+        elif self._fault is None and self._requests is not None:
             self._requests.body_received(data)
+
+    def _hand_over(self) -> None:
+        if self._pieces:
+            data, self._pieces = b"".join(self._pieces), []
+            if self._fault is None and self._requests is not None:
+                self._requests.body_received(data)
 
     def on_message_complete(self) -> None:
         if self._length != 0 and self._parser.should_upgrade():
             return  # the body is still to come: ``_decline``
+        self._hand_over()
         self._in_body = False
         self._ended_one = True
         self._pairs = []

@@ -6,7 +6,7 @@ from twisted.internet.defer import Deferred
 from twisted.trial.unittest import TestCase
 
 from project_service.http.inbound import Inbound
-from project_service.http.lean_channel import TURN
+from project_service.http.lean_channel import CHUNKS_TURN, TURN
 from project_service.http.outbound import Reply, envelope
 from project_service.http.router import Router
 from tests.fakes import App, Client, parse_response, raw_request
@@ -137,3 +137,33 @@ class Turns(_Client):
         self.client.hang_up()
         self.assertEqual(self.client.clock.getDelayedCalls(), [])
         self.assertEqual(self.begun, TURN)
+
+
+class Chunks(TestCase):
+    """Those of one byte cost as much as large ones, and there is no end to how many may come at once."""
+
+    def setUp(self) -> None:
+        self.pieces: list[int] = []
+        router = Router()
+        router.route("/x", told(), methods=("POST",), key="optional")(self.taken)
+        self.client = App(router).connect()
+
+    async def taken(self, inbound: Inbound) -> Reply:
+        while chunk := await inbound.body.next_chunk():
+            self.pieces.append(len(chunk))
+        return envelope(sum(self.pieces))
+
+    def test_what_came_together_is_read_together(self) -> None:
+        self.client.send(raw_request("POST", "/x", {"Transfer-Encoding": "chunked"}, None))
+        self.client.send(b"1\r\nx\r\n" * 100 + b"0\r\n\r\n")
+        self.assertEqual(parse_response(self.client.received()).body, b'{"data":100,"error":null}')
+        self.assertEqual(self.pieces, [100])
+
+    def test_many_at_once_leave_others_their_turns(self) -> None:
+        self.client.send(raw_request("POST", "/x", {"Transfer-Encoding": "chunked"}, None))
+        self.client.channel.dataReceived(b"1\r\nx\r\n" * 20_000 + b"0\r\n\r\n")
+        self.assertLess(sum(self.pieces), 2 * CHUNKS_TURN)
+        self.assertEqual(self.client.transport.producerState, "paused")
+        self.client.clock.advance(0)
+        self.assertEqual(parse_response(self.client.received()).body, b'{"data":20000,"error":null}')
+        self.assertEqual(self.client.transport.producerState, "producing")
