@@ -26,6 +26,8 @@ _FAR = re.compile(r"[0-9][eE]\+?[0-9]{3}|(?<![0-9])[0-9]{300}")
 # As JSON each line of CSV has the columns' names once more. A cell has its comma at least, and a name of PostgreSQL's
 # no more than 63 bytes; longer ones would make gigabytes of a small body.
 _MOST_AS_NAMES = 63
+# As many as an address has room for. A megabyte of them would keep a worker for seconds.
+_MOST_FIELDS = 25_000
 # Python's own limit is 128 KiB a cell; how long a body may be is decided where it is read.
 csv.field_size_limit(sys.maxsize)
 
@@ -156,7 +158,11 @@ def _csv(body: bytes, columns: tuple[str, ...] | None) -> Payload:
 
 def _form(body: bytes, columns: tuple[str, ...] | None) -> Payload:
     try:
-        pairs = tuple(parse_qsl(body.decode("utf-8"), keep_blank_values=True, errors="strict"))
+        pairs = tuple(
+            parse_qsl(
+                body.decode("utf-8"), keep_blank_values=True, errors="strict", max_num_fields=_MOST_FIELDS
+            )
+        )
     except ValueError:
         raise errors.invalid_body("Invalid form") from None
     if any("\0" in name or "\0" in value for name, value in pairs):

@@ -70,6 +70,12 @@ class Members(SynchronousTestCase):
         headed = parse_payload("text/csv", longest + b"," + b"m" * 63 + b"\n" + lines, None, False)
         self.assertEqual(len(json.loads(headed.text)), 10_000)
 
+    def test_a_form_has_as_many_fields_as_an_address(self) -> None:
+        form = "application/x-www-form-urlencoded"
+        self.assertEqual(len(parse_payload(form, b"a&" * 24_999 + b"a", None, True).arguments), 25_000)
+        error = self.assertRaises(TableError, parse_payload, form, b"a&" * 25_000 + b"a", None, True)
+        self.assertEqual((error.status, error.code), (400, "PGRST102"))
+
     def test_what_is_no_table_is_no_csv(self) -> None:
         for body in (b"", b"\n\n", b"a,b\n1", b"a\n1,2", b'a\n"x"y', b'a\n"x', b"a\n\xff"):
             error = self.assertRaises(TableError, parse_payload, "text/csv", body, None, False)
