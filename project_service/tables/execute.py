@@ -113,7 +113,7 @@ class Executor:
         decides = (
             compiled.rendering.singular
             or request.head.preferences.max_affected is not None
-            or (isinstance(compiled.plan, WritePlan) and compiled.plan.is_put)
+            or (isinstance(compiled.plan, WritePlan) and compiled.plan.may_be_undone)
         )
         return "commit" if decides else "implicit"
 

@@ -162,3 +162,28 @@ async def test_rows_are_the_same_however_they_are_inserted(written: Tables) -> N
         random.shuffle(refused)
         assert (await ask(written, "POST", "/crates", json=refused))[0] == 409
         assert state(written) == before
+
+
+@pytest_twisted.ensureDeferred
+async def test_a_limited_write_touches_no_more_rows_whatever_they_are_found_by(written: Tables) -> None:
+    written.sql(
+        "create table split (n int) partition by list (n); create table split_1 partition of split for values in (1);"
+        " create table split_2 partition of split for values in (2); insert into split values (1), (2), (1), (2);"
+        " create table above (id int primary key); create table beneath () inherits (above);"
+        " insert into above values (1), (2); insert into beneath values (1), (2);"
+        " create view joined as select racks.id, number from racks, generate_series(1, 3) number;"
+        " create function gone() returns trigger language plpgsql as 'begin return old; end';"
+        " create trigger gone instead of delete on joined for each row execute function gone();"
+        " grant all on split, above, joined to anon"
+    )
+    try:
+        await until_answered(written, "GET", "/joined", 200)
+        for path in ("split?n=gt.0&order=n", "above?id=gt.0&order=id"):
+            shown = {"Prefer": "return=representation"}
+            status, _, rows = await written.request("DELETE", f"/{path}&limit=1", headers=shown)
+            assert (status, len(rows)) == (200, 1), path
+        status, _, body = await written.request("DELETE", "/joined?id=gt.0&order=number&limit=2")
+        assert (status, body["code"]) == (400, "PGRST127")
+        assert (await written.request("DELETE", "/joined?id=gt.0&order=id,number&limit=3"))[0] == 204
+    finally:
+        written.sql("drop view joined; drop function gone; drop table split; drop table above cascade")

@@ -137,6 +137,7 @@ def _relation(row: Rows, primary_keys: Mapping[Key, tuple[str, ...]]) -> Relatio
         bool(events & _DELETE),
         row["description"],
         row["row_bytes"] or 0,
+        row["inherited"],
     )
 
 

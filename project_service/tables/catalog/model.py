@@ -30,7 +30,8 @@ class Column:
 class Relation:
     """A table, view, materialised view, foreign or partitioned table.
 
-    ``row_bytes`` is what a row takes on disk by the last ANALYZE, 0 where that is not known.
+    ``row_bytes`` is what a row takes on disk by the last ANALYZE, 0 where that is not known. Of rows in tables that
+    have ``inherited`` from it the primary key says nothing.
     """
 
     schema: str
@@ -43,6 +44,7 @@ class Relation:
     deletable: bool = False
     description: str | None = None
     row_bytes: int = 0
+    inherited: bool = False
 
     @property
     def key(self) -> Key:

@@ -27,6 +27,7 @@ with recursive base as (
 RELATIONS = _json(
     """
 select n.nspname as schema, c.relname as name, c.relkind as kind, obj_description(c.oid, 'pg_class') as description,
+  c.relhassubclass and c.relkind <> 'p' as inherited,
   case when c.relkind in ('r', 'p') then 28 else pg_relation_is_updatable(c.oid, true) end as events,
   case when c.reltuples > 0 and c.relkind in ('r', 'm') then
     ceil((c.relpages * current_setting('block_size')::int8

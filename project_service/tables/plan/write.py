@@ -54,6 +54,17 @@ class WritePlan:
         return bool(self.key_filters)
 
     @property
+    def most(self) -> int | None:
+        """How many rows a limited write may touch, where they are found by what need not be a key: several rows of a
+        view may have its table's."""
+        return self.limited.limit if self.relation.is_view else None
+
+    @property
+    def may_be_undone(self) -> bool:
+        """Whether the number of rows written decides if they stay."""
+        return self.is_put or self.most is not None
+
+    @property
     def location(self) -> tuple[str, ...]:
         """The primary key's columns, in the order that they have in the table, where a Location is asked for."""
         if self.representation != "headers-only":

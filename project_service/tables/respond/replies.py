@@ -37,13 +37,15 @@ _APPLIED = {
 def check_outcome(
     request: Request, plan: WritePlan | CallPlan | None, rendering: Rendering, found: Outcome
 ) -> None:
-    """What must not be committed: raises PGRST115, 116 and 124. What is only explained has no rows to look at."""
+    """What must not be committed: raises PGRST115, 116, 124, 127. What is only explained has no rows to look at."""
     if rendering.explain is not None:
         return
     most = request.head.preferences.max_affected
     if isinstance(plan, WritePlan):
         if plan.is_put and found.affected != 1:
             raise errors.put_mismatch()
+        if plan.most is not None and found.affected > plan.most:
+            raise errors.not_implemented("Several rows of the view have the primary key of one.")
         if plan.verb == "insert":
             most = None
     if most is not None and plan is not None and found.affected > most:

@@ -172,9 +172,11 @@ def _where(cache: SchemaCache, plan: WritePlan) -> Sql:
 
 
 def _limited(cache: SchemaCache, plan: WritePlan, terms: list[Sql]) -> Sql:
-    """Only the first rows in the order given, found by primary key or else by place in the table."""
+    """Only the first rows in the order given, found by primary key or else by place in their table."""
     name = plan.relation.name
-    keys = [ident(column) for column in plan.relation.primary_key] or ["ctid"]
+    keys = [ident(column) for column in plan.relation.primary_key]
+    if plan.relation.inherited or not keys:
+        keys = ["tableoid", "ctid"]
     ours = ", ".join(f"{ident(name)}.{key}" for key in keys)
     where = " WHERE " + joined(terms, " AND ") if terms else Sql("")
     first = where + order_sql(cache, plan.read, joins=False) + range_sql(plan.limited)

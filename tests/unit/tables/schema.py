@@ -20,6 +20,7 @@ def _relation(name: str, columns: list[list[object]], kind: str = "r", events: i
         "description": None,
         "events": events,
         "row_bytes": None,
+        "inherited": False,
         "columns": columns,
     }
 
