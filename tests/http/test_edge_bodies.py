@@ -274,6 +274,10 @@ class Framing(TestCase):
     def test_a_body_that_stalls_is_a_408(self) -> None:
         client = app_of(echo, methods=("POST",)).connect()
         client.send(raw_request("POST", "/x", {"Content-Length": "10"}, None))
+        for _ in range(4):
+            client.clock.advance(20)
+            client.send(b"x")
+        self.assertEqual(client.received(), b"", "it moves")
         client.clock.advance(61)
         response = parse_response(client.received())
         self.assertEqual((response.status, response.header("connection")), (408, "close"))
