@@ -19,6 +19,8 @@ from project_service.errors import rate_limited
 # Attempts that are under way may turn out to be no failures: who comes behind them waits, up to a few seconds.
 PAUSE_SECONDS = 0.1
 PAUSES = 50
+# RFC 6052 section 2.1: every IPv4 client of a network that speaks IPv6 alone comes from here.
+_TRANSLATED = ipaddress.IPv6Network("64:ff9b::/96")
 
 R = TypeVar("R", Reservation, LoginReservation)
 
@@ -84,4 +86,6 @@ def place(address: str) -> str:
         return str(found)
     if found.ipv4_mapped is not None:
         return str(found.ipv4_mapped)
+    if found in _TRANSLATED:
+        return str(ipaddress.IPv4Address(int(found) & 0xFFFFFFFF))
     return str(ipaddress.ip_network((int(found), 64), strict=False))
