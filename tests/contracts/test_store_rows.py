@@ -7,6 +7,7 @@ from uuid import uuid4
 
 import pytest
 import pytest_twisted
+from attrs import asdict
 
 from project_service.storage.assemble import Rows
 from project_service.storage.model import BucketRules, Conditions
@@ -29,6 +30,7 @@ async def test_buckets(rows: Rows) -> None:
     assert (
         await rows.buckets.change("a.b", {"allowed_content_types": ("x/y",)})
     ).rules.allowed_content_types == ("x/y",)
+    assert (await rows.buckets.change("a.b", asdict(rules, recurse=False))).rules == rules
     other = await rows.buckets.find("b")
     assert other is not None and other.rules == BucketRules()
     assert await refused(rows.buckets.change("none", {"visibility": "public"})) == "bucket_not_found"

@@ -75,16 +75,20 @@ def test_the_dsn_works(beside: Command) -> None:
 def test_openapi_for_all_and_for_a_role(beside: Command) -> None:
     with closing(psycopg2.connect(beside("dsn").out.strip())) as connection:
         connection.autocommit = True
-        connection.cursor().execute("create table public.cli_books (id int primary key, title text)")
+        connection.cursor().execute("create type cli_mood as enum ('new')")
+        connection.cursor().execute("create table cli_books (id int primary key, title text, mood cli_mood)")
         try:
             everything = beside("openapi").json
             assert "/cli_books" in everything["paths"]
-            assert set(everything["definitions"]["cli_books"]["properties"]) == {"id", "title"}
+            columns = everything["definitions"]["cli_books"]["properties"]
+            assert set(columns) == {"id", "title", "mood"}
+            # As the service has it, to which no type goes without its schema.
+            assert columns["mood"]["format"] == "public.cli_mood"
             assert everything["basePath"] == "/dev/db/main/rest"
             # Secure by default: nobody has granted anon anything.
             assert "/cli_books" not in beside("openapi", "--role", "anon").json["paths"]
         finally:
-            connection.cursor().execute("drop table public.cli_books")
+            connection.cursor().execute("drop table cli_books; drop type cli_mood")
     assert beside("openapi", "--schema", "auth").code == 1
 
 
