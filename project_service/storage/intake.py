@@ -35,6 +35,23 @@ def chosen_type(bucket: Bucket, declared: str | None, key: str | None) -> str:
     return chosen
 
 
+def checked_again(
+    fill: Fill, bucket: Bucket, now: Callable[[], Awaitable[Bucket]], limit: Callable[[Bucket], SizeLimit]
+) -> Fill:
+    """``fill``, with the rules looked at again at its end: it may have taken days, and the bucket may be another."""
+
+    async def filled(parts: PartStream) -> Received:
+        received = await fill(parts)
+        current = await now()
+        if current.created_at != bucket.created_at:
+            raise errors.bucket_not_found()
+        limit(current).check(parts.size)
+        chosen_type(current, received.content_type, received.key)
+        return received
+
+    return filled
+
+
 def raw_fill(body: Body, bucket: Bucket, key: str, declared: str | None, digest: str | None) -> Fill:
     """The body is the object. ``digest`` is its ``Content-MD5``, as S3 takes it (RFC 1864)."""
     content_type = chosen_type(bucket, content_types.of_body(declared), key)

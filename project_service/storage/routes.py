@@ -20,7 +20,7 @@ from project_service.storage.failures import told
 from project_service.storage.form import boundary_of
 from project_service.storage.links import LINK_HEADERS, Links
 from project_service.storage.model import Bucket, Writer
-from project_service.storage.objects import Objects
+from project_service.storage.objects import Fill, Objects
 from project_service.storage.ports import ObjectRows
 from project_service.storage.upload import SizeLimit
 
@@ -106,7 +106,8 @@ class StorageRoutes:
 
         form = intake.FormIntake(inbound.body, boundary, bucket, check_key)
         expected = limit.most if inbound.body.length is None else inbound.body.length
-        switched = await self.objects.upload(bucket, writer, stated, limit, expected, form.fill)
+        fill = self._checked_again(form.fill, bucket)
+        switched = await self.objects.upload(bucket, writer, stated, limit, expected, fill)
         return json_reply(switched.row.as_json(), 201)
 
     async def upload_raw(self, inbound: Inbound) -> Reply:
@@ -118,7 +119,7 @@ class StorageRoutes:
         limit = self._limit(bucket)
         intake.refuse_declared(inbound.body.length, limit)
         declared, digest = inbound.headers.text(b"content-type"), inbound.headers.text(b"content-md5")
-        fill = intake.raw_fill(inbound.body, bucket, key, declared, digest)
+        fill = self._checked_again(intake.raw_fill(inbound.body, bucket, key, declared, digest), bucket)
         await self.objects.check_write(bucket, key, writer, stated)
         expected = limit.most if inbound.body.length is None else inbound.body.length
         switched = await self.objects.upload(bucket, writer, stated, limit, expected, fill)
@@ -193,6 +194,9 @@ class StorageRoutes:
         """From the headers alone: not a byte of the body has been asked for."""
         writer = access.writer_of(inbound.caller)
         return await self.buckets.get(inbound.path_args["bucket"]), writer
+
+    def _checked_again(self, fill: Fill, bucket: Bucket) -> Fill:
+        return intake.checked_again(fill, bucket, lambda: self.buckets.get(bucket.name), self._limit)
 
     def _limit(self, bucket: Bucket) -> SizeLimit:
         """The greatest object that can fit; what is left of a quota only the switch knows for certain."""

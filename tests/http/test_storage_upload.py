@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import json
 from base64 import b64encode
+from datetime import timedelta
 from hashlib import md5
+from typing import Any
 
 from twisted.internet.defer import Deferred
 from twisted.trial.unittest import TestCase
 
+from project_service.storage.model import BucketRules
 from tests.http.storage_app import (
     FORM,
     OBJECTS,
@@ -21,6 +24,7 @@ from tests.http.storage_app import (
     part,
     refused,
 )
+from tests.storage_fakes import START
 from tests.store_fake import MemoryStore
 
 
@@ -242,6 +246,28 @@ class Rules(TestCase):
         late = form(part("file", b"x", "n"), part("key", b"page.html"))
         self.assertEqual(refused(app.upload(late)), (415, "unsupported_media_type"))
         self.assertEqual(app.upload(form(part("file", b"x", "n"), part("key", b"p.png"))).status, 201)
+
+    def test_they_hold_at_the_end_too(self) -> None:
+        """A client may take as long as it likes: what it began under other rules is an object under these."""
+        cases: tuple[tuple[dict[str, Any] | None, bytes], ...] = (
+            ({"max_object_bytes": 3}, b"payload_too_large"),
+            ({"allowed_content_types": ("image/*",)}, b"unsupported_media_type"),
+            ({"owner_only_writes": True}, b'"key":"k"'),
+            (None, b"bucket_not_found"),
+        )
+        for rules, refusal in cases:
+            app = StorageApp()
+            client = app.connect()
+            lines = {"Content-Length": "4", "Content-Type": "text/html"}
+            client.send(head(lines, "PUT", OBJECTS + "/k") + b"ab")
+            if rules is None:
+                app.tables.buckets["open"] = (BucketRules("public"), START + timedelta(1))
+                app.clock.advance(1)
+            else:
+                app.rules("open", **rules)
+            client.send(b"cd")
+            self.assertIn(refusal, client.received())
+            self.assertEqual(len(app.stored()), int(b"key" in refusal))
 
     def test_steps_in_order(self) -> None:
         app = StorageApp()
