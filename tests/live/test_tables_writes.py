@@ -245,7 +245,17 @@ async def test_rows_that_are_written_count_whatever_is_shown_of_them(writes: Tab
         ):
             status, _, body = await writes.request("POST", path, headers=merged, json=rows)
             assert (status, body) == (200, [{"count": shown}] if shown else shown), path
-        put = {"json": {"id": 4, "kept_id": None}, "headers": {"Prefer": "return=representation"}}
+        two: dict[str, Any] = {
+            "json": [{"id": 8, "kept_id": 1}, {"id": 9, "kept_id": None}],
+            "headers": dict(merged),
+        }
+        two["headers"]["Accept"] = "application/vnd.pgrst.object+json"
+        status, _, body = await writes.request("POST", "/part?select=id,kept!inner()", **two)
+        assert (status, body["details"]) == (406, "The result contains 2 rows")
+        put: dict[str, Any] = {
+            "json": {"id": 4, "kept_id": None},
+            "headers": {"Prefer": "return=representation"},
+        }
         status, _, body = await writes.request("PUT", "/part?select=kept!inner()&id=eq.4", **put)
         assert (status, body) == (201, [])
         assert writes.sql("select * from part order by id") == [(1, None), (2, 1), (3, 1), (4, None)]

@@ -51,8 +51,12 @@ def check_outcome(
     if most is not None and plan is not None and found.affected > most:
         raise errors.max_affected_exceeded(found.affected)
     selects = not isinstance(plan, CallPlan) or plan.routine.is_set
-    if rendering.singular and selects and found.rows != 1:
-        raise errors.not_singular(found.rows)
+    rows = found.rows
+    if isinstance(plan, WritePlan) and not plan.read.grouped:
+        # What is not shown was written all the same.
+        rows = rows if found.affected == 1 else found.affected
+    if rendering.singular and selects and rows != 1:
+        raise errors.not_singular(rows)
 
 
 def explained(body: bytes, rendering: Rendering) -> Reply:
