@@ -20,7 +20,7 @@ _IS = {
     "false": "IS FALSE",
     "unknown": "IS UNKNOWN",
 }
-_PATTERNS = ("LIKE", "ILIKE", "~", "~*")
+_PATTERNS = ("LIKE", "ILIKE")
 
 
 def condition_sql(
