@@ -88,7 +88,7 @@ def build(answers: Mapping[str, str], schemas: tuple[str, ...], version: int) ->
         {name: text for name, text in rows["extras"]["comments"].items() if text},
         rows["extras"]["postgis"],
         rows["extras"]["fingerprint"],
-        rows["extras"]["leaves_things"],
+        rows["extras"]["leaves_by_reading"] or rows["extras"]["makes_temporary"],
         rows["extras"]["leaves_by_reading"],
     )
 

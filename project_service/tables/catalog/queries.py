@@ -225,33 +225,37 @@ FINGERPRINT = """
   from pg_constraint where contype in ('p', 'u', 'f'))
 """
 
+
 # Locks that are not the transaction's, temporary tables, cursors that are held and channels that are listened to stay
 # with the connection, and a transaction has begun as the last one wished before RESET ALL can be said in it. Where no
 # function's text speaks of them, and no view takes a lock itself, nothing has to be cleared away. A function whose
-# body is SQL's own has no text; PostgreSQL writes one. Who reads can make no temporary table.
-_READING = "advisory_lock|\\mwith\\s+hold\\M|\\mlisten\\M|isolation"
-_WRITING = f"{_READING}|\\mtemp(orary)?\\M|\\mpg_temp\\."
-
-
-def _speaks(words: str) -> str:
+# body is SQL's own has no text; PostgreSQL writes one. Temporary tables are not for it, nor for who only reads.
+def _speaks(text: str, words: str) -> str:
     return f"""
 exists (select from pg_proc p join pg_namespace n on n.oid = p.pronamespace
-  where n.nspname not in ('pg_catalog', 'information_schema')
-    and case when p.prosrc = '' and p.prokind <> 'a' then pg_get_functiondef(p.oid) else p.prosrc end ~* '{words}'
+  where n.nspname not in ('pg_catalog', 'information_schema') and {text} ~* '{words}'
     and not exists (select from pg_depend d
       where d.classid = 'pg_proc'::regclass and d.objid = p.oid and d.deptype = 'e'))
-or exists (select from pg_rewrite r join pg_class c on c.oid = r.ev_class
-  where c.relkind = 'v' and r.ev_action::text ~ (
+"""
+
+
+_TEMPORARY = _speaks("p.prosrc", "\\mtemp(orary)?\\M|\\mpg_temp\\.")
+_ANY_TEXT = "case when p.prosrc = '' and p.prokind <> 'a' then pg_get_functiondef(p.oid) else p.prosrc end"
+_WORDS = "advisory_lock|\\mwith\\s+hold\\M|\\mlisten\\M|isolation"
+_BY_READING = f"""
+{_speaks(_ANY_TEXT, _WORDS)}
+or exists (select from pg_rewrite r
+  join pg_class c on c.oid = r.ev_class join pg_namespace n on n.oid = c.relnamespace
+  where c.relkind = 'v' and {_SYSTEM} and r.ev_action::text ~ (
     select ':funcid (' || string_agg(oid::text, '|') || ') ' from pg_proc
     where pronamespace = 'pg_catalog'::regnamespace and proname ~ 'advisory_lock'))
 """
 
-
 EXTRAS = f"""
 select json_build_object(
   'fingerprint', {FINGERPRINT},
-  'leaves_things', {_speaks(_WRITING)},
-  'leaves_by_reading', {_speaks(_READING)},
+  'makes_temporary', {_TEMPORARY},
+  'leaves_by_reading', {_BY_READING},
   'postgis', exists (select from pg_extension where extname = 'postgis'),
   'comments', (select coalesce(json_object_agg(n.nspname, obj_description(n.oid, 'pg_namespace')), '{{}}')
                from pg_namespace n where n.nspname = any(%(schemas)s)))::text

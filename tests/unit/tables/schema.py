@@ -130,7 +130,7 @@ def cache() -> SchemaCache:
             "postgis": False,
             "comments": {},
             "fingerprint": "1",
-            "leaves_things": False,
+            "makes_temporary": False,
             "leaves_by_reading": False,
         },
     }

@@ -79,7 +79,7 @@ def _cache() -> SchemaCache:
             "postgis": False,
             "comments": {},
             "fingerprint": "1",
-            "leaves_things": False,
+            "makes_temporary": False,
             "leaves_by_reading": False,
         },
     }
