@@ -162,9 +162,8 @@ async def test_roles_and_functions_bring_their_settings(tables: Tables, services
     tables.sql(
         f"alter role anon in database {database} set statement_timeout = '7s';"
         "create function logged() returns text language sql stable as $$ select concat_ws('/',"
-        " current_setting('log_min_duration_statement'), current_setting('log_parser_stats')) $$;"
-        "create function compiles() returns text language sql stable as $$ select current_setting('jit') $$;"
-        "notify pgrst"
+        " current_setting('log_min_duration_statement'), current_setting('log_parser_stats')) $$; create"
+        " function compiles() returns text language sql stable as $$ select current_setting('jit') $$; notify pgrst"
     )
     try:
         await until_answered(tables, "GET", "/rpc/told", 200)
@@ -174,8 +173,8 @@ async def test_roles_and_functions_bring_their_settings(tables: Tables, services
         assert (await tables.request("GET", "/rpc/compiles"))[2] == "off"
         # No DDL to PostgreSQL's event triggers; PostgREST reads it with its configuration.
         tables.sql(
-            f"alter role anon in database {database} set jit = on;"
-            f"alter role anon in database {database} set statement_timeout = '8s'; notify pgrst, 'reload config'"
+            f"alter role anon in database {database} set jit = on; alter role anon in database {database}"
+            " set statement_timeout = '8s'; notify pgrst, 'reload config'"
         )
 
         async def taken_in() -> bool:
