@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Mapping
 from itertools import chain
-from typing import Any
+from typing import Any, NoReturn
 
 import jwt
 from attrs import define, field, frozen
@@ -170,9 +170,14 @@ def _bytes(text: str) -> bytes | None:
         return None
 
 
+def _none(constant: str) -> NoReturn:
+    """Not JSON: NaN and the infinities, which Python reads. No time ever comes that a NaN is before."""
+    raise ValueError(constant)
+
+
 def _part(text: str) -> dict[str, Any] | None:
     try:
-        found = json.loads(base64url.decode(text))
+        found = json.loads(base64url.decode(text), parse_constant=_none)
     except (ValueError, RecursionError):
         return None
     return found if isinstance(found, dict) else None

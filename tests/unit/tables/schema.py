@@ -7,6 +7,14 @@ import json
 from project_service.tables.catalog.load import build
 from project_service.tables.catalog.model import SchemaCache
 
+EXTRAS = {
+    "postgis": False,
+    "comments": {},
+    "fingerprint": "1",
+    "makes_temporary": False,
+    "leaves_by_reading": False,
+}
+
 
 def _column(name: str, type_: str, nullable: bool = True, default: str | None = None) -> list[object]:
     return [name, type_, type_, nullable, default, None, None, None]
@@ -126,12 +134,6 @@ def cache() -> SchemaCache:
         "representations": [],
         "handlers": [],
         "roles": [],
-        "extras": {
-            "postgis": False,
-            "comments": {},
-            "fingerprint": "1",
-            "makes_temporary": False,
-            "leaves_by_reading": False,
-        },
+        "extras": EXTRAS,
     }
     return build({name: json.dumps(found) for name, found in answers.items()}, ("api",), 1)

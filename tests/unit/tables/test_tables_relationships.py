@@ -18,6 +18,7 @@ from project_service.tables.plan.read import Reader
 from project_service.tables.plan.relationships import find_relationship
 from project_service.tables.sql.read import select_sql
 from project_service.tables.syntax import Range
+from tests.unit.tables.schema import EXTRAS
 
 NAMES = ("teams", "people", "teams_shown", "memberships", "rooms", "secrets")
 TEAMS, PEOPLE, SHOWN, MEMBERSHIPS, ROOMS, SECRETS = range(1, 7)
@@ -75,13 +76,7 @@ def _cache() -> SchemaCache:
             _foreign_key("of_system", ROOMS, 1, 99),
         ],
         "rules": [{"oid": SHOWN, "rule": _RULE}],
-        "extras": {
-            "postgis": False,
-            "comments": {},
-            "fingerprint": "1",
-            "makes_temporary": False,
-            "leaves_by_reading": False,
-        },
+        "extras": EXTRAS,
     }
     return build({name: json.dumps(found) for name, found in answers.items()}, ("api",), 1)
 

@@ -94,6 +94,12 @@ class Keys(SynchronousTestCase):
         for broken in (f"{head}.!.{signature}", f"{head}.{body}.!", f"!.{body}.{signature}", ".."):
             self.assertEqual(self.refused(broken), UNREADABLE)
 
+    def test_claims_are_json_whatever_python_reads(self) -> None:
+        tokens = OwnTokens(parse_keys(SECRET, None), None, lambda: NOW)
+        for never in ("nan", "inf"):
+            error = self.assertRaises(TableError, tokens.claims, signed({"exp": float(never)}))
+            self.assertEqual((error.code, error.message), ("PGRST303", "Parsing claims failed"))
+
     def test_keys_for_encryption_verify_nothing(self) -> None:
         self.assertEqual(self.refused(signed({}), jwk(SECRET, use="enc")), NONE_FITS)
         self.accepted(signed({}), jwk(OTHER, use="enc"), jwk(SECRET, use="sig"))
