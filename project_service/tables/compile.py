@@ -48,10 +48,9 @@ class Compiled:
 def compile_request(cache: SchemaCache, config: TablesConfig, request: Request) -> Compiled:
     """Raises PGRST107, 205, 54001 and what the planners raise."""
     found = _compiled(cache, config, request)
-    # Functions are called by name, by triggers, and before each request; views and columns may call them as well.
+    # Functions are called by name, by triggers, and before each request; of what a read calls ``_read`` tells.
     calls = config.pre_request is not None or found.routine is not None or not found.read_only
-    left = (cache.leaves_things and calls) or (cache.leaves_by_reading and found.leaves_things)
-    return found if left == found.leaves_things else evolve(found, leaves_things=left)
+    return evolve(found, leaves_things=True) if cache.leaves_things and calls else found
 
 
 def _compiled(cache: SchemaCache, config: TablesConfig, request: Request) -> Compiled:
@@ -102,8 +101,8 @@ def _read(cache: SchemaCache, config: TablesConfig, request: Request, relation: 
         # One row is one body, however large.
         bounds = Bounds()
     statement = read_statement(cache, plan, rendering, count, config.max_rows, bounds)
-    calls = plan.calls or rendering.handler is not None
-    return Compiled(statement, rendering, None, True, plan.renamed, _probe(statement, bounds), calls)
+    leaves = cache.leaves_by_reading and (plan.calls or rendering.handler is not None)
+    return Compiled(statement, rendering, None, True, plan.renamed, _probe(statement, bounds), leaves)
 
 
 def _call(cache: SchemaCache, config: TablesConfig, request: Request) -> Compiled:
