@@ -134,6 +134,7 @@ class Storage:
     default_expires_in_seconds: int = key(whole(1, 604800), 3600, reloads=True)
     sweep_seconds: float = key(seconds(1), 600.0)
     keep_removed_seconds: int = key(whole(0, MOST_WHOLE), 0, reloads=True)
+    cache_bytes: int = key(whole(0, MOST_WHOLE), 8 * 1024**2)
 
 
 @frozen

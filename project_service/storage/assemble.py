@@ -29,6 +29,7 @@ from project_service.storage.routes import Limits, StorageRoutes
 from project_service.storage.s3.client import S3Store
 from project_service.storage.s3.connect import StoreSettings, connect
 from project_service.storage.s3.errors import NoSuchBucket, NoSuchObject
+from project_service.storage.small import SmallObjects
 from project_service.storage.sql.buckets import SqlBuckets
 from project_service.storage.sql.database import Database
 from project_service.storage.sql.garbage import SqlGarbage
@@ -49,6 +50,8 @@ class StorageSettings(Limits, Protocol):
     def part_bytes(self) -> int: ...
     @property
     def sweep_seconds(self) -> float: ...
+    @property
+    def cache_bytes(self) -> int: ...
 
 
 class StoreSection(StoreSettings, Protocol):
@@ -145,7 +148,7 @@ def build(
         buckets,
         rows.objects,
         objects,
-        Downloads(rows.objects, store),
+        Downloads(rows.objects, store, SmallObjects(settings.cache_bytes)),
         Links(rows.links, now, lambda: token_urlsafe(32)),
         in_force,
     )

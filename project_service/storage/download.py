@@ -1,4 +1,7 @@
-"""Objects on their way out: conditions and ranges from the row, bytes from the store straight to the client."""
+"""Objects on their way out: conditions and ranges from the row, bytes from the store straight to the client.
+
+Small ones that were read lately come from memory.
+"""
 
 from __future__ import annotations
 
@@ -18,6 +21,7 @@ from project_service.storage.model import ObjectRow
 from project_service.storage.ports import ObjectRows, Opened, Store
 from project_service.storage.ranges import ByteRange, parse_range
 from project_service.storage.s3.errors import NoSuchObject, ReaderLeft, StoreUnreachable
+from project_service.storage.small import SmallObjects
 
 # Each of them needs another overwrite in the moment between the row and its bytes: a store whose new objects appear
 # late, behind somebody who keeps writing, must not hold a request for as long as that goes on.
@@ -41,6 +45,7 @@ class Terms:
 class Downloads:
     rows: ObjectRows
     store: Store
+    small: SmallObjects
 
     async def answer(self, inbound: Inbound, bucket: str, key: str, terms: Terms) -> Reply | StreamReply:
         """200, 206 or 304; raises ``object_not_found``, ``precondition_failed``, ``range_not_satisfiable``."""
@@ -79,6 +84,11 @@ class Downloads:
             if terms.claim is not None:
                 await terms.claim()
             return Reply(status, headers)
+        known = self.small.find(row.version)
+        if known is not None:
+            if terms.claim is not None:
+                await terms.claim()
+            return Reply(status, headers, known[part.first : part.first + part.length])
         opened = await self.store.open(row.path, part.first, part.length, row.size)
         if terms.claim is not None:
             try:
@@ -87,10 +97,12 @@ class Downloads:
                 opened.drop()
                 raise
         body = opened.at_hand()
-        if body is not None:
-            # Written in one go with its head.
-            return Reply(status, headers, body)
-        return StreamReply(status, headers, part.length, _pouring(opened))
+        if body is None:
+            return StreamReply(status, headers, part.length, _pouring(opened))
+        if part.length == row.size:
+            self.small.keep(row.version, body)
+        # Written in one go with its head.
+        return Reply(status, headers, body)
 
 
 def _requested(inbound: Inbound, row: ObjectRow) -> ByteRange | None:

@@ -30,7 +30,7 @@ from tests.live.mixed_load import Load
 SLACK = 0.05
 # Growth that means nothing, by what is measured: a page cache more or less, a connection more or less.
 TRIFLES = {"MB": 3.0, "files": 10.0, "": 3.0}
-SWEEPING = "[storage]\nsweep_seconds = 30\n"
+SWEEPING = "sweep_seconds = 30\n"
 COUNT = "select count(*) from pg_stat_activity where application_name = 'project-service'"
 
 
@@ -112,7 +112,7 @@ def table(series: list[Series], minutes: float) -> str:
 
 def soak(place: Path, minutes: float, every: float, pace: float) -> bool:
     """True when everything stayed flat. Raises ``AssertionError`` for a wrong answer or anything lost."""
-    with started(place, more=SWEEPING) as daemon:
+    with started(place, storage=SWEEPING) as daemon:
         make_ledger(place)
         with closing(psycopg2.connect(credentials(place)["dsn"])) as connection:
             connection.autocommit = True

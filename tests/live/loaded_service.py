@@ -25,17 +25,29 @@ acquire_timeout_seconds = 0.5
 bcrypt_cost = 4
 signups_max_per_address = 0
 login_failures_max_per_address = 0
+[storage]
+{storage}
 """
+# For whoever looks whether the store still has what was acknowledged.
+NOTHING_KEPT = "cache_bytes = 0\n"
 # What one request may take with these settings: the acquire timeout, or the store client's tries and pauses; and
 # a machine that is busy with the recovery.
 LONGEST_SECONDS = 12.0
 
 
 @contextmanager
-def started(place: Path, database: str = "", more: str = "", pythonpath: str = str(ROOT)) -> Iterator[Daemon]:
-    """The service on ``place / "var"``. ``database`` is for ``[database]``, ``more`` for other sections."""
+def started(
+    place: Path,
+    database: str = "",
+    more: str = "",
+    pythonpath: str = str(ROOT),
+    storage: str = NOTHING_KEPT,
+) -> Iterator[Daemon]:
+    """The service on ``place / "var"``. ``database`` and ``storage`` are for the sections of these names, ``more``
+    for others.
+    """
     config = place / "faults.toml"
-    config.write_text(CONFIG.format(database=database) + more)
+    config.write_text(CONFIG.format(database=database, storage=storage) + more)
     with Daemon(place / "var", "--config", str(config), pythonpath=pythonpath) as daemon:
         daemon.wait_until_ready()
         yield daemon

@@ -20,7 +20,7 @@ from project_service.embedded import postgres
 from project_service.settings import Store
 from project_service.storage.s3.connect import connect
 from tests.live.daemon import eventually
-from tests.live.loaded_service import credentials, started
+from tests.live.loaded_service import NOTHING_KEPT, credentials, started
 from tests.live.services import Services
 from tests.live.storage_cli import config_file, run
 
@@ -28,7 +28,7 @@ BUCKET = "/storage/buckets/private/objects"
 OBJECT = f"{BUCKET}/large"
 ACCOUNT = {"email": "kept@example.test", "password": "a long enough one"}
 KEYS = 40
-KEEPING = "[storage]\nkeep_removed_seconds = 3600\npart_bytes = 5242880\n"
+KEEPING = NOTHING_KEPT + "keep_removed_seconds = 3600\npart_bytes = 5242880\n"
 # More than one part, so that its ETag is not a plain MD5.
 LARGE = Random(7).randbytes(6 * 1024 * 1024)
 
@@ -118,7 +118,7 @@ def sections(dsn: str, store: Store) -> dict[str, str]:
     named = {"endpoint_url": store.endpoint_url, "bucket": store.bucket, "access_key_id": store.access_key_id}
     lines = [f'{name} = "{value}"' for name, value in named.items()]
     lines.append(f'secret_access_key = "{store.secret_access_key.reveal()}"')
-    return {"database": f'dsn = "{dsn}"', "more": "[store]\n" + "\n".join(lines) + "\n" + KEEPING}
+    return {"database": f'dsn = "{dsn}"', "more": "[store]\n" + "\n".join(lines) + "\n", "storage": KEEPING}
 
 
 def first_writes(place: Path) -> Churn:
