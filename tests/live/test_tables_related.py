@@ -133,6 +133,13 @@ async def test_rows_that_lack_enough_related_ones_are_not_counted(related: Table
         (f"{inner}limit=1", [1, 2]),
         ("volumes!inner(pages.sum())&volumes.pages=gt.25", [1, 2]),
         ("volumes!inner(name,pages.sum())&volumes.pages=gt.25", [2]),
+        ("volumes!inner(pages.sum())&volumes.offset=1", []),
+        ("volumes!inner(name,pages.sum())&volumes.offset=1", [1]),
+        # Two of one name, of which the filters are the first one's.
+        ("volumes!inner(),volumes(id)&volumes.pages=gt.25", [2]),
+        ("volumes(),volumes!inner(id)&volumes.pages=gt.25", [1, 2]),
+        (f"{inner}pages=gt.25&volumes=not.is.null", [2]),
+        (f"{inner}pages=gt.25&volumes=is.null", []),
         (f"{tested}gt.5&volumes=is.null", []),
         (f"{tested}gt.5&volumes=not.is.null", [1, 2]),
         (f"{tested}gt.25&or=(volumes.is.null,id.eq.7)", [1]),

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Container, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from functools import cache as once
 
 from attrs import evolve, frozen
@@ -25,12 +25,12 @@ from project_service.tables.sql.decisive import decisive
 from project_service.tables.sql.embed import (
     condition_of_relationship,
     embedded_columns,
-    embedded_groups,
     is_joined,
     source_of,
 )
-from project_service.tables.sql.fields import expression, field_sql, output_sql
+from project_service.tables.sql.fields import field_sql, output_sql
 from project_service.tables.sql.fragment import Sql, joined, parameter
+from project_service.tables.sql.grouping import group_by
 from project_service.tables.sql.names import ident, qualified
 from project_service.tables.syntax import Range
 
@@ -49,7 +49,7 @@ def select_sql(cache: SchemaCache, plan: ReadPlan, parent: Embedded | None = Non
         + _from(plan, parent, origin)
         + _joins(cache, plan)
         + _where(cache, plan, parent, origin)
-        + _group_by(plan)
+        + group_by(plan)
         + order_sql(cache, plan)
         + range_sql(plan.range)
     )
@@ -66,28 +66,47 @@ def count_sql(cache: SchemaCache, plan: ReadPlan, at_most: int | None = None) ->
 def _filtered(cache: SchemaCache, plan: ReadPlan, terms: list[Sql]) -> Sql:
     """What comes after FROM: WHERE, with embedded relations tested by EXISTS instead of being joined.
 
-    One that is tested more than once is looked for only once, before: there may be as many tests in what is looked
-    for, and in what is looked for there, so that a short request would make a statement without end. OFFSET keeps
-    PostgreSQL from putting it back into each place.
+    What has to hold anyway is said once, however often it was asked for.
     """
-    tests = Counter(_tested(plan.conditions))
-    tests.update(embedded.name for embedded in plan.embeddings if embedded.join == "inner")
-    found = {name: (embedded, _exists(cache, plan, embedded)) for name, embedded in _by_name(plan, tests)}
-    before = Sql("")
-    for name, (embedded, there) in found.items():
-        if tests[name] > 1:
-            alias = ident(embedded.alias)
-            before = before + ", LATERAL (SELECT " + there + f" AS pgrst_there OFFSET 0) AS {alias}"
-            found[name] = (embedded, Sql(f"{alias}.pgrst_there"))
+    named = {embedded.name: embedded.alias for embedded in reversed([*plan.embeddings])}
+    inner = [(embedded.alias, True) for embedded in plan.embeddings if embedded.join == "inner"]
+    asked = [found for found in plan.conditions if isinstance(found, EmbedIsNull)]
+    others = [found for found in plan.conditions if not isinstance(found, EmbedIsNull)]
+    decided = dict.fromkeys([*((named[found.embedded], found.negated) for found in asked), *inner])
+    tests = Counter([alias for alias, _ in decided] + [named[name] for name in _tested(others)])
+    before, there = _looked_for(cache, plan, tests)
 
     def presence(condition: EmbedIsNull) -> Sql:
-        _, there = found[condition.embedded]
-        return there if condition.negated else "NOT " + there
+        return _present(there[named[condition.embedded]], condition.negated)
 
-    conditions = [condition_sql(cache, plan, condition, presence) for condition in plan.conditions]
-    inner = [there for embedded, there in found.values() if embedded.join == "inner"]
-    terms = [*terms, *conditions, *inner]
+    terms = [*terms, *(condition_sql(cache, plan, condition, presence) for condition in others)]
+    terms.extend(_present(there[alias], wanted) for alias, wanted in decided)
     return before + " WHERE " + joined(terms, " AND ") if terms else Sql("")
+
+
+def _looked_for(cache: SchemaCache, plan: ReadPlan, tests: Mapping[str, int]) -> tuple[Sql, dict[str, Sql]]:
+    """Whether there is one of each embedded relation, by its alias, with what has to stand before.
+
+    One that is tested more than once, and in which others are tested, is looked for only once, before: else each
+    level of such would multiply the statement. OFFSET keeps PostgreSQL from putting it back into each place; it keeps
+    it from joins and hashes too.
+    """
+    before, there = Sql(""), {}
+    for embedded in plan.embeddings:
+        if embedded.alias not in tests:
+            continue
+        found = _exists(cache, plan, embedded)
+        within = any(one.needed or one.join == "inner" for one in embedded.plan.embeddings)
+        if within and tests[embedded.alias] > 1:
+            alias = ident(embedded.alias)
+            before = before + ", LATERAL (SELECT " + found + f" AS pgrst_there OFFSET 0) AS {alias}"
+            found = Sql(f"{alias}.pgrst_there")
+        there[embedded.alias] = found
+    return before, there
+
+
+def _present(there: Sql, wanted: bool) -> Sql:
+    return there if wanted else "NOT " + there
 
 
 def _tested(conditions: Iterable[Condition]) -> Iterator[str]:
@@ -98,25 +117,23 @@ def _tested(conditions: Iterable[Condition]) -> Iterator[str]:
             yield condition.embedded
 
 
-def _by_name(plan: ReadPlan, wanted: Container[str]) -> Iterator[tuple[str, Embedded]]:
-    return ((embedded.name, embedded) for embedded in plan.embeddings if embedded.name in wanted)
-
-
 def inner_terms(cache: SchemaCache, plan: ReadPlan) -> list[Sql]:
     """That a row has one in each embedded relation without which it is left out."""
     return [_exists(cache, plan, embedded) for embedded in plan.embeddings if embedded.join == "inner"]
 
 
 def _exists(cache: SchemaCache, plan: ReadPlan, embedded: Embedded) -> Sql:
-    if embedded.plan.grouped:
-        # An aggregate has a row where none of those that it is made of is there.
+    range_ = embedded.plan.range
+    is_cut = range_.offset > 0 or range_.limit == 0
+    if embedded.plan.grouped and not group_by(embedded.plan):
+        # An aggregate of all rows has one where none of those is there.
+        return Sql("false" if is_cut else "true")
+    if embedded.plan.grouped and is_cut:
         return "EXISTS (" + select_sql(cache, embedded.plan, embedded, plan.alias) + ")"
     tied = [Sql(text) for text in condition_of_relationship(embedded, plan.alias)]
     rows = " FROM " + source_of(embedded, plan.alias) + _filtered(cache, embedded.plan, tied)
-    range_ = embedded.plan.range
-    # Of rows that are counted from the first on there is one among any number of them.
-    limit = Sql("") if range_.offset == 0 and range_.limit != 0 else range_sql(range_)
-    return "EXISTS (SELECT 1" + rows + limit + ")"
+    # Of rows, or groups of them, that are counted from the first on there is one among any number of them.
+    return "EXISTS (SELECT 1" + rows + (range_sql(range_) if is_cut else Sql("")) + ")"
 
 
 def _columns(cache: SchemaCache, plan: ReadPlan, by_name: bool) -> list[Sql]:
@@ -201,29 +218,6 @@ def _where(cache: SchemaCache, plan: ReadPlan, parent: Embedded | None, origin: 
             found = _exists(cache, plan, embedded)
             terms.append(found if wanted else "NOT " + found)
     return " WHERE " + joined(terms, " AND ") if terms else Sql("")
-
-
-def _group_by(plan: ReadPlan) -> str:
-    if not plan.grouped:
-        return ""
-    keys: list[str] = []
-    for output in plan.outputs:
-        if isinstance(output, Output):
-            keys.extend([] if output.aggregate is not None else [_group_key(plan, output)])
-        elif isinstance(output, Everything):
-            keys.extend(_group_key(plan, named) for named in output.named)
-        else:
-            keys.extend(embedded_groups(output))
-    return " GROUP BY " + ", ".join(keys) if keys else ""
-
-
-def _group_key(plan: ReadPlan, output: Output) -> str:
-    """What represents a value as JSON has no equality; the value itself may have."""
-    if output.cast is not None:
-        return expression(plan.alias, output)
-    # A count without an aggregate is what a spread relation hands up, whose own rows are not grouped.
-    assert output.field is not None
-    return field_sql(plan.alias, output.field, output.column)
 
 
 @frozen

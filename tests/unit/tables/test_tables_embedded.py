@@ -56,6 +56,29 @@ class Presence(SynchronousTestCase):
         ):
             self.assertIn(expected, read("works", ("select", f"id,{select}"), ("author_id", "is.null")))
 
+    def test_what_is_counted_is_looked_for_where_it_can_be_joined(self) -> None:
+        """In a subquery of its own PostgreSQL looks for it row by row: that is for what would be said twice alone."""
+        for select, tested, often, apart in (
+            ("tags!inner()", (("tags", "not.is.null"),), 1, 0),
+            ("tags()", (("tags", "not.is.null"), ("tags", "not.is.null")), 1, 0),
+            ("tags()", (("or", "(tags.is.null,and(tags.not.is.null,id.eq.1))"),), 2, 0),
+            ("tags(works!inner())", (("tags", "not.is.null"),), 2, 0),
+            ("tags(works!inner())", (("or", "(tags.is.null,and(tags.not.is.null,id.eq.1))"),), 2, 1),
+            ("tags!inner(works())", (("tags.works", "is.null"), ("tags", "is.null")), 2, 1),
+            ("tags!inner(label,id.sum())", (), 1, 0),
+            ("tags!inner(id.sum())", (), 0, 0),
+        ):
+            found = counting("works", ("select", f"id,{select}"), *tested)
+            self.assertEqual(
+                (found.count("EXISTS ("), found.count("LATERAL")), (often, apart), (select, tested)
+            )
+
+
+def counting(path: str, *pairs: tuple[str, str]) -> str:
+    statement = planned("GET", path, *pairs, prefer="count=exact").compiled.statement
+    assert statement.count is not None
+    return statement.count.text
+
 
 class Names(SynchronousTestCase):
     def test_one_that_is_not_embedded_is_none_of_those_that_are(self) -> None:
