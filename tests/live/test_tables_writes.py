@@ -282,9 +282,9 @@ async def test_there_is_a_place_to_point_at_for_one_row_alone(writes: Tables) ->
 @pytest_twisted.ensureDeferred
 async def test_defaults_become_what_their_columns_are(writes: Tables) -> None:
     writes.sql(
-        "create type place as (x int, name text); create table placed (id int primary key, n int default 2.6,"
-        " at place default row(1, 'a')); create table coded (code varchar(2) default 'abc');"
-        " grant all on placed, coded to anon"
+        "create type place as (x int, name text); create domain two as varchar(2); create domain num as int not null;"
+        " create table placed (id int, n int default 2.6, at place default row(1, 'a')); create table coded"
+        " (c varchar(2) default 'abc', two two default 'abc', n num default null); grant all on placed, coded to anon"
     )
     try:
         await until_answered(writes, "GET", "/placed", 200)
@@ -293,7 +293,8 @@ async def test_defaults_become_what_their_columns_are(writes: Tables) -> None:
             "/placed?columns=id,n,at&select=n,at", json=[{"id": 1}, {"id": 2, "at": None}]
         )
         assert (status, rows) == (201, [{"n": 3, "at": {"x": 1, "name": "a"}}, {"n": 3, "at": None}])
-        status, _, error = await asked("/coded?columns=code", json={})
-        assert (status, error["code"]) == (400, "22001")
+        for given in {"c": "a", "n": 1}, {"two": "a", "n": 1}:
+            status, _, error = await asked("/coded?columns=c,two,n", json=given)
+            assert (status, error["code"]) == (400, "22001"), given
     finally:
-        writes.sql("drop table placed, coded; drop type place")
+        writes.sql("drop table placed, coded; drop type place; drop domain two, num")

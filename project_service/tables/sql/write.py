@@ -101,7 +101,7 @@ def _definition(written: Written) -> str:
 def _defaults(plan: WritePlan, several: bool) -> str:
     """Members that are missing from an object get their column's default, as JSON beneath the object."""
     pairs = [
-        f"{literal(written.column.name)}, {_default(written.column.default, written.column.type)}"
+        f"{literal(written.column.name)}, {_default(written.column.default, written.column.base_type)}"
         for written in plan.columns
         if written.column.default is not None
     ]
