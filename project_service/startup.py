@@ -33,7 +33,7 @@ from project_service.lifecycle import Ordered
 from project_service.ports import bind_endpoints, url_of
 from project_service.process import allow_descriptors, settle
 from project_service.settings import Settings
-from project_service.shares import share, worker_count
+from project_service.shares import worker_count
 from project_service.sighup import reread
 from project_service.workers import Workers
 
@@ -168,7 +168,7 @@ class Startup:
                 self._reactor, self._settings, bind_endpoints(self._reactor, server.listen), admin
             )
         else:
-            serving = Workers(self._reactor, self._launch, share(self._settings, count), count)
+            serving = Workers(self._reactor, self._launch, self._settings, count)
         self._ordered.adopt(serving)
         self._serving = serving
         await serving.start()

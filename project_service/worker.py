@@ -84,7 +84,7 @@ class Worker:
         self._reactor = reactor
         self._told = told
         self._stopping = False
-        self._settings = self._load()
+        self._settings = self._load() if told.settings is None else share(told.settings, told.processes)
         self.levels = Levels(self._settings.server.log_level)
         server = self._settings.server
         admin = None

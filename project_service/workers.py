@@ -7,15 +7,17 @@ stays open as long as the parent lives: a worker that reads its end stops.
 from __future__ import annotations
 
 import os
+import pickle
 import signal
 import sys
+from base64 import b64decode, b64encode
 from pathlib import Path
 from shutil import rmtree
 from tempfile import mkdtemp
 from typing import Any
 
 import orjson
-from attrs import asdict, frozen
+from attrs import asdict, evolve, frozen
 from prometheus_client.multiprocess import mark_process_dead
 from twisted.internet.defer import Deferred, DeferredList
 from twisted.internet.error import ProcessExitedAlready
@@ -24,7 +26,7 @@ from twisted.internet.protocol import Factory, ProcessProtocol
 from twisted.logger import Logger
 from twisted.python.failure import Failure
 
-from project_service import logging_setup
+from project_service import __version__, logging_setup
 from project_service.auth.assemble import issuer_of
 from project_service.backoff import FIRST_SECONDS, STEADY_SECONDS, Backoff
 from project_service.deferreds import cancel
@@ -44,19 +46,26 @@ STOP_MARGIN_SECONDS = 5.0
 
 @frozen
 class Assignment:
-    """What a worker is told: where its settings come from, and what the parent found out."""
+    """What a worker is told: the settings in force, whatever is in their file by now, and from what it reads them
+    again after a SIGHUP. ``settings`` None: it reads them at once, being of another version than its parent."""
 
     config: str | None
     options: dict[str, Any]
     data_dir: str | None
     processes: int
+    settings: Settings | None
 
     def to_json(self) -> bytes:
-        return orjson.dumps(asdict(self))
+        pickled = b64encode(pickle.dumps(self.settings)).decode()
+        return orjson.dumps({**asdict(self, recurse=False), "settings": pickled, "version": __version__})
 
     @classmethod
     def from_json(cls, raw: bytes) -> Assignment:
-        return cls(**orjson.loads(raw))
+        told = orjson.loads(raw)
+        version, pickled = told.pop("version", None), told.pop("settings", None)
+        # From our own parent, by a pipe; a new version's files may have taken the place of those it runs.
+        found = pickle.loads(b64decode(pickled)) if version == __version__ else None  # noqa: S301  # see above
+        return cls(**told, settings=found)
 
 
 def assignment(launch: Launch, settings: Settings, processes: int) -> Assignment:
@@ -74,11 +83,13 @@ def assignment(launch: Launch, settings: Settings, processes: int) -> Assignment
         options,
         str(launch.data_dir) if launch.data_dir is not None else None,
         processes,
+        settings,
     )
 
 
 class Workers:
-    """``start`` returns when every worker answers requests, ``stop`` when all are gone."""
+    """``start`` returns when every worker answers requests, ``stop`` when all are gone. ``settings`` are those of all
+    ``count`` together."""
 
     log = Logger()
 
@@ -116,8 +127,9 @@ class Workers:
         """Each worker reads the configuration again by itself; raises ``KeySetError`` before any is told to."""
         issuer_of(settings)
         self._settings = settings
+        self._assignment = evolve(self._assignment, settings=settings)
         for worker in self._workers.values():
-            worker.signal(signal.SIGHUP)
+            worker.reload()
 
     def _serving(self) -> list[_Worker]:
         return [worker for worker in self._workers.values() if worker.was_ready and not worker.ended.called]
@@ -217,6 +229,7 @@ class _Worker(ProcessProtocol):
         self.ready: Deferred[None] = Deferred()
         self.ended: Deferred[None] = Deferred()
         self.was_ready = False
+        self._outdated = False
         self.why = ""
         self.pid = 0
 
@@ -239,7 +252,15 @@ class _Worker(ProcessProtocol):
             self._roll_call.heard(self, line)
         elif not self.ready.called:
             self.was_ready = True
+            if self._outdated:
+                self.signal(signal.SIGHUP)
             self.ready.callback(None)
+
+    def reload(self) -> None:
+        """One that is starting is told when it has started: before, the signal would be its end."""
+        self._outdated = not self.was_ready
+        if self.was_ready:
+            self.signal(signal.SIGHUP)
 
     def tell(self, line: bytes) -> None:
         if self.transport is not None and not self.ended.called:

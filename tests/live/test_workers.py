@@ -220,6 +220,12 @@ def test_sighup_reaches_the_workers_and_sigterm_drains_all(data_dir: Path, tmp_p
         eventually(lambda: allowed("https://new.test"), "the new origins")
         config.write_text("[server]\nworkers = 2\ncors_origins = 7\n")
         daemon.process.send_signal(signal.SIGHUP)
+        # Who comes to replace one meanwhile has what is in force, whatever is in the file.
+        before = workers_of(daemon)
+        os.kill(min(before), signal.SIGKILL)
+        eventually(lambda: len(workers_of(daemon) - before) == 1, "a new worker")
+        eventually(lambda: answers(f"{url}/ready"), "readiness")
+        assert allowed("https://new.test")
         workers = workers_of(daemon)
         with ExitStack() as held:
             uploads = uploads_at_each(workers, url, credentials(data_dir.parent)["service_key"], held)

@@ -7,6 +7,7 @@ from pathlib import Path
 from signal import SIGKILL, SIGTERM
 from typing import Any
 
+import orjson
 from attrs import define, evolve, field
 from twisted.internet.defer import Deferred
 from twisted.internet.error import ProcessExitedAlready, ProcessTerminated, ReactorNotRunning
@@ -161,7 +162,7 @@ class RunningReactor(FakeReactor):
 class Stopping(TestCase):
     def test_once_however_often_it_is_said(self) -> None:
         reactor = RunningReactor()
-        worker = Worker(reactor, Assignment(None, {}, "/nowhere", 1))
+        worker = Worker(reactor, Assignment(None, {}, "/nowhere", 1, None))
         worker.stop()
         worker.stop()
         self.assertTrue(reactor.stopped)
@@ -272,6 +273,13 @@ class Telling(TestCase):
         )
         self.assertEqual((told.config, told.data_dir, told.processes), (None, "/data", 2))
         self.assertEqual(Assignment.from_json(told.to_json()), told)
+        self.assertEqual(told.settings, found)
+
+    def test_a_worker_of_another_version_reads_its_settings_by_itself(self) -> None:
+        told = assignment(Launch(Settings(), Path("/c.toml"), {}, None), Settings(), 2)
+        with_version = orjson.loads(told.to_json())
+        for other in ({**with_version, "version": "0"}, {**with_version, "version": None, "settings": None}):
+            self.assertEqual(Assignment.from_json(orjson.dumps(other)), evolve(told, settings=None))
 
     def test_of_servers_elsewhere_it_reads_by_itself(self) -> None:
         elsewhere = with_embedded_database(Settings(), "postgresql://elsewhere/x")

@@ -14,7 +14,7 @@ from project_service.auth.keyset import KeySetError
 from project_service.deferreds import start
 from project_service.launch import Launch
 from project_service.settings import Auth, Server, Settings
-from project_service.workers import READY, STATUS_FD, STOP_MARGIN_SECONDS, Workers
+from project_service.workers import READY, STATUS_FD, STOP_MARGIN_SECONDS, Assignment, Workers
 from tests.live.logged import LoggedErrors
 from tests.places import temporary_directory
 from tests.said import captured_logs
@@ -101,6 +101,26 @@ class Lines(TestCase):
         self.workers.reload(settings)
         self.assertEqual((self.first.signals, self.second.signals), ([], [SIGHUP]))
         self.errors.flush("died after")
+
+    def test_one_that_is_starting_is_told_when_it_has_started(self) -> None:
+        """Until it has said what a SIGHUP is to do, one would be its end."""
+        self.begin()
+        keys = temporary_directory(self) / "keys.json"
+        keyfile.load_or_create(keys, "HS256")
+        fresh = evolve(SETTINGS, auth=Auth(jwt_keys_file=str(keys), jwt_algorithm="HS256"))
+        self.second.die()
+        self.reactor.advance(0)
+        third = self.reactor.spawned[-1]
+        for _ in range(2):
+            self.workers.reload(fresh)
+        self.assertEqual((self.first.signals, third.signals), ([SIGHUP, SIGHUP], []))
+        self.say(third, READY)
+        self.assertEqual(third.signals, [SIGHUP])
+        self.assertEqual(Assignment.from_json(third.written).settings, SETTINGS)
+        third.die()
+        self.reactor.advance(1)
+        self.assertEqual(Assignment.from_json(self.reactor.spawned[-1].written).settings, fresh)
+        self.assertEqual(len(self.errors.flush("died after")), 2)
 
     def test_the_end_is_awaited_and_then_enforced(self) -> None:
         self.begin()
