@@ -140,9 +140,11 @@ class StorageRoutes:
         return Reply(204)
 
     async def presign(self, inbound: Inbound) -> Reply:
-        bucket = await self._readable(inbound)
+        await self._readable(inbound)
         default = self.limits().default_expires_in_seconds
         key, seconds, uses = requests.presign(await inbound.json_object(), default)
+        # Again: the body may have taken hours, and the bucket may be a private one since.
+        bucket = await self._readable(inbound)
         if await self.rows.find(bucket.name, key) is None:
             raise errors.object_not_found()
         token, expires_at = await self.links.make(bucket.name, key, seconds, uses)

@@ -4,7 +4,10 @@ from __future__ import annotations
 
 from twisted.trial.unittest import TestCase
 
+from project_service.storage.model import BucketRules
+from tests.fakes import ANON_KEY
 from tests.http.storage_app import ANON, FORM, OTHER, SERVICE, USER, StorageApp, file_form, refused
+from tests.storage_fakes import START
 
 NEEDS_USER = (401, "authentication_required")
 
@@ -78,6 +81,19 @@ class Matrix(TestCase):
         self.assertEqual(self.app.post("/storage/buckets/open/presign", wanted, ANON).status, 200)
         self.assertEqual(refused(self.app.post("/storage/buckets/shut/presign", wanted, ANON)), NEEDS_USER)
         self.assertEqual(self.app.post("/storage/buckets/shut/presign", wanted, USER).status, 200)
+
+    def test_a_bucket_made_private_while_a_link_is_asked_for(self) -> None:
+        """A body that was begun in time may take hours; its link would open the object to whoever has it."""
+        client = self.app.connect()
+        client.send(
+            b"POST /storage/buckets/open/presign HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\n"
+            b"X-Service-Key: " + ANON_KEY.encode() + b'\r\nContent-Length: 16\r\n\r\n{"key": "a.txt"'
+        )
+        self.app.tables.buckets["open"] = (BucketRules("private"), START)
+        self.app.clock.advance(1)
+        client.send(b"}")
+        self.assertIn(b"authentication_required", client.received())
+        self.assertEqual(self.app.tables.links, {})
 
     def test_a_bucket_that_does_not_exist(self) -> None:
         for name in ("none", "No", "a" * 64, "-a", "a_", "%00", "..", "a%2Fb"):
