@@ -30,7 +30,8 @@ REQUIRES = [
     "httptools>=0.9.0",
     "hyperlink>=21.0.0",
     "service-identity>=26.1.0",
-    "jsonpath-rfc9535>=1.0.1",
+    # Its second version is another library: other names, and Python 3.12 at least.
+    "jsonpath-rfc9535>=1.0.1,<2",
 ]
 
 EXTRAS = {
