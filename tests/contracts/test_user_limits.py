@@ -128,3 +128,15 @@ async def test_a_login_counts_for_its_account_and_its_address(stores: Stores) ->
     # What the address refused was no attempt on the account.
     elsewhere = await stores.attempts.reserve_login(email, uuid.uuid4().hex, Limit(1, HOUR), per_address, NOW)
     assert elsewhere.verdict == "free"
+
+
+@contract
+async def test_of_logins_under_way_each_takes_back_its_own(stores: Stores) -> None:
+    """Two accounts from one address at one moment: under way there means under way for both, each for itself."""
+    one, other, place = address(), address(), uuid.uuid4().hex
+    once, twice = Limit(1, HOUR), Limit(2, HOUR)
+    held = [await stores.attempts.reserve_login(who, place, once, twice, NOW) for who in (one, other)]
+    await stores.attempts.settle_login(other, place, held[1], "released", None)
+    await stores.attempts.settle_login(one, place, held[0], "released", None)
+    again = [await stores.attempts.reserve_login(who, place, once, twice, NOW) for who in (one, other)]
+    assert [found.verdict for found in again] == ["free", "free"]

@@ -9,7 +9,8 @@ import psycopg2
 import pytest_twisted
 
 from project_service.auth.assemble import sql_stores
-from project_service.auth.ports import Limit
+from project_service.auth.model import Origin
+from project_service.auth.ports import Event, Limit
 from project_service.auth.sql.attempts import SqlAttempts
 from project_service.auth.sql.upkeep import BATCH, LOCK, SqlHousekeeping
 from project_service.database import dsn as dsns
@@ -18,6 +19,7 @@ from project_service.database.pool import Pool
 from project_service.deferreds import start
 from tests.contracts.users import (
     HASH,
+    HERE,
     HOUR,
     NOW,
     OTHER_HASH,
@@ -120,6 +122,42 @@ async def test_the_audit_has_what_was_done_and_nothing_else(database: str) -> No
         ("taken", "email_taken", None),
         ("refresh", "refresh_token_reused", account.user.id),
         ("login", "ok", None),
+    ]
+
+
+@pytest_twisted.ensureDeferred
+async def test_a_line_of_the_audit_has_who_did_what_to_whom_when_and_from_where(database: str) -> None:
+    pool = Pool(Connector(reactor, dsns.parse(database), 10.0, timezone="UTC"), 2, 5.0, reactor)
+    stores, email, first, at = sql_stores(pool), address(), session(), NOW + HOUR
+    origin = Origin("2001:db8::1", "a browser", "request-2")
+    try:
+        user = (await made(stores, email, first)).user
+        wrong = Event(NOW, "login", "invalid_credentials", "operator", user.id, user.email, HERE)
+        held = await stores.attempts.reserve_login(email, "place", Limit(9, HOUR), Limit(9, HOUR), NOW)
+        await stores.attempts.settle_login(email, "place", held, "failed", wrong)
+        await rotate(stores, first.digest, digest())
+        await rotate(stores, first.digest, digest(), at, origin=origin)
+        # Whose letter it is the database knows; the address is the one that was asked for.
+        for action, to in (("recover", email), ("resend", address())):
+            await stores.tokens.issue(
+                email=to,
+                purpose="recovery",
+                digest=(token := digest()) if to is email else digest(),
+                pause=HOUR,
+                expires_at=at + HOUR,
+                event=Event(at, action, email="as@asked.test", origin=origin),
+            )
+        await stores.tokens.reset_password(token, HASH, Event(at, "reset", "ok", "user", origin=HERE))
+    finally:
+        await pool.close()
+    here, there = (HERE.address, HERE.user_agent, HERE.request_id), ("2001:db8::1", "a browser", "request-2")
+    columns = "at, actor, user_id::text, email, action, result, address, user_agent, request_id"
+    assert sql(database, f"select {columns} from auth.audit order by id")[1:] == [
+        (NOW, "operator", user.id, user.email, "login", "invalid_credentials", *here),
+        (at, "anonymous", user.id, user.email, "refresh", "refresh_token_reused", *there),
+        (at, "anonymous", user.id, "as@asked.test", "recover", "ok", *there),
+        (at, "anonymous", None, "as@asked.test", "resend", "ok", *there),
+        (at, "user", user.id, user.email, "reset", "ok", *here),
     ]
 
 

@@ -1,0 +1,87 @@
+"""The removal of what has expired, beside others at work: it waits for nobody and nobody waits long for it."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager, closing
+from datetime import timedelta
+
+import psycopg2
+import pytest_twisted
+
+from project_service import parts
+from project_service.auth.assemble import sql_stores
+from project_service.auth.ports import Stores
+from project_service.auth.sql import upkeep
+from project_service.database import dsn as dsns
+from project_service.database import migrate
+from project_service.database.connect import Connector
+from project_service.database.pool import Pool
+from tests.contracts.users import HOUR, MINUTE, NOW, digest, made, rotate, session
+from tests.live.auth_service import reactor, sql
+
+# Every statement that removes or changes rows is looked at.
+LOOK = f"""
+create function looked_at() returns trigger language plpgsql as $$ begin
+    if (select count(*) from touched) > {upkeep.BATCH} then raise 'too many at once'; end if;
+    if tg_op = 'UPDATE' and exists (select from touched where to_jsonb(touched)->'salt' = 'null') then
+        raise 'a row was written for nothing';
+    end if;
+    return null;
+end $$;
+create trigger looked_at after delete on auth.audit
+    referencing old table as touched for each statement execute function looked_at();
+create trigger looked_at after update on auth.sessions
+    referencing old table as touched for each statement execute function looked_at();
+insert into auth.audit (at, actor, action, result)
+    select %(now)s - interval '91 days', '', '', '' from generate_series(1, %(many)s);
+insert into auth.sessions (id, user_id, created_at, refreshed_at, rotated_at, expires_at, access_expires_at,
+        current_hash, salt)
+    select gen_random_uuid(), id, %(now)s, %(now)s, %(now)s, 'infinity', 'infinity', '', '' from auth.users,
+        generate_series(1, %(many)s);
+"""
+
+
+@asynccontextmanager
+async def stores_on(database: str) -> AsyncIterator[Stores]:
+    pool = Pool(Connector(reactor, dsns.parse(database), 10.0, timezone="UTC"), 2, 5.0, reactor)
+    try:
+        yield sql_stores(pool)
+    finally:
+        await pool.close()
+
+
+@pytest_twisted.ensureDeferred
+async def test_no_statement_takes_more_than_a_batch_or_writes_for_nothing(database: str) -> None:
+    later = NOW + HOUR
+    async with stores_on(database) as stores:
+        await made(stores)
+        with closing(psycopg2.connect(database)) as connection, connection, connection.cursor() as cursor:
+            cursor.execute(LOOK, {"now": NOW, "many": upkeep.BATCH + 1})
+        assert await stores.housekeeping.clean(later, later, NOW - timedelta(days=90)) is True
+    assert sql(database, "select count(*) from auth.sessions where salt is not null") == [(0,)]
+    assert sql(database, "select count(*) from auth.audit where action = ''") == [(0,)]
+
+
+@pytest_twisted.ensureDeferred
+async def test_what_somebody_is_at_work_on_is_left_for_the_next_time(database: str) -> None:
+    later = NOW + HOUR
+    async with stores_on(database) as stores:
+        first = session()
+        await made(stores, first=first)
+        await rotate(stores, first.digest, digest())
+        sql(database, "insert into auth.throttle values ('login', 'x', '{}', '{}', %s)", NOW + MINUTE)
+        left = "select count(salt), (select count(*) from auth.throttle) from auth.sessions"
+        with closing(psycopg2.connect(database)) as other, other.cursor() as cursor:
+            cursor.execute("select from auth.sessions for update")
+            cursor.execute("select from auth.throttle for update")
+            assert await stores.housekeeping.clean(later, later, NOW) is True
+            assert sql(database, left) == [(1, 1)]
+            other.rollback()
+        assert await stores.housekeeping.clean(later, later, NOW) is True
+    assert sql(database, left) == [(0, 0)]
+
+
+def test_what_is_done_by_one_process_at_a_time_has_a_lock_of_its_own() -> None:
+    """None of them keeps another from its work."""
+    assert len({upkeep.LOCK, migrate.LOCK, parts.SWEEPER_LOCK}) == 3
