@@ -34,7 +34,7 @@ async def test_uploads_and_garbage(rows: Rows) -> None:
     assert await rows.garbage.garbage(10) == [(dead, "b")]
     assert await rows.garbage.garbage(10, dead) == []
     assert await rows.garbage.garbage(10, removed_for=timedelta(hours=1)) == []
-    assert await rows.garbage.unknown([dead]) == set()
+    assert await rows.garbage.unknown([dead, never]) == {never}
     late = NewObject("b", "late", dead, 1, "a/b", ETAG)
     assert await refused(rows.objects.put(late, ALICE)) == "request_timeout"
 

@@ -1,0 +1,59 @@
+"""What the rows of storage do beside others who are at work on them, and whatever order PostgreSQL keeps them in."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import closing
+from datetime import UTC, datetime, timedelta
+from uuid import uuid4
+
+import psycopg2
+import pytest
+import pytest_twisted
+from twisted.internet import reactor
+
+from project_service.database import dsn as dsns
+from project_service.database.connect import Connector
+from project_service.database.pool import Pool
+from project_service.deferreds import start
+from project_service.storage.assemble import Rows, sql_rows
+from project_service.storage.model import Link
+from tests.contracts.rows import bucket_b, refused
+from tests.live.auth_service import sql
+from tests.live.services import wait
+from tests.live.waiting import until
+
+
+@pytest.fixture
+def rows(database: str) -> Iterator[Rows]:
+    pool = Pool(Connector(reactor, dsns.parse(database), 10.0, timezone="UTC"), 2, 5.0, reactor)
+    made = sql_rows(pool)
+    wait(lambda: bucket_b(made))
+    yield made
+    wait(pool.close)
+
+
+@pytest_twisted.ensureDeferred
+async def test_a_link_into_a_bucket_that_is_just_being_deleted_is_refused(database: str, rows: Rows) -> None:
+    async def waiting() -> bool:
+        return bool(sql(database, "select 1 from pg_locks where not granted"))
+
+    with closing(psycopg2.connect(database)) as other, other.cursor() as cursor:
+        cursor.execute("select storage.delete_bucket('b')")
+        link = Link("b", "k", datetime.now(UTC) + timedelta(hours=1), 1)
+        adding = start(refused(rows.links.add(b"1", link)))
+        await until(waiting)
+        other.commit()
+        assert await adding == "bucket_not_found"
+
+
+@pytest_twisted.ensureDeferred
+async def test_the_upload_that_has_been_silent_for_longest_is_given_up_first(
+    database: str, rows: Rows
+) -> None:
+    versions = [uuid4() for _ in range(3)]
+    for age, version in enumerate(versions):
+        await rows.objects.begin_upload(version, "b")
+        ago = timedelta(minutes=age)
+        sql(database, "update storage.uploads set seen_at = now() - %s where version = %s", ago, str(version))
+    assert await rows.garbage.stale_uploads(timedelta(0), 2) == [versions[2], versions[1]]
