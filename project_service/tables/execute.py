@@ -46,6 +46,7 @@ class Executor:
             authenticated,
             self.config.prepare and planned.kept and compiled.rendering.explain is None,
             planned.version,
+            compiled.plan is None,
         )
 
         async def used(session: Session) -> Outcome:

@@ -19,6 +19,12 @@ from project_service.tables.errors import TableError
 from project_service.tables.failures import from_sqlstate, has_nul
 from project_service.tables.sql.fragment import Sql
 
+# EXECUTE of a SELECT sees the database as it was before it waited for a lock: a table that was emptied and filled
+# again meanwhile, or written anew for a column's new type, has no rows for it (PostgreSQL's manual, "Caveats" of
+# concurrency control). A SELECT looks when it has its locks. So what is prepared does not wait, but is run as it is.
+_NO_WAITING = "SET LOCAL lock_timeout = 1; "
+_LOCKED = "55P03"
+
 Row = tuple[Any, ...]
 Ending = Literal["implicit", "commit", "rollback"]
 T = TypeVar("T")
@@ -38,7 +44,8 @@ class Preamble:
 class Work:
     """``probe`` rows and one more are read where the result may turn out too large. ``ending`` implicit commits with
     the message itself; otherwise what was done can still be refused before it is committed or rolled back. ``kept``
-    allows the statement to be prepared, for that ``version`` of the schema cache.
+    allows the statement to be prepared, for that ``version`` of the schema cache; ``reads``: it only reads
+    a relation.
     """
 
     preamble: Preamble
@@ -51,6 +58,7 @@ class Work:
     authenticated: bool = True
     kept: bool = False
     version: int = 0
+    reads: bool = False
 
     @property
     def values(self) -> list[str | bytes | None]:
@@ -66,7 +74,7 @@ async def run(session: Session, work: Work, read: Callable[[list[Row]], T]) -> T
             return await _run(session, work, read)
         except psycopg2.Error as fault:
             # It has undone everything.
-            if not work.kept or not session.statements.refused(work.statement.text, fault.pgcode):
+            if not work.kept or not _fits_unprepared(session, work, fault.pgcode):
                 raise
         return await _run(session, evolve(work, kept=False), read)
     except (psycopg2.Error, DatabaseGone) as fault:
@@ -78,11 +86,17 @@ async def run(session: Session, work: Work, read: Callable[[list[Row]], T]) -> T
         raise has_nul() from fault
 
 
+def _fits_unprepared(session: Session, work: Work, code: str | None) -> bool:
+    """Whether it is worth running as it is."""
+    return (work.reads and code == _LOCKED) or session.statements.refused(work.statement.text, code)
+
+
 async def _run(session: Session, work: Work, read: Callable[[list[Row]], T]) -> T:
     statement = work.statement
     text = session.statements.execution(statement.text, work.version) if work.kept else statement.for_driver
     if work.ending == "implicit" and text is not None:
-        return read(await _send(session, "", work, text))
+        at_once = _NO_WAITING if work.kept and work.reads else ""
+        return read(await _send(session, "", work, at_once + text))
     try:
         if text is None:
             rows = await _prepare_and_send(session, work)

@@ -6,11 +6,15 @@ With one connection, so that each request finds what the last one left.
 from __future__ import annotations
 
 from collections.abc import AsyncIterator
+from contextlib import closing
 
+import psycopg2
 import pytest
 import pytest_twisted
 
+from project_service.deferreds import start
 from tests.live.tables_service import BASE, Tables, tables
+from tests.live.waiting import until
 
 __all__ = ["tables"]
 
@@ -127,6 +131,32 @@ async def test_nothing_of_a_request_stays_with_what_it_prepared(tables: Tables, 
         raise AssertionError("it was never prepared")
     for said in (tables.token, "asked", "request.headers"):
         assert await found(said) == 0, said
+
+
+@pytest_twisted.ensureDeferred
+async def test_rows_that_came_while_it_waited_are_read_by_what_was_prepared(
+    tables: Tables, functions: None
+) -> None:
+    """EXECUTE takes its snapshot before its locks, and would find a table that was filled anew empty."""
+    tables.sql(
+        "create table rates (id int primary key); insert into rates values (1); grant select on rates to anon"
+    )
+    path = "/rates?select=id&order=id"
+
+    async def prepared() -> bool:
+        assert (await tables.request("GET", path, base=NARROW))[0] == 200
+        return int((await tables.request("GET", "/rpc/prepared?said=rates", base=NARROW))[2]) > 0
+
+    await until(prepared)
+    with closing(psycopg2.connect(tables.api.dsn)) as filling:
+        filling.cursor().execute("truncate rates; insert into rates values (2), (3)")
+        asked = start(tables.request("GET", path, base=NARROW))
+        waits = "select 1 from pg_locks where not granted and relation = 'rates'::regclass"
+        await until(lambda: bool(tables.sql(waits)))
+        filling.commit()
+        status, _, rows = await asked
+    assert (status, rows) == (200, [{"id": 2}, {"id": 3}])
+    tables.sql("drop table rates")
 
 
 # What a function can leave that is no setting, and what shows that it is gone.

@@ -80,6 +80,18 @@ class Messages(SynchronousTestCase):
         self.assertEqual(self.successResultOf(start(found)), [(1,)])
         self.assertEqual(connection.sent[-2:], ["ROLLBACK", "SELECT %s; SELECT 2"])
 
+    def test_what_is_prepared_and_reads_does_not_wait_but_is_run_as_it_is(self) -> None:
+        at_once = "SELECT %s; SET LOCAL lock_timeout = 1; EXECUTE service_1"
+        connection = Connection(at_once, Locked)
+        for _ in range(3):
+            found = run(cast(Session, connection), self.work(reads=True), list)
+            self.assertEqual(self.successResultOf(start(found)), [(1,)])
+        self.assertEqual(connection.sent[4:], [at_once, "SELECT %s; SELECT 2"] * 2)
+        writes = Connection("SELECT %s; EXECUTE", Locked)
+        self.successResultOf(start(run(cast(Session, writes), self.work(), list)))
+        error = self.failureResultOf(start(run(cast(Session, writes), self.work(), list)), TableError).value
+        self.assertEqual(error.code, "55P03")
+
     def test_what_is_refused_for_what_it_does_is_not_done_again(self) -> None:
         connection = Connection("EXECUTE", Duplicate)
         refused = start(run(cast(Session, connection), self.work(), list))
@@ -110,6 +122,10 @@ class Worth(SynchronousTestCase):
 
 class Unknown(psycopg2.ProgrammingError):
     pgcode = "42883"
+
+
+class Locked(psycopg2.OperationalError):
+    pgcode = "55P03"
 
 
 class Duplicate(psycopg2.IntegrityError):
