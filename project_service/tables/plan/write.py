@@ -54,15 +54,14 @@ class WritePlan:
         return bool(self.key_filters)
 
     @property
-    def most(self) -> int | None:
-        """How many rows a limited write may touch, where they are found by what need not be a key: several rows of a
-        view may have its table's."""
-        return self.limited.limit if self.relation.is_view else None
+    def may_find_more(self) -> bool:
+        """Whether a limited write finds its rows by no key: several of a view may have that of its table."""
+        return self.relation.is_view and not self.limited.whole
 
     @property
     def may_be_undone(self) -> bool:
         """Whether the number of rows written decides if they stay."""
-        return self.is_put or self.most is not None
+        return self.is_put or self.may_find_more
 
     @property
     def location(self) -> tuple[str, ...]:

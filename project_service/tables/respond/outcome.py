@@ -17,7 +17,8 @@ from project_service.tables.headers import is_header, settable
 class Outcome:
     """``total`` is the number of rows without the range, where it was asked for; ``size`` the bytes of a body that
     may have been left out for its size; not ``whole``, there are more rows or bytes than are answered at once;
-    ``written`` the number of rows written or made by a function, where ``rows`` are what is shown of them."""
+    ``written`` the number of rows written or made by a function, where ``rows`` are what is shown of them; ``chosen``
+    how many were to be, where more may have been found."""
 
     rows: int = 0
     total: int | None = None
@@ -29,6 +30,7 @@ class Outcome:
     size: int = 0
     whole: bool = True
     written: int | None = None
+    chosen: int | None = None
 
     @property
     def affected(self) -> int:
@@ -48,7 +50,7 @@ def outcome_of_read(row: Sequence[Any]) -> Outcome:
 
 
 def outcome_of_write(row: Sequence[Any]) -> Outcome:
-    updated, rows, location, body, headers, status, *written = row
+    updated, rows, location, body, headers, status, *counted = row
     keys = tuple(orjson.loads(location)) if location is not None else None
     return Outcome(
         rows,
@@ -58,7 +60,8 @@ def outcome_of_write(row: Sequence[Any]) -> Outcome:
         _optional(headers),
         _optional(status),
         int(updated) if updated else 0,
-        written=written[0] if written else None,
+        written=counted[0] if counted else None,
+        chosen=counted[1] if len(counted) > 1 else None,
     )
 
 

@@ -44,7 +44,7 @@ def check_outcome(
     if isinstance(plan, WritePlan):
         if plan.is_put and found.affected != 1:
             raise errors.put_mismatch()
-        if plan.most is not None and found.affected > plan.most:
+        if found.chosen is not None and found.affected > found.chosen:
             raise errors.not_implemented("Several rows of the view have the primary key of one.")
         if plan.verb == "insert":
             most = None

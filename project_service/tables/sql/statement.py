@@ -14,7 +14,7 @@ from project_service.tables.sql.call import SCALAR, call_sql
 from project_service.tables.sql.fragment import PROBE, Sql
 from project_service.tables.sql.names import ident
 from project_service.tables.sql.read import SOURCE, count_sql, range_sql, select_sql
-from project_service.tables.sql.write import UPDATED, write_sql
+from project_service.tables.sql.write import CHOSEN, UPDATED, chosen_sql, write_sql
 from project_service.tables.syntax import Range
 
 _GUCS = (
@@ -123,7 +123,9 @@ def write_statement(cache: SchemaCache, plan: WritePlan, rendering: Rendering) -
         body, rows = body_sql(rendering), select_sql(cache, plan.read)
     updated = f"nullif(current_setting('{UPDATED}', true), '')" if plan.merges else "null"
     sql = (
-        f"WITH {SOURCE} AS ("
+        "WITH "
+        + (f"{CHOSEN} AS (" + chosen_sql(cache, plan) + "), " if plan.may_find_more else "")
+        + f"{SOURCE} AS ("
         + write_sql(cache, plan)
         + f") SELECT {updated} AS updated, count({ROW}) AS page_total, {_location(plan)} AS location, "
         + f"{body} AS body, {_GUCS}{_written(plan)} FROM ("
@@ -134,10 +136,13 @@ def write_statement(cache: SchemaCache, plan: WritePlan, rendering: Rendering) -
 
 
 def _written(plan: WritePlan) -> str:
-    """A column of the number of rows written, where the representation may show fewer."""
+    """Columns of the number of rows written, where the representation may show fewer, and of those that were to be,
+    where it may be more."""
     fewer = plan.read.grouped or any(found.join == "inner" for found in plan.read.embeddings)
-    shown = plan.representation == "representation"
-    return f", (SELECT count(*) FROM {SOURCE}) AS written" if fewer and shown else ""
+    written = f", (SELECT count(*) FROM {SOURCE}) AS written"
+    if plan.may_find_more:
+        return f"{written}, (SELECT count(*) FROM {CHOSEN}) AS chosen"
+    return written if fewer and plan.representation == "representation" else ""
 
 
 def call_statement(

@@ -15,6 +15,8 @@ _BODY = "pgrst_body"
 _PAIRS = 50
 # Counts the rows that ON CONFLICT updated instead of inserting.
 UPDATED = "pgrst.updated"
+# The rows of a limited write, where they have to be counted.
+CHOSEN = "pgrst_chosen"
 _UPDATED_BEFORE = f"coalesce(nullif(current_setting('{UPDATED}', true), ''), '0')::int"
 _COUNTED = f"set_config('{UPDATED}', ({_UPDATED_BEFORE} + 1)::text, true)"
 
@@ -163,21 +165,37 @@ def _update(cache: SchemaCache, plan: WritePlan) -> Sql:
 
 
 def _where(cache: SchemaCache, plan: WritePlan) -> Sql:
-    terms = [condition_sql(cache, plan.read, condition) for condition in plan.conditions]
-    terms += inner_terms(cache, plan.read)
+    terms = _terms(cache, plan)
     if not plan.limited.whole:
         # Both: of two that want the same row at once the second sees that it is no longer one of those it asked for.
-        terms = [*terms, _limited(cache, plan, terms)]
+        chosen = Sql(f"SELECT * FROM {CHOSEN}") if plan.may_find_more else chosen_sql(cache, plan)
+        terms = [*terms, f"({_place(plan)}) IN (" + chosen + ")"]
+    return _filtered(terms)
+
+
+def _terms(cache: SchemaCache, plan: WritePlan) -> list[Sql]:
+    return [
+        *(condition_sql(cache, plan.read, condition) for condition in plan.conditions),
+        *inner_terms(cache, plan.read),
+    ]
+
+
+def _filtered(terms: list[Sql]) -> Sql:
     return " WHERE " + joined(terms, " AND ") if terms else Sql("")
 
 
-def _limited(cache: SchemaCache, plan: WritePlan, terms: list[Sql]) -> Sql:
-    """Only the first rows in the order given, found by primary key or else by place in their table."""
-    name = plan.relation.name
+def chosen_sql(cache: SchemaCache, plan: WritePlan) -> Sql:
+    """What a limited write finds its rows by: the first rows in the order given."""
+    where = _filtered(_terms(cache, plan))
+    order = order_sql(cache, plan.read, joins=False)
+    return (
+        f"SELECT {_place(plan)} FROM {qualified(plan.relation.key)}" + where + order + range_sql(plan.limited)
+    )
+
+
+def _place(plan: WritePlan) -> str:
+    """The primary key, or else the row's place in its table."""
     keys = [ident(column) for column in plan.relation.primary_key]
     if plan.relation.inherited or not keys:
         keys = ["tableoid", "ctid"]
-    ours = ", ".join(f"{ident(name)}.{key}" for key in keys)
-    where = " WHERE " + joined(terms, " AND ") if terms else Sql("")
-    first = where + order_sql(cache, plan.read, joins=False) + range_sql(plan.limited)
-    return f"({ours}) IN (SELECT {ours} FROM {qualified(plan.relation.key)}" + first + ")"
+    return ", ".join(f"{ident(plan.relation.name)}.{key}" for key in keys)
