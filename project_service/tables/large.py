@@ -76,8 +76,9 @@ class LargeReplies:
         planned.compiled.last.streamed = True
         stream = await self._open(planned, told, identity, outcome)
         try:
-            if _counts(planned):
-                head = self._head(incoming, planned, evolve(outcome, total=stream.total))
+            streamed = evolve(outcome, rows=len(stream.fetched), total=stream.total)
+            if _counts(planned) and _has_total(planned, streamed):
+                head = self._head(incoming, planned, streamed)
             return self._reply(head, stream)
         except BaseException:
             stream.close()

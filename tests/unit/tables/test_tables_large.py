@@ -15,6 +15,7 @@ from project_service.tables.planner import Planner
 from project_service.tables.respond.outcome import Outcome
 from project_service.tables.respond.replies import read_reply
 from project_service.tables.run import Preamble
+from project_service.tables.streaming import RowStream
 from tests.unit.tables.planning import CONFIG, planned
 from tests.unit.tables.streaming import ROWS, Case, Connection
 
@@ -54,6 +55,15 @@ class Answers(Case):
         error = self.failureResultOf(refused, TableError).value
         self.assertEqual((error.status, error.code), (416, "PGRST103"))
         self.assertTrue(self.given_back)
+
+    def test_past_the_last_row_the_total_is_what_was_counted_before(self) -> None:
+        self.connection.left = 0
+        for offset, shown in (("9000", "*/9000"), ("0", "*/0")):
+            reply = self.successResultOf(self.answering(None, "count=exact", ("offset", offset)))
+            self.assertEqual(dict(reply.headers)["Content-Range"], shown)
+            assert isinstance(reply, StreamReply) and isinstance(reply.source, RowStream)
+            reply.source.close()
+            self.pool.free.append(self.connection)
 
     def test_a_status_without_a_body_takes_no_connection(self) -> None:
         for status in (b"204", b"304"):
