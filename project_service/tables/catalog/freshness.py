@@ -120,7 +120,9 @@ class Freshness:
     async def _ask(self) -> None:
         try:
             await self.echo.come_back()
-            if not self.holder.reloading and await self._has_changed():
+            # What is being read just now may have begun before the change that nobody announced.
+            await self.holder.settled()
+            if await self._has_changed():
                 self.holder.announce()
         except Exception as fault:
             # A standby, or a database that is away: the miss stands.

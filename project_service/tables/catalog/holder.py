@@ -38,7 +38,8 @@ class CacheHolder(Service):
         # Not told by a Deferred: a reading may be over at once, before there is anything to remember.
         self._running = False
         self._again = False
-        self._waiting: list[Deferred[None]] = []
+        # Each for the end of the reading of its number.
+        self._waiting: dict[Deferred[None], int] = {}
 
     @property
     def current(self) -> SchemaCache:
@@ -73,24 +74,34 @@ class CacheHolder(Service):
         await self.settled()
 
     async def settled(self) -> None:
-        """Returns once no reading is under way."""
+        """Returns once all that has been announced until now has been read, well or not. What is announced later is
+        not waited for: where the schema changes all the time there would be no end to it."""
         if not self._running:
             return
-        waiting: Deferred[None] = Deferred(self._waiting.remove)
-        self._waiting.append(waiting)
+        waiting: Deferred[None] = Deferred(self._leave)
+        self._waiting[waiting] = self._version + self._again
         await waiting
+
+    def _leave(self, waiting: Deferred[None]) -> None:
+        del self._waiting[waiting]
 
     async def _run(self) -> None:
         try:
             while True:
                 self._again = False
                 await self._read()
+                self._tell(self._version)
                 if not self._again:
                     return
         finally:
             self._running = False
-            waiting, self._waiting = self._waiting, []
-            for one in waiting:
+            self._tell(self._version + 1)
+
+    def _tell(self, number: int) -> None:
+        """All who wait for no later reading than that."""
+        for one in [waiting for waiting, needed in self._waiting.items() if needed <= number]:
+            # Who is told may have others leave.
+            if self._waiting.pop(one, None) is not None:
                 one.callback(None)
 
     async def _read(self) -> None:

@@ -141,14 +141,31 @@ class Misses(SynchronousTestCase):
         self.database.away = True
         self.assertIsNone(self.successResultOf(self.newer()))
 
-    def test_a_reading_that_is_under_way_is_waited_for_and_nothing_asked(self) -> None:
+    def test_a_reading_that_is_under_way_is_waited_for_and_enough_where_it_shows_all(self) -> None:
         self.database.slow = Deferred()
         self.holder.announce()
         waiting = self.newer()
         self.assertNoResult(waiting)
         self.database.slow.callback(None)
         self.assertIs(self.successResultOf(waiting), self.holder.current)
-        self.assertEqual((self.database.looked_at, self.holder.current.version), (0, self.old.version + 1))
+        self.assertEqual((self.database.looked_at, self.holder.current.version), (1, self.old.version + 1))
+
+    def test_what_nobody_announces_is_found_also_where_an_older_reading_is_under_way(self) -> None:
+        readings: list[Deferred[SchemaCache]] = []
+
+        async def load(version: int) -> SchemaCache:
+            readings.append(Deferred())
+            return await readings[-1]
+
+        self.patch(self.holder, "_load", load)
+        self.holder.announce()
+        self.database.fingerprint = "2"
+        waiting = self.newer()
+        readings[0].callback(SchemaCache(2, fingerprint="1"))
+        self.assertNoResult(waiting)
+        readings[1].callback(SchemaCache(3, fingerprint="2"))
+        self.assertIs(self.successResultOf(waiting), self.holder.current)
+        self.assertEqual(self.holder.current.fingerprint, "2")
 
     def test_a_crowd_is_answered_by_the_next_look_together(self) -> None:
         self.database.slow = Deferred()

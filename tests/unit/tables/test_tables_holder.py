@@ -59,10 +59,24 @@ class Holding(SynchronousTestCase):
         for _ in range(5):
             self.holder.announce()
         self.succeed(1)
-        self.assertNoResult(reloading)
-        self.succeed(2)
         self.successResultOf(reloading)
+        self.assertTrue(self.holder.reloading)
+        self.succeed(2)
         self.assertEqual((len(self.catalogue.readings), self.holder.current.version), (2, 2))
+
+    def test_nobody_waits_for_what_is_announced_after_him(self) -> None:
+        """Where the schema changes all the time, one reading follows the other without end."""
+        self.holder.announce()
+        for version in range(1, 4):
+            under_way = start(self.holder.settled())
+            self.holder.announce()
+            announced = start(self.holder.settled())
+            self.succeed(version)
+            self.successResultOf(under_way)
+            self.assertNoResult(announced)
+            self.holder.announce()
+            self.succeed(version + 1)
+            self.successResultOf(announced)
 
     def test_a_failed_reading_keeps_the_old_cache_and_is_tried_again(self) -> None:
         self.holder.announce()
