@@ -212,6 +212,8 @@ class Replacing(TestCase):
         self.assertEqual(self.replaced_after(1, becomes_ready=False), 0)
         self.assertEqual(self.replaced_after(70, becomes_ready=False), 1)
         self.assertEqual(self.replaced_after(70), 1)
+        # Nothing is left of it that would be logged as a failure unseen.
+        self.successResultOf(self.reactor.spawned[-2].protocol.ready)
 
     def test_one_that_the_machine_does_not_let_begin_is_tried_again(self) -> None:
         self.reactor.full = True
@@ -241,6 +243,7 @@ class Replacing(TestCase):
         reactor.spawned[1].die()
         fault = self.failureResultOf(starting, RuntimeError)
         self.assertEqual(str(fault.value), "a worker ended while starting: exit code 1")
+        self.successResultOf(reactor.spawned[1].protocol.ready)
         self.errors.flush("died after")
         self.successResultOf(start(workers.stop()))
 
@@ -287,3 +290,4 @@ class Telling(TestCase):
         for data_dir in (None, Path("/data")):
             told = assignment(Launch(elsewhere, Path("/c.toml"), {}, data_dir), elsewhere, 2)
             self.assertEqual((told.config, told.options), ("/c.toml", {}))
+            self.assertEqual(told.data_dir, data_dir and "/data")

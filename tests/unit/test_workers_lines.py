@@ -6,7 +6,9 @@ from pathlib import Path
 from signal import SIGHUP, SIGKILL, SIGTERM
 
 from attrs import evolve
+from twisted.internet.error import ProcessTerminated
 from twisted.logger import formatEvent, globalLogPublisher
+from twisted.python.failure import Failure
 from twisted.trial.unittest import TestCase
 
 from project_service.auth import keyfile
@@ -49,6 +51,8 @@ class Lines(TestCase):
     def test_they_are_up_when_each_has_said_so_once_or_twice(self) -> None:
         for line in (b"", b"readily", READY):
             self.say(self.first, line)
+        # What it only logs says nothing to its parent.
+        self.second.protocol.childDataReceived(1, READY + b"\n")
         self.say(self.first, READY)
         self.assertNoResult(self.starting)
         self.second.protocol.childDataReceived(STATUS_FD, READY[:2])
@@ -60,13 +64,26 @@ class Lines(TestCase):
         with captured_logs() as said:
             self.first.protocol.childDataReceived(1, b"one\ntw")
             self.first.protocol.childDataReceived(2, b"a traceback\n")
-            self.first.protocol.childDataReceived(1, b"o\n\xff\nthe last")
+            self.first.protocol.childDataReceived(1, b"o\n\xff\nthe last\xff")
             self.first.protocol.childDataReceived(STATUS_FD, b"chec")
             self.first.die()
-        lines = ["one", "a traceback", "two", "\ufffd", "the last"]
-        self.assertEqual([formatEvent(event) for event in said][:5], lines)
-        self.assertEqual(len(said), 6, "and that it died")
+        lines = ["one", "a traceback", "two", "\ufffd", "the last\ufffd"]
+        died = "worker 0 died after 0.0 s (exit code 1); the next one starts in 0.0 s"
+        self.assertEqual([formatEvent(event) for event in said], [*lines, died])
         self.errors.flush("died after")
+
+    def test_the_log_says_what_one_died_of(self) -> None:
+        """``signal 9`` that nobody sent is the kernel's."""
+        self.begin()
+        with captured_logs() as said:
+            self.second.protocol.processEnded(Failure(ProcessTerminated(None, SIGKILL, None)))
+            self.reactor.full = True
+            self.reactor.advance(0)
+        why = [str(formatEvent(event)) for event in said]
+        self.assertEqual(why[0], "worker 1 died after 0.0 s (signal 9); the next one starts in 0.0 s")
+        self.assertIn("worker 1 cannot be started: ", why[1])
+        self.assertIn("Resource temporarily unavailable", why[1])
+        self.assertEqual(len(self.errors.flush("worker 1")), 2)
 
     def test_ready_asks_every_one_that_is_there(self) -> None:
         self.begin()
@@ -144,3 +161,20 @@ class Lines(TestCase):
         self.say(self.first, b"all")
         self.successResultOf(start(self.workers.stop()))
         self.assertEqual(self.reactor.getDelayedCalls(), [])
+
+    def test_what_a_dead_one_was_at_work_on_is_counted_no_more(self) -> None:
+        """The numbers of those that live are summed, such as the requests being answered."""
+        self.begin()
+        numbers = Path(self.workers._numbers)
+        for process in (self.first, self.second):
+            (numbers / f"gauge_livesum_{process.pid}.db").touch()
+        self.first.die()
+        self.assertEqual([one.name for one in numbers.iterdir()], [f"gauge_livesum_{self.second.pid}.db"])
+        self.errors.flush("died after")
+
+
+class NeverBegun(TestCase):
+    def test_to_stop_is_nothing_to_do(self) -> None:
+        """So it is where a port could not be had."""
+        workers = Workers(FakeReactor(), Launch(SETTINGS, None, {}, None), SETTINGS, 2)
+        self.successResultOf(start(workers.stop()))
