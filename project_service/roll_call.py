@@ -64,9 +64,6 @@ class RollCall:
         self._curious = [one for one in self._curious if one is not peer]
         self._end(FAILS)
 
-    def stop(self) -> None:
-        cancel(self._late)
-
     def _begin(self) -> None:
         self._round += 1
         self._silent = list(self._present())
@@ -78,7 +75,7 @@ class RollCall:
             peer.tell(b"%s %d" % (CHECK, self._round))
 
     def _end(self, verdict: bytes) -> None:
-        self.stop()
+        cancel(self._late)
         self._late = None
         self._silent = []
         curious, self._curious = self._curious, []

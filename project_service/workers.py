@@ -126,7 +126,6 @@ class Workers:
     def reload(self, settings: Settings) -> None:
         """Each worker reads the configuration again by itself; raises ``KeySetError`` before any is told to."""
         issuer_of(settings)
-        self._settings = settings
         self._assignment = evolve(self._assignment, settings=settings)
         for worker in self._workers.values():
             worker.reload()
@@ -136,7 +135,6 @@ class Workers:
 
     async def stop(self) -> None:
         self._stopping = True
-        self._roll_call.stop()
         ports, self._ports = self._ports, []
         for port in ports:
             await close(port)
