@@ -214,6 +214,8 @@ async def test_pages(rows: Rows) -> None:
         ]
         assert await all_pages("a/", limit, False) == ["a/1", "a/2", "a/b/"]
         assert await all_pages("a", limit, False) == ["a", "a!", "a/", "a0"]
+        # A key that is the prefix is under it.
+        assert await all_pages("a", limit, True) == ["a", "a!", "a/1", "a/2", "a/b/1", "a/b/2", "a0"]
         assert await all_pages("a/b", limit, False) == ["a/b/"]
         assert await all_pages("a/b/", limit, True) == ["a/b/1", "a/b/2"]
         assert await all_pages("b/", limit, False) == ["b/\U0010ffff"]

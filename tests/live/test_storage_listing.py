@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator
 from contextlib import closing
 from typing import Any
@@ -16,7 +17,7 @@ OBJECTS, LIMIT = 20_000, 20
 
 @pytest.fixture(scope="module")
 def cursor(module_database: str) -> Iterator[Any]:
-    """Bucket ``folders``: 100 folders of 200 objects; bucket ``flat``: one folder of all of them."""
+    """Bucket ``folders``: 100 folders of 200 objects; ``flat``: one folder of all of them. The rows lie in no order."""
     with closing(psycopg2.connect(module_database)) as connection:
         made = connection.cursor()
         for bucket, key in (
@@ -26,7 +27,8 @@ def cursor(module_database: str) -> Iterator[Any]:
             made.execute("select storage.create_bucket(%s, 'private', null, null, null, false)", (bucket,))
             made.execute(
                 "insert into storage.objects (bucket, key, version, size, content_type, etag)"
-                f" select %s, {key}, gen_random_uuid(), 1, 'a/b', 'e' from generate_series(0, %s) n",
+                f" select %s, {key}, gen_random_uuid(), 1, 'a/b', 'e' from generate_series(0, %s) n"
+                " order by md5(n::text)",
                 (bucket, OBJECTS - 1),
             )
         made.execute("analyze storage.objects")
@@ -62,6 +64,21 @@ def test_a_page_reads_what_it_shows(
     cursor.execute("explain (analyze, timing off, costs off, format json) " + sql, params)
     plan = cursor.fetchone()[0][0]["Plan"]
     assert 0 < looked_at(plan) <= LIMIT + 1
+
+
+@pytest.mark.parametrize(
+    ("bucket", "recursive", "shown"),
+    [
+        ("folders", False, [f"d{n:04}/" for n in range(LIMIT)]),
+        ("folders", True, [f"d0000/{n:05}" for n in range(LIMIT)]),
+        ("flat", True, [f"one/{n:05}" for n in range(LIMIT)]),
+    ],
+)
+def test_a_page_is_in_order(cursor: Any, bucket: str, recursive: bool, shown: list[str]) -> None:
+    cursor.execute(*pages.json_query(bucket, "", None, LIMIT, recursive))
+    objects, folders, last = cursor.fetchone()
+    assert [one["key"] for one in json.loads(objects)] + json.loads(folders) == shown
+    assert last == shown[-1]
 
 
 def test_it_is_told_of_a_query_that_reads_a_folder(cursor: Any) -> None:
