@@ -17,7 +17,7 @@ OBJECTS, LIMIT = 20_000, 20
 
 @pytest.fixture(scope="module")
 def cursor(module_database: str) -> Iterator[Any]:
-    """Bucket ``folders``: 100 folders of 200 objects; ``flat``: one folder of all of them. The rows lie in no order."""
+    """Bucket ``folders``: 100 folders of 200 objects; ``flat``: one folder of all of them. Rows lie in no order."""
     with closing(psycopg2.connect(module_database)) as connection:
         made = connection.cursor()
         for bucket, key in (
