@@ -8,10 +8,9 @@ nothing but garbage that the sweeper knows of or finds. ``docs/storage.rst`` has
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Sequence
-from typing import TypeVar
 from uuid import UUID
 
-from attrs import define, frozen
+from attrs import frozen
 from twisted.internet.defer import CancelledError
 from twisted.internet.interfaces import IReactorTime
 from twisted.logger import Logger
@@ -20,16 +19,16 @@ from twisted.python.failure import Failure
 from project_service.deferreds import shield
 from project_service.errors import ApiError
 from project_service.storage import errors
+from project_service.storage.attempt import Attempt
 from project_service.storage.download import ATTEMPTS, ObjectLost
 from project_service.storage.model import UNCONDITIONAL, Bucket, Conditions, ObjectRow, Writer, store_path
 from project_service.storage.ports import Deleted, GarbageRows, NewObject, ObjectRows, Store, Switched
 from project_service.storage.removal import Removal
 from project_service.storage.s3.body import KeepAlive
-from project_service.storage.s3.errors import NoSuchObject, StoreError, StoreUnreachable
+from project_service.storage.s3.errors import NoSuchObject, StoreUnreachable
 from project_service.storage.upload import PartSizes, PartStream, SizeLimit
 
 _log = Logger()
-T = TypeVar("T")
 
 # How often an upload says that it is still going; the sweeper takes one that was silent far longer.
 KEEP_ALIVE_SECONDS = 60.0
@@ -44,27 +43,6 @@ class Received:
 
 
 Fill = Callable[[PartStream], Awaitable[Received]]
-
-
-@define
-class _Attempt:
-    """A version on its way to be an object. ``asked``: the store was asked to make it, and has not answered."""
-
-    version: UUID
-    bucket: str
-    parts: PartStream | None = None
-    asked: bool = False
-
-    async def answered(self, asking: Awaitable[T]) -> T:
-        """What ``asking`` returns. A refusal, ours or the store's, is an answer too."""
-        self.asked = True
-        try:
-            answer = await asking
-        except (ApiError, StoreError):
-            self.asked = False
-            raise
-        self.asked = False
-        return answer
 
 
 def unobserved(step: str) -> None:
@@ -102,7 +80,7 @@ class Objects:
         await self._announce(version, bucket.name)
         sizes = PartSizes.up_to(expected, self.part_bytes)
         parts = PartStream(self.store, path, sizes, limit, self._keep_alive(version))
-        attempt = _Attempt(version, bucket.name, parts)
+        attempt = Attempt(version, bucket.name, parts)
         try:
             received = await fill(parts)
             etag = await attempt.answered(parts.finish())
@@ -122,7 +100,7 @@ class Objects:
         await self._check_room(bucket, row.size, target)
         version = self.new_version()
         await self._announce(version, bucket.name)
-        attempt = _Attempt(version, bucket.name)
+        attempt = Attempt(version, bucket.name)
         try:
             row, etag = await self._copied(attempt, bucket, row)
             self.steps("stored")
@@ -200,7 +178,7 @@ class Objects:
         async def announced() -> None:
             await self.rows.begin_upload(version, bucket)
             if left:
-                await self._give_up(_Attempt(version, bucket))
+                await self._give_up(Attempt(version, bucket))
 
         try:
             await shield(announced())
@@ -215,13 +193,21 @@ class Objects:
             raise errors.object_not_found()
         return row
 
-    async def _copied(self, attempt: _Attempt, bucket: Bucket, row: ObjectRow) -> tuple[ObjectRow, str]:
+    async def _copied(self, attempt: Attempt, bucket: Bucket, row: ObjectRow) -> tuple[ObjectRow, str]:
         """The row whose bytes are the new version's now, and their ETag."""
-        path, keep_alive = store_path(bucket.name, attempt.version), self._keep_alive(attempt.version)
+        path, touch = store_path(bucket.name, attempt.version), self._keep_alive(attempt.version)
+
+        async def keep_alive() -> None:
+            if attempt.left:
+                raise errors.upload_expired()
+            await touch()
+
         for _ in range(ATTEMPTS):
             copying = self.store.copy(row.path, path, row.size, row.content_type, keep_alive)
             try:
-                return row, await attempt.answered(copying)
+                # To hang up costs nothing, and the store would copy on: whoever does so keeps his place until it has
+                # answered, so that no more copies are under way than there are places.
+                return row, await attempt.seen_through(copying)
             except NoSuchObject:
                 # Replaced or deleted between the look at its row and the copy.
                 missing, row = row.version, await self._existing(bucket, row.key)
@@ -241,7 +227,7 @@ class Objects:
             await self.removal.replaced(garbage, bucket)
             self.steps("removed")
 
-    async def _clean_up(self, failure: Exception, attempt: _Attempt) -> None:
+    async def _clean_up(self, failure: Exception, attempt: Attempt) -> None:
         """What was refused leaves nothing behind. Who failed us is asked a second time, but not waited for again."""
         giving_up = shield(self._give_up(attempt))
         error = failure if isinstance(failure, ApiError) else errors.translate(failure)
@@ -250,11 +236,12 @@ class Objects:
         else:
             await giving_up
 
-    async def _give_up(self, attempt: _Attempt) -> None:
+    async def _give_up(self, attempt: Attempt) -> None:
         """Only what is claimed as garbage is deleted: the switch may have won."""
         if attempt.parts is not None:
             # Before anything that can take time, or fail.
             attempt.parts.stop()
+        await attempt.over()
         # What was asked for and not waited for the store may still do, after it has deleted nothing: it stays
         # announced, and the sweeper deletes it once more when whatever goes on there has come to an end.
         claimed = [] if attempt.asked else await self.garbage.discard([attempt.version])

@@ -13,7 +13,7 @@ from twisted.trial.unittest import TestCase
 
 from project_service.deferreds import start
 from project_service.errors import database_unavailable
-from project_service.storage.s3.errors import StoreUnreachable
+from project_service.storage.s3.errors import StoreError, StoreUnreachable
 from tests.http.storage_app import OBJECTS, StorageApp, head, refused
 from tests.storage_fakes import FakeGarbage, FakeObjects
 from tests.store_fake import MemoryStore
@@ -95,6 +95,44 @@ class Broken(TestCase):
                 app.clock.advance(60 * minutes)
                 self.successResultOf(start(app.storage.sweeper.sweep()))
                 self.assertEqual(len(app.store.objects), left, name)
+            self.assertEqual(app.stored(), [b"first"])
+
+    def test_a_copy_whose_client_has_left_is_waited_for(self) -> None:
+        """It keeps its place until then: a hundred bytes and a hang-up would fill a store, past every quota."""
+        for in_parts, answered in ((False, None), (False, StoreError(403, "AccessDenied")), (True, None)):
+            app = StorageApp()
+            app.put("a", b"first")
+            answer: Deferred[None] = Deferred()
+            copied: list[str] = []
+
+            async def slow(
+                store: MemoryStore,
+                *how: Any,
+                wait: Deferred[None] = answer,
+                in_parts: bool = in_parts,
+                copied: list[str] = copied,
+            ) -> str:
+                await wait
+                if in_parts:
+                    await how[-1]()
+                copied.append(how[1])
+                store.objects[how[1]] = store.objects[how[0]]
+                return store.objects[how[1]].etag
+
+            client = app.connect()
+            body = b'{"from": "a", "to": "k"}'
+            with patch.object(MemoryStore, "copy", slow):
+                sent = {"Content-Length": str(len(body)), "Content-Type": "application/json"}
+                client.send(head(sent, path="/storage/buckets/open/copy") + body)
+                client.hang_up()
+                ended = app.edge.drained()
+                self.assertNoResult(ended)
+                if answered is None:
+                    answer.callback(None)
+                else:
+                    answer.errback(answered)
+            self.successResultOf(ended)
+            self.assertEqual(len(copied), int(answered is None and not in_parts))
             self.assertEqual(app.stored(), [b"first"])
 
     def test_parts_that_could_not_be_dropped_are_the_sweepers(self) -> None:
