@@ -72,6 +72,11 @@ class Body:
         """True while the client waits for ``100 Continue`` before it sends its body."""
         return self._expects_continue
 
+    @property
+    def awaited(self) -> bool:
+        """True while a reader waits for the client to send more."""
+        return self._waiting is not None
+
     async def next_chunk(self) -> bytes:
         """The next bytes, or ``b""`` at the end.
 

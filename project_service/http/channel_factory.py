@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from heapq import nsmallest
 from typing import Any
 
 from twisted.internet.defer import Deferred
@@ -12,6 +11,7 @@ from zope.interface import implementer
 
 from project_service.http.dispatch import Dispatch
 from project_service.http.lean_channel import LeanChannel
+from project_service.http.room import Room
 from project_service.http.twisted_channel import TwistedChannel
 
 Channel = LeanChannel | TwistedChannel
@@ -26,8 +26,8 @@ class ChannelFactory(Factory):
     """``dispatch`` gets every request; ``idle_seconds`` is the limit for clients that do nothing; ``parser`` is
     one of ``CHANNELS``.
 
-    With ``most`` connections open, those that have waited longest for their next request make room for new ones;
-    where every connection is at work, a new one is told 503 and closed.
+    With ``most`` connections open, one that waits for its next request, or for a body that hardly moves, makes room
+    for each new one (``Room``); where there is none of those, the new one is told 503 and closed.
     """
 
     noisy = False
@@ -44,18 +44,15 @@ class ChannelFactory(Factory):
         self._channel = CHANNELS[parser]
         self._clock = clock
         self._idle_seconds = idle_seconds
-        self._most = most
-        self._channels: set[Channel] = set()
-        self._leaving: set[Channel] = set()
+        self._room: Room[Channel] = Room(most, clock.seconds)
         self._empty: Deferred[None] | None = None
 
     def opened(self, channel: Channel) -> None:
-        self._channels.add(channel)
+        self._room.enter(channel)
 
     def gone(self, channel: Channel) -> None:
-        self._channels.discard(channel)
-        self._leaving.discard(channel)
-        if not self._channels and self._empty is not None:
+        self._room.leave(channel)
+        if not self._room.connections and self._empty is not None:
             empty, self._empty = self._empty, None
             empty.callback(None)
 
@@ -63,15 +60,15 @@ class ChannelFactory(Factory):
         """Close each connection once what was written to it has been taken; fires when none is left."""
         empty: Deferred[None] = Deferred()
         self._empty = empty
-        for channel in list(self._channels):
+        for channel in list(self._room.connections):
             channel.loseConnection()
-        if not self._channels and self._empty is not None:
+        if not self._room.connections and self._empty is not None:
             self._empty = None
             empty.callback(None)
         return empty
 
     def abort_all(self) -> None:
-        for channel in list(self._channels):
+        for channel in list(self._room.connections):
             channel.abort()
 
     def acceptableProtocols(self) -> list[bytes]:
@@ -79,21 +76,9 @@ class ChannelFactory(Factory):
         return [b"http/1.1"]
 
     def buildProtocol(self, addr: IAddress | None) -> Channel | TurnedAway:
-        if len(self._channels) - len(self._leaving) >= self._most and not self._made_room():
+        if not self._room.for_one_more():
             return TurnedAway(self._dispatch)
         return self._channel(self, self._dispatch, self._clock, self._idle_seconds)
-
-    def _made_room(self) -> bool:
-        """Looking through all of them is not cheap, so a hundredth goes at once."""
-        idle = [
-            (since, number, channel)
-            for number, channel in enumerate(self._channels)
-            if (since := channel.idle_since) is not None
-        ]
-        for _, _, channel in nsmallest(self._most // 100 + 1, idle):
-            self._leaving.add(channel)
-            channel.loseConnection()
-        return bool(idle)
 
 
 class TurnedAway(Protocol):

@@ -68,6 +68,9 @@ class Exchange:
         self._pause_seconds = 0.0
         self._stream: Stream | None = None
         self._draining: Stall | None = None
+        # Since when the client has been waited for to send its body, moved on by what it was kept from sending.
+        self._asked_at: float | None = None
+        self._held_at = 0.0
         expects = version == b"HTTP/1.1" and (headers.get(b"expect") or b"").lower() == b"100-continue"
         self.body = Body(self, length, expects and length != 0)
 
@@ -78,13 +81,18 @@ class Exchange:
             self._connection.write(wire.CONTINUE)
 
     def pause_body(self) -> None:
+        self._held_at = self._clock.seconds()
         self._connection.pause_reading()
 
     def resume_body(self) -> None:
+        if self._asked_at is not None:
+            self._asked_at += self._clock.seconds() - self._held_at
         if not self._received:
             self._connection.resume_reading()
 
     def body_awaited(self, waiting: bool) -> None:
+        if self._asked_at is None:
+            self._asked_at = self._clock.seconds()
         if self.on_body_awaited is not None:
             self.on_body_awaited(waiting)
 
@@ -109,6 +117,13 @@ class Exchange:
         """The rest of the body cannot be read, so the connection cannot be used again."""
         self._keep_alive = False
         self.body.fail(failure)
+
+    def sent(self, now: float) -> tuple[int, float] | None:
+        """As ``room.Occupant.sent``. What is read only to be thrown away is waited for too."""
+        waiting = self.body.awaited or self._draining is not None
+        if not waiting or self._asked_at is None:
+            return None
+        return self.body.received, now - self._asked_at
 
     def connection_lost(self) -> None:
         self.gone = True
@@ -192,6 +207,7 @@ class Exchange:
 
     def _drain(self) -> None:
         """Read on and throw away, so that the client can read its answer before the connection closes."""
+        self._asked_at = self._clock.seconds()
         self._close_call = self._clock.callLater(DRAIN_SECONDS, self._close)
         self._draining = Stall(self._clock, DRAIN_IDLE_SECONDS, lambda: self.body.received, self._close)
         self._draining.watch()
@@ -225,6 +241,7 @@ class Exchange:
         cancel(self._close_call)
         if self._draining is not None:
             self._draining.stop()
+            self._draining = None
 
     def _close(self) -> None:
         if self._closed:

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections import deque
 from typing import Any
 
-from twisted.internet.interfaces import IAddress, IDelayedCall, IPushProducer, IReactorTime, ISSLTransport
+from twisted.internet.interfaces import IDelayedCall, IPushProducer, IReactorTime, ISSLTransport
 from twisted.internet.protocol import Protocol, connectionDone
 from twisted.python.failure import Failure
 from zope.interface import implementer
@@ -19,11 +19,12 @@ from project_service.deferreds import cancel
 from project_service.errors import ApiError
 from project_service.http.dispatch import Dispatch
 from project_service.http.exchange import Exchange
+from project_service.http.far_end import FarEnd
 from project_service.http.framing import persistent
 from project_service.http.outbound import Producer
 from project_service.http.request_parser import RequestHead, RequestParser
 from project_service.http.stall import Stall
-from project_service.sockets import read_widely, socket_progress, tune, write_now
+from project_service.sockets import read_widely, tune, write_now
 
 # So much is parsed at a time outside bodies: what is behind a request that is not answered yet stays unparsed.
 HEAD_SLICE = 4096
@@ -37,10 +38,8 @@ CHUNKS_TURN = 1000  # chunks are read at most: they may be of one byte
 
 
 @implementer(IPushProducer)
-class LeanChannel(Protocol):
+class LeanChannel(FarEnd, Protocol):
     """``factory`` is told of its beginning and end."""
-
-    transport: Any
 
     def __init__(self, factory: Any, dispatch: Dispatch, clock: IReactorTime, idle_seconds: float) -> None:
         self.factory = factory
@@ -63,7 +62,6 @@ class LeanChannel(Protocol):
         self._since = 0.0
         self._idle_call: IDelayedCall | None = None
         self._stall = Stall(clock, idle_seconds, self.progress, self.abort)
-        self._peer: IAddress | None = None
         self._secure = False
 
     # The transport's side.
@@ -135,7 +133,7 @@ class LeanChannel(Protocol):
         if self._exchanges:
             return False
         if self._refusal is not None:
-            self.transport.write(self.dispatch.refusal(self._refusal[0], self._who(), self._refusal[1]))
+            self.transport.write(self.dispatch.refusal(self._refusal[0], self.who(), self._refusal[1]))
         if self._refusal is not None or self._ended:
             self.loseConnection()
         return False
@@ -146,14 +144,8 @@ class LeanChannel(Protocol):
             return False
         self._to_begin -= 1
         self._answering = True
-        self.dispatch.begin(exchange, self._who(), self._secure)
+        self.dispatch.begin(exchange, self.who(), self._secure)
         return True
-
-    def _who(self) -> IAddress:
-        """Asked once bytes have come: only then a PROXY header has said who it is."""
-        if self._peer is None:
-            self._peer = self.transport.getPeer()
-        return self._peer
 
     def _full(self) -> bool:
         """A whole request is unanswered, or the client does not take its answers: nothing more is parsed."""
@@ -253,16 +245,21 @@ class LeanChannel(Protocol):
     def unregister_producer(self) -> None:
         self._producer = None
 
+    # What is asked where there is no room for another one (room.Occupant).
+
     @property
     def idle_since(self) -> float | None:
-        """Since when no request is being answered here; None while one is, or when the connection is closing."""
         return None if self._exchanges or self._closing else self._since
 
-    def abort(self) -> None:
-        self.transport.abortConnection()
+    def sent(self, now: float) -> tuple[int, float] | None:
+        return self._exchanges[0].sent(now) if self._exchanges else None
 
-    def progress(self) -> object:
-        return socket_progress(self.transport)
+    def time_out(self) -> None:
+        if self._receiving is not None and self._reading:
+            self._refuse(errors.request_timeout())
+            self._work()
+        elif not self._answering:
+            self.loseConnection()
 
     def _set_reading(self) -> None:
         wanted = not (self._body_paused or self._blocked or self._unparsed_bytes > EAGER_BYTES)
@@ -280,11 +277,7 @@ class LeanChannel(Protocol):
         which it does not while the client leaves the answers before it."""
         left = self._since + self.idle_seconds - self.clock.seconds()
         if left <= 0:
-            if self._receiving is not None and self._reading:
-                self._refuse(errors.request_timeout())
-                self._work()
-            elif not self._answering:
-                self.loseConnection()
+            self.time_out()
             left = self.idle_seconds
         if not self._closing:
             self._idle_call = self.clock.callLater(left, self._check_idle)

@@ -21,6 +21,7 @@ from project_service.errors import ApiError
 from project_service.http import fields
 from project_service.http.dispatch import Dispatch
 from project_service.http.exchange import Exchange
+from project_service.http.far_end import FarEnd
 from project_service.http.framing import (
     MAX_HEAD_BYTES,
     MAX_HEADERS,
@@ -37,7 +38,7 @@ from project_service.http.headers import HeaderView
 from project_service.http.outbound import Producer
 from project_service.http.stall import Stall
 from project_service.http.strict_chunks import StrictChunks
-from project_service.sockets import socket_progress, tune
+from project_service.sockets import tune
 
 # More than any size there is; Python refuses to read numbers of thousands of digits.
 MAX_LENGTH_DIGITS = 19
@@ -74,7 +75,7 @@ class _Pending:
 directlyProvides(_Pending, INonQueuedRequestFactory)
 
 
-class TwistedChannel(HTTPChannel):
+class TwistedChannel(FarEnd, HTTPChannel):
     """One connection. ``factory`` is told of its beginning and end."""
 
     transport: Any
@@ -179,7 +180,7 @@ class TwistedChannel(HTTPChannel):
             keep_alive=persistent(self._version, headers),
         )
         pending.exchange = exchange
-        self.dispatch.begin(exchange, self.transport.getPeer(), self.isSecure())
+        self.dispatch.begin(exchange, self.who(), self.isSecure())
 
     def allContentReceived(self) -> None:
         if not self._closing:
@@ -198,7 +199,7 @@ class TwistedChannel(HTTPChannel):
         if exchange is not None:
             exchange.fail_body(error)
             return
-        self.write(self.dispatch.refusal(error, self.transport.getPeer(), self._target()))
+        self.write(self.dispatch.refusal(error, self.who(), self._target()))
         self.loseConnection()
 
     def timeoutConnection(self) -> None:
@@ -277,14 +278,16 @@ class TwistedChannel(HTTPChannel):
         self.factory.gone(self)
         super().connectionLost(reason)
 
+    # What is asked where there is no room for another one (room.Occupant).
+
     @property
     def idle_since(self) -> float | None:
-        """As ``LeanChannel.idle_since``."""
         serving = self._closing or any(pending.exchange is not None for pending in self.requests)
         return None if serving else self._since
 
-    def abort(self) -> None:
-        self.transport.abortConnection()
+    def sent(self, now: float) -> tuple[int, float] | None:
+        exchange = self.requests[0].exchange if self.requests else None
+        return None if exchange is None else exchange.sent(now)
 
-    def progress(self) -> object:
-        return socket_progress(self.transport)
+    def time_out(self) -> None:
+        self.timeoutConnection()
