@@ -1,4 +1,4 @@
-"""What ``storage import`` finds below a directory, and what it may not read."""
+"""What ``storage import`` finds below a directory or in a bucket of the store, and what it may not read."""
 
 from __future__ import annotations
 
@@ -12,8 +12,9 @@ from typing import Any, cast
 from twisted.internet.defer import Deferred
 from twisted.trial.unittest import SynchronousTestCase
 
-from project_service.cli.import_sources import Directory, Unreadable, Upload
+from project_service.cli.import_sources import Directory, StoreBucket, Unreadable, Upload
 from project_service.deferreds import start
+from tests.store_fake import MemoryStore
 
 NOBODY = 65534
 
@@ -87,3 +88,20 @@ class DirectoryTests(SynchronousTestCase):
         with without_rights():
             fault = self.failureResultOf(self.found(), PermissionError)
         self.assertEqual(fault.value.filename, str(self.place / "sub"))
+
+
+class BucketTests(SynchronousTestCase):
+    def test_an_empty_object_is_one_and_an_empty_folder_is_none(self) -> None:
+        """What cannot become an object here is found all the same, so that it is refused and not left out."""
+        parts = Parts()
+
+        async def found() -> list[str]:
+            store = MemoryStore()
+            for key, data in (("a/empty", b""), ("a/folder/", b""), ("a/odd/", b"x")):
+                await store.put(key, data, "text/x-own", {})
+            uploads = {name: upload async for name, upload in StoreBucket(cast(Any, store), "a/").found()}
+            await uploads["empty"]("key", cast(Any, parts))
+            return list(uploads)
+
+        self.assertEqual(self.successResultOf(start(found())), ["empty", "odd/"])
+        self.assertEqual((parts.data, parts.told), (b"", ("text/x-own", "key")))
