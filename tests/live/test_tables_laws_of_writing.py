@@ -165,6 +165,26 @@ async def test_rows_are_the_same_however_they_are_inserted(written: Tables) -> N
 
 
 @pytest_twisted.ensureDeferred
+async def test_what_is_summed_up_decides_over_a_write_by_its_rows(written: Tables) -> None:
+    """The sum of none is there as well: all rows would have one."""
+    written.sql(FRESH)
+    await until_answered(written, "GET", "/racks?select=id,crates(id)", 200)
+    holding = "select array_agg(distinct rack_id order by rack_id) from crates where n > 3"
+    ((expected,),) = written.sql(f"{holding} and rack_id is not null")
+    assert 0 < len(expected) < 6
+    shown: dict[str, Any] = {"json": {"room": "x"}, "headers": {"Prefer": "return=representation"}}
+    for summed, filters in (
+        ("crates!inner(n.sum())", "crates.n=gt.3"),
+        ("crates!inner(rack_id,n.sum())", "crates.n=gt.3"),
+        ("crates!inner(id,racks!inner(count()))", "crates.n=gt.3&crates.racks.id=gt.0"),
+        ("crates!inner(id,below:racks(count()))", "crates.n=gt.3&crates.below=not.is.null"),
+    ):
+        path = f"/racks?select=id,{summed}&{filters}"
+        status, _, rows = await written.request("PATCH", path, **shown)
+        assert (status, sorted(row["id"] for row in rows)) == (200, expected), path
+
+
+@pytest_twisted.ensureDeferred
 async def test_a_limited_write_touches_no_more_rows_whatever_they_are_found_by(written: Tables) -> None:
     written.sql(
         "create table split (n int) partition by list (n); create table split_1 partition of split for values in (1);"

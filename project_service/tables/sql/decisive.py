@@ -23,16 +23,16 @@ def decisive(plan: ReadPlan) -> Iterator[tuple[Embedded, bool]]:
     for embedded in plan.embeddings:
         if embedded.to_one or any(found.relationship.routine is not None for found in _needing(embedded)):
             continue
-        if _is_aggregated(embedded):
+        if is_aggregated(embedded):
             continue
         wanted = tested.get(embedded.name, True if embedded.join == "inner" else None)
         if wanted is False or (wanted and any(found.plan.conditions for found in _needing(embedded))):
             yield embedded, wanted
 
 
-def _is_aggregated(embedded: Embedded) -> bool:
+def is_aggregated(embedded: Embedded) -> bool:
     """Whether rows are made of others, here or below: a count is there where none of those is."""
-    return embedded.plan.grouped or any(map(_is_aggregated, embedded.plan.embeddings))
+    return embedded.plan.grouped or any(map(is_aggregated, embedded.plan.embeddings))
 
 
 def _needing(embedded: Embedded) -> Iterator[Embedded]:

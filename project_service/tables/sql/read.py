@@ -21,7 +21,7 @@ from project_service.tables.plan.nodes import (
 )
 from project_service.tables.plan.outputs import Made, made_columns, result_names
 from project_service.tables.sql.conditions import condition_sql
-from project_service.tables.sql.decisive import decisive
+from project_service.tables.sql.decisive import decisive, is_aggregated
 from project_service.tables.sql.embed import (
     condition_of_relationship,
     embedded_columns,
@@ -118,8 +118,17 @@ def _tested(conditions: Iterable[Condition]) -> Iterator[str]:
 
 
 def inner_terms(cache: SchemaCache, plan: ReadPlan) -> list[Sql]:
-    """That a row has one in each embedded relation without which it is left out."""
-    return [_exists(cache, plan, embedded) for embedded in plan.embeddings if embedded.join == "inner"]
+    """That a row to be written has one in each embedded relation without which it is left out: of an aggregate one
+    that it is made of, since it is there itself where there is none."""
+    inner = [embedded for embedded in plan.embeddings if embedded.join == "inner"]
+    apart = [_rows_of(embedded) for embedded in inner if is_aggregated(embedded)]
+    return [_exists(cache, plan, embedded) for embedded in (*inner, *apart)]
+
+
+def _rows_of(embedded: Embedded) -> Embedded:
+    """Without what is made of them, here or below."""
+    within = tuple(map(_rows_of, embedded.plan.embeddings))
+    return evolve(embedded, plan=evolve(embedded.plan, outputs=within), hoisted=())
 
 
 def _exists(cache: SchemaCache, plan: ReadPlan, embedded: Embedded) -> Sql:
