@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from functools import lru_cache
 from urllib.parse import quote, unquote
 
 from project_service.errors import Headers
@@ -28,6 +29,8 @@ def content_disposition(key: str, inline: bool) -> str:
     return f"{kind}; filename=\"{plain}\"; filename*=UTF-8''{quote(name, safe=_ATTR_CHAR)}"
 
 
+# The same objects are asked for again and again.
+@lru_cache(maxsize=1024)
 def presentation(key: str, content_type: str, inline: bool) -> Headers:
     headers: Headers = (
         ("Content-Type", content_type),

@@ -6,6 +6,8 @@ Small ones that were read lately come from memory.
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
+from datetime import datetime
+from functools import lru_cache
 from uuid import UUID
 from wsgiref.handlers import format_date_time
 
@@ -114,10 +116,16 @@ def _requested(inbound: Inbound, row: ObjectRow) -> ByteRange | None:
 def _validators(row: ObjectRow, terms: Terms) -> Headers:
     return (
         ("ETag", f'"{row.etag}"'),
-        ("Last-Modified", format_date_time(row.updated_at.timestamp())),
+        ("Last-Modified", _http_date(row.updated_at)),
         ("Accept-Ranges", "bytes"),
         *terms.headers,
     )
+
+
+# The same objects are asked for again and again.
+@lru_cache(maxsize=1024)
+def _http_date(moment: datetime) -> str:
+    return format_date_time(moment.timestamp())
 
 
 def _pouring(opened: Opened) -> Callable[[Sink], Awaitable[None]]:
