@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
-from mmap import MAP_ANONYMOUS, MAP_PRIVATE, mmap
+from mmap import MADV_DONTNEED, MAP_ANONYMOUS, MAP_PRIVATE, mmap
 from urllib.parse import quote
 
 from attrs import frozen
@@ -97,6 +97,11 @@ class PartBuffer:
     def clear(self) -> None:
         self.used = 0
 
+    def drop(self) -> None:
+        """Hold no memory any more, whoever has a view: failures keep frames, in rings, until they are collected."""
+        if isinstance(self._bytes, mmap):
+            self._bytes.madvise(MADV_DONTNEED)
+
     def _grow(self, end: int) -> None:
         if end <= GROWING_BYTES:
             self._few += bytes(end - len(self._few))
@@ -165,11 +170,13 @@ class PartStream:
 
     def stop(self) -> None:
         """Send nothing more and hold no bytes."""
+        self._filling.drop()
         self._filling, self._spare = PartBuffer(0), None
         while self._going:
-            sending, _ = self._going.popleft()
+            sending, part = self._going.popleft()
             sending.addErrback(lambda _: "")
             sending.cancel()
+            part.drop()
 
     async def abandon(self) -> None:
         """Drop the parts that are at the store, when it was stopped. Failures are left to the sweeper."""
@@ -203,6 +210,7 @@ class PartStream:
         except BaseException:
             # Cancelled while waiting: the part may still be on its way.
             sending.cancel()
+            part.drop()
             raise
         part.clear()
         self._spare = part

@@ -97,6 +97,26 @@ class Broken(TestCase):
                 self.assertEqual(len(app.store.objects), left, name)
             self.assertEqual(app.stored(), [b"first"])
 
+    def test_who_hangs_up_leaves_no_bytes_in_memory(self) -> None:
+        """Twisted's failures are in rings with the frames they went through, and those have the part to be sent."""
+        mebibyte = 1024 * 1024
+        for name, size, sent in (("put", 3, 3), ("put_part", 16, 6), ("put_part", 16, 9), ("put_part", 9, 9)):
+            app = StorageApp(part_bytes=4 * mebibyte)
+            views: list[memoryview] = []
+
+            async def taken(store: MemoryStore, *how: Any, views: list[memoryview] = views) -> str:
+                views.append(next(one for one in how if isinstance(one, memoryview)))
+                return await Deferred()
+
+            client = app.connect()
+            with patch.object(MemoryStore, name, taken):
+                client.send(head({"Content-Length": str(size * mebibyte)}, "PUT", OBJECTS + "/k"))
+                for _ in range(sent):
+                    client.send(b"x" * mebibyte)
+                self.assertEqual({bytes(view[:1]) for view in views}, {b"x"}, (name, sent))
+                client.hang_up()
+            self.assertEqual({bytes(view).strip(b"\0") for view in views}, {b""}, (name, sent))
+
     def test_a_copy_whose_client_has_left_is_waited_for(self) -> None:
         """It keeps its place until then: a hundred bytes and a hang-up would fill a store, past every quota."""
         for in_parts, answered in ((False, None), (False, StoreError(403, "AccessDenied")), (True, None)):
