@@ -31,7 +31,7 @@ def bind_endpoints(reactor: Any, endpoints: Sequence[str]) -> Binder:
         for text in endpoints:
             try:
                 ports.append(await serverFromString(reactor, text).listen(factory))
-                if "backlog=" not in text:
+                if not _says_its_queue(text):
                     _lengthen_queue(ports[-1])
             except Exception as fault:
                 for port in ports:
@@ -50,6 +50,16 @@ async def close(port: IListeningPort) -> None:
             await stopped
     except OSError:
         log.failure("a port did not close cleanly")
+
+
+def queue_length(reactor: Any, endpoint: str) -> int:
+    """How many may wait to be accepted at a port that was opened as ``endpoint``."""
+    described: Any = serverFromString(reactor, endpoint) if _says_its_queue(endpoint) else None
+    return BACKLOG if described is None else int(described._backlog)
+
+
+def _says_its_queue(endpoint: str) -> bool:
+    return "backlog=" in endpoint
 
 
 def _lengthen_queue(port: Any) -> None:

@@ -15,6 +15,7 @@ from twisted.internet.defer import Deferred, succeed
 from twisted.internet.endpoints import serverFromString
 from twisted.internet.interfaces import IListeningPort, IProtocolFactory, IStreamServerEndpoint
 from twisted.internet.protocol import Factory
+from twisted.internet.unix import Port as UnixPort
 from twisted.logger import Logger, globalLogBeginner
 from twisted.protocols.haproxy import proxyEndpoint
 from twisted.protocols.tls import TLSMemoryBIOFactory
@@ -27,7 +28,7 @@ from project_service.deferreds import start
 from project_service.journal import Levels, observer
 from project_service.launch import settings_for
 from project_service.logging_setup import batched
-from project_service.ports import Binder, take_turns
+from project_service.ports import Binder, queue_length, take_turns
 from project_service.process import settle
 from project_service.roll_call import Parent
 from project_service.settings import Settings
@@ -70,13 +71,24 @@ class _Adopted:
             serving = TLSMemoryBIOFactory(described._sslContextFactory, False, serving)
         with socket.socket(fileno=os.dup(self.descriptor)) as seen:
             family = seen.family
-        port: Any = self.reactor.adoptStreamPort(self.descriptor, family, serving)
+        port: Any
+        if family == socket.AF_UNIX:
+            port = self._unix_port(serving)
+        else:
+            port = self.reactor.adoptStreamPort(self.descriptor, family, serving)
         os.close(self.descriptor)
         take_turns(port)
-        if family == socket.AF_UNIX:
-            # The socket in the file system is the parent's to remove; a name that starts with NUL is in none.
-            port._bindPath = b"\0" + port._bindPath
         return succeed(port)
+
+    def _unix_port(self, factory: IProtocolFactory) -> Any:
+        """``adoptStreamPort`` would open the file to everybody, cut the queue, and close the socket for all."""
+        port: Any = UnixPort._fromListeningDescriptor(self.reactor, self.descriptor, factory)
+        # The file is the parent's: its rights, and its removal. A name that starts with NUL is in no file system.
+        port._bindPath = b"\0" + port._bindPath
+        port._shouldShutdown = False
+        port.backlog = queue_length(self.reactor, self.endpoint)
+        port.startListening()
+        return port
 
 
 class Worker:

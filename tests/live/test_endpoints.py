@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import os
 import re
+import signal
 import socket
 import ssl
 from pathlib import Path
@@ -11,7 +13,7 @@ import pytest
 import requests
 
 from tests.certificates import issue
-from tests.live.daemon import Daemon
+from tests.live.daemon import Daemon, answers, eventually, workers_of
 
 
 @pytest.fixture(scope="module")
@@ -42,6 +44,13 @@ def test_tls_unix_and_admin_beside_tcp(data_dir: Path, tmp_path: Path, workers: 
             == 401
         )
         assert "401" in over_unix(path, "/auth/user")
+        before = workers_of(daemon)
+        if before:
+            # Who leaves takes nothing with him that the others serve.
+            os.kill(min(before), signal.SIGTERM)
+            eventually(lambda: len(workers_of(daemon) - before) == 1, "another worker")
+            assert "401" in over_unix(path, "/auth/user")
+            eventually(lambda: answers(f"http://127.0.0.1:{admin}/ready"), "readiness")
         assert requests.get(f"http://127.0.0.1:{admin}/ready", timeout=10).json() == {"status": "ready"}
         # Health has an endpoint of its own, and only that.
         assert requests.get(f"{url}/ready", timeout=10).status_code == 404
@@ -50,6 +59,7 @@ def test_tls_unix_and_admin_beside_tcp(data_dir: Path, tmp_path: Path, workers: 
             with pytest.raises((ssl.SSLError, ConnectionError)), pytest.warns(DeprecationWarning):
                 handshake(secure, ssl.TLSVersion[old])
         assert daemon.stop() == 0, daemon.text
+    assert not path.exists()
     assert str(key) not in daemon.text
 
 

@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import os
 import socket
+import stat
 import struct
+from collections.abc import AsyncIterator
+from contextlib import ExitStack, asynccontextmanager
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +20,7 @@ from twisted.internet.protocol import Factory, Protocol
 from project_service.errors import ApiError
 from project_service.ports import BACKLOG, CannotListen, bind_endpoints, close, take_turns
 from project_service.settings import Store
+from project_service.worker import adopt
 from tests.certificates import issue
 from tests.live.application import serving, settings_for
 from tests.live.logged import LoggedErrors
@@ -65,6 +70,46 @@ async def test_a_queue_is_as_long_as_the_endpoint_says_and_else_long() -> None:
     assert [_queue(port) for port in ports] == [min(BACKLOG, _longest_queue()), 7]
     for port in ports:
         await close(port)
+
+
+@asynccontextmanager
+async def _shared(endpoint: str) -> AsyncIterator[list[Any]]:
+    """The port that a parent opens, and those of two workers that adopt it; nobody accepts."""
+    (port,) = await bind_endpoints(reactor, [endpoint])(Factory())
+    opened: list[Any] = [port]
+    for _ in range(2):
+        opened += await adopt(reactor, [endpoint], os.dup(opened[0].fileno()))(Factory())
+    for port in opened:
+        port.stopReading()
+    yield opened
+    for port in reversed(opened):
+        await close(port)
+
+
+@pytest_twisted.ensureDeferred
+async def test_a_unix_socket_stays_as_it_is_while_workers_come_and_go(tmp_path: Path) -> None:
+    path = tmp_path / "s"
+    async with _shared(f"unix:{path}:mode=600") as opened:
+        assert stat.S_IMODE(path.stat().st_mode) == 0o600
+        await close(opened.pop())
+        with socket.socket(socket.AF_UNIX) as client:
+            client.connect(str(path))
+    assert not path.exists()
+
+
+@pytest.mark.parametrize(("asked", "length"), [("", 200), (":backlog=7", 8)])
+@pytest_twisted.ensureDeferred
+async def test_the_queue_of_a_unix_socket_is_as_long_with_workers(
+    tmp_path: Path, asked: str, length: int
+) -> None:
+    path, waiting = tmp_path / "s", 0
+    async with _shared(f"unix:{path}{asked}"):
+        with ExitStack() as kept:
+            for _ in range(200):
+                client = kept.enter_context(socket.socket(socket.AF_UNIX))
+                client.setblocking(False)
+                waiting += client.connect_ex(str(path)) == 0
+    assert waiting == min(length, _longest_queue() + 1)
 
 
 @pytest_twisted.ensureDeferred
