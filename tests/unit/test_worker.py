@@ -1,0 +1,61 @@
+"""One of several serving processes: what it reads again, and how it ends where it cannot begin."""
+
+from __future__ import annotations
+
+import os
+
+from twisted.logger import LogLevel, formatEvent, globalLogPublisher
+from twisted.python.failure import Failure
+from twisted.trial.unittest import TestCase
+
+from project_service.worker import Worker
+from project_service.workers import Assignment
+from tests.live.logged import LoggedErrors
+from tests.places import temporary_directory
+from tests.said import captured_logs
+from tests.unit.test_workers import FakeReactor
+
+
+class OneOfSeveral(TestCase):
+    def setUp(self) -> None:
+        self.errors = LoggedErrors()
+        globalLogPublisher.addObserver(self.errors)
+        self.addCleanup(globalLogPublisher.removeObserver, self.errors)
+        place = temporary_directory(self)
+        self.config = place / "c.toml"
+        self.config.write_text("server.log_level = 'warn'")
+        self.worker = Worker(FakeReactor(), Assignment(str(self.config), {}, str(place), 2, None))
+
+    def tearDown(self) -> None:
+        self.errors.raise_if_any()
+
+    def logs(self, level: str) -> bool:
+        event = {"log_level": LogLevel.levelWithName(level), "log_namespace": "project_service.http"}
+        return self.worker.levels.passes(event)
+
+    def test_a_reload_changes_how_much_it_logs_unless_the_file_has_a_fault(self) -> None:
+        self.assertEqual((self.logs("warn"), self.logs("info")), (True, False))
+        self.config.write_text("server.log_level = 'debug'")
+        self.worker._reload()
+        self.assertEqual((self.logs("debug"), self.worker.settings.server.log_level), (True, "debug"))
+        self.config.write_text("server.log_level = 'loud'")
+        self.worker._reload()
+        self.assertEqual((self.logs("debug"), self.worker.settings.server.log_level), (True, "debug"))
+        self.assertEqual(len(self.errors.flush("the configuration was not reloaded")), 1)
+
+    def test_it_has_its_part_of_what_all_have_together(self) -> None:
+        self.assertEqual(self.worker.settings.database.pool_size, 5)
+        self.config.write_text("server.log_level = 'info'")
+        self.worker._reload()
+        self.assertEqual(self.worker.settings.database.pool_size, 5)
+
+    def test_where_it_cannot_begin_it_says_why_and_ends(self) -> None:
+        codes: list[int] = []
+        self.patch(os, "_exit", codes.append)
+        with captured_logs() as said:
+            self.worker._failed(Failure(ValueError("no such key file")))
+        self.assertEqual(codes, [1])
+        self.assertEqual(
+            [formatEvent(event) for event in said], ["the worker cannot start: no such key file"]
+        )
+        self.assertEqual(len(self.errors.flush("cannot start")), 1)
