@@ -44,6 +44,8 @@ async def test_a_session_starts_only_for_the_password_that_was_checked(stores: S
 @contract
 async def test_a_refresh_token_is_rotated_then_repeated_then_stolen(stores: Stores) -> None:
     first = session()
+    # Somebody else, who was there before and whose session it is not.
+    await made(stores, first=session())
     account = await made(stores, first=first)
     child, grandchild = digest(), digest()
     rotated = await rotate(stores, first.digest, child, salt=b"1" * 32)

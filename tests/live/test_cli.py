@@ -37,6 +37,15 @@ def beside(migrated: tuple[str, Path], monkeypatch: pytest.MonkeyPatch) -> Comma
     return commands_of(monkeypatch, *migrated)
 
 
+def test_a_command_that_fails_says_why_and_no_more(tmp_path: Path) -> None:
+    failed = cli("keys", "list", "--data-dir", tmp_path)
+    assert (failed.code, failed.out) == (1, "")
+    assert failed.err.startswith(
+        f"project-service: there is no project in {tmp_path}; start the service once"
+    )
+    assert failed.err.count("\n") == 1
+
+
 @beside_the_reactor
 def test_migrating_again_does_nothing(beside: Command) -> None:
     assert beside("migrate", "--json").json == {"applied": []}
