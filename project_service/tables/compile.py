@@ -44,6 +44,12 @@ class Compiled:
     def routine(self) -> Routine | None:
         return self.plan.routine if isinstance(self.plan, CallPlan) else None
 
+    @property
+    def locks_at_once(self) -> bool:
+        """Whether it only reads, and takes its locks as a whole before it begins. Functions that run by themselves
+        lock when they get there, and may have words for a lock that they do not get."""
+        return self.plan is None or (self.routine is not None and self.routine.may_be_inlined)
+
 
 def compile_request(cache: SchemaCache, config: TablesConfig, request: Request) -> Compiled:
     """Raises PGRST107, 205, 54001 and what the planners raise."""

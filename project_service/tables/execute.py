@@ -46,7 +46,7 @@ class Executor:
             authenticated,
             self.config.prepare and planned.kept and compiled.rendering.explain is None,
             planned.version,
-            compiled.plan is None,
+            compiled.locks_at_once,
         )
 
         async def used(session: Session) -> Outcome:

@@ -44,8 +44,8 @@ class Preamble:
 class Work:
     """``probe`` rows and one more are read where the result may turn out too large. ``ending`` implicit commits with
     the message itself; otherwise what was done can still be refused before it is committed or rolled back. ``kept``
-    allows the statement to be prepared, for that ``version`` of the schema cache; ``reads``: it only reads
-    a relation.
+    allows the statement to be prepared, for that ``version`` of the schema cache; ``reads``: it only
+    reads, and takes all its locks before it begins.
     """
 
     preamble: Preamble

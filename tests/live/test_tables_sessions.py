@@ -133,30 +133,32 @@ async def test_nothing_of_a_request_stays_with_what_it_prepared(tables: Tables, 
         assert await found(said) == 0, said
 
 
+@pytest.mark.parametrize("name", ["rates", "rpc/all_rates"])
 @pytest_twisted.ensureDeferred
 async def test_rows_that_came_while_it_waited_are_read_by_what_was_prepared(
-    tables: Tables, functions: None
+    tables: Tables, functions: None, name: str
 ) -> None:
     """EXECUTE takes its snapshot before its locks, and would find a table that was filled anew empty."""
     tables.sql(
-        "create table rates (id int primary key); insert into rates values (1); grant select on rates to anon"
+        "create table rates (id int primary key); insert into rates values (1); grant select on rates to anon;"
+        "create function all_rates() returns setof rates language sql stable as 'select * from rates'"
     )
-    path = "/rates?select=id&order=id"
 
     async def prepared() -> bool:
-        assert (await tables.request("GET", path, base=NARROW))[0] == 200
-        return int((await tables.request("GET", "/rpc/prepared?said=rates", base=NARROW))[2]) > 0
+        assert (await tables.request("GET", f"/{name}?order=id", base=NARROW))[0] == 200
+        said = name.rpartition("/")[2]
+        return int((await tables.request("GET", f"/rpc/prepared?said={said}", base=NARROW))[2]) > 0
 
     await until(prepared)
     with closing(psycopg2.connect(tables.api.dsn)) as filling:
         filling.cursor().execute("truncate rates; insert into rates values (2), (3)")
-        asked = start(tables.request("GET", path, base=NARROW))
+        asked = start(tables.request("GET", f"/{name}?order=id", base=NARROW))
         waits = "select 1 from pg_locks where not granted and relation = 'rates'::regclass"
         await until(lambda: bool(tables.sql(waits)))
         filling.commit()
         status, _, rows = await asked
     assert (status, rows) == (200, [{"id": 2}, {"id": 3}])
-    tables.sql("drop table rates")
+    tables.sql("drop table rates cascade")
 
 
 # What a function can leave that is no setting, and what shows that it is gone.

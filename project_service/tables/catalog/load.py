@@ -207,6 +207,7 @@ def _routine(row: Rows) -> Routine:
         row["description"],
         row["return_media"],
         row["is_bytes"],
+        row["is_sql"],
     )
 
 

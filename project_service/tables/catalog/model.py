@@ -116,10 +116,16 @@ class Routine:
     description: str | None = None
     return_media: str | None = None
     is_bytes: bool = False
+    is_sql: bool = False
 
     @property
     def key(self) -> Key:
         return (self.schema, self.name)
+
+    @property
+    def may_be_inlined(self) -> bool:
+        """PostgreSQL may write its text into the statement that calls it."""
+        return self.is_sql and self.volatility != "v"
 
     @property
     def is_scalar(self) -> bool:

@@ -120,7 +120,7 @@ select n.nspname as schema, p.proname as name, obj_description(p.oid, 'pg_proc')
   p.prorettype = 'void'::regtype as is_void,
   bt.typtype = 'c' or coalesce(p.proargmodes::text[] && '{t,b,o}', false) as is_composite,
   case when bt.typtype = 'c' then json_build_array(bn.nspname, rc.relname) end as returns,
-  coalesce(p.proconfig, '{}') as settings,
+  coalesce(p.proconfig, '{}') as settings, p.prolang = (select oid from pg_language where lanname = 'sql') as is_sql,
   (select json_agg(json_build_array(
       coalesce(a.name, ''), format_type(a.type, null),
       case regexp_replace(format_type(a.type, null), '\\[\\]$', '')

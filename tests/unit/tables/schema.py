@@ -57,6 +57,7 @@ def _routine(name: str, arguments: list[object], **more: object) -> dict[str, ob
         "is_set": False,
         "return_media": None,
         "is_bytes": False,
+        "is_sql": True,
         "is_void": False,
         "is_composite": False,
         "returns": None,
