@@ -65,6 +65,19 @@ async def test_after_a_reset_no_letter_of_before_is_worth_anything(stores: Store
 
 
 @contract
+async def test_a_reset_is_one_users_alone(stores: Stores) -> None:
+    email, others_email, others = address(), address(), session()
+    await made(stores, email, session())
+    other = await made(stores, others_email, others)
+    letter, _ = await issue(stores, others_email)
+    key, _ = await issue(stores, email)
+    assert await stores.tokens.reset_password(key, OTHER_HASH, event()) is not None
+    assert await stores.users.find(other.user.id) == other
+    assert [one.id for one in await stores.sessions.alive(other.user.id, NOW)] == [others.id]
+    assert await stores.tokens.owner(letter, "recovery", NOW) == other.user
+
+
+@contract
 async def test_a_reset_lets_a_locked_out_owner_in(stores: Stores) -> None:
     """Him alone: neither another account nor the client's address is free to guess again."""
     email, other, place = address(), address(), uuid.uuid4().hex
@@ -73,8 +86,11 @@ async def test_a_reset_lets_a_locked_out_owner_in(stores: Stores) -> None:
     for who in (email, other):
         held = await stores.attempts.reserve_login(who, place, limit, Limit(2, HOUR), NOW)
         await stores.attempts.settle_login(who, place, held, "failed", None)
+    held_elsewhere = await stores.attempts.reserve("letters", email.key, limit, NOW)
+    await stores.attempts.settle("letters", email.key, held_elsewhere.mark, "failed")
     key, _ = await issue(stores, email)
     await stores.tokens.reset_password(key, OTHER_HASH, event())
+    assert (await stores.attempts.reserve("letters", email.key, limit, NOW)).verdict == "refused"
     assert (await stores.attempts.reserve_login(email, place, limit, none, NOW)).verdict == "free"
     assert (await stores.attempts.reserve_login(other, place, limit, none, NOW)).verdict == "refused"
     assert (

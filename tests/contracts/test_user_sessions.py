@@ -52,9 +52,11 @@ async def test_a_refresh_token_is_rotated_then_repeated_then_stolen(stores: Stor
     assert (rotated.outcome, rotated.session_id, rotated.user) == ("rotated", first.id, account.user)
     repeated = await rotate(stores, first.digest, digest(), NOW + 9 * SECOND, salt=b"2" * 32)
     assert (repeated.outcome, repeated.salt) == ("repeated", b"1" * 32)
+    assert (repeated.session_id, repeated.user) == (first.id, account.user)
     assert (await rotate(stores, child, grandchild, NOW + 9 * SECOND)).outcome == "rotated"
     # No longer the immediate parent, however short ago.
-    assert (await rotate(stores, first.digest, digest(), NOW + 9 * SECOND)).outcome == "stolen"
+    stolen = await rotate(stores, first.digest, digest(), NOW + 9 * SECOND)
+    assert (stolen.outcome, stolen.session_id, stolen.user) == ("stolen", first.id, account.user)
     assert await rotate(stores, grandchild, digest(), NOW + 10 * SECOND) is None
     assert await stores.sessions.alive(account.user.id, NOW) == []
     assert first.id in dict(await stores.sessions.revoked(NOW))

@@ -148,6 +148,11 @@ async def test_a_line_of_the_audit_has_who_did_what_to_whom_when_and_from_where(
                 event=Event(at, action, email="as@asked.test", origin=origin),
             )
         await stores.tokens.reset_password(token, HASH, Event(at, "reset", "ok", "user", origin=HERE))
+        await made(stores, (late := address()), session(), at=at)
+        token, somebody = await issue(stores, late, at, "confirmation")
+        await stores.tokens.confirm(token, session(at), Event(at, "verify", origin=origin))
+        logout = Event(at, "logout", "ok", "user", somebody.id, somebody.email, HERE)
+        await stores.sessions.end(somebody.id, logout)
     finally:
         await pool.close()
     here, there = (HERE.address, HERE.user_agent, HERE.request_id), ("2001:db8::1", "a browser", "request-2")
@@ -158,7 +163,13 @@ async def test_a_line_of_the_audit_has_who_did_what_to_whom_when_and_from_where(
         (at, "anonymous", user.id, "as@asked.test", "recover", "ok", *there),
         (at, "anonymous", None, "as@asked.test", "resend", "ok", *there),
         (at, "user", user.id, user.email, "reset", "ok", *here),
+        (at, "anonymous", somebody.id, None, "test", "ok", *here),
+        (at, "anonymous", somebody.id, None, "mail", "ok", *here),
+        (at, "anonymous", somebody.id, somebody.email, "verify", "ok", *there),
+        (at, "user", somebody.id, somebody.email, "logout", "ok", *here),
     ]
+    ends = "select end_reason from auth.sessions where user_id = %s"
+    assert sql(database, ends, somebody.id) == [("logout",), ("logout",)]
 
 
 @pytest_twisted.ensureDeferred
@@ -175,6 +186,22 @@ async def test_a_session_ends_once_and_what_ended_it_stays_on_record(database: s
     finally:
         await pool.close()
     assert sql(database, "select ended_at, end_reason from auth.sessions") == [(NOW, "logout")]
+
+
+@pytest_twisted.ensureDeferred
+async def test_what_ended_a_session_is_on_record(database: str) -> None:
+    pool = Pool(Connector(reactor, dsns.parse(database), 10.0, timezone="UTC"), 2, 5.0, reactor)
+    stores, email = sql_stores(pool), address()
+    try:
+        users = [(await made(stores, to, session())).user.id for to in (email, address(), address())]
+        token, _ = await issue(stores, email)
+        await stores.tokens.reset_password(token, OTHER_HASH, event("recover"))
+        await stores.users.set_password(users[1], OTHER_HASH, None, event("set_password"))
+        await stores.users.set_disabled(users[2], True, event("disable_user"))
+    finally:
+        await pool.close()
+    ends = dict(sql(database, "select user_id::text, end_reason from auth.sessions"))
+    assert [ends[user] for user in users] == ["recover", "set_password", "disable_user"]
 
 
 @pytest_twisted.ensureDeferred
