@@ -22,6 +22,7 @@ from project_service.tables.sql.fragment import Sql
 # EXECUTE of a SELECT sees the database as it was before it waited for a lock: a table that was emptied and filled
 # again meanwhile, or written anew for a column's new type, has no rows for it (PostgreSQL's manual, "Caveats" of
 # concurrency control). A SELECT looks when it has its locks. So what is prepared does not wait, but is run as it is.
+# PostgreSQL knows no shorter limit: who waits for less than a millisecond goes unnoticed.
 _NO_WAITING = "SET LOCAL lock_timeout = 1; "
 _LOCKED = "55P03"
 
@@ -61,6 +62,11 @@ class Work:
     reads: bool = False
 
     @property
+    def in_a_hurry(self) -> str:
+        """What goes before EXECUTE."""
+        return _NO_WAITING if self.reads else ""
+
+    @property
     def values(self) -> list[str | bytes | None]:
         return self.statement.values(self.operands, self.body, self.raw, self.probe + 1)
 
@@ -95,8 +101,8 @@ async def _run(session: Session, work: Work, read: Callable[[list[Row]], T]) -> 
     statement = work.statement
     text = session.statements.execution(statement.text, work.version) if work.kept else statement.for_driver
     if work.ending == "implicit" and text is not None:
-        at_once = _NO_WAITING if work.kept and work.reads else ""
-        return read(await _send(session, "", work, at_once + text))
+        at_once = work.in_a_hurry + text if work.kept else text
+        return read(await _send(session, "", work, at_once))
     try:
         if text is None:
             rows = await _prepare_and_send(session, work)
@@ -126,7 +132,8 @@ async def _prepare_and_send(session: Session, work: Work) -> list[Row]:
     text = await session.statements.prepare(
         session.query, statement.text, statement.for_prepare, len(values), work.version
     )
-    return await session.query(text, values)
+    # A function's text is locked for when it is planned: only now.
+    return await session.query(work.in_a_hurry + text, values)
 
 
 def failure(fault: psycopg2.Error | DatabaseGone, authenticated: bool) -> TableError:

@@ -86,7 +86,13 @@ class Messages(SynchronousTestCase):
         for _ in range(3):
             found = run(cast(Session, connection), self.work(reads=True), list)
             self.assertEqual(self.successResultOf(start(found)), [(1,)])
-        self.assertEqual(connection.sent[4:], [at_once, "SELECT %s; SELECT 2"] * 2)
+        first = ["BEGIN; SELECT %s", "PREPARE service_1 AS SELECT 2", at_once.partition("; ")[2], "COMMIT"]
+        self.assertEqual(connection.sent, [*first, *[at_once, "SELECT %s; SELECT 2"] * 2])
+        connection = Connection("SET LOCAL", Locked)
+        self.assertEqual(
+            self.successResultOf(start(run(cast(Session, connection), self.work(reads=True), list))), [(1,)]
+        )
+        self.assertEqual(connection.sent, [*first[:3], "ROLLBACK", "SELECT %s; SELECT 2"])
         writes = Connection("SELECT %s; EXECUTE", Locked)
         self.successResultOf(start(run(cast(Session, writes), self.work(), list)))
         error = self.failureResultOf(start(run(cast(Session, writes), self.work(), list)), TableError).value
