@@ -29,7 +29,9 @@ from tests.contracts.users import (
 
 @contract
 async def test_a_user_is_kept_as_he_was_made(stores: Stores) -> None:
-    email = address()
+    email, begun = address(), session()
+    # One who was there before.
+    assert (await made(stores, first=begun)).last_login_at == begun.created_at
     account = await made(stores, email)
     assert (account.user.email, account.user.created_at) == (email.address, NOW)
     assert (account.user.metadata, account.password_hash) == ({"a": [1, None]}, HASH)
@@ -37,6 +39,7 @@ async def test_a_user_is_kept_as_he_was_made(stores: Stores) -> None:
     assert await stores.users.find(account.user.id) == account
     assert await stores.users.find_by_email(email) == account
     assert await stores.users.find(str(uuid.uuid4())) is None
+    assert await stores.users.find_by_email(address()) is None
     confirmed = await stores.users.create(
         email=address(), password_hash=None, metadata={}, confirmed=True, session=None, event=event()
     )
@@ -77,6 +80,7 @@ async def test_users_are_listed_page_by_page_without_gap_or_repeat(stores: Store
     seen: list[str] = []
     after = None
     while page := await stores.users.page(after, 2):
+        assert len(page) <= 2
         seen += [one.user.id for one in page]
         after = (page[-1].user.created_at, page[-1].user.id)
     assert [key for key in seen if key in ids] == [*sorted(ids[2:]), ids[1], ids[0]]
