@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
+import psycopg2
 import pytest
 import pytest_twisted
 from attrs import evolve
@@ -16,13 +18,16 @@ from project_service import parts
 from project_service.auth import keyfile
 from project_service.auth.keyset import KeySetError
 from project_service.database import dsn as dsns
+from project_service.database import migrate
 from project_service.database.connect import Connector
 from project_service.database.expose import watch_ddl
+from project_service.deferreds import start
 from project_service.launch import Launch
 from project_service.settings import Secret, Settings, Stage, StageDatabase, Store
 from project_service.startup import Startup
 from tests.live.application import serving, settings_for
 from tests.live.services import Services
+from tests.live.waiting import until
 
 reactor: Any = _reactor
 UNWATCHED = "changes of the schema are not noticed by themselves"
@@ -55,6 +60,31 @@ async def test_it_says_so_where_changes_of_the_schema_are_not_noticed(
     assert await watch_ddl(admin)
     admin.close()
     assert UNWATCHED not in await said_at_start(settings)
+
+
+@pytest_twisted.ensureDeferred
+async def test_to_migrate_may_take_longer_than_any_request(
+    database: str, store_settings: Store, tmp_path: Path
+) -> None:
+    """Here it waits for its turn, since somebody else is at it."""
+    settings = settings_for(database, store_settings, tmp_path)
+    hurried = evolve(settings, database=evolve(settings.database, statement_timeout_seconds=0.1))
+    with closing(psycopg2.connect(database)) as other, other.cursor() as cursor:
+        other.autocommit = True
+        cursor.execute("select pg_advisory_lock(%s)", (migrate.LOCK,))
+        migrating = start(Startup(reactor, Launch(hurried, None, {}, None))._migrate())
+
+        async def long_enough() -> bool:
+            cursor.execute(
+                "select count(*) from pg_stat_activity where datname = current_database()"
+                " and wait_event = 'advisory' and clock_timestamp() - query_start > interval '0.3 s'"
+            )
+            return migrating.called or cursor.fetchall() == [(1,)]
+
+        await until(long_enough)
+        assert not migrating.called
+        cursor.execute("select pg_advisory_unlock(%s)", (migrate.LOCK,))
+        await migrating
 
 
 @pytest_twisted.ensureDeferred
