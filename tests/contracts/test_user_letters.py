@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import uuid
 
-from project_service.auth.ports import Limit, Stores
+from project_service.auth.ports import Limit, Proof, Stores
 from tests.contracts.users import (
     HOUR,
     MINUTE,
@@ -156,6 +156,13 @@ async def test_a_new_password_takes_back_the_letters_for_another(stores: Stores)
     account = await made(stores, email)
     recovery, _ = await issue(stores, email)
     confirmation, _ = await issue(stores, email, purpose="confirmation")
+    await made(stores, others_email := address())
+    others, other = await issue(stores, others_email)
+    # One that is refused takes nothing back.
+    wrong = Proof(OTHER_HASH, str(uuid.uuid4()))
+    assert await stores.users.set_password(account.user.id, OTHER_HASH, wrong, event()) is None
+    assert await stores.tokens.owner(recovery, "recovery", NOW) == account.user
     await stores.users.set_password(account.user.id, OTHER_HASH, None, event())
     assert await stores.tokens.owner(recovery, "recovery", NOW) is None
+    assert await stores.tokens.owner(others, "recovery", NOW) == other
     assert await stores.tokens.owner(confirmation, "confirmation", NOW) == account.user

@@ -14,6 +14,7 @@ from tests.contracts.users import (
     HOUR,
     MINUTE,
     NOW,
+    OTHER_HASH,
     SECOND,
     address,
     all_of,
@@ -45,6 +46,22 @@ async def test_a_user_is_kept_as_he_was_made(stores: Stores) -> None:
     )
     assert confirmed is not None
     assert (confirmed.confirmed_at, confirmed.last_login_at, confirmed.password_hash) == (NOW, None, b"")
+
+
+@contract
+async def test_what_is_changed_of_one_user_is_changed_of_nobody_else(stores: Stores) -> None:
+    before, account, after = await made(stores), await made(stores), await made(stores)
+    one = account.user.id
+    assert await stores.users.set_metadata(one, {"b": 2}, event()) is not None
+    assert await stores.users.set_password(one, OTHER_HASH, None, event()) is not None
+    assert await stores.users.set_disabled(one, True, event()) is not None
+    assert await stores.users.set_disabled(before.user.id, True, event()) is not None
+    assert await stores.users.set_disabled(before.user.id, False, event()) == before
+    found = await stores.users.find(one)
+    assert found is not None and found.disabled_at == NOW
+    assert await stores.users.delete(one, event()) is True
+    for other in (before, after):
+        assert await stores.users.find(other.user.id) == other
 
 
 @contract

@@ -189,6 +189,28 @@ async def test_a_session_ends_once_and_what_ended_it_stays_on_record(database: s
 
 
 @pytest_twisted.ensureDeferred
+async def test_every_change_of_an_account_is_in_the_audit(database: str) -> None:
+    pool = Pool(Connector(reactor, dsns.parse(database), 10.0, timezone="UTC"), 2, 5.0, reactor)
+    users = sql_stores(pool).users
+    try:
+        user = (await made(sql_stores(pool))).user.id
+
+        def told(action: str) -> Event:
+            return Event(NOW, action, "ok", "service", user)
+
+        await users.set_metadata(user, {"a": 1}, told("set_metadata"))
+        await users.set_password(user, OTHER_HASH, None, told("set_password"))
+        await users.set_disabled(user, True, told("disable_user"))
+        await users.set_disabled(user, False, told("enable_user"))
+        await users.delete(user, told("delete_user"))
+    finally:
+        await pool.close()
+    actions = ["set_metadata", "set_password", "disable_user", "enable_user", "delete_user"]
+    kept = sql(database, "select action, actor, user_id::text from auth.audit order by id")[1:]
+    assert kept == [(action, "service", user) for action in actions]
+
+
+@pytest_twisted.ensureDeferred
 async def test_what_ended_a_session_is_on_record(database: str) -> None:
     pool = Pool(Connector(reactor, dsns.parse(database), 10.0, timezone="UTC"), 2, 5.0, reactor)
     stores, email = sql_stores(pool), address()
