@@ -62,7 +62,7 @@ def test_the_life_of_a_key(beside: Command) -> None:
     (record,) = [one for one in listed.json if one["label"] == "backend"]
     assert record["revoked_at"] is None
     assert key not in listed.out
-    assert beside("keys", "revoke", record["id"]).code == 0
+    assert beside("keys", "revoke", record["id"], "--json").json == {"id": record["id"], "revoked": True}
     again = beside("keys", "revoke", record["id"])
     assert again.code == 1
     assert record["id"] in again.err
