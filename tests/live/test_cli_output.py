@@ -10,6 +10,7 @@ from typing import Any
 import psycopg2
 import pytest
 
+from project_service.database.migrate import shipped
 from project_service.settings import Store
 from project_service.storage.assemble import connect_store
 from tests.live.command_here import Command, beside_the_reactor, commands_of, failed, on_reactor, reactor
@@ -179,6 +180,14 @@ def test_a_database_that_has_not_been_migrated(
         checked.out,
     )
     assert project("check", "--json").json["ok"] is True
+
+
+@beside_the_reactor
+def test_a_program_is_told_what_was_migrated_and_nothing_else(
+    empty_database: str, store_settings: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    project = commands_of(monkeypatch, "--config", config_file(empty_database, store_settings, tmp_path))
+    assert project("migrate", "--json").json == {"applied": [one.name for one in shipped()]}
 
 
 @beside_the_reactor
