@@ -11,7 +11,6 @@ import pickle
 import signal
 import sys
 from base64 import b64decode, b64encode
-from pathlib import Path
 from shutil import rmtree
 from tempfile import mkdtemp
 from typing import Any
@@ -168,7 +167,7 @@ class Workers:
                 MULTIPROCESS: self._numbers,
             },
             childFDs=descriptors,
-            path=str(Path.cwd()),
+            path=None,  # where we are, also if that folder is gone
         )
         self._workers[number] = worker
         born = self._reactor.seconds()

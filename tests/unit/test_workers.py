@@ -226,6 +226,17 @@ class Replacing(TestCase):
         self.assertEqual(len(self.reactor.spawned), 3)
         self.errors.flush("died after")
 
+    def test_the_folder_of_the_start_need_not_be_there_any_more(self) -> None:
+        gone = Path(self.mktemp())
+        gone.mkdir()
+        self.addCleanup(os.chdir, Path.cwd())
+        os.chdir(gone)
+        Path.cwd().rmdir()
+        self.reactor.spawned[-1].die()
+        self.reactor.advance(0)
+        self.assertEqual(len(self.reactor.spawned), 3)
+        self.errors.flush("died after")
+
     def test_nobody_is_replaced_once_they_are_told_to_stop(self) -> None:
         self.reactor.spawned[-1].die()
         self.assertEqual(len(self.errors.flush("died after")), 1)
