@@ -28,7 +28,8 @@ from project_service.tables.sql.statement import (
 @frozen
 class Compiled:
     """What is run and how its outcome is to be read; ``plan`` is None for reading a relation. ``leaves_things``: what
-    runs may leave more than settings on its connection.
+    runs may leave more than settings on its connection; ``catches``: what runs may go on where it does not get a lock
+    in time.
     """
 
     statement: Statement
@@ -38,6 +39,7 @@ class Compiled:
     renamed: tuple[tuple[str, str], ...] = ()
     probe: Probe | None = None
     leaves_things: bool = False
+    catches: bool = False
     last: LastTime = Factory(LastTime)
 
     @property
@@ -107,8 +109,12 @@ def _read(cache: SchemaCache, config: TablesConfig, request: Request, relation: 
         # One row is one body, however large.
         bounds = Bounds()
     statement = read_statement(cache, plan, rendering, count, config.max_rows, bounds)
-    leaves = cache.leaves_by_reading and (plan.calls or rendering.handler is not None)
-    return Compiled(statement, rendering, None, True, plan.renamed, _probe(statement, bounds), leaves)
+    calls = plan.calls or rendering.handler is not None
+    leaves = cache.leaves_by_reading and calls
+    catches = cache.catches and (calls or plan.meets_policies or bool(cache.representations))
+    return Compiled(
+        statement, rendering, None, True, plan.renamed, _probe(statement, bounds), leaves, catches
+    )
 
 
 def _call(cache: SchemaCache, config: TablesConfig, request: Request) -> Compiled:
@@ -126,4 +132,5 @@ def _call(cache: SchemaCache, config: TablesConfig, request: Request) -> Compile
         bounds = evolve(bounds, counts_all=True)
     statement = call_statement(cache, plan, rendering, count, range_, bounds)
     renamed = plan.read.renamed if plan.read is not None else ()
-    return Compiled(statement, rendering, plan, read_only, renamed, _probe(statement, bounds))
+    found = Compiled(statement, rendering, plan, read_only, renamed, _probe(statement, bounds))
+    return evolve(found, catches=cache.catches and routine.may_be_inlined)

@@ -44,7 +44,10 @@ class Executor:
             compiled.probe.rows if compiled.probe is not None else 0,
             self._ending(request, compiled),
             authenticated,
-            self.config.prepare and planned.kept and compiled.rendering.explain is None,
+            self.config.prepare
+            and planned.kept
+            and compiled.rendering.explain is None
+            and not compiled.catches,
             planned.version,
             compiled.locks_at_once,
         )

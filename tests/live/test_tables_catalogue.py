@@ -82,6 +82,35 @@ async def test_functions_that_speak_of_what_outlives_a_transaction_are_noticed(d
         await holder.reload()
         assert holder.current.leaves_things is leaves, text
         assert holder.current.leaves_by_reading is (leaves and "temp" not in text.lower()), text
+    await pool.close()
+
+
+@pytest_twisted.ensureDeferred
+async def test_functions_that_catch_what_they_meet_are_noticed(database: str) -> None:
+    pool = Pool(raw(connector(database)), 1, 5.0, reactor)
+    holder = CacheHolder(loader(reactor, pool, TablesConfig()), reactor)
+    for kind, text, catches in (
+        ("bool", "exception when others then return false;", True),
+        ("bool", "exception when unique_violation or Lock_Not_Available then return false;", True),
+        ("bool", "exception when sqlstate '55P03' then return false;", True),
+        ("bool", "exception when unique_violation then return false;", False),
+        ("bool", "raise exception 'others';", False),
+        ("trigger", "exception when others then return null;", False),
+    ):
+        run_sql(
+            database,
+            f"create function meets() returns {kind} language plpgsql as $$ begin return null; {text} end $$",
+        )
+        await holder.reload()
+        assert holder.current.catches is catches, text
+        run_sql(database, "drop function meets()")
+    await pool.close()
+
+
+@pytest_twisted.ensureDeferred
+async def test_so_are_bodies_of_sql_and_views_that_take_locks(database: str) -> None:
+    pool = Pool(raw(connector(database)), 1, 5.0, reactor)
+    holder = CacheHolder(loader(reactor, pool, TablesConfig()), reactor)
     for made, dropped in (
         ("function takes() returns void begin atomic select pg_advisory_lock(1); end", "function takes()"),
         ("view takes as select pg_try_advisory_lock(1) as taken", "view takes"),

@@ -13,7 +13,7 @@ import pytest
 import pytest_twisted
 
 from project_service.deferreds import start
-from tests.live.tables_service import BASE, Tables, tables
+from tests.live.tables_service import BASE, Tables, tables, until_answered
 from tests.live.waiting import until
 
 __all__ = ["tables"]
@@ -159,6 +159,34 @@ async def test_rows_that_came_while_it_waited_are_read_by_what_was_prepared(
         status, _, rows = await asked
     assert (status, rows) == (200, [{"id": 2}, {"id": 3}])
     tables.sql("drop table rates cascade")
+
+
+@pytest_twisted.ensureDeferred
+async def test_a_policy_that_catches_every_error_waits_for_its_locks(tables: Tables, functions: None) -> None:
+    """It would take the end of the short wait of what is prepared for a refusal, and show nothing."""
+    tables.sql(
+        "create table docs (id int primary key); insert into docs values (1), (2); grant select on docs to anon;"
+        "create table readers (id int); grant select on readers to anon;"
+        "create function may_read() returns bool language plpgsql stable as "
+        "$$ begin return (select count(*) = 0 from readers); exception when others then return false; end $$;"
+        "alter table docs enable row level security; create policy of_readers on docs using (may_read())"
+    )
+    everything = (200, [{"id": 1}, {"id": 2}])
+
+    async def shown() -> tuple[int, object]:
+        status, _, rows = await tables.request("GET", "/docs?select=id&order=id", base=NARROW)
+        return status, rows
+
+    await until_answered(tables, "GET", "/docs?select=id&order=id", 200, base=NARROW)
+    assert [await shown() for _ in range(3)] == [everything] * 3
+    with closing(psycopg2.connect(tables.api.dsn)) as busy:
+        busy.cursor().execute("lock table readers in access exclusive mode")
+        asked = start(shown())
+        waits = "select 1 from pg_locks where not granted and relation = 'readers'::regclass"
+        await until(lambda: asked.called or bool(tables.sql(waits)))
+        busy.rollback()
+        assert await asked == everything
+    tables.sql("drop table docs, readers; drop function may_read")
 
 
 # What a function can leave that is no setting, and what shows that it is gone.

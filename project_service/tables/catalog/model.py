@@ -45,6 +45,7 @@ class Relation:
     description: str | None = None
     row_bytes: int = 0
     inherited: bool = False
+    row_security: bool = False
 
     @property
     def key(self) -> Key:
@@ -147,7 +148,8 @@ class SchemaCache:
     Overloads of a routine are ordered by the number of their arguments.
 
     ``leaves_things``: some function of the database speaks of what outlives a transaction and is no setting;
-    ``leaves_by_reading``: of such that a transaction leaves which only reads.
+    ``leaves_by_reading``: of such that a transaction leaves which only reads; ``catches``: some may go on where it
+    does not get a lock in time.
     """
 
     version: int
@@ -162,3 +164,4 @@ class SchemaCache:
     fingerprint: str = ""
     leaves_things: bool = False
     leaves_by_reading: bool = False
+    catches: bool = False

@@ -27,7 +27,7 @@ with recursive base as (
 RELATIONS = _json(
     """
 select n.nspname as schema, c.relname as name, c.relkind as kind, obj_description(c.oid, 'pg_class') as description,
-  c.relhassubclass and c.relkind <> 'p' as inherited,
+  c.relhassubclass and c.relkind <> 'p' as inherited, c.relrowsecurity as row_security,
   case when c.relkind in ('r', 'p') then 28 else pg_relation_is_updatable(c.oid, true) end as events,
   case when c.reltuples > 0 and c.relkind in ('r', 'm') then
     ceil((c.relpages * current_setting('block_size')::int8
@@ -226,19 +226,24 @@ FINGERPRINT = """
 """
 
 
-# Locks that are not the transaction's, temporary tables, cursors that are held and channels that are listened to stay
-# with the connection, and a transaction has begun as the last one wished before RESET ALL can be said in it. Where no
-# function's text speaks of them, and no view takes a lock itself, nothing has to be cleared away. A function whose
-# body is SQL's own has no text; PostgreSQL writes one. Temporary tables are not for it, nor for who only reads.
-def _speaks(text: str, words: str) -> str:
+def _some_function(condition: str) -> str:
+    """Neither PostgreSQL's own nor an extension's."""
     return f"""
 exists (select from pg_proc p join pg_namespace n on n.oid = p.pronamespace
-  where n.nspname not in ('pg_catalog', 'information_schema') and {text} ~* '{words}'
+  where n.nspname not in ('pg_catalog', 'information_schema') and {condition}
     and not exists (select from pg_depend d
       where d.classid = 'pg_proc'::regclass and d.objid = p.oid and d.deptype = 'e'))
 """
 
 
+def _speaks(text: str, words: str) -> str:
+    return _some_function(f"{text} ~* '{words}'")
+
+
+# Locks that are not the transaction's, temporary tables, cursors that are held and channels that are listened to stay
+# with the connection, and a transaction has begun as the last one wished before RESET ALL can be said in it. Where no
+# function's text speaks of them, and no view takes a lock itself, nothing has to be cleared away. A function whose
+# body is SQL's own has no text; PostgreSQL writes one. Temporary tables are not for it, nor for who only reads.
 _TEMPORARY = _speaks("p.prosrc", "\\mtemp(orary)?\\M|\\mpg_temp\\.")
 _ANY_TEXT = "case when p.prosrc = '' and p.prokind <> 'a' then pg_get_functiondef(p.oid) else p.prosrc end"
 _WORDS = "advisory_lock|\\mwith\\s+hold\\M|\\mlisten\\M|isolation"
@@ -251,11 +256,20 @@ or exists (select from pg_rewrite r
     where pronamespace = 'pg_catalog'::regnamespace and proname ~ 'advisory_lock'))
 """
 
+# What a function may have words for where it does not get a lock. In other languages than these any may.
+_CATCHING = "\\mwhen\\M[^;]*\\m(others|lock_not_available|object_not_in_prerequisite_state|55p03|55000)\\M"
+_CATCHES = _some_function(f"""
+p.prorettype not in ('trigger'::regtype, 'event_trigger'::regtype) and (
+  select case lanname when 'plpgsql' then p.prosrc ~* '{_CATCHING}' else lanname not in ('internal', 'c', 'sql') end
+  from pg_language where oid = p.prolang)
+""")
+
 EXTRAS = f"""
 select json_build_object(
   'fingerprint', {FINGERPRINT},
   'makes_temporary', {_TEMPORARY},
   'leaves_by_reading', {_BY_READING},
+  'catches', {_CATCHES},
   'postgis', exists (select from pg_extension where extname = 'postgis'),
   'comments', (select coalesce(json_object_agg(n.nspname, obj_description(n.oid, 'pg_namespace')), '{{}}')
                from pg_namespace n where n.nspname = any(%(schemas)s)))::text
