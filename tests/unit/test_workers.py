@@ -7,8 +7,7 @@ from pathlib import Path
 from signal import SIGKILL, SIGTERM
 from typing import Any
 
-import orjson
-from attrs import define, evolve, field
+from attrs import define, field
 from twisted.internet.defer import Deferred
 from twisted.internet.error import ProcessExitedAlready, ProcessTerminated, ReactorNotRunning
 from twisted.internet.task import Clock
@@ -17,14 +16,14 @@ from twisted.python.failure import Failure
 from twisted.trial.unittest import TestCase
 
 from project_service.deferreds import start
-from project_service.launch import Launch, with_embedded_database, with_embedded_store
+from project_service.launch import Launch
 from project_service.roll_call import (
     WORKER_SECONDS,
     Parent,
 )
-from project_service.settings import Secret, Server, Settings, Store
+from project_service.settings import Server, Settings
 from project_service.worker import Worker
-from project_service.workers import READY, STATUS_FD, Assignment, Workers, assignment
+from project_service.workers import READY, STATUS_FD, Assignment, Workers
 from tests.live.logged import LoggedErrors
 
 
@@ -260,45 +259,3 @@ class Replacing(TestCase):
 
     def tearDown(self) -> None:
         self.errors.raise_if_any()
-
-
-class Telling(TestCase):
-    """What a worker learns through its standard input, and nothing else of it."""
-
-    def test_what_the_parent_has_embedded_wins_over_the_options(self) -> None:
-        options = {"server.workers": "2", "database.dsn": "asked for"}
-        store = Store(
-            endpoint_url="http://127.0.0.1:1", access_key_id="a", secret_access_key=Secret("s"), bucket="mine"
-        )
-        found = with_embedded_store(with_embedded_database(Settings(), "postgresql:///x"), store)
-        launch = Launch(Settings(), None, options, Path("/data"))
-        told = assignment(launch, found, 2)
-        self.assertEqual(
-            told.options,
-            {
-                "server.workers": "2",
-                "database.dsn": "postgresql:///x",
-                "store.endpoint_url": "http://127.0.0.1:1",
-                "store.region": "us-east-1",
-                "store.access_key_id": "a",
-                "store.addressing_style": "path",
-                "store.secret_access_key": "s",
-            },
-        )
-        self.assertEqual((told.config, told.data_dir, told.processes), (None, "/data", 2))
-        self.assertEqual(Assignment.from_json(told.to_json()), told)
-        self.assertEqual(told.settings, found)
-
-    def test_a_worker_of_another_version_reads_its_settings_by_itself(self) -> None:
-        told = assignment(Launch(Settings(), Path("/c.toml"), {}, None), Settings(), 2)
-        with_version = orjson.loads(told.to_json())
-        for other in ({**with_version, "version": "0"}, {**with_version, "version": None, "settings": None}):
-            self.assertEqual(Assignment.from_json(orjson.dumps(other)), evolve(told, settings=None))
-
-    def test_of_servers_elsewhere_it_reads_by_itself(self) -> None:
-        elsewhere = with_embedded_database(Settings(), "postgresql://elsewhere/x")
-        elsewhere = evolve(elsewhere, store=Store(endpoint_url="http://s", secret_access_key=Secret("s")))
-        for data_dir in (None, Path("/data")):
-            told = assignment(Launch(elsewhere, Path("/c.toml"), {}, data_dir), elsewhere, 2)
-            self.assertEqual((told.config, told.options), ("/c.toml", {}))
-            self.assertEqual(told.data_dir, data_dir and "/data")
