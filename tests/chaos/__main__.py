@@ -19,13 +19,26 @@ from tests.chaos.store_cluster import lose_a_volume_server
 FAULTS = ("restart", "failover", "cluster", "overload", "kills")
 
 
-def main() -> int:
+def asked_for(arguments: list[str]) -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="python -m tests.chaos", description=__doc__)
-    parser.add_argument("faults", nargs="*", choices=[*FAULTS, []], default=list(FAULTS))
+    # Not by `choices`: argparse holds the list that none of them leaves for one choice.
+    parser.add_argument(
+        "faults", nargs="*", type=_fault, default=list(FAULTS), metavar=f"{{{','.join(FAULTS)}}}"
+    )
     parser.add_argument("--rounds", type=int, default=20)
     parser.add_argument("--seconds", type=float, default=60.0, help="of overload")
     parser.add_argument("--seed", type=int, default=SystemRandom().randrange(10**6))
-    asked = parser.parse_args()
+    return parser.parse_args(arguments)
+
+
+def _fault(name: str) -> str:
+    if name not in FAULTS:
+        raise argparse.ArgumentTypeError(f"there is no {name}")
+    return name
+
+
+def main() -> int:
+    asked = asked_for(sys.argv[1:])
     failed = False
     for fault in asked.faults:
         print(f"==> {fault} (seed {asked.seed})", flush=True)
