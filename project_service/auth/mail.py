@@ -5,9 +5,10 @@ from __future__ import annotations
 import string
 from collections import deque
 from collections.abc import Awaitable, Callable
+from email.headerregistry import Address
 from email.message import EmailMessage
 from email.policy import SMTP
-from email.utils import formatdate
+from email.utils import formatdate, parseaddr
 from importlib.resources import files
 from typing import Any, Protocol
 from urllib.parse import quote
@@ -63,11 +64,13 @@ def with_token(url: str, token: str) -> str:
 def message(letter: Letter, sender: str, now: float, message_id: str) -> bytes:
     """RFC 5322, with CRLF. An address or subject with a line break raises ``ValueError``."""
     mail = EmailMessage(policy=SMTP)
-    mail["From"] = sender
-    mail["To"] = letter.recipient
+    # Domains in ASCII: left to itself the library writes encoded words, which RFC 2047 section 5 bars from addresses.
+    address = envelope(sender)
+    mail["From"] = Address(parseaddr(sender)[0], addr_spec=address)
+    mail["To"] = envelope(letter.recipient)
     mail["Subject"] = letter.subject
     mail["Date"] = formatdate(now)
-    mail["Message-ID"] = f"<{message_id}@{envelope(sender).rpartition('@')[2]}>"
+    mail["Message-ID"] = f"<{message_id}@{address.rpartition('@')[2]}>"
     # RFC 3834: no out-of-office replies to this.
     mail["Auto-Submitted"] = "auto-generated"
     mail.set_content(letter.text, cte="quoted-printable" if not letter.text.isascii() else "7bit")

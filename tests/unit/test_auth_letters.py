@@ -37,6 +37,21 @@ class Letters(TestCase):
         assert parsed["Auto-Submitted"] == "auto-generated"
         assert parsed.get_content().splitlines() == ["Zeile eins", ".", "From hier"]
 
+    def test_domains_are_in_ascii_and_names_as_they_are(self) -> None:
+        """RFC 2047 section 5: no encoded word within an address."""
+        letter = mail.Letter("ada@bücher.test", "s", "t")
+        for sender, named in (
+            ('"Büro, München" <noreply@bücher.test>', "Büro, München"),
+            ("Project <noreply@bücher.test>", "Project"),
+            ("noreply@bücher.test", ""),
+        ):
+            raw = mail.message(letter, sender, 0, "id")
+            head = dict(line.split(b": ", 1) for line in raw.partition(b"\r\n\r\n")[0].split(b"\r\n"))
+            assert head[b"To"] == b"ada@xn--bcher-kva.test"
+            assert head[b"From"].split(b" ")[-1].strip(b"<>") == b"noreply@xn--bcher-kva.test"
+            (found,) = email.message_from_bytes(raw, policy=default)["From"].addresses
+            assert (found.display_name, found.addr_spec) == (named, "noreply@xn--bcher-kva.test")
+
     def test_a_letter_of_ascii_is_sent_as_it_is_and_any_other_arrives_as_it_was(self) -> None:
         link, more = "https://x.test/a?token=TOKEN", "Grüße"
         for text, plain in ((link, True), (f"{link}\n{more}", False)):
