@@ -102,6 +102,7 @@ class Administration:
         return account
 
     async def delete(self, identity: str, origin: Origin) -> None:
+        """Raises ``user_in_use``."""
         account = await self.find(identity)
         event = self._event("delete_user", account.user.id, origin, account.user.email)
         if not await self.users.delete(account.user.id, event):

@@ -191,7 +191,7 @@ DELETE_USER = Described(
     "Delete the signed-in user with all his sessions",
     (NOTHING,),
     body=_takes(current_password=STRING),
-    errors=_GUESSED,
+    errors=(*_GUESSED, errors.user_in_use()),
 )
 LIST_SESSIONS = Described(
     "listSessions",
@@ -269,7 +269,12 @@ UPDATE_USER = Described(
     errors=(_UNKNOWN_USER, _WEAK),
 )
 REMOVE_USER = Described(
-    "removeUser", ADMIN_TAG, "Delete a user", (NOTHING,), (_ONE,), errors=(_UNKNOWN_USER,)
+    "removeUser",
+    ADMIN_TAG,
+    "Delete a user",
+    (NOTHING,),
+    (_ONE,),
+    errors=(_UNKNOWN_USER, errors.user_in_use()),
 )
 END_USER_SESSIONS = Described(
     "endUserSessions",

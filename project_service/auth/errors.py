@@ -60,5 +60,10 @@ def user_not_found() -> ApiError:
     return ApiError(404, "user_not_found", "There is no such user.")
 
 
+def user_in_use() -> ApiError:
+    """A foreign key of a table that is not ours keeps him."""
+    return ApiError(409, "user_in_use", "Rows of other tables refer to this user, so he cannot be deleted.")
+
+
 def session_not_found() -> ApiError:
     return ApiError(404, "session_not_found", "There is no such session.")

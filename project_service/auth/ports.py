@@ -145,7 +145,7 @@ class Users(Protocol):
         """Disabling ends every session."""
 
     async def delete(self, user_id: str, event: Event, proof: Proof | None = None) -> bool:
-        """``proof`` as of ``set_password``."""
+        """``proof`` as of ``set_password``. Raises ``user_in_use`` where a table of the project's keeps him."""
 
 
 class Sessions(Protocol):

@@ -70,7 +70,10 @@ class Profile:
         return self._there(account)
 
     async def delete(self, caller: Claims, current: object, origin: Origin) -> None:
-        """Delete the account with all its sessions; raises ``invalid_credentials``, ``rate_limited``."""
+        """Delete the account with all its sessions.
+
+        Raises ``invalid_credentials``, ``rate_limited``, ``user_in_use``.
+        """
         account = await self._account(caller)
         await shield(self._delete(caller, email_of(account.user), current, origin))
 

@@ -46,6 +46,31 @@ async def test_a_session_from_signup_to_deletion(
 
 
 @pytest_twisted.ensureDeferred
+async def test_a_user_whom_other_tables_keep_is_not_deleted(
+    database: str, store_settings: Store, tmp_path: Path
+) -> None:
+    """A foreign key says what becomes of the rows; without a word it keeps the user."""
+    sql(database, "create table kept (owner uuid references auth.users)")
+    sql(database, "create table kept_by_name (owner uuid references auth.users on delete restrict)")
+    sql(database, "create table gone (owner uuid references auth.users on delete cascade)")
+    async with api_on(database, store_settings, tmp_path) as api:
+        session = await api.sign_up("ada@example.test")
+        token, path = session["access_token"], f"/admin/users/{session['user']['id']}"
+        sql(database, "insert into gone select id from auth.users")
+        for table in ("kept", "kept_by_name"):
+            sql(database, f"insert into {table} select id from auth.users")
+            for status, _, answer in (
+                await api.request("DELETE", "/auth/user", token=token, json={"current_password": PASSWORD}),
+                await api.request("DELETE", path, key="service"),
+            ):
+                assert (status, answer["error"]["code"]) == (409, "user_in_use")
+            sql(database, f"delete from {table}")
+        assert await code_for(api, token) == "ok"
+        assert (await api.request("DELETE", path, key="service"))[0] == 200
+    assert sql(database, "select * from gone") == []
+
+
+@pytest_twisted.ensureDeferred
 async def test_no_token_or_password_is_stored_in_clear(
     database: str, store_settings: Store, tmp_path: Path
 ) -> None:

@@ -6,8 +6,10 @@ from collections.abc import Mapping
 from datetime import datetime
 from typing import Any
 
+import psycopg2
 from attrs import frozen
 
+from project_service.auth import errors
 from project_service.auth.model import Account, Email
 from project_service.auth.ports import Event, NewSession, Proof
 from project_service.auth.sql.query import Database, Often, Query, Row, jsonb
@@ -169,7 +171,11 @@ class SqlUsers:
 
     async def delete(self, user_id: str, event: Event, proof: Proof | None = None) -> bool:
         params = _proof_params(proof) | event_params(event)
-        return await _DELETE.one(self.database, id=user_id, **params) is not None
+        try:
+            return await _DELETE.one(self.database, id=user_id, **params) is not None
+        except psycopg2.IntegrityError:
+            # The project's own tables may refer to auth.users, and say what becomes of their rows.
+            raise errors.user_in_use() from None
 
 
 def _proof_params(proof: Proof | None) -> dict[str, Any]:
