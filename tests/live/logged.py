@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-import pytest
 from twisted.logger import ILogObserver, LogEvent, LogLevel, formatEvent, globalLogPublisher
+from twisted.trial.unittest import SynchronousTestCase
 from zope.interface import implementer, provider
 
 
@@ -29,7 +29,19 @@ class LoggedErrors:
 
     def raise_if_any(self) -> None:
         if self._events:
-            pytest.fail("errors were logged during the test:\n" + "\n".join(map(_described, self._events)))
+            # Not pytest.fail: trial passes over it in a cleanup, since it is no Exception.
+            raise AssertionError(
+                "\n".join(["errors were logged during the test:", *map(_described, self._events)])
+            )
+
+
+def errors_logged(test: SynchronousTestCase) -> LoggedErrors:
+    """For trial's tests, which count failures alone: what is left at the end fails ``test``."""
+    seen = LoggedErrors()
+    globalLogPublisher.addObserver(seen)
+    test.addCleanup(seen.raise_if_any)
+    test.addCleanup(globalLogPublisher.removeObserver, seen)
+    return seen
 
 
 @contextmanager

@@ -10,7 +10,6 @@ from tempfile import mkdtemp
 from twisted.internet.defer import Deferred, succeed
 from twisted.internet.error import ProcessDone, ProcessExitedAlready, ProcessTerminated
 from twisted.internet.task import Clock
-from twisted.logger import globalLogPublisher
 from twisted.python.failure import Failure
 from twisted.trial.unittest import TestCase
 
@@ -18,7 +17,7 @@ from project_service.deferreds import start
 from project_service.embedded.child import LAST_WORDS_SECONDS, Child
 from project_service.embedded.command import ChildFailed, Command
 from project_service.embedded.supervised import FIRST_STARTS, POLL_SECONDS, Program, Supervised
-from tests.live.logged import LoggedErrors
+from tests.live.logged import errors_logged
 
 NOBODYS_PID = 2**22 + 1
 
@@ -78,9 +77,7 @@ class Lives(TestCase):
         self.outrun = False
         self.preparing: Deferred[None] = succeed(None)
         self.preparing_fails: Exception | None = None
-        self.errors = LoggedErrors()
-        globalLogPublisher.addObserver(self.errors)
-        self.addCleanup(globalLogPublisher.removeObserver, self.errors)
+        self.errors = errors_logged(self)
         self.supervised = Supervised(
             self.reactor,
             Program(
@@ -295,6 +292,3 @@ class Lives(TestCase):
         self.reactor.advance(LAST_WORDS_SECONDS)
         self.successResultOf(stopping)
         self.failureResultOf(starting, ChildFailed)
-
-    def tearDown(self) -> None:
-        self.errors.raise_if_any()

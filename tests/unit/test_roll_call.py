@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 
 from attrs import define, field
-from twisted.internet.defer import Deferred
+from twisted.internet.defer import CancelledError, Deferred
 from twisted.internet.error import ConnectionDone
 from twisted.internet.task import Clock
 from twisted.python.failure import Failure
@@ -177,6 +177,15 @@ class Answers(TestCase):
                     self.successResultOf(one)
                 else:
                     self.failureResultOf(one, RuntimeError)
+
+    def test_who_gave_up_waiting_is_forgotten(self) -> None:
+        first = start(self.parent.all_work())
+        first.cancel()
+        self.failureResultOf(first, CancelledError)
+        second = start(self.parent.all_work())
+        self.assertEqual(self.told(), b"all\nall\n")
+        self.hear(b"all works\nall works\n")
+        self.successResultOf(second)
 
     def test_the_end_of_the_pipe_is_the_parents(self) -> None:
         os.close(self.to_worker)

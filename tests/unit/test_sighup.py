@@ -7,7 +7,6 @@ from tempfile import TemporaryDirectory
 
 from attrs import evolve
 from twisted.internet.task import Clock
-from twisted.logger import globalLogPublisher
 from twisted.trial.unittest import TestCase
 
 from project_service.auth import keyfile
@@ -17,7 +16,7 @@ from project_service.launch import Launch
 from project_service.settings import Auth, Database, Secret, Server, Settings, Stage, StageDatabase
 from project_service.sighup import reread
 from project_service.workers import Workers
-from tests.live.logged import LoggedErrors, warnings_logged
+from tests.live.logged import errors_logged, warnings_logged
 
 OLD = Settings()
 NEW = evolve(OLD, server=Server(log_level="debug", workers=7))
@@ -25,9 +24,7 @@ NEW = evolve(OLD, server=Server(log_level="debug", workers=7))
 
 class Reloading(TestCase):
     def setUp(self) -> None:
-        self.errors = LoggedErrors()
-        globalLogPublisher.addObserver(self.errors)
-        self.addCleanup(globalLogPublisher.removeObserver, self.errors)
+        self.errors = errors_logged(self)
         self.taken: list[Settings] = []
 
     def test_what_can_change_is_taken_over(self) -> None:
@@ -82,6 +79,3 @@ class Reloading(TestCase):
         path.unlink()
         keyfile.create(path, "ES256")
         workers.reload(settings)
-
-    def tearDown(self) -> None:
-        self.errors.raise_if_any()

@@ -4,30 +4,25 @@ from __future__ import annotations
 
 import os
 
-from twisted.logger import LogLevel, formatEvent, globalLogPublisher
+from twisted.logger import LogLevel, formatEvent
 from twisted.python.failure import Failure
 from twisted.trial.unittest import TestCase
 
 from project_service.worker import Worker
 from project_service.workers import Assignment
-from tests.live.logged import LoggedErrors
+from tests.live.logged import errors_logged
 from tests.places import temporary_directory
 from tests.said import captured_logs
-from tests.unit.test_workers import FakeReactor
+from tests.workers_fake import FakeReactor
 
 
 class OneOfSeveral(TestCase):
     def setUp(self) -> None:
-        self.errors = LoggedErrors()
-        globalLogPublisher.addObserver(self.errors)
-        self.addCleanup(globalLogPublisher.removeObserver, self.errors)
+        self.errors = errors_logged(self)
         place = temporary_directory(self)
         self.config = place / "c.toml"
         self.config.write_text("server.log_level = 'warn'")
         self.worker = Worker(FakeReactor(), Assignment(str(self.config), {}, str(place), 2, None))
-
-    def tearDown(self) -> None:
-        self.errors.raise_if_any()
 
     def logs(self, level: str) -> bool:
         event = {"log_level": LogLevel.levelWithName(level), "log_namespace": "project_service.http"}

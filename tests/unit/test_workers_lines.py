@@ -7,47 +7,21 @@ from signal import SIGHUP, SIGKILL, SIGTERM
 
 from attrs import evolve
 from twisted.internet.error import ProcessTerminated
-from twisted.logger import formatEvent, globalLogPublisher
+from twisted.logger import formatEvent
 from twisted.python.failure import Failure
 from twisted.trial.unittest import TestCase
 
 from project_service.auth import keyfile
 from project_service.auth.keyset import KeySetError
 from project_service.deferreds import start
-from project_service.launch import Launch
-from project_service.settings import Auth, Server, Settings
-from project_service.workers import READY, STATUS_FD, STOP_MARGIN_SECONDS, Assignment, Workers
-from tests.live.logged import LoggedErrors
+from project_service.settings import Auth
+from project_service.workers import READY, STATUS_FD, STOP_MARGIN_SECONDS, Assignment
 from tests.places import temporary_directory
 from tests.said import captured_logs
-from tests.unit.test_workers import FakeProcess, FakeReactor
-
-SETTINGS = Settings(server=Server(listen=(), workers=2, shutdown_seconds=30.0))
+from tests.workers_fake import SETTINGS, FakeReactor, TwoWorkers, two_workers
 
 
-class Lines(TestCase):
-    def setUp(self) -> None:
-        self.reactor = FakeReactor()
-        self.errors = LoggedErrors()
-        globalLogPublisher.addObserver(self.errors)
-        self.addCleanup(globalLogPublisher.removeObserver, self.errors)
-        self.workers = Workers(self.reactor, Launch(SETTINGS, None, {}, None), SETTINGS, 2)
-        self.starting = start(self.workers.start())
-        self.first, self.second = self.reactor.spawned
-
-    def tearDown(self) -> None:
-        self.errors.raise_if_any()
-
-    def begin(self) -> None:
-        for process in (self.first, self.second):
-            self.say(process, READY)
-        self.successResultOf(self.starting)
-        for process in (self.first, self.second):
-            process.written = b""
-
-    def say(self, process: FakeProcess, line: bytes) -> None:
-        process.protocol.childDataReceived(STATUS_FD, line + b"\n")
-
+class Lines(TwoWorkers):
     def test_they_are_up_when_each_has_said_so_once_or_twice(self) -> None:
         for line in (b"", b"readily", READY):
             self.say(self.first, line)
@@ -58,6 +32,17 @@ class Lines(TestCase):
         self.second.protocol.childDataReceived(STATUS_FD, READY[:2])
         self.second.protocol.childDataReceived(STATUS_FD, READY[2:] + b"\n")
         self.successResultOf(self.starting)
+
+    def test_one_that_cannot_begin_fails_the_start_with_its_words(self) -> None:
+        self.say(self.first)
+        self.assertNoResult(self.starting)
+        self.second.die()
+        fault = self.failureResultOf(self.starting, RuntimeError)
+        self.assertEqual(str(fault.value), "a worker ended while starting: exit code 1")
+        # Nothing is left of it that would be logged as a failure unseen.
+        self.successResultOf(self.second.protocol.ready)
+        self.errors.flush("died after")
+        self.successResultOf(start(self.workers.stop()))
 
     def test_what_one_logs_is_logged_here_line_by_line_to_its_last(self) -> None:
         self.begin()
@@ -176,5 +161,4 @@ class Lines(TestCase):
 class NeverBegun(TestCase):
     def test_to_stop_is_nothing_to_do(self) -> None:
         """So it is where a port could not be had."""
-        workers = Workers(FakeReactor(), Launch(SETTINGS, None, {}, None), SETTINGS, 2)
-        self.successResultOf(start(workers.stop()))
+        self.successResultOf(start(two_workers(FakeReactor()).stop()))

@@ -1,0 +1,86 @@
+"""Worker processes that only exist here, for what their parent does about them."""
+
+from __future__ import annotations
+
+from signal import SIGKILL, SIGTERM
+from typing import Any
+
+from attrs import define, field
+from twisted.internet.error import ProcessExitedAlready, ProcessTerminated
+from twisted.internet.task import Clock
+from twisted.python.failure import Failure
+from twisted.trial.unittest import TestCase
+
+from project_service.deferreds import start
+from project_service.launch import Launch
+from project_service.settings import Server, Settings
+from project_service.workers import READY, STATUS_FD, Workers
+from tests.live.logged import errors_logged
+
+SETTINGS = Settings(server=Server(listen=(), workers=2, shutdown_seconds=30.0))
+
+
+class FakeReactor(Clock):
+    """A clock with processes that only exist here; ``full`` lets none begin."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.spawned: list[Any] = []
+        self.full = False
+
+    def spawnProcess(self, protocol: Any, *arguments: Any, **more: Any) -> Any:
+        if self.full:
+            raise BlockingIOError(11, "Resource temporarily unavailable")
+        process = FakeProcess(2**22 + 1 + len(self.spawned), protocol)
+        self.spawned.append(process)
+        protocol.makeConnection(process)
+        return process
+
+
+@define(eq=False)
+class FakeProcess:
+    pid: int
+    protocol: Any
+    written: bytes = b""
+    ended: bool = False
+    stubborn: bool = False
+    signals: list[int] = field(factory=list)
+
+    def write(self, data: bytes) -> None:
+        self.written += data
+
+    def signalProcess(self, number: int) -> None:
+        if self.ended:
+            raise ProcessExitedAlready
+        self.signals.append(number)
+        if number == SIGKILL or (number == SIGTERM and not self.stubborn):
+            self.die()
+
+    def die(self) -> None:
+        self.ended = True
+        self.protocol.processEnded(Failure(ProcessTerminated(1, None, None)))
+
+
+def two_workers(reactor: FakeReactor) -> Workers:
+    return Workers(reactor, Launch(SETTINGS, None, {}, None), SETTINGS, 2)
+
+
+class TwoWorkers(TestCase):
+    """Both have been started; that they are up they have yet to say."""
+
+    def setUp(self) -> None:
+        self.reactor = FakeReactor()
+        self.errors = errors_logged(self)
+        self.workers = two_workers(self.reactor)
+        self.starting = start(self.workers.start())
+        self.first, self.second = self.reactor.spawned
+
+    def say(self, process: FakeProcess, line: bytes = READY) -> None:
+        process.protocol.childDataReceived(STATUS_FD, line + b"\n")
+
+    def begin(self) -> None:
+        for process in (self.first, self.second):
+            self.say(process)
+        self.successResultOf(self.starting)
+        for process in (self.first, self.second):
+            process.written = b""
