@@ -54,5 +54,7 @@ def test_the_first_session(tmp_path: Path) -> None:
 def test_the_two_commands_are_make_targets() -> None:
     readme = (ROOT / "README.rst").read_text("utf-8")
     makefile = (ROOT / "Makefile").read_text("utf-8")
-    for target in re.findall(r"^    make (\w+)", readme, flags=re.MULTILINE):
+    targets = re.findall(r"^    make (\w+)", readme, flags=re.MULTILINE)
+    assert targets == ["run", "test"]
+    for target in targets:
         assert re.search(rf"^{target}:", makefile, flags=re.MULTILINE), target

@@ -118,5 +118,4 @@ class Architecture(TestCase):
     def test_files_fit_in_a_head(self) -> None:
         for path in [*sources("."), *(ROOT / "tests").rglob("*.py")]:
             length = len(path.read_text("utf-8").splitlines())
-            limit = LONGEST_FILE if path.is_relative_to(PACKAGE) else 2 * LONGEST_FILE
-            self.assertLessEqual(length, limit, str(path.relative_to(ROOT)))
+            self.assertLessEqual(length, LONGEST_FILE, str(path.relative_to(ROOT)))
