@@ -30,7 +30,7 @@ def promote(path: Path, kid: str, keep: int) -> None:
 
 def _replace(path: Path, text: str) -> None:
     KeySet.parse(text)
-    private_file.write(path, text.encode())
+    private_file.replace(path, text.encode())
 
 
 def load(path: Path) -> KeySet:

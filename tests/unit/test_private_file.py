@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 from twisted.trial.unittest import TestCase
@@ -23,6 +24,29 @@ class Files(TestCase):
         self.path.chmod(0o644)
         private_file.write(self.path, b"new")
         self.assertEqual(self.there(), {"secret.json": (b"new", 0o600)})
+
+    def test_who_may_read_what_is_replaced_may_read_what_replaces_it(self) -> None:
+        for before, after in ((0o600, 0o600), (0o640, 0o640), (0o644, 0o640), (0o400, 0o600)):
+            self.path.write_text("old")
+            self.path.chmod(before)
+            private_file.replace(self.path, b"new")
+            self.assertEqual(self.there(), {"secret.json": (b"new", after)})
+
+    def test_what_is_replaced_stays_its_owners(self) -> None:
+        if os.geteuid() != 0:
+            self.skipTest("only root may give files away")
+        self.path.write_text("old")
+        os.chown(self.path, 1234, 5678)
+        private_file.replace(self.path, b"new")
+        self.assertEqual((self.path.stat().st_uid, self.path.stat().st_gid), (1234, 5678))
+
+    def test_what_a_link_names_is_replaced_and_not_the_link(self) -> None:
+        link = self.folder / "link.json"
+        self.path.write_text("old")
+        link.symlink_to(self.path)
+        private_file.replace(link, b"new")
+        self.assertTrue(link.is_symlink())
+        self.assertEqual(self.path.read_bytes(), b"new")
 
     def test_of_two_who_make_it_the_first_one_has_made_it(self) -> None:
         self.assertTrue(private_file.create(self.path, b"first"))
