@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import re
 import socket
 from collections.abc import Awaitable, Callable, Sequence
+from pathlib import Path
 from typing import Any
 
 from twisted.internet.endpoints import serverFromString
 from twisted.internet.interfaces import IListeningPort
 from twisted.internet.protocol import Factory
+from twisted.internet.ssl import Certificate
 from twisted.logger import Logger
+from twisted.protocols.haproxy import proxyEndpoint
 
 log = Logger()
 
@@ -17,6 +21,12 @@ Binder = Callable[[Factory], Awaitable[list[IListeningPort]]]
 
 # Connections that wait to be accepted; the kernel may allow fewer (net.core.somaxconn).
 BACKLOG = 1024
+# A proxy that does not speak HTTP says who the client is.
+PROXIED = "haproxy:"
+
+_PEM = re.compile(rb"-----BEGIN CERTIFICATE-----.+?-----END CERTIFICATE-----", re.DOTALL)
+# Colons and backslashes in an endpoint's values have a backslash before them.
+_ARGUMENT = re.compile(r":(certKey|privateKey)=((?:[^:\\]|\\.)*)")
 
 
 class CannotListen(Exception):
@@ -30,16 +40,35 @@ def bind_endpoints(reactor: Any, endpoints: Sequence[str]) -> Binder:
         ports: list[IListeningPort] = []
         for text in endpoints:
             try:
-                ports.append(await serverFromString(reactor, text).listen(factory))
+                ports.append(await described(reactor, text).listen(factory))
                 if not _says_its_queue(text):
                     _lengthen_queue(ports[-1])
             except Exception as fault:
                 for port in ports:
                     await close(port)
-                raise CannotListen(f"cannot listen on {_shown(text)}: {_reason(fault)}") from None
+                raise CannotListen(f"cannot listen on {shown(text)}: {_reason(fault)}") from None
         return ports
 
     return bind
+
+
+def described(reactor: Any, text: str) -> Any:
+    """The endpoint, not open yet. One with TLS sends every certificate of its file, as other servers do with what
+    certificate authorities call the full chain; Twisted would send the first."""
+    if text.startswith(PROXIED):
+        return proxyEndpoint(described(reactor, text.removeprefix(PROXIED)))
+    found: Any = serverFromString(reactor, text)
+    if text.startswith("ssl:") and not found._sslContextFactory.extraCertChain:
+        certificates = _PEM.findall(_certificate_file(text).read_bytes())
+        found._sslContextFactory.extraCertChain = [
+            Certificate.loadPEM(one).original for one in certificates[1:]
+        ]
+    return found
+
+
+def _certificate_file(text: str) -> Path:
+    given = dict(_ARGUMENT.findall(text))
+    return Path(re.sub(r"\\(.)", r"\1", given.get("certKey") or given.get("privateKey") or "server.pem"))
 
 
 async def close(port: IListeningPort) -> None:
@@ -54,8 +83,7 @@ async def close(port: IListeningPort) -> None:
 
 def queue_length(reactor: Any, endpoint: str) -> int:
     """How many may wait to be accepted at a port that was opened as ``endpoint``."""
-    described: Any = serverFromString(reactor, endpoint) if _says_its_queue(endpoint) else None
-    return BACKLOG if described is None else int(described._backlog)
+    return int(described(reactor, endpoint)._backlog) if _says_its_queue(endpoint) else BACKLOG
 
 
 def _says_its_queue(endpoint: str) -> bool:
@@ -91,7 +119,7 @@ def url_of(address: Any, secure: bool = False) -> str | None:
     return f"{'https' if secure else 'http'}://{host}:{address.port}"
 
 
-def _shown(endpoint: str) -> str:
+def shown(endpoint: str) -> str:
     """Without what follows privateKey=, which tells where secrets are."""
     return ":".join(part for part in endpoint.split(":") if not part.startswith("privateKey="))
 

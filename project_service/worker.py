@@ -12,7 +12,6 @@ from typing import Any
 
 from attrs import frozen
 from twisted.internet.defer import Deferred, succeed
-from twisted.internet.endpoints import serverFromString
 from twisted.internet.interfaces import IListeningPort, IProtocolFactory, IStreamServerEndpoint
 from twisted.internet.protocol import Factory
 from twisted.internet.unix import Port as UnixPort
@@ -28,7 +27,7 @@ from project_service.deferreds import start
 from project_service.journal import Levels, observer
 from project_service.launch import settings_for
 from project_service.logging_setup import batched
-from project_service.ports import Binder, queue_length, take_turns
+from project_service.ports import PROXIED, Binder, described, queue_length, take_turns
 from project_service.process import settle
 from project_service.roll_call import Parent
 from project_service.settings import Settings
@@ -49,8 +48,8 @@ def adopt(reactor: Any, endpoints: Sequence[str], first: int) -> Binder:
 
 
 def _endpoint(reactor: Any, text: str, descriptor: int) -> Any:
-    if text.startswith("haproxy:"):
-        return proxyEndpoint(_endpoint(reactor, text.removeprefix("haproxy:"), descriptor))
+    if text.startswith(PROXIED):
+        return proxyEndpoint(_endpoint(reactor, text.removeprefix(PROXIED), descriptor))
     return _Adopted(reactor, text, descriptor)
 
 
@@ -67,8 +66,8 @@ class _Adopted:
         serving: Any = protocolFactory
         if self.endpoint.startswith("ssl:"):
             # The endpoint is only asked for the certificate it was described with.
-            described: Any = serverFromString(self.reactor, self.endpoint)
-            serving = TLSMemoryBIOFactory(described._sslContextFactory, False, serving)
+            options = described(self.reactor, self.endpoint)._sslContextFactory
+            serving = TLSMemoryBIOFactory(options, False, serving)
         with socket.socket(fileno=os.dup(self.descriptor)) as seen:
             family = seen.family
         port: Any

@@ -101,23 +101,24 @@ def try_everything(port: int, root: Path) -> None:
         assert b"HTTP/1.1" not in plain.recv(4096)
 
 
+@pytest.mark.parametrize("files", ["two", "one"])
 @pytest_twisted.ensureDeferred
 async def test_a_chain_is_sent_whole_and_weak_protocols_are_refused(
-    database: str, store_settings: Store, tmp_path: Path
+    files: str, database: str, store_settings: Store, tmp_path: Path
 ) -> None:
+    """The chain in a file of its own, as Twisted wants it, or behind the certificate, as authorities hand it out."""
     root = issue("Root")
     intermediate = issue("Intermediate", root)
     server = issue("localhost", intermediate, authority=False)
     paths = {name: tmp_path / f"{name}.pem" for name in ("root", "chain", "server", "key")}
     paths["root"].write_bytes(root.pem)
     paths["chain"].write_bytes(intermediate.pem)
-    paths["server"].write_bytes(server.pem)
+    paths["server"].write_bytes(server.pem + (intermediate.pem if files == "one" else b""))
     paths["key"].touch(0o600)
     paths["key"].write_bytes(server.key_pem)
-    endpoint = (
-        f"ssl:0:interface=127.0.0.1:privateKey={paths['key']}:certKey={paths['server']}"
-        f":extraCertChain={paths['chain']}"
-    )
+    endpoint = f"ssl:0:interface=127.0.0.1:privateKey={paths['key']}:certKey={paths['server']}"
+    if files == "two":
+        endpoint += f":extraCertChain={paths['chain']}"
     settings = settings_for(
         database, store_settings, tmp_path, server={"listen": (endpoint,), "idle_timeout_seconds": 0.5}
     )
