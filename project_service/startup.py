@@ -111,16 +111,16 @@ class Startup:
         while True:
             try:
                 session = await connect()
+                try:
+                    await migrate(session, shipped(), say, self._expose)
+                finally:
+                    session.close()
             except DatabaseGone as fault:
                 self.log.warn("waiting for the database: {why}", why=str(fault))
                 await deferLater(self._reactor, pause)
                 pause = min(pause * 2, LONGEST_PAUSE_SECONDS)
-                continue
-            try:
-                await migrate(session, shipped(), say, self._expose)
-            finally:
-                session.close()
-            return
+            else:
+                return
 
     async def _expose(self, session: Session) -> None:
         if not await expose(session, exposed_schemas(self._settings)):

@@ -88,6 +88,33 @@ async def test_to_migrate_may_take_longer_than_any_request(
 
 
 @pytest_twisted.ensureDeferred
+async def test_a_connection_that_is_lost_while_it_migrates_is_no_reason_to_end(
+    database: str, store_settings: Store, tmp_path: Path
+) -> None:
+    with closing(psycopg2.connect(database)) as other, other.cursor() as cursor:
+        other.autocommit = True
+        cursor.execute("select pg_advisory_lock(%s)", (migrate.LOCK,))
+        settings = settings_for(database, store_settings, tmp_path)
+        migrating = start(Startup(reactor, Launch(settings, None, {}, None))._migrate())
+        seen: set[int] = set()
+
+        async def another_waits() -> bool:
+            cursor.execute(
+                "select pid from pg_stat_activity where datname = current_database() and wait_event = 'advisory'"
+            )
+            found = {pid for (pid,) in cursor.fetchall()} - seen
+            seen.update(found)
+            return migrating.called or bool(found)
+
+        await until(another_waits)
+        cursor.execute("select pg_terminate_backend(pid) from unnest(%s) pid", (list(seen),))
+        await until(another_waits)
+        assert not migrating.called
+        cursor.execute("select pg_advisory_unlock(%s)", (migrate.LOCK,))
+        await migrating
+
+
+@pytest_twisted.ensureDeferred
 async def test_a_database_of_the_table_api_that_is_away_keeps_nobody_else_waiting(
     database: str, store_settings: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
