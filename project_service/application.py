@@ -108,6 +108,8 @@ class Application:
             self._ports += await self._admin_binder(self._factory(admin, built, Metrics()))
 
     def _factory(self, router: Router, built: parts.Parts, metrics: Metrics) -> ChannelFactory:
+        admission = Admission(lanes(self._settings, cpus(self._processes)), self._reactor.seconds)
+        most = room_for_clients(self._settings.server.max_connections)
         edge = Edge(
             router,
             built.keys,
@@ -118,7 +120,7 @@ class Application:
             metrics,
             built.translate,
             HttpDate(time.time),
-            Admission(lanes(self._settings, cpus(self._processes)), self._reactor.seconds),
+            admission,
         )
         self._edges.append(edge)
         factory = ChannelFactory(
@@ -126,8 +128,9 @@ class Application:
             self._reactor,
             self._settings.server.idle_timeout_seconds,
             self._settings.server.http_parser,
-            room_for_clients(self._settings.server.max_connections),
+            most,
         )
+        metrics.watch(admission.lanes, factory.connections, most)
         self._factories.append(factory)
         return factory
 

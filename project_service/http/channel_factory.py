@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from typing import Any
 
 from twisted.internet.defer import Deferred
@@ -46,6 +47,11 @@ class ChannelFactory(Factory):
         self._idle_seconds = idle_seconds
         self._room: Room[Channel] = Room(most, clock.seconds)
         self._empty: Deferred[None] | None = None
+
+    @property
+    def connections(self) -> Collection[Channel]:
+        """Those that are open."""
+        return self._room.connections
 
     def opened(self, channel: Channel) -> None:
         self._room.enter(channel)

@@ -171,7 +171,6 @@ class Edge:
         try:
             try:
                 found = self._matched(inbound)
-                reply: Reply | StreamReply
                 if isinstance(found, Match):
                     route, style = found.route.url, found.route.error_style
                     if refused is not None:
@@ -217,12 +216,12 @@ class Edge:
         if error is None:
             self.log.failure(
                 "{method} {path} failed id={request_id}",
-                Failure(failure),
                 method=inbound.method,
                 path=inbound.raw_path.decode("latin-1"),
                 request_id=inbound.request_id,
             )
             error = errors.internal_error(inbound.request_id)
+        self._metrics.failed(error)
         return error_reply(error, style == "tables")
 
     async def _deliver(self, exchange: Exchange, inbound: Inbound, reply: Reply | StreamReply) -> None:
@@ -248,6 +247,7 @@ class Edge:
 
     def _log_broken_off(self, failure: Exception, inbound: Inbound) -> None:
         error = failure if isinstance(failure, ApiError) else self._translate(failure)
+        self._metrics.failed(error or errors.internal_error(inbound.request_id))
         if error is None:
             self.log.failure("streaming failed id={request_id}", request_id=inbound.request_id)
         else:
@@ -264,7 +264,7 @@ class Edge:
         self.log.error(
             "a response was not sent: {fault} id={request_id}", fault=fault, request_id=inbound.request_id
         )
-        return error_reply(errors.internal_error(inbound.request_id))
+        return self._failed(errors.internal_error(inbound.request_id), "envelope", inbound)
 
     def _turn_away(self, exchange: Exchange, reply: Reply) -> None:
         """The gate's answer: there is no ``Inbound``, and no line in the log."""

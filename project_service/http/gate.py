@@ -73,6 +73,7 @@ class Gate:
     def no_connection(self) -> None:
         """A client was told so before it could ask for anything."""
         self._metrics.refused("-", "connections")
+        self._metrics.failed(errors.overloaded())
         if self.doors is not None:
             self.doors.refused()
 
@@ -97,13 +98,15 @@ class Gate:
 
     def _refuse(self, exchange: Exchange, name: str, reason: Reason, spacing: float) -> None:
         now = self._clock.seconds()
-        reply = error_reply(errors.overloaded(), name.startswith("tables:"))
+        error = errors.overloaded()
+        reply = error_reply(error, name.startswith("tables:"))
         if not exchange.closes:
             exchange.pause_after(self._admission.pauses.after(now, spacing))
         elif self.doors is not None:
             self.doors.refused(spacing)
         self._answer(exchange, reply)
         self._metrics.refused(name, reason)
+        self._metrics.failed(error)
         self._metrics.observe(exchange.method, "-", reply.status, 0.0, len(reply.body))
         self._report(now)
 

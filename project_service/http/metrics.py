@@ -9,13 +9,15 @@ from __future__ import annotations
 
 import os
 from bisect import bisect_left
-from collections.abc import Callable
+from collections.abc import Callable, Collection, Mapping
 
 from attrs import define, field
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
 from prometheus_client.exposition import CONTENT_TYPE_LATEST
 from prometheus_client.multiprocess import MultiProcessCollector
 
+from project_service.errors import ApiError
+from project_service.http.admission import Lane
 from project_service.http.framing import METHODS
 
 MULTIPROCESS = "PROMETHEUS_MULTIPROC_DIR"
@@ -23,6 +25,10 @@ MULTIPROCESS = "PROMETHEUS_MULTIPROC_DIR"
 GATHER_SECONDS = 1.0
 _METHODS = frozenset(METHODS)
 _BUCKETS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0)
+
+# What a failure is counted as: functions of a database may answer with any code.
+_CODES = {"internal_error", "database_unavailable", "store_unavailable", "overloaded", "not_ready"}
+_CODES |= {"email_not_configured", "PGRST001", "PGRST002", "PGRST003"}
 
 Later = Callable[[float, Callable[[], None]], object]
 
@@ -67,12 +73,7 @@ class Metrics:
         self._under_way = 0
         self._later = later
         self._gathering = False
-        self._in_flight = Gauge(
-            "project_service_requests_in_flight",
-            "Requests being answered.",
-            registry=self.registry,
-            multiprocess_mode="livesum",
-        )
+        self._in_flight = self._gauge("requests_in_flight", "Requests being answered.")
         self._requests = Counter(
             "project_service_requests_total",
             "Requests answered.",
@@ -98,8 +99,36 @@ class Metrics:
             ("part", "reason"),
             registry=self.registry,
         )
+        self._failures = Counter(
+            "project_service_failures_total",
+            "Answers of 500 and above, and streams broken off, by what was wrong.",
+            ("code",),
+            registry=self.registry,
+        )
+        self._places = self._gauge("places", "Requests that may be served at once.", "part")
+        self._taken = self._gauge("places_taken", "Requests being served.", "part")
+        self._queued = self._gauge("requests_waiting", "Requests that wait for a place.", "part")
+        self._clients = self._gauge("connections", "Connections of clients.")
+        self._most_clients = self._gauge("connections_max", "Connections of clients that there may be.")
+        self._processes = self._gauge("processes", "Processes that serve.")
+        self._lanes: Mapping[str, Lane] = {}
+        self._connections: Collection[object] | None = None
         self._refusals: dict[tuple[str, str], Counter] = {}
         self._series: dict[tuple[str, str, int], _Series] = {}
+
+    def _gauge(self, name: str, says: str, *labels: str) -> Gauge:
+        """The sum over the processes that live."""
+        return Gauge(
+            f"project_service_{name}", says, labels, registry=self.registry, multiprocess_mode="livesum"
+        )
+
+    def watch(self, lanes: Mapping[str, Lane], connections: Collection[object], most: int) -> None:
+        """How much of these is in use is looked at whenever numbers are written."""
+        self._lanes, self._connections = lanes, connections
+        self._most_clients.set(most)
+        self._processes.set(1)
+        for part, lane in lanes.items():
+            self._places.labels(part).set(lane.limits.places)
 
     def begun(self) -> None:
         self._under_way += 1
@@ -119,10 +148,15 @@ class Metrics:
         self._gather()
 
     def refused(self, part: str, reason: str) -> None:
+        """Told ``overloaded``, before anything was made for it or in the queue."""
         series = self._refusals.get((part, reason))
         if series is None:
             series = self._refusals[part, reason] = self._refused.labels(part, reason)
         series.inc()
+
+    def failed(self, error: ApiError) -> None:
+        if error.status >= 500 and error.code != "shutting_down":
+            self._failures.labels(error.code if error.code in _CODES else "other").inc()
 
     def _gather(self) -> None:
         if not self._gathering and self._later is not None:
@@ -132,6 +166,11 @@ class Metrics:
     def _write(self) -> None:
         self._gathering = False
         self._in_flight.set(self._under_way)
+        for part, lane in self._lanes.items():
+            self._taken.labels(part).set(lane.served)
+            self._queued.labels(part).set(lane.waiting)
+        if self._connections is not None:
+            self._clients.set(len(self._connections))
         for (method, route, status), series in self._series.items():
             if series.requests:
                 # A name with its labels is shown from the moment that it is made, by other processes too: not before

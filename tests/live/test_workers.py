@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import signal
@@ -72,6 +73,7 @@ def test_they_share_the_port_and_metrics_sum_over_them(daemon: Daemon) -> None:
 
     # The other worker writes its numbers down once a second.
     eventually(lambda: counted() == 40, "the sum over both workers")
+    assert "\nproject_service_processes 2.0\n" in requests.get(f"{url}/metrics", timeout=10).text
 
 
 def test_together_they_stay_within_the_configured_connections(daemon: Daemon, data_dir: Path) -> None:
@@ -138,15 +140,21 @@ def test_ready_speaks_for_all(daemon: Daemon) -> None:
 
 
 def test_no_secret_is_in_the_process_list(daemon: Daemon, data_dir: Path) -> None:
-    secrets = list(re.findall(r'"([^"]{20,})"', (data_dir / "credentials.json").read_text()))
-    shown = ""
+    """Nor are the keys in an environment, which the same user may read, and which what a process starts inherits."""
+    made = json.loads((data_dir / "embedded.json").read_text())
+    keys = [credentials(data_dir.parent)[name] for name in ("anon_key", "service_key")]
+    commands, environments = "", ""
     for pid in [daemon.process.pid, *workers_of(daemon), *children_on(data_dir)]:
-        shown += (PROC / str(pid) / "cmdline").read_text(errors="replace")
-        shown += (PROC / str(pid) / "environ").read_text(errors="replace")
-    for secret in secrets:
-        assert secret not in shown
-        password = re.search(r":([^:@/]+)@", secret)
-        assert password is None or password[1] not in shown
+        commands += (PROC / str(pid) / "cmdline").read_text(errors="replace")
+        environments += (PROC / str(pid) / "environ").read_text(errors="replace")
+    assert f"--data-dir\0{data_dir}" in commands
+    assert "PYTHONPATH=" in environments
+    for secret in (*keys, *made.values()):
+        assert len(secret) >= 20
+        assert secret not in commands
+    # The store takes its signing key from its environment.
+    for secret in (*keys, *(made[name] for name in made if name != "store_signing_key")):
+        assert secret not in environments
 
 
 def test_a_worker_that_is_killed_is_replaced_and_the_others_go_on(daemon: Daemon) -> None:
@@ -163,6 +171,7 @@ def test_a_worker_that_is_killed_is_replaced_and_the_others_go_on(daemon: Daemon
 
 def test_workers_leave_when_their_parent_is_killed(daemon: Daemon) -> None:
     workers = workers_of(daemon)
+    assert len(workers) == 2
     daemon.kill()
     eventually(lambda: not any(alive(pid) for pid in workers), "the end of the workers")
 
