@@ -8,6 +8,7 @@ from pathlib import Path
 from twisted.internet.error import ReactorNotRunning
 from twisted.trial.unittest import TestCase
 
+from project_service.backoff import LONGEST_SECONDS
 from project_service.deferreds import start
 from project_service.worker import Worker
 from project_service.workers import Assignment
@@ -51,6 +52,7 @@ class Replacing(TwoWorkers):
         passed = 0.0
         self.reactor.advance(0)
         while len(self.reactor.spawned) == before:
+            self.assertLess(passed, LONGEST_SECONDS, "nobody comes")
             self.reactor.advance(0.5)
             passed += 0.5
         if becomes_ready:
