@@ -141,14 +141,21 @@ class MemorySessions(State):
         if account.disabled_at is not None:
             return None
         session.access_expires_at = max(session.access_expires_at, access_expires_at)
+        since = now - reuse_window
+        recent = session.salt and session.rotated_at > since
         if session.current == digest:
+            if session.previous and recent:
+                session.older[session.previous] = session.salt, session.rotated_at
             session.previous, session.current, session.salt = digest, successor, salt
             session.rotated_at, session.refreshed_at, session.expires_at = now, now, expires_at
             session.address = origin.address
             self.by_digest[successor] = session.id
             return Rotation("rotated", session.id, account.user)
-        if session.previous == digest and session.salt and session.rotated_at > now - reuse_window:
-            return Rotation("repeated", session.id, account.user, session.salt)
+        if (session.previous == digest and recent) or session.older.get(digest, (b"", since))[1] > since:
+            salts = {one: kept[0] for one, kept in session.older.items()}
+            if session.previous and session.salt:
+                salts[session.previous] = session.salt
+            return Rotation("repeated", session.id, account.user, salts)
         self.end_one(session, now)
         event = Event(now, "refresh", "refresh_token_reused", user_id=session.user_id, origin=origin)
         self.events.append(evolve(event, email=account.user.email))
@@ -193,6 +200,7 @@ class MemoryStore(MemoryUsers, MemorySessions, MemoryAttempts, MemoryTokens):
         for session in self.session_rows.values():
             if session.rotated_at < salt_before:
                 session.salt = b""
+            session.older = {key: kept for key, kept in session.older.items() if kept[1] >= salt_before}
         self.session_rows = {key: one for key, one in self.session_rows.items() if one.expires_at >= now}
         self.letter_rows = [one for one in self.letter_rows if one.expires_at >= now]
         self.ended = {key: ended for key, ended in self.ended.items() if ended[0] >= now.timestamp()}

@@ -31,6 +31,8 @@ class SessionRow:
     address: str
     previous: bytes | None = None
     salt: bytes = b""
+    # Of tokens before the previous one: their salts, and when they were replaced.
+    older: dict[bytes, tuple[bytes, datetime]] = field(factory=dict)
     ended: bool = False
 
 

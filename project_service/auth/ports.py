@@ -76,14 +76,14 @@ class LoginReservation:
 class Rotation:
     """What became of a refresh token.
 
-    ``rotated``: the successor is active. ``repeated``: it was replaced a moment ago, and ``salt`` leads to
-    the successor that is active. ``stolen``: a late reuse, and the session has been ended.
+    ``rotated``: the successor is active. ``repeated``: it was replaced a moment ago, and ``salts``, by the digests
+    of the tokens that they go with, lead to the active one. ``stolen``: a late reuse, and the session has been ended.
     """
 
     outcome: Literal["rotated", "repeated", "stolen"]
     session_id: str
     user: User
-    salt: bytes = field(default=b"", repr=False)
+    salts: Mapping[bytes, bytes] = field(factory=dict, repr=False)
 
 
 class Attempts(Protocol):
@@ -166,7 +166,7 @@ class Sessions(Protocol):
         access_expires_at: datetime,
         origin: Origin,
     ) -> Rotation | None:
-        """One statement; None for a token that is unknown, expired or of an ended session."""
+        """One message; None for a token that is unknown, expired or of an ended session."""
 
     async def alive(self, user_id: str, now: datetime) -> list[SessionInfo]: ...
 

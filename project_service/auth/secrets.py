@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import hmac
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 
 from attrs import field, frozen
 
@@ -38,6 +38,14 @@ def successor(text: str, salt: bytes) -> Opaque:
     unpredictable as a random one; the salt is wiped once the reuse window is over.
     """
     return _from_bytes(hmac.digest(salt, text.encode("ascii"), "sha256"))
+
+
+def latest(text: str, salts: Mapping[bytes, bytes]) -> Opaque:
+    """The last of the tokens that follow ``text``; ``salts`` are by the digests of the tokens that they go with."""
+    token = Opaque(text, hashlib.sha256(text.encode("ascii")).digest())
+    while token.digest in salts:
+        token = successor(token.text, salts[token.digest])
+    return token
 
 
 def digest(text: str) -> bytes | None:

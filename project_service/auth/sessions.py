@@ -24,8 +24,9 @@ class SessionService:
     async def refresh(self, token: object, origin: Origin) -> IssuedSession:
         """The next tokens of a session.
 
-        Two refreshes with one token within ``refresh_reuse_seconds`` get the same refresh token. Raises
-        ``invalid_refresh_token``, ``refresh_token_reused`` (the session has been ended), ``validation_failed``.
+        One with a token that was replaced within ``refresh_reuse_seconds`` gets the refresh token that is active.
+        Raises ``invalid_refresh_token``, ``refresh_token_reused`` (the session has been ended) and
+        ``validation_failed``.
         """
         presented = require_text("refresh_token", token)
         digest = secrets.digest(presented)
@@ -50,7 +51,7 @@ class SessionService:
             self.revoked.add(rotation.session_id, self.context.access_expires(now).timestamp())
             raise errors.refresh_token_reused()
         if rotation.outcome == "repeated":
-            successor = secrets.successor(presented, rotation.salt)
+            successor = secrets.latest(presented, rotation.salts)
         return self.context.issued(rotation.user, rotation.session_id, successor, now)
 
     async def log_out(self, caller: Claims, scope: str | None, origin: Origin) -> None:

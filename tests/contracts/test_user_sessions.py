@@ -51,12 +51,15 @@ async def test_a_refresh_token_is_rotated_then_repeated_then_stolen(stores: Stor
     rotated = await rotate(stores, first.digest, child, salt=b"1" * 32)
     assert (rotated.outcome, rotated.session_id, rotated.user) == ("rotated", first.id, account.user)
     repeated = await rotate(stores, first.digest, digest(), NOW + 9 * SECOND, salt=b"2" * 32)
-    assert (repeated.outcome, repeated.salt) == ("repeated", b"1" * 32)
+    assert (repeated.outcome, repeated.salts) == ("repeated", {first.digest: b"1" * 32})
     assert (repeated.session_id, repeated.user) == (first.id, account.user)
-    assert (await rotate(stores, child, grandchild, NOW + 9 * SECOND)).outcome == "rotated"
-    # No longer the immediate parent, however short ago.
-    stolen = await rotate(stores, first.digest, digest(), NOW + 9 * SECOND)
+    assert (await rotate(stores, child, grandchild, NOW + 9 * SECOND, salt=b"3" * 32)).outcome == "rotated"
+    # No longer the immediate parent, but replaced a moment ago: both salts lead to the one that is active.
+    again = await rotate(stores, first.digest, digest(), NOW + 9 * SECOND)
+    assert (again.outcome, again.salts) == ("repeated", {first.digest: b"1" * 32, child: b"3" * 32})
+    stolen = await rotate(stores, first.digest, digest(), NOW + 10 * SECOND)
     assert (stolen.outcome, stolen.session_id, stolen.user) == ("stolen", first.id, account.user)
+    assert stolen.salts == {}
     assert await rotate(stores, grandchild, digest(), NOW + 10 * SECOND) is None
     assert await stores.sessions.alive(account.user.id, NOW) == []
     assert first.id in dict(await stores.sessions.revoked(NOW))
@@ -104,7 +107,7 @@ async def test_fifty_refreshes_with_one_token_at_once_rotate_once(stores: Stores
     salts = [bytes([n]) * 32 for n in range(50)]
     found = await all_of(*(rotate(stores, first.digest, digest(), salt=salt) for salt in salts))
     assert sorted(one.outcome for one in found) == ["repeated"] * 49 + ["rotated"]
-    assert len({one.salt for one in found if one.outcome == "repeated"}) == 1
+    assert len({one.salts[first.digest] for one in found if one.outcome == "repeated"}) == 1
     assert len(await stores.sessions.alive(account.user.id, NOW)) == 1
 
 

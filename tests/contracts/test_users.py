@@ -124,10 +124,11 @@ async def test_the_cleanup_takes_what_has_expired_and_nothing_else(stores: Store
     key, _ = await issue(stores, email)
     soon = NOW + 40 * 24 * HOUR + 5 * SECOND
     assert await stores.housekeeping.clean(soon, soon - 10 * SECOND, NOW) is True
+    assert (await rotate(stores, child, digest(), soon)).outcome == "rotated"
     assert (await rotate(stores, young.digest, digest(), soon)).outcome == "repeated"
     later = NOW + 40 * 24 * HOUR + MINUTE
     assert await stores.housekeeping.clean(later, later - 10 * SECOND, later - HOUR) is True
     assert [one.id for one in await stores.sessions.alive(account.user.id, NOW)] == [young.id]
     assert await stores.tokens.owner(key, "recovery", NOW) is None
-    # The salt is gone with its window: a repeat cannot be answered any more, however wide the window was set.
+    # The salts are gone with their windows: a repeat cannot be answered any more, however wide the window was set.
     assert (await rotate(stores, young.digest, digest(), NOW + 40 * 24 * HOUR + SECOND)).outcome == "stolen"

@@ -50,10 +50,15 @@ class Refresh(TestCase):
         assert self.app.user(self.session["access_token"]).code == "session_revoked"
         assert ("refresh", "refresh_token_reused") in {(e.action, e.result) for e in self.app.store.events}
 
-    def test_only_the_immediate_parent_may_be_repeated(self) -> None:
-        child = self.app.refresh(self.session["refresh_token"]).data
-        assert self.app.refresh(child["refresh_token"]).status == 200
-        assert self.app.refresh(self.session["refresh_token"]).code == "refresh_token_reused"
+    def test_a_repeat_gets_the_current_token_also_where_others_have_gone_on(self) -> None:
+        tokens = [self.session["refresh_token"]]
+        for _ in range(3):
+            tokens.append(self.app.refresh(tokens[-1]).data["refresh_token"])
+            self.app.clock.advance(3)
+        assert [self.app.refresh(token).data["refresh_token"] for token in tokens[:3]] == [tokens[3]] * 3
+        self.app.clock.advance(1)
+        assert self.app.refresh(tokens[0]).code == "refresh_token_reused"
+        assert self.app.refresh(tokens[3]).code == "invalid_refresh_token"
 
     def test_a_refresh_token_lives_thirty_days_from_its_last_use(self) -> None:
         token = self.session["refresh_token"]
@@ -133,8 +138,8 @@ class LogOut(TestCase):
         self.app.store.on_ended = lambda session_id, until: None
         self.log_out(self.first)
         assert self.alive() == [False, True, True]
-        child = self.app.refresh(self.second["refresh_token"]).data
-        self.app.refresh(child["refresh_token"])
+        self.app.refresh(self.second["refresh_token"])
+        self.app.clock.advance(10)
         assert self.app.refresh(self.second["refresh_token"]).code == "refresh_token_reused"
         assert self.alive() == [False, False, True]
         user = self.third["user"]["id"]

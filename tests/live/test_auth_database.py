@@ -23,6 +23,7 @@ from tests.contracts.users import (
     HOUR,
     NOW,
     OTHER_HASH,
+    SECOND,
     address,
     digest,
     event,
@@ -59,6 +60,29 @@ async def test_an_attempt_waits_for_the_one_under_way_and_counts_it(database: st
     finally:
         other.close()
         await pool.close()
+
+
+@pytest_twisted.ensureDeferred
+async def test_of_refreshes_that_wait_for_each_other_each_goes_by_what_the_last_left(database: str) -> None:
+    pool = Pool(Connector(reactor, dsns.parse(database), 10.0, timezone="UTC"), 2, 5.0, reactor)
+    stores, first, child = sql_stores(pool), session(), digest()
+    await made(stores, first=first)
+    other = psycopg2.connect(database)
+    try:
+        with other.cursor() as cursor:
+            cursor.execute("select from auth.sessions for update")
+            both = [start(rotate(stores, first.digest, successor)) for successor in (child, digest())]
+
+            async def waiting() -> bool:
+                return len(sql(database, "select 1 from pg_locks where not granted")) == 2
+
+            await until(waiting)
+        other.commit()
+        assert sorted([(await one).outcome for one in both]) == ["repeated", "rotated"]
+    finally:
+        other.close()
+        await pool.close()
+    assert sql(database, "select count(*) from auth.refresh_tokens") == [(2,)]
 
 
 @pytest_twisted.ensureDeferred
@@ -101,8 +125,9 @@ async def test_the_audit_has_what_was_done_and_nothing_else(database: str) -> No
         await rotate(stores, first.digest, child)
         await rotate(stores, first.digest, digest())
         await rotate(stores, child, grandchild)
-        assert sql(database, "select ended_at, end_reason from auth.sessions") == [(None, None)]
         await rotate(stores, first.digest, digest())
+        assert sql(database, "select ended_at, end_reason from auth.sessions") == [(None, None)]
+        await rotate(stores, first.digest, digest(), NOW + 10 * SECOND)
         assert sql(database, "select ended_at is null, end_reason from auth.sessions") == [
             (False, "refresh_token_reused")
         ]

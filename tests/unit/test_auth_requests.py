@@ -52,6 +52,13 @@ class Opaque(TestCase):
         assert secrets.successor(one, b"1" * 32) == secrets.successor(one, b"1" * 32)
         assert all(len(text) == secrets.LENGTH for text in made)
 
+    def test_the_latest_of_a_line_of_successors(self) -> None:
+        first = secrets.fresh(lambda count: b"a" * count)
+        second = secrets.successor(first.text, b"1" * 32)
+        third = secrets.successor(second.text, b"2" * 32)
+        salts = {second.digest: b"2" * 32, first.digest: b"1" * 32}
+        assert [secrets.latest(one.text, salts) for one in (first, second, third)] == [third] * 3
+
     def test_what_cannot_be_a_token_has_no_digest(self) -> None:
         assert secrets.digest("x" * 43) is not None
         for text in ("", "x" * 42, "x" * 44, "x" * 10_000, "\u00e9" * 43, "\ud800" * 43):

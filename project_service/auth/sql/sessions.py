@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from datetime import datetime, timedelta
 
 from attrs import frozen
@@ -27,37 +28,49 @@ select {USER} from u
 """,
 )
 
-# One statement, so one row lock: a second refresh with the same token waits here and is then judged by the
-# row as the first left it.
+# The session is locked by a statement of its own: a second refresh with the same token waits there, and what follows
+# sees the rows as the first left them.
 _ROTATE = Query(
     "exchange a refresh token: rotate, repeat or revoke",
     f"""
-with moved as (
-    update auth.sessions s set
-        previous_hash = case when s.current_hash = %(digest)s then s.current_hash else s.previous_hash end,
-        current_hash = case when s.current_hash = %(digest)s then %(successor)s else s.current_hash end,
-        salt = case when s.current_hash = %(digest)s then %(salt)s else s.salt end,
-        rotated_at = case when s.current_hash = %(digest)s then %(now)s else s.rotated_at end,
-        refreshed_at = case when s.current_hash = %(digest)s then %(now)s else s.refreshed_at end,
-        expires_at = case when s.current_hash = %(digest)s then %(expires)s else s.expires_at end,
-        access_expires_at = greatest(s.access_expires_at, %(access_expires)s),
-        address = case when s.current_hash = %(digest)s then %(address)s else s.address end,
-        (ended_at, end_reason) = (select %(now)s, 'refresh_token_reused'
-            where s.current_hash <> %(digest)s
-                and (s.previous_hash = %(digest)s and s.salt is not null
-                    and s.rotated_at > %(now)s - %(reuse_window)s) is not true)
-    from auth.refresh_tokens t, auth.users u
-    where t.token_hash = %(digest)s and s.id = t.session_id and u.id = s.user_id and u.disabled_at is null
-        and s.ended_at is null and s.expires_at > %(now)s
-    returning s.id as sid, s.current_hash, s.salt, s.ended_at, {USER.replace("u.id::text", "u.id")}),
+select from auth.sessions
+    where id = (select session_id from auth.refresh_tokens where token_hash = %(digest)s) for no key update;
+with j as (
+    select s.*, u.email, case
+        when s.current_hash = %(digest)s then 'rotated'
+        when s.previous_hash = %(digest)s and s.salt is not null and s.rotated_at > %(now)s - %(reuse_window)s
+            or t.salt is not null and t.replaced_at > %(now)s - %(reuse_window)s then 'repeated'
+        else 'stolen' end as outcome
+    from auth.refresh_tokens t join auth.sessions s on s.id = t.session_id join auth.users u on u.id = s.user_id
+    where t.token_hash = %(digest)s and u.disabled_at is null and s.ended_at is null and s.expires_at > %(now)s),
+rotated as (
+    update auth.sessions s set previous_hash = s.current_hash, current_hash = %(successor)s, salt = %(salt)s,
+        rotated_at = %(now)s, refreshed_at = %(now)s, expires_at = %(expires)s, address = %(address)s,
+        access_expires_at = greatest(s.access_expires_at, %(access_expires)s)
+    from j where s.id = j.id and j.outcome = 'rotated'),
 added as (
     insert into auth.refresh_tokens (token_hash, session_id)
-    select current_hash, sid from moved where current_hash = %(successor)s),
+    select %(successor)s, id from j where outcome = 'rotated'),
+kept as (
+    update auth.refresh_tokens t set salt = j.salt, replaced_at = j.rotated_at
+    from j where j.outcome = 'rotated' and t.token_hash = j.previous_hash and j.salt is not null
+        and j.rotated_at > %(now)s - %(reuse_window)s),
+repeated as (
+    update auth.sessions s set access_expires_at = greatest(s.access_expires_at, %(access_expires)s)
+    from j where s.id = j.id and j.outcome = 'repeated'),
+stolen as (
+    update auth.sessions s set ended_at = %(now)s, end_reason = 'refresh_token_reused'
+    from j where s.id = j.id and j.outcome = 'stolen'),
 audited as (
     insert into auth.audit (at, actor, user_id, email, action, result, address, user_agent, request_id)
-    select %(now)s, 'anonymous', id, email, 'refresh', 'refresh_token_reused', %(address)s, %(user_agent)s,
-        %(request_id)s from moved where ended_at is not null)
-select {USER}, sid::text, salt, current_hash = %(successor)s, ended_at is not null from moved u
+    select %(now)s, 'anonymous', user_id, email, 'refresh', 'refresh_token_reused', %(address)s, %(user_agent)s,
+        %(request_id)s from j where outcome = 'stolen')
+select {USER}, j.id::text, j.outcome, case when j.outcome = 'repeated' then (
+    select json_object_agg(encode(hash, 'hex'), encode(known.salt, 'hex'))::text from (
+        select j.previous_hash, j.salt
+        union all select token_hash, t.salt from auth.refresh_tokens t where t.session_id = j.id) known (hash, salt)
+    where known.salt is not null) end
+from j join auth.users u on u.id = j.user_id
 """,
 )
 
@@ -138,12 +151,8 @@ class SqlSessions:
         )
         if row is None:
             return None
-        session_id, kept_salt, rotated, stolen = row[4:]
-        if stolen:
-            return Rotation("stolen", session_id, user(row))
-        if rotated:
-            return Rotation("rotated", session_id, user(row))
-        return Rotation("repeated", session_id, user(row), bytes(kept_salt))
+        session_id, outcome, salts = row[4:]
+        return Rotation(outcome, session_id, user(row), _bytes_by_bytes(salts))
 
     async def alive(self, user_id: str, now: datetime) -> list[SessionInfo]:
         return [SessionInfo(*row) for row in await _LIST.run(self.database, user_id=user_id, now=now)]
@@ -156,3 +165,8 @@ class SqlSessions:
 
     async def revoked(self, now: datetime, since: datetime | None = None) -> list[tuple[str, float]]:
         return [(row[0], row[1]) for row in await _REVOKED.run(self.database, now=now, since=since)]
+
+
+def _bytes_by_bytes(text: str | None) -> dict[bytes, bytes]:
+    found = json.loads(text) if text is not None else {}
+    return {bytes.fromhex(key): bytes.fromhex(value) for key, value in found.items()}

@@ -33,15 +33,22 @@ delete from {table} where ctid in (select ctid from gone) returning 1
         ("auth.audit", "at < %(audit_before)s"),
     )
 )
-_WIPE_SALTS = Query(
-    "salts whose reuse window has passed",
-    """
-update auth.sessions set salt = null where id in (
-    select id from auth.sessions where salt is not null and rotated_at < %(salt_before)s
+_WIPE_SALTS = tuple(
+    Query(
+        f"salts of {table} whose reuse window has passed",
+        f"""
+update {table} set salt = null where {key} in (
+    select {key} from {table} where salt is not null and {moment} < %(salt_before)s
     limit %(batch)s for update skip locked)
 returning 1
 """,
+    )
+    for table, key, moment in (
+        ("auth.sessions", "id", "rotated_at"),
+        ("auth.refresh_tokens", "token_hash", "replaced_at"),
+    )
 )
+_ALL = (*_WIPE_SALTS, *_EXPIRED)
 
 
 @frozen
@@ -56,7 +63,7 @@ class SqlHousekeeping:
             if row is None or not row[0]:
                 return None
             times = {"now": now, "salt_before": salt_before, "audit_before": audit_before}
-            found = [await query.run(transaction, batch=BATCH, **times) for query in (_WIPE_SALTS, *_EXPIRED)]
+            found = [await query.run(transaction, batch=BATCH, **times) for query in _ALL]
             return max(len(rows) for rows in found)
 
         while (most := await self.database.transaction(one_batch)) is not None:
