@@ -11,6 +11,8 @@ from project_service.tables.sql.read import inner_terms, order_sql, range_sql
 from project_service.tables.sql.returning import returned
 
 _BODY = "pgrst_body"
+# An object as it came, beside what it is filled up with.
+_GIVEN = "pgrst_given"
 # A function takes a hundred arguments.
 _PAIRS = 50
 # Counts the rows that ON CONFLICT updated instead of inserting.
@@ -66,12 +68,19 @@ def _defaults_alone(plan: WritePlan) -> Sql:
 
 
 def _values(plan: WritePlan) -> str:
-    return ", ".join(_value(written) for written in plan.columns)
+    return ", ".join(_value(plan, written) for written in plan.columns)
 
 
-def _value(written: Written) -> str:
+def _value(plan: WritePlan, written: Written) -> str:
     column = f"{_BODY}.{ident(written.column.name)}"
-    return f"{qualified(written.reader)}({column})" if written.reader is not None else column
+    if written.reader is None:
+        return column
+    read = f"{qualified(written.reader)}({column})"
+    if not plan.fills_defaults or written.column.default is None:
+        return read
+    # A default is a value of the column's type, and nothing that stands for one in JSON.
+    default = _default(written.column.default, written.column.base_type)
+    return f"CASE WHEN {_BODY}.{_GIVEN} ? {literal(written.column.name)} THEN {read} ELSE {default} END"
 
 
 def _from_payload(plan: WritePlan) -> Sql:
@@ -83,15 +92,17 @@ def _from_payload(plan: WritePlan) -> Sql:
     defaults = _defaults(plan, several) if plan.fills_defaults else ""
     if defaults:
         source = "pgrst_defaulted.val"
-    shape = ", ".join(_definition(written) for written in plan.columns)
+    shape = [_definition(written) for written in plan.columns]
+    names = [ident(written.column.name) for written in plan.columns]
+    if _keeps_given(plan):
+        shape, names = [*shape, f"{_GIVEN} jsonb"], [*names, _GIVEN]
     function = f"{kind}_to_{'recordset' if several else 'record'}"
-    names = ", ".join(ident(written.column.name) for written in plan.columns)
     limit = " LIMIT 1" if several and plan.verb == "update" else ""
     return (
         " FROM (SELECT "
         + BODY
         + f"::{kind} AS json_data) pgrst_payload{defaults}, "
-        + f"LATERAL (SELECT {names} FROM {function}({source}) AS _({shape}){limit}) {_BODY}"
+        + f"LATERAL (SELECT {', '.join(names)} FROM {function}({source}) AS _({', '.join(shape)}){limit}) {_BODY}"
     )
 
 
@@ -100,21 +111,32 @@ def _definition(written: Written) -> str:
     return f"{ident(written.column.name)} {type_}"
 
 
+def _keeps_given(plan: WritePlan) -> bool:
+    """Whether the members that an object had are to be known once it is filled up."""
+    represented = (written.column for written in plan.columns if written.reader is not None)
+    return plan.fills_defaults and any(column.default is not None for column in represented)
+
+
 def _defaults(plan: WritePlan, several: bool) -> str:
-    """Members that are missing from an object get their column's default, as JSON beneath the object."""
+    """Members that are missing from an object get their column's default, as JSON beneath the object. Those that
+    functions read are left to them."""
     pairs = [
         f"{literal(written.column.name)}, {_default(written.column.default, written.column.base_type)}"
         for written in plan.columns
-        if written.column.default is not None
+        if written.column.default is not None and written.reader is None
     ]
-    if not pairs:
-        return ""
+    given = "elem" if several else "pgrst_payload.json_data"
     several_pairs = (pairs[at : at + _PAIRS] for at in range(0, len(pairs), _PAIRS))
-    filled = " || ".join(f"jsonb_build_object({', '.join(some)})" for some in several_pairs)
+    objects = [*(f"jsonb_build_object({', '.join(some)})" for some in several_pairs), given]
+    if _keeps_given(plan):
+        objects.append(f"jsonb_build_object('{_GIVEN}', {given})")
+    if len(objects) == 1:
+        return ""
+    filled = " || ".join(objects)
     if not several:
-        return f", LATERAL (SELECT {filled} || pgrst_payload.json_data AS val) pgrst_defaulted"
+        return f", LATERAL (SELECT {filled} AS val) pgrst_defaulted"
     elements = "jsonb_array_elements(pgrst_payload.json_data) elem"
-    return f", LATERAL (SELECT jsonb_agg({filled} || elem) AS val FROM {elements}) pgrst_defaulted"
+    return f", LATERAL (SELECT jsonb_agg({filled}) AS val FROM {elements}) pgrst_defaulted"
 
 
 def _default(expression: str, type_: str) -> str:
@@ -155,7 +177,7 @@ def _update(cache: SchemaCache, plan: WritePlan) -> Sql:
     assert plan.payload is not None
     if not plan.columns or plan.payload.is_empty:
         return _nothing(plan)
-    sets = ", ".join(f"{ident(written.column.name)} = {_value(written)}" for written in plan.columns)
+    sets = ", ".join(f"{ident(written.column.name)} = {_value(plan, written)}" for written in plan.columns)
     return (
         f"UPDATE {qualified(plan.relation.key)} SET {sets}"
         + _from_payload(plan)
