@@ -5,8 +5,11 @@ from __future__ import annotations
 import sys
 import time
 from collections.abc import Awaitable, Callable
+from contextlib import suppress
+from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
+from typing import Any
 from uuid import uuid4
 
 import click
@@ -15,10 +18,15 @@ from twisted.internet.defer import CancelledError
 
 from project_service.auth import keyfile
 from project_service.auth.smtp import MailServer
+from project_service.auth.tokens import LEEWAY_SECONDS
 from project_service.cli import frame
+from project_service.cli.certificates import certificate_of, secured
 from project_service.cli.opened import Opened
 from project_service.database.migrate import pending, shipped, state
+from project_service.ports import shown
 from project_service.settings import Secret, Settings, StageDatabase
+from project_service.storage.s3.client import S3Store
+from project_service.storage.s3.errors import NoSuchObject, StoreError
 from project_service.tables.assemble import config_of, identities_of
 
 PROBE = b"written by project-service check"
@@ -63,8 +71,13 @@ def _looks(open_: Opened) -> list[tuple[str, Callable[[], Awaitable[str]]]]:
         ("database", partial(_database, open_)),
         ("migrations", partial(_migrations, open_)),
         ("store", partial(_store, open_)),
+        ("clock", partial(_clock, open_)),
         ("token keys", partial(_token_keys, settings)),
         ("mail server", partial(_mail_server, open_)),
+    ]
+    found += [
+        (f"certificate of {shown(one)}", partial(_certificate, open_.reactor, one))
+        for one in secured(settings)
     ]
     for stage, databases in settings.stages.items():
         for name, database in databases.databases.items():
@@ -99,10 +112,28 @@ async def _migrations(open_: Opened) -> str:
     return "up to date"
 
 
+async def _clock(open_: Opened) -> str:
+    """Every host has the database in common: who agrees with its clock agrees with the others."""
+    async with open_.session() as session:
+        before = time.time()
+        rows = await session.query("select extract(epoch from clock_timestamp())::float8")
+        after = time.time()
+    ahead, behind = before - rows[0][0], rows[0][0] - after
+    if max(ahead, behind) > LEEWAY_SECONDS:
+        off = f"{ahead:.0f} s ahead of" if ahead > behind else f"{behind:.0f} s behind"
+        raise frame.Failed(f"{off} the database's; all hosts need the same time")
+    return "as the database's"
+
+
 async def _store(open_: Opened) -> str:
     """Write, read back, delete: what the service needs to be allowed to."""
     key = f".project-service-check/{uuid4()}"
-    await open_.store.ensure_bucket()
+    try:
+        await open_.store.ensure_bucket()
+    except StoreError as refused:
+        if refused.code == str(refused.status):
+            await _why_refused(open_.store, key)
+        raise
     await open_.store.put(key, PROBE, "text/plain", {})
     try:
         if (await open_.store.exchange.whole("GET", key)).body != PROBE:
@@ -112,11 +143,21 @@ async def _store(open_: Opened) -> str:
     return f"bucket {open_.settings.store.bucket} can be written and read"
 
 
+async def _why_refused(store: S3Store, key: str) -> None:
+    """An answer to HEAD has no body that could say why; raises what one to GET says."""
+    with suppress(NoSuchObject):
+        await store.exchange.whole("GET", key)
+
+
 async def _token_keys(settings: Settings) -> str:
     assert settings.auth.jwt_keys_file is not None
     path = Path(settings.auth.jwt_keys_file)
     keyfile.load(path)
     return str(path)
+
+
+async def _certificate(reactor: Any, endpoint: str) -> str:
+    return certificate_of(reactor, endpoint, datetime.now(UTC))
 
 
 async def _tokens(database: StageDatabase) -> str:

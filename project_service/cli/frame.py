@@ -24,7 +24,7 @@ from project_service.embedded.lock import InUse
 from project_service.errors import ApiError
 from project_service.launch import Launch, settings_for
 from project_service.settings import Settings, StageDatabase
-from project_service.storage.s3.errors import StoreError, StoreUnreachable
+from project_service.storage.s3.errors import NO_TLS, UNTRUSTED, StoreError, StoreUnreachable
 from project_service.tap import DEFAULT_DATA_DIR
 
 USAGE = 2
@@ -129,6 +129,20 @@ EXPECTED = (
 _NOT_MIGRATED = frozenset({"42P01", "3F000", "42883"})
 
 
+# By ``storage.s3.errors.kind_of``; what else it may be says nothing to a person.
+_STORE_AWAY = {
+    "ConnectionRefusedError": "no server listens there",
+    "DNSLookupError": "unknown host",
+    "TimeoutError": "timed out",
+    "TCPTimedOutError": "timed out",
+    "ConnectionLost": "it hangs up",
+    "ConnectionDone": "it hangs up",
+    UNTRUSTED: "the certificate is not trusted, or has expired",
+    "VerificationError": "the certificate is for another name",
+    NO_TLS: "no TLS is spoken there",
+}
+
+
 def explained(fault: BaseException) -> str:
     """One of the expected faults, for a person; never with an address or a credential."""
     if isinstance(fault, ApiError):
@@ -139,7 +153,8 @@ def explained(fault: BaseException) -> str:
     if isinstance(fault, StoreError):
         return f"the store refuses: {fault.code} (HTTP {fault.status})"
     if isinstance(fault, StoreUnreachable):
-        return "the store cannot be reached"
+        why = _STORE_AWAY.get(str(fault))
+        return f"the store cannot be reached{f': {why}' if why else ''}"
     if isinstance(fault, psycopg2.Error):
         primary = fault.diag.message_primary if fault.diag is not None else None
         hint = "; has it been migrated? (`project-service migrate`)" if fault.pgcode in _NOT_MIGRATED else ""

@@ -14,9 +14,7 @@ from twisted.internet.threads import deferToThread
 from project_service.settings import Secret, Store
 from project_service.storage.s3.client import S3Store
 from project_service.storage.s3.connect import connect
-from project_service.storage.s3.errors import (
-    StoreUnreachable,
-)
+from project_service.storage.s3.errors import UNTRUSTED, StoreUnreachable
 from tests.certificates import issue
 from tests.live.scripted_store import Script, against, stored
 
@@ -37,7 +35,7 @@ async def test_https_with_a_custom_authority() -> None:
         assert await store.put("k", b"x" * 300_000, "a/b", {}) == md5(b"x" * 300_000).hexdigest()
 
     async def refuses(store: S3Store) -> None:
-        with pytest.raises(StoreUnreachable):
+        with pytest.raises(StoreUnreachable, match=UNTRUSTED):
             await store.put("k", b"x", "a/b", {})
 
     await against(Script(stored), works, context, ca_pem)
@@ -62,7 +60,7 @@ async def test_https_refuses_another_name() -> None:
         connect_timeout_seconds=1.0,
     )
     store = connect(reactor, settings, now=lambda: datetime.now(UTC), in_thread=deferToThread, ca_pem=ca_pem)
-    with pytest.raises(StoreUnreachable):
+    with pytest.raises(StoreUnreachable, match="VerificationError"):
         await store.stat("k")
     assert script.requests == []
     await store.close()

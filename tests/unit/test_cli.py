@@ -10,13 +10,15 @@ import click
 import orjson
 import psycopg2
 from click.testing import CliRunner
+from OpenSSL import SSL
+from twisted.internet import error
 from twisted.trial.unittest import TestCase
 
 from project_service import __version__
 from project_service.cli import NOUNS, frame, main
 from project_service.database.session import DatabaseGone
 from project_service.errors import ApiError
-from project_service.storage.s3.errors import StoreError, StoreUnreachable
+from project_service.storage.s3.errors import BrokenAnswer, StoreError, StoreUnreachable, kind_of
 
 
 def leaves(command: click.Command, path: tuple[str, ...] = ()) -> list[tuple[tuple[str, ...], click.Command]]:
@@ -112,6 +114,22 @@ class Explaining(TestCase):
         self.assertEqual(frame.explained(psycopg2.Error()), "the database refuses: no reason given")
         self.assertIn("AccessDenied", frame.explained(StoreError(403, "AccessDenied")))
         self.assertIn("cannot be reached", frame.explained(StoreUnreachable("http://10.0.0.1/secret")))
+
+    def test_why_the_store_is_away_where_a_person_can_tell(self) -> None:
+        for problem, why in (
+            (error.ConnectionRefusedError(), ": no server listens there"),
+            (error.DNSLookupError(), ": unknown host"),
+            (BrokenAnswer("ConnectionLost"), ": it hangs up"),
+            (
+                SSL.Error([("SSL routines", "", "certificate verify failed")]),
+                ": the certificate is not trusted",
+            ),
+            (SSL.Error([("SSL routines", "", "wrong version number")]), ": no TLS is spoken there"),
+            (SSL.Error(), ": no TLS is spoken there"),
+            (StoreError(503, "SlowDown"), ""),
+        ):
+            said = frame.explained(StoreUnreachable(kind_of(problem)))
+            self.assertTrue(said.startswith(f"the store cannot be reached{why}"), said)
 
     def test_no_address_of_the_store(self) -> None:
         self.assertNotIn("10.0.0.1", frame.explained(StoreUnreachable("http://10.0.0.1/secret")))

@@ -12,7 +12,7 @@ from twisted.web.http import PotentialDataLoss
 from twisted.web.iweb import IBodyProducer
 
 from project_service.sockets import read_widely, tune
-from project_service.storage.s3.errors import BrokenAnswer
+from project_service.storage.s3.errors import BrokenAnswer, kind_of
 from project_service.storage.s3.incoming import Incoming
 from project_service.storage.s3.response import StoreResponse
 
@@ -99,8 +99,7 @@ class Connection(TwistedProtocol):
             try:
                 incoming.end()
             except BrokenAnswer:
-                # The kind of failure only: its text may hold an address.
-                self._fail(BrokenAnswer(type(reason.value).__name__))
+                self._fail(BrokenAnswer(kind_of(reason.value)))
             else:
                 response, self._response, self._incoming = self._response, None, None
                 assert response is not None

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from xml.etree import ElementTree
 
+from OpenSSL import SSL
+
 from project_service.errors import Away
 
 
@@ -42,6 +44,21 @@ class BrokenRead(Exception):
 
 class ReaderLeft(Exception):
     """Who read an object went away before its end."""
+
+
+UNTRUSTED = "untrusted certificate"
+NO_TLS = "no TLS"
+
+
+def kind_of(problem: BaseException) -> str:
+    """What went wrong, in a word for the log: the text of a failure may hold an address."""
+    if isinstance(problem, BrokenAnswer) and problem.args:
+        return str(problem)
+    if isinstance(problem, SSL.Error):
+        # OpenSSL's errors are triples; the last is the reason.
+        reasons = [one[-1] for one in problem.args[0]] if problem.args else []
+        return UNTRUSTED if "certificate verify failed" in reasons else NO_TLS
+    return str(getattr(problem, "code", None) or type(problem).__name__)
 
 
 _ABSENT = {"NoSuchKey", "NoSuchUpload", "NotFound", "404"}

@@ -20,6 +20,7 @@ from project_service.storage.s3.errors import (
     BrokenRead,
     StoreUnreachable,
     error_code,
+    kind_of,
     refusal,
     worth_retrying,
 )
@@ -194,7 +195,6 @@ def _may_pass(problem: Exception) -> bool:
 
 
 def _unreachable(problem: Exception) -> StoreUnreachable:
-    # The kind of failure only: its text may hold an address.
-    kind = getattr(problem, "code", None) or type(problem).__name__
+    kind = kind_of(problem)
     _log.warn("The store could not be used: {kind}", kind=kind)
-    return StoreUnreachable(str(kind))
+    return StoreUnreachable(kind)

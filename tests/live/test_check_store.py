@@ -1,0 +1,58 @@
+"""``project-service check`` on a store and a clock that are not as they should be."""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from attrs import evolve
+
+from project_service.cli import check
+from project_service.settings import Secret, Store
+from tests.live.command_here import beside_the_reactor, commands_of
+from tests.live.storage_cli import config_file
+from tests.places import free_port
+
+
+@beside_the_reactor
+def test_why_a_store_cannot_be_used(
+    database: str, store_settings: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What a store says to HEAD has no reason in it."""
+    assert store_settings.endpoint_url is not None
+
+    def said(**changes: Any) -> list[str]:
+        config = config_file(database, evolve(store_settings, **changes), tmp_path)
+        lines = commands_of(monkeypatch, "--config", config)("check").out.splitlines()
+        return [line for line in lines if " store: " in line]
+
+    refused = "FAIL  store: the store refuses: {} (HTTP 403)".format
+    away = "FAIL  store: the store cannot be reached: {}".format
+    assert said(secret_access_key=Secret("wrong")) == [refused("SignatureDoesNotMatch")]
+    assert said(access_key_id="nobody") == [refused("InvalidAccessKeyId")]
+    nowhere = f"http://127.0.0.1:{free_port()}"
+    assert said(endpoint_url=nowhere) == [away("no server listens there")]
+    plain = store_settings.endpoint_url.replace("http:", "https:")
+    assert said(endpoint_url=plain) == [away("no TLS is spoken there")]
+
+
+@pytest.mark.parametrize(("off", "says"), [(-40, "behind"), (40, "ahead of"), (-20, None), (20, None)])
+@beside_the_reactor
+def test_a_clock_that_is_not_the_databases(
+    off: int,
+    says: str | None,
+    database: str,
+    store_settings: Store,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """As far off as a token may come from the future it may be."""
+    monkeypatch.setattr(check, "time", SimpleNamespace(time=lambda: time.time() + off))
+    config = config_file(database, store_settings, tmp_path)
+    checked = commands_of(monkeypatch, "--config", config)("check", "--json")
+    (clock,) = (one for one in checked.json["parts"] if one["part"] == "clock")
+    assert clock["ok"] is (says is None)
+    assert (says or "as") in clock["message"]
