@@ -45,7 +45,11 @@ async def test_a_default_is_nothing_that_a_client_has_said(ovens: Tables) -> Non
         assert status in (200, 201), found
         return found
 
-    rows = [{"id": 1}, {"id": 2, "heat": "30 C"}, {"id": 3, "most": None, "note": "old"}]
+    rows: list[dict[str, Any]] = [
+        {"id": 1},
+        {"id": 2, "heat": "30 C"},
+        {"id": 3, "most": None, "note": "old"},
+    ]
     expected = [{**DEFAULTS, **row} for row in rows]
     assert await written("POST", f"/ovens?{columns}", rows) == expected
     # Alone, and where nothing but such a column has a default.
