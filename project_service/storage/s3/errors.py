@@ -50,7 +50,7 @@ UNTRUSTED = "untrusted certificate"
 NO_TLS = "no TLS"
 
 
-def kind_of(problem: BaseException) -> str:
+def kind_of(problem: BaseException | None) -> str:
     """What went wrong, in a word for the log: the text of a failure may hold an address."""
     if isinstance(problem, BrokenAnswer) and problem.args:
         return str(problem)
