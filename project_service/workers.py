@@ -11,6 +11,7 @@ import pickle
 import signal
 import sys
 from base64 import b64decode, b64encode
+from contextlib import suppress
 from shutil import rmtree
 from tempfile import mkdtemp
 from typing import Any
@@ -260,8 +261,8 @@ class _Worker(ProcessProtocol):
             self.signal(signal.SIGHUP)
 
     def tell(self, line: bytes) -> None:
-        if self.transport is not None and not self.ended.called:
-            self.transport.write(line + b"\n")
+        assert self.transport is not None
+        self.transport.write(line + b"\n")  # lost where nobody is there to read it
 
     def processEnded(self, reason: Failure) -> None:
         value: Any = reason.value
@@ -276,8 +277,6 @@ class _Worker(ProcessProtocol):
         self._roll_call.gone(self)
 
     def signal(self, number: int) -> None:
-        try:
-            if self.transport is not None:
-                self.transport.signalProcess(number)
-        except ProcessExitedAlready:
-            return
+        assert self.transport is not None
+        with suppress(ProcessExitedAlready):
+            self.transport.signalProcess(number)

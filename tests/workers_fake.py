@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import tempfile
 from signal import SIGKILL, SIGTERM
 from typing import Any
 
 from attrs import define, field
+from twisted.internet.address import IPv4Address
+from twisted.internet.defer import Deferred
 from twisted.internet.error import ProcessExitedAlready, ProcessTerminated
 from twisted.internet.task import Clock
 from twisted.python.failure import Failure
@@ -16,31 +19,63 @@ from project_service.launch import Launch
 from project_service.settings import Server, Settings
 from project_service.workers import READY, STATUS_FD, Workers
 from tests.live.logged import errors_logged
+from tests.places import temporary_directory
 
 SETTINGS = Settings(server=Server(listen=(), workers=2, shutdown_seconds=30.0))
 
 
 class FakeReactor(Clock):
-    """A clock with processes that only exist here; ``full`` lets none begin."""
+    """A clock with ports and processes that only exist here; ``full`` lets no process begin."""
 
     def __init__(self) -> None:
         super().__init__()
+        self.ports: list[FakePort] = []
         self.spawned: list[Any] = []
         self.full = False
 
-    def spawnProcess(self, protocol: Any, *arguments: Any, **more: Any) -> Any:
+    def listenTCP(self, port: int, factory: object, **more: object) -> FakePort:
+        self.ports.append(FakePort(port))
+        return self.ports[-1]
+
+    def spawnProcess(self, protocol: Any, program: str, argv: list[str], **more: Any) -> Any:
         if self.full:
             raise BlockingIOError(11, "Resource temporarily unavailable")
-        process = FakeProcess(2**22 + 1 + len(self.spawned), protocol)
+        process = FakeProcess(2**22 + 1 + len(self.spawned), protocol, [program, *argv[1:]], more)
         self.spawned.append(process)
         protocol.makeConnection(process)
         return process
 
 
 @define(eq=False)
+class FakePort:
+    """``slow``: closed when ``left`` says so."""
+
+    number: int
+    reading: bool = True
+    closed: bool = False
+    slow: bool = False
+    left: Deferred[None] = field(factory=Deferred)
+
+    def getHost(self) -> IPv4Address:
+        return IPv4Address("TCP", "127.0.0.1", self.number)
+
+    def fileno(self) -> int:
+        return 1000 + self.number
+
+    def stopReading(self) -> None:
+        self.reading = False
+
+    def stopListening(self) -> Deferred[None] | None:
+        self.closed = True
+        return self.left if self.slow else None
+
+
+@define(eq=False)
 class FakeProcess:
     pid: int
     protocol: Any
+    argv: list[str]
+    born_with: dict[str, Any]
     written: bytes = b""
     ended: bool = False
     stubborn: bool = False
@@ -61,17 +96,21 @@ class FakeProcess:
         self.protocol.processEnded(Failure(ProcessTerminated(1, None, None)))
 
 
-def two_workers(reactor: FakeReactor) -> Workers:
-    return Workers(reactor, Launch(SETTINGS, None, {}, None), SETTINGS, 2)
+def two_workers(reactor: FakeReactor, settings: Settings = SETTINGS) -> Workers:
+    return Workers(reactor, Launch(settings, None, {}, None), settings, 2)
 
 
 class TwoWorkers(TestCase):
     """Both have been started; that they are up they have yet to say."""
 
+    settings = SETTINGS
+
     def setUp(self) -> None:
         self.reactor = FakeReactor()
         self.errors = errors_logged(self)
-        self.workers = two_workers(self.reactor)
+        # Where they would keep their metrics.
+        self.patch(tempfile, "tempdir", str(temporary_directory(self)))
+        self.workers = two_workers(self.reactor, self.settings)
         self.starting = start(self.workers.start())
         self.first, self.second = self.reactor.spawned
 
