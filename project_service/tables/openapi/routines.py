@@ -8,6 +8,7 @@ from project_service.tables.catalog.model import Argument, Routine
 from project_service.tables.openapi.relations import summary_of
 from project_service.tables.openapi.types import schema_of
 from project_service.tables.parse import media
+from project_service.tables.plan.call import RAW_TYPES
 
 _PRODUCES = [media.JSON, media.OBJECT + ";nulls=stripped", media.OBJECT]
 
@@ -18,16 +19,20 @@ def is_reachable(routine: Routine) -> bool:
 
 
 def path_of(routine: Routine) -> dict[str, Any]:
-    """POST for every function, GET as well for one that does not write."""
+    """POST for every function, GET as well for one that does not write: not where the whole body is the argument."""
     common = {
         "tags": [f"(rpc) {routine.name}"],
         **summary_of(routine.description),
         "produces": _PRODUCES,
         "responses": {"200": {"description": "OK"}},
     }
-    arguments = {"required": True, "schema": _body(routine), "in": "body", "name": "args"}
+    whole = next((argument for argument in routine.arguments if not argument.name), None)
+    schema = _body(routine) if whole is None else _schema(routine.schema, whole)
+    arguments = {"required": True, "schema": schema, "in": "body", "name": "args"}
     found = {"post": {**common, "parameters": [arguments, {"$ref": "#/parameters/preferParams"}]}}
-    if routine.volatility != "v":
+    if whole is not None:
+        found["post"]["consumes"] = [name for name, types in RAW_TYPES.items() if whole.type in types]
+    elif routine.volatility != "v":
         parameters = [_parameter(routine.schema, argument) for argument in routine.arguments]
         found["get"] = {**common, **({"parameters": parameters} if parameters else {})}
     return found

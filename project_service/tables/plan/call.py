@@ -20,7 +20,7 @@ from project_service.tables.plan.read import Reader
 from project_service.tables.syntax import Operand, Query
 
 # The type a single unnamed argument must have to be given the whole body.
-_RAW_TYPES = {
+RAW_TYPES = {
     media.JSON: ("json", "jsonb"),
     media.TEXT: ("text",),
     media.XML: ("xml",),
@@ -108,7 +108,7 @@ def find_routine(cache: SchemaCache, request: Request, names: tuple[str, ...]) -
     exact = [] if raw else [routine for routine in overloads if _takes(routine, names)]
     found, whole = exact, False
     if not exact and request.payload is not None:
-        types = _RAW_TYPES.get(request.payload.media, ())
+        types = RAW_TYPES.get(request.payload.media, ())
         found, whole = [routine for routine in overloads if _takes_whole(routine, types)], True
     if len(found) == 1:
         return found[0], whole
@@ -139,7 +139,7 @@ def _signature(routine: Routine) -> str:
 def _missing(cache: SchemaCache, request: Request, names: tuple[str, ...], raw: bool) -> errors.TableError:
     schema, name = request.head.schema, request.head.name
     shown = f"{schema}.{name}"
-    fallback = _RAW_TYPES.get(request.payload.media) if request.payload is not None else None
+    fallback = RAW_TYPES.get(request.payload.media) if request.payload is not None else None
     unnamed = f"a single unnamed {'/'.join(fallback)} parameter" if fallback else ""
     if raw:
         message, described = shown, f"with {unnamed}"

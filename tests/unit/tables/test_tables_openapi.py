@@ -19,7 +19,7 @@ from project_service.tables.openapi.document import document
 from project_service.tables.openapi.relations import definition_of, parameters_of
 from project_service.tables.openapi.relations import path_of as relation_path
 from project_service.tables.openapi.routines import path_of
-from project_service.tables.openapi.types import default_of
+from project_service.tables.openapi.types import default_of, schema_of
 from project_service.tables.parse.query import parse_query
 from project_service.tables.parse.request import parse_head
 from project_service.tables.root import Root
@@ -267,6 +267,12 @@ class Described(SynchronousTestCase):
         }
         said = document(evolve(CACHE, routines=routines), "api", "http://here", None, None)
         self.assertEqual([path for path in said["paths"] if "rpc" in path], ["/rpc/whole", "/rpc/either"])
+
+    def test_one_argument_without_a_name_is_the_body(self) -> None:
+        for type_, name in (("jsonb", "application/json"), ("bytea", "application/octet-stream")):
+            path = path_of(Routine("api", "take", (Argument("", type_, type_, True),), volatility="i"))
+            self.assertEqual((list(path), path["post"]["consumes"]), (["post"], [name]))
+            self.assertEqual(path["post"]["parameters"][0]["schema"], schema_of(type_))
 
     def test_a_default_that_json_has_no_number_for(self) -> None:
         for expression, expected in {
