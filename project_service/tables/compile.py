@@ -16,6 +16,8 @@ from project_service.tables.plan.read import Reader
 from project_service.tables.plan.relation import find_relation
 from project_service.tables.plan.write import WritePlan, plan_write
 from project_service.tables.probe import LastTime, Probe, first_probe
+from project_service.tables.sql.fragment import NOTHING, Sql
+from project_service.tables.sql.locks import locks_by_planning, locks_of_reading
 from project_service.tables.sql.statement import (
     Bounds,
     Statement,
@@ -28,8 +30,8 @@ from project_service.tables.sql.statement import (
 @frozen
 class Compiled:
     """What is run and how its outcome is to be read; ``plan`` is None for reading a relation. ``leaves_things``: what
-    runs may leave more than settings on its connection; ``catches``: what runs may go on where it does not get a lock
-    in time.
+    runs may leave more than settings on its connection; ``locks``: what goes before the statement where that is
+    prepared (see ``sql/locks``).
     """
 
     statement: Statement
@@ -39,18 +41,12 @@ class Compiled:
     renamed: tuple[tuple[str, str], ...] = ()
     probe: Probe | None = None
     leaves_things: bool = False
-    catches: bool = False
+    locks: Sql = NOTHING
     last: LastTime = Factory(LastTime)
 
     @property
     def routine(self) -> Routine | None:
         return self.plan.routine if isinstance(self.plan, CallPlan) else None
-
-    @property
-    def locks_at_once(self) -> bool:
-        """Whether it only reads, and takes its locks as a whole before it begins. Functions that run by themselves
-        lock when they get there, and may have words for a lock that they do not get."""
-        return self.plan is None or (self.routine is not None and self.routine.may_be_inlined)
 
 
 def compile_request(cache: SchemaCache, config: TablesConfig, request: Request) -> Compiled:
@@ -109,12 +105,9 @@ def _read(cache: SchemaCache, config: TablesConfig, request: Request, relation: 
         # One row is one body, however large.
         bounds = Bounds()
     statement = read_statement(cache, plan, rendering, count, config.max_rows, bounds)
-    calls = plan.calls or rendering.handler is not None
-    leaves = cache.leaves_by_reading and calls
-    catches = cache.catches and (calls or plan.meets_policies or bool(cache.representations))
-    return Compiled(
-        statement, rendering, None, True, plan.renamed, _probe(statement, bounds), leaves, catches
-    )
+    leaves = cache.leaves_by_reading and (plan.calls or rendering.handler is not None)
+    locks = locks_of_reading(cache, plan, statement.sql)
+    return Compiled(statement, rendering, None, True, plan.renamed, _probe(statement, bounds), leaves, locks)
 
 
 def _call(cache: SchemaCache, config: TablesConfig, request: Request) -> Compiled:
@@ -133,4 +126,11 @@ def _call(cache: SchemaCache, config: TablesConfig, request: Request) -> Compile
     statement = call_statement(cache, plan, rendering, count, range_, bounds)
     renamed = plan.read.renamed if plan.read is not None else ()
     found = Compiled(statement, rendering, plan, read_only, renamed, _probe(statement, bounds))
-    return evolve(found, catches=cache.catches and routine.may_be_inlined)
+    return evolve(found, locks=_locks_of_call(cache, plan, statement.sql))
+
+
+def _locks_of_call(cache: SchemaCache, plan: CallPlan, statement: Sql) -> Sql:
+    """Of what is read beside the function, which locks what it reads when it gets there, unless it is written out."""
+    if plan.routine.may_be_inlined:
+        return locks_by_planning(statement)
+    return locks_of_reading(cache, plan.read, statement) if plan.read is not None else NOTHING

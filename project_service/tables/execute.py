@@ -44,12 +44,9 @@ class Executor:
             compiled.probe.rows if compiled.probe is not None else 0,
             self._ending(request, compiled),
             authenticated,
-            self.config.prepare
-            and planned.kept
-            and compiled.rendering.explain is None
-            and not compiled.catches,
+            self.config.prepare and planned.kept and compiled.rendering.explain is None,
             planned.version,
-            compiled.locks_at_once,
+            compiled.locks,
         )
 
         async def used(session: Session) -> Outcome:

@@ -14,17 +14,11 @@ import psycopg2
 from attrs import evolve, frozen
 
 from project_service.database.session import DatabaseGone, Session
+from project_service.database.statements import Statements
 from project_service.tables import errors
 from project_service.tables.errors import TableError
 from project_service.tables.failures import from_sqlstate, has_nul
-from project_service.tables.sql.fragment import Sql
-
-# EXECUTE of a SELECT sees the database as it was before it waited for a lock: a table that was emptied and filled
-# again meanwhile, or written anew for a column's new type, has no rows for it (PostgreSQL's manual, "Caveats" of
-# concurrency control). A SELECT looks when it has its locks. So what is prepared does not wait, but is run as it is.
-# PostgreSQL knows no shorter limit: who waits for less than a millisecond goes unnoticed.
-_NO_WAITING = "SET LOCAL lock_timeout = 1; "
-_LOCKED = "55P03"
+from project_service.tables.sql.fragment import NOTHING, Sql
 
 Row = tuple[Any, ...]
 Ending = Literal["implicit", "commit", "rollback"]
@@ -45,8 +39,8 @@ class Preamble:
 class Work:
     """``probe`` rows and one more are read where the result may turn out too large. ``ending`` implicit commits with
     the message itself; otherwise what was done can still be refused before it is committed or rolled back. ``kept``
-    allows the statement to be prepared, for that ``version`` of the schema cache; ``reads``: it only
-    reads, and takes all its locks before it begins.
+    allows the statement to be prepared, for that ``version`` of the schema cache; then ``locks``, where there are
+    any, are run before it (see ``locks``).
     """
 
     preamble: Preamble
@@ -59,16 +53,18 @@ class Work:
     authenticated: bool = True
     kept: bool = False
     version: int = 0
-    reads: bool = False
+    locks: Sql = NOTHING
 
     @property
-    def in_a_hurry(self) -> str:
-        """What goes before EXECUTE."""
-        return _NO_WAITING if self.reads else ""
+    def parts(self) -> tuple[Sql, ...]:
+        return (self.locks, self.statement) if self.kept and self.locks else (self.statement,)
 
     @property
     def values(self) -> list[str | bytes | None]:
-        return self.statement.values(self.operands, self.body, self.raw, self.probe + 1)
+        return [value for part in self.parts for value in self._values_of(part)]
+
+    def _values_of(self, part: Sql) -> list[str | bytes | None]:
+        return part.values(self.operands, self.body, self.raw, self.probe + 1) if part.parameters else []
 
 
 async def run(session: Session, work: Work, read: Callable[[list[Row]], T]) -> T:
@@ -80,7 +76,7 @@ async def run(session: Session, work: Work, read: Callable[[list[Row]], T]) -> T
             return await _run(session, work, read)
         except psycopg2.Error as fault:
             # It has undone everything.
-            if not work.kept or not _fits_unprepared(session, work, fault.pgcode):
+            if not work.kept or not _refused(session.statements, work, fault.pgcode):
                 raise
         return await _run(session, evolve(work, kept=False), read)
     except (psycopg2.Error, DatabaseGone) as fault:
@@ -92,17 +88,16 @@ async def run(session: Session, work: Work, read: Callable[[list[Row]], T]) -> T
         raise has_nul() from fault
 
 
-def _fits_unprepared(session: Session, work: Work, code: str | None) -> bool:
-    """Whether it is worth running as it is."""
-    return (work.reads and code == _LOCKED) or session.statements.refused(work.statement.text, code)
+def _refused(statements: Statements, work: Work, code: str | None) -> bool:
+    """Whether it is worth running unprepared; nobody knows which part was refused."""
+    refused = [statements.refused(part.text, code) for part in work.parts]
+    return any(refused)
 
 
 async def _run(session: Session, work: Work, read: Callable[[list[Row]], T]) -> T:
-    statement = work.statement
-    text = session.statements.execution(statement.text, work.version) if work.kept else statement.for_driver
+    text = _prepared(session.statements, work) if work.kept else work.statement.for_driver
     if work.ending == "implicit" and text is not None:
-        at_once = work.in_a_hurry + text if work.kept else text
-        return read(await _send(session, "", work, at_once))
+        return read(await _send(session, "", work, text))
     try:
         if text is None:
             rows = await _prepare_and_send(session, work)
@@ -120,6 +115,12 @@ async def _run(session: Session, work: Work, read: Callable[[list[Row]], T]) -> 
     return found
 
 
+def _prepared(statements: Statements, work: Work) -> str | None:
+    """What runs all parts; None where one of them has to be prepared first."""
+    found = [statements.execution(part.text, work.version) for part in work.parts]
+    return "; ".join(text for text in found if text is not None) if None not in found else None
+
+
 async def _send(session: Session, prefix: str, work: Work, text: str) -> list[Row]:
     preamble = work.preamble
     return await session.query(f"{prefix}{preamble.text}; {text}", [*preamble.values, *work.values])
@@ -127,13 +128,14 @@ async def _send(session: Session, prefix: str, work: Work, text: str) -> list[Ro
 
 async def _prepare_and_send(session: Session, work: Work) -> list[Row]:
     """What names mean hangs on the preamble's role and search path."""
-    statement, values = work.statement, work.values
     await session.query(f"BEGIN; {work.preamble.text}", work.preamble.values)
-    text = await session.statements.prepare(
-        session.query, statement.text, statement.for_prepare, len(values), work.version
-    )
-    # A function's text is locked for when it is planned: only now.
-    return await session.query(work.in_a_hurry + text, values)
+    texts = [
+        await session.statements.prepare(
+            session.query, part.text, part.for_prepare, len(part.parameters), work.version
+        )
+        for part in work.parts
+    ]
+    return await session.query("; ".join(texts), work.values)
 
 
 def failure(fault: psycopg2.Error | DatabaseGone, authenticated: bool) -> TableError:

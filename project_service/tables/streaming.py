@@ -32,6 +32,7 @@ from project_service.tables.respond.outcome import Outcome, outcome_of_read
 from project_service.tables.respond.rows import end, joined
 from project_service.tables.run import Preamble, failure
 from project_service.tables.sql.fragment import Sql
+from project_service.tables.sql.locks import locks_by_planning
 from project_service.tables.sql.statement import SAID
 
 FIRST_ROWS = 500
@@ -135,10 +136,11 @@ class RowStream:
         text = (
             f"BEGIN READ ONLY; {told.text}; SET LOCAL cursor_tuple_fraction = 1; "
             f"SET LOCAL idle_in_transaction_session_timeout = '{idle}s'; "
+            f"{locks_by_planning(rows).for_driver}; "
             f"DECLARE {_CURSOR} NO SCROLL CURSOR FOR {rows.for_driver}; {self._fetch()}"
         )
         self.session.extra_seconds = told.extra_seconds
-        self.fetched = await self._fetched(text, [*told.values, *values])
+        self.fetched = await self._fetched(text, [*told.values, *values, *values])
 
     async def __call__(self, sink: Sink) -> None:
         try:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+from attrs import evolve
 from twisted.internet import reactor as _reactor
 
 from project_service.database.pool import Pool
@@ -261,7 +262,7 @@ def test_functions_are_those_that_can_be_called(shop: SchemaCache) -> None:
         Argument("c", "character[]", "character varying[]", required=False, variadic=True),
     )
     assert (told.volatility, told.settings, told.is_bytes) == ("s", (("work_mem", "1MB"),), True)
-    assert told.may_be_inlined
+    assert evolve(told, is_set=True, is_composite=True).may_be_inlined
     assert shapes["sides"].arguments == (Argument("given", "integer", "integer"),)
     assert shapes["listed"].arguments == (Argument("n", "integer", "integer"),)
     composite = {name: (found.is_composite, found.returns, found.is_set) for name, found in shapes.items()}

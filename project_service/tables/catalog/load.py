@@ -90,7 +90,6 @@ def build(answers: Mapping[str, str], schemas: tuple[str, ...], version: int) ->
         rows["extras"]["fingerprint"],
         rows["extras"]["leaves_by_reading"] or rows["extras"]["makes_temporary"],
         rows["extras"]["leaves_by_reading"],
-        rows["extras"]["catches"],
     )
 
 
@@ -139,7 +138,7 @@ def _relation(row: Rows, primary_keys: Mapping[Key, tuple[str, ...]]) -> Relatio
         row["description"],
         row["row_bytes"] or 0,
         row["inherited"],
-        row["row_security"],
+        row["expands"],
     )
 
 

@@ -31,7 +31,8 @@ class Relation:
     """A table, view, materialised view, foreign or partitioned table.
 
     ``row_bytes`` is what a row takes on disk by the last ANALYZE, 0 where that is not known. Of rows in tables that
-    have ``inherited`` from it the primary key says nothing.
+    have ``inherited`` from it the primary key says nothing. ``expands``: when it plans, PostgreSQL finds other tables
+    to read in its place.
     """
 
     schema: str
@@ -45,7 +46,7 @@ class Relation:
     description: str | None = None
     row_bytes: int = 0
     inherited: bool = False
-    row_security: bool = False
+    expands: bool = False
 
     @property
     def key(self) -> Key:
@@ -125,8 +126,8 @@ class Routine:
 
     @property
     def may_be_inlined(self) -> bool:
-        """PostgreSQL may write its text into the statement that calls it."""
-        return self.is_sql and self.volatility != "v"
+        """PostgreSQL may write its text into the statement that reads its rows."""
+        return self.is_sql and self.is_set and self.is_composite and self.volatility != "v"
 
     @property
     def is_scalar(self) -> bool:
@@ -148,8 +149,7 @@ class SchemaCache:
     Overloads of a routine are ordered by the number of their arguments.
 
     ``leaves_things``: some function of the database speaks of what outlives a transaction and is no setting;
-    ``leaves_by_reading``: of such that a transaction leaves which only reads; ``catches``: some may go on where it
-    does not get a lock in time.
+    ``leaves_by_reading``: of such that a transaction leaves which only reads.
     """
 
     version: int
@@ -164,4 +164,3 @@ class SchemaCache:
     fingerprint: str = ""
     leaves_things: bool = False
     leaves_by_reading: bool = False
-    catches: bool = False

@@ -24,10 +24,31 @@ with recursive base as (
 )
 """
 
+# What partitions or heirs are read for, views of such, and views of functions whose text PostgreSQL may write in.
+_EXPANDING = """
+, reads as (
+  select c.oid as relation, 'pg_class'::regclass::oid as class, c.oid as object
+  from pg_class c join pg_namespace n on n.oid = c.relnamespace
+  where c.relkind in ('r', 'v', 'f', 'p') and n.nspname = any(%(schemas)s)
+  union
+  select reads.relation, d.refclassid, d.refobjid
+  from reads join pg_rewrite r on r.ev_class = reads.object and reads.class = 'pg_class'::regclass
+  join pg_depend d on d.classid = 'pg_rewrite'::regclass and d.objid = r.oid
+  where d.refclassid in ('pg_class'::regclass, 'pg_proc'::regclass)
+), expanding as (
+  select distinct reads.relation
+  from reads
+  left join pg_class c on reads.class = 'pg_class'::regclass and c.oid = reads.object
+  left join pg_proc p on reads.class = 'pg_proc'::regclass and p.oid = reads.object
+  where c.relkind = 'p' or c.relhassubclass
+    or p.proretset and p.prolang = (select oid from pg_language where lanname = 'sql')
+)
+"""
+
 RELATIONS = _json(
     """
 select n.nspname as schema, c.relname as name, c.relkind as kind, obj_description(c.oid, 'pg_class') as description,
-  c.relhassubclass and c.relkind <> 'p' as inherited, c.relrowsecurity as row_security,
+  c.relhassubclass and c.relkind <> 'p' as inherited, expanding.relation is not null as expands,
   case when c.relkind in ('r', 'p') then 28 else pg_relation_is_updatable(c.oid, true) end as events,
   case when c.reltuples > 0 and c.relkind in ('r', 'm') then
     ceil((c.relpages * current_setting('block_size')::int8
@@ -55,10 +76,11 @@ select n.nspname as schema, c.relname as name, c.relkind as kind, obj_descriptio
    left join pg_attrdef ad on ad.adrelid = a.attrelid and ad.adnum = a.attnum
    where a.attrelid = c.oid and a.attnum > 0 and not a.attisdropped) as columns
 from pg_class c join pg_namespace n on n.oid = c.relnamespace
+left join expanding on expanding.relation = c.oid
 where c.relkind in ('r', 'v', 'm', 'f', 'p') and n.nspname = any(%(schemas)s) and not c.relispartition
 order by n.nspname, c.relname
 """,
-    _BASES,
+    _BASES + _EXPANDING,
 )
 
 # Columns that keys are made of, and all columns of views, by relation.
@@ -226,18 +248,14 @@ FINGERPRINT = """
 """
 
 
-def _some_function(condition: str) -> str:
-    """Neither PostgreSQL's own nor an extension's."""
+def _speaks(text: str, words: str) -> str:
+    """Of some function that is neither PostgreSQL's own nor an extension's."""
     return f"""
 exists (select from pg_proc p join pg_namespace n on n.oid = p.pronamespace
-  where n.nspname not in ('pg_catalog', 'information_schema') and {condition}
+  where n.nspname not in ('pg_catalog', 'information_schema') and {text} ~* '{words}'
     and not exists (select from pg_depend d
       where d.classid = 'pg_proc'::regclass and d.objid = p.oid and d.deptype = 'e'))
 """
-
-
-def _speaks(text: str, words: str) -> str:
-    return _some_function(f"{text} ~* '{words}'")
 
 
 # Locks that are not the transaction's, temporary tables, cursors that are held and channels that are listened to stay
@@ -256,20 +274,11 @@ or exists (select from pg_rewrite r
     where pronamespace = 'pg_catalog'::regnamespace and proname ~ 'advisory_lock'))
 """
 
-# What a function may have words for where it does not get a lock. In other languages than these any may.
-_CATCHING = "\\mwhen\\M[^;]*\\m(others|lock_not_available|object_not_in_prerequisite_state|55p03|55000)\\M"
-_CATCHES = _some_function(f"""
-p.prorettype not in ('trigger'::regtype, 'event_trigger'::regtype) and (
-  select case lanname when 'plpgsql' then p.prosrc ~* '{_CATCHING}' else lanname not in ('internal', 'c', 'sql') end
-  from pg_language where oid = p.prolang)
-""")
-
 EXTRAS = f"""
 select json_build_object(
   'fingerprint', {FINGERPRINT},
   'makes_temporary', {_TEMPORARY},
   'leaves_by_reading', {_BY_READING},
-  'catches', {_CATCHES},
   'postgis', exists (select from pg_extension where extname = 'postgis'),
   'comments', (select coalesce(json_object_agg(n.nspname, obj_description(n.oid, 'pg_namespace')), '{{}}')
                from pg_namespace n where n.nspname = any(%(schemas)s)))::text

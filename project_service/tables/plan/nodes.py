@@ -165,14 +165,6 @@ class ReadPlan:
             return True
         return any(way.relationship.routine is not None or way.plan.calls for way in self.embeddings)
 
-    @property
-    def meets_policies(self) -> bool:
-        """Whether policies may decide which rows are seen."""
-        if self.relation is None or self.relation.row_security:
-            return True
-        ways = self.embeddings
-        return any(way.relationship.junction is not None or way.plan.meets_policies for way in ways)
-
     def embedding(self, name: str) -> Embedded | None:
         return next((found for found in self.embeddings if found.name == name), None)
 

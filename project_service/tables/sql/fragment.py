@@ -82,6 +82,9 @@ def _of_body(operand: Operand, body: str, raw: bytes) -> str | bytes:
     return raw if operand.slot == _BYTES_SLOT else operand.text
 
 
+NOTHING = Sql("")
+
+
 def parameter(value: Parameter) -> Sql:
     return Sql(_MARK, (value,))
 

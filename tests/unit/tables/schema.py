@@ -13,7 +13,6 @@ EXTRAS = {
     "fingerprint": "1",
     "makes_temporary": False,
     "leaves_by_reading": False,
-    "catches": False,
 }
 
 
@@ -30,7 +29,7 @@ def _relation(name: str, columns: list[list[object]], kind: str = "r", events: i
         "events": events,
         "row_bytes": None,
         "inherited": False,
-        "row_security": False,
+        "expands": False,
         "columns": columns,
     }
 

@@ -80,32 +80,6 @@ class Transactions(SynchronousTestCase):
             for cache, left in ((leaves, expected), (evolve(CACHE, leaves_things=True), False)):
                 self.assertIs(compiled("GET", path, *pairs, cache=cache).leaves_things, left, (path, pairs))
 
-    def test_what_may_go_on_without_its_locks(self) -> None:
-        """What a function could take the end of a short wait for: of a policy, or of what is read besides columns."""
-        catches = evolve(CACHE, catches=True)
-        authors = evolve(CACHE.relations["api", "authors"], row_security=True)
-        secured = evolve(catches, relations={**CACHE.relations, authors.key: authors})
-        embedding = (("select", "authors!works_author_fkey(name)"),)
-        represents = evolve(catches, representations={("date", "json"): ("api", "find")})
-        apart = evolve(CACHE.routines["api", "find"][0], is_sql=False)
-        runs_apart = evolve(catches, routines={**CACHE.routines, apart.key: (apart,)})
-        for cache, path, pairs, expected in (
-            (secured, "authors", (), True),
-            (catches, "authors", (), False),
-            (secured, "works", embedding, True),
-            (catches, "works", embedding, False),
-            (secured, "works", (), False),
-            (catches, "works", (("select", "tags(label)"),), True),
-            (catches, "works", (("select", "computed"),), True),
-            (catches, "recent", (), True),
-            (represents, "works", (), True),
-            (catches, "rpc/find", (), True),
-            (runs_apart, "rpc/find", (), False),
-        ):
-            for known in (cache, evolve(cache, catches=False)):
-                found = compiled("GET", path, *pairs, cache=known).catches
-                self.assertIs(found, expected and known.catches, (path, pairs))
-
 
 class Sizes(SynchronousTestCase):
     def test_of_rows_that_are_measured_as_many_are_tried_as_fit(self) -> None:

@@ -80,23 +80,25 @@ class Messages(SynchronousTestCase):
         self.assertEqual(self.successResultOf(start(found)), [(1,)])
         self.assertEqual(connection.sent[-2:], ["ROLLBACK", "SELECT %s; SELECT 2"])
 
-    def test_what_is_prepared_and_reads_does_not_wait_but_is_run_as_it_is(self) -> None:
-        at_once = "SELECT %s; SET LOCAL lock_timeout = 1; EXECUTE service_1"
-        connection = Connection(at_once, Locked)
-        for _ in range(3):
-            found = run(cast(Session, connection), self.work(reads=True), list)
+    def test_what_is_prepared_has_its_locks_first(self) -> None:
+        """Run as it is it needs none."""
+        locks, connection = Sql("SELECT 3"), Connection("SELECT %s; EXECUTE service_1; EXECUTE")
+        for _ in range(2):
+            found = run(cast(Session, connection), self.work(locks=locks), list)
             self.assertEqual(self.successResultOf(start(found)), [(1,)])
-        first = ["BEGIN; SELECT %s", "PREPARE service_1 AS SELECT 2", at_once.partition("; ")[2], "COMMIT"]
-        self.assertEqual(connection.sent, [*first, *[at_once, "SELECT %s; SELECT 2"] * 2])
-        connection = Connection("SET LOCAL", Locked)
-        self.assertEqual(
-            self.successResultOf(start(run(cast(Session, connection), self.work(reads=True), list))), [(1,)]
-        )
-        self.assertEqual(connection.sent, [*first[:3], "ROLLBACK", "SELECT %s; SELECT 2"])
-        writes = Connection("SELECT %s; EXECUTE", Locked)
-        self.successResultOf(start(run(cast(Session, writes), self.work(), list)))
-        error = self.failureResultOf(start(run(cast(Session, writes), self.work(), list)), TableError).value
-        self.assertEqual(error.code, "55P03")
+        prepared = ["PREPARE service_1 AS SELECT 3", "PREPARE service_2 AS SELECT 2"]
+        first = ["BEGIN; SELECT %s", *prepared, "EXECUTE service_1; EXECUTE service_2", "COMMIT"]
+        again = ["SELECT %s; EXECUTE service_1; EXECUTE service_2", "SELECT %s; SELECT 2"]
+        self.assertEqual(connection.sent, [*first, *again])
+        # Nobody knows which of the two was refused.
+        self.successResultOf(start(run(cast(Session, connection), self.work(locks=locks), list)))
+        dropped = "DEALLOCATE service_1; DEALLOCATE service_2; PREPARE service_3 AS SELECT 3"
+        self.assertIn(dropped, connection.sent)
+
+    def test_each_part_has_its_values(self) -> None:
+        work = self.work(locks=Sql("SELECT \0", ("a",)), operands=())
+        self.assertEqual(work.values, ["a"])
+        self.assertEqual(evolve(work, kept=False).values, [])
 
     def test_what_is_refused_for_what_it_does_is_not_done_again(self) -> None:
         connection = Connection("EXECUTE", Duplicate)
@@ -128,10 +130,6 @@ class Worth(SynchronousTestCase):
 
 class Unknown(psycopg2.ProgrammingError):
     pgcode = "42883"
-
-
-class Locked(psycopg2.OperationalError):
-    pgcode = "55P03"
 
 
 class Duplicate(psycopg2.IntegrityError):

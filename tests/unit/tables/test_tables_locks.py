@@ -1,0 +1,74 @@
+"""What is locked before what was prepared looks."""
+
+from __future__ import annotations
+
+from attrs import evolve
+from twisted.trial.unittest import SynchronousTestCase
+
+from project_service.tables.catalog.model import Relation, SchemaCache
+from project_service.tables.compile import Compiled
+from tests.unit.tables.planning import CACHE, as_json, planned
+
+WORKS, TAGS, BETWEEN = (CACHE.relations["api", name] for name in ("works", "tags", "works_tags"))
+WRITER = "authors!works_author_fkey"
+TAGGED = (("select", "id,tags(label)"),)
+FIND = (("q", "x"),)
+
+
+def with_relations(*changed: Relation) -> SchemaCache:
+    return evolve(CACHE, relations={**CACHE.relations, **{found.key: found for found in changed}})
+
+
+def with_function(is_sql: bool) -> SchemaCache:
+    (found,) = CACHE.routines["api", "find"]
+    return evolve(CACHE, routines={found.key: (evolve(found, is_sql=is_sql),)})
+
+
+def compiled(path: str, *pairs: tuple[str, str], cache: SchemaCache = CACHE) -> Compiled:
+    return planned("GET", path, *pairs, cache=cache).compiled
+
+
+class Locks(SynchronousTestCase):
+    def test_tables_are_those_that_the_statement_names(self) -> None:
+        """No others: the caller need not be allowed to read them."""
+        both, unread = '"api"."works", "api"."authors"', ("select", f"id,{WRITER}()")
+        for pairs, expected in (
+            ((), '"api"."works"'),
+            (TAGGED, '"api"."works", "api"."works_tags", "api"."tags"'),
+            ((("select", f"{WRITER}(name,works!works_editor_fkey(id))"),), both),
+            ((unread,), '"api"."works"'),
+            ((unread, ("order", "authors(name)")), both),
+            ((unread, ("authors", "is.null")), both),
+            ((("select", f"id,{WRITER}!inner()"),), both),
+        ):
+            found = compiled("works", *pairs).locks.text
+            self.assertEqual(found, f"SELECT FROM {expected} WHERE false", pairs)
+
+    def test_where_more_is_read_than_is_named_the_statement_is_planned(self) -> None:
+        unknown = evolve(CACHE, relations={found.key: found for found in (WORKS, TAGS)})
+        for cache, path, pairs in (
+            (with_relations(evolve(WORKS, expands=True)), "works", ()),
+            (with_relations(evolve(TAGS, expands=True)), "works", TAGGED),
+            (with_relations(evolve(BETWEEN, expands=True)), "works", TAGGED),
+            (unknown, "works", TAGGED),
+            (CACHE, "rpc/find", FIND),
+        ):
+            found = compiled(path, *pairs, cache=cache)
+            statement = found.statement.sql
+            self.assertEqual(
+                found.locks.text, f"SELECT * FROM ({statement.text}) AS pgrst_planned LIMIT 0", path
+            )
+            self.assertEqual(found.locks.parameters, statement.parameters)
+
+    def test_a_function_that_runs_by_itself_locks_by_itself(self) -> None:
+        cache = with_function(is_sql=False)
+        for pairs, expected in (
+            (FIND, ""),
+            ((*FIND, ("select", f"id,{WRITER}(name)")), 'SELECT FROM "api"."authors" WHERE false'),
+        ):
+            self.assertEqual(compiled("rpc/find", *pairs, cache=cache).locks.text, expected)
+
+    def test_a_write_looks_when_it_begins(self) -> None:
+        for method in ("POST", "PATCH", "DELETE"):
+            found = planned(method, "works", ("id", "eq.1"), body=as_json({"title": "a"}))
+            self.assertEqual(found.compiled.locks.text, "", method)
