@@ -152,7 +152,7 @@ class MemorySessions(State):
             self.by_digest[successor] = session.id
             return Rotation("rotated", session.id, account.user)
         if (session.previous == digest and recent) or session.older.get(digest, (b"", since))[1] > since:
-            salts = {one: kept[0] for one, kept in session.older.items()}
+            salts = {one: kept[0] for one, kept in session.older.items() if kept[1] > since - reuse_window}
             if session.previous and session.salt:
                 salts[session.previous] = session.salt
             return Rotation("repeated", session.id, account.user, salts)

@@ -66,6 +66,16 @@ async def test_a_refresh_token_is_rotated_then_repeated_then_stolen(stores: Stor
 
 
 @contract
+async def test_a_repeat_is_led_by_recent_salts_alone(stores: Stores) -> None:
+    first, line = session(), [digest() for _ in range(4)]
+    await made(stores, first=first)
+    for at, (token, successor) in enumerate(zip([first.digest, *line], [*line, digest()], strict=True)):
+        await rotate(stores, token, successor, NOW + at * 9 * SECOND, salt=bytes([at]) * 32)
+    repeated = await rotate(stores, line[3], digest(), NOW + 37 * SECOND)
+    assert repeated.salts == {line[at]: bytes([at + 1]) * 32 for at in (1, 2, 3)}
+
+
+@contract
 async def test_a_repeat_after_the_window_is_theft(stores: Stores) -> None:
     first = session()
     await made(stores, first=first)

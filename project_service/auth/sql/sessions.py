@@ -29,7 +29,7 @@ select {USER} from u
 )
 
 # The session is locked by a statement of its own: a second refresh with the same token waits there, and what follows
-# sees the rows as the first left them.
+# sees the rows as the first left them. Older salts than twice the window lead nowhere (twice: by another host's clock).
 _ROTATE = Query(
     "exchange a refresh token: rotate, repeat or revoke",
     f"""
@@ -68,7 +68,8 @@ audited as (
 select {USER}, j.id::text, j.outcome, case when j.outcome = 'repeated' then (
     select json_object_agg(encode(hash, 'hex'), encode(known.salt, 'hex'))::text from (
         select j.previous_hash, j.salt
-        union all select token_hash, t.salt from auth.refresh_tokens t where t.session_id = j.id) known (hash, salt)
+        union all select token_hash, t.salt from auth.refresh_tokens t
+            where t.session_id = j.id and t.replaced_at > %(now)s - 2 * %(reuse_window)s) known (hash, salt)
     where known.salt is not null) end
 from j join auth.users u on u.id = j.user_id
 """,
