@@ -71,6 +71,8 @@ async def test_rows_are_ordered_by_related_ones_as_they_are_selected(related: Ta
     lacking = "shelves.below.id=eq.3&order=shelves(name).nullsfirst,id"
     for asked, expected in (
         ("shelves()&order=shelves(name),id", [3, 1, 2]),
+        ("shelves(*,name)&order=shelves(name),id", [3, 1, 2]),
+        ("...shelves(name,shelf:name,name)&order=shelves(name),id", [3, 1, 2]),
         # Of a shelf that is left out there is no name, selected or not.
         (f"shelves(id,below:volumes!inner())&{lacking}", [1, 2, 3]),
         (f"shelves(id,below:volumes())&shelves.below=not.is.null&{lacking}", [1, 2, 3]),

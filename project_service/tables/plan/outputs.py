@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping
 
 from project_service.tables.catalog.model import Column, Relation, SchemaCache
@@ -81,6 +82,19 @@ def spread_names(embedded: Embedded) -> list[str] | None:
     carriers = {hoisted.carrier for hoisted in embedded.hoisted}
     plain = [name for name in names if name not in carriers]
     return plain + [hoisted.carrier if embedded.carries else hoisted.name for hoisted in embedded.hoisted]
+
+
+def repeated_names(plan: ReadPlan) -> frozenset[str]:
+    """What more than one of a plan's columns is called."""
+    found: Counter[str] = Counter()
+    for output in plan.outputs:
+        if isinstance(output, Everything):
+            found.update(named.name for named in output.named)
+        elif isinstance(output, Embedded) and output.spread:
+            found.update(spread_names(output) or ())
+        else:
+            found[output.name] += 1
+    return frozenset(name for name, times in found.items() if times > 1)
 
 
 # By name, and for all other names; None for no column.

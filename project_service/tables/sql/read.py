@@ -19,7 +19,7 @@ from project_service.tables.plan.nodes import (
     ReadPlan,
     Tree,
 )
-from project_service.tables.plan.outputs import Made, made_columns, result_names
+from project_service.tables.plan.outputs import Made, made_columns, repeated_names, result_names
 from project_service.tables.sql.conditions import condition_sql
 from project_service.tables.sql.decisive import decisive, is_aggregated
 from project_service.tables.sql.embed import (
@@ -232,10 +232,12 @@ def _where(cache: SchemaCache, plan: ReadPlan, parent: Embedded | None, origin: 
 @frozen
 class _Ordering:
     """An embedded relation that is ordered by, looked at once for all terms that name it. ``made`` tells of the
-    columns that its joined rows have; ``rows`` makes where one is read from that they have not, or as JSON only."""
+    columns that its joined rows have, ``twice`` of names that several of them have; ``rows`` makes where one is read
+    from that they have not, or as JSON only, or more than once."""
 
     embedded: Embedded
     made: Made
+    twice: frozenset[str]
     rows: Callable[[], Sql]
 
 
@@ -257,7 +259,10 @@ def _ordering(cache: SchemaCache, plan: ReadPlan, name: str, joins: bool) -> _Or
         tied = [Sql(text) for text in condition_of_relationship(embedded, plan.alias)]
         return _from(inner, embedded, plan.alias) + _filtered(cache, inner, tied)
 
-    return _Ordering(embedded, made_columns(inner) if joins and is_joined(embedded) else ({}, None), rows)
+    made = made_columns(inner) if joins and is_joined(embedded) else ({}, None)
+    # Those that are spread go by name.
+    twice = frozenset[str]() if embedded.spread else repeated_names(inner)
+    return _Ordering(embedded, made, twice, rows)
 
 
 def _order(plan: ReadPlan, order: Order, orderings: Mapping[str, _Ordering]) -> Sql:
@@ -274,7 +279,7 @@ def _ordered_by(plan: ReadPlan, order: Order, orderings: Mapping[str, _Ordering]
         return Sql(field_sql(plan.alias, order.field, order.column))
     ordering = orderings[order.embedded]
     embedded, (columns, others) = ordering.embedded, ordering.made
-    if columns.get(order.field.name, others) is False:
+    if columns.get(order.field.name, others) is False and order.field.name not in ordering.twice:
         return Sql(field_sql(embedded.alias, order.field, order.column))
     # What is ordered by need not be selected, and JSON that represents it, or many, has no order.
     column = field_sql(embedded.plan.alias, order.field, order.column)
