@@ -63,7 +63,7 @@ def parse_payload(
     if name == media.JSON:
         if routine and not body:
             return Payload("json", name, "{}", raw=b"{}")
-        return _json(body) if columns is None else _unread(body, columns)
+        return _json(body, routine) if columns is None else _unread(body, columns)
     if name == media.CSV:
         return _csv(body, columns)
     if name == media.FORM:
@@ -91,7 +91,7 @@ def _unread(body: bytes, columns: tuple[str, ...]) -> Payload:
     return Payload("json", media.JSON, text, columns, not is_object, raw=body)
 
 
-def _json(body: bytes) -> Payload:
+def _json(body: bytes, routine: bool) -> Payload:
     try:
         value, text = _value(body), body.decode("utf-8")
     except (ValueError, RecursionError):
@@ -99,6 +99,9 @@ def _json(body: bytes) -> Payload:
     if isinstance(value, dict):
         return Payload("json", media.JSON, text, _in_order(value), raw=body)
     if not isinstance(value, list):
+        if not routine:
+            # PostgREST writes no rows and says 201 (its issue 1323).
+            raise errors.invalid_body("The body is neither an object nor an array of objects")
         return Payload("json", media.JSON, "[]", (), True, True, raw=body)
     return Payload("json", media.JSON, text, _common_keys(value), True, not value, raw=body)
 

@@ -284,5 +284,8 @@ class Bodies(SynchronousTestCase):
         self.assertEqual(found.text, '[{"a":"1","b":null},{"a":"x,y","b":""}]')
         self.assertEqual(found.keys, ("a", "b"))
 
-    def test_a_number_is_no_row(self) -> None:
-        self.assertTrue(parse_payload(None, b"5", None, False).is_empty)
+    def test_what_is_neither_a_row_nor_rows_is_a_functions_alone(self) -> None:
+        for body in (b"5", b'"{}"', b"null", b"true", b'[{"a": 1}, 5]'):
+            refused = self.assertRaises(TableError, parse_payload, None, body, None, False)
+            self.assertEqual((refused.status, refused.code), (400, "PGRST102"), body)
+        self.assertTrue(parse_payload(None, b"5", None, True).is_empty)
