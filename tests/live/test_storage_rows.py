@@ -18,7 +18,7 @@ from project_service.database.pool import Pool
 from project_service.deferreds import start
 from project_service.storage.assemble import Rows, sql_rows
 from project_service.storage.model import Link
-from tests.contracts.rows import bucket_b, refused
+from tests.contracts.rows import bucket_b, put, refused
 from tests.live.auth_service import sql
 from tests.live.services import wait
 from tests.live.waiting import until
@@ -57,3 +57,17 @@ async def test_the_upload_that_has_been_silent_for_longest_is_given_up_first(
         ago = timedelta(minutes=age)
         sql(database, "update storage.uploads set seen_at = now() - %s where version = %s", ago, str(version))
     assert await rows.garbage.stale_uploads(timedelta(0), 2) == [versions[2], versions[1]]
+
+
+@pytest_twisted.ensureDeferred
+async def test_objects_come_in_order_however_they_are_found(database: str, rows: Rows) -> None:
+    """Through the index they would come so by themselves."""
+    (name,) = sql(database, "select current_database()")[0]
+    for way in ("indexscan", "indexonlyscan", "bitmapscan"):
+        sql(database, f'alter database "{name}" set enable_{way} = off')
+    fresh = Pool(Connector(reactor, dsns.parse(database), 10.0, timezone="UTC"), 1, 5.0, reactor)
+    for key in ("c", "a", "b"):
+        await put(rows, key)
+    found = await sql_rows(fresh).garbage.objects_from(("a", ""), 2)
+    await fresh.close()
+    assert [row.key for row in found] == ["a", "b"]

@@ -9,7 +9,7 @@ import psycopg2
 from attrs import evolve
 from twisted.trial.unittest import SynchronousTestCase
 
-from project_service.database.session import Session
+from project_service.database.session import DatabaseGone, Session
 from project_service.database.statements import Statements
 from project_service.deferreds import start
 from project_service.tables.errors import TableError
@@ -106,13 +106,21 @@ class Messages(SynchronousTestCase):
         self.assertEqual(self.failureResultOf(refused, TableError).value.status, 409)
         self.assertEqual(connection.sent[-2:], ["EXECUTE service_1", "ROLLBACK"])
 
+    def test_what_was_not_prepared_is_sent_once(self) -> None:
+        """Though it is refused for what makes a prepared statement stale."""
+        connection = Connection("SELECT %s; SELECT 2")
+        refused = start(run(cast(Session, connection), evolve(self.work(), kept=False), list))
+        self.assertEqual(self.failureResultOf(refused, TableError).value.code, "42883")
+        self.assertEqual(connection.sent, ["SELECT %s; SELECT 2"])
+
     def test_nothing_is_sent_on_a_connection_that_is_lost(self) -> None:
-        connection = Connection("EXECUTE", psycopg2.OperationalError)
-        connection.in_transaction = False
-        refused = start(run(cast(Session, connection), self.work(), list))
-        error = self.failureResultOf(refused, TableError).value
-        self.assertEqual((error.status, error.code), (503, "PGRST001"))
-        self.assertEqual(connection.sent[-1], "EXECUTE service_1")
+        for lost in (psycopg2.OperationalError, DatabaseGone):
+            connection = Connection("EXECUTE", lost)
+            connection.in_transaction = False
+            refused = start(run(cast(Session, connection), self.work(), list))
+            error = self.failureResultOf(refused, TableError).value
+            self.assertEqual((error.status, error.code), (503, "PGRST001"))
+            self.assertEqual(connection.sent[-1], "EXECUTE service_1")
 
 
 class Worth(SynchronousTestCase):
