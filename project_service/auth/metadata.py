@@ -34,7 +34,12 @@ def loaded(text: str) -> dict[str, Any]:
 
     An integer beyond 64 bits becomes the nearest float, one beyond all floats infinity, which is sent as null.
     """
-    value: dict[str, Any] = json.loads(text, parse_int=_integer)
+    value: dict[str, Any]
+    try:
+        value = orjson.loads(text)
+    except orjson.JSONDecodeError:
+        # There is a number beyond all floats; for every user's metadata the library's own reader would be too slow.
+        value = json.loads(text, parse_int=_integer)
     return value
 
 
