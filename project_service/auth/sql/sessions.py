@@ -29,7 +29,7 @@ select {USER} from u
 )
 
 # The session is locked by a statement of its own: a second refresh with the same token waits there, and what follows
-# sees the rows as the first left them. Older salts than twice the window lead nowhere (twice: by another host's clock).
+# sees the rows as the first left them. Salts of more than two windows ago lead nowhere (two: hosts' clocks differ).
 _ROTATE = Query(
     "exchange a refresh token: rotate, repeat or revoke",
     f"""
