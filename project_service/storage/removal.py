@@ -47,13 +47,11 @@ class Removal:
                 # Whoever is interrupted has not failed at this batch: the next one is not for him either.
                 raise
             except Exception as problem:
-                _log.warn(
-                    "{count} versions are left to the sweeper: {kind}",
-                    count=len(batch),
-                    kind=type(problem).__name__,
-                )
+                _left(len(batch), type(problem).__name__)
                 return gone
             gone += len(done)
+            if len(done) < len(batch):
+                _left(len(batch) - len(done), "the store refused")
         return gone
 
     async def tried(self, version: UUID, bucket: str) -> None:
@@ -63,7 +61,7 @@ class Removal:
         except CancelledError:
             raise
         except Exception as problem:
-            _log.warn("1 version is left to the sweeper: {kind}", kind=type(problem).__name__)
+            _left(1, type(problem).__name__)
 
     async def _deleted(self, versions: Sequence[UUID], bucket: str) -> list[UUID]:
         paths = {store_path(bucket, version): version for version in versions}
@@ -72,3 +70,7 @@ class Removal:
             return list(versions)
         failed = set(await self.store.delete_many(list(paths)))
         return [version for path, version in paths.items() if path not in failed]
+
+
+def _left(count: int, kind: str) -> None:
+    _log.warn("{count} versions are left to the sweeper: {kind}", count=count, kind=kind)

@@ -66,10 +66,11 @@ class Sweeper:
 
     async def sweep(self, stale_after: timedelta = STALE_AFTER, orphans: bool = False) -> Swept:
         """Remove garbage. ``orphans`` also looks through the whole store for versions that no row knows."""
+        # What the database alone can do comes first: a store that refuses, or is away, does not stop that.
         stale = await self._give_up_stale(stale_after)
+        links = await self.links.sweep(self.now() - KEEP_EXPIRED_LINKS)
         versions = await self._remove_garbage()
         multiparts = await self._abort_multiparts()
-        links = await self.links.sweep(self.now() - KEEP_EXPIRED_LINKS)
         found = 0
         if orphans:
             async for paths in self._orphans():

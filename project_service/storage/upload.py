@@ -166,6 +166,8 @@ class PartStream:
         await self._send_part()
         while self._going:
             await self._settle()
+            # The last parts may have been long on their way, and putting all together may take as long.
+            await self._keep_alive()
         return await self._store.complete_multipart(self._path, self._upload_id, self._etags)
 
     def stop(self) -> None:

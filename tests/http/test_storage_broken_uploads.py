@@ -200,6 +200,33 @@ class Broken(TestCase):
         self.assertIn(b" 201 ", client.received())
         self.assertEqual(app.stored(), [b"x" * 40])
 
+    def test_nor_is_one_whose_last_parts_are_long_on_their_way(self) -> None:
+        app = StorageApp(part_bytes=10)
+        going: list[Deferred[None]] = []
+        sent, completed = MemoryStore.put_part, MemoryStore.complete_multipart
+
+        async def part(store: MemoryStore, *how: Any) -> str:
+            going.append(Deferred())
+            await going[-1]
+            return await sent(store, *how)
+
+        async def complete(store: MemoryStore, *how: Any) -> str:
+            going.append(Deferred())
+            await going[-1]
+            return await completed(store, *how)
+
+        self.patch(MemoryStore, "put_part", part)
+        self.patch(MemoryStore, "complete_multipart", complete)
+        client = app.connect()
+        client.send(head({"Content-Length": "20"}, "PUT", OBJECTS + "/k") + b"x" * 20)
+        self.assertEqual(len(going), 2)
+        for number in range(3):
+            app.clock.advance(14 * 60)
+            self.successResultOf(start(app.storage.sweeper.sweep()))
+            going[number].callback(None)
+        self.assertIn(b" 201 ", client.received())
+        self.assertEqual(app.stored(), [b"x" * 20])
+
     def test_that_it_goes_on_is_said_once_a_minute(self) -> None:
         app = StorageApp(part_bytes=10)
         objects = type(app.tables.rows().objects)
