@@ -151,7 +151,7 @@ def explained(fault: BaseException) -> str:
     if isinstance(fault, DatabaseGone):
         return f"the database cannot be reached: {fault}"
     if isinstance(fault, StoreError):
-        return f"the store refuses: {fault.code} (HTTP {fault.status})"
+        return f"the store refuses: {fault}"
     if isinstance(fault, StoreUnreachable):
         why = _STORE_AWAY.get(str(fault))
         return f"the store cannot be reached{f': {why}' if why else ''}"

@@ -28,7 +28,7 @@ from project_service.storage.removal import Removal
 from project_service.storage.routes import Limits, StorageRoutes
 from project_service.storage.s3.client import S3Store
 from project_service.storage.s3.connect import StoreSettings, connect
-from project_service.storage.s3.errors import NoSuchBucket, NoSuchObject
+from project_service.storage.s3.errors import NoSuchBucket, NoSuchObject, StoreError, kind_of
 from project_service.storage.small import SmallObjects
 from project_service.storage.sql.buckets import SqlBuckets
 from project_service.storage.sql.database import Database
@@ -104,7 +104,9 @@ class Storage:
         try:
             await self.check()
         except Exception as problem:
-            _log.warn("The store cannot be used yet: {kind}", kind=type(problem).__name__)
+            # A refusal says its region besides.
+            kind = str(problem) if isinstance(problem, StoreError) else kind_of(problem)
+            _log.warn("The store cannot be used yet: {kind}", kind=kind)
 
     async def stop(self) -> None:
         """Close the idle connections to the store."""

@@ -208,3 +208,36 @@ async def test_keys_with_every_odd_character_are_signed_as_sent(store: Any) -> N
     assert (await store.stat(key)).size == 1
     assert [entry.key for entry in (await store.list("we ird/")).objects] == [key]
     await store.delete(key)
+
+
+@pytest_twisted.ensureDeferred
+async def test_keys_that_xml_cannot_hold_are_listed(store: Any) -> None:
+    """Of a bucket of others, which is imported."""
+    keys = ["odd/a +%2B", "odd/\x01\x1f", "odd/b\x7f"]
+    for key in keys:
+        await store.put(key, b"x", "a/b", {})
+    found = [entry.key for entry in (await store.list("odd/")).objects]
+    assert found == sorted(keys)
+    for key in keys:
+        await store.delete(key)
+
+
+@pytest_twisted.ensureDeferred
+async def test_a_bucket_is_made_in_the_region_of_the_settings(moto: tuple[str, int]) -> None:
+    """As AWS, moto wants to be told the region everywhere but in us-east-1, and there it must not be told."""
+    from twisted.internet import reactor
+
+    for region in ("us-east-1", "eu-west-1"):
+        settings = StoreSettings(
+            endpoint_url="http://{}:{}".format(*moto),
+            region=region,
+            bucket=f"made-in-{region}",
+            access_key_id="test",
+            secret_access_key=Secret("test"),
+        )
+        made = connect(reactor, settings, now=utc_now, in_thread=deferToThread)
+        await made.ensure_bucket()
+        await made.ensure_bucket()
+        await made.put("k", b"x", "a/b", {})
+        await made.delete("k")
+        await made.close()

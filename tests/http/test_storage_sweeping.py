@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
-from typing import Any
+from datetime import timedelta
+from typing import Any, cast
 from uuid import uuid4
 
 from attrs import evolve
 from twisted.internet.defer import CancelledError, Deferred
+from twisted.logger import ILogObserver, globalLogPublisher
 from twisted.trial.unittest import TestCase
 
 from project_service.deferreds import start
 from project_service.settings import Storage as StorageSettings
 from project_service.storage.assemble import PROBE, build
-from project_service.storage.model import store_path
-from project_service.storage.s3.errors import StoreUnreachable
+from project_service.storage.model import Link, store_path
+from project_service.storage.s3.errors import StoreError, StoreUnreachable
 from project_service.storage.sweeper import Swept, Verified
 from tests.http.storage_app import StorageApp, refused
 from tests.storage_fakes import START
@@ -60,8 +62,14 @@ class Sweeping(TestCase):
         async def all_but_one(_: object, keys: list[str]) -> tuple[str, ...]:
             return (store_path("open", versions[1]),)
 
+        events: list[dict[str, Any]] = []
+        globalLogPublisher.addObserver(cast(ILogObserver, events.append))
+        self.addCleanup(globalLogPublisher.removeObserver, cast(ILogObserver, events.append))
         self.patch(MemoryStore, "delete_many", all_but_one)
         self.assertEqual(self.sweep().versions, 2)
+        self.assertEqual(
+            [event["count"] for event in events if "left to the sweeper" in event["log_format"]], [1]
+        )
         self.assertEqual(list(self.app.tables.garbage), [versions[1]])
         self.app.tables.garbage[versions[0]] = ("open", START)
 
@@ -123,6 +131,17 @@ class Sweeping(TestCase):
             self.app.clock.advance(passed)
             self.assertEqual(self.sweep().links, swept)
             self.assertEqual(refused(self.app.request("GET", path)), code)
+
+    def test_a_store_that_tells_nothing_of_open_uploads_stops_nothing_else(self) -> None:
+        async def refusing(_: object) -> None:
+            raise StoreError(403, "AccessDenied")
+
+        self.patch(MemoryStore, "list_multiparts", refusing)
+        self.app.tables.garbage[uuid4()] = ("open", START)
+        gone = Link("open", "k", START - timedelta(days=2), None)
+        self.app.tables.links[b"x"] = gone
+        self.failureResultOf(start(self.app.storage.sweeper.sweep()), StoreError)
+        self.assertEqual((self.app.tables.garbage, self.app.tables.links), ({}, {}))
 
     def test_it_runs_every_so_often_in_one_process_at_a_time(self) -> None:
         async def busy(_: object) -> bool:
@@ -190,3 +209,15 @@ class Readiness(TestCase):
         self.failureResultOf(start(app.storage.check()), StoreUnreachable)
         self.successResultOf(start(app.storage.start()))
         self.assertEqual(app.store.calls, ["open", "open"])
+
+    def test_what_the_store_refuses_is_said_with_its_region(self) -> None:
+        async def refusing(*_: object) -> None:
+            raise StoreError(301, "PermanentRedirect", "eu-west-1")
+
+        events: list[dict[str, Any]] = []
+        globalLogPublisher.addObserver(cast(ILogObserver, events.append))
+        self.addCleanup(globalLogPublisher.removeObserver, cast(ILogObserver, events.append))
+        self.patch(MemoryStore, "open", refusing)
+        self.successResultOf(start(StorageApp().storage.start()))
+        said = [event["kind"] for event in events if "kind" in event]
+        self.assertEqual(said, ["PermanentRedirect (HTTP 301); the region is eu-west-1"])

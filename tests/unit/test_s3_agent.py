@@ -52,10 +52,12 @@ class Sent(SynchronousTestCase):
         first, *lines = head.decode().removesuffix("\r\n\r\n").split("\r\n")
         self.assertEqual(first, "PUT /base/bucket/a/%2541%20%C3%BC//b?partNumber=1 HTTP/1.1")
         self.assertEqual((method, body.length), (b"PUT", 5))
-        signed = {"host": "store:9000", "content-type": "text/plain"}
+        signed = {"host": "store:9000", "user-agent": "project-service", "content-type": "text/plain"}
         expected = SIGNER.headers("PUT", url, signed, EMPTY_SHA256, NOW)
         self.assertEqual(lines, [*(f"{n}: {v}" for n, v in expected.items()), "Content-Length: 5"])
         self.assertIn("X-Amz-Date: 20261121T100001Z", lines)
+        (authorization,) = (line for line in lines if line.startswith("Authorization: "))
+        self.assertNotIn("user-agent", authorization)
 
     def test_nothing_is_sent_elsewhere(self) -> None:
         for url in ("http://store:90000/x", "http://store:9000", "https://store:9000/x", "http://other/x"):

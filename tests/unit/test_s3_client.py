@@ -91,7 +91,6 @@ class Documents(Case):
         for body, expected in (
             (f"<IsTruncated>true</IsTruncated>{token}", "t"),
             (f"<IsTruncated>false</IsTruncated>{token}", None),
-            ("<IsTruncated>true</IsTruncated>", None),
         ):
             asked = self.ask(self.store.list())
             self.answer(body=f"<R>{body}</R>")

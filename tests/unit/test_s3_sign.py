@@ -186,7 +186,7 @@ class Documents(SynchronousTestCase):
 
     @given(st.binary(max_size=100))
     def test_an_error_document_or_none(self, body: bytes) -> None:
-        self.assertIsInstance(errors.error_code(body), str)
+        self.assertIsInstance(errors.error_text(body), str)
 
     def test_refusals(self) -> None:
         body = b"<Error><Code>%s</Code><Message>host 10.0.0.1</Message></Error>"

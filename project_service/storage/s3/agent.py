@@ -25,6 +25,8 @@ from project_service.storage.s3.through_treq import ReadyHeaders
 
 PAYLOAD_DIGEST = "x-amz-content-sha256"
 _NOT_SHOWN = b"content-encoding"
+# Not signed. Some of what stands before a store lets nobody in who does not say what he is.
+USER_AGENT = "project-service"
 
 
 @implementer(IAgent)
@@ -50,7 +52,7 @@ class SigningAgent:
     ) -> Deferred[IResponse]:
         url = uri.decode("ascii")
         assert isinstance(headers, ReadyHeaders)
-        plain = {"host": self.address.host, **headers.plain}
+        plain = {"host": self.address.host, "user-agent": USER_AGENT, **headers.plain}
         digest = plain.pop(PAYLOAD_DIGEST)
         signed = self.signer.headers(method.decode(), url, plain, digest, self.now())
         if bodyProducer is not None:

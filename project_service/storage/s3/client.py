@@ -1,4 +1,4 @@
-"""The operations on one store bucket that the service needs, for any S3-compatible store.
+"""The operations on one store bucket that the service needs, for any S3-compatible store; here those on one object.
 
 Source: Amazon S3 API Reference. Every method raises ``StoreUnreachable`` when the store gives no usable answer
 and ``StoreError`` when it refuses; ``NoSuchObject`` where that is the reason.
@@ -6,18 +6,17 @@ and ``StoreError`` when it refuses; ``NoSuchObject`` where that is the reason.
 
 from __future__ import annotations
 
-import base64
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
-from hashlib import md5, sha256
 from typing import Any
 from xml.sax.saxutils import escape
 
 from attrs import frozen
-from twisted.internet.interfaces import IReactorTime
 from twisted.web.iweb import UNKNOWN_LENGTH
 
-from project_service.storage.s3.body import ByteSink, KeepAlive, Payload, Pour
+from project_service.storage.s3.body import KeepAlive, Payload
+from project_service.storage.s3.bucket import WholeBucket
+from project_service.storage.s3.digests import INLINE_DIGEST_BYTES, Digests, bare
 from project_service.storage.s3.errors import (
     BrokenRead,
     CorruptTransfer,
@@ -25,37 +24,11 @@ from project_service.storage.s3.errors import (
     StoreError,
     StoreUnreachable,
 )
-from project_service.storage.s3.exchange import Exchange
-from project_service.storage.s3.listing import (
-    OpenMultipart,
-    StoredPage,
-    parse_failed_deletes,
-    parse_multiparts,
-    parse_objects,
-    text_of,
-)
-from project_service.storage.s3.response import StoreResponse
+from project_service.storage.s3.listing import document, text_of
+from project_service.storage.s3.opened import OpenedObject
 
-# Above this, hashing takes long enough to be worth a thread.
-INLINE_DIGEST_BYTES = 128 * 1024
 # One CopyObject takes at most 5 GiB (S3 API Reference, CopyObject); above, parts of this size are copied.
 COPY_PART_BYTES = 1024 * 1024 * 1024
-
-
-@frozen
-class Digests:
-    """``sha256`` is the signed payload hash; ``md5`` is what the store must answer as ETag."""
-
-    sha256: str
-    md5: bytes
-
-    @classmethod
-    def of(cls, payload: Payload) -> Digests:
-        return cls(sha256(payload).hexdigest(), md5(payload, usedforsecurity=False).digest())
-
-    @property
-    def content_md5(self) -> str:
-        return base64.b64encode(self.md5).decode("ascii")
 
 
 @frozen
@@ -68,36 +41,9 @@ class Stat:
 
 
 @frozen(eq=False)
-class OpenedObject:
-    """An object whose head has arrived and whose bytes wait at the store until somebody takes or drops them."""
-
-    length: int
-    _response: StoreResponse
-    _clock: IReactorTime
-    _idle_seconds: float
-
-    def at_hand(self) -> bytes | None:
-        """All of it, where it came together with its head, as small objects do: then there is nothing to pour."""
-        whole = self._response.whole()
-        return whole if whole is not None and len(whole) == self.length else None
-
-    async def pour(self, sink: ByteSink) -> None:
-        """Every byte into ``sink``, as fast as it reads; raises ``BrokenRead``."""
-        pour = Pour(sink, self.length, self._clock, self._idle_seconds)
-        self._response.deliverBody(pour)
-        pour.watch()
-        await pour.finished
-
-    def drop(self) -> None:
-        """Nobody wants it."""
-        self._response.loseConnection()
-
-
-@frozen(eq=False)
-class S3Store:
+class S3Store(WholeBucket):
     """``in_thread`` runs a function off the reactor thread; ``close`` ends the idle connections."""
 
-    exchange: Exchange
     in_thread: Callable[..., Any]
     close: Callable[[], Any] = lambda: None
 
@@ -130,7 +76,7 @@ class S3Store:
             f'<Part><PartNumber>{number}</PartNumber><ETag>"{escape(etag)}"</ETag></Part>'
             for number, etag in enumerate(etags, 1)
         )
-        body = f"<CompleteMultipartUpload>{parts}</CompleteMultipartUpload>".encode()
+        body = document("CompleteMultipartUpload", parts)
         query = {"uploadId": upload_id}
         try:
             answer = await self.exchange.whole(
@@ -139,7 +85,7 @@ class S3Store:
         except NoSuchObject:
             # An earlier try may have succeeded without its answer reaching us.
             return (await self.stat(key)).etag
-        return text_of(answer.body, "ETag").strip('"')
+        return bare(text_of(answer.body, "ETag"))
 
     async def abort_multipart(self, key: str, upload_id: str) -> None:
         """Drop a multipart upload and its parts; one that is gone already is no error."""
@@ -161,27 +107,12 @@ class S3Store:
         return OpenedObject(length, response, self.exchange.clock, self.exchange.idle_seconds)
 
     async def stat(self, key: str) -> Stat:
+        """Raises ``StoreUnreachable`` where the store does not say the size: taken for 0, it would be a lie."""
         answer = await self.exchange.whole("HEAD", key)
-        etag = answer.header("etag").strip('"')
-        return Stat(int(answer.header("content-length") or 0), etag, answer.header("content-type"))
-
-    async def delete(self, key: str) -> None:
-        """Delete an object; one that is gone already is no error."""
-        try:
-            await self.exchange.whole("DELETE", key)
-        except NoSuchObject:
-            return
-
-    async def delete_many(self, keys: Sequence[str]) -> tuple[str, ...]:
-        """Delete up to 1,000 objects in one request; the keys that could not be deleted."""
-        listed = "".join(f"<Object><Key>{escape(key)}</Key></Object>" for key in keys)
-        body = f"<Delete><Quiet>true</Quiet>{listed}</Delete>".encode()
-        digests = Digests.of(body)
-        headers = {"content-md5": digests.content_md5, "content-type": "application/xml"}
-        answer = await self.exchange.whole(
-            "POST", "", query={"delete": ""}, headers=headers, body=body, digest=digests.sha256
-        )
-        return parse_failed_deletes(answer.body)
+        size = answer.header("content-length")
+        if not size.isdecimal():
+            raise StoreUnreachable("the store does not say how long an object is")
+        return Stat(int(size), bare(answer.header("etag")), answer.header("content-type"))
 
     async def copy(
         self, source: str, target: str, size: int, content_type: str, keep_alive: KeepAlive
@@ -191,17 +122,27 @@ class S3Store:
         A large object is copied in parts, with ``keep_alive`` before each; a failure drops those that are there.
         """
         if size > COPY_PART_BYTES:
-            upload_id = await self.start_multipart(target, content_type, {})
             try:
-                etags = await self._copied_parts(source, target, size, upload_id, keep_alive)
-                return await self.complete_multipart(target, upload_id, etags)
-            except BaseException:
-                # Else the sweeper drops it.
-                with suppress(StoreError, StoreUnreachable):
-                    await self.abort_multipart(target, upload_id)
-                raise
+                return await self._copied_in_parts(source, target, size, content_type, keep_alive)
+            except StoreError as refused:
+                if not refused.not_offered:
+                    raise
+        # Whole also where a store cannot copy parts (Storj): it may take more at once than AWS does.
         answer = await self.exchange.whole("PUT", target, headers=self._copy_source(source))
-        return text_of(answer.body, "ETag").strip('"')
+        return bare(text_of(answer.body, "ETag"))
+
+    async def _copied_in_parts(
+        self, source: str, target: str, size: int, content_type: str, keep_alive: KeepAlive
+    ) -> str:
+        upload_id = await self.start_multipart(target, content_type, {})
+        try:
+            etags = await self._copied_parts(source, target, size, upload_id, keep_alive)
+            return await self.complete_multipart(target, upload_id, etags)
+        except BaseException:
+            # Else the sweeper drops it.
+            with suppress(StoreError, StoreUnreachable):
+                await self.abort_multipart(target, upload_id)
+            raise
 
     async def _copied_parts(
         self, source: str, target: str, size: int, upload_id: str, keep_alive: KeepAlive
@@ -216,37 +157,11 @@ class S3Store:
                 query={"partNumber": str(number), "uploadId": upload_id},
                 headers={**self._copy_source(source), "x-amz-copy-source-range": f"bytes={first}-{last}"},
             )
-            etags.append(text_of(answer.body, "ETag").strip('"'))
+            etags.append(bare(text_of(answer.body, "ETag")))
         return etags
 
     def _copy_source(self, source: str) -> dict[str, str]:
         return {"x-amz-copy-source": f"/{self.exchange.address.bucket}/{source}"}
-
-    async def list(self, prefix: str = "", token: str | None = None, limit: int = 1000) -> StoredPage:
-        """One page of the objects under ``prefix``, in key order."""
-        query = {"list-type": "2", "max-keys": str(limit), "prefix": prefix}
-        if token is not None:
-            query["continuation-token"] = token
-        answer = await self.exchange.whole("GET", "", query=query)
-        return parse_objects(answer.body)
-
-    async def list_multiparts(self) -> tuple[OpenMultipart, ...]:
-        """Every multipart upload that is neither complete nor aborted."""
-        found: list[OpenMultipart] = []
-        query = {"uploads": "", "max-uploads": "1000"}
-        while True:
-            page, markers = parse_multiparts((await self.exchange.whole("GET", "", query=query)).body)
-            found.extend(page)
-            if markers is None or not page:
-                return tuple(found)
-            query = {**query, "key-marker": markers[0], "upload-id-marker": markers[1]}
-
-    async def ensure_bucket(self) -> None:
-        """Create the store bucket unless it is there."""
-        try:
-            await self.exchange.whole("HEAD", "")
-        except NoSuchObject:
-            await self.exchange.whole("PUT", "")
 
     async def _sent(
         self, key: str, query: Mapping[str, str] | None, payload: Payload, headers: Mapping[str, str]
@@ -260,10 +175,10 @@ class S3Store:
             body=payload,
             digest=digests.sha256,
         )
-        etag = answer.header("etag").strip('"')
-        # An ETag is no MD5 where the store encrypts with a key of its own (S3 API Reference, Object).
+        etag = bare(answer.header("etag"))
+        # An ETag may look like an MD5 and be none where the store encrypts with a key of its own.
         encrypted = answer.header("x-amz-server-side-encryption") not in ("", "AES256")
-        if etag != digests.md5.hex() and not encrypted:
+        if not encrypted and not digests.may_have(etag):
             raise CorruptTransfer(f"the store's checksum of {key} differs from ours")
         return etag
 

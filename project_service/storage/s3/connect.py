@@ -65,4 +65,4 @@ def connect(
         settings.idle_timeout_seconds,
         settings.connect_timeout_seconds,
     )
-    return S3Store(exchange, in_thread, pool.close)
+    return S3Store(exchange, in_thread, pool.close, region=settings.region)

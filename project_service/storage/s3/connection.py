@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any, Protocol
 
 from twisted.internet.defer import Deferred
+from twisted.internet.error import ConnectionDone
 from twisted.internet.protocol import Protocol as TwistedProtocol
 from twisted.internet.protocol import connectionDone
 from twisted.python.failure import Failure
@@ -14,7 +15,7 @@ from twisted.web.iweb import IBodyProducer
 from project_service.sockets import read_widely, tune
 from project_service.storage.s3.errors import BrokenAnswer, kind_of
 from project_service.storage.s3.incoming import Incoming
-from project_service.storage.s3.response import StoreResponse
+from project_service.storage.s3.response import DONE, StoreResponse
 
 # Eight of Twisted's usual reads. A buffer of 1 MiB would be memory that the system makes anew for each read
 # (process.LARGE_BLOCK_BYTES).
@@ -103,7 +104,9 @@ class Connection(TwistedProtocol):
             else:
                 response, self._response, self._incoming = self._response, None, None
                 assert response is not None
-                response.ended(Failure(PotentialDataLoss()))
+                # A body whose end is that of the connection is whole where the store closed in order, as far as
+                # anybody can tell (RFC 9112 section 6.3); a document or an object's length says the rest.
+                response.ended(DONE if reason.check(ConnectionDone) else Failure(PotentialDataLoss()))
         self._owner.gone(self)
 
     def _begin(self, incoming: Incoming, body: bytes) -> None:

@@ -10,12 +10,25 @@ from project_service.errors import Away
 
 
 class StoreError(Exception):
-    """The store answered with a refusal. ``code`` is its S3 error code, for the log and for decisions."""
+    """The store answered with a refusal. ``code`` is its S3 error code, for the log and for decisions.
 
-    def __init__(self, status: int, code: str) -> None:
+    ``region`` is where it says that the store bucket is, where it says so.
+    """
+
+    def __init__(self, status: int, code: str, region: str = "") -> None:
         super().__init__(status, code)
         self.status = status
         self.code = code
+        self.region = region
+
+    def __str__(self) -> str:
+        where = f"; the region is {self.region}" if self.region else ""
+        return f"{self.code} (HTTP {self.status}){where}"
+
+    @property
+    def not_offered(self) -> bool:
+        """Whether it is the operation that this store does not have."""
+        return self.status in {405, 501}
 
 
 class NoSuchObject(StoreError):
@@ -61,32 +74,36 @@ def kind_of(problem: BaseException | None) -> str:
     return str(getattr(problem, "code", None) or type(problem).__name__)
 
 
-_ABSENT = {"NoSuchKey", "NoSuchUpload", "NotFound", "404"}
-_BUSY = {"SlowDown", "InternalError", "ServiceUnavailable", "RequestTimeout"}
+ABSENT = {"NoSuchKey", "NoSuchUpload", "NotFound", "404"}
+_BUSY = {"SlowDown", "InternalError", "ServiceUnavailable", "RequestTimeout", "OperationAborted"}
+# Not implemented, not this version of HTTP, full: asked again, it would say so again.
+_FINAL = {501, 505, 507}
 # The bytes changed on their way; they are still whole here.
 _GARBLED = {"BadDigest", "XAmzContentSHA256Mismatch", "IncompleteBody"}
 
 
-def error_code(body: bytes) -> str:
-    """The ``Code`` of an S3 error document, or "" where there is none."""
+def error_text(body: bytes, name: str = "Code") -> str:
+    """One text of an S3 error document, or "" where there is none."""
     try:
         # The store is ours, and expat refuses entity bombs since 2.4.1.
         root = ElementTree.fromstring(body.lstrip())  # noqa: S314
     except ElementTree.ParseError:
         return ""
-    return local_text(root, "Code") if local_name(root) == "Error" else ""
+    return local_text(root, name) if local_name(root) == "Error" else ""
 
 
-def refusal(status: int, body: bytes) -> StoreError:
-    """The error for an answer that is no success."""
-    code = error_code(body) or str(status)
+def refusal(status: int, body: bytes, region: str = "") -> StoreError:
+    """The error for an answer that is no success. ``region`` is its header's."""
+    code = error_text(body) or str(status)
     if code == "NoSuchBucket":
         return NoSuchBucket(status, code)
-    return (NoSuchObject if status == 404 or code in _ABSENT else StoreError)(status, code)
+    kind = NoSuchObject if status == 404 or code in ABSENT else StoreError
+    return kind(status, code, region or error_text(body, "Region"))
 
 
 def worth_retrying(status: int, code: str) -> bool:
-    return status in {429, 500, 502, 503, 504} or code in _BUSY | _GARBLED
+    """Whatever is wrong with the server may pass, also what only a proxy before it says (408; Cloudflare's 520)."""
+    return status in {408, 429} or (status >= 500 and status not in _FINAL) or code in _BUSY | _GARBLED
 
 
 def local_name(element: ElementTree.Element) -> str:

@@ -19,7 +19,7 @@ from project_service.storage.s3.errors import (
     BrokenAnswer,
     BrokenRead,
     StoreUnreachable,
-    error_code,
+    error_text,
     kind_of,
     refusal,
     worth_retrying,
@@ -30,6 +30,8 @@ from project_service.storage.s3.through_treq import Through
 
 _log = Logger()
 T = TypeVar("T")
+# Called as bytes leave or come.
+Progress = Callable[[], None]
 
 ATTEMPTS = 4
 FIRST_PAUSE_SECONDS = 0.1
@@ -69,7 +71,8 @@ class Answer:
 class Exchange:
     """Sends requests to one store. Every method raises ``StoreUnreachable`` where no usable answer comes.
 
-    Requests are sent again, with jitter, while ``retry_seconds`` last; every request here is safe to repeat.
+    Requests are sent again, with jitter, until nothing has moved for ``retry_seconds``; every request here is safe to
+    repeat.
     """
 
     client: Through
@@ -91,39 +94,48 @@ class Exchange:
     ) -> Answer:
         """The answer with its body; raises ``StoreError`` for a refusal."""
 
-        async def once() -> Answer:
-            response = await self._head(method, key, query, headers, body=body, digest=digest)
-            answered = await self._gathered(response)
+        async def once(progress: Progress) -> Answer:
+            response = await self._head(
+                method, key, query, headers, body=body, digest=digest, progress=progress
+            )
+            answered = await self._gathered(response, progress)
             # S3 sends 200 before it knows whether completing or copying succeeds; an error is the document then.
-            if response.code >= 300 or (b"<Error" in answered and error_code(answered)):
-                raise refusal(response.code, answered)
-            return Answer(response, answered)
+            answer = Answer(response, answered)
+            if response.code >= 300 or (b"<Error" in answered and error_text(answered)):
+                raise refusal(response.code, answered, answer.header("x-amz-bucket-region"))
+            return answer
 
         return await self._repeated(once)
 
     async def opened(self, key: str, headers: Mapping[str, str]) -> StoreResponse:
         """A GET whose body is still with the store; raises ``StoreError`` for a refusal."""
 
-        async def once() -> StoreResponse:
-            response = await self._head("GET", key, None, headers)
+        async def once(progress: Progress) -> StoreResponse:
+            response = await self._head("GET", key, None, headers, progress=progress)
             if response.code >= 300:
-                raise refusal(response.code, await self._gathered(response))
+                raise refusal(response.code, await self._gathered(response, progress))
             return response
 
         return await self._repeated(once)
 
-    async def _repeated(self, once: Callable[[], Awaitable[T]]) -> T:
-        started = self.clock.seconds()
+    async def _repeated(self, once: Callable[[Progress], Awaitable[T]]) -> T:
+        # A part that was minutes on its way, or a store that put parts together for minutes, has not kept us waiting.
+        moved = self.clock.seconds()
+
+        def progress() -> None:
+            nonlocal moved
+            moved = self.clock.seconds()
+
         failed = 0
         while True:
             try:
-                return await once()
+                return await once(progress)
             except Exception as problem:
                 if not _may_pass(problem):
                     raise
                 pause = FIRST_PAUSE_SECONDS * 2**failed * self.jitter()
                 failed += 1
-                too_late = self.clock.seconds() + pause - started > self.retry_seconds
+                too_late = self.clock.seconds() + pause - moved > self.retry_seconds
                 if failed == ATTEMPTS or too_late:
                     raise _unreachable(problem) from None
                 await deferLater(self.clock, pause)
@@ -137,12 +149,17 @@ class Exchange:
         *,
         body: Payload = b"",
         digest: str = EMPTY_SHA256,
+        progress: Progress,
     ) -> StoreResponse:
         """The answer's head, within the idle timeout of the last progress."""
         sending: Deferred[Any]
 
         def give_up() -> None:
             sending.cancel()
+
+        def leaving() -> None:
+            timer.touch()
+            progress()
 
         timer = IdleTimer(self.clock, self.idle_seconds, give_up)
         try:
@@ -151,7 +168,7 @@ class Exchange:
                 method,
                 self.address.url(key, query),
                 {**(headers or {}), PAYLOAD_DIGEST: digest},
-                MemoryBody(body, timer.touch) if method in {"PUT", "POST"} else None,
+                MemoryBody(body, leaving) if method in {"PUT", "POST"} else None,
             )
             response: StoreResponse = await sending
         except Exception as problem:
@@ -165,7 +182,7 @@ class Exchange:
             timer.stop()
         return response
 
-    async def _gathered(self, response: StoreResponse) -> bytes:
+    async def _gathered(self, response: StoreResponse, progress: Progress) -> bytes:
         gather = Gather(MAX_ANSWER_BYTES)
         response.deliverBody(gather)
         if gather.finished.called:
@@ -173,12 +190,13 @@ class Exchange:
         timer = IdleTimer(self.clock, self.idle_seconds, gather.finished.cancel)
         latest = self.clock.seconds() + MAX_ANSWER_SECONDS
 
-        def progress() -> None:
+        def coming() -> None:
             # White space counts: a store that puts many parts together sends it for minutes.
             if self.clock.seconds() < latest:
                 timer.touch()
+                progress()
 
-        gather.progress = progress
+        gather.progress = coming
         try:
             return await gather.finished
         except CancelledError:

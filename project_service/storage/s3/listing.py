@@ -1,15 +1,24 @@
-"""The store's documents as values. Pure.
+"""The store's documents as values, and ours for it. Pure.
 
 What is no such document, a page of a proxy in between for example, raises ``StoreUnreachable``: it answers nothing.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from urllib.parse import unquote_plus
 from xml.etree import ElementTree
 
 from attrs import frozen
 
-from project_service.storage.s3.errors import StoreUnreachable, local_name, local_text
+from project_service.storage.s3.errors import ABSENT, StoreUnreachable, local_name, local_text
+
+_NAMESPACE = "http://s3.amazonaws.com/doc/2006-03-01/"
+
+
+def document(name: str, content: str) -> bytes:
+    """A document for the store, ``content`` being XML."""
+    return f'<{name} xmlns="{_NAMESPACE}">{content}</{name}>'.encode()
 
 
 @frozen
@@ -35,17 +44,24 @@ class OpenMultipart:
 
 
 def parse_objects(body: bytes) -> StoredPage:
+    """Raises for a page that is not the last and does not say where the next begins: objects would be left out."""
     root = _root(body)
-    found = tuple(_stored_object(child) for child in root if local_name(child) == "Contents")
-    truncated = local_text(root, "IsTruncated") == "true"
-    return StoredPage(found, (local_text(root, "NextContinuationToken") or None) if truncated else None)
+    # Where the store says that it did what it was asked to; as form data, a space is a plus.
+    readable = unquote_plus if local_text(root, "EncodingType") == "url" else str
+    found = tuple(_stored_object(child, readable) for child in root if local_name(child) == "Contents")
+    if local_text(root, "IsTruncated") != "true":
+        return StoredPage(found, None)
+    token = local_text(root, "NextContinuationToken")
+    if not token:
+        raise _unreadable()
+    return StoredPage(found, token)
 
 
-def _stored_object(element: ElementTree.Element) -> StoredObject:
+def _stored_object(element: ElementTree.Element, readable: Callable[[str], str]) -> StoredObject:
     size = local_text(element, "Size")
     if not size.isdecimal():
         raise _unreadable()
-    return StoredObject(local_text(element, "Key"), int(size))
+    return StoredObject(readable(local_text(element, "Key")), int(size))
 
 
 def parse_multiparts(body: bytes) -> tuple[tuple[OpenMultipart, ...], tuple[str, str] | None]:
@@ -69,9 +85,10 @@ def text_of(body: bytes, name: str) -> str:
 
 
 def parse_failed_deletes(body: bytes) -> tuple[str, ...]:
-    """The keys that a DeleteObjects answer reports as not deleted."""
+    """The keys that a DeleteObjects answer reports as not deleted. What was not there is deleted."""
     root = _root(body)
-    return tuple(local_text(child, "Key") for child in root if local_name(child) == "Error")
+    errors = (child for child in root if local_name(child) == "Error")
+    return tuple(local_text(error, "Key") for error in errors if local_text(error, "Code") not in ABSENT)
 
 
 def _root(body: bytes) -> ElementTree.Element:

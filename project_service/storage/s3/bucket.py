@@ -1,0 +1,122 @@
+"""What concerns the store bucket as a whole: what is in it, what is to go, and that it is there at all."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from xml.sax.saxutils import escape
+
+from attrs import field, frozen
+
+from project_service.deferreds import all_of
+from project_service.storage.s3.digests import Digests
+from project_service.storage.s3.errors import NoSuchBucket, NoSuchObject, StoreError
+from project_service.storage.s3.exchange import Exchange
+from project_service.storage.s3.listing import (
+    OpenMultipart,
+    StoredPage,
+    document,
+    parse_failed_deletes,
+    parse_multiparts,
+    parse_objects,
+)
+
+# Of a store that deletes one object a request, how many are asked for at once.
+DELETES_AT_ONCE = 16
+
+
+@frozen(eq=False)
+class WholeBucket:
+    """``region`` is where it is made, where the store asks for that."""
+
+    exchange: Exchange
+    region: str = field(default="us-east-1", kw_only=True)
+
+    async def delete(self, key: str) -> None:
+        """Delete an object; one that is gone already is no error."""
+        try:
+            await self.exchange.whole("DELETE", key)
+        except NoSuchObject:
+            return
+
+    async def delete_many(self, keys: Sequence[str]) -> tuple[str, ...]:
+        """Delete up to 1,000 objects, in one request where the store has that; the keys that could not be deleted."""
+        try:
+            return await self._deleted_together(keys)
+        except StoreError as refused:
+            # Google Cloud Storage takes it for something else that is wrong: 400.
+            if not (refused.not_offered or refused.status == 400):
+                raise
+            return await self._deleted_one_by_one(keys)
+
+    async def _deleted_together(self, keys: Sequence[str]) -> tuple[str, ...]:
+        listed = "".join(f"<Object><Key>{escape(key)}</Key></Object>" for key in keys)
+        body = document("Delete", f"<Quiet>true</Quiet>{listed}")
+        digests = Digests.of(body)
+        headers = {"content-md5": digests.content_md5, "content-type": "application/xml"}
+        answer = await self.exchange.whole(
+            "POST", "", query={"delete": ""}, headers=headers, body=body, digest=digests.sha256
+        )
+        return parse_failed_deletes(answer.body)
+
+    async def _deleted_one_by_one(self, keys: Sequence[str]) -> tuple[str, ...]:
+        failed: list[str] = []
+
+        async def deleted(key: str) -> None:
+            try:
+                await self.delete(key)
+            except NoSuchBucket:
+                raise
+            except StoreError:
+                failed.append(key)
+
+        for first in range(0, len(keys), DELETES_AT_ONCE):
+            await all_of(deleted(key) for key in keys[first : first + DELETES_AT_ONCE])
+        return tuple(failed)
+
+    async def list(self, prefix: str = "", token: str | None = None, limit: int = 1000) -> StoredPage:
+        """One page of the objects under ``prefix``, in key order."""
+        # Else a key with a control character, which XML cannot hold, would make the page unreadable.
+        query = {"list-type": "2", "max-keys": str(limit), "prefix": prefix, "encoding-type": "url"}
+        if token is not None:
+            query["continuation-token"] = token
+        answer = await self.exchange.whole("GET", "", query=query)
+        return parse_objects(answer.body)
+
+    async def list_multiparts(self) -> tuple[OpenMultipart, ...]:
+        """Every multipart upload that is neither complete nor aborted; none where the store does not tell."""
+        found: list[OpenMultipart] = []
+        query = {"uploads": "", "max-uploads": "1000"}
+        last: tuple[str, str] | None = None
+        while True:
+            try:
+                answer = await self.exchange.whole("GET", "", query=query)
+            except StoreError as refused:
+                if not refused.not_offered:
+                    raise
+                return ()
+            page, markers = parse_multiparts(answer.body)
+            found.extend(page)
+            # Some stores begin with the first again, whatever they are asked for.
+            if markers is None or markers == last or not page:
+                return tuple(found)
+            last = markers
+            query = {**query, "key-marker": markers[0], "upload-id-marker": markers[1]}
+
+    async def ensure_bucket(self) -> None:
+        """Create the store bucket unless it is there."""
+        try:
+            await self.exchange.whole("HEAD", "")
+        except NoSuchObject:
+            await self._make_bucket()
+
+    async def _make_bucket(self, body: bytes = b"") -> None:
+        try:
+            await self.exchange.whole("PUT", "", body=body, digest=Digests.of(body).sha256)
+        except StoreError as refused:
+            # Only AWS wants to be told where its endpoint is; others know no such places.
+            if refused.code == "IllegalLocationConstraintException" and not body:
+                place = f"<LocationConstraint>{escape(self.region)}</LocationConstraint>"
+                await self._make_bucket(document("CreateBucketConfiguration", place))
+            elif refused.code != "BucketAlreadyOwnedByYou":
+                # That is another worker or host, who was faster.
+                raise

@@ -1,0 +1,48 @@
+"""What is computed of a payload, and what an ETag says of one. Pure.
+
+Source: "Object", Amazon S3 API Reference: an ETag may or may not be the MD5 of the object's bytes.
+"""
+
+from __future__ import annotations
+
+import base64
+import re
+from hashlib import md5, sha256
+
+from attrs import frozen
+
+from project_service.storage.s3.body import Payload
+
+# Above this, hashing takes long enough to be worth a thread.
+INLINE_DIGEST_BYTES = 128 * 1024
+
+_MD5 = re.compile(r"[0-9A-Fa-f]{32}", re.ASCII)
+
+
+@frozen
+class Digests:
+    """``sha256`` is the signed payload hash; ``md5`` is what the store compares, and most stores' ETag."""
+
+    sha256: str
+    md5: bytes
+
+    @classmethod
+    def of(cls, payload: Payload) -> Digests:
+        return cls(sha256(payload).hexdigest(), md5(payload, usedforsecurity=False).digest())
+
+    @property
+    def content_md5(self) -> str:
+        return base64.b64encode(self.md5).decode("ascii")
+
+    def may_have(self, etag: str) -> bool:
+        """Whether these may be the digests of what a store gave this ETag.
+
+        One that cannot be an MD5 says nothing (Google Cloud Storage with keys of the customer's): the store's own
+        look at Content-MD5 has to do. Alibaba's is in capitals.
+        """
+        return etag != "" and (_MD5.fullmatch(etag) is None or etag.lower() == self.md5.hex())
+
+
+def bare(etag: str) -> str:
+    """An ETag without its quotes; a proxy in between may have made it a weak one."""
+    return etag.strip().removeprefix("W/").strip('"')

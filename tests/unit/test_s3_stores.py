@@ -1,0 +1,250 @@
+"""Where stores differ from AWS and from each other, as their documents and their users say."""
+
+from __future__ import annotations
+
+from hashlib import md5
+
+from twisted.internet.error import ConnectionDone, ConnectionLost
+from twisted.python.failure import Failure
+
+from project_service.storage.s3.body import SLICE
+from project_service.storage.s3.bucket import DELETES_AT_ONCE
+from project_service.storage.s3.client import COPY_PART_BYTES
+from project_service.storage.s3.errors import (
+    CorruptTransfer,
+    NoSuchBucket,
+    StoreError,
+    StoreUnreachable,
+)
+from tests.store_fake import unneeded
+from tests.unit.test_s3_client import IDLE, RETRY, Case
+
+MD5 = md5(b"x").hexdigest()
+OTHER = md5(b"y").hexdigest()
+
+
+class ETags(Case):
+    def test_an_md5_is_compared_however_it_is_written(self) -> None:
+        """Alibaba's are in capitals; a proxy in between may make them weak, or leave the quotes out."""
+        for etag in (f'"{MD5}"', MD5, f'"{MD5.upper()}"', f'W/"{MD5}"'):
+            asked = self.ask(self.store.put("k", b"x", "a/b", {}))
+            self.answer(ETag=etag)
+            self.assertEqual(self.successResultOf(asked).lower(), MD5)
+        for etag in (f'"{OTHER}"', OTHER.upper(), f'W/"{OTHER}"', '""', ""):
+            for work in (self.store.put("k", b"x", "a/b", {}), self.store.put_part("k", "u", 1, b"x")):
+                asked = self.ask(work)
+                self.answer(ETag=etag)
+                self.failureResultOf(asked, CorruptTransfer)
+
+    def test_what_cannot_be_an_md5_is_kept_as_it_is(self) -> None:
+        """Google's, where the customer has keys of his own, and those of stores that make no MD5 at all."""
+        for etag in ("CMDfyIHe7o4DEAE=", f"{OTHER}-1", f"{OTHER}{OTHER}", "0x8DB5C0"):
+            asked = self.ask(self.store.put_part("k", "u", 1, b"x"))
+            self.assertIn("content-md5", self.sent()[1])
+            self.answer(ETag=f'"{etag}"')
+            self.assertEqual(self.successResultOf(asked), etag)
+
+
+class Missing(Case):
+    """Operations that some stores do not have."""
+
+    def test_without_a_delete_of_many_they_go_one_by_one(self) -> None:
+        """Google has said 400 and 501, others 405. The answers come in any order."""
+        for status in (400, 405, 501):
+            self.setUp()
+            keys = [f"b/{number}" for number in range(DELETES_AT_ONCE + 1)]
+            asked = self.ask(self.store.delete_many(keys))
+            self.assertEqual(self.sent()[0], "POST /base/bucket?delete=")
+            self.answer(status, "<Error><Code>NotImplemented</Code></Error>")
+            wanted = [*self.endpoint.connections]
+            self.assertEqual(len(wanted), DELETES_AT_ONCE)
+            for number, connection in enumerate(wanted):
+                self.assertIn(b"DELETE /base/bucket/b/%d " % number, connection.transport.value())
+                connection.transport.clear()
+                said = (b"204 No", b"404 Not Found", b"403 Forbidden")[number if number < 3 else 0]
+                connection.dataReceived(b"HTTP/1.1 " + said + b"\r\nContent-Length: 0\r\n\r\n")
+            (last,) = [one for one in self.endpoint.connections if one.transport.value()]
+            self.assertIn(b"DELETE /base/bucket/b/16 ", last.transport.value())
+            last.dataReceived(b"HTTP/1.1 204 No\r\n\r\n")
+            self.assertEqual(self.successResultOf(asked), ("b/2",))
+
+    def test_a_refusal_of_many_is_one(self) -> None:
+        asked = self.ask(self.store.delete_many(["a", "b"]))
+        self.answer(403, "<Error><Code>AccessDenied</Code></Error>")
+        self.failureResultOf(asked, StoreError)
+        self.assertEqual(self.wire.value(), b"")
+
+    def test_without_the_bucket_none_is_deleted(self) -> None:
+        asked = self.ask(self.store.delete_many(["a"]))
+        self.answer(501)
+        self.answer(404, "<Error><Code>NoSuchBucket</Code></Error>")
+        self.failureResultOf(asked, NoSuchBucket)
+
+    def test_what_was_not_there_is_deleted(self) -> None:
+        asked = self.ask(self.store.delete_many(["a", "b", "c"]))
+        errors = (("a", "NoSuchKey"), ("b", "AccessDenied"), ("c", "InternalError"))
+        said = "".join(f"<Error><Key>{key}</Key><Code>{code}</Code></Error>" for key, code in errors)
+        self.answer(body=f"<DeleteResult>{said}</DeleteResult>")
+        self.assertEqual(self.successResultOf(asked), ("b", "c"))
+
+    def test_without_a_copy_of_parts_it_is_one_copy(self) -> None:
+        asked = self.ask(self.store.copy("b/from", "b/to", COPY_PART_BYTES + 1, "a/b", unneeded))
+        self.answer(body="<R><UploadId>u</UploadId></R>")
+        self.answer(501, "<Error><Code>NotImplemented</Code></Error>")
+        self.assertEqual(self.sent()[0], "DELETE /base/bucket/b/to?uploadId=u")
+        self.answer(204)
+        line, headers, _ = self.sent()
+        self.assertEqual((line, headers["x-amz-copy-source"]), ("PUT /base/bucket/b/to", "/bucket/b/from"))
+        self.assertNotIn("x-amz-copy-source-range", headers)
+        self.answer(body='<R><ETag>"e"</ETag></R>')
+        self.assertEqual(self.successResultOf(asked), "e")
+
+    def test_without_a_list_of_uploads_there_is_none(self) -> None:
+        for status in (405, 501):
+            asked = self.ask(self.store.list_multiparts())
+            self.answer(status)
+            self.assertEqual(self.successResultOf(asked), ())
+        asked = self.ask(self.store.list_multiparts())
+        self.answer(403)
+        self.failureResultOf(asked, StoreError)
+
+
+class Lists(Case):
+    def test_a_list_of_uploads_that_begins_again_ends(self) -> None:
+        upload = "<Upload><Key>c</Key><UploadId>2</UploadId></Upload>"
+        page = f"<R><IsTruncated>true</IsTruncated><NextKeyMarker>c</NextKeyMarker>{upload}</R>"
+        asked = self.ask(self.store.list_multiparts())
+        self.answer(body=page)
+        self.assertNoResult(asked)
+        self.answer(body=page)
+        self.assertEqual({one.upload_id for one in self.successResultOf(asked)}, {"2"})
+
+    def test_a_page_that_does_not_say_where_the_next_begins_is_none(self) -> None:
+        """An old Ceph knows only the first version of the list: what it left out would be left out of a check."""
+        asked = self.ask(self.store.list())
+        self.answer(body="<R><IsTruncated>true</IsTruncated><NextMarker>k</NextMarker></R>")
+        self.failureResultOf(asked, StoreUnreachable)
+
+    def test_keys_are_read_as_the_store_says_that_it_wrote_them(self) -> None:
+        written = "<Contents><Key>a+%2B%01%C3%A4/b</Key><Size>1</Size></Contents>"
+        for said, key in (("<EncodingType>url</EncodingType>", "a +\x01ä/b"), ("", "a+%2B%01%C3%A4/b")):
+            asked = self.ask(self.store.list("p", "t+/=", 7))
+            self.assertEqual(
+                self.sent()[0],
+                "GET /base/bucket?continuation-token=t%2B%2F%3D&encoding-type=url&list-type=2&max-keys=7&prefix=p",
+            )
+            self.answer(body=f"<R>{said}{written}</R>")
+            self.assertEqual([one.key for one in self.successResultOf(asked).objects], [key])
+
+
+class Places(Case):
+    def test_where_a_bucket_is_made_is_told_to_who_asks(self) -> None:
+        asked = self.ask(self.store.ensure_bucket())
+        self.answer(404)
+        self.assertEqual(self.sent()[1]["content-length"], "0")
+        self.answer(400, "<Error><Code>IllegalLocationConstraintException</Code></Error>")
+        line, _, body = self.sent()
+        self.assertEqual(line, "PUT /base/bucket")
+        self.assertIn("<LocationConstraint>us-east-1</LocationConstraint>", body)
+        self.answer(400, "<Error><Code>IllegalLocationConstraintException</Code></Error>")
+        self.failureResultOf(asked, StoreError)
+
+    def test_who_was_faster_has_made_it_as_well(self) -> None:
+        asked = self.ask(self.store.ensure_bucket())
+        self.answer(404)
+        self.answer(409, "<Error><Code>OperationAborted</Code></Error>")
+        self.clock.advance(0.1)
+        self.answer(409, "<Error><Code>BucketAlreadyOwnedByYou</Code></Error>")
+        self.successResultOf(asked)
+        asked = self.ask(self.store.ensure_bucket())
+        self.answer(404)
+        self.answer(409, "<Error><Code>BucketAlreadyExists</Code></Error>")
+        self.failureResultOf(asked, StoreError)
+
+    def test_a_refusal_says_where_the_bucket_is(self) -> None:
+        asked = self.ask(self.store.stat("k"))
+        self.answer(301, x_amz_bucket_region="eu-west-1")
+        said = str(self.failureResultOf(asked, StoreError).value)
+        self.assertEqual(said, "301 (HTTP 301); the region is eu-west-1")
+        asked = self.ask(self.store.list())
+        self.answer(400, "<Error><Code>AuthorizationHeaderMalformed</Code><Region>eu-west-1</Region></Error>")
+        said = str(self.failureResultOf(asked, StoreError).value)
+        self.assertEqual(said, "AuthorizationHeaderMalformed (HTTP 400); the region is eu-west-1")
+        asked = self.ask(self.store.list())
+        self.answer(403, "<Error><Code>AccessDenied</Code></Error>")
+        self.assertEqual(str(self.failureResultOf(asked, StoreError).value), "AccessDenied (HTTP 403)")
+
+
+class Answers(Case):
+    def test_a_size_that_is_not_told_is_not_nothing(self) -> None:
+        """An import would have taken a large object for an empty one."""
+        for length in (b"", b"Content-Length: \xb2\r\n"):
+            asked = self.ask(self.store.stat("k"))
+            self.endpoint.connections[-1].dataReceived(b"HTTP/1.1 200 OK\r\nETag: e\r\n" + length + b"\r\n")
+            self.clock.pump([RETRY] * 4)
+            self.failureResultOf(asked, StoreUnreachable)
+
+    def test_an_answer_that_ends_with_the_connection(self) -> None:
+        """HTTP/1.0, or a server that closes: whole when it closed in order, to be asked for again when not."""
+        for line in (b"HTTP/1.0 200 OK\r\n\r\n", b"HTTP/1.1 200 OK\r\nConnection: close\r\n\r\n"):
+            asked = self.ask(self.store.list())
+            for reason in (ConnectionLost(), ConnectionDone()):
+                self.assertNoResult(asked)
+                connection = self.endpoint.connections[-1]
+                connection.dataReceived(line + b"<R><Contents><Key>k</Key><Size>1</Size></Contents></R>")
+                connection.connectionLost(Failure(reason))
+                self.clock.advance(0.1)
+            self.assertEqual([one.key for one in self.successResultOf(asked).objects], ["k"])
+            asked = self.ask(self.store.delete("k"))
+            self.endpoint.connections[-1].dataReceived(line)
+            self.endpoint.connections[-1].connectionLost(Failure(ConnectionDone()))
+            self.successResultOf(asked)
+
+    def test_half_a_document_is_none_however_the_connection_ends(self) -> None:
+        asked = self.ask(self.store.list())
+        self.endpoint.connections[-1].dataReceived(b"HTTP/1.0 200 OK\r\n\r\n<R><Contents><Key>k</Key>")
+        self.endpoint.connections[-1].connectionLost(Failure(ConnectionDone()))
+        self.failureResultOf(asked, StoreUnreachable)
+
+
+class Again(Case):
+    def test_what_only_a_proxy_says_may_pass_too(self) -> None:
+        for status in (408, 520, 522, 524, 598):
+            asked = self.ask(self.store.stat("k"))
+            self.answer(status)
+            self.clock.advance(0.1)
+            self.answer(200, ETag="e")
+            self.successResultOf(asked)
+        for status in (501, 505, 507):
+            asked = self.ask(self.store.stat("k"))
+            self.answer(status)
+            self.failureResultOf(asked, StoreError)
+
+    def test_a_part_that_was_long_on_its_way_is_sent_again(self) -> None:
+        """A refusal at the end of a slow part lost uploads of hours."""
+        asked = self.ask(self.store.put_part("k", "u", 1, b"x" * (3 * SLICE)))
+        for _ in range(2):
+            self.clock.advance(RETRY)
+            self.wire.producer.resumeProducing()
+        self.clock.advance(RETRY - 0.2)
+        self.answer(503, "<Error><Code>SlowDown</Code></Error>")
+        self.clock.advance(0.1)
+        line, _, body = self.sent()
+        self.assertEqual((line, len(body)), ("PUT /base/bucket/k?partNumber=1&uploadId=u", SLICE))
+        for _ in range(2):
+            self.wire.producer.resumeProducing()
+        self.clock.advance(RETRY - 0.1)
+        self.answer(503)
+        self.failureResultOf(asked, StoreUnreachable)
+
+    def test_parts_that_were_put_together_for_long_are_put_together_again(self) -> None:
+        asked = self.ask(self.store.complete_multipart("k", "u", ["e"]))
+        connection = self.endpoint.connections[-1]
+        connection.dataReceived(b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n")
+        for _ in range(3):
+            self.clock.advance(IDLE * 0.9)
+            connection.dataReceived(b"1\r\n \r\n")
+        connection.dataReceived(b"2a\r\n<Error><Code>InternalError</Code></Error>  \r\n0\r\n\r\n")
+        self.clock.advance(0.1)
+        self.answer(body="<R><ETag>e-1</ETag></R>")
+        self.assertEqual(self.successResultOf(asked), "e-1")
