@@ -15,7 +15,11 @@ module's name into ``NOUNS``. ``keys.py`` is an example of everything a noun doe
 
 from __future__ import annotations
 
+import os
+import sys
 from importlib import import_module
+from pathlib import Path
+from typing import Any
 
 import click
 
@@ -37,6 +41,14 @@ NOUNS = {
 
 class _Nouns(click.Group):
     """Imports a noun's module when the noun is used: ``--help`` and short commands need not load every part."""
+
+    def main(self, *args: Any, **kwargs: Any) -> Any:
+        # Who starts us may have closed these: then there is nothing to read, and nowhere to say what came of it.
+        if sys.stdin is None:
+            sys.stdin = Path(os.devnull).open()  # noqa: SIM115  # for as long as the process lives
+        if sys.stdout is None:
+            sys.exit("project-service: standard output is closed")
+        return super().main(*args, **kwargs)
 
     def list_commands(self, ctx: click.Context) -> list[str]:
         return sorted(NOUNS)

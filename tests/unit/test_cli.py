@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from importlib import import_module
 from pathlib import Path
 from tempfile import mkdtemp
@@ -97,6 +98,17 @@ class Ending(TestCase):
             ended = CliRunner().invoke(main, ["sql", str(files / name)])
             self.assertEqual(ended.exit_code, 2, name)
             self.assertIn(why, ended.stderr)
+
+    def test_whoever_starts_it_with_closed_streams(self) -> None:
+        """Nothing is done where what came of it, such as a new key, could not be printed."""
+        nowhere = ["--config", "/no/such.toml"]
+        for stream, arguments, code in (
+            ("stdin", ["sql", *nowhere], 2),
+            ("stdin", ["user", "create", "a@example.test", "--password-stdin", *nowhere], 2),
+            ("stdout", ["keys", "create", "anon", *nowhere], "project-service: standard output is closed"),
+        ):
+            self.patch(sys, stream, None)
+            self.assertEqual(self.assertRaises(SystemExit, main.main, arguments).code, code)
 
     def test_the_version(self) -> None:
         self.assertIn(__version__, CliRunner().invoke(main, ["--version"]).output)
