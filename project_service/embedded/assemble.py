@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import pwd
 import secrets
 from collections.abc import Callable, Coroutine
 from pathlib import Path
@@ -15,8 +16,10 @@ from twisted.internet.task import deferLater
 from project_service import private_file
 from project_service.deferreds import all_of
 from project_service.embedded.cluster import Cluster
+from project_service.embedded.command import ChildFailed
 from project_service.embedded.lock import DirectoryLock
 from project_service.embedded.seaweed import ObjectStore
+from project_service.embedded.secrets_file import NAME as SECRETS
 from project_service.embedded.secrets_file import Secrets, load_or_make
 from project_service.embedded.supervised import Supervised
 from project_service.settings import Secret, Store
@@ -85,10 +88,12 @@ class Embedded:
         return [(name, one) for name, one in found if one is not None]
 
     async def start(self) -> Running:
-        # Passable but not listable for others when root: PostgreSQL's own user has to get through.
-        self.data_dir.mkdir(mode=0o711 if os.geteuid() == 0 else 0o700, parents=True, exist_ok=True)
+        if not self.data_dir.exists():
+            self.data_dir.mkdir(mode=0o700, parents=True)
+            _let_through(self.data_dir)
         self._lock.take()
         try:
+            self._refuse_anothers()
             # What a killed service has noted is true no more.
             self._running_file.unlink(missing_ok=True)
             return await self._start()
@@ -96,9 +101,19 @@ class Embedded:
             await self.stop()
             raise
 
+    def _refuse_anothers(self) -> None:
+        """What we started on somebody else's data, as root may, he could not start any more."""
+        made = self.data_dir / SECRETS
+        owner = made.stat().st_uid if made.exists() else os.geteuid()
+        if owner != os.geteuid():
+            raise ChildFailed(
+                f"{self.data_dir} is the data of the user {_name_of(owner)}: run this as that user"
+            )
+
     async def _start(self) -> Running:
         run = self.data_dir / "run"
-        run.mkdir(mode=0o711, exist_ok=True)
+        run.mkdir(mode=0o700, exist_ok=True)
+        _let_through(run)
         made = load_or_make(self.data_dir, lambda: secrets.token_urlsafe(24))
         starting: list[Coroutine[Deferred[Any], Any, None]] = []
         cluster, store = self._parts(made)
@@ -138,6 +153,19 @@ class Embedded:
             self._running_file.unlink(missing_ok=True)
         await all_of([one.stop() for one in (self._database, self._store) if one is not None])
         self._lock.release()
+
+
+def _let_through(directory: Path) -> None:
+    """As root, whatever the umask: PostgreSQL's own user has to pass, and nobody has to look."""
+    if os.geteuid() == 0:
+        directory.chmod(0o711)
+
+
+def _name_of(uid: int) -> str:
+    try:
+        return pwd.getpwuid(uid).pw_name
+    except KeyError:
+        return str(uid)
 
 
 def running_beside(data_dir: Path) -> Running | None:

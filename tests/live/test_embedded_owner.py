@@ -1,0 +1,44 @@
+"""Whose the data directory is, and who may pass through it, where root starts the service."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+import pytest_twisted
+from twisted.internet import reactor
+
+from project_service.embedded.assemble import Embedded
+from project_service.embedded.command import ChildFailed
+from project_service.embedded.secrets_file import NAME
+
+pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="only root may work on another user's files")
+
+
+@pytest_twisted.ensureDeferred
+async def test_nothing_is_started_on_another_users_data(tmp_path: Path) -> None:
+    """What root's servers would leave there he could not use."""
+    (tmp_path / NAME).write_text("{}")
+    os.chown(tmp_path / NAME, 54321, 54321)
+    embedded = Embedded(reactor, tmp_path)
+    with pytest.raises(ChildFailed, match="is the data of the user 54321: run this as that user"):
+        await embedded.start()
+    assert not (tmp_path / "postgres.new").exists()
+    assert not (tmp_path / "run").exists()
+    assert embedded.pids == {}
+
+
+@pytest_twisted.ensureDeferred
+async def test_a_first_start_with_a_umask_that_is_closed_to_others(tmp_path: Path) -> None:
+    """As hardened hosts have it; PostgreSQL runs as another user there."""
+    before = os.umask(0o077)
+    try:
+        embedded = Embedded(reactor, tmp_path / "in" / "var", store=False)
+        try:
+            await embedded.start()
+            assert list(embedded.ready_pids) == ["postgres"]
+        finally:
+            await embedded.stop()
+    finally:
+        os.umask(before)
