@@ -5,17 +5,22 @@ from __future__ import annotations
 from typing import Any
 
 import pytest_twisted
+from psycopg2.extensions import make_dsn, parse_dsn
 from twisted.internet import reactor as _reactor
+from twisted.logger import formatEvent
 
 from project_service.database.pool import Pool
 from project_service.database.session import Params, Row, Session
+from project_service.embedded.postgres import OWNER
 from project_service.tables.assemble import raw
 from project_service.tables.catalog.freshness import Echo, Freshness
 from project_service.tables.catalog.holder import CacheHolder
 from project_service.tables.catalog.load import loader
 from project_service.tables.config import TablesConfig
+from tests.live.services import Services
 from tests.live.tables_service import run_sql
 from tests.live.test_database import connector
+from tests.said import captured_logs
 
 reactor: Any = _reactor
 
@@ -82,6 +87,49 @@ async def test_functions_that_speak_of_what_outlives_a_transaction_are_noticed(d
         await holder.reload()
         assert holder.current.leaves_things is leaves, text
         assert holder.current.leaves_by_reading is (leaves and "temp" not in text.lower()), text
+    await pool.close()
+
+
+@pytest_twisted.ensureDeferred
+async def test_foreign_tables_that_nothing_can_read_are_in_nobodys_way(
+    database: str, services: Services
+) -> None:
+    pool = Pool(raw(connector(database)), 1, 5.0, reactor)
+    assert services.running.admin_dsn is not None
+    run_sql(
+        make_dsn(services.running.admin_dsn, dbname=parse_dsn(database)["dbname"]),
+        f"create foreign data wrapper mute; grant usage on foreign data wrapper mute to {OWNER}",
+    )
+    run_sql(
+        database,
+        "create server nobody foreign data wrapper mute; create foreign table silent (id int) server nobody;"
+        " create view of_silent as select * from silent; create table beside (id int)",
+    )
+    holder = CacheHolder(loader(reactor, pool, TablesConfig()), reactor)
+    await holder.reload()
+    updatable = {name: found.updatable for (_, name), found in holder.current.relations.items()}
+    assert updatable == {"silent": False, "of_silent": False, "beside": True}
+    await pool.close()
+
+
+@pytest_twisted.ensureDeferred
+async def test_who_runs_the_service_is_told_what_postgresql_says(database: str) -> None:
+    async def connect() -> Session:
+        session = await raw(connector(database))()
+        query = session.query
+
+        async def failing(sql: str | bytes, params: Params = None) -> list[Row]:
+            return await query("select 1 / 0" if "fingerprint" in str(sql) else sql, params)
+
+        session.query = failing  # type: ignore[method-assign]  # the catalogue has nothing that fails
+        return session
+
+    pool = Pool(connect, 1, 5.0, reactor)
+    holder = CacheHolder(loader(reactor, pool, TablesConfig()), reactor)
+    with captured_logs() as events:
+        await holder.reload()
+    said = "the schema cache could not be read (DivisionByZero: division by zero); there is none yet"
+    assert said in [formatEvent(event) for event in events]
     await pool.close()
 
 

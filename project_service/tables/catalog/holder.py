@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
 
+import psycopg2
 from twisted.application.service import Service
 from twisted.internet.defer import Deferred
 from twisted.internet.interfaces import IDelayedCall, IReactorTime
@@ -115,6 +116,10 @@ class CacheHolder(Service):
                 self._retry = self._clock.callLater(self._pause, self.announce)
                 self._pause = min(self._pause * 2, LONGEST_PAUSE_SECONDS)
             kept = "the old one is kept" if self._current is not None else "there is none yet"
-            self.log.warn(
-                "the schema cache could not be read ({why}); {kept}", why=type(fault).__name__, kept=kept
-            )
+            self.log.warn("the schema cache could not be read ({why}); {kept}", why=_why(fault), kept=kept)
+
+
+def _why(fault: Exception) -> str:
+    """With what PostgreSQL says: it names what there is in the database that cannot be read."""
+    said = fault.diag.message_primary if isinstance(fault, psycopg2.Error) else None
+    return f"{type(fault).__name__}: {said}" if said else type(fault).__name__

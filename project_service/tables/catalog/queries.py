@@ -49,7 +49,10 @@ RELATIONS = _json(
     """
 select n.nspname as schema, c.relname as name, c.relkind as kind, obj_description(c.oid, 'pg_class') as description,
   c.relhassubclass and c.relkind <> 'p' as inherited, expanding.relation is not null as expands,
-  case when c.relkind in ('r', 'p') then 28 else pg_relation_is_updatable(c.oid, true) end as events,
+  case when c.relkind in ('r', 'p') then 28 when c.oid in (select reads.relation from reads
+         join pg_foreign_table f on f.ftrelid = reads.object join pg_foreign_server s on s.oid = f.ftserver
+         join pg_foreign_data_wrapper w on w.oid = s.srvfdw where w.fdwhandler = 0) then 0
+       else pg_relation_is_updatable(c.oid, true) end as events,
   case when c.reltuples > 0 and c.relkind in ('r', 'm') then
     ceil((c.relpages * current_setting('block_size')::int8
           + case when c.reltoastrelid <> 0 then coalesce(pg_relation_size(c.reltoastrelid), 0) else 0 end)
