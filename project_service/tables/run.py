@@ -61,10 +61,11 @@ class Work:
 
     @property
     def values(self) -> list[str | bytes | None]:
-        return [value for part in self.parts for value in self._values_of(part)]
+        found = self._values_of(self.statement)
+        return self._values_of(self.locks) + found if self.kept and self.locks.parameters else found
 
     def _values_of(self, part: Sql) -> list[str | bytes | None]:
-        return part.values(self.operands, self.body, self.raw, self.probe + 1) if part.parameters else []
+        return part.values(self.operands, self.body, self.raw, self.probe + 1)
 
 
 async def run(session: Session, work: Work, read: Callable[[list[Row]], T]) -> T:
@@ -117,8 +118,11 @@ async def _run(session: Session, work: Work, read: Callable[[list[Row]], T]) -> 
 
 def _prepared(statements: Statements, work: Work) -> str | None:
     """What runs all parts; None where one of them has to be prepared first."""
-    found = [statements.execution(part.text, work.version) for part in work.parts]
-    return "; ".join(text for text in found if text is not None) if None not in found else None
+    found = statements.execution(work.statement.text, work.version)
+    if found is None or not work.locks:
+        return found
+    locks = statements.execution(work.locks.text, work.version)
+    return f"{locks}; {found}" if locks is not None else None
 
 
 async def _send(session: Session, prefix: str, work: Work, text: str) -> list[Row]:
