@@ -63,6 +63,15 @@ def origin_form(target: bytes) -> bytes | None:
     return (url[2] or b"/") + url[3]
 
 
+def addressed(headers: HeaderView, target: bytes) -> HeaderView:
+    """RFC 9112 section 3.2.2: of a ``target`` that is a whole URL the host counts, whatever ``Host`` says."""
+    url = _WHOLE_URL.match(target)
+    if url is None:
+        return headers
+    others = [(name, value) for name, value in headers if name != b"host"]
+    return HeaderView.lowered([(b"host", url[1]), *others])
+
+
 def header_too_long() -> ApiError:
     return ApiError(431, "headers_too_large", f"A request header is longer than {MAX_LINE_BYTES} bytes.")
 

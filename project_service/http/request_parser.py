@@ -20,6 +20,7 @@ from project_service.http.framing import (
     MAX_HEADERS,
     MAX_LINE_BYTES,
     MAX_TARGET_BYTES,
+    addressed,
     content_length,
     head_fault,
     header_too_long,
@@ -38,6 +39,8 @@ KEPT_HEADER_BYTES = 4 * 1024
 
 # Of any method (RFC 9110 section 9.1) with any target; llhttp takes only those it knows.
 _REQUEST_LINE = re.compile(rf"[{fields.TCHAR}]+ ([^ ]+)( HTTP/1\.[01]\r\n)?".encode())
+# What may become one.
+_LINE_SO_FAR = re.compile(rf"[{fields.TCHAR}]+( [^ \r\n]*( [^ \r\n]*\r?)?)?\Z".encode())
 _VERSIONS = {"1.1": b"HTTP/1.1", "1.0": b"HTTP/1.0"}
 
 
@@ -71,8 +74,9 @@ class RequestParser:
         self._begun = False
         self._in_body = False
         self._announcing = False
-        # Whether what is fed holds the end of a request, so that its beginning is not the next one's.
-        self._ended_one = False
+        # What came before there was a target; after a method that llhttp does not know, until the line's end.
+        self._line = b""
+        self._method_unknown = False
         # Of the request that is being parsed, as far as it has come.
         self.target = b""
         self._pairs: list[tuple[bytes, bytes]] = []
@@ -94,27 +98,41 @@ class RequestParser:
 
     def feed(self, data: bytes) -> None:
         """Parse ``data``. Raises ``ApiError`` for what is no acceptable request."""
+        if not self.target and not self._in_body:
+            self._line += data
+        if self._method_unknown:
+            if b"\n" in data or len(self._line) > MAX_LINE_BYTES:
+                raise self._fault_of_line()
+            return
         self._fed_bytes = len(data)
         self._surplus += self._fed_bytes
         self._head_bytes += self._fed_bytes
-        self._ended_one = False
         try:
             self._feed_past_offers(data)
         except httptools.HttpParserError as refused:
-            raise self._fault or self._fault_of(refused, data) from None
+            self._refuse(refused)
+            return
         finally:
             self._hand_over()
         if self._fault is not None:
             raise self._fault
         self._check_sizes()
 
-    def _fault_of(self, refused: Exception, data: bytes) -> ApiError:
-        line = None if self._ended_one else _REQUEST_LINE.match(data)
+    def _refuse(self, refused: Exception) -> None:
+        """Raises what is the matter; with a method alone not before its line is there, which names a path."""
+        if self._fault is not None:
+            raise self._fault
+        self._method_unknown = isinstance(refused, httptools.HttpParserInvalidMethodError)
+        if not self._method_unknown or not _LINE_SO_FAR.match(self._line):
+            raise self._fault_of_line(isinstance(refused, httptools.HttpParserInvalidURLError))
+
+    def _fault_of_line(self, target_is_none: bool = False) -> ApiError:
+        line = _REQUEST_LINE.match(self._line)
         if line and not self.target:
             self.target = line[1]
-        if isinstance(refused, httptools.HttpParserInvalidMethodError) and line and line[2]:
+        if self._method_unknown and line and line[2]:
             return errors.method_not_allowed(())  # those that the path has are the router's to say
-        return no_path() if isinstance(refused, httptools.HttpParserInvalidURLError) else errors.not_http()
+        return no_path() if target_is_none else errors.not_http()
 
     def _feed_past_offers(self, data: bytes) -> None:
         while data:
@@ -179,6 +197,7 @@ class RequestParser:
         if self._announcing:
             return
         self.target += part
+        self._line = b""
         self._surplus = 0
         if len(self.target) > MAX_TARGET_BYTES and self._fault is None:
             self._fault = errors.uri_too_long(MAX_TARGET_BYTES)
@@ -213,6 +232,8 @@ class RequestParser:
         self._fault = head_fault(version, headers)
         self._length = 0 if self._fault else content_length(headers)
         if self._fault is None:
+            if target is not self.target:
+                headers = addressed(headers, self.target)
             method = self._parser.get_method().decode("ascii")
             self._requests.head_received(RequestHead(method, target, version, headers, self._length))
 
@@ -238,7 +259,6 @@ class RequestParser:
             return  # the body is still to come: ``_decline``
         self._hand_over()
         self._in_body = False
-        self._ended_one = True
         self._pairs = []
         self._head_bytes = self._surplus = 0
         if self._fault is None and self._requests is not None:

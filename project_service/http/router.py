@@ -21,6 +21,7 @@ from project_service.errors import ApiError
 from project_service.http import described as descriptions
 from project_service.http.caller import Access, BearerDemand, KeyDemand
 from project_service.http.described import Described
+from project_service.http.framing import METHODS
 from project_service.http.inbound import Inbound
 from project_service.http.outbound import Reply, StreamReply
 
@@ -118,6 +119,8 @@ class Router:
     def _match(self, method: str, raw_path: bytes) -> Match:
         if raw_path.startswith(b"//"):
             raise errors.not_found()  # werkzeug would take leading slashes for one
+        if raw_path == b"*" and method == "OPTIONS":
+            raise errors.method_not_allowed(METHODS)  # of the service as a whole (RFC 9110 section 9.3.7)
         path = raw_path.decode("latin-1")
         if method != method.upper():  # ... and ``get`` for ``GET`` (RFC 9110 section 9.1)
             return self._refusing(path)

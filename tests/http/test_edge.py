@@ -73,6 +73,23 @@ class Routing(TestCase):
         self.assertEqual((response.status, response.header("allow")), (204, "GET, HEAD, OPTIONS"))
         self.assertIsNone(response.header("content-length"))
 
+    def test_options_of_the_whole_service_too(self) -> None:
+        response = app_of(hello).request("OPTIONS", "*")
+        self.assertEqual(response.status, 204)
+        self.assertEqual(response.header("allow"), "DELETE, GET, HEAD, OPTIONS, PATCH, POST, PUT")
+
+    def test_the_host_of_a_whole_url_is_the_one_that_counts(self) -> None:
+        async def where(inbound: Inbound) -> Reply:
+            return json_reply([inbound.base_url, *map(bytes.decode, inbound.headers.all(b"host"))])
+
+        for target, host in {
+            "/x": "api.example.test",
+            "http://other.test/x": "other.test",
+            "HTTPS://Other.test:81/x?a": "Other.test:81",
+        }.items():
+            found = json.loads(app_of(where).request("GET", target).body)
+            self.assertEqual(found, [f"http://{host}", host], target)
+
 
 class Ending(TestCase):
     def test_from_then_on_each_connection_closes_with_its_answer(self) -> None:

@@ -52,6 +52,29 @@ class Unknown(TestCase):
                 found = told(app_of(hello), f"{method} {target}")
                 self.assertEqual(found, (405, "GET, HEAD, OPTIONS", "method_not_allowed"), (method, target))
 
+    def test_also_where_it_comes_in_pieces(self) -> None:
+        line = b"BREW /x HTTP/1.1\r\n"
+        for step in (1, 3, 7):
+            client = app_of(hello).connect()
+            for start in range(0, len(line), step):
+                self.assertEqual(client.received(), b"", start)
+                client.send(line[start : start + step])
+            self.assertEqual(parse_response(client.received()).header("allow"), "GET, HEAD, OPTIONS")
+
+    def test_what_can_be_no_method_is_not_waited_for(self) -> None:
+        for raw in (b"\x16\x03\x01", b"BR@W", b"BREW /x y z", b"BREW\r\n"):
+            client = app_of(hello).connect()
+            client.send(raw)
+            self.assertEqual(parse_response(client.received()).status, 400, raw)
+
+    def test_nor_is_a_line_without_end(self) -> None:
+        client = app_of(hello).connect()
+        client.send(b"BREW /")
+        for _ in range(6):
+            self.assertEqual(client.received(), b"")
+            client.send(b"x" * 10_000)
+        self.assertEqual(parse_response(client.received()).status, 400)
+
     def test_nothing_is_there_where_nothing_is(self) -> None:
         for method in ("BREW", "get", "PROPFIND"):
             for target in ("/y", "//x", "/", "http://a"):
