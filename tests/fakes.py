@@ -54,6 +54,7 @@ class MemoryTransport(StringTransport):
         super().__init__(peerAddress=IPv4Address("TCP", host, 50000))
         self.aborted = False
         self.full = False
+        self.closed = False
 
     def write(self, data: bytes) -> None:
         super().write(data)
@@ -66,8 +67,20 @@ class MemoryTransport(StringTransport):
         if self.producer is not None:
             self.producer.resumeProducing()
 
+    def resumeProducing(self) -> None:
+        """As a socket: after its end it does nothing."""
+        if not self.closed:
+            self.producerState = "producing"
+
     def setTcpNoDelay(self, enabled: bool) -> None:
         """Nothing to set."""
+
+    def loseWriteConnection(self) -> None:
+        """The end of what the client is told; what it sends is read."""
+        self.disconnecting = True
+
+    def loseConnection(self) -> None:
+        self.closed = self.disconnecting = True
 
     def abortConnection(self) -> None:
         self.aborted = True
@@ -191,8 +204,8 @@ class App:
         )
         self._factory = ChannelFactory(self.edge, self.clock, 60.0, self.parser, most)
 
-    def connect(self, host: str = "192.0.2.7") -> Client:
-        transport = MemoryTransport(host)
+    def connect(self, host: str = "192.0.2.7", transport: MemoryTransport | None = None) -> Client:
+        transport = transport or MemoryTransport(host)
         channel = self._factory.buildProtocol(None)
         channel.makeConnection(transport)
         return Client(channel, transport, self.clock)

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Collection
-from typing import Any
 
 from twisted.internet.defer import Deferred
 from twisted.internet.interfaces import IAddress, IProtocolNegotiationFactory, IReactorTime
-from twisted.internet.protocol import Factory, Protocol
+from twisted.internet.protocol import Factory, Protocol, connectionDone
+from twisted.python.failure import Failure
 from zope.interface import implementer
 
 from project_service.http.dispatch import Dispatch
+from project_service.http.far_end import LINGER_SECONDS, FarEnd
 from project_service.http.lean_channel import LeanChannel
 from project_service.http.room import Room
 from project_service.http.twisted_channel import TwistedChannel
@@ -83,18 +84,20 @@ class ChannelFactory(Factory):
 
     def buildProtocol(self, addr: IAddress | None) -> Channel | TurnedAway:
         if not self._room.for_one_more():
-            return TurnedAway(self._dispatch)
+            return TurnedAway(self._dispatch, self._clock)
         return self._channel(self, self._dispatch, self._clock, self._idle_seconds)
 
 
-class TurnedAway(Protocol):
-    """A connection too many: told so and closed."""
+class TurnedAway(FarEnd, Protocol):
+    """A connection too many: told so and closed, also where its client does not shake hands for TLS."""
 
-    transport: Any
-
-    def __init__(self, dispatch: Dispatch) -> None:
+    def __init__(self, dispatch: Dispatch, clock: IReactorTime) -> None:
+        super().__init__(clock, LINGER_SECONDS)
         self._dispatch = dispatch
 
     def connectionMade(self) -> None:
-        self.transport.write(self._dispatch.turned_away(self.transport.getPeer()))
-        self.transport.loseConnection()
+        self.transport.write(self._dispatch.turned_away())
+        self.hang_up(more_may_come=True)
+
+    def connectionLost(self, reason: Failure = connectionDone) -> None:
+        self.is_gone()

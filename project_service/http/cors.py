@@ -36,6 +36,11 @@ def origin_headers(allowed: tuple[str, ...], headers: HeaderView, own: Headers) 
     )
 
 
+def unread_headers(allowed: tuple[str, ...]) -> Headers:
+    """The same where nobody knows what origin asked, if any."""
+    return _ANY if "*" in allowed else ()
+
+
 def _kept_for_all(headers: Headers) -> bool:
     for name, value in headers:
         # SQL may write the header in its own way; the length is looked at first because every response comes by.

@@ -22,5 +22,5 @@ class Dispatch(Protocol):
         ``target`` is what came of the request's.
         """
 
-    def turned_away(self, peer: IAddress) -> bytes:
+    def turned_away(self) -> bytes:
         """The same to a connection for which there is no room."""

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import partial
-from typing import Any
 
 from twisted.internet.defer import CancelledError, Deferred, succeed
 from twisted.internet.interfaces import IAddress, IReactorTime
@@ -20,12 +19,12 @@ from project_service.http.body import ClientGone
 from project_service.http.caller import KeyRing, TokenVerifier, identify
 from project_service.http.doors import Doors
 from project_service.http.exchange import Exchange
-from project_service.http.framing import origin_form
 from project_service.http.gate import Gate, Pass
 from project_service.http.inbound import Inbound
 from project_service.http.metrics import Metrics
 from project_service.http.outbound import Reply, StreamReply, error_reply
 from project_service.http.router import ErrorStyle, Match, Router
+from project_service.http.unread import Unread
 
 
 class Edge:
@@ -59,6 +58,7 @@ class Edge:
         self._metrics = metrics
         self._translate = translate
         self._date = date
+        self._unread = Unread(router, metrics, date, new_id)
         self._gate = Gate(admission or Admission({}, clock.seconds), clock, metrics, self._turn_away)
         self._waiting: set[Callable[[Exception | None], None]] = set()
         self._running: set[Deferred[None]] = set()
@@ -91,29 +91,12 @@ class Edge:
         else:
             self._start(exchange, peer, secure, started, passed)
 
-    def refusal(self, error: ApiError, peer: Any, target: bytes = b"") -> bytes:
-        """A whole response to what was no request; counted and logged like any other."""
-        request_id = self._new_id()
-        path, _, _ = (origin_form(target) or target).partition(b"?")
-        if error.status == 405:
-            error = self._router.unknown_method(path)
-        reply = error_reply(error, self._router.style_of(path) == "tables")
-        size = len(reply.body)
-        headers = [
-            ("Date", self._date()),
-            *reply.headers,
-            ("X-Request-Id", request_id),
-            ("Content-Length", str(size)),
-            ("Connection", "close"),
-        ]
-        self._metrics.observe("-", "-", error.status, 0.0, size)
-        client = getattr(peer, "host", "-")
-        journal.access_event(self.log, request_id, "-", "-", error.status, size, 0.0, client)
-        return wire.head(error.status, headers) + reply.body
+    def refusal(self, error: ApiError, peer: IAddress, target: bytes = b"") -> bytes:
+        return self._unread.refusal(error, peer, target, self.settings.cors_origins)
 
-    def turned_away(self, peer: Any) -> bytes:
+    def turned_away(self) -> bytes:
         self._gate.no_connection()
-        return self.refusal(errors.overloaded(), peer)
+        return self._unread.overloaded(self.settings.cors_origins)
 
     def drained(self) -> Deferred[None]:
         """Fires when no request is being answered, and none waits for its turn. To be asked once."""

@@ -76,6 +76,7 @@ class Gate:
         self._metrics.failed(errors.overloaded())
         if self.doors is not None:
             self.doors.refused()
+        self._report(self._clock.seconds())
 
     def _turned(self, name: str, turn: Callable[[Exception | None], None], mine: bool) -> None:
         if mine:

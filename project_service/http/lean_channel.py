@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections import deque
 from typing import Any
 
-from twisted.internet.interfaces import IDelayedCall, IPushProducer, IReactorTime, ISSLTransport
+from twisted.internet.interfaces import IDelayedCall, IPushProducer, IReactorTime
 from twisted.internet.protocol import Protocol, connectionDone
 from twisted.python.failure import Failure
 from zope.interface import implementer
@@ -19,11 +19,10 @@ from project_service.deferreds import cancel
 from project_service.errors import ApiError
 from project_service.http.dispatch import Dispatch
 from project_service.http.exchange import Exchange
-from project_service.http.far_end import FarEnd
+from project_service.http.far_end import LONG_AGO, FarEnd
 from project_service.http.framing import persistent
 from project_service.http.outbound import Producer
 from project_service.http.request_parser import RequestHead, RequestParser
-from project_service.http.stall import Stall
 from project_service.sockets import read_widely, tune, write_now
 
 # So much is parsed at a time outside bodies: what is behind a request that is not answered yet stays unparsed.
@@ -42,10 +41,9 @@ class LeanChannel(FarEnd, Protocol):
     """``factory`` is told of its beginning and end."""
 
     def __init__(self, factory: Any, dispatch: Dispatch, clock: IReactorTime, idle_seconds: float) -> None:
+        super().__init__(clock, idle_seconds)
         self.factory = factory
         self.dispatch = dispatch
-        self.clock = clock
-        self.idle_seconds = idle_seconds
         self._parser: RequestParser | None = RequestParser(self)
         self._unparsed: deque[bytes] = deque()
         self._unparsed_bytes = 0
@@ -61,14 +59,13 @@ class LeanChannel(FarEnd, Protocol):
         self._body_paused = self._blocked = self._closing = False
         self._since = 0.0
         self._idle_call: IDelayedCall | None = None
-        self._stall = Stall(clock, idle_seconds, self.progress, self.abort)
         self._secure = False
 
     # The transport's side.
 
     def connectionMade(self) -> None:
         self.factory.opened(self)
-        self._secure = ISSLTransport(self.transport, None) is not None
+        self._secure = self.secure
         tune(self.transport)
         self.transport.registerProducer(self, True)
         self._since = self.clock.seconds()
@@ -84,7 +81,7 @@ class LeanChannel(FarEnd, Protocol):
 
     def connectionLost(self, reason: Failure = connectionDone) -> None:
         self._closing = True
-        self._stall.stop()
+        self.is_gone()
         cancel(self._idle_call)
         cancel(self._later)
         self._stop_parsing()
@@ -249,13 +246,17 @@ class LeanChannel(FarEnd, Protocol):
 
     @property
     def idle_since(self) -> float | None:
+        if self.lingers:
+            return LONG_AGO
         return None if self._exchanges or self._closing else self._since
 
     def sent(self, now: float) -> tuple[int, float] | None:
         return self._exchanges[0].sent(now) if self._exchanges else None
 
     def time_out(self) -> None:
-        if self._receiving is not None and self._reading:
+        if self.lingers:
+            self.stop_lingering()
+        elif self._receiving is not None and not self._body_paused:
             self._refuse(errors.request_timeout())
             self._work()
         elif not self._answering:
@@ -287,7 +288,10 @@ class LeanChannel(FarEnd, Protocol):
         if self._closing:
             return
         self._closing = True
+        # Behind the last request, or behind what was none.
+        more_may_come = self._parser is None or bool(self._unparsed)
         self._stop_parsing()
-        self._stall.watch()
+        self._body_paused = self._blocked = False
+        self._set_reading()
         self.transport.unregisterProducer()
-        self.transport.loseConnection()
+        self.hang_up(more_may_come)

@@ -21,12 +21,13 @@ from project_service.errors import ApiError
 from project_service.http import fields
 from project_service.http.dispatch import Dispatch
 from project_service.http.exchange import Exchange
-from project_service.http.far_end import FarEnd
+from project_service.http.far_end import LONG_AGO, FarEnd
 from project_service.http.framing import (
     MAX_HEAD_BYTES,
     MAX_HEADERS,
     MAX_LINE_BYTES,
     MAX_TARGET_BYTES,
+    addressed,
     head_fault,
     header_too_long,
     no_path,
@@ -36,7 +37,6 @@ from project_service.http.framing import (
 )
 from project_service.http.headers import HeaderView
 from project_service.http.outbound import Producer
-from project_service.http.stall import Stall
 from project_service.http.strict_chunks import StrictChunks
 from project_service.sockets import tune
 
@@ -86,17 +86,15 @@ class TwistedChannel(FarEnd, HTTPChannel):
     totalHeadersSize = MAX_HEAD_BYTES
 
     def __init__(self, factory: Any, dispatch: Dispatch, clock: IReactorTime, idle_seconds: float) -> None:
-        super().__init__()
+        super().__init__(clock, idle_seconds)
         self.factory = factory
         self.dispatch = dispatch
-        self.clock = clock
-        self.timeOut = self.idle_seconds = idle_seconds
+        self.timeOut = idle_seconds
         self.__dict__["callLater"] = clock.callLater
         self._reading_paused = False
-        self._closing = False
+        self._closing = self._refused = False
         self._line = b""  # the request line
         self._untaken = False
-        self._stall = Stall(clock, idle_seconds, self.progress, self.abort)
         self._since = clock.seconds()
 
     # Parsing.
@@ -175,7 +173,7 @@ class TwistedChannel(FarEnd, HTTPChannel):
             self._command.decode("ascii", "replace"),
             target,
             self._version,
-            headers,
+            addressed(headers, self._path),
             self.length,
             keep_alive=persistent(self._version, headers),
         )
@@ -193,7 +191,7 @@ class TwistedChannel(FarEnd, HTTPChannel):
         """Answer what could not be parsed, and close. In mid-body the handler answers instead."""
         if self._closing:
             return
-        self._closing = True
+        self._closing = self._refused = True
         self.persistent = False
         exchange = self.requests[-1].exchange if self.requests else None
         if exchange is not None:
@@ -214,8 +212,9 @@ class TwistedChannel(FarEnd, HTTPChannel):
         self._closing = True
         if not self._stall.watching:
             self.setTimeout(None)
-            self._stall.watch()
-            super().loseConnection()
+            self._networkProducer.resumeProducing()
+            self.transport.unregisterProducer()
+            self.hang_up(more_may_come=self._refused or bool(self._buffer or self._dataBuffer))
 
     # What an exchange asks of its connection (wire.Connection).
 
@@ -274,7 +273,7 @@ class TwistedChannel(FarEnd, HTTPChannel):
         tune(self.transport)
 
     def connectionLost(self, reason: Failure = connectionDone) -> None:
-        self._stall.stop()
+        self.is_gone()
         self.factory.gone(self)
         super().connectionLost(reason)
 
@@ -282,6 +281,8 @@ class TwistedChannel(FarEnd, HTTPChannel):
 
     @property
     def idle_since(self) -> float | None:
+        if self.lingers:
+            return LONG_AGO
         serving = self._closing or any(pending.exchange is not None for pending in self.requests)
         return None if serving else self._since
 
@@ -290,4 +291,7 @@ class TwistedChannel(FarEnd, HTTPChannel):
         return None if exchange is None else exchange.sent(now)
 
     def time_out(self) -> None:
-        self.timeoutConnection()
+        if self.lingers:
+            self.stop_lingering()
+        else:
+            self.timeoutConnection()

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from twisted.internet.address import IPv4Address
 from twisted.internet.task import Clock
 from twisted.trial.unittest import TestCase
 
@@ -80,5 +79,5 @@ class Guarded(TestCase):
 
     def test_one_for_whose_connection_there_is_no_room(self) -> None:
         for _ in range(3):
-            self.assertIn(b" 503 ", self.busy.app.edge.turned_away(IPv4Address("TCP", "192.0.2.1", 5)))
+            self.assertIn(b" 503 ", self.busy.app.edge.turned_away())
         self.assertFalse(self.port.accepts)

@@ -111,6 +111,16 @@ class Pipelined(_Client):
         self.client.transport.drain()
         self.assertEqual(self.begun, 1)
 
+    def test_nor_is_its_body_waited_for_without_end(self) -> None:
+        self.client.transport.full = True
+        head = {"Content-Length": "10", "Expect": "100-continue"}
+        self.client.send(raw_request("PUT", "/slow", head, None))
+        self.answers[0].callback(None)
+        for _ in range(4):
+            self.client.clock.advance(61)
+        self.assertIn(b" 408 ", self.client.received())
+        self.assertTrue(self.client.transport.aborted)
+
     def test_and_is_cut_off_after_a_while(self) -> None:
         self.client.transport.full = True
         self.client.send(raw_request("GET", "/large", {}, None) * 10)
