@@ -19,7 +19,7 @@ from twisted.internet.task import deferLater
 from twisted.logger import Logger
 
 from project_service.auth.model import envelope
-from project_service.auth.smtp import MailServer
+from project_service.auth.smtp import MailServer, why
 from project_service.deferreds import start
 from project_service.settings import Smtp
 
@@ -137,8 +137,7 @@ class Outbox:
                 await self.send(write())
                 return
             except Exception as fault:
-                # Never the address or the server's words: they may quote the letter.
-                self.log.warn("a letter was not taken: {why}", why=type(fault).__name__)
+                self.log.warn("a letter was not taken: {why}", why=why(fault))
             if pause is not None:
                 await deferLater(self.clock, pause)
         self.log.error("a letter was given up")

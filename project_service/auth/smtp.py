@@ -31,6 +31,7 @@ _WORDS: tuple[tuple[type[Exception], str], ...] = (
     (smtp.SMTPTimeoutError, f"the mail server does not answer in time; {_MISMATCH}"),
     (error.DNSLookupError, "the mail server cannot be reached: smtp.host has no address"),
     (error.ConnectionRefusedError, "the mail server cannot be reached: connection refused"),
+    (error.ConnectError, "the mail server cannot be reached: {kind}"),
     (error.ConnectionClosed, "the mail server closes the connection"),
     (VerificationError, "the mail server's certificate is for another name than smtp.host"),
     (smtp.TLSRequiredError, "the mail server does not offer STARTTLS"),
@@ -38,7 +39,7 @@ _WORDS: tuple[tuple[type[Exception], str], ...] = (
     (smtp.AUTHRequiredError, "the mail server offers no way to log in, or smtp.password is missing"),
     (smtp.AUTHDeclinedError, "the mail server refuses the user name or the password ({code})"),
     (EmailNotValidError, "smtp.sender is no email address"),
-    (UnicodeError, "smtp.sender or smtp.host has characters that SMTP does not take"),
+    (UnicodeError, "an address or smtp.host has characters that SMTP does not take"),
     (smtp.SMTPProtocolError, "what answers is no mail server"),
     (smtp.SMTPClientError, "the mail server refuses ({code})"),
 )
@@ -70,7 +71,7 @@ class MailServer:
         try:
             await with_timeout(self.reactor, self.timeout, conversation, _late)
         except Exception as fault:
-            raise Unusable(_why(fault)) from None
+            raise Unusable(why(fault)) from None
 
     async def _converse(self, protocol: type[Sender], recipient: str, message: bytes) -> None:
         settings = self.settings
@@ -91,6 +92,7 @@ class MailServer:
             requireTransportSecurity=settings.tls == "starttls",
             hostname=settings.host if settings.tls == "starttls" else None,
         )
+        factory.noisy = False
         factory.protocol = protocol
         wrapped: Any = factory
         if settings.tls == "tls":
@@ -147,15 +149,16 @@ def _late() -> Exception:
     return error.TimeoutError()
 
 
-def _why(fault: BaseException) -> str:
+def why(fault: BaseException) -> str:
+    """What went wrong with a letter or its server, for the operator: no address, no credential, no words of theirs."""
     if isinstance(fault, smtp.SMTPConnectError) and fault.__cause__ is not None:
         fault = fault.__cause__
     if isinstance(fault, SSL.Error):
         return _why_no_tls(fault)
     for kind, words in _WORDS:
         if isinstance(fault, kind):
-            return words.format(code=getattr(fault, "code", None))
-    return f"the mail server cannot be reached: {type(fault).__name__}"
+            return words.format(code=getattr(fault, "code", None), kind=type(fault).__name__)
+    return type(fault).__name__
 
 
 def _why_no_tls(fault: SSL.Error) -> str:

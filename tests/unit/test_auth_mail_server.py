@@ -55,6 +55,8 @@ class Conversations(TestCase):
         client.dataReceived(b"221 bye\r\n")
         self.successResultOf(reached)
         self.assertTrue(self.transport.disconnecting)
+        # Two lines of the log for each letter would say nothing.
+        self.assertFalse(self.reactor.tcpClients[0][2].noisy)
 
     def test_without_tls_there_is_none_even_where_it_is_offered(self) -> None:
         """As by a relay beside us, with a certificate that nobody trusts."""
