@@ -150,7 +150,7 @@ def _late() -> Exception:
 
 
 def why(fault: BaseException) -> str:
-    """What went wrong with a letter or its server, for the operator: no address, no credential, no words of theirs."""
+    """What went wrong with a letter or server, for the operator: no address, no credential, none of their words."""
     if isinstance(fault, smtp.SMTPConnectError) and fault.__cause__ is not None:
         fault = fault.__cause__
     if isinstance(fault, SSL.Error):
