@@ -24,7 +24,15 @@ from project_service.embedded.lock import InUse
 from project_service.errors import ApiError
 from project_service.launch import Launch, settings_for
 from project_service.settings import Settings, StageDatabase
-from project_service.storage.s3.errors import NO_TLS, UNTRUSTED, StoreError, StoreUnreachable
+from project_service.storage.s3.errors import (
+    NO_NEXT_PAGE,
+    NO_SIZE,
+    NO_TLS,
+    UNREADABLE,
+    UNTRUSTED,
+    StoreError,
+    StoreUnreachable,
+)
 from project_service.tap import DEFAULT_DATA_DIR
 
 USAGE = 2
@@ -140,6 +148,9 @@ _STORE_AWAY = {
     UNTRUSTED: "the certificate is not trusted, or has expired",
     "VerificationError": "the certificate is for another name",
     NO_TLS: "no TLS is spoken there",
+    UNREADABLE: "its answer is none of S3",
+    NO_SIZE: "it does not say how long an object is",
+    NO_NEXT_PAGE: "its list does not say where it goes on",
 }
 
 

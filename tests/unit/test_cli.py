@@ -19,7 +19,15 @@ from project_service import __version__
 from project_service.cli import NOUNS, frame, main
 from project_service.database.session import DatabaseGone
 from project_service.errors import ApiError
-from project_service.storage.s3.errors import BrokenAnswer, StoreError, StoreUnreachable, kind_of
+from project_service.storage.s3.errors import (
+    NO_NEXT_PAGE,
+    NO_SIZE,
+    UNREADABLE,
+    BrokenAnswer,
+    StoreError,
+    StoreUnreachable,
+    kind_of,
+)
 
 
 def leaves(command: click.Command, path: tuple[str, ...] = ()) -> list[tuple[tuple[str, ...], click.Command]]:
@@ -142,6 +150,15 @@ class Explaining(TestCase):
         ):
             said = frame.explained(StoreUnreachable(kind_of(problem)))
             self.assertTrue(said.startswith(f"the store cannot be reached{why}"), said)
+
+    def test_what_is_wrong_with_the_stores_answers(self) -> None:
+        for told, why in (
+            (UNREADABLE, "its answer is none of S3"),
+            (NO_SIZE, "it does not say how long an object is"),
+            (NO_NEXT_PAGE, "its list does not say where it goes on"),
+        ):
+            said = frame.explained(StoreUnreachable(told))
+            self.assertEqual(said, f"the store cannot be reached: {why}")
 
     def test_no_address_of_the_store(self) -> None:
         self.assertNotIn("10.0.0.1", frame.explained(StoreUnreachable("http://10.0.0.1/secret")))

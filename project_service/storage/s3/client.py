@@ -18,6 +18,7 @@ from project_service.storage.s3.body import KeepAlive, Payload
 from project_service.storage.s3.bucket import WholeBucket
 from project_service.storage.s3.digests import INLINE_DIGEST_BYTES, Digests, bare
 from project_service.storage.s3.errors import (
+    NO_SIZE,
     BrokenRead,
     CorruptTransfer,
     NoSuchObject,
@@ -111,7 +112,7 @@ class S3Store(WholeBucket):
         answer = await self.exchange.whole("HEAD", key)
         size = answer.header("content-length")
         if not size.isdecimal():
-            raise StoreUnreachable("the store does not say how long an object is")
+            raise StoreUnreachable(NO_SIZE)
         return Stat(int(size), bare(answer.header("etag")), answer.header("content-type"))
 
     async def copy(

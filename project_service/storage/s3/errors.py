@@ -61,6 +61,9 @@ class ReaderLeft(Exception):
 
 UNTRUSTED = "untrusted certificate"
 NO_TLS = "no TLS"
+UNREADABLE = "an answer that cannot be read"
+NO_SIZE = "no size of an object"
+NO_NEXT_PAGE = "a list that does not say where it goes on"
 
 
 def kind_of(problem: BaseException | None) -> str:

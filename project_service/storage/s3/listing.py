@@ -11,7 +11,14 @@ from xml.etree import ElementTree
 
 from attrs import frozen
 
-from project_service.storage.s3.errors import ABSENT, StoreUnreachable, local_name, local_text
+from project_service.storage.s3.errors import (
+    ABSENT,
+    NO_NEXT_PAGE,
+    UNREADABLE,
+    StoreUnreachable,
+    local_name,
+    local_text,
+)
 
 _NAMESPACE = "http://s3.amazonaws.com/doc/2006-03-01/"
 
@@ -53,7 +60,7 @@ def parse_objects(body: bytes) -> StoredPage:
         return StoredPage(found, None)
     token = local_text(root, "NextContinuationToken")
     if not token:
-        raise _unreadable()
+        raise StoreUnreachable(NO_NEXT_PAGE)
     return StoredPage(found, token)
 
 
@@ -100,4 +107,4 @@ def _root(body: bytes) -> ElementTree.Element:
 
 
 def _unreadable() -> StoreUnreachable:
-    return StoreUnreachable("the store's answer cannot be read")
+    return StoreUnreachable(UNREADABLE)
