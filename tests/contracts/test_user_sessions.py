@@ -111,6 +111,18 @@ async def test_an_ended_session_is_told_of_until_its_last_access_token_ends(stor
 
 
 @contract
+async def test_what_a_repeated_refresh_gives_ends_with_its_session_too(stores: Stores) -> None:
+    """It is an access token that was made later than the session's last rotation."""
+    first, others, later = session(), session(), NOW + 9 * SECOND
+    account, other = await made(stores, first=first), await made(stores, first=others)
+    await rotate(stores, first.digest, digest())
+    assert (await rotate(stores, first.digest, digest(), later)).outcome == "repeated"
+    for one, begun, last in ((account, first, later), (other, others, NOW)):
+        until = (last + HOUR + MINUTE).timestamp()
+        assert await stores.sessions.end(one.user.id, event()) == [(begun.id, until)]
+
+
+@contract
 async def test_fifty_refreshes_with_one_token_at_once_rotate_once(stores: Stores) -> None:
     first = session()
     account = await made(stores, first=first)
