@@ -13,22 +13,28 @@ from collections.abc import Iterator
 from project_service.tables.catalog.model import Relation, SchemaCache
 from project_service.tables.plan.nodes import ReadPlan
 from project_service.tables.sql.embed import is_joined
-from project_service.tables.sql.fragment import NOTHING, Sql
+from project_service.tables.sql.fragment import Sql, joined
 from project_service.tables.sql.names import qualified
 
 
 def locks_of_reading(cache: SchemaCache, plan: ReadPlan, statement: Sql) -> Sql:
     """Of what ``statement`` reads by ``plan``, and what the policies of that read."""
     found = list(_read_by(cache, plan))
-    tables = dict.fromkeys(qualified(one.key) for one in found if one is not None and not one.expands)
     if any(one is None or one.expands for one in found):
         return locks_by_planning(statement)
-    return Sql("SELECT FROM " + ", ".join(tables) + " WHERE false") if tables else NOTHING
+    return joined(dict.fromkeys(_nothing_of(one) for one in found if one is not None), " UNION ALL ")
 
 
 def locks_by_planning(statement: Sql) -> Sql:
     """Of all that ``statement``, a SELECT, reads, such as partitions: it is planned, and does not run."""
     return "SELECT * FROM (" + statement + ") AS pgrst_planned LIMIT 0"
+
+
+def _nothing_of(relation: Relation) -> str:
+    """A view is planned as it is: a false condition would leave none of its own, by which its tables are joined, and
+    PostgreSQL would try every order of them, for seconds. For the same reason nothing is joined here."""
+    name = qualified(relation.key)
+    return f"(SELECT FROM {name} LIMIT 0)" if relation.is_view else f"SELECT FROM {name} WHERE false"
 
 
 def _read_by(cache: SchemaCache, plan: ReadPlan) -> Iterator[Relation | None]:

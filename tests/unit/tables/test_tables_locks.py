@@ -24,6 +24,10 @@ def with_function(is_sql: bool) -> SchemaCache:
     return evolve(CACHE, routines={found.key: (evolve(found, is_sql=is_sql),)})
 
 
+def nothing_of(name: str) -> str:
+    return f'SELECT FROM "api"."{name}" WHERE false'
+
+
 def compiled(path: str, *pairs: tuple[str, str], cache: SchemaCache = CACHE) -> Compiled:
     return planned("GET", path, *pairs, cache=cache).compiled
 
@@ -31,18 +35,21 @@ def compiled(path: str, *pairs: tuple[str, str], cache: SchemaCache = CACHE) -> 
 class Locks(SynchronousTestCase):
     def test_tables_are_those_that_the_statement_names(self) -> None:
         """No others: the caller need not be allowed to read them."""
-        both, unread = '"api"."works", "api"."authors"', ("select", f"id,{WRITER}()")
-        for pairs, expected in (
-            ((), '"api"."works"'),
-            (TAGGED, '"api"."works", "api"."works_tags", "api"."tags"'),
-            ((("select", f"{WRITER}(name,works!works_editor_fkey(id))"),), both),
-            ((unread,), '"api"."works"'),
-            ((unread, ("order", "authors(name)")), both),
-            ((unread, ("authors", "is.null")), both),
-            ((("select", f"id,{WRITER}!inner()"),), both),
+        unread = ("select", f"id,{WRITER}()")
+        for pairs, names in (
+            ((), "works"),
+            (TAGGED, "works works_tags tags"),
+            ((("select", f"{WRITER}(name,works!works_editor_fkey(id))"),), "works authors"),
+            ((unread,), "works"),
+            ((unread, ("order", "authors(name)")), "works authors"),
+            ((unread, ("authors", "is.null")), "works authors"),
+            ((("select", f"id,{WRITER}!inner()"),), "works authors"),
         ):
             found = compiled("works", *pairs).locks.text
-            self.assertEqual(found, f"SELECT FROM {expected} WHERE false", pairs)
+            self.assertEqual(found, " UNION ALL ".join(map(nothing_of, names.split())), pairs)
+
+    def test_a_view_is_planned_as_it_is(self) -> None:
+        self.assertEqual(compiled("recent").locks.text, '(SELECT FROM "api"."recent" LIMIT 0)')
 
     def test_where_more_is_read_than_is_named_the_statement_is_planned(self) -> None:
         unknown = evolve(CACHE, relations={found.key: found for found in (WORKS, TAGS)})
@@ -64,7 +71,7 @@ class Locks(SynchronousTestCase):
         cache = with_function(is_sql=False)
         for pairs, expected in (
             (FIND, ""),
-            ((*FIND, ("select", f"id,{WRITER}(name)")), 'SELECT FROM "api"."authors" WHERE false'),
+            ((*FIND, ("select", f"id,{WRITER}(name)")), nothing_of("authors")),
         ):
             self.assertEqual(compiled("rpc/find", *pairs, cache=cache).locks.text, expected)
 
