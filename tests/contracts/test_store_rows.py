@@ -190,6 +190,7 @@ async def test_pages(rows: Rows) -> None:
             assert folders == sorted(folders, key=str.encode)
             entries = sorted([one["key"] for one in shown] + folders, key=str.encode)
             assert len(entries) <= limit
+            assert not set(entries) & set(found), "it goes round"
             found.extend(entries)
             after = page.last
             if after is None:

@@ -98,6 +98,7 @@ async def test_users_are_listed_page_by_page_without_gap_or_repeat(stores: Store
     after = None
     while page := await stores.users.page(after, 2):
         assert len(page) <= 2
+        assert page[0].user.id not in seen, "it goes round"
         seen += [one.user.id for one in page]
         after = (page[-1].user.created_at, page[-1].user.id)
     assert [key for key in seen if key in ids] == [*sorted(ids[2:]), ids[1], ids[0]]
