@@ -86,7 +86,10 @@ def shape_of_filter(value: str) -> tuple[str, str] | None:
     operator, rest = found.group(1), value[found.end() :]
     if operator == "in":
         scanner = Scanner(value, "filter", value, found.end())
-        return found.group(), array_literal(_list(scanner))
+        values = _list(scanner)
+        # A bracket in a value that is not quoted ends the list: what comes after it must not be left out unsaid.
+        scanner.end()
+        return found.group(), array_literal(values)
     return found.group(), rest.replace("*", "%") if operator in ("like", "ilike") else rest
 
 
@@ -101,7 +104,10 @@ def parse_filter(target: FieldName, value: str, operands: Operands) -> Filter:
         return Filter(target, found, prefix.startswith("not."))
     scanner = Scanner(value, "filter", value)
     negated = negation(scanner)
-    return Filter(target, operation(scanner, in_logic=False), negated)
+    made = Filter(target, operation(scanner, in_logic=False), negated)
+    scanner.spaces()
+    scanner.end()
+    return made
 
 
 def operation(scanner: Scanner, in_logic: bool) -> Operation:

@@ -19,7 +19,9 @@ def parse_logic(operator: str, negated: bool, value: str) -> Logic:
     prefix = f"not.{operator}" if negated else operator
     scanner = Scanner(prefix + value, "logic tree", value)
     scanner.pos = len(prefix)
-    return _terms(scanner, "and" if operator == "and" else "or", negated)
+    found = _terms(scanner, "and" if operator == "and" else "or", negated)
+    scanner.end_past_brackets()
+    return found
 
 
 def _terms(scanner: Scanner, operator: Literal["and", "or"], negated: bool) -> Logic:

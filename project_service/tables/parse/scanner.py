@@ -101,6 +101,12 @@ class Scanner:
         if not self.at_end:
             self.fail(END)
 
+    def end_past_brackets(self) -> None:
+        """One bracket too many at the end does no harm; PostgREST's clients get away with it."""
+        while self.take(")"):
+            pass
+        self.end()
+
     def deeper(self) -> None:
         self.depth += 1
         if self.depth > MAX_DEPTH:

@@ -23,10 +23,7 @@ def parse_select(text: str) -> tuple[SelectItem, ...]:
         return EVERYTHING
     scanner = Scanner(text, "select parameter", text)
     items = _items(scanner)
-    # One bracket too many at the end does no harm; PostgREST's clients get away with it.
-    while scanner.take(")"):
-        pass
-    scanner.end()
+    scanner.end_past_brackets()
     return items
 
 

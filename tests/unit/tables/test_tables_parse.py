@@ -204,6 +204,14 @@ class Messages(SynchronousTestCase):
             ),
         )
 
+    def test_nothing_is_left_out_after_the_end(self) -> None:
+        for value in ("in.(A (x),B)", "not.in.(A (x),B)", "in.(1)2", "is.null,1"):
+            self.assertRaises(TableError, parse_query, [("name", value)])
+        for value in ("(name.eq.A (x),id.eq.2)", "(id.eq.1)),id.eq.2)", "(id.eq.1)&"):
+            self.assertRaises(TableError, parse_query, [("or", value)])
+        for name, value in (("id", "in.(1) "), ("id", "is.null "), ("or", "(id.eq.1) ))"), ("name", "eq.) ")):
+            self.assertEqual(len(parse_query([(name, value)]).filters), 1, value)
+
     def test_an_order_is_neither_way(self) -> None:
         message, details = self.refused("order", "id.up")
         self.assertEqual(message, '"failed to parse order (id.up)" (line 1, column 4)')
