@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import tomllib
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from ipaddress import ip_address
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlsplit
 
 import attrs
 import orjson
 from attrs import frozen
 
-from project_service.settings import Settings, Stage, StageDatabase
+from project_service.settings import Settings, Stage, StageDatabase, Store
 from project_service.settings_postgrest import own_name
 
 PREFIX = "PROJECT_SERVICE__"
@@ -212,14 +214,8 @@ def _cross_check(
 
     if not embedded and settings.database.dsn is None:
         fault("database.dsn", "is missing (or name a --data-dir to run an embedded database)")
-    store = settings.store
-    if store.endpoint_url is None:
-        if not embedded:
-            fault("store.endpoint_url", "is missing (or name a --data-dir to run an embedded store)")
-    else:
-        for name in ("access_key_id", "secret_access_key"):
-            if getattr(store, name) is None:
-                fault(f"store.{name}", "is missing")
+    for name, reason in _store_faults(settings.store, embedded):
+        fault(f"store.{name}", reason)
     auth = settings.auth
     if not embedded and auth.jwt_keys_file is None:
         fault("auth.jwt_keys_file", "is missing (`project-service jwt-keys create` makes one)")
@@ -227,3 +223,24 @@ def _cross_check(
         fault("smtp.sender", "is missing")
     if auth.confirm_email and settings.smtp.host is None:
         fault("auth.confirm_email", "needs [smtp] host")
+
+
+def _store_faults(store: Store, embedded: bool) -> Iterator[tuple[str, str]]:
+    if store.endpoint_url is None:
+        if not embedded:
+            yield "endpoint_url", "is missing (or name a --data-dir to run an embedded store)"
+        return
+    for name in ("access_key_id", "secret_access_key"):
+        if getattr(store, name) is None:
+            yield name, "is missing"
+    if store.addressing_style == "virtual" and not _goes_before(store.bucket, store.endpoint_url):
+        yield "addressing_style", 'must be "path": the bucket and this host make no name of a host'
+
+
+def _goes_before(bucket: str, url: str) -> bool:
+    """Whether ``bucket`` before the host in ``url`` is the name of another host, as virtual addressing has it."""
+    try:
+        ip_address(urlsplit(url).hostname or "")
+    except ValueError:
+        return ":" not in bucket and ".." not in f"{bucket}."
+    return False

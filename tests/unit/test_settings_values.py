@@ -54,6 +54,27 @@ class Values(TestCase):
         for value in ("tenant:files", "abc", "Old_Bucket", "a.b-c", "a" * 63):
             self.assertEqual(self.loaded("store.bucket", f'"{value}"').store.bucket, value)
 
+    def test_a_bucket_before_a_host_makes_the_name_of_one(self) -> None:
+        """A colon is a port, and an address has no names before it: nothing could be reached, or started."""
+        for bucket, host, fine in (
+            ("files", "store.test:9000", True), ("a.b_c-d", "store.test", True), ("Old", "localhost", True),
+            ("tenant:files", "store.test", False), ("a..b", "store.test", False), ("abc.", "store.test", False),
+            ("files", "127.0.0.1:9000", False), ("files", "[::1]:9000", False),
+        ):  # fmt: skip
+            for style in ("path", "virtual"):
+                path = temporary_directory(self) / "c.toml"
+                path.write_text(
+                    f'[store]\nendpoint_url = "http://{host}"\nbucket = "{bucket}"\naddressing_style = "{style}"\n'
+                    'access_key_id = "a"\nsecret_access_key = "b"\n'
+                )
+                if fine or style == "path":
+                    self.assertEqual(load(path, {}, {}, True).store.addressing_style, style)
+                    continue
+                with self.assertRaises(BadSettings) as caught:
+                    load(path, {}, {}, True)
+                [fault] = caught.exception.faults
+                self.assertEqual(fault.name, "store.addressing_style", (bucket, host))
+
     def test_the_authority_of_the_store_is_a_file_with_a_certificate(self) -> None:
         folder = temporary_directory(self)
         missing, empty, good = folder / "missing", folder / "empty", folder / "good"
