@@ -54,7 +54,7 @@ class MemoryTransport(StringTransport):
         super().__init__(peerAddress=IPv4Address("TCP", host, 50000))
         self.aborted = False
         self.full = False
-        self.closed = False
+        self.closed = self.shut = False
 
     def write(self, data: bytes) -> None:
         super().write(data)
@@ -77,7 +77,12 @@ class MemoryTransport(StringTransport):
 
     def loseWriteConnection(self) -> None:
         """The end of what the client is told; what it sends is read."""
-        self.disconnecting = True
+        self.shut = True
+
+    @property
+    def ended(self) -> bool:
+        """For the client, who has been told, or soon will be."""
+        return self.shut or self.disconnecting
 
     def loseConnection(self) -> None:
         self.closed = self.disconnecting = True

@@ -214,7 +214,9 @@ class TwistedChannel(FarEnd, HTTPChannel):
             self.setTimeout(None)
             self._networkProducer.resumeProducing()
             self.transport.unregisterProducer()
-            self.hang_up(more_may_come=self._refused or bool(self._buffer or self._dataBuffer))
+            # Nothing more is looked at, not even of what has come already.
+            behind = self.clearLineBuffer() or self._dataBuffer
+            self.hang_up(more_may_come=self._refused or bool(behind))
 
     # What an exchange asks of its connection (wire.Connection).
 

@@ -29,7 +29,7 @@ class Corpus(TestCase):
         raw = client.received()
         # After an early answer the rest of a body is taken in for a moment.
         client.clock.advance(6)
-        if client.transport.disconnecting:
+        if client.transport.ended:
             then: Then = "closed"
             client.send(PROBE)
             raw += client.received()
@@ -37,7 +37,7 @@ class Corpus(TestCase):
             then = "waiting"
             client.clock.advance(61)
             client.clock.advance(6)
-            self.assertTrue(client.transport.disconnecting, case.name)
+            self.assertTrue(client.transport.ended, case.name)
         else:
             then = "open"
             client.send(PROBE)

@@ -44,7 +44,7 @@ class Crowded(TestCase):
         return client
 
     def is_open(self, client: Client) -> bool:
-        return not client.transport.disconnecting
+        return not client.transport.ended
 
     def test_who_has_been_idle_for_longest_makes_room(self) -> None:
         first, second, third = (self.connect() for _ in range(3))

@@ -98,7 +98,7 @@ class Ending(TestCase):
         self.assertIsNone(client.request("GET", "/x").header("connection"))
         app.edge.close_connections()
         self.assertEqual(client.request("GET", "/x").header("connection"), "close")
-        self.assertTrue(client.transport.disconnecting)
+        self.assertTrue(client.transport.ended)
 
 
 class Reading(TestCase):

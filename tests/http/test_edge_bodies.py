@@ -64,7 +64,7 @@ class Bodies(TestCase):
             response = parse_response(client.received())
             self.assertEqual(response.header("connection"), "close")
             client.clock.advance(5)
-            self.assertTrue(client.transport.disconnecting)
+            self.assertTrue(client.transport.ended)
 
     def test_after_an_early_answer_the_body_is_taken_in_while_it_comes(self) -> None:
         """However much it is: a connection that closes with bytes unread takes the answer with it."""
@@ -74,9 +74,9 @@ class Bodies(TestCase):
         for _ in range(7):
             client.clock.advance(4)
             client.send(bytes(1024 * 1024))
-            self.assertFalse(client.transport.disconnecting)
+            self.assertFalse(client.transport.ended)
         client.send(bytes(1024 * 1024))
-        self.assertTrue(client.transport.disconnecting)
+        self.assertTrue(client.transport.ended)
 
     def test_so_it_is_where_reading_it_had_stopped(self) -> None:
         gate: Deferred[None] = Deferred()
@@ -99,9 +99,9 @@ class Bodies(TestCase):
         for _ in range(29):
             client.clock.advance(1)
             client.send(b"1\r\nx\r\n")
-        self.assertFalse(client.transport.disconnecting)
+        self.assertFalse(client.transport.ended)
         client.clock.advance(1)
-        self.assertTrue(client.transport.disconnecting)
+        self.assertTrue(client.transport.ended)
 
     def test_continue_is_sent_only_when_the_body_is_wanted(self) -> None:
         client = app_of(echo, methods=("POST",)).connect()
@@ -169,7 +169,7 @@ class Framing(TestCase):
         self.assertEqual(response.header("connection"), "close")
         self.assertIn("error", json.loads(response.body))
         self.assertEqual(response.header("x-request-id"), "made-here")
-        self.assertTrue(client.transport.disconnecting)
+        self.assertTrue(client.transport.ended)
         return response.status
 
     def test_faults(self) -> None:
@@ -225,7 +225,7 @@ class Framing(TestCase):
         for byte in b"GET /x HTTP/1.1\r\nHost: a\r\n":
             client.send(bytes([byte]))
             client.clock.advance(3)
-        self.assertEqual((client.received(), client.transport.disconnecting), (b"", True))
+        self.assertEqual((client.received(), client.transport.ended), (b"", True))
 
     def test_its_time_begins_with_its_first_byte(self) -> None:
         client = app_of(hello).connect()
@@ -237,9 +237,9 @@ class Framing(TestCase):
             self.assertEqual(parse_response(client.received()).status, 200)
         # That of the next one begins with the last answer.
         client.clock.advance(59)
-        self.assertFalse(client.transport.disconnecting)
+        self.assertFalse(client.transport.ended)
         client.clock.advance(2)
-        self.assertTrue(client.transport.disconnecting)
+        self.assertTrue(client.transport.ended)
 
     def test_nor_does_one_behind_another_request(self) -> None:
         client = app_of(hello).connect()
@@ -247,7 +247,7 @@ class Framing(TestCase):
         for _ in range(5):
             client.clock.advance(15)
             client.send(b"s")
-        self.assertTrue(client.transport.disconnecting)
+        self.assertTrue(client.transport.ended)
 
     def test_a_closing_connection_that_takes_nothing_is_cut_off(self) -> None:
         client = app_of(hello).connect()
@@ -296,4 +296,4 @@ class Framing(TestCase):
         client = app_of(hello).connect()
         client.send(b"GET /x HTTP/1.0\r\n\r\n")
         self.assertEqual(parse_response(client.received()).header("connection"), "close")
-        self.assertTrue(client.transport.disconnecting)
+        self.assertTrue(client.transport.ended)

@@ -235,7 +235,7 @@ class Streams(TestCase):
         client.send(b"GET /x HTTP/1.0\r\nConnection: keep-alive\r\n\r\n")
         head, _, body = client.received().partition(b"\r\n\r\n")
         self.assertEqual((body, b"Transfer-Encoding" in head), (b"abcde", False))
-        self.assertTrue(client.transport.disconnecting)
+        self.assertTrue(client.transport.ended)
 
     def test_who_takes_none_of_what_is_made_of_its_body_is_not_read_either(self) -> None:
         async def handler(inbound: Inbound) -> StreamReply:

@@ -106,7 +106,7 @@ class Fuzz(TestCase):
                 self.assertTrue(STATUS.match(answered), raw)
             self.assertNotIn(500, statuses, raw)
             seen.update(statuses)
-            self.assertTrue(client.transport.disconnecting or client.transport.aborted, raw)
+            self.assertTrue(client.transport.ended or client.transport.aborted, raw)
             client.hang_up()
         self.assertEqual(self.flushLoggedErrors(), [])
         self.successResultOf(service.edge.drained())

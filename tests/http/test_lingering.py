@@ -44,7 +44,7 @@ class _Ending(TestCase):
 
     def state(self, client: Client) -> tuple[bool, bool]:
         """Whether it has been told the end, and whether nothing is read from it any more."""
-        return client.transport.disconnecting, client.transport.closed
+        return client.transport.ended, client.transport.closed
 
 
 class Ending(_Ending):
@@ -58,6 +58,12 @@ class Ending(_Ending):
         self.assertEqual((client.received(), self.state(client)), (b"", (True, False)))
         self.app.clock.advance(0.1)
         self.assertEqual(self.state(client), (True, True))
+
+    def test_also_where_it_takes_nothing_of_what_it_is_told(self) -> None:
+        client = self.app.connect()
+        client.transport.full = True
+        client.send(NO_REQUEST)
+        self.assertEqual((client.transport.producerState, self.state(client)), ("producing", (True, False)))
 
     def test_also_who_sends_more_behind_its_last_request(self) -> None:
         self.assertEqual(self.state(self.sent(LAST * 2_000)), (True, False))

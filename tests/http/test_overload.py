@@ -243,7 +243,7 @@ class Paused(TestCase):
         busy.fill()
         client = busy.ask(headers={"Connection": "close"})
         self.assertEqual(parse_response(client.received()).status, 503)
-        self.assertTrue(client.transport.disconnecting)
+        self.assertTrue(client.transport.ended)
 
 
 def _metrics(metrics: Metrics) -> str:

@@ -91,7 +91,7 @@ class Pipelined(_Client):
         self.answers[0].callback(None)
         raw = self.client.received()
         self.assertEqual((raw.count(b"HTTP/1.1 200"), raw.count(b"HTTP/1.1 400")), (1, 1))
-        self.assertTrue(self.client.transport.disconnecting)
+        self.assertTrue(self.client.transport.ended)
         self.assertEqual(self.begun, 0)
 
     def test_who_takes_no_answer_gets_no_further_one(self) -> None:
@@ -106,7 +106,7 @@ class Pipelined(_Client):
     def test_nor_one_behind_the_last(self) -> None:
         self.client.transport.full = True
         self.client.send(raw_request("GET", "/large", {"Connection": "close"}, None))
-        self.assertTrue(self.client.transport.disconnecting)
+        self.assertTrue(self.client.transport.ended)
         self.client.send(raw_request("GET", "/large", {}, None))
         self.client.transport.drain()
         self.assertEqual(self.begun, 1)

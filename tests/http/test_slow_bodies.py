@@ -86,10 +86,10 @@ class _Crowded(TestCase):
         self.assertEqual(json.loads(answer.body)["error"]["code"], "request_timeout")
         client.send(b"xxx")
         self.app.clock.advance(2 * DRAIN_IDLE_SECONDS)
-        self.assertTrue(client.transport.disconnecting)
+        self.assertTrue(client.transport.ended)
 
     def stays(self, client: Client) -> None:
-        self.assertFalse(client.transport.disconnecting)
+        self.assertFalse(client.transport.ended)
         self.assertEqual(client.received(), b"")
 
 
@@ -170,8 +170,8 @@ class Slow(_Crowded):
         self.app.clock.advance(GRACE_SECONDS)
         self.assertEqual(self.busy().received(), b"")
         self.stays(slow)
-        self.assertTrue(idle.transport.disconnecting)
-        self.assertTrue(half.transport.disconnecting)
+        self.assertTrue(idle.transport.ended)
+        self.assertTrue(half.transport.ended)
 
 
 class NotItsFault(_Crowded):
@@ -251,7 +251,7 @@ class Answered(_Crowded):
             self.app.clock.advance(DRAIN_IDLE_SECONDS - 1)
             client.send(b"x")
         self.app.clock.advance(2)
-        self.assertTrue(client.transport.disconnecting)
+        self.assertTrue(client.transport.ended)
         for other in others:
             self.stays(other)
 
@@ -267,7 +267,7 @@ class Answered(_Crowded):
         self.app.clock.advance(DRAIN_IDLE_SECONDS)
         self.assertEqual(client.request("GET", "/quick").status, 200)
         self.assertTrue(self.is_let_in(), "it is idle now")
-        self.assertTrue(client.transport.disconnecting)
+        self.assertTrue(client.transport.ended)
 
 
 class SlowOnTwisted(Slow):
