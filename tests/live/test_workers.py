@@ -157,6 +157,13 @@ def test_no_secret_is_in_the_process_list(daemon: Daemon, data_dir: Path) -> Non
         assert secret not in environments
 
 
+def test_an_interrupt_from_the_terminal_is_the_parents_to_hear(daemon: Daemon) -> None:
+    """It reaches the whole group: who ended at once would not have been told to, and be replaced."""
+    for pid in workers_of(daemon):
+        (ignored,) = re.findall(r"SigIgn:\s*(\w+)", (PROC / str(pid) / "status").read_text())
+        assert int(ignored, 16) >> (signal.SIGINT - 1) & 1
+
+
 def test_a_worker_that_is_killed_is_replaced_and_the_others_go_on(daemon: Daemon) -> None:
     url = url_of(daemon)
     before = workers_of(daemon)
