@@ -28,50 +28,13 @@ select {USER} from u
 """,
 )
 
-# The session is locked by a statement of its own: a second refresh with the same token waits there, and what follows
-# sees the rows as the first left them. Salts of more than two windows ago lead nowhere (two: hosts' clocks differ).
 _ROTATE = Query(
-    "exchange a refresh token: rotate, repeat or revoke",
+    "exchange a refresh token: rotate, repeat or revoke (the logic is in a function of ``0006_rotate.sql``)",
     f"""
-select from auth.sessions
-    where id = (select session_id from auth.refresh_tokens where token_hash = %(digest)s) for no key update;
-with j as (
-    select s.*, u.email, case
-        when s.current_hash = %(digest)s then 'rotated'
-        when s.previous_hash = %(digest)s and s.salt is not null and s.rotated_at > %(now)s - %(reuse_window)s
-            or t.salt is not null and t.replaced_at > %(now)s - %(reuse_window)s then 'repeated'
-        else 'stolen' end as outcome
-    from auth.refresh_tokens t join auth.sessions s on s.id = t.session_id join auth.users u on u.id = s.user_id
-    where t.token_hash = %(digest)s and u.disabled_at is null and s.ended_at is null and s.expires_at > %(now)s),
-rotated as (
-    update auth.sessions s set previous_hash = s.current_hash, current_hash = %(successor)s, salt = %(salt)s,
-        rotated_at = %(now)s, refreshed_at = %(now)s, expires_at = %(expires)s, address = %(address)s,
-        access_expires_at = greatest(s.access_expires_at, %(access_expires)s)
-    from j where s.id = j.id and j.outcome = 'rotated'),
-added as (
-    insert into auth.refresh_tokens (token_hash, session_id)
-    select %(successor)s, id from j where outcome = 'rotated'),
-kept as (
-    update auth.refresh_tokens t set salt = j.salt, replaced_at = j.rotated_at
-    from j where j.outcome = 'rotated' and t.token_hash = j.previous_hash and j.salt is not null
-        and j.rotated_at > %(now)s - %(reuse_window)s),
-repeated as (
-    update auth.sessions s set access_expires_at = greatest(s.access_expires_at, %(access_expires)s)
-    from j where s.id = j.id and j.outcome = 'repeated'),
-stolen as (
-    update auth.sessions s set ended_at = %(now)s, end_reason = 'refresh_token_reused'
-    from j where s.id = j.id and j.outcome = 'stolen'),
-audited as (
-    insert into auth.audit (at, actor, user_id, email, action, result, address, user_agent, request_id)
-    select %(now)s, 'anonymous', user_id, email, 'refresh', 'refresh_token_reused', %(address)s, %(user_agent)s,
-        %(request_id)s from j where outcome = 'stolen')
-select {USER}, j.id::text, j.outcome, case when j.outcome = 'repeated' then (
-    select json_object_agg(encode(hash, 'hex'), encode(known.salt, 'hex'))::text from (
-        select j.previous_hash, j.salt
-        union all select token_hash, t.salt from auth.refresh_tokens t
-            where t.session_id = j.id and t.replaced_at > %(now)s - 2 * %(reuse_window)s) known (hash, salt)
-    where known.salt is not null) end
-from j join auth.users u on u.id = j.user_id
+select {USER}, r.session_id::text, r.outcome, r.salts::text
+from auth.rotate_refresh_token(%(digest)s, %(successor)s, %(salt)s, %(now)s, %(reuse_window)s, %(expires)s,
+    %(access_expires)s, %(address)s, %(user_agent)s, %(request_id)s) r
+join auth.users u on u.id = r.user_id
 """,
 )
 
