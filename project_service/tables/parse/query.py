@@ -61,6 +61,14 @@ def refuse_nul(name: str, value: str) -> None:
         raise errors.invalid_parameter("A parameter holds a NUL character")
 
 
+def refuse_no_numbers(pairs: Sequence[tuple[str, str]]) -> None:
+    """Of what limits a write: where it meant nothing, rows would be written that were not asked for. Raises
+    PGRST100."""
+    for name, value in pairs:
+        if name in ("limit", "offset") and not _INTEGER.fullmatch(value):
+            raise errors.invalid_parameter(f"The {name} of a write has to be a number")
+
+
 def _range(found: _Gathered, path: Path) -> Range:
     if path not in found.offsets:
         return limited(found.limits[path])

@@ -11,6 +11,7 @@ from project_service.tables import errors
 from project_service.tables.parse.media import MediaType, parse_accept
 from project_service.tables.parse.payload import Payload, parse_payload
 from project_service.tables.parse.preferences import Preferences, parse_preferences
+from project_service.tables.parse.query import refuse_no_numbers
 from project_service.tables.parse.ranges import intersect, parse_range
 from project_service.tables.syntax import Query, Range
 
@@ -75,10 +76,12 @@ def takes_arguments(head: Head) -> bool:
 
 
 def make_request(head: Head, query: Query, pairs: Sequence[tuple[str, str]], body: bytes) -> Request:
-    """The whole request, ``query`` parsed of ``pairs``. Raises PGRST102, 103 and 114."""
+    """The whole request, ``query`` parsed of ``pairs``. Raises PGRST100, 102, 103 and 114."""
     asked = next((found for path, found in query.ranges if path == ()), Range())
     if head.method == "PUT" and not asked.whole:
         raise errors.put_with_range()
+    if head.method in ("PATCH", "DELETE"):
+        refuse_no_numbers(pairs)
     payload = None
     if head.method in ("POST", "PATCH", "PUT"):
         # What is put is the whole row.

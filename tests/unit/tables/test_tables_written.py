@@ -106,6 +106,16 @@ class Rows(SynchronousTestCase):
         for path, pairs in (("seen", ()), ("heap", FIRST), ("recent", (("order", "work"), FIRST[1]))):
             written("DELETE", path, *pairs)
 
+    def test_a_limit_that_is_no_number_is_not_taken_for_none(self) -> None:
+        asked = ("id", "gt.1"), ("order", "id")
+        for method in ("PATCH", "DELETE"):
+            for limit in (("limit", "1O"), ("limit", ""), ("offset", "x")):
+                refused = self.assertRaises(TableError, written, method, "works", *asked, limit)
+                self.assertEqual((refused.status, refused.code), (400, "PGRST100"), (method, limit))
+        self.assertEqual(written("DELETE", "works", *asked, ("limit", "2")).limited, Range(0, 2))
+        # Only what is read of one goes on without.
+        planned("GET", "works", ("limit", "1O"))
+
     def test_members_that_are_missing_are_defaults_where_that_is_asked_for(self) -> None:
         for method, prefer, expected in (
             ("POST", "missing=default", True),
