@@ -25,6 +25,7 @@ class FakeStat:
     size: int
     etag: str
     content_type: str
+    coding: str = ""
 
 
 @frozen

@@ -23,7 +23,7 @@ Upload = Callable[[str, PartStream], Awaitable[Received]]
 
 
 class Unreadable(Exception):
-    """A file could not be read; the message says why."""
+    """A file or object could not be read as what it is; the message says why."""
 
 
 class Source(Protocol):
@@ -84,6 +84,8 @@ def _not_listed(fault: OSError) -> NoReturn:
 
 async def _object(store: Store, name: str, key: str, parts: PartStream) -> Received:
     before = await store.stat(name)
+    if _packed(before.coding):
+        raise Unreadable(f"its Content-Encoding, {before.coding}, would be forgotten")
     content_type = _type(before.content_type, key)
     parts.describe(content_type, key)
     for first in range(0, before.size, READ_BYTES):
@@ -100,3 +102,11 @@ def _type(declared: str, key: str) -> str:
         return content_types.parse(declared)
     except ApiError:
         return content_types.guess(key)
+
+
+def _packed(coding: str) -> bool:
+    """Whether bytes with this Content-Encoding are not the object itself, but something that it is packed in.
+
+    "aws-chunked" is how an SDK sent them, which some stores keep; it says nothing of the bytes.
+    """
+    return bool({one.strip().lower() for one in coding.split(",")} - {"", "identity", "aws-chunked"})

@@ -153,6 +153,9 @@ class Stat(Protocol):
     def etag(self) -> str: ...
     @property
     def content_type(self) -> str: ...
+    @property
+    def coding(self) -> str:
+        """Its ``Content-Encoding``, or ""."""
 
 
 class Store(Protocol):

@@ -136,3 +136,18 @@ async def test_overwritten_while_it_is_read(older: Any) -> None:
     with pytest.raises(ApiError) as refused:
         await upload("key", parts)
     assert refused.value.code == "precondition_failed"
+
+
+@pytest_twisted.ensureDeferred
+async def test_what_is_packed_is_not_taken_for_what_is_in_it(older: Any) -> None:
+    """As uploads with a Content-Encoding are refused; how an SDK sent an object, which some stores keep, is none."""
+    for coding, refused in (("gzip", True), ("aws-chunked,gzip", True), ("aws-chunked", False)):
+        await older.exchange.whole("PUT", "packed/page", headers={"content-encoding": coding})
+        ((_, upload),) = [one async for one in import_sources.StoreBucket(older, "packed/").found()]
+        parts: Any = _Parts()
+        if refused:
+            with pytest.raises(import_sources.Unreadable, match="Content-Encoding"):
+                await upload("page", parts)
+        else:
+            assert (await upload("page", parts)).key == "page"
+    await older.delete("packed/page")

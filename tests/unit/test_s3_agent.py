@@ -9,7 +9,7 @@ from twisted.internet.defer import Deferred
 from twisted.internet.task import Clock
 from twisted.trial.unittest import SynchronousTestCase
 
-from project_service.storage.s3.agent import SigningAgent
+from project_service.storage.s3.agent import CODING, SigningAgent
 from project_service.storage.s3.body import MemoryBody
 from project_service.storage.s3.connection import Connection
 from project_service.storage.s3.incoming import Incoming
@@ -82,5 +82,6 @@ class Sent(SynchronousTestCase):
         response = self.successResultOf(answered)
         self.assertIsInstance(response, StoreResponse)
         self.assertEqual(response.headers.getRawHeaders("ETag"), ["e"])
+        self.assertEqual(response.headers.getRawHeaders(CODING), ["gzip"])
         self.send(ADDRESS.url("k"))
         self.assertNotIn(b"cookie", self.pool.sent[-1][1].lower())

@@ -25,6 +25,8 @@ from project_service.storage.s3.through_treq import ReadyHeaders
 
 PAYLOAD_DIGEST = "x-amz-content-sha256"
 _NOT_SHOWN = b"content-encoding"
+# What is hidden stands here.
+CODING = "x-hidden-content-encoding"
 # Not signed. Some of what stands before a store lets nobody in who does not say what he is.
 USER_AGENT = "project-service"
 
@@ -70,7 +72,10 @@ def _head(method: str, target: str, headers: dict[str, str]) -> bytes:
 
 
 def _undecorated(response: IResponse) -> IResponse:
-    response.headers.removeHeader(_NOT_SHOWN)
+    coding = response.headers.getRawHeaders(_NOT_SHOWN)
+    if coding is not None:
+        response.headers.removeHeader(_NOT_SHOWN)
+        response.headers.setRawHeaders(CODING, coding)
     return response
 
 

@@ -14,6 +14,7 @@ from xml.sax.saxutils import escape
 from attrs import frozen
 from twisted.web.iweb import UNKNOWN_LENGTH
 
+from project_service.storage.s3.agent import CODING
 from project_service.storage.s3.body import KeepAlive, Payload
 from project_service.storage.s3.bucket import WholeBucket
 from project_service.storage.s3.digests import INLINE_DIGEST_BYTES, Digests, bare
@@ -39,6 +40,7 @@ class Stat:
     size: int
     etag: str
     content_type: str
+    coding: str = ""
 
 
 @frozen(eq=False)
@@ -113,7 +115,8 @@ class S3Store(WholeBucket):
         size = answer.header("content-length")
         if not size.isdecimal():
             raise StoreUnreachable(NO_SIZE)
-        return Stat(int(size), bare(answer.header("etag")), answer.header("content-type"))
+        etag, content_type, coding = (answer.header(name) for name in ("etag", "content-type", CODING))
+        return Stat(int(size), bare(etag), content_type, coding)
 
     async def copy(
         self, source: str, target: str, size: int, content_type: str, keep_alive: KeepAlive
