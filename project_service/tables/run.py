@@ -20,6 +20,8 @@ from project_service.tables.errors import TableError
 from project_service.tables.failures import from_sqlstate, has_nul
 from project_service.tables.sql.fragment import NOTHING, Sql
 
+_NO_RIGHT = "42501"
+
 Row = tuple[Any, ...]
 Ending = Literal["implicit", "commit", "rollback"]
 T = TypeVar("T")
@@ -91,6 +93,9 @@ async def run(session: Session, work: Work, read: Callable[[list[Row]], T]) -> T
 
 def _refused(statements: Statements, work: Work, code: str | None) -> bool:
     """Whether it is worth running unprepared; nobody knows which part was refused."""
+    if code == _NO_RIGHT and work.locks:
+        # They are refused before the statement's values are looked at, of which one may be no value at all.
+        return True
     refused = [statements.refused(part.text, code) for part in work.parts]
     return any(refused)
 

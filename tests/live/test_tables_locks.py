@@ -173,6 +173,8 @@ async def test_what_is_prepared_needs_no_more_rights(rates: Tables) -> None:
             ("GET", "uses?select=id,secret()", 200),
             ("DELETE", "rates?id=eq.7&select=id", 200),
             ("GET", "rates", 401),
+            ("GET", "secrets?id=eq.1", 401),
+            ("GET", "secrets?id=eq.x", 400),
         ):
             status, body = await ask(rates, method, path)
             assert status == expected, (method, path, body)

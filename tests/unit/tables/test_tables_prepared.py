@@ -95,6 +95,14 @@ class Messages(SynchronousTestCase):
         dropped = "DEALLOCATE service_1; DEALLOCATE service_2; PREPARE service_3 AS SELECT 3"
         self.assertIn(dropped, connection.sent)
 
+    def test_a_right_that_is_missing_is_missed_in_its_turn(self) -> None:
+        for locks, expected in (("SELECT 3", "SELECT %s; SELECT 2"), ("", "ROLLBACK")):
+            connection = Connection("EXECUTE", Denied)
+            asked = start(run(cast(Session, connection), self.work(locks=Sql(locks)), list))
+            asked.addErrback(lambda failure: failure.trap(TableError))
+            self.successResultOf(asked)
+            self.assertEqual(connection.sent[-1], expected)
+
     def test_each_part_has_its_values(self) -> None:
         work = self.work(locks=Sql("SELECT \0", ("a",)), operands=())
         self.assertEqual(work.values, ["a"])
@@ -138,6 +146,10 @@ class Worth(SynchronousTestCase):
 
 class Unknown(psycopg2.ProgrammingError):
     pgcode = "42883"
+
+
+class Denied(psycopg2.ProgrammingError):
+    pgcode = "42501"
 
 
 class Duplicate(psycopg2.IntegrityError):
