@@ -184,8 +184,10 @@ async def test_a_new_password_ends_the_other_sessions(stores: Stores) -> None:
     account = await made(stores, first=kept)
     await made(stores, first=anothers)
     await stores.sessions.start(account, None, gone, event())
-    changed = await stores.users.set_password(account.user.id, OTHER_HASH, Proof(HASH, kept.id), event())
-    assert changed is not None and changed.password_hash == OTHER_HASH
+    # Nobody else's, as salted ones are.
+    own = b"$2b$04$" + uuid.uuid4().hex.encode().ljust(53, b"x")
+    changed = await stores.users.set_password(account.user.id, own, Proof(HASH, kept.id), event())
+    assert changed is not None and changed.password_hash == own
     assert [one.id for one in await stores.sessions.alive(account.user.id, NOW)] == [kept.id]
     revoked = dict(await stores.sessions.revoked(NOW))
     assert gone.id in revoked and kept.id not in revoked and anothers.id not in revoked

@@ -277,3 +277,17 @@ async def test_one_worker_at_a_time_cleans_up(database: str) -> None:
         await pool.close()
     for table, left in (("audit", 1), ("revocations", 0), ("throttle", 0)):
         assert sql(database, f"select count(*) from auth.{table}") == [(left,)], table
+
+
+@pytest_twisted.ensureDeferred
+async def test_users_come_in_order_however_they_are_found(database: str) -> None:
+    """Through the index they would come so by themselves."""
+    (name,) = sql(database, "select current_database()")[0]
+    for way in ("indexscan", "indexonlyscan", "bitmapscan"):
+        sql(database, f'alter database "{name}" set enable_{way} = off')
+    pool = Pool(Connector(reactor, dsns.parse(database), 10.0, timezone="UTC"), 2, 5.0, reactor)
+    stores = sql_stores(pool)
+    ids = [(await made(stores)).user.id for _ in range(8)]
+    found = [one.user.id for one in await stores.users.page(None, 8)]
+    await pool.close()
+    assert found == sorted(ids)
