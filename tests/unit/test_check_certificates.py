@@ -5,6 +5,7 @@ from __future__ import annotations
 from datetime import UTC, datetime, timedelta
 
 from attrs import evolve
+from cryptography.x509.oid import NameOID
 from twisted.internet import reactor
 from twisted.internet.endpoints import quoteStringArgument
 from twisted.trial.unittest import SynchronousTestCase
@@ -69,7 +70,8 @@ class Chains(Files):
     def sent(self, endpoint: str) -> list[str]:
         """The names in the certificates behind the first one."""
         options = described(reactor, endpoint)._sslContextFactory
-        return [one.get_subject().CN for one in options.extraCertChain]
+        found = (one.to_cryptography().subject for one in options.extraCertChain)
+        return [str(name.get_attributes_for_oid(NameOID.COMMON_NAME)[0].value) for name in found]
 
     def test_what_stands_behind_the_certificate_is_sent_with_it(self) -> None:
         between = issue("Between")
