@@ -275,14 +275,14 @@ RELATION_OPTIONS = evolve(
     _PREFLIGHT,
     name="relationOptions",
     summary="What may be done with a relation",
-    parameters=(*RELATION, WRITES),
+    parameters=(*RELATION, READS),
     errors=(*_ANY_REQUEST, errors.no_table("…", "…", None)),
 )
 ROUTINE_OPTIONS = evolve(
     _PREFLIGHT,
     name="functionOptions",
     summary="How a function may be called",
-    parameters=(*ROUTINE, WRITES),
+    parameters=(*ROUTINE, READS),
     errors=(*_ANY_REQUEST, errors.no_routine("…", "…", None)),
     path=CALL.path,
 )
@@ -290,7 +290,7 @@ ROOT_OPTIONS = evolve(
     _PREFLIGHT,
     name="databaseOptions",
     summary="What may be done with the root",
-    parameters=(*_PLACE, WRITES),
+    parameters=(*_PLACE, READS),
     errors=_ANY_REQUEST,
     path=BASE,
 )

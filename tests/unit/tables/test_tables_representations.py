@@ -5,6 +5,7 @@ from __future__ import annotations
 from attrs import evolve
 from twisted.trial.unittest import SynchronousTestCase
 
+from project_service.tables import described
 from project_service.tables.catalog.model import Argument, Column, Handler, Relation, Relationship, Routine
 from project_service.tables.errors import TableError
 from project_service.tables.openapi.document import document
@@ -56,6 +57,16 @@ class Schemas(SynchronousTestCase):
             self.assertEqual(self.head(method, *both), ("a", True), method)
         for method in ("POST", "PATCH", "PUT", "DELETE"):
             self.assertEqual(self.head(method, *both), ("b", True), method)
+
+    def test_the_documents_name_the_header_that_is_read(self) -> None:
+        asking = (
+            *(described.READ, described.CALL, described.ROOT),
+            *(described.RELATION_OPTIONS, described.ROUTINE_OPTIONS, described.ROOT_OPTIONS),
+        )
+        for one in (*described.AT_ROOT, *described.BELOW):
+            profiles = [found for found in one.parameters if found.name.endswith("-Profile")]
+            expected = described.READS if one in asking else described.WRITES
+            self.assertEqual(profiles, [expected], one.name)
 
     def test_one_schema_is_named_only_to_who_names_it(self) -> None:
         self.assertEqual(self.head("GET", schemas=("a",)), ("a", False))
