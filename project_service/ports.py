@@ -2,18 +2,17 @@
 
 from __future__ import annotations
 
-import re
 import socket
 from collections.abc import Awaitable, Callable, Sequence
-from pathlib import Path
 from typing import Any
 
 from twisted.internet.endpoints import serverFromString
 from twisted.internet.interfaces import IListeningPort
 from twisted.internet.protocol import Factory
-from twisted.internet.ssl import Certificate
 from twisted.logger import Logger
 from twisted.protocols.haproxy import proxyEndpoint
+
+from project_service.certificates import Certificates, why_not, with_chain
 
 log = Logger()
 
@@ -23,24 +22,23 @@ Binder = Callable[[Factory], Awaitable[list[IListeningPort]]]
 BACKLOG = 1024
 # A proxy that does not speak HTTP says who the client is.
 PROXIED = "haproxy:"
-
-_PEM = re.compile(rb"-----BEGIN CERTIFICATE-----.+?-----END CERTIFICATE-----", re.DOTALL)
-# Colons and backslashes in an endpoint's values have a backslash before them.
-_ARGUMENT = re.compile(r":(certKey|privateKey)=((?:[^:\\]|\\.)*)")
+TLS = "ssl:"
 
 
 class CannotListen(Exception):
     """An endpoint could not be opened; the message names it and says why."""
 
 
-def bind_endpoints(reactor: Any, endpoints: Sequence[str]) -> Binder:
+def bind_endpoints(
+    reactor: Any, endpoints: Sequence[str], certificates: Certificates | None = None
+) -> Binder:
     """Opens ``endpoints`` (Twisted's strings, so TLS and Unix sockets too), all or none."""
 
     async def bind(factory: Factory) -> list[IListeningPort]:
         ports: list[IListeningPort] = []
         for text in endpoints:
             try:
-                ports.append(await described(reactor, text).listen(factory))
+                ports.append(await described(reactor, text, certificates).listen(factory))
                 if not _says_its_queue(text):
                     _lengthen_queue(ports[-1])
             except Exception as fault:
@@ -52,23 +50,18 @@ def bind_endpoints(reactor: Any, endpoints: Sequence[str]) -> Binder:
     return bind
 
 
-def described(reactor: Any, text: str) -> Any:
-    """The endpoint, not open yet. One with TLS sends every certificate of its file, as other servers do with what
-    certificate authorities call the full chain; Twisted would send the first."""
+def described(reactor: Any, text: str, certificates: Certificates | None = None) -> Any:
+    """The endpoint, not open yet. What one with TLS shows, ``certificates`` can renew from then on."""
     if text.startswith(PROXIED):
-        return proxyEndpoint(described(reactor, text.removeprefix(PROXIED)))
+        return proxyEndpoint(described(reactor, text.removeprefix(PROXIED), certificates))
     found: Any = serverFromString(reactor, text)
-    if text.startswith("ssl:") and not found._sslContextFactory.extraCertChain:
-        certificates = _PEM.findall(_certificate_file(text).read_bytes())
-        found._sslContextFactory.extraCertChain = [
-            Certificate.loadPEM(one).original for one in certificates[1:]
-        ]
+    if text.startswith(TLS):
+        options = with_chain(found._sslContextFactory, text)
+        if certificates is not None:
+            found._sslContextFactory = certificates.shown_at(
+                shown(text), options, lambda: described(reactor, text)._sslContextFactory
+            )
     return found
-
-
-def _certificate_file(text: str) -> Path:
-    given = dict(_ARGUMENT.findall(text))
-    return Path(re.sub(r"\\(.)", r"\1", given.get("certKey") or given.get("privateKey") or "server.pem"))
 
 
 async def close(port: IListeningPort) -> None:
@@ -128,4 +121,4 @@ def _reason(fault: Exception) -> str:
     inner = getattr(fault, "socketError", None)
     if isinstance(inner, OSError | socket.error):
         return inner.strerror or str(inner)
-    return str(fault) or type(fault).__name__
+    return why_not(fault) or str(fault) or type(fault).__name__

@@ -1,6 +1,7 @@
 """``/ready`` of one worker speaks for all: it asks the parent, and the parent asks every worker.
 
-Both ways these are lines on the pipes that the workers were born with, one word or two each.
+Both ways these are lines on the pipes that the workers were born with, one word or two each. On the same pipe the
+parent has the certificates renewed.
 """
 
 from __future__ import annotations
@@ -26,6 +27,7 @@ ASK = b"all"
 CHECK = b"check"
 WORKS = b"works"
 FAILS = b"fails"
+RENEW = b"renew"
 
 
 class Peer(Protocol):
@@ -85,7 +87,8 @@ class RollCall:
 
 @implementer(IReadDescriptor)
 class Parent:
-    """A worker's side. ``works`` raises while this worker is not ready; ``gone`` is called when the parent has ended.
+    """A worker's side. ``works`` raises while this worker is not ready; ``gone`` is called when the parent has ended,
+    ``renew`` when the certificates are to be read again.
 
     ``incoming`` and ``outgoing`` are descriptors; the first one ends when the parent is gone, however it went.
     """
@@ -97,12 +100,14 @@ class Parent:
         reactor: Any,
         works: Check,
         gone: Callable[[], None],
+        renew: Callable[[], object],
         incoming: int,
         outgoing: int,
     ) -> None:
         self._reactor = reactor
         self._works = works
         self._gone = gone
+        self._renew = renew
         self._incoming = incoming
         self._outgoing = outgoing
         self._rest = b""
@@ -153,6 +158,8 @@ class Parent:
             checked.addCallbacks(
                 lambda _: self.tell(WORKS + b" " + said), lambda _: self.tell(FAILS + b" " + said)
             )
+        elif word == RENEW:
+            self._renew()
         elif word == ASK:
             waiting, self._waiting = self._waiting, []
             for one in waiting:

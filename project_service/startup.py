@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +16,7 @@ from twisted.logger import Logger
 from project_service import bootstrap, logging_setup
 from project_service.application import Application
 from project_service.auth import keyfile
+from project_service.certificates import Certificates
 from project_service.database.connect import Connector, connector
 from project_service.database.dsn import parse
 from project_service.database.expose import expose, watch_ddl
@@ -30,7 +32,7 @@ from project_service.launch import (
     with_embedded_store,
 )
 from project_service.lifecycle import Ordered
-from project_service.ports import bind_endpoints, url_of
+from project_service.ports import Binder, bind_endpoints, url_of
 from project_service.process import allow_descriptors, settle
 from project_service.settings import Settings
 from project_service.shares import worker_count
@@ -52,6 +54,7 @@ class Startup:
         self._settings = launch.settings
         self._ordered = Ordered()
         self._serving: Application | Workers | None = None
+        self._certificates = Certificates()
         self._admin_dsn: str | None = None
 
     async def start(self) -> None:
@@ -76,6 +79,14 @@ class Startup:
         if fresh is not None:
             self._settings = fresh
             self.log.info("the configuration was reloaded")
+        self._renew()
+
+    def _renew(self) -> None:
+        """Whatever the configuration is like by now: an expired certificate would end the service for its clients."""
+        for found in self._certificates.renew():
+            self.log.info("a new certificate was taken over at {found}", found=found)
+        if isinstance(self._serving, Workers):
+            self._serving.renew()
 
     def _load(self) -> Settings:
         launch = self._launch
@@ -159,20 +170,17 @@ class Startup:
         server = self._settings.server
         serving: Application | Workers
         if count == 1:
-            admin = (
-                bind_endpoints(self._reactor, [server.admin_listen])
-                if server.admin_listen is not None
-                else None
-            )
-            serving = Application(
-                self._reactor, self._settings, bind_endpoints(self._reactor, server.listen), admin
-            )
+            admin = self._binder([server.admin_listen]) if server.admin_listen is not None else None
+            serving = Application(self._reactor, self._settings, self._binder(server.listen), admin)
         else:
-            serving = Workers(self._reactor, self._launch, self._settings, count)
+            serving = Workers(self._reactor, self._launch, self._settings, count, self._certificates)
         self._ordered.adopt(serving)
         self._serving = serving
         await serving.start()
         settle()
+
+    def _binder(self, endpoints: Sequence[str]) -> Binder:
+        return bind_endpoints(self._reactor, endpoints, self._certificates)
 
     def _base_url(self) -> str:
         if self._settings.server.public_url is not None:

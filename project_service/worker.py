@@ -22,12 +22,13 @@ from twisted.python.failure import Failure
 from zope.interface import implementer
 
 from project_service.application import Application
+from project_service.certificates import Certificates
 from project_service.clocks import count_steadily
 from project_service.deferreds import start
 from project_service.journal import Levels, observer
 from project_service.launch import settings_for
 from project_service.logging_setup import batched
-from project_service.ports import PROXIED, Binder, described, queue_length, take_turns
+from project_service.ports import PROXIED, TLS, Binder, described, queue_length, take_turns
 from project_service.process import settle
 from project_service.roll_call import Parent
 from project_service.settings import Settings
@@ -38,19 +39,20 @@ from project_service.workers import FIRST_PORT_FD, READY, STATUS_FD, Assignment
 log = Logger()
 
 
-def adopt(reactor: Any, endpoints: Sequence[str], first: int) -> Binder:
+def adopt(
+    reactor: Any, endpoints: Sequence[str], first: int, certificates: Certificates | None = None
+) -> Binder:
     """Ports that the parent has opened as ``endpoints``, at descriptors from ``first`` on."""
 
+    def endpoint(text: str, descriptor: int) -> Any:
+        if text.startswith(PROXIED):
+            return proxyEndpoint(endpoint(text.removeprefix(PROXIED), descriptor))
+        return _Adopted(reactor, text, descriptor, certificates)
+
     async def bind(factory: Factory) -> list[IListeningPort]:
-        return [await _endpoint(reactor, text, first + n).listen(factory) for n, text in enumerate(endpoints)]
+        return [await endpoint(text, first + n).listen(factory) for n, text in enumerate(endpoints)]
 
     return bind
-
-
-def _endpoint(reactor: Any, text: str, descriptor: int) -> Any:
-    if text.startswith(PROXIED):
-        return proxyEndpoint(_endpoint(reactor, text.removeprefix(PROXIED), descriptor))
-    return _Adopted(reactor, text, descriptor)
 
 
 @implementer(IStreamServerEndpoint)
@@ -61,12 +63,13 @@ class _Adopted:
     reactor: Any
     endpoint: str
     descriptor: int
+    certificates: Certificates | None = None
 
     def listen(self, protocolFactory: IProtocolFactory) -> Deferred[IListeningPort]:
         serving: Any = protocolFactory
-        if self.endpoint.startswith("ssl:"):
+        if self.endpoint.startswith(TLS):
             # The endpoint is only asked for the certificate it was described with.
-            options = described(self.reactor, self.endpoint)._sslContextFactory
+            options = described(self.reactor, self.endpoint, self.certificates)._sslContextFactory
             serving = TLSMemoryBIOFactory(options, False, serving)
         with socket.socket(fileno=os.dup(self.descriptor)) as seen:
             family = seen.family
@@ -98,11 +101,12 @@ class Worker:
         self._settings = self._load() if told.settings is None else share(told.settings, told.processes)
         self.levels = Levels(self._settings.server.log_level)
         server = self._settings.server
+        certificates = Certificates()
         admin = None
         if server.admin_listen is not None:
-            admin = adopt(reactor, [server.admin_listen], FIRST_PORT_FD + len(server.listen))
-        self._parent = Parent(reactor, self._works, self.stop, 0, STATUS_FD)
-        ports = adopt(reactor, server.listen, FIRST_PORT_FD)
+            admin = adopt(reactor, [server.admin_listen], FIRST_PORT_FD + len(server.listen), certificates)
+        self._parent = Parent(reactor, self._works, self.stop, certificates.renew, 0, STATUS_FD)
+        ports = adopt(reactor, server.listen, FIRST_PORT_FD, certificates)
         self._application = Application(
             reactor, self._settings, ports, admin, told.processes, self._parent.all_work
         )

@@ -29,11 +29,12 @@ from twisted.python.failure import Failure
 from project_service import __version__, logging_setup
 from project_service.auth.assemble import issuer_of
 from project_service.backoff import FIRST_SECONDS, STEADY_SECONDS, Backoff
+from project_service.certificates import Certificates
 from project_service.deferreds import cancel
 from project_service.http.metrics import MULTIPROCESS
 from project_service.launch import Launch
 from project_service.ports import bind_endpoints, close
-from project_service.roll_call import RollCall
+from project_service.roll_call import RENEW, RollCall
 from project_service.settings import Settings
 
 # Where a worker finds the ports, after its standard streams and the status pipe.
@@ -89,13 +90,21 @@ def assignment(launch: Launch, settings: Settings, processes: int) -> Assignment
 
 class Workers:
     """``start`` returns when every worker answers requests, ``stop`` when all are gone. ``settings`` are those of all
-    ``count`` together."""
+    ``count`` together; ``certificates``, those that the parent looks at."""
 
     log = Logger()
 
-    def __init__(self, reactor: Any, launch: Launch, settings: Settings, count: int) -> None:
+    def __init__(
+        self,
+        reactor: Any,
+        launch: Launch,
+        settings: Settings,
+        count: int,
+        certificates: Certificates | None = None,
+    ) -> None:
         self._reactor = reactor
         self._settings = settings
+        self._certificates = certificates
         self._assignment = assignment(launch, settings, count)
         self._count = count
         self._ports: list[IListeningPort] = []
@@ -112,7 +121,7 @@ class Workers:
     async def start(self) -> None:
         server = self._settings.server
         endpoints = [*server.listen, *([server.admin_listen] if server.admin_listen else [])]
-        ports: Any = await bind_endpoints(self._reactor, endpoints)(Factory())
+        ports: Any = await bind_endpoints(self._reactor, endpoints, self._certificates)(Factory())
         self._ports = ports
         for port in ports:
             port.stopReading()  # the workers accept, not we
@@ -129,6 +138,11 @@ class Workers:
         self._assignment = evolve(self._assignment, settings=settings)
         for worker in self._workers.values():
             worker.reload()
+
+    def renew(self) -> None:
+        """Each worker reads the certificates again. One that is starting finds this in its pipe once it is there."""
+        for worker in self._workers.values():
+            worker.tell(RENEW)
 
     def _serving(self) -> list[_Worker]:
         return [worker for worker in self._workers.values() if worker.was_ready and not worker.ended.called]

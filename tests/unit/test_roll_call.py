@@ -134,7 +134,8 @@ class Answers(TestCase):
         os.set_blocking(self.from_worker, False)
         self.checks: list[Deferred[None]] = []
         self.ended = 0
-        self.parent = Parent(self.reactor, self.works, self.gone, incoming, outgoing)
+        self.renewed = 0
+        self.parent = Parent(self.reactor, self.works, self.gone, self.renew, incoming, outgoing)
         self.parent.watch()
 
     async def works(self) -> None:
@@ -143,6 +144,9 @@ class Answers(TestCase):
 
     def gone(self) -> None:
         self.ended += 1
+
+    def renew(self) -> None:
+        self.renewed += 1
 
     def hear(self, data: bytes) -> None:
         os.write(self.to_worker, data)
@@ -186,6 +190,10 @@ class Answers(TestCase):
         self.assertEqual(self.told(), b"all\nall\n")
         self.hear(b"all works\nall works\n")
         self.successResultOf(second)
+
+    def test_certificates_are_read_again_when_the_parent_says_so(self) -> None:
+        self.hear(b"check 1\nrenew\n")
+        self.assertEqual((self.renewed, self.told()), (1, b""))
 
     def test_the_end_of_the_pipe_is_the_parents(self) -> None:
         os.close(self.to_worker)

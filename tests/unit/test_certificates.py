@@ -1,0 +1,86 @@
+"""A renewed certificate is taken over, and one that is of no use is not."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from twisted.internet import reactor
+from twisted.trial.unittest import SynchronousTestCase
+
+from project_service.certificates import Certificates
+from project_service.ports import described
+from tests.certificates import Issued, issue
+from tests.live.logged import errors_logged
+from tests.places import temporary_directory
+
+
+class Renewing(SynchronousTestCase):
+    def setUp(self) -> None:
+        self.errors = errors_logged(self)
+        self.folder = temporary_directory(self)
+        self.first = issue("localhost")
+        self.certificate, self.key = self.first.written(self.folder)
+        self.endpoint = f"ssl:443:privateKey={self.key}:certKey={self.certificate}"
+        self.certificates = Certificates()
+        self.shown: Any = described(reactor, self.endpoint, self.certificates)._sslContextFactory
+
+    def written(self, issued: Issued, *chain: Issued) -> None:
+        issued.written(self.folder)
+        self.certificate.write_bytes(issued.pem + b"".join(one.pem for one in chain))
+
+    def why_not(self) -> str:
+        """Why nothing is taken over, as the log has it."""
+        before = self.shown.getContext()
+        self.assertEqual(self.certificates.renew(), [])
+        self.assertIs(self.shown.getContext(), before)
+        (said,) = self.errors.flush("the one before goes on")
+        self.assertEqual(said["port"], f"ssl:443:certKey={self.certificate}")
+        return str(said["why"])
+
+    def test_a_new_one_is_for_who_comes_then(self) -> None:
+        before = self.shown.getContext()
+        issued = issue("localhost")
+        self.written(issued)
+        until = issued.certificate.not_valid_after_utc.strftime("%Y-%m-%d %H:%M UTC")
+        self.assertEqual(
+            self.certificates.renew(), [f"ssl:443:certKey={self.certificate}: good until {until}"]
+        )
+        self.assertIsNot(self.shown.getContext(), before)
+        self.assertIs(self.shown.getContext(), self.shown.getContext())
+
+    def test_what_is_still_the_same_is_left_alone(self) -> None:
+        """So that every reload for other reasons does not cost the clients their tickets."""
+        before = self.shown.getContext()
+        self.assertEqual(self.certificates.renew(), [])
+        self.assertIs(self.shown.getContext(), before)
+
+    def test_a_new_chain_alone_is_taken_over(self) -> None:
+        self.written(self.first, issue("Between"))
+        self.assertEqual(len(self.certificates.renew()), 1)
+        self.assertEqual(self.certificates.renew(), [])
+
+    def test_files_that_do_not_fit_together_or_are_gone_change_nothing(self) -> None:
+        self.certificate.write_bytes(issue("localhost").pem)
+        self.assertEqual(self.why_not(), "the private key is not the certificate's")
+        for held in (b"", b"-----BEGIN CERTIFICATE-----\n", self.first.pem[:200]):
+            self.certificate.write_bytes(held)
+            self.assertEqual(self.why_not(), "its files hold no certificate with its private key in PEM")
+        self.written(self.first, issue("Between"))
+        self.certificate.write_bytes(self.certificate.read_bytes().replace(b"\nM", b"\n!"))
+        self.assertEqual(self.why_not(), "its files hold no certificate with its private key in PEM")
+        self.key.unlink()
+        self.assertEqual(self.why_not(), f"[Errno 2] No such file or directory: '{self.key}'")
+        self.written(issue("localhost"))
+        self.assertEqual(len(self.certificates.renew()), 1)
+
+    def test_one_that_is_of_no_use_does_not_keep_another_from_being_renewed(self) -> None:
+        other = self.folder / "other"
+        other.mkdir()
+        certificate, key = self.first.written(other)
+        described(reactor, f"haproxy:ssl:444:privateKey={key}:certKey={certificate}", self.certificates)
+        self.key.unlink()
+        issue("localhost").written(other)
+        (found,) = self.certificates.renew()
+        self.assertIn(f"ssl:444:certKey={Path(certificate)}: good until", found)
+        self.assertEqual(len(self.errors.flush("the one before goes on")), 1)
