@@ -25,9 +25,11 @@ from project_service.application import Application
 from project_service.certificates import Certificates
 from project_service.clocks import count_steadily
 from project_service.deferreds import start
+from project_service.http.metrics import MULTIPROCESS
 from project_service.journal import Levels, observer
 from project_service.launch import settings_for
 from project_service.logging_setup import batched
+from project_service.metrics_folder import hold
 from project_service.ports import PROXIED, TLS, Binder, described, queue_length, take_turns
 from project_service.process import settle
 from project_service.roll_call import Parent
@@ -168,6 +170,7 @@ def main() -> None:
 
     count_steadily(reactor)
     told = Assignment.from_json(_first_line(0))
+    hold(os.environ[MULTIPROCESS])  # we may be there for longer than our parent
     worker = Worker(reactor, told)
     server = worker.settings.server
     assert sys.__stdout__ is not None

@@ -12,8 +12,6 @@ import signal
 import sys
 from base64 import b64decode, b64encode
 from contextlib import suppress
-from shutil import rmtree
-from tempfile import mkdtemp
 from typing import Any
 
 import orjson
@@ -33,6 +31,7 @@ from project_service.certificates import Certificates
 from project_service.deferreds import cancel
 from project_service.http.metrics import MULTIPROCESS
 from project_service.launch import Launch
+from project_service.metrics_folder import MetricsFolder
 from project_service.ports import bind_endpoints, close
 from project_service.roll_call import RENEW, RollCall
 from project_service.settings import Settings
@@ -111,8 +110,7 @@ class Workers:
         self._workers: dict[int, _Worker] = {}
         self._roll_call = RollCall(reactor, count, self._serving)
         self._stopping = False
-        # Where the workers keep their metrics for each other.
-        self._numbers = ""
+        self._metrics: MetricsFolder | None = None
 
     @property
     def addresses(self) -> list[Any]:
@@ -125,7 +123,7 @@ class Workers:
         self._ports = ports
         for port in ports:
             port.stopReading()  # the workers accept, not we
-        self._numbers = mkdtemp(prefix="project-service-metrics-")
+        self._metrics = MetricsFolder.made()
         waiting = [self._spawn(number, Backoff()) for number in range(self._count)]
         ended = await DeferredList([worker.ready for worker in waiting], consumeErrors=True)
         failures: list[Any] = [result for good, result in ended if not good]
@@ -165,9 +163,12 @@ class Workers:
         for worker in workers:
             await worker.ended
         cancel(kill)
-        rmtree(self._numbers, ignore_errors=True)
+        if self._metrics is not None:
+            self._metrics.remove()
+            self._metrics = None
 
     def _spawn(self, number: int, backoff: Backoff) -> _Worker:
+        assert self._metrics is not None
         worker = _Worker(self._assignment.to_json(), self._roll_call)
         ports: Any = self._ports
         descriptors = {0: "w", 1: "r", 2: "r", STATUS_FD: "r"}
@@ -179,7 +180,7 @@ class Workers:
             env={
                 **os.environ,
                 "PYTHONPATH": os.pathsep.join(path for path in sys.path if path),
-                MULTIPROCESS: self._numbers,
+                MULTIPROCESS: self._metrics.path,
             },
             childFDs=descriptors,
             path=None,  # where we are, also if that folder is gone
@@ -190,7 +191,8 @@ class Workers:
         return worker
 
     def _died(self, number: int, worker: _Worker, backoff: Backoff, born: float) -> None:
-        mark_process_dead(worker.pid, self._numbers)
+        if self._metrics is not None:
+            mark_process_dead(worker.pid, self._metrics.path)
         if self._stopping:
             return
         uptime = self._reactor.seconds() - born

@@ -19,6 +19,7 @@ import pytest
 import requests
 
 from project_service.embedded.identity import PROC
+from project_service.http.metrics import MULTIPROCESS
 from tests.live.daemon import ROOT, Daemon, answers, children_on, eventually, workers_of
 from tests.live.loaded_service import credentials, load_on, make_ledger
 
@@ -176,11 +177,28 @@ def test_a_worker_that_is_killed_is_replaced_and_the_others_go_on(daemon: Daemon
     assert max(before) in workers_of(daemon)
 
 
-def test_workers_leave_when_their_parent_is_killed(daemon: Daemon) -> None:
+def test_workers_leave_when_their_parent_is_killed(daemon: Daemon, data_dir: Path) -> None:
     workers = workers_of(daemon)
     assert len(workers) == 2
+    (metrics,) = {metrics_of(pid) for pid in workers}
     daemon.kill()
     eventually(lambda: not any(alive(pid) for pid in workers), "the end of the workers")
+    assert metrics.is_dir()
+    # Nobody was left to remove it but the next one.
+    with Daemon(data_dir, "--workers", "2") as following:
+        following.wait_until_ready()
+        assert not metrics.exists()
+        (metrics,) = {metrics_of(pid) for pid in workers_of(following)}
+        assert metrics.is_dir()
+        assert following.stop() == 0
+    assert not metrics.exists()
+
+
+def metrics_of(pid: int) -> Path:
+    """The folder where a worker keeps its metrics."""
+    environ = (PROC / str(pid) / "environ").read_bytes().split(b"\0")
+    (found,) = (one for one in environ if one.startswith(f"{MULTIPROCESS}=".encode()))
+    return Path(found.partition(b"=")[2].decode())
 
 
 def uploads_at_each(workers: set[int], url: str, key: str, held: ExitStack) -> list[socket.socket]:

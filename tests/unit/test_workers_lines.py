@@ -14,6 +14,7 @@ from twisted.trial.unittest import TestCase
 from project_service.auth import keyfile
 from project_service.auth.keyset import KeySetError
 from project_service.deferreds import start
+from project_service.http.metrics import MULTIPROCESS
 from project_service.settings import Auth
 from project_service.workers import READY, STATUS_FD, STOP_MARGIN_SECONDS, Assignment
 from tests.places import temporary_directory
@@ -127,7 +128,7 @@ class Lines(TwoWorkers):
     def test_the_end_is_awaited_and_then_enforced(self) -> None:
         self.begin()
         self.second.stubborn = True
-        numbers = Path(self.workers._numbers)
+        numbers = Path(self.first.born_with["env"][MULTIPROCESS])
         self.say(self.first, b"all")
         self.assertTrue(numbers.is_dir())
         stopping = start(self.workers.stop())
@@ -150,7 +151,7 @@ class Lines(TwoWorkers):
     def test_what_a_dead_one_was_at_work_on_is_counted_no_more(self) -> None:
         """The numbers of those that live are summed, such as the requests being answered."""
         self.begin()
-        numbers = Path(self.workers._numbers)
+        numbers = Path(self.first.born_with["env"][MULTIPROCESS])
         for process in (self.first, self.second):
             (numbers / f"gauge_livesum_{process.pid}.db").touch()
         self.first.die()
