@@ -27,7 +27,7 @@ class Attempt:
     parts: PartStream | None = None
     asked: bool = False
     left: bool = False
-    _over: Deferred[None] | None = None
+    _going: Deferred[Any] | None = None
 
     async def answered(self, asking: Awaitable[T]) -> T:
         """What ``asking`` returns. A refusal, ours or the store's, is an answer too."""
@@ -45,10 +45,13 @@ class Attempt:
         waiting: Deferred[T] = Deferred()
 
         def tell(result: T | Failure) -> None:
+            # Whoever is told may ask for what is over at once, from in here.
+            self._going = None
             if not waiting.called:
                 waiting.callback(result)  # a Failure handed to callback() runs the errbacks
 
-        self._over = start(self.answered(asking)).addBoth(tell)
+        self._going = start(self.answered(asking))
+        self._going.addBoth(tell)
         try:
             return await waiting
         except CancelledError:
@@ -57,5 +60,5 @@ class Attempt:
 
     async def over(self) -> None:
         """Nothing is going on any more that is to be seen through."""
-        if self._over is not None:
-            await self._over
+        if self._going is not None:
+            await self._going

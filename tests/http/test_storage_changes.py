@@ -5,11 +5,13 @@ from __future__ import annotations
 import json
 from typing import Any
 
+from twisted.internet.defer import Deferred
 from twisted.trial.unittest import TestCase
 
 from project_service.deferreds import start
 from project_service.storage.download import ATTEMPTS, ObjectLost
-from project_service.storage.s3.errors import StoreUnreachable
+from project_service.storage.s3.errors import NoSuchObject, StoreError, StoreUnreachable
+from tests.fakes import parse_response, raw_request
 from tests.http.storage_app import USER, StorageApp, refused
 from tests.store_fake import MemoryStore
 
@@ -84,6 +86,27 @@ class CopyMoveDelete(TestCase):
         replaced.extend([b"5"] * 2 * ATTEMPTS)
         self.assertEqual(refused(self.post("copy", "a", "b")), (503, "store_unavailable"))
         self.assertEqual((len(replaced), sorted(self.app.stored())), (ATTEMPTS, [b"4", b"5"]))
+
+    def test_a_copy_that_fails_leaves_nothing(self) -> None:
+        """Also where the rows answer at once: these do, and PostgreSQL on a busy machine."""
+        asked: list[Deferred[str]] = []
+
+        async def copy(*_: object) -> str:
+            asked.append(Deferred())
+            return await asked[-1]
+
+        self.patch(MemoryStore, "copy", copy)
+        sent = {**USER, "Content-Type": "application/json"}
+        request = raw_request("POST", "/storage/buckets/open/copy", sent, b'{"from": "a", "to": "b"}')
+        denied, gone = self.app.connect(), self.app.connect()
+        for client in (denied, gone):
+            client.send(request)
+        asked[0].errback(StoreError(403, "AccessDenied"))
+        self.assertEqual(refused(parse_response(denied.received())), (503, "store_unavailable"))
+        self.app.request("DELETE", "/storage/buckets/open/objects/a", USER)
+        asked[1].errback(NoSuchObject(404, "NoSuchKey"))
+        self.assertEqual(refused(parse_response(gone.received())), (404, "object_not_found"))
+        self.assertEqual(self.app.stored(), [])
 
     def test_copy_of_bytes_that_are_lost_is_a_fault_of_ours(self) -> None:
         self.app.store.objects.clear()
