@@ -12,6 +12,7 @@ from project_service.tables.parse.select import EVERYTHING
 from project_service.tables.plan.call import CallPlan, plan_call
 from project_service.tables.plan.media import Rendering, negotiate
 from project_service.tables.plan.nodes import ReadPlan
+from project_service.tables.plan.outputs import as_stored
 from project_service.tables.plan.read import Reader
 from project_service.tables.plan.relation import find_relation
 from project_service.tables.plan.write import WritePlan, plan_write
@@ -65,6 +66,7 @@ def _compiled(cache: SchemaCache, config: TablesConfig, request: Request) -> Com
         return _read(cache, config, request, relation)
     plan = plan_write(cache, config.plan_options, relation, request)
     rendering = _negotiated(cache, config, request, relation.key, None)
+    plan = evolve(plan, read=_rows_for(rendering, plan.read))
     statement = write_statement(cache, plan, rendering)
     return Compiled(statement, rendering, plan, read_only=False, renamed=plan.read.renamed)
 
@@ -74,6 +76,10 @@ def _negotiated(
 ) -> Rendering:
     whole_rows = request.query.select == EVERYTHING
     return negotiate(cache, request.head.accept, relation, routine, config.plan, whole_rows)
+
+
+def _rows_for(rendering: Rendering, plan: ReadPlan) -> ReadPlan:
+    return as_stored(plan) if rendering.takes_rows else plan
 
 
 def _bounds(config: TablesConfig, request: Request, relation: Relation | None, read_only: bool) -> Bounds:
@@ -99,6 +105,7 @@ def _read(cache: SchemaCache, config: TablesConfig, request: Request, relation: 
     reader = Reader(cache, request.head.schema, config.plan_options)
     plan = reader.plan(relation.key, request.query, request.range)
     rendering = _negotiated(cache, config, request, relation.key, None)
+    plan = _rows_for(rendering, plan)
     count = request.head.preferences.get("count")
     bounds = _bounds(config, request, relation, True)
     if bounds.at_once and _is_by_key(plan):
@@ -114,6 +121,8 @@ def _call(cache: SchemaCache, config: TablesConfig, request: Request) -> Compile
     plan = plan_call(cache, config.plan_options, request)
     routine = plan.routine
     rendering = _negotiated(cache, config, request, routine.returns, routine)
+    if plan.read is not None:
+        plan = evolve(plan, read=_rows_for(rendering, plan.read))
     if request.head.preferences.max_affected is not None and not routine.is_set:
         raise errors.max_affected_needs_rows()
     range_ = request.range.capped(config.max_rows)

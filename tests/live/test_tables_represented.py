@@ -25,6 +25,25 @@ create table ovens (
 );
 grant all on ovens to anon
 """
+# A key that is told apart from what is stored, read in filters too; a table of such is made into text.
+KEYED = """
+create domain code as int;
+create function told(code) returns json language sql immutable as $$ select to_json('n/' || $1) $$;
+create function read_code(text) returns code language sql immutable as $$ select split_part($1, '/', 2)::int $$;
+create function read_code(json) returns code language sql immutable as $$ select read_code($1 #>> '{}') $$;
+create cast (code as json) with function told(code) as implicit;
+create cast (text as code) with function read_code(text) as implicit;
+create cast (json as code) with function read_code(json) as implicit;
+create table boxes (id code primary key, kind int default 1, note text);
+insert into boxes values (1, 1, 'one'), (2, 1, 'two');
+create domain "text/x-boxes" as text;
+create function and_box("text/x-boxes", boxes) returns "text/x-boxes" language sql immutable
+  as $$ select $1 || $2.id::int || $2.note || ';' $$;
+create aggregate all_boxes(boxes) (sfunc = and_box, stype = "text/x-boxes", initcond = '');
+create function own_boxes() returns setof boxes language sql stable as $$ select * from boxes $$;
+create function double(boxes) returns int language sql immutable as $$ select $1.id * 2 $$;
+grant all on boxes to anon
+"""
 DEFAULTS = {"heat": "180 C", "most": "251 C", "note": "new", "spare": None}
 
 
@@ -33,6 +52,13 @@ def ovens(tables: Tables) -> Iterator[Tables]:
     tables.sql(SCHEMA)
     yield tables
     tables.sql("drop table ovens; drop domain degree cascade")
+
+
+@pytest.fixture(scope="module")
+def boxes(tables: Tables) -> Iterator[Tables]:
+    tables.sql(KEYED)
+    yield tables
+    tables.sql('drop table boxes cascade; drop domain code cascade; drop domain "text/x-boxes" cascade')
 
 
 @pytest_twisted.ensureDeferred
@@ -58,3 +84,46 @@ async def test_a_default_is_nothing_that_a_client_has_said(ovens: Tables) -> Non
     assert await written("POST", "/ovens?columns=id,heat", {"id": 5}) == [{**DEFAULTS, "id": 5}]
     changed = await written("PATCH", "/ovens?id=eq.2&columns=heat,note", {"note": "used"})
     assert changed == [{**DEFAULTS, "id": 2, "note": "used"}]
+
+
+@pytest_twisted.ensureDeferred
+async def test_a_row_is_put_by_what_stands_for_its_key(boxes: Tables) -> None:
+    whole = {"Prefer": "return=representation"}
+
+    async def put(key: str, body: Any) -> tuple[int, Any]:
+        status, _, found = await boxes.request("PUT", f"/boxes?id=eq.{key}", headers=whole, json=body)
+        return status, found
+
+    new = {"id": "n/5", "kind": 1, "note": "new"}
+    assert await put("n/5", new) == (201, [new])
+    changed = {**new, "note": "changed"}
+    assert await put("n/5", changed) == (200, [changed])
+    status, refused = await put("n/5", {**new, "id": "n/6"})
+    assert (status, refused["code"]) == (400, "PGRST115")
+    assert boxes.sql("delete from boxes where id > 2 returning id, note") == [(5, "changed")]
+
+
+@pytest_twisted.ensureDeferred
+async def test_a_location_reads_the_row_that_was_made(boxes: Tables) -> None:
+    prefer = {"Prefer": "return=headers-only"}
+    status, headers, _ = await boxes.request("POST", "/boxes", headers=prefer, json={"id": "n/7"})
+    assert status == 201
+    (location,) = headers.getRawHeaders("Location")
+    status, _, found = await boxes.request("GET", location, base="")
+    assert (status, [row["id"] for row in found]) == (200, ["n/7"])
+    boxes.sql("delete from boxes where id > 2")
+
+
+@pytest_twisted.ensureDeferred
+async def test_what_is_made_of_rows_is_made_of_what_is_stored(boxes: Tables) -> None:
+    accept = {"Accept": "text/x-boxes"}
+    for path in ("/boxes?order=id", "/rpc/own_boxes?order=id", "/rpc/own_boxes?double=lt.9&order=id"):
+        status, _, found = await boxes.request("GET", path, headers=accept)
+        assert (status, found) == (200, b"1one;2two;"), path
+    prefer = {**accept, "Prefer": "return=representation"}
+    status, _, found = await boxes.request("POST", "/boxes", headers=prefer, json={"id": "n/8", "note": "x"})
+    assert (status, found) == (201, b"8x;")
+    boxes.sql("delete from boxes where id > 2")
+    # Whoever asks for JSON has them as before.
+    _, _, found = await boxes.request("GET", "/boxes?select=id&order=id")
+    assert found == [{"id": "n/1"}, {"id": "n/2"}]

@@ -41,6 +41,11 @@ class Rendering:
     def singular(self) -> bool:
         return self.form == "object"
 
+    @property
+    def takes_rows(self) -> bool:
+        """Whether the body is made of rows of one relation, and not of JSON."""
+        return self.handler is not None and self.handler.relation is not None
+
 
 def negotiate(
     cache: SchemaCache,

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Mapping
 
+from attrs import evolve
+
 from project_service.tables.catalog.model import Column, Relation, SchemaCache
 from project_service.tables.plan.nodes import Embedded, Everything, Output, ReadPlan
 from project_service.tables.syntax import Field, SelectColumn
@@ -51,6 +53,17 @@ def _name(item: SelectColumn) -> str:
         if isinstance(step.key, str):
             return step.key
     return item.field.name
+
+
+def as_stored(plan: ReadPlan) -> ReadPlan:
+    """The plan without what represents values as JSON, for who makes something else of the relation's rows."""
+    return evolve(plan, outputs=tuple(_stored(output) for output in plan.outputs))
+
+
+def _stored(output: Output | Everything | Embedded) -> Output | Everything | Embedded:
+    if isinstance(output, Everything):
+        return Everything(tuple(evolve(named, format=None) for named in output.named))
+    return evolve(output, format=None) if isinstance(output, Output) else output
 
 
 def result_names(plan: ReadPlan) -> list[str] | None:

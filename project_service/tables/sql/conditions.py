@@ -44,7 +44,11 @@ def _presence(plan: ReadPlan, condition: EmbedIsNull) -> str:
 
 
 def filter_sql(cache: SchemaCache, source: str, column: Column | None, found: Filter) -> Sql:
-    field = field_sql(source, found.field, column)
+    return filtered_value(cache, field_sql(source, found.field, column), column, found)
+
+
+def filtered_value(cache: SchemaCache, field: str, column: Column | None, found: Filter) -> Sql:
+    """The filter on ``field``, an expression of the column's type."""
     reader = None if column is None or found.field.path else cache.representations.get(("text", column.type))
     body = _operation(field, column, found, reader)
     return "NOT " + body if found.negated else body

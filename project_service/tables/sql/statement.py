@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from attrs import frozen
 
-from project_service.tables.catalog.model import Routine, SchemaCache
+from project_service.tables.catalog.model import Column, Routine, SchemaCache
 from project_service.tables.plan.call import CallPlan
 from project_service.tables.plan.media import Rendering
 from project_service.tables.plan.nodes import ReadPlan
@@ -12,7 +12,7 @@ from project_service.tables.plan.write import WritePlan
 from project_service.tables.sql.body import ROW, ROWS, body_sql, csv_row, json_row, ndjson_row
 from project_service.tables.sql.call import SCALAR, call_sql
 from project_service.tables.sql.fragment import PROBE, Sql
-from project_service.tables.sql.names import ident
+from project_service.tables.sql.names import ident, qualified
 from project_service.tables.sql.read import SOURCE, count_sql, range_sql, select_sql
 from project_service.tables.sql.write import CHOSEN, UPDATED, chosen_sql, write_sql
 from project_service.tables.syntax import Range
@@ -127,7 +127,7 @@ def write_statement(cache: SchemaCache, plan: WritePlan, rendering: Rendering) -
         + (f"{CHOSEN} AS (" + chosen_sql(cache, plan) + "), " if plan.may_find_more else "")
         + f"{SOURCE} AS ("
         + write_sql(cache, plan)
-        + f") SELECT {updated} AS updated, count({ROW}) AS page_total, {_location(plan)} AS location, "
+        + f") SELECT {updated} AS updated, count({ROW}) AS page_total, {_location(cache, plan)} AS location, "
         + f"{body} AS body, {_GUCS}{_written(plan)} FROM ("
         + rows
         + f") AS {ROWS}"
@@ -232,13 +232,20 @@ def _scalars(routine: Routine, range_: Range) -> Sql:
     return Sql(f"SELECT {alias}.{SCALAR} FROM {SOURCE} AS {alias}") + range_sql(range_)
 
 
-def _location(plan: WritePlan) -> str:
+def _location(cache: SchemaCache, plan: WritePlan) -> str:
     """The primary key of the row that was inserted, as a JSON array of texts; of several none is meant."""
-    keys = plan.location
-    if not keys:
+    if not plan.location:
         return "null::text"
-    values = ", ".join(f"{ident(name)}::text" for name in keys)
+    values = ", ".join(_filtered_by(cache, plan.relation.columns[name]) for name in plan.location)
     return f"CASE WHEN count({ROW}) = 1 THEN (SELECT json_build_array({values})::text FROM {SOURCE}) END"
+
+
+def _filtered_by(cache: SchemaCache, column: Column) -> str:
+    """What a filter on the column takes for its value: where a function reads filters, what clients are shown."""
+    shown = cache.representations.get((column.type, "json"))
+    if shown is None or ("text", column.type) not in cache.representations:
+        return f"{ident(column.name)}::text"
+    return f"{qualified(shown)}({ident(column.name)}) #>> '{{}}'"
 
 
 def _explained(sql: Sql, rendering: Rendering) -> Sql:

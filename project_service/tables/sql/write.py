@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from project_service.tables.catalog.model import SchemaCache
 from project_service.tables.plan.write import WritePlan, Written
-from project_service.tables.sql.conditions import condition_sql, filter_sql
+from project_service.tables.sql.conditions import condition_sql, filtered_value
 from project_service.tables.sql.fragment import BODY, Sql, joined
 from project_service.tables.sql.names import ident, literal, qualified
 from project_service.tables.sql.read import inner_terms, order_sql, range_sql
 from project_service.tables.sql.returning import returned
+from project_service.tables.syntax import Filter
 
 _BODY = "pgrst_body"
 # An object as it came, beside what it is filled up with.
@@ -151,14 +152,15 @@ def _key_condition(cache: SchemaCache, plan: WritePlan) -> Sql:
     """A PUT writes the row only if it has the key that its URL names."""
     if not plan.key_filters:
         return Sql("")
-    present = {written.column.name for written in plan.columns}
-    terms = [
-        filter_sql(cache, _BODY, plan.relation.columns.get(found.field.name), found)
-        if found.field.name in present
-        else Sql("false")
-        for found in plan.key_filters
-    ]
+    given = {written.column.name: written for written in plan.columns}
+    terms = [_is_named(cache, plan, given.get(found.field.name), found) for found in plan.key_filters]
     return " WHERE " + joined(terms, " AND ") + " LIMIT 1"
+
+
+def _is_named(cache: SchemaCache, plan: WritePlan, written: Written | None, found: Filter) -> Sql:
+    if written is None:
+        return Sql("false")
+    return filtered_value(cache, _value(plan, written), written.column, found)
 
 
 def _on_conflict(plan: WritePlan) -> str:
