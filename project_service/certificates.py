@@ -11,8 +11,10 @@ from typing import Any
 from OpenSSL import crypto
 from OpenSSL.crypto import FILETYPE_ASN1, dump_certificate
 from twisted.internet.error import VerifyError
+from twisted.internet.interfaces import IOpenSSLContextFactory
 from twisted.internet.ssl import Certificate
 from twisted.logger import Logger
+from zope.interface import implementer
 
 _PEM = re.compile(rb"-----BEGIN CERTIFICATE-----.+?-----END CERTIFICATE-----", re.DOTALL)
 # Colons and backslashes in an endpoint's values have a backslash before them.
@@ -75,6 +77,7 @@ class Certificates:
         return found
 
 
+@implementer(IOpenSSLContextFactory)
 class _Shown:
     """A context factory as Twisted's ports have it: a connection asks it for the context, and keeps what it got."""
 

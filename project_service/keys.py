@@ -19,6 +19,8 @@ from project_service.http.caller import KeyKind
 
 CHANNEL = "project_service_keys"
 RANDOM_BYTES = 32
+# Of a label: a line of ``keys list`` is to be read.
+LABEL_MAX = 100
 
 _SHAPE = re.compile(r"psk_(anon|service)_[A-Za-z0-9_-]{49}\Z")
 

@@ -190,9 +190,15 @@ def mailbox(value: Any) -> str:
     from project_service.auth.model import envelope
 
     try:
-        envelope(text(value))
+        address = envelope(text(value))
     except ValueError:
-        raise ValueError("must be an email address, such as Example <no-reply@example.com>") from None
+        raise ValueError(
+            "must be an email address, such as Example <no-reply@example.com>, "
+            'or with any other name in quotes "Söhne & Co." <no-reply@example.com>'
+        ) from None
+    # The SMTP client has no SMTPUTF8 (RFC 6531); not every server has, and what it does not take is lost.
+    if not address.isascii():
+        raise ValueError("must be ASCII before the @")
     return str(value)
 
 

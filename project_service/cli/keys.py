@@ -21,7 +21,7 @@ def command() -> None:
 
 @command.command()
 @click.argument("kind", type=click.Choice(["anon", "service"]))
-@click.option("--label", default="", help="A word to know the key by in the list.")
+@click.option("--label", default="", help="A word or two to know the key by in the list.")
 @frame.options
 def create(invocation: frame.Invocation, kind: str, label: str) -> None:
     """Make a key and print it. It is printed this once: only its SHA-256 is kept.
@@ -30,6 +30,8 @@ def create(invocation: frame.Invocation, kind: str, label: str) -> None:
     """
     if not label.isprintable():
         raise click.BadParameter("must be printable, on one line", param_hint="--label")
+    if len(label) > keys.LABEL_MAX:
+        raise click.BadParameter(f"must be at most {keys.LABEL_MAX} characters", param_hint="--label")
 
     async def work(open_: Opened) -> None:
         made = keys.make(cast(KeyKind, kind), secrets.token_bytes)

@@ -6,6 +6,8 @@ from pathlib import Path
 from typing import Any
 
 from twisted.internet import reactor
+from twisted.internet.protocol import Factory
+from twisted.protocols.tls import TLSMemoryBIOFactory
 from twisted.trial.unittest import SynchronousTestCase
 
 from project_service.certificates import Certificates
@@ -37,6 +39,13 @@ class Renewing(SynchronousTestCase):
         (said,) = self.errors.flush("the one before goes on")
         self.assertEqual(said["port"], f"ssl:443:certKey={self.certificate}")
         return str(said["why"])
+
+    def test_it_is_what_a_port_asks_for(self) -> None:
+        TLSMemoryBIOFactory(self.shown, False, Factory())
+        warned = [
+            one["message"] for one in self.flushWarnings() if "does not explicitly provide" in one["message"]
+        ]
+        self.assertEqual(warned, [])
 
     def test_a_new_one_is_for_who_comes_then(self) -> None:
         before = self.shown.getContext()

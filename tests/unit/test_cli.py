@@ -19,6 +19,7 @@ from project_service import __version__
 from project_service.cli import NOUNS, frame, main
 from project_service.database.session import DatabaseGone
 from project_service.errors import ApiError
+from project_service.keys import LABEL_MAX
 from project_service.storage.s3.errors import (
     NO_NEXT_PAGE,
     NO_SIZE,
@@ -71,6 +72,7 @@ class Ending(TestCase):
             ["keys", "list", "--data-dir", ""],
             ["keys", "list", "--config", "", "--data-dir", "/nowhere"],
             ["keys", "create", "anon", "--label", "two\nlines"],
+            ["keys", "create", "anon", "--label", "x" * (LABEL_MAX + 1)],
             ["bucket", "update", "papers", "--max-object-bytes", "-1"],
             ["jwt-keys", "rotate", "--announce", "--to", "kid"],
             ["jwt-keys", "rotate", "--keep", "-1"],

@@ -94,6 +94,15 @@ class Values(TestCase):
         for value in ("no-reply@a.test", "Example <no-reply@a.test>"):
             self.assertEqual(self.loaded("smtp.sender", f'"{value}"').smtp.sender, value)
 
+    def test_the_sender_is_one_that_letters_can_come_from(self) -> None:
+        """A domain has a form in ASCII, and a name in the header one of its own; what is before the @ has none."""
+        for value in ("söder@a.test", '"Söder" <söder@a.test>'):
+            self.assertEqual("must be ASCII before the @", self.refused("smtp.sender", f"'{value}'"))
+        for value in ("no-reply@bücher.test", '"Söder & Co." <no-reply@bücher.test>'):
+            self.assertEqual(self.loaded("smtp.sender", f"'{value}'").smtp.sender, value)
+        # The name has to be quoted, and who has not done so is told how.
+        self.assertIn('in quotes "', self.refused("smtp.sender", "'Söder <a@a.test>'"))
+
     def test_the_path_to_the_role(self) -> None:
         name = f"{MAIN}.role_claim"
         self.assertIn("is not a path to a claim", self.refused(name, '"not a path"'))
