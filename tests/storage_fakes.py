@@ -12,6 +12,7 @@ from attrs import define, evolve, field, frozen
 
 from project_service.storage import errors, keys
 from project_service.storage.assemble import Rows
+from project_service.storage.conditions import refusal
 from project_service.storage.model import (
     UNCONDITIONAL,
     Bucket,
@@ -22,7 +23,6 @@ from project_service.storage.model import (
     Page,
     Writer,
 )
-from project_service.storage.objects import refusal
 from project_service.storage.ports import Deleted, NewObject, Switched
 
 START = datetime(2026, 11, 21, tzinfo=UTC)
@@ -120,8 +120,13 @@ class FakeObjects:
     async def keys(self, bucket: str, prefix: str, limit: int) -> list[str]:
         return [row.key for row in self.tables.of(bucket) if row.key.startswith(prefix)][:limit]
 
-    async def held(self, bucket: str) -> int:
-        return sum(row.size for row in self.tables.of(bucket))
+    async def room(self, bucket: str, key: str) -> int | None:
+        quota = self.tables.buckets[bucket][0].max_bucket_bytes if bucket in self.tables.buckets else None
+        if quota is None:
+            return None
+        old = self.tables.objects.get((bucket, key))
+        total = sum(row.size for row in self.tables.of(bucket))
+        return (0 if old is None else old.size) + max(0, quota - total)
 
     async def put(self, new: NewObject, writer: Writer, conditions: Conditions = UNCONDITIONAL) -> Switched:
         rules = self._rules(new.bucket)
@@ -190,6 +195,7 @@ class FakeObjects:
     def _check(
         self, row: ObjectRow | None, rules: BucketRules, writer: Writer, conditions: Conditions
     ) -> None:
+        assert conditions.unmodified_since is None, "the database compares tags alone"
         guarded = rules.owner_only_writes and not writer.is_service
         outcome = refusal(row, guarded, writer, conditions)
         if outcome is not None:

@@ -8,7 +8,7 @@ from werkzeug.http import parse_date, parse_etags, parse_if_range_header
 
 from project_service.http.headers import HeaderView
 from project_service.storage import errors
-from project_service.storage.model import Conditions, ObjectRow
+from project_service.storage.model import Conditions, ObjectRow, Writer
 
 
 def for_read(headers: HeaderView, row: ObjectRow) -> bool:
@@ -17,15 +17,13 @@ def for_read(headers: HeaderView, row: ObjectRow) -> bool:
     if if_match is not None:
         if not parse_etags(if_match).contains(row.etag):
             raise errors.precondition_failed()
-    elif (since := _date(headers, b"if-unmodified-since")) is not None and _whole_second(
-        row.updated_at
-    ) > since:
+    elif (since := _date(headers, b"if-unmodified-since")) is not None and row.modified > since:
         raise errors.precondition_failed()
     if_none_match = _joined(headers, b"if-none-match")
     if if_none_match is not None:
         return parse_etags(if_none_match).contains_weak(row.etag)
     since = _date(headers, b"if-modified-since")
-    return since is not None and _whole_second(row.updated_at) <= since
+    return since is not None and row.modified <= since
 
 
 def range_applies(headers: HeaderView, row: ObjectRow) -> bool:
@@ -41,12 +39,46 @@ def range_applies(headers: HeaderView, row: ObjectRow) -> bool:
         # A date beyond all calendars is no validator of this object.
         return False
     if stated.date is not None:
-        return _whole_second(row.updated_at) == stated.date
+        return row.modified == stated.date
     return stated.etag == row.etag
 
 
 def for_write(headers: HeaderView) -> Conditions:
-    return Conditions(_tags(headers, b"if-match"), _tags(headers, b"if-none-match"))
+    if_match, if_none_match = _tags(headers, b"if-match"), _tags(headers, b"if-none-match")
+    since = None if if_match is not None else _date(headers, b"if-unmodified-since")
+    return Conditions(if_match, if_none_match, since)
+
+
+def refusal(row: ObjectRow | None, guarded: bool, writer: Writer, stated: Conditions) -> str | None:
+    """What ``storage.refusal`` decides in the database, for a look ahead; ``guarded``: only its owner may write."""
+    if row is None:
+        return None if stated.if_match is None else "precondition_failed"
+    if guarded and row.owner != writer.user_id:
+        return "not_owner"
+    if stated.if_none_match is not None:
+        if "*" in stated.if_none_match:
+            return "object_exists"
+        if row.etag in stated.if_none_match:
+            return "precondition_failed"
+    if stated.if_match is not None and not {"*", row.etag} & set(stated.if_match):
+        return "precondition_failed"
+    return None if _unmodified(row, stated) else "precondition_failed"
+
+
+def without_date(row: ObjectRow | None, stated: Conditions) -> Conditions:
+    """The same in tags, which is what the database compares: that the object is still the one in ``row``, or none.
+
+    Raises ``precondition_failed`` where it has changed since the date. What is not there has none (13.1.4).
+    """
+    if row is None:
+        return Conditions(if_none_match=("*",))
+    if not _unmodified(row, stated):
+        raise errors.precondition_failed()
+    return Conditions((row.etag,), stated.if_none_match)
+
+
+def _unmodified(row: ObjectRow, stated: Conditions) -> bool:
+    return stated.unmodified_since is None or row.modified <= stated.unmodified_since
 
 
 def _tags(headers: HeaderView, name: bytes) -> tuple[str, ...] | None:
@@ -71,8 +103,3 @@ def _date(headers: HeaderView, name: bytes) -> datetime | None:
         return parse_date(headers.text(name))
     except OverflowError:
         return None
-
-
-def _whole_second(moment: datetime) -> datetime:
-    """Last-Modified is sent in whole seconds, so it is compared in them."""
-    return moment.replace(microsecond=0)

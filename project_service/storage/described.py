@@ -87,6 +87,7 @@ _INLINE = Parameter("inline", "true: to be shown in the browser, in a sandbox; e
 _WRITE_IF = (
     in_header("If-Match", "Only if the object is this very one."),
     in_header("If-None-Match", "*: only if there is no object with that key."),
+    in_header("If-Unmodified-Since", "Only if the object has not changed since; If-Match counts instead."),
 )
 _READ_IF = (
     in_header("If-Match", "412 unless the object is this one."),

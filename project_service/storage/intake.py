@@ -13,16 +13,15 @@ from project_service.storage.model import Bucket
 from project_service.storage.objects import Fill, Received
 from project_service.storage.upload import PartStream, SizeLimit
 
-# What a form may need beside its file; a longer Content-Length is certainly too long.
+# What a form needs beside its file at most.
 FORM_OVERHEAD_BYTES = 256 * 1024
 
 CheckKey = Callable[[str], Awaitable[None]]
 
 
-def refuse_declared(length: int | None, limit: SizeLimit, overhead: int = 0) -> None:
-    """Refuse by Content-Length, before a byte is read."""
-    if length is not None:
-        limit.check(length - overhead)
+def least_size(length: int | None, overhead: int = 0) -> int:
+    """What the object will have at least, by the Content-Length of the request that brings it."""
+    return 0 if length is None else max(0, length - overhead)
 
 
 def chosen_type(bucket: Bucket, declared: str | None, key: str | None) -> str:

@@ -65,6 +65,11 @@ class ObjectRow:
     updated_at: datetime
 
     @property
+    def modified(self) -> datetime:
+        """As Last-Modified says it: in whole seconds."""
+        return self.updated_at.replace(microsecond=0)
+
+    @property
     def path(self) -> str:
         return store_path(self.bucket, self.version)
 
@@ -93,10 +98,14 @@ class Writer:
 
 @frozen
 class Conditions:
-    """``If-Match`` and ``If-None-Match`` of a write, as entity tags without quotes; "*" stands for any."""
+    """``If-Match`` and ``If-None-Match`` of a write, as entity tags without quotes; "*" stands for any.
+
+    ``unmodified_since`` is ``If-Unmodified-Since``, which counts only without ``If-Match``.
+    """
 
     if_match: tuple[str, ...] | None = None
     if_none_match: tuple[str, ...] | None = None
+    unmodified_since: datetime | None = None
 
 
 UNCONDITIONAL = Conditions()

@@ -20,6 +20,7 @@ from project_service.deferreds import shield
 from project_service.errors import ApiError
 from project_service.storage import errors
 from project_service.storage.attempt import Attempt
+from project_service.storage.conditions import refusal, without_date
 from project_service.storage.download import ATTEMPTS, ObjectLost
 from project_service.storage.model import UNCONDITIONAL, Bucket, Conditions, ObjectRow, Writer, store_path
 from project_service.storage.ports import Deleted, GarbageRows, NewObject, ObjectRows, Store, Switched
@@ -97,7 +98,7 @@ class Objects:
         """A second object with the same bytes, copied inside the store."""
         await self.check_write(bucket, target, writer, conditions)
         row = await self._existing(bucket, source)
-        await self._check_room(bucket, row.size, target)
+        await self.check_room(bucket, target, row.size)
         version = self.new_version()
         await self._announce(version, bucket.name)
         attempt = Attempt(version, bucket.name)
@@ -116,7 +117,8 @@ class Objects:
         """The same bytes under another key: a change of rows alone."""
 
         async def moved() -> Switched:
-            switched = await self.rows.move(bucket.name, source, target, writer, conditions)
+            stated = await self._without_date(bucket.name, target, conditions)
+            switched = await self.rows.move(bucket.name, source, target, writer, stated)
             self.steps("switched")
             await self._removed([switched.replaced], bucket.name)
             return switched
@@ -133,7 +135,8 @@ class Objects:
         """The rows go first, all in one transaction; then the bytes."""
 
         async def deleted() -> Deleted:
-            result = await self.rows.delete(bucket.name, keys, writer, conditions)
+            stated = await self._without_date(bucket.name, keys[0], conditions)
+            result = await self.rows.delete(bucket.name, keys, writer, stated)
             self.steps("switched")
             await self._removed(list(result.versions.values()), bucket.name)
             return result
@@ -158,17 +161,17 @@ class Objects:
         if outcome is not None:
             raise errors.refused(outcome)
 
-    async def _check_room(self, bucket: Bucket, size: int, target: str) -> None:
-        """Refuse early a copy that cannot fit: for few bytes of a request the store would copy any number.
+    async def check_room(self, bucket: Bucket, key: str, size: int) -> None:
+        """Refuse early what cannot fit as things are: an upload would be streamed whole, and the store would copy
+        any number of bytes for few of a request.
 
-        What the bucket was known to hold may have gone meanwhile, so its counters are looked at again.
+        What the bucket was known to hold may have gone meanwhile, so it is looked at again.
         """
         quota = bucket.rules.max_bucket_bytes
         if quota is None or bucket.total_bytes + size <= quota:
             return
-        there = await self.rows.find(bucket.name, target)
-        growth = size if there is None else size - there.size
-        if growth > max(0, quota - await self.rows.held(bucket.name)):
+        room = await self.rows.room(bucket.name, key)
+        if room is not None and size > room:
             raise errors.bucket_full()
 
     async def _announce(self, version: UUID, bucket: str) -> None:
@@ -216,10 +219,16 @@ class Objects:
         raise StoreUnreachable("every version that a row named was gone")
 
     async def _switch(self, new: NewObject, writer: Writer, conditions: Conditions) -> Switched:
-        switched = await self.rows.put(new, writer, conditions)
+        stated = await self._without_date(new.bucket, new.key, conditions)
+        switched = await self.rows.put(new, writer, stated)
         self.steps("switched")
         await self._removed([switched.replaced], new.bucket)
         return switched
+
+    async def _without_date(self, bucket: str, key: str, conditions: Conditions) -> Conditions:
+        if conditions.unmodified_since is None:
+            return conditions
+        return without_date(await self.rows.find(bucket, key), conditions)
 
     async def _removed(self, versions: Sequence[UUID | None], bucket: str) -> None:
         garbage = [version for version in versions if version is not None]
@@ -267,19 +276,3 @@ class Objects:
 
 def _left_to_sweeper(problem: Failure) -> None:
     _log.warn("An upload is left to the sweeper: {kind}", kind=type(problem.value).__name__)
-
-
-def refusal(row: ObjectRow | None, guarded: bool, writer: Writer, conditions: Conditions) -> str | None:
-    """What ``storage.refusal`` decides in the database, for a look ahead."""
-    if row is None:
-        return None if conditions.if_match is None else "precondition_failed"
-    if guarded and row.owner != writer.user_id:
-        return "not_owner"
-    if conditions.if_none_match is not None:
-        if "*" in conditions.if_none_match:
-            return "object_exists"
-        if row.etag in conditions.if_none_match:
-            return "precondition_failed"
-    if conditions.if_match is not None and not {"*", row.etag} & set(conditions.if_match):
-        return "precondition_failed"
-    return None

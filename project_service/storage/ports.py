@@ -67,15 +67,18 @@ class Deleted:
 
 
 class ObjectRows(Protocol):
-    """Objects in the database. Every change is one transaction; a refusal (``errors.refused``) changes nothing."""
+    """Objects in the database. Every change is one transaction; a refusal (``errors.refused``) changes nothing.
+
+    Conditions come in tags alone (``conditions.without_date``).
+    """
 
     async def find(self, bucket: str, key: str) -> ObjectRow | None: ...
     async def page(self, bucket: str, prefix: str, after: str | None, limit: int, recursive: bool) -> Page:
         """Up to ``limit`` objects and folders under ``prefix`` after the entry ``after``, ordered by key."""
 
     async def keys(self, bucket: str, prefix: str, limit: int) -> list[str]: ...
-    async def held(self, bucket: str) -> int:
-        """The bytes of all objects of a bucket together."""
+    async def room(self, bucket: str, key: str) -> int | None:
+        """How large an object at ``key`` may be by the bucket's quota, as things are; None without a quota."""
 
     async def put(self, new: NewObject, writer: Writer, conditions: Conditions = UNCONDITIONAL) -> Switched:
         """The switch. The version must have been announced by ``begin_upload`` and not discarded since."""

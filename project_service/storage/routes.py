@@ -98,11 +98,12 @@ class StorageRoutes:
         stated = conditions.for_write(inbound.headers)
         requests.refuse_partial_and_encoded(inbound.headers)
         boundary = boundary_of(inbound.headers.text(b"content-type"))
-        limit = self._limit(bucket)
-        intake.refuse_declared(inbound.body.length, limit, intake.FORM_OVERHEAD_BYTES)
+        limit, least = self._limit(bucket), intake.least_size(inbound.body.length, intake.FORM_OVERHEAD_BYTES)
+        limit.check(least)
 
         async def check_key(key: str) -> None:
             await self.objects.check_write(bucket, key, writer, stated)
+            await self.objects.check_room(bucket, key, least)
 
         form = intake.FormIntake(inbound.body, boundary, bucket, check_key)
         expected = limit.most if inbound.body.length is None else inbound.body.length
@@ -116,11 +117,12 @@ class StorageRoutes:
         stated = conditions.for_write(inbound.headers)
         requests.refuse_partial_and_encoded(inbound.headers)
         requests.refuse_form(inbound.headers)
-        limit = self._limit(bucket)
-        intake.refuse_declared(inbound.body.length, limit)
+        limit, least = self._limit(bucket), intake.least_size(inbound.body.length)
+        limit.check(least)
         declared, digest = inbound.headers.text(b"content-type"), inbound.headers.text(b"content-md5")
         fill = self._checked_again(intake.raw_fill(inbound.body, bucket, key, declared, digest), bucket)
         await self.objects.check_write(bucket, key, writer, stated)
+        await self.objects.check_room(bucket, key, least)
         expected = limit.most if inbound.body.length is None else inbound.body.length
         switched = await self.objects.upload(bucket, writer, stated, limit, expected, fill)
         return json_reply(switched.row.as_json(), 201 if switched.replaced is None else 200)

@@ -57,9 +57,19 @@ async def test_the_switch(rows: Rows) -> None:
     bucket = await rows.buckets.find("b")
     assert bucket is not None
     assert (bucket.object_count, bucket.total_bytes) == (1, 5)
-    assert (await rows.objects.held("b"), await rows.objects.held("none")) == (5, 0)
     await rows.garbage.forget([first.row.version])
     assert await rows.garbage.garbage(10) == []
+
+
+@pytest_twisted.ensureDeferred
+async def test_the_room_of_a_key(rows: Rows) -> None:
+    await put(rows, "k", 5)
+    assert [await rows.objects.room(bucket, "k") for bucket in ("b", "none")] == [None, None]
+    for quota, of_it, of_others in ((12, 12, 7), (5, 5, 0), (3, 5, 0)):
+        await rows.buckets.change("b", {"max_bucket_bytes": quota})
+        assert [await rows.objects.room("b", key) for key in ("k", "new")] == [of_it, of_others]
+    await rows.buckets.create("empty", BucketRules(max_bucket_bytes=9))
+    assert await rows.objects.room("empty", "k") == 9
 
 
 @pytest_twisted.ensureDeferred

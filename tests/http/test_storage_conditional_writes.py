@@ -1,12 +1,14 @@
-"""``If-Match`` and ``If-None-Match`` on what changes an object."""
+"""``If-Match``, ``If-None-Match`` and ``If-Unmodified-Since`` on what changes an object."""
 
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 
 from twisted.trial.unittest import TestCase
 
 from project_service.storage.model import ObjectRow
+from tests.fakes import Response
 from tests.http.storage_app import (
     OBJECTS,
     USER,
@@ -18,6 +20,8 @@ from tests.http.storage_app import (
     refused,
 )
 from tests.storage_fakes import FakeObjects
+
+BEFORE, NOW = "Fri, 20 Nov 2026 23:59:59 GMT", "Sat, 21 Nov 2026 00:00:00 GMT"
 
 
 class Conditions(TestCase):
@@ -78,3 +82,73 @@ class Conditions(TestCase):
         response = self.app.request("DELETE", f"{OBJECTS}/k", sent)
         self.assertEqual(refused(response), (412, "precondition_failed"))
         self.assertEqual(self.app.stored(), [b"newer"])
+
+
+WAYS: dict[str, Callable[[StorageApp, dict[str, str]], Response]] = {
+    "put": lambda app, sent: app.request("PUT", OBJECTS + "/k", sent, b"two"),
+    "form": lambda app, sent: app.upload(file_form(key="k"), headers=sent),
+    "late": lambda app, sent: app.upload(form(part("file", b"x", "n"), part("key", b"k")), headers=sent),
+    "copy": lambda app, sent: app.post("/storage/buckets/open/copy", {"from": "other", "to": "k"}, sent),
+    "move": lambda app, sent: app.post("/storage/buckets/open/move", {"from": "other", "to": "k"}, sent),
+    "delete": lambda app, sent: app.request("DELETE", OBJECTS + "/k", sent),
+}
+
+
+class UnmodifiedSince(TestCase):
+    """RFC 9110 section 13.1.4: what has changed since is neither replaced nor deleted."""
+
+    def changed(self, way: str, **sent: str) -> bool:
+        """Whether ``k`` is another now, or none, or else the answer is 412 and nothing has happened."""
+        app = StorageApp()
+        app.put("k", b"one")
+        app.put("other", b"other")
+        headers = {**USER, **{name.replace("_", "-"): value for name, value in sent.items()}}
+        answer = WAYS[way](app, headers)
+        if answer.status < 300:
+            self.assertNotIn(b"one", app.stored())
+            return True
+        self.assertEqual(refused(answer), (412, "precondition_failed"))
+        self.assertEqual(sorted(app.stored()), [b"one", b"other"])
+        return False
+
+    def test_it_holds_for_every_change(self) -> None:
+        for way in WAYS:
+            self.assertFalse(self.changed(way, If_Unmodified_Since=BEFORE), way)
+            self.assertTrue(self.changed(way, If_Unmodified_Since=NOW), way)
+
+    def test_a_tag_counts_instead_and_nonsense_does_not(self) -> None:
+        self.assertTrue(self.changed("put", If_Unmodified_Since=BEFORE, If_Match="*"))
+        self.assertFalse(self.changed("put", If_Unmodified_Since=NOW, If_Match='"other"'))
+        self.assertTrue(self.changed("put", If_Unmodified_Since="nonsense"))
+        self.assertFalse(self.changed("put", If_Unmodified_Since=BEFORE, If_None_Match='"other"'))
+
+    def test_what_is_not_there_has_no_date(self) -> None:
+        app = StorageApp()
+        sent = {**USER, "If-Unmodified-Since": BEFORE}
+        self.assertEqual(refused(WAYS["delete"](app, sent)), (404, "object_not_found"))
+        self.assertEqual(WAYS["put"](app, sent).status, 201)
+
+    def test_what_changes_at_the_last_moment_is_not_lost(self) -> None:
+        """After the look at its row, of which the database compares the tag."""
+        for already in (True, False):
+            app = StorageApp()
+            if already:
+                app.put("k", b"one")
+            client = app.connect()
+            client.send(head({"Content-Length": "3", "If-Unmodified-Since": NOW}, "PUT", OBJECTS + "/k"))
+            self.overtaken(app)
+            client.send(b"two")
+            self.assertTrue(client.received().startswith(b"HTTP/1.1 412 "))
+            self.assertEqual(app.stored(), [b"won"])
+
+    def overtaken(self, app: StorageApp) -> None:
+        """Whoever looks at a row next is overtaken."""
+        find = FakeObjects.find
+
+        async def slow(rows: FakeObjects, bucket: str, key: str) -> ObjectRow | None:
+            row = await find(rows, bucket, key)
+            self.patch(FakeObjects, "find", find)
+            app.put("k", b"won")
+            return row
+
+        self.patch(FakeObjects, "find", slow)

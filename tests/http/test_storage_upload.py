@@ -120,34 +120,6 @@ class Sizes(TestCase):
         self.assertEqual(refused(app.upload(file_form(b"x" * 101))), (413, "payload_too_large"))
         self.assertEqual(app.stored(), [b"x" * 100])
 
-    def test_the_quota_counts_what_is_replaced_and_deleted(self) -> None:
-        app = StorageApp()
-        app.rules("open", max_bucket_bytes=10)
-        self.assertEqual(app.put("a", b"x" * 6).status, 201)
-        self.assertEqual(refused(app.put("b", b"x" * 5)), (413, "payload_too_large"))
-        self.assertEqual(refused(app.put("b", b"x" * 11)), (413, "payload_too_large"))
-        self.assertEqual(app.put("a", b"x" * 10).status, 200)
-        self.assertEqual(app.request("DELETE", OBJECTS + "/a", USER).status, 204)
-        self.assertEqual(app.put("b", b"x" * 10).status, 201)
-        app.rules("open", max_bucket_bytes=5)
-        self.assertEqual(refused(app.put("b", b"x" * 11)), (413, "payload_too_large"))
-        for smaller in (9, 4):
-            self.assertEqual(app.put("b", b"x" * smaller).status, 200)
-            self.assertEqual(app.upload(file_form(b"x" * smaller, key="b")).status, 201)
-
-    def test_the_details_tell_a_quota_from_a_limit(self) -> None:
-        app = StorageApp()
-        app.rules("open", max_bucket_bytes=10)
-        app.put("a", b"x" * 6)
-        for sent in (b"x" * 5, b"x" * 11):
-            for response in (app.put("b", sent), app.upload(file_form(sent))):
-                self.assertEqual(list(json.loads(response.body)["error"]["details"]), ["bucket"])
-        client = app.connect()
-        client.send(head({"Content-Length": "11", "Expect": "100-continue"}, "PUT", OBJECTS + "/b"))
-        self.assertIn(b"max_bucket_bytes", client.received())
-        app.rules("open", max_object_bytes=4, max_bucket_bytes=10)
-        self.assertNotIn("details", json.loads(app.put("b", b"x" * 5).body)["error"])
-
 
 class Whole(TestCase):
     """What would be stored as something else than the client means is refused from the headers."""

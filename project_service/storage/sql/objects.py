@@ -53,11 +53,19 @@ class SqlObjects:
         sql, params = pages.query(bucket, prefix, None, limit, recursive=True)
         return [row[2] for row in (await self.database.query(sql, params))[:limit]]
 
-    async def held(self, bucket: str) -> int:
+    async def room(self, bucket: str, key: str) -> int | None:
+        # One statement, so that the object and the counters are of the same moment.
         rows = await self.database.query(
-            "select coalesce(sum(total_bytes), 0)::bigint from storage.usage where bucket = %s", (bucket,)
+            "select b.max_bucket_bytes, coalesce(o.size, 0),"
+            " (select coalesce(sum(total_bytes), 0)::bigint from storage.usage where bucket = b.name)"
+            " from storage.buckets b left join storage.objects o on o.bucket = b.name and o.key = %s"
+            " where b.name = %s",
+            (key, bucket),
         )
-        return int(rows[0][0])
+        if not rows or rows[0][0] is None:
+            return None
+        quota, there, total = rows[0]
+        return int(there + max(0, quota - total))
 
     async def put(self, new: NewObject, writer: Writer, conditions: Conditions = UNCONDITIONAL) -> Switched:
         rows = await self.database.query(
