@@ -1,4 +1,8 @@
-"""Run as a program: do one thing to storage and die, by SIGKILL, at a given step. For ``test_storage_crash``."""
+"""Run as a program: do one thing to storage and die, by SIGKILL, at a given step. For ``test_storage_crash``.
+
+Each line on standard input says what to do, and is answered with the exit code of the process that did it: a fork, so
+that only the first one has to import everything.
+"""
 
 from __future__ import annotations
 
@@ -7,8 +11,9 @@ import os
 import signal
 import sys
 from datetime import UTC, datetime
-from typing import Any
+from typing import Any, NoReturn
 
+from twisted.internet import default
 from twisted.internet.defer import Deferred
 from twisted.internet.task import react
 
@@ -25,6 +30,7 @@ from project_service.storage.upload import PartStream, SizeLimit
 
 PART = 5 * 1024 * 1024
 SERVICE = Writer(None, is_service=True)
+LONGEST_SECONDS = 60
 
 
 def die() -> None:
@@ -93,5 +99,21 @@ async def work(reactor: Any, given: dict[str, Any]) -> None:
     die()
 
 
+def end_by(given: dict[str, Any]) -> NoReturn:
+    """In a fork. Its reactor is its own: Klein has made one, and two processes with one epoll hear of each other."""
+    del sys.modules["twisted.internet.reactor"]
+    default.install()
+    signal.alarm(LONGEST_SECONDS)
+    react(lambda reactor: Deferred.fromCoroutine(work(reactor, given)))
+
+
+def main() -> None:
+    for line in sys.stdin:
+        pid = os.fork()
+        if pid == 0:
+            end_by(json.loads(line))
+        print(os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]), flush=True)  # noqa: T201  # the answer
+
+
 if __name__ == "__main__":
-    react(lambda reactor: Deferred.fromCoroutine(work(reactor, json.loads(sys.argv[1]))))
+    main()

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from datetime import timedelta
 from pathlib import Path
@@ -91,32 +91,41 @@ async def content(storage: Storage, key: str) -> bytes | None:
     return bytes(sink.data)
 
 
-def crash(dsn: str, store: Store, **given: Any) -> None:
-    assert store.secret_access_key is not None
-    access = {
-        "endpoint_url": store.endpoint_url,
-        "region": store.region,
-        "bucket": store.bucket,
-        "access_key_id": store.access_key_id,
-        "secret_access_key": store.secret_access_key.reveal(),
-    }
-    sent = json.dumps({"dsn": dsn, "store": access, **given})
-    program = [sys.executable, "-m", "tests.live.storage_crash", sent]
+@pytest.fixture(scope="module")
+def program() -> Iterator[subprocess.Popen[str]]:
+    command = [sys.executable, "-m", "tests.live.storage_crash"]
     root = Path(__file__).parents[2]
-    ended = subprocess.run(program, cwd=root, capture_output=True, timeout=60, check=False)
-    assert ended.returncode == -9, ended.stderr.decode()
+    with subprocess.Popen(
+        command, cwd=root, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    ) as running:
+        yield running
+
+
+@pytest.fixture
+def crash(program: subprocess.Popen[str], module_database: str, store_settings: Store) -> Callable[..., None]:
+    """Do ``given`` in a process of its own, and see it die."""
+    assert store_settings.secret_access_key is not None
+    access = {
+        "endpoint_url": store_settings.endpoint_url,
+        "region": store_settings.region,
+        "bucket": store_settings.bucket,
+        "access_key_id": store_settings.access_key_id,
+        "secret_access_key": store_settings.secret_access_key.reveal(),
+    }
+
+    def crash(**given: Any) -> None:
+        assert program.stdin is not None
+        assert program.stdout is not None
+        print(json.dumps({"dsn": module_database, "store": access, **given}), file=program.stdin, flush=True)
+        assert program.stdout.readline() == "-9\n"
+
+    return crash
 
 
 @pytest.mark.parametrize(("what", "size", "exists", "step"), CASES)
 @pytest_twisted.ensureDeferred
 async def test_killed_at(
-    storage: Storage,
-    module_database: str,
-    store_settings: Store,
-    what: str,
-    size: int,
-    exists: bool,
-    step: str,
+    storage: Storage, crash: Callable[..., None], what: str, size: int, exists: bool, step: str
 ) -> None:
     key = f"{what}-{size}-{exists}-{step}"
     new = storage_crash.new_payload(size)
@@ -128,7 +137,7 @@ async def test_killed_at(
     if what == "bulk delete":
         what, keys = "delete", [key, f"{key}/2"]
         await put(storage, keys[1], OLD)
-    crash(module_database, store_settings, what=what, size=size, step=step, key=key, keys=keys)
+    crash(what=what, size=size, step=step, key=key, keys=keys)
     switched = step in ("switched", "bytes deleted", "removed", "done")
     expected = OLD if exists else None
     if switched:
@@ -162,12 +171,10 @@ async def test_killed_at(
 @pytest.mark.parametrize("step", ["made", "used"])
 @pytest_twisted.ensureDeferred
 async def test_a_link_outlives_its_maker_and_is_never_used_twice(
-    storage: Storage, module_database: str, store_settings: Store, step: str
+    storage: Storage, crash: Callable[..., None], step: str
 ) -> None:
     await put(storage, "linked", OLD)
-    crash(
-        module_database, store_settings, what="link", size=0, step=step, key="linked", token=f"token {step}"
-    )
+    crash(what="link", size=0, step=step, key="linked", token=f"token {step}")
     rows = storage.sweeper.links
     links = Links(rows, storage.sweeper.now, lambda: "old")
     if step == "made":
