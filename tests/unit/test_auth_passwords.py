@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import string
 from typing import Any
 
@@ -156,6 +157,15 @@ class Hashing(TestCase):
         self.threads = FakeThreads()
         self.hashing = hashing.Hashing(AtOnceReactor(), passwords.Bcrypt(4), threads=2, queue_per_thread=2)
         self.hashing._pool = self.threads  # type: ignore[assignment]  # what is used of it
+        # The thread here is the one that all tests run in; it would stay so, and all that they start.
+        self.niceness: list[int] = []
+        self.patch(os, "setpriority", lambda _which, _who, niceness: self.niceness.append(niceness))
+
+    def test_a_thread_makes_way_for_the_rest_once(self) -> None:
+        for _ in range(2):
+            start(self.hashing.matches(b"x", None))
+            self.threads.finish_one()
+        assert self.niceness == [hashing.NICENESS]
 
     def test_the_queue_is_bounded_and_a_place_in_it_is_kept_until_the_work_is_done(self) -> None:
         under_way = [start(self.hashing.matches(b"x", None)) for _ in range(6)]
