@@ -6,19 +6,22 @@ from twisted.logger import Logger
 
 from project_service.errors import ApiError, Headers
 from project_service.http.inbound import Inbound
-from project_service.http.outbound import Reply, StreamReply
+from project_service.http.outbound import NO_STORE, Reply, StreamReply
 from project_service.http.router import Handler
 from project_service.storage.disposition import NO_SNIFFING
 from project_service.storage.errors import translate
 
 _log = Logger()
 
+# A cache that is told nothing may keep a 404 (RFC 9110 section 15.1), which then hides an object that comes a moment
+# later. And where a browser expects an object, it guesses nothing about a refusal either.
+_OF_REFUSALS = (NO_STORE, NO_SNIFFING)
+
 
 def told(handler: Handler, headers: Headers = ()) -> Handler:
     """``handler``, whose failures of the store become ``store_unavailable``; the log has their kind.
 
-    Refusals say ``nosniff`` like the objects do: where a browser expects one, it guesses nothing about the other.
-    They carry ``headers`` besides.
+    Refusals carry ``headers`` besides those of all refusals.
     """
 
     async def telling(inbound: Inbound) -> Reply | StreamReply:
@@ -35,7 +38,7 @@ def told(handler: Handler, headers: Headers = ()) -> Handler:
                 error = failure
             else:
                 raise
-            error.headers = (*error.headers, NO_SNIFFING, *headers)
+            error.headers = (*error.headers, *_OF_REFUSALS, *headers)
             raise error from None
 
     return telling

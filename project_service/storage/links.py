@@ -17,7 +17,8 @@ MAX_EXPIRES_IN_SECONDS = 604800
 MAX_USES = 1_000_000
 
 # The token is in the address of whatever the client opens from here.
-LINK_HEADERS = (NO_STORE, ("Referrer-Policy", "no-referrer"))
+NO_REFERRER = ("Referrer-Policy", "no-referrer")
+LINK_HEADERS = (NO_STORE, NO_REFERRER)
 
 
 @frozen(eq=False)

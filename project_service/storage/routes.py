@@ -18,7 +18,7 @@ from project_service.storage.buckets import Buckets
 from project_service.storage.download import Downloads, Terms
 from project_service.storage.failures import told
 from project_service.storage.form import boundary_of
-from project_service.storage.links import LINK_HEADERS, Links
+from project_service.storage.links import LINK_HEADERS, NO_REFERRER, Links
 from project_service.storage.model import Bucket, Writer
 from project_service.storage.objects import Fill, Objects
 from project_service.storage.ports import ObjectRows
@@ -71,7 +71,7 @@ class StorageRoutes:
         router.route(f"{BUCKET}/presign", described.PRESIGN, methods=("POST",))(told(self.presign))
         router.route(
             "/storage/download", described.DOWNLOAD_LINK, methods=("GET",), key="optional", bearer="own"
-        )(told(self.download_link, LINK_HEADERS))
+        )(told(self.download_link, (NO_REFERRER,)))
 
     async def list(self, inbound: Inbound) -> Reply:
         bucket = await self._readable(inbound)

@@ -58,7 +58,7 @@ class Whole(TestCase):
         for bad in ("", "1", "TRUE", "yes"):
             self.assertEqual(refused(self.app.get(f"d/%C3%B6.png?inline={bad}")), (422, "validation_failed"))
 
-    def test_refusals_are_not_sniffed_either(self) -> None:
+    def test_refusals_are_neither_sniffed_nor_kept(self) -> None:
         for key, headers, status in (
             ("none", {}, 404),
             ("d/%C3%B6.png", {"Range": "bytes=500-"}, 416),
@@ -68,6 +68,7 @@ class Whole(TestCase):
             response = self.app.get(key, **headers)
             self.assertEqual(response.status, status)
             self.assertEqual(response.header("x-content-type-options"), "nosniff", status)
+            self.assertEqual(response.header("cache-control"), "no-store", status)
         self.app.store.away = True
         response = self.app.get("d/%C3%B6.png")
         self.assertEqual((response.status, response.header("x-content-type-options")), (503, "nosniff"))
