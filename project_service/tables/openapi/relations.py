@@ -12,7 +12,6 @@ from project_service.tables.parse import names
 # RFC 6901: the first two in any pointer, the others in one that is a URI's fragment.
 _POINTER = str.maketrans({"~": "~0", "/": "~1", "%": "%25", "#": "%23"})
 # Parameters that mean something else.
-_TAKEN = ("select", "columns", "on_conflict", "order", "limit", "offset", "and", "or")
 _READ = ("select", "order", "range", "rangeUnit", "offset", "limit", "preferCount")
 
 
@@ -27,7 +26,7 @@ def summary_of(comment: str | None) -> dict[str, str]:
 
 def path_of(relation: Relation) -> dict[str, Any]:
     # openapi-typescript reads nothing at all where a parameter's name has quotes.
-    plain = [name for name in relation.columns if names.written(name, _TAKEN) == name]
+    plain = [name for name in relation.columns if names.as_parameter(name) == name]
     filters = [_ref(f"rowFilter.{relation.name}.{name}") for name in plain]
     common = {"tags": [relation.name], **summary_of(relation.description)}
     rows = {"items": _rows_of(relation), "type": "array"}
@@ -116,7 +115,7 @@ def parameters_of(relation: Relation) -> Iterator[tuple[str, dict[str, Any]]]:
         },
     )
     for name, column in relation.columns.items():
-        parameter = names.written(name, _TAKEN)
+        parameter = names.as_parameter(name)
         found: dict[str, Any] = {"name": parameter, "required": False, "in": "query", "type": "string"}
         if column.description:
             found["description"] = column.description

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Container
 from typing import NoReturn
 
 from project_service.tables.parse.scanner import END, Scanner
 from project_service.tables.syntax import Field, JsonStep
 
 FIELD_NAME = "field name (* or [a..z0..9_$])"
+# Parameters that are no filters.
+_TAKEN = ("select", "columns", "on_conflict", "order", "limit", "offset", "and", "or")
 
 _NAME = re.compile(r"[\w$ ]+(?:-(?!>)[\w$ ]+)*")
 _QUOTED = re.compile(r'"((?:[^"\\]|\\.)*)"', re.DOTALL)
@@ -58,9 +59,9 @@ def _note_what_continues(scanner: Scanner) -> None:
     scanner.expecting("letter", "digit", '"-"')
 
 
-def written(name: str, taken: Container[str]) -> str:
-    """A name as clients write it: quoted where it would not be read as that name, or is ``taken``."""
-    if _NAME.fullmatch(name) and name == name.strip() and name not in taken:
+def as_parameter(name: str) -> str:
+    """A column's name as a filter has it: quoted where it would not be read as that column."""
+    if _NAME.fullmatch(name) and name == name.strip() and name not in _TAKEN:
         return name
     return '"' + name.replace("\\", "\\\\").replace('"', '\\"') + '"'
 

@@ -11,6 +11,7 @@ from project_service.errors import Headers
 from project_service.http.outbound import Reply
 from project_service.tables import errors
 from project_service.tables.headers import VARY, as_utf8
+from project_service.tables.parse.names import as_parameter
 from project_service.tables.parse.request import Head, Request
 from project_service.tables.plan.call import CallPlan
 from project_service.tables.plan.media import Rendering
@@ -194,7 +195,8 @@ def location(path: str, names: tuple[str, ...], values: tuple[str | None, ...]) 
     """A request that would read the row: its primary key as filters."""
     pairs = zip(names, values, strict=True)
     filters = (
-        f"{_escaped(name)}={'is.null' if value is None else 'eq.' + _escaped(value)}" for name, value in pairs
+        f"{_escaped(as_parameter(name))}={'is.null' if value is None else 'eq.' + _escaped(value)}"
+        for name, value in pairs
     )
     return f"{path}?{'&'.join(filters)}"
 

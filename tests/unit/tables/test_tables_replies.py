@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import json
 from typing import Any
+from urllib.parse import parse_qsl
 
 import jwt
 from attrs import frozen
@@ -17,10 +18,12 @@ from project_service.tables.config import TablesConfig
 from project_service.tables.errors import TableError
 from project_service.tables.failures import from_sqlstate
 from project_service.tables.identity import Identities
+from project_service.tables.parse.query import parse_query
 from project_service.tables.respond.outcome import Outcome, headers_from_sql, status_from_sql
 from project_service.tables.respond.ranges import content_range, status_of_range
 from project_service.tables.respond.replies import location
 from project_service.tables.role_claim import parse_role_claim
+from project_service.tables.syntax import Field, Filter
 from project_service.tables.tokens import OwnTokens, parse_keys
 
 NOW = 1_000_000.0
@@ -226,3 +229,11 @@ class FromSql(SynchronousTestCase):
 
     def test_a_location_is_a_request_that_reads_the_row(self) -> None:
         self.assertEqual(location("/r/t", ("a b", "c"), ("x&y", None)), "/r/t?a%20b=eq.x%26y&c=is.null")
+
+    def test_a_location_names_columns_as_filters_do(self) -> None:
+        names = ("order", "a.b", 'x"y', "c->d", "and", "plain-name")
+        _, _, query = location("/r/t", names, ("1",) * len(names)).partition("?")
+        read = parse_query(parse_qsl(query))
+        fields = [found.field for _, found in read.filters if isinstance(found, Filter)]
+        self.assertEqual(fields, [Field(name) for name in names])
+        self.assertIn("&plain-name=eq.1", query)
