@@ -21,6 +21,7 @@ PREFIX = "PROJECT_SERVICE__"
 Tree = dict[str, Any]
 
 # What settings stand in.
+_KEYS = ("access_key_id", "secret_access_key", "session_token")
 _TABLES = frozenset(section.name for section in attrs.fields(Settings))
 
 
@@ -66,7 +67,7 @@ def load(
         given.update(_own_names(_from_file(config, faults), faults))
     given.update(_own_names(_from_environment(environ), faults))
     given.update({name: _Given(value, "command line") for name, value in options.items()})
-    settings = _Reader(given, faults).settings()
+    settings = _with_keys(_Reader(given, faults).settings())
     # Of a file that could not be read nothing is known to be missing.
     if all(fault.name for fault in faults):
         _cross_check(settings, given, str(config or "configuration"), embedded, faults)
@@ -202,6 +203,14 @@ class _Reader:
         return {stage: Stage(databases) for stage, databases in stages.items()}
 
 
+def _with_keys(settings: Settings) -> Settings:
+    keys = settings.store.credentials_file
+    if keys is None:
+        return settings
+    pair = {name: getattr(keys, name) for name in _KEYS}
+    return attrs.evolve(settings, store=attrs.evolve(settings.store, **pair))
+
+
 def _cross_check(
     settings: Settings, given: dict[str, _Given], where: str, embedded: bool, faults: list[Fault]
 ) -> None:
@@ -215,7 +224,12 @@ def _cross_check(
     if not embedded and settings.database.dsn is None:
         fault("database.dsn", "is missing (or name a --data-dir to run an embedded database)")
     for name, reason in _store_faults(settings.store, embedded):
-        fault(f"store.{name}", reason)
+        if name not in _KEYS or "store.credentials_file" not in faulty:
+            fault(f"store.{name}", reason)
+    if settings.store.credentials_file is not None:
+        for name in (f"store.{one}" for one in _KEYS):
+            if name in given and given[name].value not in (None, ""):
+                fault(name, "is named besides store.credentials_file, which has its own")
     auth = settings.auth
     if not embedded and auth.jwt_keys_file is None:
         fault("auth.jwt_keys_file", "is missing (`project-service jwt-keys create` makes one)")

@@ -50,6 +50,8 @@ def with_embedded_store(settings: Settings, embedded: Store) -> Settings:
         region=embedded.region,
         access_key_id=embedded.access_key_id,
         secret_access_key=embedded.secret_access_key,
+        session_token=None,
+        credentials_file=None,
         addressing_style="path",
     )
     return evolve(settings, store=store)

@@ -87,6 +87,7 @@ def assemble(reactor: Any, settings: Settings, processes: int) -> Parts:
         # The only one that may raise.
         accounts.reload(fresh)
         live.storage = fresh.storage
+        store.reload(fresh.store)
         rest.read_again()
 
     return Parts(

@@ -39,6 +39,7 @@ from project_service.settings_kinds import (
     whole,
     word,
 )
+from project_service.store_keys import StoreKeys, header_secret, keys_file
 
 __all__ = ["Secret", "Settings"]
 
@@ -95,8 +96,11 @@ class Store:
     endpoint_url: str | None = key(optional(url), None)
     region: str = key(word, "us-east-1")
     bucket: str = key(store_bucket, "project-service")
-    access_key_id: str | None = key(optional(word), None)
-    secret_access_key: Secret | None = key(optional(secret), None)
+    access_key_id: str | None = key(optional(word), None, reloads=True)
+    secret_access_key: Secret | None = key(optional(secret), None, reloads=True)
+    session_token: Secret | None = key(optional(header_secret), None, reloads=True)
+    # Stands for the three above; they are what everybody reads.
+    credentials_file: StoreKeys | None = key(optional(keys_file), None, reloads=True)
     addressing_style: str = key(choice("path", "virtual"), "path")
     connect_timeout_seconds: float = key(seconds(0.01), 5.0)
     idle_timeout_seconds: float = key(seconds(0.1), 60.0)
@@ -219,6 +223,9 @@ class Settings:
                 if one.metadata.get("reloads")
             }
             sections[section.name] = attrs.evolve(old_section, **fresh)
+        # A key pair is one store's: another store, or an embedded one, which the configuration does not know.
+        if new.store.endpoint_url != self.store.endpoint_url:
+            sections["store"] = self.store
         return attrs.evolve(self, **sections)
 
     def waiting_for_restart(self, new: Settings) -> list[str]:

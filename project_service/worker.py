@@ -22,6 +22,7 @@ from twisted.python.failure import Failure
 from zope.interface import implementer
 
 from project_service.application import Application
+from project_service.assignment import Assignment
 from project_service.certificates import Certificates
 from project_service.clocks import count_steadily
 from project_service.deferreds import start
@@ -36,7 +37,7 @@ from project_service.roll_call import Parent
 from project_service.settings import Settings
 from project_service.shares import share
 from project_service.sighup import reread
-from project_service.workers import FIRST_PORT_FD, READY, STATUS_FD, Assignment
+from project_service.workers import FIRST_PORT_FD, READY, STATUS_FD
 
 log = Logger()
 

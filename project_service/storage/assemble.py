@@ -90,6 +90,10 @@ class Storage:
         for routes in self._routes:
             routes.mount(router)
 
+    def reload(self, store: StoreSection) -> None:
+        """Another key pair for the same store."""
+        self._store.sign_as(store)
+
     async def check(self) -> None:
         """Succeeds when an object can be read from the store; makes the store bucket where it is missing."""
         try:

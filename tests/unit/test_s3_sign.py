@@ -67,15 +67,21 @@ class Examples(SynchronousTestCase):
 
     def test_the_secret_is_in_no_representation(self) -> None:
         self.assertNotIn("wJalr", repr(SIGNER))
+        self.assertNotIn("hidden", repr(Signer("a", "b", "c", "hidden")))
+
+    def test_a_token_goes_with_the_request_and_is_signed(self) -> None:
+        signed = Signer("a", "b", "c", "of a role").headers("GET", HOST + "/k", {}, EMPTY_SHA256, THEN)
+        self.assertEqual(signed["X-Amz-Security-Token"], "of a role")
+        self.assertIn(";x-amz-security-token, ", signed["Authorization"])
+        self.assertNotIn("X-Amz-Security-Token", SIGNER.headers("GET", HOST, {}, EMPTY_SHA256, THEN))
 
 
 def plain(signer: Signer, method: str, url: str, headers: dict[str, str], then: datetime) -> str:
     """What botocore signs by itself. It hashes the body, so there is none."""
     request = AWSRequest(method=method, url=url, headers=headers)
     with mock.patch.object(auth, "get_current_datetime", lambda: then):
-        S3SigV4Auth(
-            Credentials(signer.access_key_id, signer.secret_access_key), "s3", signer.region
-        ).add_auth(request)
+        pair = Credentials(signer.access_key_id, signer.secret_access_key, signer.session_token or None)
+        S3SigV4Auth(pair, "s3", signer.region).add_auth(request)
     signed: str = request.headers["Authorization"]
     return signed
 
@@ -99,7 +105,14 @@ class Agreement(SynchronousTestCase):
 
     @settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])
     @given(
-        st.sampled_from([SIGNER, Signer("other", "secret", "eu-west-1"), Signer("other", "Ää", "eu-west-1")]),
+        st.sampled_from(
+            [
+                SIGNER,
+                Signer("other", "secret", "eu-west-1"),
+                Signer("other", "Ää", "eu-west-1"),
+                Signer("other", "secret", "eu-west-1", "of/a+role=="),
+            ]
+        ),
         st.sampled_from(["GET", "PUT", "HEAD", "POST", "DELETE"]),
         st.sampled_from(
             [

@@ -8,10 +8,10 @@ from pathlib import Path
 from twisted.internet.error import ReactorNotRunning
 from twisted.trial.unittest import TestCase
 
+from project_service.assignment import Assignment
 from project_service.backoff import LONGEST_SECONDS
 from project_service.deferreds import start
 from project_service.worker import Worker
-from project_service.workers import Assignment
 from tests.places import temporary_directory
 from tests.workers_fake import FakeReactor, TwoWorkers
 

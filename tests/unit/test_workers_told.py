@@ -8,9 +8,9 @@ import orjson
 from attrs import evolve
 from twisted.trial.unittest import TestCase
 
+from project_service.assignment import Assignment, assignment
 from project_service.launch import Launch, with_embedded_database, with_embedded_store
 from project_service.settings import Secret, Settings, Store
-from project_service.workers import Assignment, assignment
 
 
 class Telling(TestCase):
@@ -34,6 +34,8 @@ class Telling(TestCase):
                 "store.access_key_id": "a",
                 "store.addressing_style": "path",
                 "store.secret_access_key": "s",
+                "store.session_token": None,
+                "store.credentials_file": None,
             },
         )
         self.assertEqual((told.config, told.data_dir, told.processes), (None, "/data", 2))

@@ -9,7 +9,7 @@ from collections.abc import Callable
 from datetime import datetime
 from typing import Any
 
-from attrs import frozen
+from attrs import define
 from twisted.internet.defer import Deferred
 from twisted.internet.endpoints import HostnameEndpoint, wrapClientTLS
 from twisted.internet.interfaces import IStreamClientEndpoint
@@ -32,12 +32,12 @@ USER_AGENT = "project-service"
 
 
 @implementer(IAgent)
-@frozen(eq=False)
+@define(eq=False)
 class SigningAgent:
     """Signs each request over the URL that goes out and the payload digest given in its headers.
 
     It knows one store: a URL that leads elsewhere is refused with ``ValueError``, and so is a header that would break
-    the request in two.
+    the request in two. ``signer`` may be replaced: each try of a request is signed by the one that is there then.
     """
 
     pool: ConnectionPool

@@ -45,10 +45,12 @@ class Stat:
 
 @frozen(eq=False)
 class S3Store(WholeBucket):
-    """``in_thread`` runs a function off the reactor thread; ``close`` ends the idle connections."""
+    """``in_thread`` runs a function off the reactor thread; ``close`` ends the idle connections; ``sign_as`` takes
+    settings with the key pair to sign with from now on."""
 
     in_thread: Callable[..., Any]
     close: Callable[[], Any] = lambda: None
+    sign_as: Callable[[Any], None] = lambda settings: None
 
     async def digest(self, payload: Payload) -> Digests:
         """The digests of ``payload``; large ones are computed in a thread."""

@@ -34,6 +34,8 @@ class StoreSettings(Protocol):
     @property
     def secret_access_key(self) -> Secret | str | None: ...
     @property
+    def session_token(self) -> Secret | str | None: ...
+    @property
     def addressing_style(self) -> str: ...
     @property
     def connect_timeout_seconds(self) -> float: ...
@@ -55,14 +57,29 @@ def connect(
     address = Address(settings.endpoint_url or "", settings.bucket, settings.addressing_style)
     endpoint = store_endpoint(reactor, address, settings.connect_timeout_seconds, ca_pem)
     pool = ConnectionPool(reactor, endpoint, settings.max_connections)
-    secret = settings.secret_access_key or ""
-    plain = secret if isinstance(secret, str) else secret.reveal()
-    signer = Signer(settings.access_key_id or "", plain, settings.region)
+    agent = SigningAgent(pool, address, _signer(settings), now)
+
+    def sign_as(fresh: StoreSettings) -> None:
+        agent.signer = _signer(fresh)
+
     exchange = Exchange(
-        Through(SigningAgent(pool, address, signer, now)),
+        Through(agent),
         address,
         reactor,
         settings.idle_timeout_seconds,
         settings.connect_timeout_seconds,
     )
-    return S3Store(exchange, in_thread, pool.close, region=settings.region)
+    return S3Store(exchange, in_thread, pool.close, sign_as, region=settings.region)
+
+
+def _signer(settings: StoreSettings) -> Signer:
+    return Signer(
+        settings.access_key_id or "",
+        _plain(settings.secret_access_key),
+        settings.region,
+        _plain(settings.session_token),
+    )
+
+
+def _plain(secret: Secret | str | None) -> str:
+    return secret or "" if secret is None or isinstance(secret, str) else secret.reveal()

@@ -126,11 +126,15 @@ class _Auth(S3SigV4Auth):
 
 @frozen
 class Signer:
-    """Signs for one key pair and region. Neither appears in a representation."""
+    """Signs for one key pair and region. Neither appears in a representation.
+
+    Temporary credentials are a pair with a ``session_token``.
+    """
 
     access_key_id: str = field(repr=False)
     secret_access_key: str = field(repr=False)
     region: str = "us-east-1"
+    session_token: str = field(default="", repr=False)
     _auth: _Auth = field(
         init=False,
         repr=False,
@@ -149,6 +153,8 @@ class Signer:
         ``S3SigV4Auth`` signs the path as it is. Its ``add_auth`` would read the clock itself and, over plain
         http, hash the body again, so its public steps are taken one by one.
         """
+        if self.session_token:
+            headers = {**headers, "X-Amz-Security-Token": self.session_token}
         stamp = now.astimezone(UTC).isoformat(timespec="seconds")[:19].translate(_PLAIN) + "Z"
         request: Any = _Request(method, url, headers, stamp, payload_sha256)
         auth = self._auth

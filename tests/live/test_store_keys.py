@@ -1,0 +1,89 @@
+"""Temporary credentials of the store: sent, signed, told of when they end, and replaced without a restart."""
+
+from __future__ import annotations
+
+import signal
+from pathlib import Path
+
+import pytest
+import pytest_twisted
+import requests
+from attrs import evolve
+from twisted.logger import formatEvent
+
+from project_service.settings import Secret, Store
+from project_service.storage.s3.client import S3Store
+from project_service.storage.s3.errors import StoreError
+from tests.live.daemon import Daemon, answers, eventually
+from tests.live.scripted_store import Script, against, fine, stored
+from tests.said import captured_logs
+
+EXPIRED = b"<Error><Code>ExpiredToken</Code><Message>The provided token has expired: hidden</Message></Error>"
+
+
+@pytest_twisted.ensureDeferred
+async def test_a_token_that_has_ended_is_named_in_the_log_and_the_next_one_is_used() -> None:
+    script = Script(stored, fine("400 Bad Request", EXPIRED), stored)
+    pair = Store(access_key_id="AKIDNEW", secret_access_key=Secret("more-secret"))
+
+    async def work(store: S3Store) -> None:
+        await store.put("a", b"1", "text/plain", {})
+        store.sign_as(evolve(pair, session_token=Secret("hidden-1")))
+        with captured_logs() as said, pytest.raises(StoreError, match=r"ExpiredToken \(HTTP 400\)"):
+            await store.put("a", b"2", "text/plain", {})
+        lines = [formatEvent(event) for event in said]
+        assert lines == ["The store lets nobody in by this key: ExpiredToken (HTTP 400)"]
+        store.sign_as(evolve(pair, session_token=Secret("hidden-2")))
+        await store.put("a", b"3", "text/plain", {})
+
+    await against(script, work)
+    sent = [headers for _, headers, _ in script.requests]
+    assert [one.get("x-amz-security-token") for one in sent] == [None, "hidden-1", "hidden-2"]
+    assert ["AKIDNEW" in one["authorization"] for one in sent] == [False, True, True]
+    assert [";x-amz-security-token," in one["authorization"] for one in sent] == [False, True, True]
+
+
+@pytest.mark.parametrize("workers", ["1", "2"])
+def test_a_new_key_pair_in_the_file_is_taken_over_by_every_process(
+    workers: str, store_settings: Store, tmp_path: Path
+) -> None:
+    config, file = tmp_path / "c.toml", tmp_path / "credentials"
+    config.write_text(
+        f"[store]\nendpoint_url = '{store_settings.endpoint_url}'\nbucket = '{store_settings.bucket}'\n"
+        f"credentials_file = '{file}'\n"
+    )
+    assert store_settings.access_key_id is not None and store_settings.secret_access_key is not None
+    right = store_settings.secret_access_key.reveal()
+
+    def write(secret: str) -> None:
+        file.write_text(
+            f"[default]\naws_access_key_id = {store_settings.access_key_id}\n"
+            f"aws_secret_access_key = {secret}\n"
+        )
+
+    write("not-that-one")
+    with Daemon(tmp_path / "var", "--config", str(config), "--workers", workers) as daemon:
+        url = daemon.wait_until_ready()
+
+        def hung_up(said: str) -> None:
+            before = daemon.text.count(said)
+            daemon.process.send_signal(signal.SIGHUP)
+
+            def is_said() -> bool:
+                daemon.collect()
+                return daemon.text.count(said) > before
+
+            eventually(is_said, said)
+
+        assert "store" in requests.get(f"{url}/ready", timeout=10).json()["error"]["details"]
+        write(right)
+        hung_up("the configuration was reloaded")
+        eventually(lambda: answers(f"{url}/ready"), "a store that lets us in")
+        # With a file that is of no use everybody goes on with the pair that is there.
+        file.write_text("[default]\n")
+        hung_up("the configuration was not reloaded")
+        assert answers(f"{url}/ready")
+        assert daemon.stop() == 0
+        assert "The store lets nobody in by this key: SignatureDoesNotMatch (HTTP 403)" in daemon.text
+        assert "not-that-one" not in daemon.text
+        assert right not in daemon.text
