@@ -89,8 +89,8 @@ class StorageRoutes:
                 "is_truncated": page.last is not None,
                 "next_token": None if page.last is None else page_token.encode(page.last, prefix, recursive),
             },
-            # A cache that is told nothing may keep it, and gives it to who has no key.
-            headers=() if bucket.public else (NOT_SHARED,),
+            # A cache that is told nothing may keep it: some do for a day, and give it to who has no key.
+            headers=(NO_STORE if bucket.public else NOT_SHARED,),
         )
 
     async def upload_form(self, inbound: Inbound) -> Reply:

@@ -79,6 +79,10 @@ class Whole(TestCase):
         listing = self.app.request("GET", "/storage/buckets/shut/objects", SERVICE)
         self.assertEqual((listing.status, listing.header("cache-control")), (200, "private, no-store"))
 
+    def test_a_listing_is_always_as_it_is_now(self) -> None:
+        listing = self.app.request("GET", BASE, ANON)
+        self.assertEqual((listing.status, listing.header("cache-control")), (200, "no-store"))
+
     def test_missing_and_empty(self) -> None:
         self.assertEqual(refused(self.app.get("none")), (404, "object_not_found"))
         self.app.put("empty", b"")
