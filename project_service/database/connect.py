@@ -19,6 +19,9 @@ from project_service.settings import Settings
 CONNECT_TIMEOUT_SECONDS = 5.0
 # The guard beyond statement_timeout after which a silent server counts as gone.
 GUARD_MARGIN_SECONDS = 5.0
+# How long a connection to a standby is used: the address may lead to another server once a failover is over, and who
+# is connected would not notice.
+STANDBY_SECONDS = 5.0
 
 _SETUP = """
 select set_config('statement_timeout', %(timeout)s, false),
@@ -26,7 +29,7 @@ select set_config('statement_timeout', %(timeout)s, false),
        set_config('client_encoding', 'UTF8', false),
        set_config('standard_conforming_strings', 'on', false),
        set_config('timezone', coalesce(%(timezone)s, current_setting('timezone')), false),
-       pg_is_in_recovery() or current_setting('default_transaction_read_only')::bool
+       pg_is_in_recovery(), current_setting('default_transaction_read_only')::bool
 """
 
 
@@ -68,9 +71,11 @@ class Connector:
         try:
             await self._limited(start(session.open(**params)))
             session.guard_seconds = CONNECT_TIMEOUT_SECONDS
-            read_only = (await session.query(_SETUP, self._setup_params()))[0][-1]
-            if self.target.writable and read_only:
+            *_, standby, read_only = (await session.query(_SETUP, self._setup_params()))[0]
+            if self.target.writable and (standby or read_only):
                 raise DatabaseGone("the server is read-only")
+            if standby:
+                session.leave_after(STANDBY_SECONDS)
             session.settle()
         except BaseException:
             session.close()

@@ -45,6 +45,7 @@ class Session(txpostgres.Connection):  # type: ignore[misc]  # txpostgres is not
         self.statements = Statements()
         self._running: Deferred[None] | None = None
         self._doomed = False
+        self._leaves: float | None = None
         self._since = 0.0
         self._guard: IDelayedCall | None = None
         # One is enough: a message is sent when the one before it is answered.
@@ -120,8 +121,13 @@ class Session(txpostgres.Connection):  # type: ignore[misc]  # txpostgres is not
         raw = self._connection
         if self._doomed or self._running is not None or raw is None or raw.closed:
             return False
-        idle: bool = raw.get_transaction_status() == extensions.TRANSACTION_STATUS_IDLE
-        return idle
+        if self._leaves is not None and self.reactor.seconds() >= self._leaves:
+            return False
+        return bool(raw.get_transaction_status() == extensions.TRANSACTION_STATUS_IDLE)
+
+    def leave_after(self, seconds: float) -> None:
+        """Nobody else gets it then."""
+        self._leaves = self.reactor.seconds() + seconds
 
     def settle(self) -> None:
         """What has been set up so far is how every caller is to find the session."""

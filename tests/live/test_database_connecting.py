@@ -10,6 +10,7 @@ import pytest_twisted
 from psycopg2.extensions import make_dsn
 from twisted.internet import reactor as _reactor
 
+from project_service.database import connect
 from project_service.database import dsn as dsns
 from project_service.database.connect import Connector
 from project_service.database.session import DatabaseGone, Session
@@ -36,6 +37,29 @@ async def test_who_asks_for_a_server_that_takes_writes_gets_no_other(database: s
         return bool(rows == [(1,)])
 
     await until(alone)
+    session.close()
+
+
+@pytest_twisted.ensureDeferred
+async def test_a_connection_to_a_standby_is_used_for_a_while_only(
+    database: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Behind its address there may be the primary by now, which a pool would not find out."""
+    asked: list[float] = []
+    session = await session_on(database)
+    monkeypatch.setattr(Session, "leave_after", lambda self, seconds: asked.append(seconds))
+    (await session_on(database)).close()
+    assert asked == []
+    monkeypatch.setattr(connect, "_SETUP", connect._SETUP.replace("pg_is_in_recovery()", "true"))
+    (await session_on(database)).close()
+    assert asked == [connect.STANDBY_SECONDS]
+    monkeypatch.undo()
+    # Whoever has it may go on with it; the pool, which asks whether it is usable, gives it to nobody else.
+    session.leave_after(60.0)
+    assert session.usable
+    session.leave_after(0.0)
+    assert not session.usable
+    assert await session.query("select 1") == [(1,)]
     session.close()
 
 
