@@ -8,10 +8,12 @@ import shutil
 import subprocess
 import sys
 import venv
+from importlib.metadata import Distribution, distribution, distributions
 from pathlib import Path
 
 import pytest
 import requests
+from packaging.requirements import Requirement
 
 from tests.live.daemon import ROOT, Daemon, children_on
 
@@ -35,14 +37,56 @@ def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def python(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> str:
-    """The Python of a new environment with the wheel and everything it asks pip for."""
+    """The Python of a new environment with the wheel, and of what is installed here with what it asks for alone."""
     home = tmp_path_factory.mktemp("environment") / "venv"
     venv.create(home)
     python = str(home / "bin" / "python")
-    # What is used of it is compiled when it is used.
-    install = [sys.executable, "-m", "pip", "--python", python, "install", "--quiet", "--no-compile"]
-    _run([*install, f"{wheel}[embedded]"], home)
+    pip = [sys.executable, "-m", "pip", "--python", python]
+    _run([*pip, "install", "--quiet", "--no-deps", "--no-compile", str(wheel)], home)
+    (packages,) = home.glob("lib/python*/site-packages")
+    (ours,) = (one for one in distributions(path=[str(packages)]) if one.name == "project-service")
+    for theirs in _asked_for(ours, "embedded"):
+        _link(theirs, packages)
     return python
+
+
+def _asked_for(ours: Distribution, extra: str) -> list[Distribution]:
+    """What pip would install beside it, here; it fails where that is not what is asked for."""
+    found: dict[tuple[str, str], Distribution] = {}
+    waiting = [(ours, extra)]
+    while waiting:
+        asking, extra = waiting.pop()
+        for one in map(Requirement, asking.requires or ()):
+            if one.marker is not None and not one.marker.evaluate({"extra": extra}):
+                continue
+            theirs = distribution(one.name)
+            assert one.specifier.contains(theirs.version, prereleases=True), (asking.name, str(one))
+            for name in ("", *one.extras):
+                if (theirs.name, name) not in found:
+                    found[theirs.name, name] = theirs
+                    waiting.append((theirs, name))
+    return list(found.values())
+
+
+def _link(theirs: Distribution, packages: Path) -> None:
+    """But for scripts: they would start the Python that they were made for."""
+    for file in theirs.files or ():
+        source = Path(str(theirs.locate_file(file))).resolve()
+        if file.parent.as_posix() == "../../../bin" and source.read_bytes()[:2] != b"#!":
+            (packages / file).symlink_to(source)
+    for top in {file.parts[0] for file in theirs.files or ()} - {".."}:
+        _link_tree(Path(str(theirs.locate_file(top))), packages / top)
+
+
+def _link_tree(source: Path, target: Path) -> None:
+    """File by file only where several have a folder in common."""
+    shared = source.is_dir() and not source.suffix and not (source / "__init__.py").exists()
+    if not (shared or target.exists()):
+        target.symlink_to(source)
+    elif source.is_dir() and not target.is_symlink():
+        target.mkdir(exist_ok=True)
+        for one in source.iterdir():
+            _link_tree(one, target / one.name)
 
 
 def _run(argv: list[str], where: Path) -> str:
