@@ -37,9 +37,9 @@ async def test_buckets(rows: Rows) -> None:
     assert await refused(rows.buckets.change("none", {})) == "bucket_not_found"
     with pytest.raises((TypeError, ValueError)):
         await rows.buckets.change("b", {"name": "c"})
+    await put(rows, "k")
     await rows.buckets.delete("a.b")
     assert await refused(rows.buckets.delete("a.b")) == "bucket_not_found"
-    await put(rows, "k")
     assert await refused(rows.buckets.delete("b")) == "bucket_not_empty"
 
 
@@ -59,6 +59,11 @@ async def test_the_switch(rows: Rows) -> None:
     assert (bucket.object_count, bucket.total_bytes) == (1, 5)
     await rows.garbage.forget([first.row.version])
     assert await rows.garbage.garbage(10) == []
+    other = NewObject("b", "d/ö", uuid4(), 0, "a/b", "f" * 32)
+    await rows.objects.begin_upload(other.version, "b")
+    third = await rows.objects.put(other, ALICE)
+    assert (third.row.size, third.row.content_type, third.row.etag) == (0, "a/b", "f" * 32)
+    assert await rows.objects.find("b", "d/ö") == third.row
 
 
 @pytest_twisted.ensureDeferred
@@ -103,10 +108,23 @@ async def test_what_the_switch_refuses_changes_nothing(rows: Rows) -> None:
 
 
 @pytest_twisted.ensureDeferred
-async def test_a_smaller_object_always_fits(rows: Rows) -> None:
+async def test_a_quota_is_what_one_bucket_may_hold_after_the_switch(rows: Rows) -> None:
+    await rows.buckets.create("another", BucketRules())
+    await put(rows, "k", 100, bucket="another")
+    await put(rows, "k", 4)
+    await rows.buckets.change("b", {"max_bucket_bytes": 10})
+    await put(rows, "k", 8)
+    assert await refused(put(rows, "l", 3)) == "payload_too_large"
+    await put(rows, "l", 2)
+    assert await refused(put(rows, "l", 3)) == "payload_too_large"
+
+
+@pytest_twisted.ensureDeferred
+async def test_what_makes_an_object_no_larger_always_fits(rows: Rows) -> None:
     await put(rows, "k", 10)
     await rows.buckets.change("b", {"max_bucket_bytes": 5})
-    assert (await put(rows, "k", 9)).replaced is not None
+    for size in (10, 9):
+        assert (await put(rows, "k", size)).replaced is not None
     assert await refused(put(rows, "l", 1)) == "payload_too_large"
 
 

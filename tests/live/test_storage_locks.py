@@ -1,0 +1,210 @@
+"""Who waits for whom where several write into one bucket: each in a transaction of his own."""
+
+from __future__ import annotations
+
+from collections.abc import Coroutine, Iterator
+from typing import Any, TypeVar
+from uuid import uuid4
+
+import psycopg2
+import pytest
+import pytest_twisted
+from twisted.internet import reactor
+from twisted.internet.defer import Deferred
+
+from project_service.database import dsn as dsns
+from project_service.database.connect import Connector
+from project_service.database.pool import Pool
+from project_service.deferreds import start
+from project_service.storage.assemble import Rows, sql_rows
+from project_service.storage.model import Conditions
+from tests.contracts.rows import ALICE, ETAG, bucket_b, put, refused
+from tests.live.auth_service import sql
+from tests.live.services import wait
+from tests.live.waiting import until
+
+T = TypeVar("T")
+
+PUT = "select * from storage.put_object('b', %s, %s, %s, 'a/b', 'e', null, true, null, null)"
+DELETE = "select * from storage.delete_objects('b', %s, null, true, null, null)"
+MOVE = "select * from storage.move_object('b', %s, %s, null, true, null, null)"
+
+
+@pytest.fixture
+def rows(database: str) -> Iterator[Rows]:
+    pool = Pool(Connector(reactor, dsns.parse(database), 10.0, timezone="UTC"), 2, 5.0, reactor)
+    made = sql_rows(pool)
+    wait(lambda: bucket_b(made))
+    yield made
+    wait(pool.close)
+
+
+@pytest.fixture
+def keys(database: str) -> list[str]:
+    """Each with a lock of its own."""
+    found = sql(database, "select min(n::text) from generate_series(1, 500) n group by storage.slot(n::text)")
+    return [key for (key,) in found]
+
+
+class Other:
+    """Somebody else's transaction, under way until he ``commits``."""
+
+    def __init__(self, database: str) -> None:
+        self._database = database
+        self.connection = psycopg2.connect(database)
+        self._cursor = self.connection.cursor()
+
+    def does(self, statement: str, *params: Any) -> None:
+        self._cursor.execute(statement, params)
+        ((outcome, *_),) = self._cursor.fetchall()
+        assert outcome in {"stored", "deleted", "moved"}
+
+    def puts(self, key: str, size: int = 1) -> None:
+        version = str(uuid4())
+        self._cursor.execute("insert into storage.uploads (version, bucket) values (%s, 'b')", (version,))
+        self.does(PUT, key, version, size)
+
+    async def holds_up(self, work: Coroutine[Any, Any, T]) -> Deferred[T]:
+        waiting = start(work)
+
+        async def held_up() -> bool:
+            return waiting.called or bool(sql(self._database, "select 1 from pg_locks where not granted"))
+
+        await until(held_up)
+        assert not waiting.called, "it did not wait"
+        return waiting
+
+    async def commits(self, before: Coroutine[Any, Any, T]) -> T:
+        """What becomes of ``before``, which has to wait for this."""
+        waiting = await self.holds_up(before)
+        self.connection.commit()
+        return await waiting
+
+
+@pytest.fixture
+def other(database: str) -> Iterator[Other]:
+    made = Other(database)
+    yield made
+    made.connection.close()
+
+
+@pytest.fixture
+def nobody_waits(database: str) -> None:
+    """Whoever has to wait for a lock fails."""
+    from_now_on(database, "lock_timeout = 1")
+
+
+@pytest.fixture
+def as_they_lie(database: str) -> None:
+    """Rows are found in the order in which they lie in their table."""
+    for way in ("indexscan", "bitmapscan"):
+        from_now_on(database, f"enable_{way} = off")
+
+
+def from_now_on(database: str, setting: str) -> None:
+    """For connections that are made later."""
+    (name,) = sql(database, "select current_database()")[0]
+    sql(database, f'alter database "{name}" set {setting}')
+
+
+@pytest_twisted.ensureDeferred
+async def test_who_takes_away_keeps_neither_rules_nor_uploads_waiting(
+    keys: list[str], nobody_waits: None, rows: Rows, other: Other
+) -> None:
+    """Of those who share a lock some are always there: who waits to have it alone would wait for good."""
+    for key in keys[:2]:
+        await put(rows, key)
+    await rows.buckets.change("b", {"max_bucket_bytes": 100})
+    other.does(DELETE, keys[:1])
+    other.does(MOVE, keys[1], keys[2])
+    await put(rows, keys[3])
+    await rows.buckets.change("b", {"visibility": "public"})
+
+
+@pytest_twisted.ensureDeferred
+async def test_without_a_quota_an_upload_keeps_nobody_waiting(
+    keys: list[str], nobody_waits: None, rows: Rows, other: Other
+) -> None:
+    other.puts(keys[0])
+    await put(rows, keys[1])
+    assert (await rows.objects.delete("b", [keys[1]], ALICE)).versions
+    await rows.buckets.change("b", {"visibility": "public"})
+
+
+@pytest_twisted.ensureDeferred
+async def test_a_quota_counts_who_began_before_there_was_one(
+    keys: list[str], rows: Rows, other: Other
+) -> None:
+    other.puts(keys[0], 6)
+    await rows.buckets.change("b", {"max_bucket_bytes": 10})
+    assert await other.commits(refused(put(rows, keys[1], 6))) == "payload_too_large"
+
+
+@pytest_twisted.ensureDeferred
+async def test_with_a_quota_uploads_take_turns(keys: list[str], rows: Rows, other: Other) -> None:
+    await rows.buckets.change("b", {"max_bucket_bytes": 10})
+    other.puts(keys[0], 6)
+    assert await other.commits(refused(put(rows, keys[1], 6))) == "payload_too_large"
+
+
+@pytest_twisted.ensureDeferred
+async def test_of_two_uploads_to_one_key_the_second_sees_the_first(rows: Rows, other: Other) -> None:
+    other.puts("k")
+    create = put(rows, "k", conditions=Conditions(if_none_match=("*",)))
+    assert await other.commits(refused(create)) == "object_exists"
+
+
+@pytest_twisted.ensureDeferred
+async def test_who_deletes_or_moves_goes_by_what_the_one_before_left(rows: Rows, other: Other) -> None:
+    for key in ("k", "l"):
+        await put(rows, key)
+    seen = Conditions(if_match=(ETAG,))
+    for change in (
+        lambda: rows.objects.delete("b", ["k"], ALICE, seen),
+        lambda: rows.objects.move("b", "l", "k", ALICE, seen),
+    ):
+        other.puts("k")
+        assert await other.commits(refused(change())) == "precondition_failed"
+        await put(rows, "k")
+    other.does(DELETE, ["k"])
+    assert await other.commits(refused(rows.objects.move("b", "k", "l", ALICE))) == "object_not_found"
+
+
+@pytest_twisted.ensureDeferred
+async def test_locks_are_taken_in_one_order(
+    database: str, keys: list[str], as_they_lie: None, rows: Rows, other: Other
+) -> None:
+    """Else two would wait for each other. The rows that are the locks lie in another order than that here."""
+    first, last = sorted(keys[:2], key=lambda key: sql(database, "select storage.slot(%s)", key))
+    lock = "from storage.usage where slot = storage.slot(%s)"
+    for key in (first, last):
+        await put(rows, key)
+    for change in (
+        lambda: rows.objects.move("b", last, first, ALICE),
+        lambda: rows.objects.delete("b", [last, first], ALICE),
+    ):
+        sql(database, "update storage.usage set slot = slot where slot = storage.slot(%s)", first)
+        lying = sql(
+            database, f"select slot = storage.slot(%s) {lock} or slot = storage.slot(%s)", last, first, last
+        )
+        assert lying == [(True,), (False,)]
+        other.puts(last)
+        waiting = await other.holds_up(change())
+        assert sql(database, f"select 1 {lock} for update skip locked", first) == []
+        other.connection.commit()
+        await waiting
+
+
+@pytest_twisted.ensureDeferred
+async def test_a_bucket_that_is_being_filled_is_not_deleted(rows: Rows, other: Other) -> None:
+    other.puts("k")
+    assert await other.commits(refused(rows.buckets.delete("b"))) == "bucket_not_empty"
+
+
+@pytest_twisted.ensureDeferred
+async def test_nothing_is_put_into_a_bucket_that_is_being_deleted(rows: Rows, other: Other) -> None:
+    for quota in (None, 100):
+        await rows.buckets.change("b", {"max_bucket_bytes": quota})
+        other.does("select storage.delete_bucket('b')")
+        assert await other.commits(refused(put(rows, "k"))) == "bucket_not_found"
+        await bucket_b(rows)
