@@ -20,6 +20,12 @@ from tests.live.services import (  # noqa: F401  # fixtures, for tests/live and 
     template,
 )
 
+# Files that take half a minute and more. They come first, so that no process ends with one while the other is done.
+LONGEST = (
+    *("test_workers", "test_run", "test_openapi_fuzz", "test_faults_processes", "test_attacks_sockets"),
+    *("test_embedded_deaths", "test_endpoints", "test_wheel", "test_storage_crash", "test_proxies"),
+)
+
 
 def _is_trial(item: pytest.Item) -> bool:
     cls = getattr(item, "cls", None)
@@ -28,7 +34,7 @@ def _is_trial(item: pytest.Item) -> bool:
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Trial's tests first: after each one trial empties the reactor, which would take the live servers with it."""
-    items.sort(key=lambda item: not _is_trial(item))
+    items.sort(key=lambda item: (not _is_trial(item), item.path.stem not in LONGEST))
 
 
 @pytest.fixture(scope="session")
