@@ -16,12 +16,12 @@ from twisted.internet.threads import deferToThread
 from project_service.settings import Secret
 from project_service.settings import Store as StoreSettings
 from project_service.storage.s3 import client
-from project_service.storage.s3.agent import SigningAgent
 from project_service.storage.s3.client import S3Store
 from project_service.storage.s3.connect import connect
 from project_service.storage.s3.errors import NoSuchObject, StoreUnreachable
 from project_service.storage.s3.exchange import Exchange
 from project_service.storage.s3.pool import ConnectionPool
+from project_service.storage.s3.sender import Sender
 from project_service.storage.s3.sign import Address, Signer
 from project_service.storage.s3.through_treq import Through
 from tests.live.services import wait
@@ -48,8 +48,8 @@ def virtual_store(reactor: Any, host: str, port: int) -> S3Store:
     """Whatever the name in the address, the server is this one, as DNS would say for a virtual host."""
     address = Address(f"http://s3.amazonaws.com:{port}", "virtual-one", "virtual")
     pool = ConnectionPool(reactor, TCP4ClientEndpoint(reactor, host, port), 5)
-    agent = SigningAgent(pool, address, Signer("test", "test"), utc_now)
-    return S3Store(Exchange(Through(agent), address, reactor, 30, 5), deferToThread, pool.close)
+    sender = Sender(Through(pool, reactor), address, Signer("test", "test"), utc_now)
+    return S3Store(Exchange(sender, address, reactor, 30, 5), deferToThread, pool.close)
 
 
 @pytest.fixture(params=["memory", "seaweedfs", "moto", "moto-virtual"])

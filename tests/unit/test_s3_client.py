@@ -10,7 +10,6 @@ from twisted.internet.task import Clock
 from twisted.trial.unittest import SynchronousTestCase
 
 from project_service.deferreds import start
-from project_service.storage.s3.agent import SigningAgent
 from project_service.storage.s3.client import COPY_PART_BYTES, S3Store
 from project_service.storage.s3.errors import (
     BrokenRead,
@@ -21,11 +20,12 @@ from project_service.storage.s3.errors import (
 from project_service.storage.s3.exchange import Exchange
 from project_service.storage.s3.listing import OpenMultipart
 from project_service.storage.s3.pool import ConnectionPool
+from project_service.storage.s3.sender import Sender
 from project_service.storage.s3.through_treq import Through
 from tests.store_fake import unneeded
-from tests.unit.test_s3_agent import ADDRESS, NOW, SIGNER
 from tests.unit.test_s3_connection import Wire
 from tests.unit.test_s3_pool import Endpoint
+from tests.unit.test_s3_sender import ADDRESS, NOW, SIGNER
 
 IDLE, RETRY = 10.0, 5.0
 
@@ -35,8 +35,9 @@ class Case(SynchronousTestCase):
         self.clock = Clock()
         self.clock.advance(1000)
         self.endpoint = Endpoint(Wire)
-        agent = SigningAgent(ConnectionPool(self.clock, self.endpoint, 5), ADDRESS, SIGNER, lambda: NOW)
-        exchange = Exchange(Through(agent), ADDRESS, self.clock, IDLE, RETRY, lambda: 1.0)
+        through = Through(ConnectionPool(self.clock, self.endpoint, 5), self.clock)
+        sender = Sender(through, ADDRESS, SIGNER, lambda: NOW)
+        exchange = Exchange(sender, ADDRESS, self.clock, IDLE, RETRY, lambda: 1.0)
         self.store = S3Store(exchange, lambda work, *args: succeed(work(*args)))
 
     def ask(self, work: Coroutine[Any, Any, Any]) -> Deferred[Any]:

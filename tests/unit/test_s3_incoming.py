@@ -32,9 +32,7 @@ class Whole(SynchronousTestCase):
     def test_counted(self, body: bytes, cuts: list[int]) -> None:
         head = b'HTTP/1.1 206 Partial Content\r\nContent-Length: %d\r\nETag: "x"\r\n\r\n' % len(body)
         incoming, got = read(head + body, cuts)
-        self.assertEqual(
-            (incoming.code, incoming.phrase, incoming.length), (206, b"Partial Content", len(body))
-        )
+        self.assertEqual((incoming.code, incoming.length), (206, len(body)))
         self.assertEqual((got, incoming.complete, incoming.keep_alive), (body, True, True))
         self.assertIn((b"ETag", b'"x"'), incoming.headers)
         incoming.end()

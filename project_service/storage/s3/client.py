@@ -14,7 +14,6 @@ from xml.sax.saxutils import escape
 from attrs import frozen
 from twisted.web.iweb import UNKNOWN_LENGTH
 
-from project_service.storage.s3.agent import CODING
 from project_service.storage.s3.body import KeepAlive, Payload
 from project_service.storage.s3.bucket import WholeBucket
 from project_service.storage.s3.digests import INLINE_DIGEST_BYTES, Digests, bare
@@ -117,7 +116,9 @@ class S3Store(WholeBucket):
         size = answer.header("content-length")
         if not size.isdecimal():
             raise StoreUnreachable(NO_SIZE)
-        etag, content_type, coding = (answer.header(name) for name in ("etag", "content-type", CODING))
+        etag, content_type, coding = (
+            answer.header(name) for name in ("etag", "content-type", "content-encoding")
+        )
         return Stat(int(size), bare(etag), content_type, coding)
 
     async def copy(

@@ -6,10 +6,11 @@ from collections.abc import Callable
 from datetime import datetime
 from typing import Any, Protocol
 
-from project_service.storage.s3.agent import SigningAgent, store_endpoint
 from project_service.storage.s3.client import S3Store
+from project_service.storage.s3.endpoint import store_endpoint
 from project_service.storage.s3.exchange import Exchange
 from project_service.storage.s3.pool import ConnectionPool
+from project_service.storage.s3.sender import Sender
 from project_service.storage.s3.sign import Address, Signer
 from project_service.storage.s3.through_treq import Through
 
@@ -57,13 +58,13 @@ def connect(
     address = Address(settings.endpoint_url or "", settings.bucket, settings.addressing_style)
     endpoint = store_endpoint(reactor, address, settings.connect_timeout_seconds, ca_pem)
     pool = ConnectionPool(reactor, endpoint, settings.max_connections)
-    agent = SigningAgent(pool, address, _signer(settings), now)
+    sender = Sender(Through(pool, reactor), address, _signer(settings), now)
 
     def sign_as(fresh: StoreSettings) -> None:
-        agent.signer = _signer(fresh)
+        sender.signer = _signer(fresh)
 
     exchange = Exchange(
-        Through(agent),
+        sender,
         address,
         reactor,
         settings.idle_timeout_seconds,

@@ -13,7 +13,6 @@ from twisted.internet.interfaces import IReactorTime
 from twisted.internet.task import deferLater
 from twisted.logger import Logger
 
-from project_service.storage.s3.agent import PAYLOAD_DIGEST
 from project_service.storage.s3.body import Gather, IdleTimer, MemoryBody, Payload
 from project_service.storage.s3.errors import (
     BrokenAnswer,
@@ -26,8 +25,8 @@ from project_service.storage.s3.errors import (
     worth_retrying,
 )
 from project_service.storage.s3.response import StoreResponse
+from project_service.storage.s3.sender import Sender
 from project_service.storage.s3.sign import EMPTY_SHA256, Address
-from project_service.storage.s3.through_treq import Through
 
 _log = Logger()
 T = TypeVar("T")
@@ -76,7 +75,7 @@ class Exchange:
     repeat.
     """
 
-    client: Through
+    sender: Sender
     address: Address
     clock: IReactorTime
     idle_seconds: float
@@ -164,11 +163,11 @@ class Exchange:
 
         timer = IdleTimer(self.clock, self.idle_seconds, give_up)
         try:
-            sending = self.client.send(
-                self.clock,
+            sending = self.sender.send(
                 method,
                 self.address.url(key, query),
-                {**(headers or {}), PAYLOAD_DIGEST: digest},
+                headers or {},
+                digest,
                 MemoryBody(body, leaving) if method in {"PUT", "POST"} else None,
             )
             response: StoreResponse = await sending

@@ -33,7 +33,6 @@ class Incoming:
         "headers",
         "keep_alive",
         "length",
-        "phrase",
     )
 
     def __init__(self, bodiless: bool = False) -> None:
@@ -41,7 +40,6 @@ class Incoming:
         self.complete = False
         self.keep_alive = False
         self.code = 0
-        self.phrase = b""
         self.headers: list[tuple[bytes, bytes]] = []
         self.length: int | None = None
         self._bodiless = bodiless
@@ -92,7 +90,7 @@ class Incoming:
         return self.feed(rest) if rest else b""
 
     def _read(self, head: bytes) -> None:
-        self.code, self.phrase, self.headers = 0, b"", []
+        self.code, self.headers = 0, []
         self._parser = HttpResponseParser(self)
         if self._parsed(head) or not self.code:
             raise BrokenAnswer("not a head")
@@ -123,9 +121,6 @@ class Incoming:
         return pieces[0] if len(pieces) == 1 else b"".join(pieces)
 
     # What the parser calls.
-
-    def on_status(self, phrase: bytes) -> None:
-        self.phrase += phrase
 
     def on_header(self, name: bytes, value: bytes) -> None:
         if not self.begun:

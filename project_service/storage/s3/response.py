@@ -1,15 +1,14 @@
-"""An answer of the store whose body is still arriving: what treq and our readers get."""
+"""An answer of the store whose body is still arriving."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from twisted.internet.interfaces import IProtocol
 from twisted.python.failure import Failure
 from twisted.web.client import ResponseDone
 from twisted.web.http_headers import Headers
-from twisted.web.iweb import UNKNOWN_LENGTH, IResponse
-from zope.interface import implementer
+from twisted.web.iweb import UNKNOWN_LENGTH
 
 if TYPE_CHECKING:
     from project_service.storage.s3.connection import Connection
@@ -18,7 +17,6 @@ if TYPE_CHECKING:
 DONE = Failure(ResponseDone())
 
 
-@implementer(IResponse)
 class StoreResponse:
     """Also the transport of whoever reads its body: pausing it pauses the store's own transport.
 
@@ -34,30 +32,19 @@ class StoreResponse:
         "code",
         "headers",
         "length",
-        "phrase",
-        "previousResponse",
-        "request",
-        "version",
     )
 
     def __init__(self, connection: Connection, head: Incoming) -> None:
-        self.version = (b"HTTP", 1, 1)
         self.code = head.code
-        self.phrase = head.phrase
         self.length = UNKNOWN_LENGTH if head.length is None else head.length
         self.headers = Headers()
         for name, value in head.headers:
             self.headers.addRawHeader(name, value)
-        self.request = None
-        self.previousResponse: Any = None
         self._connection: Connection | None = connection
         self._reader: IProtocol | None = None
         self._waiting: list[bytes] = []
         self._ended: Failure | None = None
         self._paused = False
-
-    def setPreviousResponse(self, response: IResponse) -> None:
-        self.previousResponse = response
 
     def deliverBody(self, protocol: IProtocol) -> None:
         if self._reader is not None:

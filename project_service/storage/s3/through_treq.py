@@ -1,11 +1,16 @@
-"""treq, without what a store has no use for: URL and headers go out as they are signed, cookies are not kept.
+"""treq, with nothing left for it to do: a head goes through it as it was signed, and an answer as it came.
 
-Most of what treq does for a request is parsing and writing again what is ready here already.
+::
+
+    Sender -> Through.send -> treq's client -> _Beneath -> ConnectionPool
+                           <- _Shown <-                 <- StoreResponse
+
+Left to itself it would parse the URL and write it again, copy headers and add to them, keep cookies, follow redirects
+and decode what is packed. A store has no use for that, and an object's bytes must arrive as they are stored.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import Any
 
 from attrs import field, frozen
@@ -15,11 +20,13 @@ from treq.cookies import IndexableCookieJar
 from twisted.internet.defer import Deferred
 from twisted.web.http_headers import Headers
 from twisted.web.iweb import IAgent, IBodyProducer
+from zope.interface import implementer
 
+from project_service.storage.s3.pool import ConnectionPool
 from project_service.storage.s3.response import StoreResponse
 
 
-class ReadyURL(EncodedURL):
+class _ReadyURL(EncodedURL):
     """A URL in its final form."""
 
     __slots__ = ("_text",)
@@ -27,31 +34,28 @@ class ReadyURL(EncodedURL):
     def __init__(self, text: str) -> None:
         self._text = text
 
-    def to_uri(self) -> ReadyURL:
+    def to_uri(self) -> _ReadyURL:
         return self
 
     def to_text(self, with_password: bool = False) -> str:
         return self._text
 
 
-class ReadyHeaders(Headers):
-    """Headers in their final form, names in lower case: treq's copy is the same, what it would add is left out.
+class _ReadyHead(Headers):
+    """To treq, headers: it finds none, its copy is the same, and what it would add is left out."""
 
-    That is ``Accept-Encoding``: an object's bytes must arrive as they are stored.
-    """
-
-    def __init__(self, plain: Mapping[str, str]) -> None:
+    def __init__(self, head: bytes) -> None:
         super().__init__()
-        self.plain = plain
+        self.head = head
 
-    def copy(self) -> ReadyHeaders:
+    def copy(self) -> _ReadyHead:
         return self
 
     def addRawHeader(self, name: bytes | str, value: bytes | str) -> None:
         """Left out."""
 
 
-class NoCookies(IndexableCookieJar):
+class _NoCookies(IndexableCookieJar):
     """Empty for ever."""
 
     def add_cookie_header(self, request: Any) -> None:
@@ -61,30 +65,53 @@ class NoCookies(IndexableCookieJar):
         """Nothing is kept."""
 
 
+@implementer(IAgent)
+@frozen(eq=False)
+class _Beneath:
+    """What treq takes for the network."""
+
+    pool: ConnectionPool
+
+    def request(
+        self, method: bytes, uri: bytes, headers: Any = None, bodyProducer: IBodyProducer | None = None
+    ) -> Deferred[Any]:
+        return self.pool.request(method, headers.head, bodyProducer).addCallback(_Shown)
+
+
+class _Shown:
+    """What treq sees of an answer: no header by which it would decode."""
+
+    __slots__ = ("answer",)
+    headers = Headers()
+
+    def __init__(self, answer: StoreResponse) -> None:
+        self.answer = answer
+
+
 @frozen(eq=False)
 class Through:
-    """``send`` sends a request by treq's client; redirects are answers like any other."""
+    """``send`` sends a request by treq's client."""
 
-    agent: IAgent
-    _cookies: NoCookies = field(factory=NoCookies, init=False)
+    pool: ConnectionPool
+    clock: Any
+    _cookies: _NoCookies = field(factory=_NoCookies, init=False)
     _client: HTTPClient = field(init=False)
 
     @_client.default
     def _made(self) -> HTTPClient:
-        return HTTPClient(self.agent, self._cookies)
+        return HTTPClient(_Beneath(self.pool), self._cookies)
 
-    def send(
-        self, clock: Any, method: str, url: str, headers: Mapping[str, str], body: IBodyProducer | None
-    ) -> Deferred[StoreResponse]:
+    def send(self, method: str, url: str, head: bytes, body: IBodyProducer | None) -> Deferred[StoreResponse]:
+        """The answer to ``head``, which is all of a request but its body."""
         sent: Deferred[Any] = self._client.request(
             method,
-            ReadyURL(url),
-            headers=ReadyHeaders(headers),
+            _ReadyURL(url),
+            headers=_ReadyHead(head),
             data=body,
             cookies=self._cookies,
             allow_redirects=False,
             unbuffered=True,
-            reactor=clock,
+            reactor=self.clock,
         )
-        # The answer itself: what treq puts around it is for reading bodies in ways that have no back-pressure.
-        return sent.addCallback(lambda response: response.original)
+        # What treq puts around it is for reading bodies in ways that have no back-pressure.
+        return sent.addCallback(lambda response: response.original.answer)

@@ -9,11 +9,11 @@ from twisted.internet.defer import Deferred
 from twisted.internet.task import Clock
 from twisted.trial.unittest import SynchronousTestCase
 
-from project_service.storage.s3.agent import CODING, SigningAgent
 from project_service.storage.s3.body import MemoryBody
 from project_service.storage.s3.connection import Connection
 from project_service.storage.s3.incoming import Incoming
 from project_service.storage.s3.response import StoreResponse
+from project_service.storage.s3.sender import Sender
 from project_service.storage.s3.sign import EMPTY_SHA256, Address, Signer
 from project_service.storage.s3.through_treq import Through
 
@@ -39,11 +39,10 @@ class Sent(SynchronousTestCase):
     def setUp(self) -> None:
         self.pool = Pool()
         pool: Any = self.pool
-        self.agent = SigningAgent(pool, ADDRESS, SIGNER, lambda: NOW)
+        self.sender = Sender(Through(pool, Clock()), ADDRESS, SIGNER, lambda: NOW)
 
     def send(self, url: str, headers: dict[str, str] | None = None, body: Any = None) -> Deferred[Any]:
-        every = {"x-amz-content-sha256": EMPTY_SHA256, **(headers or {})}
-        return Through(self.agent).send(Clock(), "PUT", url, every, body)
+        return self.sender.send("PUT", url, headers or {}, EMPTY_SHA256, body)
 
     def test_the_head_is_what_was_signed_and_nothing_else(self) -> None:
         url = ADDRESS.url("a/%41 ü//b", {"partNumber": "1"})
@@ -82,6 +81,6 @@ class Sent(SynchronousTestCase):
         response = self.successResultOf(answered)
         self.assertIsInstance(response, StoreResponse)
         self.assertEqual(response.headers.getRawHeaders("ETag"), ["e"])
-        self.assertEqual(response.headers.getRawHeaders(CODING), ["gzip"])
+        self.assertEqual(response.headers.getRawHeaders("Content-Encoding"), ["gzip"])
         self.send(ADDRESS.url("k"))
         self.assertNotIn(b"cookie", self.pool.sent[-1][1].lower())

@@ -1,0 +1,52 @@
+"""Requests to the store as they go out: signed over exactly what is sent."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from datetime import datetime
+
+from attrs import define
+from twisted.internet.defer import Deferred
+from twisted.web.iweb import IBodyProducer
+
+from project_service.storage.s3.response import StoreResponse
+from project_service.storage.s3.sign import Address, Signer
+from project_service.storage.s3.through_treq import Through
+
+# Not signed. Some of what stands before a store lets nobody in who does not say what he is.
+USER_AGENT = "project-service"
+
+
+@define(eq=False)
+class Sender:
+    """It knows one store: a URL that leads elsewhere is refused with ``ValueError``, and so is a header that would
+    break the request in two.
+
+    ``signer`` may be replaced: each try of a request is signed by the one that is there then.
+    """
+
+    through: Through
+    address: Address
+    signer: Signer
+    now: Callable[[], datetime]
+
+    def send(
+        self, method: str, url: str, headers: Mapping[str, str], digest: str, body: IBodyProducer | None
+    ) -> Deferred[StoreResponse]:
+        """The answer, once its head is there; redirects are answers like any other.
+
+        ``headers`` have names in lower case; ``digest`` is the SHA-256 of the body.
+        """
+        plain = {"host": self.address.host, "user-agent": USER_AGENT, **headers}
+        signed = self.signer.headers(method, url, plain, digest, self.now())
+        if body is not None:
+            signed["Content-Length"] = str(body.length)
+        return self.through.send(method, url, _head(method, self.address.target(url), signed), body)
+
+
+def _head(method: str, target: str, headers: Mapping[str, str]) -> bytes:
+    lines = [f"{method} {target} HTTP/1.1", *[f"{name}: {value}" for name, value in headers.items()]]
+    head = "\r\n".join(lines)
+    if head.count("\n") != len(headers) or head.count("\r") != len(headers) or target.split() != [target]:
+        raise ValueError("a header or the URL is none")
+    return head.encode("latin-1") + b"\r\n\r\n"
