@@ -39,6 +39,8 @@ run: $(RUNS)
 # Two at a time, each with servers of its own; whole files, in their order, since trial's tests have to come first
 # (tests/conftest.py). PYTEST="" for one after the other.
 PYTEST ?= -n 2 --dist loadfile --no-loadscope-reorder
+# A hundred processes start one after the other; some images have Python compile everything anew in each.
+test: export PYTHONDONTWRITEBYTECODE =
 test: venv
 	$(BIN)/python -m pytest $(PYTEST)
 
