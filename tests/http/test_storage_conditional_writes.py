@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
+from hashlib import md5
 
 from twisted.trial.unittest import TestCase
 
@@ -21,6 +22,7 @@ from tests.http.storage_app import (
 )
 from tests.storage_fakes import FakeObjects
 
+ONE = f'"{md5(b"one", usedforsecurity=False).hexdigest()}"'
 BEFORE, NOW = "Fri, 20 Nov 2026 23:59:59 GMT", "Sat, 21 Nov 2026 00:00:00 GMT"
 
 
@@ -121,6 +123,7 @@ class UnmodifiedSince(TestCase):
         self.assertFalse(self.changed("put", If_Unmodified_Since=NOW, If_Match='"other"'))
         self.assertTrue(self.changed("put", If_Unmodified_Since="nonsense"))
         self.assertFalse(self.changed("put", If_Unmodified_Since=BEFORE, If_None_Match='"other"'))
+        self.assertFalse(self.changed("move", If_Unmodified_Since=NOW, If_None_Match=ONE))
 
     def test_what_is_not_there_has_no_date(self) -> None:
         app = StorageApp()

@@ -154,6 +154,8 @@ class Conditions(TestCase):
             {"If_None_Match": f'"{self.etag}"'},
             {"If_None_Match": f'"x", W/"{self.etag}"'},
             {"If_None_Match": "*"},
+            # Sent as two lines, which are one list (RFC 9110 section 5.3).
+            {"If_None_Match": '"x"', "if_none_match": f'"{self.etag}"'},
             {"If_Modified_Since": FIRST},
             {"If_Modified_Since": "Sun, 22 Nov 2026 00:00:00 GMT"},
         ):
