@@ -144,12 +144,13 @@ class MemorySessions(State):
         since = now - reuse_window
         recent = session.salt and session.rotated_at > since
         if session.current == digest:
-            if session.previous and recent:
+            if session.previous and session.salt:
                 session.older[session.previous] = session.salt, session.rotated_at
             session.previous, session.current, session.salt = digest, successor, salt
             session.rotated_at, session.refreshed_at, session.expires_at = now, now, expires_at
             session.address = origin.address
             self.by_digest[successor] = session.id
+            self.issued[successor] = now
             return Rotation("rotated", session.id, account.user)
         if (session.previous == digest and recent) or session.older.get(digest, (b"", since))[1] > since:
             salts = {one: kept[0] for one, kept in session.older.items() if kept[1] > since - reuse_window}
@@ -196,7 +197,12 @@ class MemoryStore(MemoryUsers, MemorySessions, MemoryAttempts, MemoryTokens):
     def stores(self) -> Stores:
         return Stores(self, self, self, self, self)
 
-    async def clean(self, now: datetime, salt_before: datetime, audit_before: datetime) -> bool:
+    async def clean(
+        self, now: datetime, salt_before: datetime, tokens_before: datetime, audit_before: datetime
+    ) -> bool:
+        last = {one for session in self.session_rows.values() for one in (session.current, session.previous)}
+        for digest in [one for one, at in self.issued.items() if at < tokens_before and one not in last]:
+            del self.issued[digest], self.by_digest[digest]
         for session in self.session_rows.values():
             if session.rotated_at < salt_before:
                 session.salt = b""

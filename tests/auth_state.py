@@ -61,6 +61,7 @@ class State:
         self.accounts: dict[str, Account] = {}
         self.session_rows: dict[str, SessionRow] = {}
         self.by_digest: dict[bytes, str] = {}
+        self.issued: dict[bytes, datetime] = {}
         self.letter_rows: list[LetterRow] = []
         self.counters: dict[tuple[str, str], Counter] = {}
         self.ids: Iterator[int] = itertools.count(1)
@@ -89,6 +90,7 @@ class State:
             new.origin.address,
         )
         self.by_digest[new.digest] = new.id
+        self.issued[new.digest] = new.created_at
 
     def end_one(self, session: SessionRow, at: datetime) -> tuple[str, float]:
         session.ended = True

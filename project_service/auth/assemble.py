@@ -147,7 +147,10 @@ async def clean(housekeeping: Housekeeping, context: Context) -> None:
     """Remove what has expired; another worker that is at it already is enough."""
     now = context.now()
     await housekeeping.clean(
-        now, now - context.reuse_window(), now - timedelta(days=context.settings.audit_days)
+        now,
+        salt_before=now - 2 * context.reuse_window(),
+        tokens_before=now - context.refresh_lifetime(),
+        audit_before=now - timedelta(days=context.settings.audit_days),
     )
 
 

@@ -47,7 +47,10 @@ class Context:
 
     def expires(self, now: datetime) -> datetime:
         """When a refresh token that is unused from ``now`` on expires."""
-        return now + timedelta(seconds=self.settings.refresh_token_seconds)
+        return now + self.refresh_lifetime()
+
+    def refresh_lifetime(self) -> timedelta:
+        return timedelta(seconds=self.settings.refresh_token_seconds)
 
     def access_expires(self, now: datetime) -> datetime:
         """When an access token made at ``now`` has expired."""

@@ -209,8 +209,13 @@ class OneTimeTokens(Protocol):
 
 
 class Housekeeping(Protocol):
-    async def clean(self, now: datetime, salt_before: datetime, audit_before: datetime) -> bool:
-        """Delete what has expired; False where another worker is at it."""
+    async def clean(
+        self, now: datetime, salt_before: datetime, tokens_before: datetime, audit_before: datetime
+    ) -> bool:
+        """Delete what has expired; False where another worker is at it.
+
+        ``tokens_before``: of refresh tokens issued before only a session's last two are kept.
+        """
 
 
 @frozen

@@ -7,7 +7,19 @@ from typing import Any
 
 from project_service.auth.model import Email
 from project_service.auth.ports import Limit, Stores
-from tests.contracts.users import HOUR, MINUTE, NOW, SECOND, WINDOW, address, all_of, contract, event, made
+from tests.contracts.users import (
+    HOUR,
+    LONG_AGO,
+    MINUTE,
+    NOW,
+    SECOND,
+    WINDOW,
+    address,
+    all_of,
+    contract,
+    event,
+    made,
+)
 
 
 @contract
@@ -93,7 +105,7 @@ async def test_the_cleanup_forgets_no_failure_that_counts(stores: Stores) -> Non
         held = await stores.attempts.reserve("t", who, WINDOW, NOW + minute * MINUTE)
         await stores.attempts.settle("t", who, held.mark, "failed")
     later = NOW + 24 * MINUTE
-    await stores.housekeeping.clean(later, NOW, NOW)
+    await stores.housekeeping.clean(later, NOW, LONG_AGO, NOW)
     left = [await stores.attempts.reserve("t", who, WINDOW, later) for _ in range(3)]
     assert [one.verdict for one in left] == ["free", "free", "busy"]
 

@@ -12,6 +12,7 @@ from project_service.auth.ports import Proof, Stores
 from tests.contracts.users import (
     HASH,
     HOUR,
+    LONG_AGO,
     MINUTE,
     NOW,
     OTHER_HASH,
@@ -79,9 +80,43 @@ async def test_a_repeat_is_led_by_recent_salts_of_its_session_alone(stores: Stor
         await rotate(stores, token, successor, NOW + at * 9 * SECOND, salt=bytes([at]) * 32)
     repeated = await rotate(stores, line[3], digest(), NOW + 37 * SECOND)
     assert repeated.salts == {line[at]: bytes([at + 1]) * 32 for at in (1, 2, 3)}
-    await stores.housekeeping.clean(NOW + 37 * SECOND, NOW + 27 * SECOND, NOW - HOUR)
+    await stores.housekeeping.clean(NOW + 37 * SECOND, NOW + 27 * SECOND, LONG_AGO, NOW - HOUR)
     repeated = await rotate(stores, line[3], digest(), NOW + 37 * SECOND)
     assert repeated.salts == {line[at]: bytes([at + 1]) * 32 for at in (2, 3)}
+
+
+@contract
+async def test_a_repeat_is_led_past_a_host_whose_clock_is_behind(stores: Stores) -> None:
+    """What was replaced there seems to be older than it is; without its salt the repeat would end there."""
+    first = session()
+    await made(stores, first=first)
+    line = [first.digest, digest(), digest(), digest()]
+    for number, seconds in enumerate((0, -3, 8)):
+        at, salt = NOW + seconds * SECOND, bytes([number]) * 32
+        assert (await rotate(stores, line[number], line[number + 1], at, salt=salt)).outcome == "rotated"
+    repeated = await rotate(stores, first.digest, digest(), NOW + 9 * SECOND)
+    assert repeated.salts == {line[number]: bytes([number]) * 32 for number in range(3)}
+
+
+@contract
+async def test_a_token_that_would_have_expired_unused_is_forgotten(stores: Stores) -> None:
+    """Its use is no theft any more; not so the last two of a session, however long they are to live."""
+    first, child, grandchild = session(), digest(), digest()
+    account = await made(stores, first=first)
+    await rotate(stores, first.digest, child, NOW + HOUR)
+    await rotate(stores, child, grandchild, NOW + 2 * HOUR)
+    later = NOW + 2 * HOUR + SECOND
+    await stores.housekeeping.clean(later, NOW, NOW, NOW)
+    assert (await rotate(stores, child, digest(), later)).outcome == "repeated"
+    await stores.housekeeping.clean(later, NOW, later, NOW)
+    assert await rotate(stores, first.digest, digest(), later) is None
+    assert (await rotate(stores, child, digest(), later)).outcome == "repeated"
+    assert (await rotate(stores, grandchild, last := digest(), later)).outcome == "rotated"
+    assert (await rotate(stores, last, digest(), later)).outcome == "rotated"
+    await stores.housekeeping.clean(later, NOW, NOW + 90 * MINUTE, NOW)
+    assert await rotate(stores, child, digest(), later) is None
+    assert (await rotate(stores, grandchild, digest(), NOW + 3 * HOUR)).outcome == "stolen"
+    assert await stores.sessions.alive(account.user.id, NOW) == []
 
 
 @contract

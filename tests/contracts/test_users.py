@@ -12,6 +12,7 @@ from project_service.auth.ports import Stores
 from tests.contracts.users import (
     HASH,
     HOUR,
+    LONG_AGO,
     MINUTE,
     NOW,
     OTHER_HASH,
@@ -109,7 +110,7 @@ async def test_users_are_listed_page_by_page_without_gap_or_repeat(stores: Store
 async def test_the_cleanup_ends_no_access_token_that_outlives_its_session(stores: Stores) -> None:
     short = evolve(session(), expires_at=NOW + MINUTE)
     await made(stores, first=short)
-    assert await stores.housekeeping.clean(NOW + 2 * MINUTE, NOW, NOW) is True
+    assert await stores.housekeeping.clean(NOW + 2 * MINUTE, NOW, LONG_AGO, NOW) is True
     assert short.id not in dict(await stores.sessions.revoked(NOW))
 
 
@@ -124,11 +125,11 @@ async def test_the_cleanup_takes_what_has_expired_and_nothing_else(stores: Store
     await made(stores, email)
     key, _ = await issue(stores, email)
     soon = NOW + 40 * 24 * HOUR + 5 * SECOND
-    assert await stores.housekeeping.clean(soon, soon - 10 * SECOND, NOW) is True
+    assert await stores.housekeeping.clean(soon, soon - 10 * SECOND, LONG_AGO, NOW) is True
     assert (await rotate(stores, child, digest(), soon)).outcome == "rotated"
     assert (await rotate(stores, young.digest, digest(), soon)).outcome == "repeated"
     later = NOW + 40 * 24 * HOUR + MINUTE
-    assert await stores.housekeeping.clean(later, later - 10 * SECOND, later - HOUR) is True
+    assert await stores.housekeeping.clean(later, later - 10 * SECOND, LONG_AGO, later - HOUR) is True
     assert [one.id for one in await stores.sessions.alive(account.user.id, NOW)] == [young.id]
     assert await stores.tokens.owner(key, "recovery", NOW) is None
     # The salts are gone with their windows: a repeat cannot be answered any more, however wide the window was set.

@@ -26,6 +26,9 @@ MINUTE = timedelta(minutes=1)
 SECOND = timedelta(seconds=1)
 
 
+LONG_AGO = NOW - 1000 * HOUR
+
+
 WINDOW = Limit(3, 15 * MINUTE)
 
 

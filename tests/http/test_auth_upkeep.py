@@ -2,17 +2,23 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from twisted.trial.unittest import TestCase
 
 from tests.http.auth_app import AuthApp
 
 
 class Upkeep(TestCase):
-    def test_each_minute_salts_whose_window_has_passed_and_the_audit_of_days_ago_go(self) -> None:
-        app = AuthApp(self, audit_days=1)
+    def app(self, **auth: Any) -> AuthApp:
+        app = AuthApp(self, **auth)
         (upkeep,) = [service for service in app.auth.services if service.name == "auth-upkeep"]
         upkeep.startService()
         self.addCleanup(upkeep.stopService)
+        return app
+
+    def test_each_minute_salts_whose_window_has_passed_and_the_audit_of_days_ago_go(self) -> None:
+        app = self.app(audit_days=1)
         session = app.sign_up().data
         app.clock.advance(55)
         assert app.refresh(session["refresh_token"]).status == 200
@@ -24,3 +30,23 @@ class Upkeep(TestCase):
         assert len(app.store.events) == 1
         app.clock.advance(60)
         assert app.store.events == []
+
+    def test_salts_are_kept_for_two_windows(self) -> None:
+        """A host whose clock is ahead does not take them away from the others."""
+        app = self.app()
+        session = app.sign_up().data
+        app.clock.advance(41)
+        assert app.refresh(session["refresh_token"]).status == 200
+        app.clock.advance(19)
+        assert all(row.salt for row in app.store.session_rows.values())
+        app.clock.advance(60)
+        assert not any(row.salt for row in app.store.session_rows.values())
+
+    def test_a_refresh_token_that_would_have_expired_is_forgotten(self) -> None:
+        app = self.app(refresh_token_seconds=300)
+        tokens = [app.sign_up().data["refresh_token"]]
+        for _ in range(6):
+            app.clock.advance(60)
+            tokens.append(app.refresh(tokens[-1]).data["refresh_token"])
+        refused = [app.refresh(token).code for token in tokens[:2]]
+        assert refused == ["invalid_refresh_token", "refresh_token_reused"]

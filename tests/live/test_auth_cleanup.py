@@ -17,7 +17,7 @@ from project_service.database import dsn as dsns
 from project_service.database import migrate
 from project_service.database.connect import Connector
 from project_service.database.pool import Pool
-from tests.contracts.users import HOUR, MINUTE, NOW, digest, made, rotate, session
+from tests.contracts.users import HOUR, LONG_AGO, MINUTE, NOW, digest, made, rotate, session
 from tests.live.auth_service import reactor, sql
 
 # Every statement that removes or changes rows is looked at.
@@ -58,7 +58,7 @@ async def test_no_statement_takes_more_than_a_batch_or_writes_for_nothing(databa
         await made(stores)
         with closing(psycopg2.connect(database)) as connection, connection, connection.cursor() as cursor:
             cursor.execute(LOOK, {"now": NOW, "many": upkeep.BATCH + 1})
-        assert await stores.housekeeping.clean(later, later, NOW - timedelta(days=90)) is True
+        assert await stores.housekeeping.clean(later, later, LONG_AGO, NOW - timedelta(days=90)) is True
     assert sql(database, "select count(*) from auth.sessions where salt is not null") == [(0,)]
     assert sql(database, "select count(*) from auth.audit where action = ''") == [(0,)]
 
@@ -75,10 +75,10 @@ async def test_what_somebody_is_at_work_on_is_left_for_the_next_time(database: s
         with closing(psycopg2.connect(database)) as other, other.cursor() as cursor:
             cursor.execute("select from auth.sessions for update")
             cursor.execute("select from auth.throttle for update")
-            assert await stores.housekeeping.clean(later, later, NOW) is True
+            assert await stores.housekeeping.clean(later, later, LONG_AGO, NOW) is True
             assert sql(database, left) == [(1, 1)]
             other.rollback()
-        assert await stores.housekeeping.clean(later, later, NOW) is True
+        assert await stores.housekeeping.clean(later, later, LONG_AGO, NOW) is True
     assert sql(database, left) == [(0, 0)]
 
 

@@ -21,6 +21,7 @@ from tests.contracts.users import (
     HASH,
     HERE,
     HOUR,
+    LONG_AGO,
     NOW,
     OTHER_HASH,
     SECOND,
@@ -269,9 +270,9 @@ async def test_one_worker_at_a_time_cleans_up(database: str) -> None:
     try:
         with other.cursor() as cursor:
             cursor.execute("select pg_advisory_xact_lock(%s)", (LOCK,))
-            assert await housekeeping.clean(now, now, now - timedelta(days=90)) is False
+            assert await housekeeping.clean(now, now, LONG_AGO, now - timedelta(days=90)) is False
         other.rollback()
-        assert await housekeeping.clean(now, now, now - timedelta(days=90)) is True
+        assert await housekeeping.clean(now, now, LONG_AGO, now - timedelta(days=90)) is True
     finally:
         other.close()
         await pool.close()

@@ -62,5 +62,6 @@ ADD_SESSION = """s as (
     select %(sid)s::uuid, u.id, %(started)s, %(started)s, %(started)s, %(expires)s, %(access_expires)s,
         %(digest)s::bytea, %(user_agent)s, %(address)s
     from u where %(sid)s is not null
-    returning id, current_hash),
-t as (insert into auth.refresh_tokens (token_hash, session_id) select current_hash, id from s)"""
+    returning id, current_hash, created_at),
+t as (insert into auth.refresh_tokens (token_hash, session_id, issued_at)
+    select current_hash, id, created_at from s)"""

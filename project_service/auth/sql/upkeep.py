@@ -31,6 +31,12 @@ delete from {table} where ctid in (select ctid from gone) returning 1
         # An ended session stays until its refresh tokens would have expired: a reuse is still recognised.
         ("auth.sessions", "expires_at < %(now)s and access_expires_at < %(now)s"),
         ("auth.audit", "at < %(audit_before)s"),
+        (
+            "auth.refresh_tokens",
+            # One that would have expired unused, but for the last two of a session.
+            """issued_at < %(tokens_before)s and not exists (select from auth.sessions s
+                where s.id = session_id and token_hash in (s.current_hash, s.previous_hash))""",
+        ),
     )
 )
 _WIPE_SALTS = tuple(
@@ -57,12 +63,19 @@ class SqlHousekeeping:
 
     database: Database
 
-    async def clean(self, now: datetime, salt_before: datetime, audit_before: datetime) -> bool:
+    async def clean(
+        self, now: datetime, salt_before: datetime, tokens_before: datetime, audit_before: datetime
+    ) -> bool:
         async def one_batch(transaction: Runs) -> int | None:
             row = await _LOCK.one(transaction, lock=LOCK)
             if row is None or not row[0]:
                 return None
-            times = {"now": now, "salt_before": salt_before, "audit_before": audit_before}
+            times = {
+                "now": now,
+                "salt_before": salt_before,
+                "tokens_before": tokens_before,
+                "audit_before": audit_before,
+            }
             found = [await query.run(transaction, batch=BATCH, **times) for query in _ALL]
             return max(len(rows) for rows in found)
 
