@@ -18,7 +18,7 @@ from project_service.database.pool import Pool
 from project_service.deferreds import start
 from project_service.storage.assemble import Rows, sql_rows
 from project_service.storage.model import Link
-from tests.contracts.rows import bucket_b, put, refused
+from tests.contracts.rows import ALICE, bucket_b, put, refused
 from tests.live.auth_service import sql
 from tests.live.services import wait
 from tests.live.waiting import until
@@ -71,3 +71,13 @@ async def test_objects_come_in_order_however_they_are_found(database: str, rows:
     found = await sql_rows(fresh).garbage.objects_from(("a", ""), 2)
     await fresh.close()
     assert [row.key for row in found] == ["a", "b"]
+
+
+@pytest_twisted.ensureDeferred
+async def test_what_is_put_or_moved_was_changed_now(database: str, rows: Rows) -> None:
+    await put(rows, "k")
+    for change in (lambda: put(rows, "k"), lambda: rows.objects.move("b", "k", "l", ALICE)):
+        sql(database, "update storage.objects set updated_at = '2000-01-01'")
+        changed = await change()
+        assert changed.row.updated_at.year > 2000 and changed.row.updated_at.microsecond % 1000 == 0
+        assert await rows.objects.find("b", changed.row.key) == changed.row
