@@ -44,10 +44,14 @@ def bind_endpoints(
             except Exception as fault:
                 for port in ports:
                     await close(port)
-                raise CannotListen(f"cannot listen on {shown(text)}: {_reason(fault)}") from None
+                raise cannot_listen(text, fault) from None
         return ports
 
     return bind
+
+
+def cannot_listen(text: str, fault: Exception) -> CannotListen:
+    return CannotListen(f"cannot listen on {shown(text)}: {_reason(fault)}")
 
 
 def described(reactor: Any, text: str, certificates: Certificates | None = None) -> Any:

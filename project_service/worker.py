@@ -31,7 +31,7 @@ from project_service.journal import Levels, observer
 from project_service.launch import settings_for
 from project_service.logging_setup import batched
 from project_service.metrics_folder import hold
-from project_service.ports import PROXIED, TLS, Binder, described, queue_length, take_turns
+from project_service.ports import PROXIED, TLS, Binder, cannot_listen, described, queue_length, take_turns
 from project_service.process import settle
 from project_service.roll_call import Parent
 from project_service.settings import Settings
@@ -53,7 +53,13 @@ def adopt(
         return _Adopted(reactor, text, descriptor, certificates)
 
     async def bind(factory: Factory) -> list[IListeningPort]:
-        return [await endpoint(text, first + n).listen(factory) for n, text in enumerate(endpoints)]
+        ports: list[IListeningPort] = []
+        for n, text in enumerate(endpoints):
+            try:
+                ports.append(await endpoint(text, first + n).listen(factory))
+            except Exception as fault:  # the certificate's files, by now
+                raise cannot_listen(text, fault) from None
+        return ports
 
     return bind
 

@@ -181,6 +181,8 @@ def test_workers_leave_when_their_parent_is_killed(daemon: Daemon, data_dir: Pat
     workers = workers_of(daemon)
     assert len(workers) == 2
     (metrics,) = {metrics_of(pid) for pid in workers}
+    # Each keeps it from being removed under its hands, should it be there for longer than its parent.
+    assert all(metrics in opened_by(pid) for pid in workers)
     daemon.kill()
     eventually(lambda: not any(alive(pid) for pid in workers), "the end of the workers")
     assert metrics.is_dir()
@@ -192,6 +194,10 @@ def test_workers_leave_when_their_parent_is_killed(daemon: Daemon, data_dir: Pat
         assert metrics.is_dir()
         assert following.stop() == 0
     assert not metrics.exists()
+
+
+def opened_by(pid: int) -> set[Path]:
+    return {one.readlink() for one in (PROC / str(pid) / "fd").iterdir()}
 
 
 def metrics_of(pid: int) -> Path:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import socket
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +12,9 @@ from twisted.protocols.tls import TLSMemoryBIOFactory
 from twisted.trial.unittest import SynchronousTestCase
 
 from project_service.certificates import Certificates
-from project_service.ports import described
+from project_service.deferreds import start
+from project_service.ports import CannotListen, described
+from project_service.worker import adopt
 from tests.certificates import Issued, issue
 from tests.live.logged import errors_logged
 from tests.places import temporary_directory
@@ -93,3 +96,18 @@ class Renewing(SynchronousTestCase):
         (found,) = self.certificates.renew()
         self.assertIn(f"ssl:444:certKey={Path(certificate)}: good until", found)
         self.assertEqual(len(self.errors.flush("the one before goes on")), 1)
+
+
+class Adopting(SynchronousTestCase):
+    def test_a_worker_whose_certificate_is_of_no_use_by_now_says_so(self) -> None:
+        folder = temporary_directory(self)
+        certificate, key = issue("localhost").written(folder)
+        certificate.write_bytes(b"")
+        with socket.socket() as port:
+            bind: Any = adopt(reactor, [f"ssl:443:privateKey={key}:certKey={certificate}"], port.fileno())
+            failed = self.failureResultOf(start(bind(Factory())), CannotListen)
+        self.assertEqual(
+            failed.getErrorMessage(),
+            f"cannot listen on ssl:443:certKey={certificate}: "
+            "its files hold no certificate with its private key in PEM",
+        )
