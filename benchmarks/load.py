@@ -9,7 +9,7 @@ import shutil
 import statistics
 import subprocess
 import tempfile
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 
 from attrs import define, field, frozen
 from psycopg2.extensions import parse_dsn
@@ -117,11 +117,12 @@ def _latency(told: str, percent: int) -> float:
     return float(found[1]) * _UNITS[found[2]]
 
 
-def pgbench(dsn: str, sql: str, seconds: float, prepared: str = "") -> float:
-    """Transactions a second of ``sql`` in one message. ``prepared``: a statement named q, once per connection."""
+def pgbench(dsn: str, sql: str, seconds: float, prepared: Sequence[str] = ()) -> float:
+    """Transactions a second of ``sql`` in one message. ``prepared``: what each connection says first."""
     program = programs().directory / "pgbench"
     known = parse_dsn(dsn)
-    first = f"\\if :ready = 0\nPREPARE q AS {prepared};\n\\set ready 1\n\\endif\n" if prepared else ""
+    said = "".join(f"{statement};\n" for statement in prepared)
+    first = f"\\if :ready = 0\n{said}\\set ready 1\n\\endif\n" if said else ""
     with tempfile.NamedTemporaryFile("w", suffix=".sql") as script:
         script.write(f"{first}{sql};\n")
         script.flush()

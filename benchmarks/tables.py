@@ -1,30 +1,35 @@
 """The table API beside its limit: ``pgbench`` running the same SQL in the same way, with the same number of clients.
 
-The SQL of each case is what the service's own planner makes of the request: settings and ``EXECUTE`` of the prepared
-query, in one message.
+The SQL of each case is what the service's own planner makes of the request, in one message, prepared as the service
+prepares it.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from contextlib import closing
-from typing import Any
+from typing import Any, cast
 from urllib.parse import parse_qsl, urlsplit
 
 import psycopg2
 from attrs import frozen
+from psycopg2 import extensions
 
 from benchmarks.load import CLIENTS, Costed, Request, pgbench, wrk
 from benchmarks.report import Row, interleaved
 from benchmarks.running import Running
+from project_service.database.statements import Statements
 from project_service.deferreds import start
+from project_service.tables.assemble import AS_BYTES
 from project_service.tables.catalog.load import build, read
 from project_service.tables.catalog.model import SchemaCache
 from project_service.tables.config import TablesConfig
+from project_service.tables.execute import Executor
 from project_service.tables.identity import Identity
 from project_service.tables.incoming import Incoming
 from project_service.tables.planner import Planner
 from project_service.tables.preamble import preamble
+from project_service.tables.respond.outcome import Outcome
 
 SCHEMA = """
 create table customers (id int primary key, name text);
@@ -81,12 +86,11 @@ def measure(running: Running, rounds: int, seconds: float) -> Iterator[Row]:
 
 def beside(running: Running, case: Case, rounds: int, seconds: float) -> tuple[float, float, float]:
     """Requests and ``pgbench``'s transactions a second, and the microseconds of CPU that a request takes."""
-    settings, query, arguments = message(running, case)
-    sql = f"{settings} \\; EXECUTE q({arguments})"
+    sql, prepared = message(running, case)
     ours = Costed(case.request(running), running.cpu_seconds)
     wrk(ours.request, 1)
     rate, most = interleaved(
-        rounds, lambda: ours.rate(seconds), lambda: pgbench(running.dsn, sql, seconds, query)
+        rounds, lambda: ours.rate(seconds), lambda: pgbench(running.dsn, sql, seconds, prepared)
     )
     return rate, most, ours.microseconds
 
@@ -98,25 +102,45 @@ def half_load(running: Running, peak: float, seconds: float) -> Row:
     return Row(name, f"{load.p99:.2f} ms", f"p50 {load.p50:.2f} ms", load.p99 / load.p50, 5, "at most")
 
 
-def message(running: Running, case: Case) -> tuple[str, str, str]:
-    """The settings, the prepared query and its arguments, as the service would send them."""
+def message(running: Running, case: Case) -> tuple[str, list[str]]:
+    """What the service sends for a request that came before, and what prepared it."""
     config = TablesConfig(statement_timeout="30000ms")
-    incoming = _incoming(running, case)
+    incoming, identity = _incoming(running, case), Identity("anon", '{"role":"anon"}', False)
     with closing(psycopg2.connect(running.dsn)) as connection, connection.cursor() as cursor:
-        cache = _schema_cache(cursor)
-        planner = Planner(config)
+        connection.autocommit = True
+        cache, planner, asked = _schema_cache(cursor), Planner(config), Asked(cursor)
+        extensions.register_type(AS_BYTES, cursor)
         head, key = planner.head(incoming)
-        planned = planner.plan(cache, key, *planner.request(incoming, head))
-        identity = Identity("anon", '{"role":"anon"}', False)
-        told = preamble(config, cache, incoming, head, identity, planned.compiled.read_only, None)
-        statement = planned.compiled.statement.sql
-        probe = planned.compiled.probe
-        values = statement.values(planned.operands, planned.body, planned.raw, probe.rows + 1 if probe else 0)
-        settings = cursor.mogrify(told.text, told.values).decode()
-        arguments = cursor.mogrify(", ".join(["%s"] * len(values)), values).decode()
-        # pgbench takes a semicolon for the end of its command, and a colon before a name for a variable of its own;
-        # in these texts there are none but those between statements and of casts.
-        return settings.replace("; ", " \\; "), statement.for_prepare, arguments
+        for _ in range(3):
+            planned = planner.plan(cache, key, *planner.request(incoming, head))
+            told = preamble(config, cache, incoming, head, identity, planned.compiled.read_only, None)
+            # Nothing in it waits, so it is over at once.
+            done: Any = start(Executor(config, cast(Any, asked)).execute(planned, told, False)).result
+            assert done.rows == 1 or case is not SINGLE, done
+    # pgbench takes a semicolon for the end of its command, and a colon before a name for a variable of its own;
+    # in these texts there are none but those between statements and of casts.
+    sent = [text.replace("; ", " \\; ") for text in asked.sent]
+    return sent[-1], [text for text in sent if text.startswith("PREPARE")]
+
+
+class Asked:
+    """A pool of one connection that remembers what is sent."""
+
+    def __init__(self, cursor: Any) -> None:
+        self.statements = Statements()
+        self.in_transaction = False
+        self.sent: list[str] = []
+        self._cursor = cursor
+
+    async def use(self, work: Callable[[Any], Awaitable[Outcome]]) -> Outcome:
+        return await work(self)
+
+    async def query(self, sql: str, params: Sequence[Any] | None = None) -> list[tuple[Any, ...]]:
+        self.sent.append(self._cursor.mogrify(sql, params).decode())
+        self._cursor.execute(self.sent[-1])
+        return list(self._cursor.fetchall()) if self._cursor.description is not None else []
+
+    execute = query
 
 
 def _incoming(running: Running, case: Case) -> Incoming:

@@ -39,7 +39,7 @@ from project_service.tables.tokens import OwnTokens, from_base64, parse_keys
 CHANNEL = "pgrst"
 # text, json, jsonb, xml and character types arrive as bytes and leave as bytes.
 _RAW_TYPES = (25, 114, 142, 3802, 1042, 1043, 18, 19)
-_BYTES = extensions.new_type(_RAW_TYPES, "PGRST_BYTES", extensions.BYTES)
+AS_BYTES = extensions.new_type(_RAW_TYPES, "PGRST_BYTES", extensions.BYTES)
 
 
 @frozen
@@ -169,7 +169,7 @@ def raw(connector: Connector) -> Callable[[], Awaitable[Session]]:
 
     async def connect() -> Session:
         session = await connector()
-        extensions.register_type(_BYTES, session._connection)
+        extensions.register_type(AS_BYTES, session._connection)
         return session
 
     return connect

@@ -11,7 +11,7 @@ from project_service.tables.failures import has_nul
 from project_service.tables.identity import Identity
 from project_service.tables.incoming import Incoming
 from project_service.tables.parse.request import Head
-from project_service.tables.run import Preamble
+from project_service.tables.run import Preamble, Told
 from project_service.tables.sql.settings import (
     NO_JIT,
     RESET,
@@ -19,7 +19,7 @@ from project_service.tables.sql.settings import (
     pre_request_text,
     routine_settings,
     search_path,
-    settings_text,
+    settings_of,
 )
 
 _LEVELS = ("serializable", "repeatable read", "read committed", "read uncommitted")
@@ -38,7 +38,8 @@ def preamble(
     explains: bool = False,
 ) -> Preamble:
     """What an earlier request may have left is reset, then one SELECT of settings, and the call of the pre-request
-    function where there is one. What only ``explains`` is to show the plan, and the settings, as the server has them.
+    function where there is one, with the request's path for a parameter. What only ``explains`` is to show the plan,
+    and the settings, as the server has them.
     """
     pairs = [
         *(() if explains else (NO_JIT,)),
@@ -63,20 +64,21 @@ def preamble(
     extra = extra_seconds(limits[0], limits[-1]) if len(limits) > 1 else 0.0
     short = len(incoming.headers.as_json) + len(identity.claims) <= _SHORT
     try:
-        text = (_recent_text if short else _text)(tuple(pairs), config.pre_request)
+        told = (_told_lately if short else _told)(tuple(pairs), config.pre_request)
     except ValueError:
         raise has_nul() from None
-    return Preamble(text, [incoming.resource], extra)
+    return Preamble(told.text, [incoming.resource], extra, told)
 
 
-def _text(pairs: tuple[tuple[str, str], ...], pre_request: str | None) -> str:
-    """In psycopg2's form, with the request's path for a parameter. Raises ``ValueError`` for a NUL."""
-    text = RESET + _isolation(pairs) + settings_text(pairs, ("request.path",))
-    return text if pre_request is None else f"{text}; {pre_request_text(pre_request)}"
+def _told(pairs: tuple[tuple[str, str], ...], pre_request: str | None) -> Told:
+    """Raises ``ValueError`` for a NUL."""
+    first, settings = RESET + _isolation(pairs), settings_of(pairs, ("request.path",))
+    last = "" if pre_request is None else f"; {pre_request_text(pre_request)}"
+    return Told(first + settings.text + last, first, settings, last)
 
 
 # Clients come again with the same headers and claims.
-_recent_text = lru_cache(maxsize=512)(_text)
+_told_lately = lru_cache(maxsize=512)(_told)
 
 
 def _isolation(pairs: Iterable[tuple[str, str]]) -> str:

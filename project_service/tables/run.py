@@ -19,6 +19,7 @@ from project_service.tables import errors
 from project_service.tables.errors import TableError
 from project_service.tables.failures import from_sqlstate, has_nul
 from project_service.tables.sql.fragment import NOTHING, Sql
+from project_service.tables.sql.settings import Settings
 
 _NO_RIGHT = "42501"
 
@@ -28,13 +29,27 @@ T = TypeVar("T")
 
 
 @frozen
+class Told:
+    """What is set for the transaction: as ``text``, or ``first``, ``settings`` prepared, and ``last``."""
+
+    text: str
+    first: str
+    settings: Settings
+    last: str
+
+    def executed(self, execution: str) -> str:
+        return f"{self.first}{execution}{self.settings.arguments}{self.last}"
+
+
+@frozen
 class Preamble:
-    """What is set for the transaction, as psycopg2 takes it. It may take ``extra_seconds`` longer than the service
-    allows, None for as long as it takes."""
+    """What is set for the transaction, as psycopg2 takes it; ``told`` where that can be prepared. It may take
+    ``extra_seconds`` longer than the service allows, None for as long as it takes."""
 
     text: str
     values: Sequence[str]
     extra_seconds: float | None = 0.0
+    told: Told | None = None
 
 
 @frozen
@@ -131,13 +146,23 @@ def _prepared(statements: Statements, work: Work) -> str | None:
 
 
 async def _send(session: Session, prefix: str, work: Work, text: str) -> list[Row]:
-    preamble = work.preamble
-    return await session.query(f"{prefix}{preamble.text}; {text}", [*preamble.values, *work.values])
+    beginning = _beginning(session.statements, work) if work.kept else work.preamble.text
+    return await session.query(f"{prefix}{beginning}; {text}", [*work.preamble.values, *work.values])
+
+
+def _beginning(statements: Statements, work: Work) -> str:
+    told = work.preamble.told
+    execution = statements.execution(told.settings.statement.text, work.version) if told is not None else None
+    return work.preamble.text if told is None or execution is None else told.executed(execution)
 
 
 async def _prepare_and_send(session: Session, work: Work) -> list[Row]:
     """What names mean hangs on the preamble's role and search path."""
     await session.query(f"BEGIN; {work.preamble.text}", work.preamble.values)
+    if work.preamble.told is not None:
+        settings = work.preamble.told.settings.statement
+        # Without places for values: theirs are written once for many requests.
+        await session.statements.prepare(session.query, settings.text, settings.for_prepare, 0, work.version)
     texts = [
         await session.statements.prepare(
             session.query, part.text, part.for_prepare, len(part.parameters), work.version

@@ -5,6 +5,7 @@ With one connection, so that each request finds what the last one left.
 
 from __future__ import annotations
 
+import json
 from collections.abc import AsyncIterator
 from contextlib import closing
 
@@ -121,16 +122,32 @@ async def test_nothing_of_a_request_stays_with_what_it_prepared(tables: Tables, 
 
     # A schema cache that is read anew meanwhile lets go of what was prepared.
     for _ in range(20):
+        row, headers = {"txt": "asked"}, {"X-Mine": "my-own"}
         status, _, body = await tables.request(
-            "POST", "/notes?select=id,txt", base=NARROW, json={"txt": "asked"}, token=tables.token
+            "POST", "/notes?select=id,txt", base=NARROW, json=row, token=tables.token, headers=headers
         )
         assert status == 201, body
         if await found("INSERT"):
             break
     else:
         raise AssertionError("it was never prepared")
-    for said in (tables.token, "asked", "request.headers"):
+    for said in (tables.token, "asked", "my-own"):
         assert await found(said) == 0, said
+
+
+@pytest_twisted.ensureDeferred
+async def test_sql_is_told_the_same_by_what_was_prepared(tables: Tables, functions: None) -> None:
+    """The first request's settings are in its own message, the later ones' are values of a prepared statement."""
+    odd = """a'b "c" \\d \\' %s %(e)s 100% $1 {} E'f' -- /* ;"""
+    seen = []
+    for _ in range(4):
+        path = "/rpc/shown?name=request.headers"
+        status, _, body = await tables.request("GET", path, base=NARROW, headers={"X-Odd": odd})
+        assert status == 200, body
+        seen.append(json.loads(body)["x-odd"])
+    assert seen == [odd] * 4
+    prepared = (await tables.request("GET", "/rpc/prepared?said=request.headers", base=NARROW))[2]
+    assert prepared >= 1
 
 
 @pytest.mark.parametrize("name", ["rates", "rpc/all_rates"])

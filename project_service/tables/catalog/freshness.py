@@ -18,7 +18,7 @@ from project_service.deferreds import background, with_timeout
 from project_service.tables.catalog.holder import CacheHolder
 from project_service.tables.catalog.model import SchemaCache
 from project_service.tables.catalog.queries import FINGERPRINT
-from project_service.tables.sql.settings import RESET, settings_text
+from project_service.tables.sql.settings import RESET, settings_of
 
 CHANNEL = "pgrst_sync"
 WAIT_SECONDS = 1.0
@@ -27,7 +27,7 @@ _MOST_WAITING = 20
 _REMEMBERED = 200
 
 # Without what an earlier request has set for the session.
-_CLEAN = f"{RESET}{settings_text((), ())}; "
+_CLEAN = f"{RESET}{settings_of(()).text}; "
 _SEND = f"{_CLEAN}with mark as (select gen_random_uuid()::text as id) select id, pg_notify(%s, id)::text from mark"
 
 

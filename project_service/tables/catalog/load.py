@@ -25,7 +25,7 @@ from project_service.tables.catalog.queries import ALL, VERSION, role_settings
 from project_service.tables.catalog.relationships import Keyed, Shown, from_foreign_keys, through_junctions
 from project_service.tables.catalog.views import Origin, base_columns
 from project_service.tables.config import TablesConfig
-from project_service.tables.sql.settings import NO_JIT, RESET, settings_text
+from project_service.tables.sql.settings import NO_JIT, RESET, settings_of
 
 Rows = Mapping[str, Any]
 RunQuery = Callable[[str, Mapping[str, Any]], Awaitable[str]]
@@ -42,7 +42,7 @@ def loader(reactor: Any, pool: Pool, config: TablesConfig) -> Load:
     """Reads with a connection of ``pool``, whose texts arrive as bytes."""
     # A request may have left the session another role, or a timeout too short to read the catalogue in.
     ours = (NO_JIT, ("role", "none"), ("search_path", ""), ("statement_timeout", config.statement_timeout))
-    beginning = RESET + _SNAPSHOT + settings_text(ours, ())
+    beginning = RESET + _SNAPSHOT + settings_of(ours).text
 
     async def reading(transaction: Transaction) -> dict[str, str]:
         async def one(sql: str, params: Mapping[str, Any]) -> str:

@@ -15,7 +15,7 @@ from project_service.tables.syntax import Operand
 MOST_CHARACTERS = 1024 * 1024
 
 # PostgreSQL allows no NUL in SQL, so it can stand for a parameter.
-_MARK = "\0"
+PLACE = "\0"
 _SPECIAL = re.compile(r"[\0%]")
 _BODY_SLOT, _TEXT_SLOT, _BYTES_SLOT, _PROBE_SLOT = -2, -3, -4, -5
 
@@ -51,12 +51,12 @@ class Sql:
     @cached_property
     def for_driver(self) -> str:
         """With psycopg2's placeholders; a literal ``%`` is doubled."""
-        return _SPECIAL.sub(lambda found: "%s" if found.group() == _MARK else "%%", self.text)
+        return _SPECIAL.sub(lambda found: "%s" if found.group() == PLACE else "%%", self.text)
 
     @cached_property
     def for_prepare(self) -> str:
         """With PostgreSQL's own placeholders, ``$1`` and so on."""
-        pieces = self.text.split(_MARK)
+        pieces = self.text.split(PLACE)
         return "".join(piece if number == 0 else f"${number}{piece}" for number, piece in enumerate(pieces))
 
     def values(
@@ -86,7 +86,7 @@ NOTHING = Sql("")
 
 
 def parameter(value: Parameter) -> Sql:
-    return Sql(_MARK, (value,))
+    return Sql(PLACE, (value,))
 
 
 # The request's body: as JSON, as text untouched and as bytes untouched.

@@ -20,6 +20,9 @@ from tests.unit.tables.planning import CACHE, CONFIG
 
 _SET = re.compile(r"set_config\('((?:[^']|'')*)', (%s|'(?:[^']|'')*'), true\)")
 
+_VALUE = re.compile(r"%s|'(?:[^']|'')*'")
+_LEVEL = (("default_transaction_isolation", "repeatable read"),)
+
 
 class Told(SynchronousTestCase):
     def told(
@@ -65,6 +68,21 @@ class Told(SynchronousTestCase):
                 ("request.path", "%s"),
             ],
         )
+
+    def test_what_can_be_prepared_has_nothing_of_the_request(self) -> None:
+        found = self.told(("x-a", "it's 1%"), pre_request="check", settings=_LEVEL).told
+        assert found is not None
+        statement = found.settings.statement
+        self.assertEqual(len(statement.parameters), len(_SET.findall(found.text)))
+        self.assertEqual(
+            statement.for_driver % tuple(_VALUE.findall(found.settings.arguments)),
+            found.settings.text,
+        )
+        self.assertNotIn("x-a", statement.text)
+        self.assertEqual(
+            found.executed("EXECUTE s"), f"{found.first}EXECUTE s{found.settings.arguments}{found.last}"
+        )
+        self.assertEqual(found.text, found.first + found.settings.text + found.last)
 
     def test_sql_sees_the_headers_but_no_key_of_the_project(self) -> None:
         """Those that came more than once in one line, and cookies in their own setting."""
@@ -125,8 +143,7 @@ class Told(SynchronousTestCase):
         self.assertEqual(self.told().text.count("; "), 1)
 
     def test_a_level_of_isolation_is_set_before_anything_else(self) -> None:
-        level = (("default_transaction_isolation", "repeatable read"),)
-        for more in ({"settings": level}, {"routine": Routine("api", "f", settings=level)}):
+        for more in ({"settings": _LEVEL}, {"routine": Routine("api", "f", settings=_LEVEL)}):
             begins = "RESET ALL; SET TRANSACTION ISOLATION LEVEL REPEATABLE READ; SELECT "
             self.assertTrue(self.told(**more).text.startswith(begins))
         no_level = (("default_transaction_isolation", "x; drop table works"),)

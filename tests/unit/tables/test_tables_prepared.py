@@ -17,8 +17,9 @@ from project_service.tables.execute import Executor
 from project_service.tables.parse.media import MediaType
 from project_service.tables.planner import Planner
 from project_service.tables.respond.outcome import Outcome
-from project_service.tables.run import Preamble, Work, run
+from project_service.tables.run import Preamble, Told, Work, run
 from project_service.tables.sql.fragment import Sql
+from project_service.tables.sql.settings import settings_of
 from tests.unit.tables.planning import CONFIG, planned
 
 
@@ -64,6 +65,21 @@ class Messages(SynchronousTestCase):
             self.assertEqual(self.successResultOf(start(found)), [(1,)])
         once = ["BEGIN; SELECT %s", "PREPARE service_1 AS SELECT 2", "EXECUTE service_1", "COMMIT"]
         self.assertEqual(connection.sent, [*once, "SELECT %s; EXECUTE service_1"])
+
+    def test_what_is_told_is_prepared_with_what_is_asked(self) -> None:
+        settings = settings_of((("role", "a%b"),), ("request.path",))
+        told = Told("at once", "RESET ALL; ", settings, "; SELECT before()")
+        work = evolve(self.work(), preamble=Preamble(told.text, ["/secret"], told=told))
+        connection = Connection()
+        for said in (work, work, evolve(work, kept=False)):
+            self.successResultOf(start(run(cast(Session, connection), said, list)))
+        begun, setting, *others = connection.sent
+        self.assertEqual(begun, "BEGIN; at once")
+        self.assertIn("PREPARE service_1 AS SELECT ", setting)
+        self.assertIn("set_config('role', $1, true), set_config('request.path', $2, true)", setting)
+        first = ["PREPARE service_2 AS SELECT 2", "EXECUTE service_2", "COMMIT"]
+        again = "RESET ALL; EXECUTE service_1('a%%b', %s); SELECT before(); EXECUTE service_2"
+        self.assertEqual(others, [*first, again, "at once; SELECT 2"])
 
     def test_what_is_to_be_undone_is(self) -> None:
         connection = Connection()
