@@ -7,6 +7,8 @@ import re
 from typing import Any
 
 from attrs import evolve
+from hypothesis import given
+from hypothesis import strategies as st
 from twisted.trial.unittest import SynchronousTestCase
 
 from project_service.tables.catalog.model import Routine
@@ -16,12 +18,23 @@ from project_service.tables.incoming import Incoming
 from project_service.tables.planner import Planner
 from project_service.tables.preamble import preamble
 from project_service.tables.run import Preamble
+from project_service.tables.sql.settings import settings_of
 from tests.unit.tables.planning import CACHE, CONFIG
 
 _SET = re.compile(r"set_config\('((?:[^']|'')*)', (%s|'(?:[^']|'')*'), true\)")
 
 _VALUE = re.compile(r"%s|'(?:[^']|'')*'")
+_TEXTS = st.text(st.characters(exclude_categories=["Cs"], exclude_characters="\0"))
+_LITERAL = re.compile(r"(E?)'((?:[^'\\]|''|\\\\|\\)*?)'(?!')")
+# The connection's own settings, and their values.
+_KEPT = ("standard_conforming_strings", "on", "idle_in_transaction_session_timeout", "60s")
 _LEVEL = (("default_transaction_isolation", "repeatable read"),)
+
+
+def _read(escapes: str, written: str) -> str:
+    """What PostgreSQL and, before it, psycopg2 make of a literal."""
+    text = written.replace("%%", "%").replace("''", "'")
+    return text.replace("\\\\", "\\") if escapes else text
 
 
 class Told(SynchronousTestCase):
@@ -83,6 +96,17 @@ class Told(SynchronousTestCase):
             found.executed("EXECUTE s"), f"{found.first}EXECUTE s{found.settings.arguments}{found.last}"
         )
         self.assertEqual(found.text, found.first + found.settings.text + found.last)
+
+    @given(st.lists(st.tuples(_TEXTS, _TEXTS), max_size=5))
+    def test_values_are_written_as_they_are(self, pairs: list[tuple[str, str]]) -> None:
+        """In PostgreSQL's literals, with a sign doubled that means something to psycopg2."""
+        found = settings_of(pairs, ("request.path",))
+        written = _LITERAL.findall(found.arguments)
+        self.assertEqual([_read(*one) for one in written], [value for _, value in pairs])
+        self.assertTrue(found.arguments.endswith("%s)"))
+        again = [text for one in _LITERAL.findall(found.text) for text in [_read(*one)]]
+        self.assertEqual(again[len(_KEPT) :], [text for pair in pairs for text in pair] + ["request.path"])
+        self.assertEqual(found.statement.text.count("\0"), len(pairs) + 1)
 
     def test_sql_sees_the_headers_but_no_key_of_the_project(self) -> None:
         """Those that came more than once in one line, and cookies in their own setting."""
