@@ -162,7 +162,7 @@ class FakeObjects:
         for key, row in found.items():
             del self.tables.objects[bucket, key]
             self.tables.garbage[row.version] = (bucket, self.tables.now())
-        missing = tuple(key for key in keys if key not in found)
+        missing = tuple(key for key in dict.fromkeys(keys) if key not in found)
         return Deleted({key: row.version for key, row in found.items()}, missing)
 
     async def move(

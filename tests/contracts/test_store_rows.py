@@ -146,6 +146,27 @@ async def test_deleting(rows: Rows) -> None:
 
 
 @pytest_twisted.ensureDeferred
+async def test_a_key_is_one_of_its_bucket(rows: Rows) -> None:
+    """What is done in one bucket is done to no other; and a key that is named twice is one key."""
+    await rows.buckets.create("another", BucketRules())
+    for key in ("k", "l", "m"):
+        await put(rows, key, 3, BOB, bucket="another")
+        await put(rows, key, 5)
+    await rows.buckets.change("b", {"owner_only_writes": True})
+    others = await rows.buckets.find("another"), await rows.garbage.objects_from(("another", ""), 3)
+    for key in ("k", "l"):
+        await put(rows, key, 6)
+    moved = await rows.objects.move("b", "k", "l", ALICE)
+    assert moved.row.size == 6 and moved.replaced is not None
+    await rows.objects.move("b", "l", "new", ALICE)
+    deleted = await rows.objects.delete("b", ["m", "k", "m", "k"], ALICE)
+    assert (list(deleted.versions), deleted.missing) == (["m"], ("k",))
+    bucket = await rows.buckets.find("b")
+    assert bucket is not None and (bucket.object_count, bucket.total_bytes) == (1, 6)
+    assert (await rows.buckets.find("another"), await rows.garbage.objects_from(("another", ""), 3)) == others
+
+
+@pytest_twisted.ensureDeferred
 async def test_deleting_in_a_state(rows: Rows) -> None:
     kept = (await put(rows, "k")).row
     for code, conditions in (

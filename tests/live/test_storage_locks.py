@@ -17,7 +17,7 @@ from project_service.database.connect import Connector
 from project_service.database.pool import Pool
 from project_service.deferreds import start
 from project_service.storage.assemble import Rows, sql_rows
-from project_service.storage.model import Conditions
+from project_service.storage.model import BucketRules, Conditions
 from tests.contracts.rows import ALICE, ETAG, bucket_b, put, refused
 from tests.live.auth_service import sql
 from tests.live.services import wait
@@ -129,6 +129,15 @@ async def test_without_a_quota_an_upload_keeps_nobody_waiting(
     await put(rows, keys[1])
     assert (await rows.objects.delete("b", [keys[1]], ALICE)).versions
     await rows.buckets.change("b", {"visibility": "public"})
+
+
+@pytest_twisted.ensureDeferred
+async def test_buckets_keep_each_other_from_nothing(nobody_waits: None, rows: Rows, other: Other) -> None:
+    other.puts("k")
+    await rows.buckets.create("another", BucketRules())
+    await put(rows, "k", bucket="another")
+    await rows.objects.move("another", "k", "l", ALICE)
+    assert (await rows.objects.delete("another", ["k", "l"], ALICE)).missing == ("k",)
 
 
 @pytest_twisted.ensureDeferred
