@@ -130,7 +130,7 @@ def _checks(
     return {
         "database": database_works,
         "notifications": listener_works,
-        "store": store.check,
+        "store": store.ready,
         "tables": tables_loaded,
     }
 

@@ -103,6 +103,14 @@ class Storage:
             await self._store.put(PROBE, PROBE.encode(), "text/plain", {})
             await self._read_probe()
 
+    async def ready(self) -> None:
+        """As ``check``, for ``/ready``: why the store refuses is in the log, where nobody may ask for an object."""
+        try:
+            await self.check()
+        except StoreError as refused:
+            _log.warn("The store refuses: {why}", why=str(refused))
+            raise
+
     async def start(self) -> None:
         """Make the store bucket. A store that is away does not keep the service from starting; ``check`` tells."""
         try:

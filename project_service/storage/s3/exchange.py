@@ -17,7 +17,6 @@ from project_service.storage.s3.body import Gather, IdleTimer, MemoryBody, Paylo
 from project_service.storage.s3.errors import (
     BrokenAnswer,
     BrokenRead,
-    StoreError,
     StoreUnreachable,
     error_text,
     kind_of,
@@ -102,7 +101,7 @@ class Exchange:
             # S3 sends 200 before it knows whether completing or copying succeeds; an error is the document then.
             answer = Answer(response, answered)
             if response.code >= 300 or (b"<Error" in answered and error_text(answered)):
-                raise _refused(response.code, answered, answer.header("x-amz-bucket-region"))
+                raise refusal(response.code, answered, answer.header("x-amz-bucket-region"))
             return answer
 
         return await self._repeated(once)
@@ -113,7 +112,7 @@ class Exchange:
         async def once(progress: Progress) -> StoreResponse:
             response = await self._head("GET", key, None, headers, progress=progress)
             if response.code >= 300:
-                raise _refused(response.code, await self._gathered(response, progress))
+                raise refusal(response.code, await self._gathered(response, progress))
             return response
 
         return await self._repeated(once)
@@ -210,14 +209,6 @@ class Exchange:
 def _may_pass(problem: Exception) -> bool:
     status, code = getattr(problem, "status", 0), getattr(problem, "code", "")
     return isinstance(problem, _UNANSWERED) or worth_retrying(status, str(code))
-
-
-def _refused(status: int, body: bytes, region: str = "") -> StoreError:
-    """The error for a refusal. Of who is not let in at all the log says why: clients are only told 503."""
-    fault = refusal(status, body, region)
-    if status in {401, 403} or "Token" in fault.code:
-        _log.warn("The store lets nobody in by this key: {why}", why=str(fault))
-    return fault
 
 
 def _unreachable(problem: Exception) -> StoreUnreachable:
