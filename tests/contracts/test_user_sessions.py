@@ -130,6 +130,16 @@ async def test_a_repeat_after_the_window_is_theft(stores: Stores) -> None:
 
 
 @contract
+async def test_a_repeat_that_no_salt_is_left_for_is_theft(stores: Stores) -> None:
+    """However wide the window was set since: what it would be given is not known any more."""
+    first = session()
+    await made(stores, first=first)
+    await rotate(stores, first.digest, digest())
+    await stores.housekeeping.clean(NOW + SECOND, NOW + SECOND, LONG_AGO, LONG_AGO)
+    assert (await rotate(stores, first.digest, digest(), NOW + 2 * SECOND)).outcome == "stolen"
+
+
+@contract
 async def test_a_refresh_prolongs_the_session_and_a_repeat_does_not(stores: Stores) -> None:
     first, child, later = session(), digest(), NOW + 5 * HOUR
     account = await made(stores, first=first)

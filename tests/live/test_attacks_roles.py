@@ -165,3 +165,14 @@ async def uses_all_parts(api: Api, name: str) -> None:
     assert (await api.request("POST", "/auth/logout", key=None, token=token))[0] == 200
     status, _, body = await api.request("GET", "/auth/user", key=None, token=token)
     assert (status, body["error"]["code"]) == (401, "session_revoked")
+
+
+def test_no_function_but_those_of_who_calls_is_for_the_api_roles(database: str) -> None:
+    """A new function is everybody's to call unless it is said otherwise."""
+    found = run(
+        database,
+        "select distinct p.proname from pg_proc p, unnest(array['anon', 'authenticated', 'service_role']) r"
+        " where p.pronamespace in ('auth'::regnamespace, 'storage'::regnamespace)"
+        " and p.prorettype <> 'trigger'::regtype and has_function_privilege(r, p.oid, 'execute')",
+    )
+    assert {name for (name,) in found} == {"jwt", "uid", "role", "email"}

@@ -117,6 +117,7 @@ async def test_the_audit_has_what_was_done_and_nothing_else(database: str) -> No
     stores, nobody, first = sql_stores(pool), str(uuid.uuid4()), session()
     try:
         email = address()
+        sql(database, "insert into auth.users (email, email_key) values ('other@a.test', 'other@a.test')")
         account = await made(stores, email, first)
         again = stores.users.create(
             email=email, password_hash=None, metadata={}, confirmed=True, session=None, event=event("taken")
