@@ -6,6 +6,7 @@ Each prints what was sent, acknowledged, refused and lost, and for how long a pa
 from __future__ import annotations
 
 import argparse
+import os
 import sys
 from pathlib import Path
 from random import Random, SystemRandom
@@ -15,8 +16,10 @@ from tests.chaos.failover import fail_over, restart
 from tests.chaos.kills import Rounds
 from tests.chaos.overload import overload
 from tests.chaos.store_cluster import lose_a_volume_server
+from tests.live.loaded_service import make_ledger, started
+from tests.live.shared_laws import GUESSING, Shared
 
-FAULTS = ("restart", "failover", "cluster", "overload", "kills")
+FAULTS = ("restart", "failover", "cluster", "overload", "shared", "kills")
 
 
 def asked_for(arguments: list[str]) -> argparse.Namespace:
@@ -26,6 +29,7 @@ def asked_for(arguments: list[str]) -> argparse.Namespace:
         "faults", nargs="*", type=_fault, default=list(FAULTS), metavar=f"{{{','.join(FAULTS)}}}"
     )
     parser.add_argument("--rounds", type=int, default=20)
+    parser.add_argument("--steps", type=int, default=3000, help="of what both workers share")
     parser.add_argument("--seconds", type=float, default=60.0, help="of overload")
     parser.add_argument("--seed", type=int, default=SystemRandom().randrange(10**6))
     return parser.parse_args(arguments)
@@ -35,6 +39,15 @@ def _fault(name: str) -> str:
     if name not in FAULTS:
         raise argparse.ArgumentTypeError(f"there is no {name}")
     return name
+
+
+def whichever_worker(place: Path, random: Random, steps: int) -> None:
+    """No fault at all: what one worker acknowledged, the other knows."""
+    os.environ.update([GUESSING])
+    with started(place, storage="") as daemon:
+        make_ledger(place)
+        Shared(daemon, place, random).go(steps)
+    print(f"  {steps} steps, and every worker told the same")
 
 
 def main() -> int:
@@ -52,6 +65,8 @@ def main() -> int:
                     lose_a_volume_server(Path(place))
                 elif fault == "overload":
                     overload(Path(place), asked.seconds)
+                elif fault == "shared":
+                    whichever_worker(Path(place), Random(asked.seed), asked.steps)
                 else:
                     Rounds(Path(place), Random(asked.seed)).run(asked.rounds)
             except AssertionError as wrong:

@@ -22,6 +22,7 @@ from project_service.embedded.identity import PROC
 from project_service.http.metrics import MULTIPROCESS
 from tests.live.daemon import ROOT, Daemon, answers, children_on, eventually, workers_of
 from tests.live.loaded_service import credentials, load_on, make_ledger
+from tests.live.open_sockets import sockets_of
 
 # Odd, so that two workers cannot have half of it each.
 POOLS = """
@@ -222,10 +223,6 @@ def uploads_at_each(workers: set[int], url: str, key: str, held: ExitStack) -> l
         upload.sendall(b"half")
         uploads.append(upload)
     return uploads
-
-
-def sockets_of(pid: int) -> int:
-    return sum(one.is_socket() for one in (PROC / str(pid) / "fd").iterdir())
 
 
 def port_of(url: str) -> int:

@@ -1,0 +1,26 @@
+"""Two workers are as one service: what either acknowledged, both know at once."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from random import Random
+
+import pytest
+
+from project_service.settings import Store
+from tests.live.loaded_service import make_ledger, started
+from tests.live.shared_laws import GUESSING, Shared
+from tests.live.test_upgrade import sections
+
+STEPS = 120
+
+
+def test_whichever_worker_is_asked(
+    database: str, store_settings: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv(*GUESSING)
+    known = sections(database, store_settings)
+    with started(tmp_path, **known, storage="") as daemon:
+        make_ledger(tmp_path)
+        Shared(daemon, tmp_path, Random(7)).go(STEPS)
+        assert daemon.stop() == 0, daemon.text
