@@ -9,7 +9,15 @@ from hypothesis import strategies as st
 from twisted.trial.unittest import SynchronousTestCase
 
 from project_service.errors import ApiError
-from project_service.storage.form import Event, Field, FileEnd, FileStart, FormReader, boundary_of
+from project_service.storage.form import (
+    MAX_AROUND_BYTES,
+    Event,
+    Field,
+    FileEnd,
+    FileStart,
+    FormReader,
+    boundary_of,
+)
 
 payloads = st.one_of(
     st.binary(max_size=300),
@@ -63,6 +71,14 @@ class Reading(SynchronousTestCase):
                 read(one, cuts)
             except ApiError as error:
                 self.assertIn((error.status, error.code), {(400, "invalid_multipart"), (422, "invalid_key")})
+
+    def test_what_is_held_back_in_a_file_is_not_around_it(self) -> None:
+        """Byte by byte, what begins like the boundary brings no event for longer than may stand before it."""
+        payload = b"\r\n--edg" * (MAX_AROUND_BYTES // 6)
+        body = (
+            b'--edge\r\nContent-Disposition: form-data; name="file"\r\n\r\n' + payload + b"\r\n--edge--\r\n"
+        )
+        self.assertEqual(read(body, list(range(len(body))))[1], payload)
 
     def test_what_follows_the_last_boundary_is_ignored_but_not_for_ever(self) -> None:
         whole = b'--edge\r\nContent-Disposition: form-data; name="file"\r\n\r\nx\r\n--edge--'
