@@ -1,0 +1,85 @@
+"""What every worker is told of sessions that end, however they do: at once, once, and until when it counts."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from datetime import timedelta
+from math import ceil
+
+import psycopg2
+import pytest
+import pytest_twisted
+from twisted.internet import reactor
+
+from project_service.auth.assemble import sql_stores
+from project_service.auth.ports import Stores
+from project_service.auth.revocations import CHANNEL
+from project_service.database import dsn as dsns
+from project_service.database.connect import Connector
+from project_service.database.pool import Pool
+from tests.contracts.users import MINUTE, NOW, event, made, session
+from tests.live.auth_service import sql
+from tests.live.services import wait
+
+PART = timedelta(milliseconds=1)
+
+
+@pytest.fixture
+def stores(database: str) -> Iterator[Stores]:
+    pool = Pool(Connector(reactor, dsns.parse(database), 10.0, timezone="UTC"), 2, 5.0, reactor)
+    yield sql_stores(pool)
+    wait(pool.close)
+
+
+@pytest.fixture
+def told(database: str) -> Iterator[psycopg2.extensions.connection]:
+    connection = psycopg2.connect(database)
+    connection.autocommit = True
+    connection.cursor().execute(f"listen {CHANNEL}")
+    yield connection
+    connection.close()
+
+
+def heard(told: psycopg2.extensions.connection) -> list[str]:
+    """What has been told by now: a notification comes before the answer to a later question."""
+    told.cursor().execute("select")
+    texts = [notice.payload for notice in told.notifies]
+    told.notifies.clear()
+    return texts
+
+
+@pytest_twisted.ensureDeferred
+async def test_the_end_of_a_session_is_told_once(
+    database: str, stores: Stores, told: psycopg2.extensions.connection
+) -> None:
+    ended, deleted, alive = (session(NOW + PART) for _ in range(3))
+    account = await made(stores, first=ended)
+    # Whole seconds, and none too few.
+    until = ceil((ended.access_expires_at + MINUTE).timestamp())
+    await stores.sessions.end(account.user.id, event())
+    assert heard(told) == [f"{ended.id} {until}"]
+    await stores.sessions.start(account, None, deleted, event())
+    await stores.users.delete(account.user.id, event())
+    assert heard(told) == [f"{deleted.id} {until}"]
+    await made(stores, first=alive)
+    sql(database, "update auth.sessions set ended_at = null")
+    assert heard(told) == []
+
+
+@pytest_twisted.ensureDeferred
+async def test_what_is_done_to_a_session_that_has_ended_is_nobodys_news(
+    database: str, stores: Stores, told: psycopg2.extensions.connection
+) -> None:
+    first = session()
+    account = await made(stores, first=first)
+    await stores.sessions.end(account.user.id, event())
+    assert len(heard(told)) == 1
+    sql(database, "update auth.sessions set ended_at = now()")
+    assert heard(told) == []
+    # An operator has let it go on.
+    for moment in ("null", "now()"):
+        sql(database, f"update auth.sessions set ended_at = {moment}")
+    assert len(heard(told)) == 1
+    sql(database, "delete from auth.sessions")
+    assert heard(told) == []
+    assert sql(database, "select session_id::text from auth.revocations") == [(first.id,)]
