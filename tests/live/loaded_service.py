@@ -10,6 +10,7 @@ from pathlib import Path
 import psycopg2
 import requests
 
+from project_service.settings import Store
 from tests.live.daemon import ROOT, Daemon, eventually
 from tests.live.mixed_load import LEDGER, PACE_SECONDS, PARTS, ROWS, Load
 
@@ -51,6 +52,19 @@ def started(
     with Daemon(place / "var", "--config", str(config), pythonpath=pythonpath) as daemon:
         daemon.wait_until_ready()
         yield daemon
+
+
+def sections(dsn: str, store: Store) -> dict[str, str]:
+    """What ``started`` is given for a database and a store that are there already."""
+    assert store.secret_access_key is not None
+    named = {"endpoint_url": store.endpoint_url, "bucket": store.bucket, "access_key_id": store.access_key_id}
+    named["secret_access_key"] = store.secret_access_key.reveal()
+    lines = "\n".join(f'{name} = "{value}"' for name, value in named.items())
+    return {
+        # Up to three services at once, on a server that others use too.
+        "database": f'dsn = "{dsn}"\npool_size = 4',
+        "more": f"[store]\n{lines}\n[stages.dev.databases.main]\npool_size = 4\n",
+    }
 
 
 def make_ledger(place: Path) -> None:

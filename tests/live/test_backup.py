@@ -20,7 +20,7 @@ from project_service.embedded import postgres
 from project_service.settings import Store
 from project_service.storage.s3.connect import connect
 from tests.live.daemon import eventually
-from tests.live.loaded_service import NOTHING_KEPT, credentials, started
+from tests.live.loaded_service import NOTHING_KEPT, credentials, sections, started
 from tests.live.services import Services
 from tests.live.storage_cli import config_file, run
 
@@ -113,14 +113,6 @@ def program(name: str, *arguments: str) -> None:
     assert (done.returncode, done.stderr) == (0, "")
 
 
-def sections(dsn: str, store: Store) -> dict[str, str]:
-    assert store.secret_access_key is not None
-    named = {"endpoint_url": store.endpoint_url, "bucket": store.bucket, "access_key_id": store.access_key_id}
-    lines = [f'{name} = "{value}"' for name, value in named.items()]
-    lines.append(f'secret_access_key = "{store.secret_access_key.reveal()}"')
-    return {"database": f'dsn = "{dsn}"', "more": "[store]\n" + "\n".join(lines) + "\n", "storage": KEEPING}
-
-
 def first_writes(place: Path) -> Churn:
     """What must be there again, and who goes on writing."""
     known = credentials(place)
@@ -146,7 +138,7 @@ async def test_restored_from_a_backup_made_under_load(
     monkeypatch.setenv("PROJECT_SERVICE__SERVER__WORKERS", "1")
     dump = tmp_path / "database.dump"
     copy = evolve(store_settings, bucket=services.unique("restored"))
-    with started(tmp_path, **sections(database, store_settings)):
+    with started(tmp_path, **sections(database, store_settings), storage=KEEPING):
         churn = first_writes(tmp_path)
         with churn.running():
             churn.goes_on()
@@ -165,5 +157,5 @@ async def test_restored_from_a_backup_made_under_load(
         assert run(config, "storage", "sweep", "--stale-after", "0")[0] == 0
         report = run(config, "storage", "verify")[1]
         assert (report["missing"], report["orphans"]) == ([], [])
-        with started(tmp_path, **sections(restored, copy)):
+        with started(tmp_path, **sections(restored, copy), storage=KEEPING):
             serves(tmp_path, churn.key)

@@ -15,24 +15,13 @@ from tests.live.loaded_service import (
     judge,
     load_on,
     make_ledger,
+    sections,
     started,
     wait_for_ledger,
     warmed_up,
 )
 from tests.live.mixed_load import PARTS, Load
 from tests.live.services import Services
-
-
-def sections(dsn: str, store: Store) -> dict[str, str]:
-    assert store.secret_access_key is not None
-    named = {"endpoint_url": store.endpoint_url, "bucket": store.bucket, "access_key_id": store.access_key_id}
-    named["secret_access_key"] = store.secret_access_key.reveal()
-    lines = "\n".join(f'{name} = "{value}"' for name, value in named.items())
-    return {
-        # Up to three services at once, on a server that others use too.
-        "database": f'dsn = "{dsn}"\npool_size = 4',
-        "more": f"[store]\n{lines}\n[stages.dev.databases.main]\npool_size = 4\n",
-    }
 
 
 def use(load: Load, place: Path) -> None:

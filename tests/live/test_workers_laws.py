@@ -8,9 +8,8 @@ from random import Random
 import pytest
 
 from project_service.settings import Store
-from tests.live.loaded_service import make_ledger, started
+from tests.live.loaded_service import make_ledger, sections, started
 from tests.live.shared_laws import GUESSING, Shared
-from tests.live.test_upgrade import sections
 
 STEPS = 120
 
