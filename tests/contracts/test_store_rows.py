@@ -201,6 +201,22 @@ async def test_moving(rows: Rows) -> None:
     assert await refused(rows.objects.move("none", "b", "d", ALICE)) == "bucket_not_found"
     await rows.buckets.change("b", {"owner_only_writes": True})
     assert await refused(rows.objects.move("b", "c", "d", BOB)) == "not_owner"
+    await put(rows, "mine", writer=BOB)
+    # What is there is Alice's.
+    assert await refused(rows.objects.move("b", "mine", "c", BOB)) == "not_owner"
+    assert (await rows.objects.move("b", "mine", "c", SERVICE)).replaced == source.version
+
+
+@pytest_twisted.ensureDeferred
+async def test_a_move_is_conditional_on_what_it_replaces(rows: Rows) -> None:
+    await put(rows, "a")
+    target = NewObject("b", "b", uuid4(), 1, "a/b", "f" * 32)
+    await rows.objects.begin_upload(target.version, "b")
+    await rows.objects.put(target, ALICE)
+    for refusing in (Conditions(if_match=(ETAG,)), Conditions(if_none_match=("f" * 32,))):
+        assert await refused(rows.objects.move("b", "a", "b", ALICE, refusing)) == "precondition_failed"
+    met = Conditions(if_match=("f" * 32,), if_none_match=(ETAG,))
+    assert (await rows.objects.move("b", "a", "b", ALICE, met)).replaced == target.version
 
 
 @pytest_twisted.ensureDeferred
