@@ -191,6 +191,7 @@ async def test_moving(rows: Rows) -> None:
     moved = await rows.objects.move("b", "a", "b", BOB)
     assert (moved.row.key, moved.row.version, moved.row.owner) == ("b", source.version, ALICE.user_id)
     assert moved.replaced == target.version
+    assert await rows.garbage.garbage(10) == [(target.version, "b")]
     assert await rows.objects.find("b", "a") is None
     assert await rows.objects.find("b", "b") == moved.row
     bucket = await rows.buckets.find("b")
@@ -256,6 +257,7 @@ async def test_pages(rows: Rows) -> None:
             entries = sorted([one["key"] for one in shown] + folders, key=str.encode)
             assert len(entries) <= limit
             assert not set(entries) & set(found), "it goes round"
+            assert entries or after is None, "nothing was left"
             found.extend(entries)
             after = page.last
             if after is None:

@@ -87,6 +87,23 @@ async def test_an_abandoned_attempt_counts_as_a_failure(stores: Stores) -> None:
 
 
 @contract
+async def test_an_attempt_is_under_way_or_abandoned_and_never_both(stores: Stores) -> None:
+    who, limit = uuid.uuid4().hex, Limit(2, 15 * MINUTE)
+    await stores.attempts.reserve("t", who, limit, NOW)
+    assert (await stores.attempts.reserve("t", who, limit, NOW + MINUTE)).verdict == "free"
+
+
+@contract
+async def test_failures_are_told_in_any_order(stores: Stores) -> None:
+    who = uuid.uuid4().hex
+    held = [await stores.attempts.reserve("t", who, WINDOW, NOW + n * SECOND) for n in range(3)]
+    for one in reversed(held):
+        await stores.attempts.settle("t", who, one.mark, "failed")
+    refused = await stores.attempts.reserve("t", who, WINDOW, NOW + 10 * SECOND)
+    assert (refused.verdict, refused.wait_seconds) == ("refused", 890.0)
+
+
+@contract
 async def test_a_limit_that_was_lowered_lets_the_next_in_when_so_many_are_left(stores: Stores) -> None:
     who = uuid.uuid4().hex
     for minute in range(3):
