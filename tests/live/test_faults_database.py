@@ -16,6 +16,7 @@ from twisted.internet.defer import Deferred, gatherResults
 
 from project_service.database import connect
 from project_service.deferreds import start
+from project_service.lanes import PLACES_MORE
 from project_service.settings import Stage, StageDatabase, Store
 from tests.live.application import Api, serving, settings_for
 from tests.live.proxy import Manners, RudeProxy, rude_proxy
@@ -23,6 +24,7 @@ from tests.live.services import Services, wait
 from tests.live.tables_service import run_sql
 from tests.live.waiting import until
 
+POOL_SIZE = 3
 ACQUIRE_SECONDS = 0.5
 STATEMENT_SECONDS = 1.0
 # What the guard adds for a server that does not even end its statement; the service's own is longer.
@@ -96,7 +98,7 @@ def shaken(
     dsn = str(make_dsn(module_database, host="127.0.0.1", port=port))
     limits = {"acquire_timeout_seconds": ACQUIRE_SECONDS, "statement_timeout_seconds": STATEMENT_SECONDS}
     settings = settings_for(dsn, store_settings, Path(tmp_path_factory.mktemp("shaken")), database=limits)
-    settings = evolve(settings, stages={"dev": Stage(databases={"main": StageDatabase(pool_size=3)})})
+    settings = evolve(settings, stages={"dev": Stage(databases={"main": StageDatabase(pool_size=POOL_SIZE)})})
     context = serving(settings)
     api = wait(context.__aenter__)
 
@@ -176,8 +178,10 @@ async def test_statements_that_hang_end_and_hold_up_no_other_part(shaken: Shaken
     await until(lambda: well(shaken))
     with closing(psycopg2.connect(shaken.dsn)) as rival:
         rival.cursor().execute("lock table public.kept in access exclusive mode")
+        # As many as have a place; the next would wait for one, and may be told first that there is too much to do.
         hanging = [
-            start(shaken.api.request("GET", "/dev/db/main/rest/kept", key="service")) for _ in range(6)
+            start(shaken.api.request("GET", "/dev/db/main/rest/kept", key="service"))
+            for _ in range(POOL_SIZE + PLACES_MORE)
         ]
         statuses = await bounded(start(shaken.kinds()))
         assert statuses["tables"] >= 500
