@@ -27,6 +27,8 @@ class ApiError(Exception):
     content_type = "application/json; charset=utf-8"
     # The reason phrase, where it is not the status's own.
     reason: str | None = None
+    # For the log alone: what was wrong, where the answer is not to say it.
+    why: str | None = None
 
     def __init__(
         self,

@@ -34,8 +34,19 @@ _CLASSES: dict[str, Callable[[], ApiError]] = {
 def translate(failure: BaseException) -> ApiError | None:
     """The 503 of a database that is away or has too much to do; None for everything else."""
     if isinstance(failure, DatabaseGone):
-        return errors.database_unavailable()
+        return _because(errors.database_unavailable(), str(failure))
     if not isinstance(failure, psycopg2.Error) or failure.pgcode is None:
         return None
     made = _EXACT.get(failure.pgcode) or _CLASSES.get(failure.pgcode[:2])
-    return made() if made is not None else None
+    return _because(made(), _words(failure)) if made is not None else None
+
+
+def _words(refusal: psycopg2.Error) -> str:
+    """The message alone: what stands below it may show statements and values."""
+    said = refusal.diag.message_primary if refusal.diag is not None else None
+    return f"{said or 'no reason given'} ({refusal.pgcode})"
+
+
+def _because(error: ApiError, why: str) -> ApiError:
+    error.why = why
+    return error

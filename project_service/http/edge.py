@@ -195,7 +195,7 @@ class Edge:
         return await match.route.handler(inbound)
 
     def _failed(self, failure: Exception, style: ErrorStyle, inbound: Inbound) -> Reply:
-        error = failure if isinstance(failure, ApiError) else self._translate(failure)
+        error = self._as_told(failure, inbound)
         if error is None:
             self.log.failure(
                 "{method} {path} failed id={request_id}",
@@ -206,6 +206,15 @@ class Edge:
             error = errors.internal_error(inbound.request_id)
         self._metrics.failed(error)
         return error_reply(error, style == "tables")
+
+    def _as_told(self, failure: Exception, inbound: Inbound) -> ApiError | None:
+        """None for a fault of ours. What the database said is for the log: PostgreSQL's own may keep it to itself."""
+        error = failure if isinstance(failure, ApiError) else self._translate(failure)
+        if error is not None and error.why is not None:
+            self.log.warn(
+                "{code}: {why} id={request_id}", code=error.code, why=error.why, request_id=inbound.request_id
+            )
+        return error
 
     async def _deliver(self, exchange: Exchange, inbound: Inbound, reply: Reply | StreamReply) -> None:
         reply = self._writable(reply, inbound)
@@ -229,7 +238,7 @@ class Edge:
             exchange.abort()
 
     def _log_broken_off(self, failure: Exception, inbound: Inbound) -> None:
-        error = failure if isinstance(failure, ApiError) else self._translate(failure)
+        error = self._as_told(failure, inbound)
         self._metrics.failed(error or errors.internal_error(inbound.request_id))
         if error is None:
             self.log.failure("streaming failed id={request_id}", request_id=inbound.request_id)

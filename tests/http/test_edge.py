@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import json
 
+from twisted.logger import formatEvent
 from twisted.trial.unittest import TestCase
 
+from project_service import errors
 from project_service.errors import ApiError
 from project_service.http.inbound import Inbound
-from project_service.http.outbound import Reply, json_reply
+from project_service.http.outbound import Reply, Sink, StreamReply, json_reply
 from project_service.http.wire import MAX_REASON
 from tests.fakes import parse_response, raw_request
 from tests.http.toy_app import app_of, hello
+from tests.said import captured_logs
 
 
 class Routing(TestCase):
@@ -25,9 +28,9 @@ class Routing(TestCase):
 
     def test_a_callers_request_id_is_kept_if_it_is_one(self) -> None:
         app = app_of(hello)
-        self.assertEqual(
-            app.request("GET", "/x", {"X-Request-Id": "a.B-9_"}).header("x-request-id"), "a.B-9_"
-        )
+        for good in ("a.B-9_", "x", "x" * 128):
+            kept = app.request("GET", "/x", {"X-Request-Id": good}).header("x-request-id")
+            self.assertEqual(kept, good)
         for bad in ("a b", "ä", "x" * 129, "a;b", "<script>"):
             kept = app.request("GET", "/x", {"X-Request-Id": bad}).header("x-request-id")
             self.assertEqual(kept, "made-here", bad)
@@ -207,6 +210,27 @@ class Failures(TestCase):
             raw = client.received()
             self.assertEqual(raw.partition(b"\r\n")[0], b"HTTP/1.1 " + line)
             self.assertIsNone(parse_response(raw).header("set-cookie"))
+
+    def test_what_the_answer_is_not_to_say_the_log_says(self) -> None:
+        full = errors.database_unavailable()
+        full.why = "no space left (53100)"
+
+        async def refuse(inbound: Inbound) -> Reply:
+            raise full
+
+        async def stream(inbound: Inbound) -> StreamReply:
+            async def source(sink: Sink) -> None:
+                raise full
+
+            return StreamReply(200, (), None, source)
+
+        for handler in (refuse, stream):
+            app = app_of(handler).connect()
+            with captured_logs() as events:
+                app.send(raw_request("GET", "/x", {}, None))
+            self.assertNotIn(b"53100", app.received())
+            said = [formatEvent(event) for event in events]
+            self.assertEqual(said.count("database_unavailable: no space left (53100) id=made-here"), 1, said)
 
     def test_a_fault_of_ours_shows_only_the_request_id(self) -> None:
         async def broken(inbound: Inbound) -> Reply:

@@ -8,6 +8,7 @@ from pathlib import Path
 import bcrypt
 import jwt
 import pytest_twisted
+from twisted.logger import capturedLogs, formatEvent
 
 from project_service.settings import Store
 from tests.live.auth_service import PASSWORD, all_of, api_on, code_for, log_in, post, sql
@@ -43,6 +44,26 @@ async def test_a_session_from_signup_to_deletion(
     )
     assert PASSWORD not in stored
     assert sql(database, "select action, result from auth.audit order by id")[-1] == ("delete_user", "ok")
+
+
+@pytest_twisted.ensureDeferred
+async def test_why_the_database_refuses_is_in_the_log_and_nothing_that_it_shows(
+    database: str, store_settings: Store, tmp_path: Path
+) -> None:
+    """Of a full disk, say, no answer tells; and the embedded server's own log leaves out what it refuses."""
+    full = "raise exception 'no space left' using errcode = '53100', detail = to_json(new)"
+    sql(database, f"create function full_disk() returns trigger language plpgsql as $$ begin {full}; end $$")
+    sql(
+        database,
+        "create trigger full_disk before insert on auth.users for each row execute function full_disk()",
+    )
+    async with api_on(database, store_settings, tmp_path) as api:
+        with capturedLogs() as events:
+            status, answer = await post(api, "/auth/signup", {"email": "ada@x.test", "password": PASSWORD})
+        assert (status, answer["error"]["code"]) == (503, "database_unavailable")
+    said = "\n".join(formatEvent(event) for event in events)
+    assert "database_unavailable: no space left (53100) id=" in said
+    assert "ada@x.test" not in said
 
 
 @pytest_twisted.ensureDeferred

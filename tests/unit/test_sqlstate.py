@@ -27,10 +27,11 @@ class NotNow(SynchronousTestCase):
                 assert error is not None
                 self.assertEqual((error.status, error.code), (503, expected), code)
                 self.assertIn("Retry-After", dict(error.headers))
+                self.assertEqual(error.why, f"no reason given ({code})")
 
     def test_a_connection_that_is_lost(self) -> None:
         error = translate(DatabaseGone("timed out"))
-        self.assertEqual(error and error.code, "database_unavailable")
+        self.assertEqual((error and error.code, error and error.why), ("database_unavailable", "timed out"))
 
     def test_everything_else_is_a_fault_of_ours(self) -> None:
         for fault in (refused("23505"), refused("57000"), refused("42601"), refused(None), KeyError("57014")):
