@@ -227,6 +227,37 @@ class Broken(TestCase):
         self.assertIn(b" 201 ", client.received())
         self.assertEqual(app.stored(), [b"x" * 20])
 
+    def test_nor_is_a_copy_in_parts(self) -> None:
+        """Unless it was given up all the same: then not another part is copied."""
+        for silent_after, status, parts in ((21, 201, 20), (7, 408, 6)):
+            app = StorageApp()
+            app.put("a", b"first")
+            real = MemoryStore.copy
+            copied: list[int] = []
+
+            async def in_parts(
+                store: MemoryStore,
+                *how: Any,
+                app: StorageApp = app,
+                real: Any = real,
+                copied: list[int] = copied,
+                last: int = silent_after,
+            ) -> str:
+                for number in range(1, 21):
+                    if number == last:
+                        app.tables.uploads.clear()
+                    app.clock.advance(60)
+                    await how[-1]()
+                    self.successResultOf(start(app.storage.sweeper.sweep()))
+                    copied.append(number)
+                etag: str = await real(store, *how)
+                return etag
+
+            with patch.object(MemoryStore, "copy", in_parts):
+                response = app.post("/storage/buckets/open/copy", {"from": "a", "to": "b"})
+            self.assertEqual((response.status, len(copied)), (status, parts))
+            self.assertEqual(app.stored(), [b"first"] * (2 if status == 201 else 1))
+
     def test_that_it_goes_on_is_said_once_a_minute(self) -> None:
         app = StorageApp(part_bytes=10)
         objects = type(app.tables.rows().objects)

@@ -158,6 +158,9 @@ class CopyMoveDelete(TestCase):
         ):  # fmt: skip
             refusal = self.app.post("/storage/buckets/open/delete", {"keys": keys})
             self.assertEqual(refused(refusal), (422, expected))
+        most = [f"k{number}" for number in range(1000)]
+        response = self.app.post("/storage/buckets/open/delete", {"keys": most})
+        self.assertEqual(json.loads(response.body), {"deleted": [], "missing": most})
 
     def test_what_was_removed_is_kept_for_as_long_as_configured(self) -> None:
         """So that a copy of the store has what a dump of the database speaks of, whatever happens in between."""

@@ -126,6 +126,12 @@ class Links(TestCase):
         self.app.clock.advance(0.1)
         self.assertEqual(refused(self.app.request("GET", path)), (410, "token_expired"))
 
+    def test_one_that_was_used_expires_too(self) -> None:
+        path = self.path(expires_in_seconds=10)
+        self.app.request("GET", path)
+        self.app.clock.advance(10)
+        self.assertEqual(refused(self.app.request("GET", path)), (410, "token_expired"))
+
     def test_unknown(self) -> None:
         for token in ("x", "a" * 43, "%00", "%C3%A4"):
             response = self.app.request("GET", f"/storage/download?token={token}")

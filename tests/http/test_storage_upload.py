@@ -177,6 +177,7 @@ class Whole(TestCase):
     def test_a_content_coding(self) -> None:
         app = StorageApp()
         self.assertEqual(app.put("k", Content_Encoding="identity").status, 201)
+        self.assertEqual(app.put("k", Content_Encoding="").status, 200)
         for response in (
             app.put("k", b"\x1f\x8b", Content_Encoding="gzip"),
             app.upload(file_form(), headers={**USER, "Content-Encoding": "gzip"}),
