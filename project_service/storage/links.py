@@ -55,4 +55,4 @@ class Links:
 
 
 def _digest(token: str) -> bytes:
-    return sha256(token.encode("utf-8", "surrogatepass")).digest()
+    return sha256(token.encode()).digest()
