@@ -81,3 +81,15 @@ async def test_what_is_put_or_moved_was_changed_now(database: str, rows: Rows) -
         changed = await change()
         assert changed.row.updated_at.year > 2000 and changed.row.updated_at.microsecond % 1000 == 0
         assert await rows.objects.find("b", changed.row.key) == changed.row
+
+
+def test_names_and_keys_are_ordered_bytewise_in_any_database(database: str) -> None:
+    """That of the tests orders everything so; one with the usual order of a language would not."""
+    ordered = sql(
+        database,
+        "select c.relname, a.attname, a.attcollation = '\"C\"'::regcollation from pg_attribute a"
+        " join pg_class c on c.oid = a.attrelid where c.relnamespace = 'storage'::regnamespace and c.relkind = 'r'"
+        " and a.attname in ('name', 'bucket', 'key')",
+    )
+    assert len(ordered) == 8
+    assert all(bytewise for _, _, bytewise in ordered), ordered
