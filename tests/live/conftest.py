@@ -10,9 +10,10 @@ import pytest
 from project_service.database.connect import connector
 from project_service.database.pool import Pool
 from project_service.settings import Store
-from project_service.storage.assemble import assemble
+from project_service.storage.assemble import Rows, assemble, sql_rows
+from tests.contracts.rows import bucket_b
 from tests.live.application import serving, settings_for
-from tests.live.services import wait
+from tests.live.services import pool_on, wait
 from tests.live.storage_service import Running
 
 
@@ -37,3 +38,13 @@ def running(
     wait(behind.stop)
     wait(pool.close)
     wait(lambda: context.__aexit__(None, None, None))
+
+
+@pytest.fixture
+def rows(database: str) -> Iterator[Rows]:
+    """Those of storage, with a bucket ``b``."""
+    pool = pool_on(database)
+    made = sql_rows(pool)
+    wait(lambda: bucket_b(made))
+    yield made
+    wait(pool.close)

@@ -13,6 +13,7 @@ import threading
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from time import monotonic, sleep
+from types import TracebackType
 
 import requests
 
@@ -116,6 +117,18 @@ class Daemon:
     def text(self) -> str:
         return "\n".join(self.output)
 
+    def hang_up(self, said: str) -> None:
+        """SIGHUP; returns when ``said`` has been printed once more."""
+        self.collect()
+        before = self.text.count(said)
+        self.process.send_signal(signal.SIGHUP)
+
+        def is_said() -> bool:
+            self.collect()
+            return self.text.count(said) > before
+
+        eventually(is_said, said)
+
     def stop(self) -> int:
         """SIGTERM; its exit code."""
         self.process.send_signal(signal.SIGTERM)
@@ -128,7 +141,9 @@ class Daemon:
     def __enter__(self) -> Daemon:
         return self
 
-    def __exit__(self, *_: object) -> None:
+    def __exit__(
+        self, kind: type[BaseException] | None, fault: BaseException | None, trace: TracebackType | None
+    ) -> None:
         if self.process.poll() is None:
             self.process.terminate()
             try:
@@ -139,6 +154,9 @@ class Daemon:
         self._reader.join(PATIENCE_SECONDS)
         assert self.process.stdout is not None
         self.process.stdout.close()
+        if kind is not None:
+            self.collect()
+            print(self.text)  # noqa: T201  # pytest shows it with the failure
 
 
 def children_on(data_dir: Path) -> list[int]:

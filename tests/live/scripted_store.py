@@ -3,16 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
-from datetime import UTC, datetime
 from hashlib import md5
 from typing import Any
 
 from twisted.internet.protocol import Factory, Protocol
-from twisted.internet.threads import deferToThread
 
 from project_service.settings import Secret, Store
 from project_service.storage.s3.client import S3Store
-from project_service.storage.s3.connect import connect
+from tests.live.services import store_client
 from tests.live.waiting import until
 
 Answer = Callable[["Scripted", str, dict[str, str], bytes], None]
@@ -108,7 +106,7 @@ async def against(
         idle_timeout_seconds=0.3,
         connect_timeout_seconds=2.0,
     )
-    store = connect(reactor, settings, now=lambda: datetime.now(UTC), in_thread=deferToThread, ca_pem=ca_pem)
+    store = store_client(settings, ca_pem)
     try:
         await work(store)
     finally:

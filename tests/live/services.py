@@ -8,6 +8,8 @@ Fixtures (``tests/conftest.py`` offers them to every test):
 ``store_settings``   ``settings.Store`` with a bucket of its own, one per module
 ``services``         what runs: ``.running``, ``.embedded``, ``.database(template)``
 
+``pool_on`` and ``store_client`` are for tests of what works on them without a service around it.
+
 A plain ``def`` fixture here may wait for the reactor with ``wait``; a test or async fixture just awaits.
 """
 
@@ -19,7 +21,7 @@ from collections.abc import Awaitable, Callable, Iterator
 from contextlib import closing, contextmanager
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import TypeVar
 
 import psycopg2
 import pytest
@@ -27,13 +29,16 @@ import pytest_twisted
 from attrs import evolve, field, frozen
 from psycopg2.extensions import make_dsn
 from twisted.internet.defer import Deferred
+from twisted.internet.threads import deferToThread
 
 from project_service.database import dsn as dsns
 from project_service.database.connect import Connector
 from project_service.database.migrate import migrate, shipped
+from project_service.database.pool import Pool
 from project_service.embedded import postgres
 from project_service.embedded.assemble import Embedded, Running
 from project_service.settings import Store
+from project_service.storage.s3.client import S3Store
 from project_service.storage.s3.connect import connect
 
 T = TypeVar("T")
@@ -50,6 +55,18 @@ def wait(work: Callable[[], Awaitable[T]]) -> T:
     reactor.callLater(0, lambda: Deferred.fromCoroutine(working()).chainDeferred(done))
     result: T = pytest_twisted.blockon(done)
     return result
+
+
+def pool_on(dsn: str, connections: int = 2) -> Pool:
+    from twisted.internet import reactor
+
+    return Pool(Connector(reactor, dsns.parse(dsn), 10.0, timezone="UTC"), connections, 10.0, reactor)
+
+
+def store_client(settings: Store, ca_pem: bytes | None = None) -> S3Store:
+    from twisted.internet import reactor
+
+    return connect(reactor, settings, now=lambda: datetime.now(UTC), in_thread=deferToThread, ca_pem=ca_pem)
 
 
 @frozen
@@ -134,19 +151,13 @@ def empty_database(services: Services, request: pytest.FixtureRequest) -> Iterat
 
 @pytest.fixture(scope="module")
 def store_settings(services: Services, request: pytest.FixtureRequest) -> Store:
-    from twisted.internet import reactor
-
     assert services.running.store is not None
     settings = evolve(services.running.store, bucket=services.unique(Path(request.node.name).stem))
 
     async def made() -> None:
-        store = connect(reactor, settings, now=lambda: datetime.now(UTC), in_thread=_at_once)
+        store = store_client(settings)
         await store.ensure_bucket()
         await store.close()
 
     wait(made)
     return settings
-
-
-async def _at_once(work: Callable[..., Any], *args: Any) -> Any:
-    return work(*args)

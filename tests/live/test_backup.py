@@ -4,12 +4,10 @@ from __future__ import annotations
 
 import subprocess
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
-from datetime import UTC, datetime
 from pathlib import Path
 from random import Random
-from typing import Any
 
 import pytest
 import pytest_twisted
@@ -18,10 +16,9 @@ from attrs import define, evolve, field
 
 from project_service.embedded import postgres
 from project_service.settings import Store
-from project_service.storage.s3.connect import connect
 from tests.live.daemon import eventually
 from tests.live.loaded_service import NOTHING_KEPT, credentials, sections, started
-from tests.live.services import Services
+from tests.live.services import Services, store_client
 from tests.live.storage_cli import config_file, run
 
 BUCKET = "/storage/buckets/private/objects"
@@ -74,17 +71,9 @@ class Churn:
         eventually(lambda: self.done > before + 2 * KEYS, "more writes")
 
 
-async def at_once(work: Callable[..., Any], *args: Any) -> Any:
-    return work(*args)
-
-
 async def copy_store(source: Store, target: Store) -> int:
     """Every object of one bucket into another, as any S3 copying program does it; their number."""
-    from twisted.internet import reactor
-
-    here, there = (
-        connect(reactor, one, now=lambda: datetime.now(UTC), in_thread=at_once) for one in (source, target)
-    )
+    here, there = store_client(source), store_client(target)
     copied, token = 0, None
     try:
         await there.ensure_bucket()

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import signal
 import socket
 import ssl
 from contextlib import ExitStack
@@ -56,30 +55,22 @@ def test_a_hangup_renews_the_certificate_of_every_process(workers: str, tmp_path
         def all_show(issued: Issued) -> bool:
             return all(shown(port) == der(issued) for _ in range(ASKED))
 
-        def hung_up(said: str) -> None:
-            before = daemon.text.count(said)
-            daemon.process.send_signal(signal.SIGHUP)
-
-            def is_said() -> bool:
-                daemon.collect()
-                return daemon.text.count(said) > before
-
-            eventually(is_said, said)
-
         assert all_show(first)
         second.written(tmp_path)
-        hung_up("a new certificate was taken over at ssl:")
+        daemon.hang_up("a new certificate was taken over at ssl:")
         eventually(lambda: all_show(second), "the new certificate")
         # One that does not go with its key: everybody goes on with the one before, and the settings are still taken.
         certificate.write_bytes(stray.pem)
-        hung_up("was not taken over, the one before goes on: the private key is not the certificate's")
+        daemon.hang_up("was not taken over, the one before goes on: the private key is not the certificate's")
         assert all_show(second)
         # A configuration that is broken meanwhile does not keep certificates from being renewed.
         config.write_text("server.log_level = 7")
         third.written(tmp_path)
-        hung_up("a new certificate was taken over at ssl:")
+        daemon.hang_up("a new certificate was taken over at ssl:")
         eventually(lambda: all_show(third), "the newest certificate")
-        assert "the configuration was not reloaded" in daemon.text
         # Who came under the first certificate is still there.
         assert all(answers_on(one) for one in early)
+        # Who says nothing to the end of TLS is waited for.
+        held.close()
         assert daemon.stop() == 0, daemon.text
+    assert "the configuration was not reloaded" in daemon.text

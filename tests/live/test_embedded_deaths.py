@@ -7,8 +7,7 @@ import signal
 import socket
 import subprocess
 import sys
-from collections.abc import AsyncIterator, Callable
-from datetime import UTC, datetime
+from collections.abc import AsyncIterator
 from pathlib import Path
 
 import pytest
@@ -24,8 +23,8 @@ from project_service.embedded.assemble import Embedded, Running, running_beside
 from project_service.embedded.identity import Identity, alive, identify
 from project_service.settings import Store
 from project_service.storage.s3.client import S3Store
-from project_service.storage.s3.connect import connect
 from tests.live.logged import LoggedErrors
+from tests.live.services import store_client
 from tests.live.waiting import until
 
 
@@ -213,13 +212,8 @@ async def test_a_database_of_another_version_is_refused(embedded: Embedded) -> N
 
 
 def _client(settings: Store | None) -> S3Store:
-    from twisted.internet import reactor
-
-    async def at_once(work: Callable[..., object], *args: object) -> object:
-        return work(*args)
-
     assert settings is not None
-    return connect(reactor, settings, now=lambda: datetime.now(UTC), in_thread=at_once)
+    return store_client(settings)
 
 
 @pytest_twisted.ensureDeferred

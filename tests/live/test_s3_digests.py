@@ -6,21 +6,17 @@ looks at Content-MD5, AWS at that and at the signed SHA-256; every part carries 
 
 from __future__ import annotations
 
-from datetime import UTC, datetime
-
 import pytest
 import pytest_twisted
-from twisted.internet import reactor
-from twisted.internet.threads import deferToThread
 
 from project_service.settings import Store
-from project_service.storage.s3.connect import connect
 from project_service.storage.s3.errors import NoSuchObject, StoreUnreachable
+from tests.live.services import store_client
 
 
 @pytest_twisted.ensureDeferred
 async def test_corrupted_bytes_are_refused_by_the_store_itself(store_settings: Store) -> None:
-    store = connect(reactor, store_settings, now=lambda: datetime.now(UTC), in_thread=deferToThread)
+    store = store_client(store_settings)
     await store.ensure_bucket()
     meant = await store.digest(b"what was meant")
     arrived = await store.digest(b"what arrived  ")

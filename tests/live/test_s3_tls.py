@@ -2,21 +2,19 @@
 
 from __future__ import annotations
 
-from datetime import UTC, datetime
 from hashlib import md5
 from typing import Any, cast
 
 import pytest
 import pytest_twisted
 from twisted.internet import ssl
-from twisted.internet.threads import deferToThread
 
 from project_service.settings import Secret, Store
 from project_service.storage.s3.client import S3Store
-from project_service.storage.s3.connect import connect
 from project_service.storage.s3.errors import UNTRUSTED, StoreUnreachable
 from tests.certificates import issue
 from tests.live.scripted_store import Script, against, stored
+from tests.live.services import store_client
 
 
 def authority() -> tuple[bytes, Any]:
@@ -59,7 +57,7 @@ async def test_https_refuses_another_name() -> None:
         secret_access_key=Secret("b"),
         connect_timeout_seconds=1.0,
     )
-    store = connect(reactor, settings, now=lambda: datetime.now(UTC), in_thread=deferToThread, ca_pem=ca_pem)
+    store = store_client(settings, ca_pem)
     with pytest.raises(StoreUnreachable, match="VerificationError"):
         await store.stat("k")
     assert script.requests == []

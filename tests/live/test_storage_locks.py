@@ -9,18 +9,13 @@ from uuid import uuid4
 import psycopg2
 import pytest
 import pytest_twisted
-from twisted.internet import reactor
 from twisted.internet.defer import Deferred
 
-from project_service.database import dsn as dsns
-from project_service.database.connect import Connector
-from project_service.database.pool import Pool
 from project_service.deferreds import start
-from project_service.storage.assemble import Rows, sql_rows
+from project_service.storage.assemble import Rows
 from project_service.storage.model import BucketRules, Conditions
 from tests.contracts.rows import ALICE, ETAG, bucket_b, put, refused
 from tests.live.auth_service import sql
-from tests.live.services import wait
 from tests.live.waiting import until
 
 T = TypeVar("T")
@@ -28,15 +23,6 @@ T = TypeVar("T")
 PUT = "select * from storage.put_object('b', %s, %s, %s, 'a/b', 'e', null, true, null, null)"
 DELETE = "select * from storage.delete_objects('b', %s, null, true, null, null)"
 MOVE = "select * from storage.move_object('b', %s, %s, null, true, null, null)"
-
-
-@pytest.fixture
-def rows(database: str) -> Iterator[Rows]:
-    pool = Pool(Connector(reactor, dsns.parse(database), 10.0, timezone="UTC"), 2, 5.0, reactor)
-    made = sql_rows(pool)
-    wait(lambda: bucket_b(made))
-    yield made
-    wait(pool.close)
 
 
 @pytest.fixture

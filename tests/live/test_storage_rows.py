@@ -2,35 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from contextlib import closing
 from datetime import UTC, datetime, timedelta
 from uuid import uuid4
 
 import psycopg2
-import pytest
 import pytest_twisted
-from twisted.internet import reactor
 
-from project_service.database import dsn as dsns
-from project_service.database.connect import Connector
-from project_service.database.pool import Pool
 from project_service.deferreds import start
 from project_service.storage.assemble import Rows, sql_rows
 from project_service.storage.model import Link
-from tests.contracts.rows import ALICE, bucket_b, put, refused
+from tests.contracts.rows import ALICE, put, refused
 from tests.live.auth_service import sql
-from tests.live.services import wait
+from tests.live.services import pool_on
 from tests.live.waiting import until
-
-
-@pytest.fixture
-def rows(database: str) -> Iterator[Rows]:
-    pool = Pool(Connector(reactor, dsns.parse(database), 10.0, timezone="UTC"), 2, 5.0, reactor)
-    made = sql_rows(pool)
-    wait(lambda: bucket_b(made))
-    yield made
-    wait(pool.close)
 
 
 @pytest_twisted.ensureDeferred
@@ -65,7 +50,7 @@ async def test_objects_come_in_order_however_they_are_found(database: str, rows:
     (name,) = sql(database, "select current_database()")[0]
     for way in ("indexscan", "indexonlyscan", "bitmapscan"):
         sql(database, f'alter database "{name}" set enable_{way} = off')
-    fresh = Pool(Connector(reactor, dsns.parse(database), 10.0, timezone="UTC"), 1, 5.0, reactor)
+    fresh = pool_on(database)
     for key in ("c", "a", "b"):
         await put(rows, key)
     found = await sql_rows(fresh).garbage.objects_from(("a", ""), 2)

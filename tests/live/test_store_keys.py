@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import signal
 from pathlib import Path
 
 import pytest
@@ -61,23 +60,13 @@ def test_a_new_key_pair_in_the_file_is_taken_over_by_every_process(
     with Daemon(tmp_path / "var", "--config", str(config), "--workers", workers) as daemon:
         url = daemon.wait_until_ready()
 
-        def hung_up(said: str) -> None:
-            before = daemon.text.count(said)
-            daemon.process.send_signal(signal.SIGHUP)
-
-            def is_said() -> bool:
-                daemon.collect()
-                return daemon.text.count(said) > before
-
-            eventually(is_said, said)
-
         assert "store" in requests.get(f"{url}/ready", timeout=10).json()["error"]["details"]
         write(right)
-        hung_up("the configuration was reloaded")
+        daemon.hang_up("the configuration was reloaded")
         eventually(lambda: answers(f"{url}/ready"), "a store that lets us in")
         # With a file that is of no use everybody goes on with the pair that is there.
         file.write_text("[default]\n")
-        hung_up("the configuration was not reloaded")
+        daemon.hang_up("the configuration was not reloaded")
         assert answers(f"{url}/ready")
         assert daemon.stop() == 0
         assert "The store refuses: SignatureDoesNotMatch (HTTP 403)" in daemon.text
