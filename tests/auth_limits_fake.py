@@ -111,7 +111,7 @@ class MemoryTokens(State):
         account = self.accounts[user.id]
         self.end_all(user.id, event.at)
         self.letter_rows = [one for one in self.letter_rows if one.user_id != user.id]
-        self.counters.pop(("login", folded(user.email)), None)
+        self.counters.get(("login", folded(user.email)), Counter()).failed = []
         confirmed = account.confirmed_at or event.at
         self.changed(
             evolve(account, password_hash=password_hash, confirmed_at=confirmed),

@@ -99,6 +99,17 @@ async def test_a_reset_lets_a_locked_out_owner_in(stores: Stores) -> None:
 
 
 @contract
+async def test_a_reset_lifts_nothing_off_an_attempt_that_is_under_way(stores: Stores) -> None:
+    email, place = address(), uuid.uuid4().hex
+    await made(stores, email)
+    limit, none = Limit(1, HOUR), Limit(0, HOUR)
+    await stores.attempts.reserve_login(email, place, limit, none, NOW)
+    key, _ = await issue(stores, email)
+    await stores.tokens.reset_password(key, OTHER_HASH, event())
+    assert (await stores.attempts.reserve_login(email, place, limit, none, NOW)).verdict == "busy"
+
+
+@contract
 async def test_a_newer_token_replaces_an_older_one_and_not_too_often(stores: Stores) -> None:
     email = address()
     await made(stores, email)
@@ -124,7 +135,7 @@ async def test_nobody_is_mailed_who_is_unknown_disabled_or_confirmed(stores: Sto
     await stores.users.set_disabled(account.user.id, False, event())
     key, user = await issue(stores, email, purpose="confirmation")
     assert user == account.user
-    begun = session()
+    begun = session(NOW + SECOND)
     assert await stores.tokens.confirm(key, begun, event()) == account.user
     assert await stores.tokens.confirm(key, session(), event()) is None
     assert [one.id for one in await stores.sessions.alive(account.user.id, NOW)] == [begun.id]

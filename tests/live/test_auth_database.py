@@ -87,31 +87,6 @@ async def test_of_refreshes_that_wait_for_each_other_each_goes_by_what_the_last_
 
 
 @pytest_twisted.ensureDeferred
-async def test_a_letter_that_is_made_worthless_while_its_use_waits_is_worth_nothing(database: str) -> None:
-    pool = Pool(Connector(reactor, dsns.parse(database), 10.0, timezone="UTC"), 2, 5.0, reactor)
-    stores, email = sql_stores(pool), address()
-    account = await made(stores, email)
-    token, _ = await issue(stores, email)
-    other = psycopg2.connect(database)
-    try:
-        with other.cursor() as cursor:
-            cursor.execute("select from auth.users for update")
-            using = start(stores.tokens.reset_password(token, OTHER_HASH, event()))
-
-            async def waiting() -> bool:
-                return bool(sql(database, "select 1 from pg_locks where not granted"))
-
-            await until(waiting)
-            cursor.execute("update auth.one_time_tokens set expires_at = '-infinity'")
-        other.commit()
-        assert await using is None
-        assert await stores.users.find(account.user.id) == account
-    finally:
-        other.close()
-        await pool.close()
-
-
-@pytest_twisted.ensureDeferred
 async def test_the_audit_has_what_was_done_and_nothing_else(database: str) -> None:
     pool = Pool(Connector(reactor, dsns.parse(database), 10.0, timezone="UTC"), 2, 5.0, reactor)
     stores, nobody, first = sql_stores(pool), str(uuid.uuid4()), session()
@@ -142,6 +117,10 @@ async def test_the_audit_has_what_was_done_and_nothing_else(database: str) -> No
         await stores.users.set_disabled(nobody, True, event("disable_user"))
         await stores.users.set_disabled(nobody, False, event("enable_user"))
         await stores.users.delete(nobody, event("delete_user"))
+        sql(database, "update auth.users set disabled_at = null")
+        token, _ = await issue(stores, email, purpose="confirmation")
+        sql(database, "update auth.users set disabled_at = now()")
+        assert await stores.tokens.confirm(token, session(), event("confirm_email")) is None
     finally:
         await pool.close()
     assert sql(database, "select action, result, user_id::text from auth.audit order by id") == [
@@ -149,6 +128,7 @@ async def test_the_audit_has_what_was_done_and_nothing_else(database: str) -> No
         ("taken", "email_taken", None),
         ("refresh", "refresh_token_reused", account.user.id),
         ("login", "ok", None),
+        ("mail", "ok", account.user.id),
     ]
 
 
@@ -164,12 +144,13 @@ async def test_a_line_of_the_audit_has_who_did_what_to_whom_when_and_from_where(
         await stores.attempts.settle_login(email, "place", held, "failed", wrong)
         await rotate(stores, first.digest, digest())
         await rotate(stores, first.digest, digest(), at, origin=origin)
-        # Whose letter it is the database knows; the address is the one that was asked for.
-        for action, to in (("recover", email), ("resend", address())):
+        # Whose letter it is the database knows, also where it is too soon for one; the address is the one that was
+        # asked for.
+        for action, to in (("recover", email), ("resend", address()), ("again", email)):
             await stores.tokens.issue(
                 email=to,
                 purpose="recovery",
-                digest=(token := digest()) if to is email else digest(),
+                digest=(token := digest()) if action == "recover" else digest(),
                 pause=HOUR,
                 expires_at=at + HOUR,
                 event=Event(at, action, email="as@asked.test", origin=origin),
@@ -189,6 +170,7 @@ async def test_a_line_of_the_audit_has_who_did_what_to_whom_when_and_from_where(
         (at, "anonymous", user.id, user.email, "refresh", "refresh_token_reused", *there),
         (at, "anonymous", user.id, "as@asked.test", "recover", "ok", *there),
         (at, "anonymous", None, "as@asked.test", "resend", "ok", *there),
+        (at, "anonymous", user.id, "as@asked.test", "again", "ok", *there),
         (at, "user", user.id, user.email, "reset", "ok", *here),
         (at, "anonymous", somebody.id, None, "test", "ok", *here),
         (at, "anonymous", somebody.id, None, "mail", "ok", *here),
@@ -245,6 +227,7 @@ async def test_what_ended_a_session_is_on_record(database: str) -> None:
         users = [(await made(stores, to, session())).user.id for to in (email, address(), address())]
         token, _ = await issue(stores, email)
         await stores.tokens.reset_password(token, OTHER_HASH, event("recover"))
+        assert sql(database, "select ended_at from auth.sessions where end_reason = 'recover'") == [(NOW,)]
         await stores.users.set_password(users[1], OTHER_HASH, None, event("set_password"))
         await stores.users.set_disabled(users[2], True, event("disable_user"))
     finally:
@@ -293,3 +276,14 @@ async def test_users_come_in_order_however_they_are_found(database: str) -> None
     found = [one.user.id for one in await stores.users.page(None, 8)]
     await pool.close()
     assert found == sorted(ids)
+
+
+@pytest_twisted.ensureDeferred
+async def test_what_is_asked_often_is_prepared(database: str) -> None:
+    pool = Pool(Connector(reactor, dsns.parse(database), 10.0, timezone="UTC"), 1, 5.0, reactor)
+    users, email = sql_stores(pool).users, address()
+    account = await made(sql_stores(pool), email)
+    assert [await users.find(account.user.id), await users.find_by_email(email)] == [account] * 2
+    found = await pool.query("select count(*) from pg_prepared_statements")
+    await pool.close()
+    assert found == [(2,)]

@@ -1,0 +1,105 @@
+"""One-time tokens where their store does not tell: what waits for what, and what is undone together."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager, closing
+
+import psycopg2
+import pytest
+import pytest_twisted
+from attrs import evolve
+from twisted.internet.defer import Deferred
+
+from project_service.auth.assemble import sql_stores
+from project_service.auth.ports import Stores
+from project_service.database import dsn as dsns
+from project_service.database.connect import Connector
+from project_service.database.pool import Pool
+from project_service.deferreds import start
+from tests.contracts.users import HASH, NOW, OTHER_HASH, address, event, issue, made, session
+from tests.live.auth_service import reactor, sql
+from tests.live.waiting import until
+
+
+@asynccontextmanager
+async def stores_on(database: str) -> AsyncIterator[Stores]:
+    pool = Pool(Connector(reactor, dsns.parse(database), 10.0, timezone="UTC"), 2, 5.0, reactor)
+    try:
+        yield sql_stores(pool)
+    finally:
+        await pool.close()
+
+
+async def until_waiting(database: str, count: int = 1) -> None:
+    async def waiting() -> bool:
+        return len(sql(database, "select 1 from pg_locks where not granted")) >= count
+
+    await until(waiting)
+
+
+@pytest_twisted.ensureDeferred
+async def test_a_letter_that_is_made_worthless_while_its_use_waits_is_worth_nothing(database: str) -> None:
+    email = address()
+    async with stores_on(database) as stores:
+        account = await made(stores, email)
+        token, _ = await issue(stores, email)
+        with closing(psycopg2.connect(database)) as other, other.cursor() as cursor:
+            cursor.execute("select from auth.users for update")
+            using = start(stores.tokens.reset_password(token, OTHER_HASH, event()))
+            await until_waiting(database)
+            cursor.execute("update auth.one_time_tokens set expires_at = '-infinity'")
+            other.commit()
+        assert await using is None
+        assert await stores.users.find(account.user.id) == account
+
+
+@pytest_twisted.ensureDeferred
+@pytest.mark.parametrize("other", ["the same letter", "a new password"])
+async def test_neither_of_two_at_once_waits_for_what_the_other_waits_for(database: str, other: str) -> None:
+    """The user's row is the first that each locks, and nobody shares it."""
+    email = address()
+    async with stores_on(database) as stores:
+        user = (await made(stores, email)).user.id
+        token, _ = await issue(stores, email)
+        with closing(psycopg2.connect(database)) as connection, connection.cursor() as cursor:
+            cursor.execute("select from auth.one_time_tokens for update")
+            first = start(stores.tokens.reset_password(token, OTHER_HASH, event()))
+            await until_waiting(database)
+            second: Deferred[object] = start(
+                stores.tokens.reset_password(token, OTHER_HASH, event())
+                if other == "the same letter"
+                else stores.users.set_password(user, HASH, None, event())
+            )
+            await until_waiting(database, 2)
+            connection.commit()
+        assert await first is not None
+        assert (await second is None) == (other == "the same letter")
+
+
+@pytest_twisted.ensureDeferred
+async def test_who_begins_a_session_meanwhile_keeps_no_letter_waiting(database: str) -> None:
+    """A foreign key holds on to the user's row as this does."""
+    email = address()
+    async with stores_on(database) as stores:
+        await made(stores, email)
+        token, _ = await issue(stores, email)
+        with closing(psycopg2.connect(database)) as other, other.cursor() as cursor:
+            cursor.execute("select from auth.users for key share")
+            assert await stores.tokens.reset_password(token, OTHER_HASH, event()) is not None
+
+
+@pytest_twisted.ensureDeferred
+async def test_a_letter_whose_use_fails_is_as_good_as_before(database: str) -> None:
+    email, first = address(), session()
+    async with stores_on(database) as stores:
+        account = await made(stores, email, first)
+        recovery, _ = await issue(stores, email)
+        confirmation, _ = await issue(stores, email, purpose="confirmation")
+        with pytest.raises(psycopg2.errors.CheckViolation):
+            await stores.tokens.reset_password(recovery, b"no hash", event())
+        with pytest.raises(psycopg2.errors.UniqueViolation):
+            await stores.tokens.confirm(confirmation, evolve(session(), id=first.id), event())
+        assert await stores.users.find(account.user.id) == account
+        assert await stores.tokens.owner(recovery, "recovery", NOW) == account.user
+        assert await stores.tokens.owner(confirmation, "confirmation", NOW) == account.user
