@@ -12,14 +12,12 @@ from project_service.tables.parse import names
 from project_service.tables.parse.filters import Operands, looks_like_filter, parse_filter
 from project_service.tables.parse.logic import parse_logic
 from project_service.tables.parse.order import parse_order
-from project_service.tables.parse.ranges import limited, refuse, window
+from project_service.tables.parse.ranges import MOST, limited, refuse, window
 from project_service.tables.parse.scanner import Scanner
 from project_service.tables.parse.select import EVERYTHING, parse_select
 from project_service.tables.syntax import Condition, Field, Operand, OrderTerm, Path, Query, Range, SelectItem
 
 _INTEGER = re.compile(r"-?[0-9]{1,40}")
-# PostgreSQL's largest bigint: more than that is not to be had.
-_MOST = 2**63 - 1
 
 
 @define
@@ -128,7 +126,7 @@ def _cut(found: _Gathered, which: str, path: Path, value: str) -> None:
     if which == "offset":
         found.offsets[path] = number
     else:
-        found.limits[path] = None if number is None else min(number, _MOST)
+        found.limits[path] = None if number is None else min(number, MOST)
 
 
 def _path(text: str) -> Path:

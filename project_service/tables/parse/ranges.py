@@ -8,7 +8,9 @@ from typing import NoReturn
 from project_service.tables import errors
 from project_service.tables.syntax import Range
 
-_RANGE = re.compile(r"(\d{1,18})-(\d{1,18})?")
+_RANGE = re.compile(r"([0-9]{1,40})-([0-9]{1,40})?")
+# PostgreSQL's largest bigint: more rows than that are not to be had.
+MOST = 2**63 - 1
 
 
 def parse_range(header: str | None) -> Range:
@@ -24,7 +26,7 @@ def parse_range(header: str | None) -> Range:
         raise errors.unsatisfiable_range(
             "The lower boundary must be lower than or equal to the upper boundary in the Range header."
         )
-    return Range(first, last - first + 1)
+    return Range(first, min(last - first + 1, MOST))
 
 
 def limited(limit: int | None) -> Range:

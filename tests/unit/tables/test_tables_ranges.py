@@ -6,7 +6,7 @@ from twisted.trial.unittest import SynchronousTestCase
 
 from project_service.tables.errors import TableError
 from project_service.tables.parse.query import parse_query
-from project_service.tables.parse.ranges import intersect
+from project_service.tables.parse.ranges import intersect, parse_range
 from project_service.tables.syntax import Range
 
 
@@ -43,6 +43,17 @@ class Ranges(SynchronousTestCase):
     def test_of_embedded_rows_there_may_be_none(self) -> None:
         found = parse_query([("a.limit", "0"), ("a.offset", "5")]).ranges
         self.assertEqual(found, ((("a",), Range(0, 0)),))
+
+    def test_a_header_may_name_rows_that_no_table_has(self) -> None:
+        """It is no header that means nothing, after which all rows would be sent."""
+        most = 2**63 - 1
+        for header, expected in (
+            (f"{most}-{most}", Range(most, 1)),
+            (f"1{'0' * 20}-", Range(10**20)),
+            (f"5-1{'0' * 20}", Range(5, most)),
+            ("٣-٤", Range()),
+        ):
+            self.assertEqual(parse_range(header), expected, header)
 
     def test_what_two_ranges_have_in_common(self) -> None:
         self.assertEqual(intersect(Range(0, 0), Range(0, 5)), Range(0, 0))
