@@ -19,7 +19,7 @@ from project_service.auth import keyfile
 from project_service.certificates import Certificates
 from project_service.database.connect import Connector, connector
 from project_service.database.dsn import parse
-from project_service.database.expose import expose, watch_ddl
+from project_service.database.expose import expose, lacking, watch_ddl
 from project_service.database.migrate import migrate, shipped
 from project_service.database.pool import Pool
 from project_service.database.session import DatabaseGone, Session
@@ -134,8 +134,11 @@ class Startup:
                 return
 
     async def _expose(self, session: Session) -> None:
-        if not await expose(session, exposed_schemas(self._settings)):
+        schemas = exposed_schemas(self._settings)
+        if not await expose(session, schemas):
             await self._watch_as_admin()
+        for shortcoming in await lacking(session, schemas):
+            self.log.warn("{shortcoming}", shortcoming=shortcoming)
 
     async def _watch_as_admin(self) -> None:
         """The embedded database's superuser may do what its owner may not."""

@@ -22,7 +22,9 @@ from project_service.auth.tokens import LEEWAY_SECONDS
 from project_service.cli import frame
 from project_service.cli.certificates import certificate_of, secured
 from project_service.cli.opened import Opened
+from project_service.database.expose import lacking
 from project_service.database.migrate import pending, shipped, state
+from project_service.launch import exposed_schemas
 from project_service.ports import shown
 from project_service.settings import Secret, Settings, StageDatabase
 from project_service.storage.s3.client import S3Store
@@ -75,6 +77,8 @@ def _looks(open_: Opened) -> list[tuple[str, Callable[[], Awaitable[str]]]]:
         ("token keys", partial(_token_keys, settings)),
         ("mail server", partial(_mail_server, open_)),
     ]
+    if exposed_schemas(settings):
+        found.append(("service_role", partial(_service_role, open_)))
     found += [
         (f"certificate of {shown(one)}", partial(_certificate, open_.reactor, one))
         for one in secured(settings)
@@ -110,6 +114,16 @@ async def _migrations(open_: Opened) -> str:
         names = ", ".join(one.name for one in todo)
         raise frame.Failed(f"not applied yet: {names} (`project-service migrate`, or start the service)")
     return "up to date"
+
+
+async def _service_role(open_: Opened) -> str:
+    async with open_.session() as session:
+        if pending(shipped(), await state(session)):
+            return "migrations come first"
+        found = await lacking(session, exposed_schemas(open_.settings))
+    if found:
+        raise frame.Failed("\n  ".join(found))
+    return "has its rights in every schema that is exposed"
 
 
 async def _clock(open_: Opened) -> str:

@@ -8,7 +8,7 @@ import click
 
 from project_service.cli import frame
 from project_service.cli.opened import Opened
-from project_service.database.expose import expose
+from project_service.database.expose import expose, lacking
 from project_service.database.migrate import migrate, shipped
 from project_service.launch import exposed_schemas
 
@@ -28,6 +28,8 @@ def command(invocation: frame.Invocation) -> None:
             done = await migrate(
                 session, shipped(), _progress(invocation), lambda locked: expose(locked, exposed)
             )
+            for shortcoming in await lacking(session, exposed):
+                click.echo(f"project-service: {shortcoming}", err=True)
         applied = [one.name for one in done]
         line = f"applied {len(applied)}" if applied else "nothing to do"
         invocation.show({"applied": applied}, line)

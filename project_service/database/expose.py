@@ -6,7 +6,7 @@ run at every start.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 
 from psycopg2 import errors as pg
 
@@ -20,6 +20,16 @@ where n.nspname = any(%s)
     select from pg_default_acl d
     where d.defaclnamespace = n.oid and d.defaclrole = current_user::regrole and d.defaclobjtype = 'r'
       and d.defaclacl::text like '%%service_role=%%'))
+"""
+
+_SCHEMAS = """
+select quote_literal(n.nspname), has_schema_privilege('service_role', n.oid, 'usage'), (
+  select min(format('%%I.%%I', n.nspname, c.relname)) from pg_class c
+  where c.relnamespace = n.oid and c.relkind in ('r', 'p', 'v', 'm', 'f')
+    and not has_table_privilege('service_role', c.oid, 'select')
+    and not exists (
+      select from pg_depend d where d.classid = 'pg_class'::regclass and d.objid = c.oid and d.deptype = 'e'))
+from pg_namespace n where n.nspname = any(%s) order by 1
 """
 
 
@@ -47,3 +57,25 @@ async def watch_ddl(session: Session) -> bool:
     except pg.InsufficientPrivilege:
         return False
     return bool(rows[0][0])
+
+
+async def lacking(session: Session, schemas: Collection[str]) -> list[str]:
+    """What ``service_role`` may not do in ``schemas`` although it should, and who can mend it: ``expose`` could not.
+
+    What belongs to an extension is the extension's affair.
+    """
+    if not schemas:
+        return []
+    found = []
+    if await session.query("select from pg_roles where rolname = 'service_role' and not rolbypassrls"):
+        found.append(
+            "service_role does not bypass row-level security: let a superuser run alter role service_role bypassrls"
+        )
+    for schema, usable, unreadable in await session.query(_SCHEMAS, (list(schemas),)):
+        if not usable or unreadable is not None:
+            what = f"read {unreadable}" if usable else f"use the schema {schema}"
+            found.append(
+                f"service_role may not {what}: let a superuser, or who owns all of the schema, run "
+                f"select _project_service.expose_schema({schema})"
+            )
+    return found

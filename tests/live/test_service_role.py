@@ -1,0 +1,173 @@
+"""The roles of the table API on an operator's own PostgreSQL, whoever makes them and whoever owns what is exposed."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import closing
+from pathlib import Path
+
+import psycopg2
+import pytest
+import pytest_twisted
+from psycopg2.extensions import make_dsn
+
+from project_service.auth import keyfile
+from project_service.database import dsn as dsns
+from project_service.database.connect import Connector
+from project_service.database.expose import expose, lacking
+from project_service.database.migrate import migrate, shipped
+from project_service.deferreds import start
+from project_service.embedded.assemble import Embedded
+from project_service.settings import Store
+from tests.live.application import settings_for
+from tests.live.auth_service import reactor
+from tests.live.command_here import beside_the_reactor, commands_of
+from tests.live.services import wait
+from tests.live.storage_cli import config_file
+from tests.live.test_attacks_roles import run
+from tests.live.test_startup import said_at_start
+from tests.live.waiting import until
+
+NO_BYPASS = (
+    "service_role does not bypass row-level security: let a superuser run alter role service_role bypassrls"
+)
+REMEDY = "let a superuser, or who owns all of the schema, run select _project_service.expose_schema"
+ROLES = "anon, authenticated, service_role"
+
+
+@pytest.fixture(scope="module")
+def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    """The administrator's DSN of a PostgreSQL that nothing else uses."""
+    embedded = Embedded(reactor, Path(tmp_path_factory.mktemp("service-role")), store=False)
+    running = wait(embedded.start)
+    assert running.admin_dsn is not None
+    yield running.admin_dsn
+    wait(embedded.stop)
+
+
+@pytest.fixture
+def admin(cluster: str) -> Iterator[str]:
+    """His DSN of a new database, which the role ``runs`` owns; the roles of the table API do not exist."""
+    run(cluster, "create role runs login noinherit createrole bypassrls password 'runs'")
+    run(cluster, "create database own owner runs template template0")
+    yield str(make_dsn(cluster, dbname="own"))
+    run(cluster, "drop database own with (force)")
+    run(cluster, f"drop role if exists {ROLES}, runs, hers")
+
+
+async def migrated(admin: str, *schemas: str) -> list[str]:
+    """As a start does it; what is lacking then."""
+    session = await Connector(reactor, dsns.parse(owners(admin)), 30.0)()
+    try:
+        await migrate(session, shipped(), afterwards=lambda locked: expose(locked, schemas))
+        return await lacking(session, schemas)
+    finally:
+        session.close()
+
+
+def owners(admin: str) -> str:
+    return str(make_dsn(admin, user="runs", password="runs"))
+
+
+@pytest_twisted.ensureDeferred
+async def test_who_may_make_roles_makes_them_as_they_are_to_be(admin: str) -> None:
+    assert await migrated(admin, "public") == []
+    roles = "select rolname, rolcanlogin, rolinherit, rolbypassrls from pg_roles order by rolname"
+    made = [row for row in run(admin, roles) if row[0] in ROLES.split(", ")]
+    assert made == [
+        ("anon", False, False, False),
+        ("authenticated", False, False, False),
+        ("service_role", False, False, True),
+    ]
+    for role, *_ in made:
+        assert run(owners(admin), f"set role {role}", "select current_user::text") == [(role,)]
+
+
+@pytest_twisted.ensureDeferred
+async def test_one_who_may_not_pass_by_policies_makes_no_role_that_may(admin: str) -> None:
+    run(admin, "alter role runs nobypassrls")
+    assert await migrated(admin, "public") == [NO_BYPASS]
+    # Where nothing is exposed nobody asks.
+    assert await migrated(admin) == []
+    run(admin, "alter role service_role bypassrls")
+    assert await migrated(admin, "public") == []
+
+
+@pytest_twisted.ensureDeferred
+async def test_a_role_that_is_made_at_the_same_moment_for_another_database_will_do(admin: str) -> None:
+    with closing(psycopg2.connect(admin)) as other, other.cursor() as cursor:
+        cursor.execute("create role anon nologin noinherit; grant anon to runs")
+        migrating = start(migrated(admin, "public"))
+
+        async def waiting() -> bool:
+            return bool(run(admin, "select 1 from pg_locks where not granted"))
+
+        await until(waiting)
+        other.commit()
+    assert await migrating == []
+
+
+@pytest_twisted.ensureDeferred
+async def test_what_an_administrator_made_before_is_taken_and_closed_to_callers(admin: str) -> None:
+    run(admin, "create role anon login; create role authenticated; create role service_role bypassrls")
+    run(admin, f"alter role runs nocreaterole nobypassrls; grant {ROLES} to runs")
+    run(admin, "create schema auth authorization runs; create schema storage authorization runs")
+    run(admin, "grant all on schema auth, storage to public")
+    assert await migrated(admin, "public") == []
+    assert run(admin, "select rolcanlogin from pg_roles where rolname = 'anon'") == [(True,)]
+    rights = "has_schema_privilege('anon', s, 'usage'), has_schema_privilege('anon', s, 'create')"
+    may = run(admin, f"select s, {rights} from unnest(array['auth', 'storage']) s order by s")
+    assert may == [("auth", True, False), ("storage", False, False)]
+
+
+@pytest_twisted.ensureDeferred
+async def test_what_belongs_to_somebody_else_is_named_with_who_can_open_it(admin: str) -> None:
+    run(
+        admin,
+        'create role hers; create schema hers authorization hers; create schema "it\'s" authorization runs',
+    )
+    run(admin, 'create table public."A" (a int)', 'create table "it\'s".t (a int)')
+    # It takes the right to look into it from everybody, and nobody made it for callers.
+    run(admin, "create extension pg_buffercache schema public")
+    exposed = ("public", "hers", "it's", "none")
+    assert await migrated(admin, *exposed) == [
+        f"service_role may not use the schema 'hers': {REMEDY}('hers')",
+        f"service_role may not use the schema 'it''s': {REMEDY}('it''s')",
+        f"service_role may not read public.\"A\": {REMEDY}('public')",
+    ]
+    for schema in ("hers", "it''s", "public"):
+        run(admin, f"select _project_service.expose_schema('{schema}')")
+    assert await migrated(admin, *exposed) == []
+
+
+@beside_the_reactor
+def test_commands_say_so(
+    admin: str, store_settings: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    config = config_file(owners(admin), store_settings, tmp_path)
+    config.write_text(f"{config.read_text()}\n[stages.dev.databases.main]\n")
+    project = commands_of(monkeypatch, "--config", config)
+    assert project("jwt-keys", "create").code == 0
+    assert "ok    service_role: migrations come first\n" in project("check").out
+    run(admin, "alter role runs nobypassrls")
+    done = project("migrate", "--json")
+    assert (done.code, done.err) == (0, f"project-service: {NO_BYPASS}\n")
+    assert len(done.json["applied"]) == len(shipped())
+    checked = project("check")
+    wrong = [line for line in checked.out.splitlines() if line.startswith("FAIL")]
+    assert (checked.code, wrong) == (1, [f"FAIL  service_role: {NO_BYPASS}"])
+    run(admin, "alter role service_role bypassrls")
+    checked = project("check")
+    assert checked.code == 0
+    assert "ok    service_role: has its rights in every schema that is exposed\n" in checked.out
+
+
+@pytest_twisted.ensureDeferred
+async def test_so_does_a_start(admin: str, store_settings: Store, tmp_path: Path) -> None:
+    settings = settings_for(owners(admin), store_settings, tmp_path)
+    assert settings.auth.jwt_keys_file is not None
+    keyfile.load_or_create(Path(settings.auth.jwt_keys_file), settings.auth.jwt_algorithm)
+    run(admin, "alter role runs nobypassrls")
+    assert NO_BYPASS in (await said_at_start(settings)).splitlines()
+    run(admin, "alter role service_role bypassrls")
+    assert "service_role" not in await said_at_start(settings)
