@@ -11,6 +11,7 @@ from twisted.internet.interfaces import IListeningPort
 from twisted.logger import Logger
 
 from project_service import __version__, parts
+from project_service.changes import Changes
 from project_service.deferreds import all_of, with_timeout
 from project_service.http.admission import Admission
 from project_service.http.arrival import EdgeSettings
@@ -38,7 +39,8 @@ class Application:
     """A ``Part``: ``start`` returns when requests are answered, ``stop`` when the last one has been.
 
     ``processes`` is how many share the configured totals. ``admin_binder`` None: health and metrics are served
-    with the rest. ``peers`` is asked by ``/ready`` too, whether the other processes are.
+    with the rest. ``peers`` is asked by ``/ready`` too, whether the other processes are. ``changes`` are what the
+    processes tell each other; None for the only one.
     """
 
     log = Logger()
@@ -51,6 +53,7 @@ class Application:
         admin_binder: Binder | None = None,
         processes: int = 1,
         peers: Check | None = None,
+        changes: Changes | None = None,
     ) -> None:
         self._reactor = reactor
         self._settings = settings
@@ -58,6 +61,7 @@ class Application:
         self._admin_binder = admin_binder
         self._processes = processes
         self._peers = peers
+        self._changes = changes
         self._ports: list[IListeningPort] = []
         self._ordered = Ordered([])
         self._edges: list[Edge] = []
@@ -70,7 +74,7 @@ class Application:
         return [port.getHost() for port in self._ports]
 
     async def start(self) -> None:
-        built = parts.assemble(self._reactor, self._settings, self._processes)
+        built = parts.assemble(self._reactor, self._settings, self._processes, self._changes)
         self._built = built
         self._ordered = Ordered(built.ordered)
         await self._ordered.start()

@@ -27,13 +27,15 @@ _REACHED_BY = (
 @frozen
 class Assignment:
     """What a worker is told: the settings in force, whatever is in their file by now, and from what it reads them
-    again after a SIGHUP. ``settings`` None: it reads them at once, being of another version than its parent."""
+    again after a SIGHUP. ``settings`` None: it reads them at once, being of another version than its parent.
+    ``number`` is its own among all ``processes``."""
 
     config: str | None
     options: dict[str, Any]
     data_dir: str | None
     processes: int
     settings: Settings | None
+    number: int = 0
 
     def to_json(self) -> bytes:
         pickled = b64encode(pickle.dumps(self.settings)).decode()

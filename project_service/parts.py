@@ -12,6 +12,7 @@ from twisted.logger import Logger
 
 from project_service import keys
 from project_service.auth import assemble as auth
+from project_service.changes import Changes
 from project_service.database import sqlstate
 from project_service.database.alone import Alone
 from project_service.database.connect import connector
@@ -62,7 +63,7 @@ class Parts:
     reload: Callable[[Settings], None]
 
 
-def assemble(reactor: Any, settings: Settings, processes: int) -> Parts:
+def assemble(reactor: Any, settings: Settings, processes: int, changes: Changes | None = None) -> Parts:
     connect = connector(reactor, settings)
     database = settings.database
     pool = Pool(connect, database.pool_size, database.acquire_timeout_seconds, reactor)
@@ -71,7 +72,7 @@ def assemble(reactor: Any, settings: Settings, processes: int) -> Parts:
     reading = Rereading(ring.reload, reactor, "the project keys")
     listener.subscribe(keys.CHANNEL, lambda _: reading.soon(), reading.now)
     live = _Live(settings.storage)
-    accounts = auth.assemble(settings, pool, listener, reactor, processes)
+    accounts = auth.assemble(settings, pool, listener, reactor, processes, changes)
     store = storage.assemble(
         reactor,
         settings.storage,

@@ -24,6 +24,7 @@ from zope.interface import implementer
 from project_service.application import Application
 from project_service.assignment import Assignment
 from project_service.certificates import Certificates
+from project_service.changes import Changes
 from project_service.clocks import count_steadily
 from project_service.deferreds import start
 from project_service.http.metrics import MULTIPROCESS
@@ -37,7 +38,7 @@ from project_service.roll_call import Parent
 from project_service.settings import Settings
 from project_service.shares import share
 from project_service.sighup import reread
-from project_service.workers import FIRST_PORT_FD, READY, STATUS_FD
+from project_service.workers import CHANGES, FIRST_PORT_FD, READY, STATUS_FD
 
 log = Logger()
 
@@ -117,7 +118,7 @@ class Worker:
         self._parent = Parent(reactor, self._works, self.stop, certificates.renew, 0, STATUS_FD)
         ports = adopt(reactor, server.listen, FIRST_PORT_FD, certificates)
         self._application = Application(
-            reactor, self._settings, ports, admin, told.processes, self._parent.all_work
+            reactor, self._settings, ports, admin, told.processes, self._parent.all_work, _changes(told)
         )
 
     @property
@@ -170,6 +171,14 @@ class Worker:
     def _take_over(self, settings: Settings) -> None:
         self._application.reload(settings)
         self.levels.set_default(settings.server.log_level)
+
+
+def _changes(told: Assignment) -> Changes | None:
+    """None under a parent of a version that laid out none: then others hear of ours by notification only."""
+    try:
+        return Changes.shared(Path(os.environ[MULTIPROCESS], CHANGES), told.processes, told.number)
+    except (KeyError, OSError, ValueError):
+        return None
 
 
 def main() -> None:

@@ -10,6 +10,7 @@ import os
 import signal
 import sys
 from contextlib import suppress
+from pathlib import Path
 from typing import Any
 
 from attrs import evolve
@@ -26,6 +27,7 @@ from project_service.assignment import assignment
 from project_service.auth.assemble import issuer_of
 from project_service.backoff import FIRST_SECONDS, STEADY_SECONDS, Backoff
 from project_service.certificates import Certificates
+from project_service.changes import lay_out
 from project_service.deferreds import cancel
 from project_service.http.metrics import MULTIPROCESS
 from project_service.launch import Launch
@@ -38,6 +40,8 @@ from project_service.settings import Settings
 STATUS_FD = 3
 FIRST_PORT_FD = 4
 READY = b"ready"
+# Beside the metrics: what workers tell each other of changes.
+CHANGES = "changes"
 # How much longer than shutdown_seconds a worker may take before it is killed.
 STOP_MARGIN_SECONDS = 5.0
 
@@ -79,6 +83,7 @@ class Workers:
         for port in ports:
             port.stopReading()  # the workers accept, not we
         self._metrics = MetricsFolder.made()
+        lay_out(Path(self._metrics.path, CHANGES), self._count)
         waiting = [self._spawn(number, Backoff()) for number in range(self._count)]
         ended = await DeferredList([worker.ready for worker in waiting], consumeErrors=True)
         failures: list[Any] = [result for good, result in ended if not good]
@@ -124,7 +129,7 @@ class Workers:
 
     def _spawn(self, number: int, backoff: Backoff) -> _Worker:
         assert self._metrics is not None
-        worker = _Worker(self._assignment.to_json(), self._roll_call)
+        worker = _Worker(evolve(self._assignment, number=number).to_json(), self._roll_call)
         ports: Any = self._ports
         descriptors = {0: "w", 1: "r", 2: "r", STATUS_FD: "r"}
         descriptors |= {FIRST_PORT_FD + n: port.fileno() for n, port in enumerate(ports)}

@@ -25,6 +25,7 @@ from project_service.auth.passwords import Bcrypt, common_passwords
 from project_service.auth.ports import Housekeeping, Stores
 from project_service.auth.profile import Profile
 from project_service.auth.recovery import Letters, Recovery
+from project_service.auth.remembered import CountedUsers, Remembered
 from project_service.auth.revocations import POLL_SECONDS, Currency, RevokedSessions
 from project_service.auth.routes import AuthRoutes
 from project_service.auth.sessions import SessionService
@@ -36,6 +37,7 @@ from project_service.auth.sql.upkeep import SqlHousekeeping
 from project_service.auth.sql.users import SqlUsers
 from project_service.auth.throttle import Throttle
 from project_service.auth.tokens import Issuer, Verifier
+from project_service.changes import Changes
 from project_service.http.router import Router
 from project_service.lifecycle import Every
 from project_service.process import cpus
@@ -78,16 +80,22 @@ def issuer_of(settings: Settings) -> Issuer:
 
 
 def assemble(
-    settings: Settings, pool: Database, listener: Currency, reactor: Any, processes: int = 1
+    settings: Settings,
+    pool: Database,
+    listener: Currency,
+    reactor: Any,
+    processes: int = 1,
+    changes: Changes | None = None,
 ) -> Auth:
     """Subscribes to ``listener``, so it is called before that starts.
 
     ``processes`` is how many workers share this machine's CPUs. The key file must exist: whoever starts the
-    workers makes it with ``keyfile.load_or_create`` first. Raises ``KeySetError``.
+    workers makes it with ``keyfile.load_or_create`` first. ``changes`` are what those workers tell each other; None
+    for the only one. Raises ``KeySetError``.
     """
     hashing = Hashing(reactor, Bcrypt(settings.auth.bcrypt_cost), cpus(processes))
     auth = put_together(
-        settings, sql_stores(pool), hashing, _post(settings, reactor), listener, reactor, time.time
+        settings, sql_stores(pool), hashing, _post(settings, reactor), listener, reactor, time.time, changes
     )
     # Read once here, rather than in somebody's first signup.
     common_passwords()
@@ -108,6 +116,7 @@ def put_together(
     listener: Currency,
     reactor: Any,
     clock: Callable[[], float],
+    changes: Changes | None = None,
 ) -> Auth:
     """Everything but the threads and the database, which tests bring themselves. ``clock`` tells the date."""
 
@@ -118,17 +127,20 @@ def put_together(
     verifier = Verifier(issuer_of(settings), revoked, clock)
     context = Context(settings.auth, verifier, clock, os.urandom, lambda: str(uuid.uuid4()))
     throttle = Throttle(stores.attempts, context, reactor)
+    changes = changes or Changes.alone()
+    users = CountedUsers(stores.users, changes)
     letters = Letters(stores.tokens, post, throttle, context)
-    accounts = Accounts(stores.users, stores.sessions, throttle, hashes, letters, context)
+    accounts = Accounts(users, stores.sessions, throttle, hashes, letters, context)
     routes = AuthRoutes(
         accounts,
         SessionService(stores.sessions, revoked, context),
-        Profile(stores.users, accounts, throttle, hashes, context),
+        Profile(users, accounts, throttle, hashes, context),
         Recovery(letters, stores.tokens, hashes, context),
         context,
+        Remembered(changes, listener, reactor.seconds),
     )
     administration = Administration(
-        users=stores.users,
+        users=users,
         sessions=stores.sessions,
         hashes=hashes,
         now=context.now,

@@ -57,6 +57,7 @@ class Shared:
         works: tuple[Callable[[], None], ...] = (
             *(self.put, self.create, self.delete_object, self.move, self.copy, self.link),
             *(self.insert, self.change, self.delete_row, self.sign_up, self.log_in, self.new_password),
+            self.new_metadata,
         )
         for _ in range(steps):
             self._random.choice(works)()
@@ -175,13 +176,28 @@ class Shared:
             bearer = {"Authorization": f"Bearer {one['access_token']}"}
             assert self.ask("GET", "/auth/user", 200, headers=bearer).json()["data"]["user"]["email"] == email
 
+    def _logged_in(self) -> tuple[str, dict[str, str]]:
+        """Somebody's address, and his token in a header."""
+        email = self._random.choice(sorted(self.passwords))
+        account = {"email": email, "password": self.passwords[email]}
+        session = self.ask("POST", "/auth/login", 200, json=account).json()["data"]
+        return email, {"Authorization": f"Bearer {session['access_token']}"}
+
+    def new_metadata(self) -> None:
+        if not self.passwords:
+            return
+        _, bearer = self._logged_in()
+        for n in range(5):
+            wanted = {"metadata": {"n": n}}
+            self.ask("PATCH", "/auth/user", 200, headers=bearer, json=wanted)
+            for _ in range(3):
+                shown = self.ask("GET", "/auth/user", 200, headers=bearer).json()["data"]["user"]
+                assert shown["metadata"] == wanted["metadata"]
+
     def new_password(self) -> None:
         if not self.passwords:
             return
-        email, new = self._random.choice(sorted(self.passwords)), self._random.choice(PASSWORDS)
-        account = {"email": email, "password": self.passwords[email]}
-        session = self.ask("POST", "/auth/login", 200, json=account).json()["data"]
-        bearer = {"Authorization": f"Bearer {session['access_token']}"}
+        (email, bearer), new = self._logged_in(), self._random.choice(PASSWORDS)
         change = {"password": new, "current_password": self.passwords[email]}
         self.ask("PATCH", "/auth/user", 200, headers=bearer, json=change)
         self.passwords[email] = new

@@ -10,8 +10,11 @@ from twisted.trial.unittest import TestCase
 
 from project_service.assignment import Assignment
 from project_service.backoff import LONGEST_SECONDS
+from project_service.changes import Changes
 from project_service.deferreds import start
+from project_service.http.metrics import MULTIPROCESS
 from project_service.worker import Worker
+from project_service.workers import CHANGES
 from tests.places import temporary_directory
 from tests.workers_fake import FakeReactor, TwoWorkers
 
@@ -35,6 +38,34 @@ class Stopping(TestCase):
         worker.stop()
         worker.stop()
         self.assertTrue(reactor.stopped)
+
+
+class Numbered(TwoWorkers):
+    """Each counts its changes for the others at a place of its own."""
+
+    def told(self) -> list[int]:
+        lines = [process.written.splitlines()[0] for process in self.reactor.spawned]
+        return [Assignment.from_json(line).number for line in lines]
+
+    def changes(self, number: int) -> Changes:
+        folder = self.first.born_with["env"][MULTIPROCESS]
+        return Changes.shared(Path(folder, CHANGES), 2, number)
+
+    def test_who_takes_anothers_place_takes_his_number(self) -> None:
+        self.assertEqual(self.told(), [0, 1])
+        for process in (self.first, self.second):
+            self.say(process)
+        self.first.die()
+        self.reactor.advance(0)
+        self.assertEqual(self.told(), [0, 1, 0])
+        self.errors.flush("died after")
+
+    def test_what_one_counts_the_other_sees(self) -> None:
+        one, other = self.changes(0), self.changes(1)
+        before = other.stamp(7)
+        one.happened(7)
+        self.assertNotEqual(other.stamp(7), before)
+        self.assertEqual(other.stamp(8), before)
 
 
 class Replacing(TwoWorkers):

@@ -1,0 +1,107 @@
+"""What workers tell each other by counting in memory that all of them see."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from hypothesis import given
+from hypothesis import strategies as st
+from twisted.trial.unittest import TestCase
+
+from project_service.changes import PLACES, Changes, lay_out, place_of, settled, size
+from tests.places import temporary_directory
+
+
+class Counted(TestCase):
+    def setUp(self) -> None:
+        self.path: Path = temporary_directory(self) / "changes"
+        lay_out(self.path, 3)
+        self.one, self.other, self.third = (Changes.shared(self.path, 3, own) for own in range(3))
+
+    def test_nothing_has_changed_at_first(self) -> None:
+        before = self.one.stamp(7)
+        assert self.other.stamp(7) == before
+        assert settled(before)
+
+    def test_a_change_is_seen_by_all_while_it_is_under_way_and_after_it(self) -> None:
+        before = self.other.stamp(7)
+        with self.one.under_way(7):
+            during = self.other.stamp(7)
+            assert during != before
+            assert not settled(during)
+        after = self.other.stamp(7)
+        assert len({before, during, after}) == 3
+        assert settled(after)
+
+    def test_a_change_that_fails_is_over_as_well(self) -> None:
+        before = self.one.stamp(7)
+        change = self.one.under_way(7)
+        change.__enter__()
+        assert not change.__exit__(ValueError, ValueError(), None)
+        assert settled(self.one.stamp(7))
+        assert self.one.stamp(7) != before
+
+    def test_of_two_at_once_it_is_under_way_until_the_second_is_over(self) -> None:
+        first, second = self.one.under_way(7), self.one.under_way(7)
+        seen = [self.other.stamp(7)]
+        for step in (first.__enter__, second.__enter__):
+            step()
+            seen.append(self.other.stamp(7))
+        for one in (first, second):
+            one.__exit__(None, None, None)
+            seen.append(self.other.stamp(7))
+        assert [settled(stamp) for stamp in seen] == [True, False, False, False, True]
+        assert len(set(seen)) == len(seen)
+
+    def test_changes_by_two_workers_do_not_cancel_each_other(self) -> None:
+        with self.one.under_way(7):
+            with self.third.under_way(7):
+                pass
+            assert not settled(self.other.stamp(7))
+        assert settled(self.other.stamp(7))
+
+    def test_what_somebody_else_has_changed(self) -> None:
+        before = self.other.stamp(7)
+        self.one.happened(7)
+        assert self.other.stamp(7) != before
+        assert settled(self.other.stamp(7))
+
+    def test_other_places_are_not_touched(self) -> None:
+        for changes in (self.one, self.other, self.third):
+            changes.happened(7)
+        untouched = bytes(3 * 8)
+        assert [place for place in range(PLACES) if self.one.stamp(place) != untouched] == [7]
+
+    def test_a_worker_that_was_killed_in_the_middle_is_followed_by_one_that_is_not(self) -> None:
+        self.one.happened(7)
+        before = self.other.stamp(7)
+        broken_off = self.one.under_way(7), self.third.under_way(8)
+        for one in broken_off:
+            one.__enter__()
+        Changes.shared(self.path, 3, 0)
+        assert settled(self.other.stamp(7))
+        assert self.other.stamp(7) != before
+        # Its own alone.
+        assert not settled(self.other.stamp(8))
+
+    def test_a_file_for_fewer_is_refused(self) -> None:
+        with self.assertRaises(ValueError):
+            Changes.shared(self.path, 4, 0)
+        assert self.path.stat().st_size == size(3)
+
+    def test_the_only_process_needs_no_file(self) -> None:
+        alone = Changes.alone()
+        before = alone.stamp(PLACES - 1)
+        with alone.under_way(PLACES - 1):
+            assert not settled(alone.stamp(PLACES - 1))
+        assert alone.stamp(PLACES - 1) != before
+
+
+class Places(TestCase):
+    @given(st.text())
+    def test_any_name_has_one_and_its_end_names_the_same(self, name: str) -> None:
+        assert 0 <= place_of(name) < PLACES
+        assert place_of(name) == place_of(name[-3:])
+
+    def test_users_are_spread(self) -> None:
+        assert len({place_of(f"{number:03x}") for number in range(4096)}) > 2000
