@@ -155,6 +155,22 @@ class BadForms(TestCase):
         self.bad(f"--{BOUNDARY}\r\nX-Long: ".encode() + b"x" * 20_000)
         self.bad(f"--{BOUNDARY}\r\n".encode() + b"X-A: b\r\n" * 50 + b"\r\n")
 
+    def test_no_more_than_is_documented(self) -> None:
+        file = part("file", b"x", "a")
+
+        def lines(*more: str) -> bytes:
+            return form(file.replace(b"\r\n\r\n", "\r\n".join(["", *more, "", ""]).encode()))
+
+        for most, more in (
+            (lines("X: " + "y" * 8189), lines("X: " + "y" * 8190)),
+            (lines(*["X: y"] * 15), lines(*["X: y"] * 16)),
+            (form(*[part("n", b"v")] * 99, file), form(*[part("n", b"v")] * 100, file)),
+            (form(part("n", b"v" * 65_536), file), form(part("n", b"v" * 65_537), file)),
+        ):
+            self.assertEqual(self.app.upload(most).status, 201)
+            self.app.request("DELETE", OBJECTS + "/a", USER)
+            self.bad(more)
+
     def test_ten_thousand_parts(self) -> None:
         self.bad(form(*[part(f"f{number}", b"") for number in range(10_000)], part("file", b"x", "a")))
 
