@@ -35,6 +35,14 @@ class Conditions(TestCase):
         response = self.app.put("k", b"two")
         self.assertEqual((response.status, self.app.stored()), (200, [b"two"]))
 
+    def test_who_states_nothing_costs_no_look_at_the_object(self) -> None:
+        def never(*_: object) -> None:
+            raise AssertionError("looked at")
+
+        self.patch(FakeObjects, "find", never)
+        self.assertEqual(self.app.put("k", b"two").status, 200)
+        self.assertEqual(self.app.upload(file_form(b"three", key="k")).status, 201)
+
     def test_an_empty_tag_is_nobodys(self) -> None:
         self.assertEqual(self.app.put("k", b"two", If_None_Match='W/""').status, 200)
         for tags in ('""', '"", "x"'):

@@ -7,9 +7,10 @@ import json
 from twisted.trial.unittest import TestCase
 
 from project_service.storage.intake import FORM_OVERHEAD_BYTES
+from project_service.storage.model import BucketRules
 from tests.fakes import Client
 from tests.http.storage_app import FORM, OBJECTS, USER, StorageApp, file_form, head, part, refused
-from tests.storage_fakes import FakeObjects
+from tests.storage_fakes import START, FakeObjects
 
 CONTINUE = b"HTTP/1.1 100 "
 
@@ -81,6 +82,11 @@ class FromTheHeaders(TestCase):
     def test_what_went_a_moment_ago_is_room(self) -> None:
         self.app.get("a")  # the bucket is remembered as it is now
         self.app.request("DELETE", OBJECTS + "/a", USER)
+        self.assertTrue(self.asked(10).received().startswith(CONTINUE))
+
+    def test_one_that_was_lifted_a_moment_ago_refuses_nothing(self) -> None:
+        self.app.get("a")
+        self.app.tables.buckets["open"] = (BucketRules("public"), START)
         self.assertTrue(self.asked(10).received().startswith(CONTINUE))
 
     def test_where_there_is_room_enough_the_database_is_not_asked(self) -> None:

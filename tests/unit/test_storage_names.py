@@ -27,6 +27,18 @@ class Keys(SynchronousTestCase):
         self.assertFalse({"", ".", ".."} & set(key.split("/")))
         self.assertFalse(any(ord(char) < 32 or 127 <= ord(char) < 160 for char in key))
 
+    def test_a_refusal_says_why(self) -> None:
+        for key, why in (
+            ("", "it is empty"), ("/a", "it begins with /"), ("/", "it begins with /"),
+            ("a//b", "it has an empty segment"), ("a/", "it has an empty segment"),
+            ("a/../b", 'a segment of it is "." or ".."'), ("a\n", "it has a control character"),
+            ("é" * 451, "it is longer than 900 bytes"), ("\udc80", "it is not UTF-8"),
+        ):  # fmt: skip
+            with self.assertRaises(ApiError) as caught:
+                keys.parse_key(key, "to")
+            self.assertEqual(caught.exception.message, f"The object key is not allowed: {why}.")
+            self.assertEqual(caught.exception.details, {"to": why})
+
     @given(good_keys.filter(short))
     @example("a\\b")
     @example("...")
