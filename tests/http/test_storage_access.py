@@ -44,6 +44,10 @@ class Matrix(TestCase):
                 self.app.post(f"/storage/buckets/{bucket}/copy", {"from": "a.txt", "to": "b"}, ANON),
                 self.app.post(f"/storage/buckets/{bucket}/move", {"from": "a.txt", "to": "b"}, ANON),
                 self.app.post(f"/storage/buckets/{bucket}/delete", {"keys": ["a.txt"]}, ANON),
+                # Before anything else that is wrong with it.
+                self.app.request("PUT", base + "/a//b", ANON, b"x"),
+                self.app.request("DELETE", base + "/none", ANON),
+                self.app.post(f"/storage/buckets/{bucket}/copy", {}, ANON),
             ]
             self.assertEqual([refused(response) for response in tries], [NEEDS_USER] * len(tries))
         self.assertEqual(self.app.tables.objects, before)

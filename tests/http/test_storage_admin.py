@@ -126,7 +126,7 @@ class Admin(TestCase):
             response = self.app.request(method, "/admin/buckets/%00", sent, b"{}")
             self.assertEqual(refused(response), (404, "bucket_not_found"), method)
 
-    def test_the_database_is_asked_twice_a_second_at_the_most(self) -> None:
+    def test_the_database_is_asked_twice_a_second_at_the_most_for_each_bucket(self) -> None:
         find, asked = FakeBuckets.find, []
 
         async def counted(rows: FakeBuckets, name: str) -> Bucket | None:
@@ -137,8 +137,10 @@ class Admin(TestCase):
         self.app.clock.advance(100)
         for passed, times in ((0, 1), (0.4, 1), (0.2, 2)):
             self.app.clock.advance(passed)
-            self.assertEqual(self.app.request("GET", "/storage/buckets/open/objects", ANON).status, 200)
-            self.assertEqual(len(asked), times)
+            for bucket, status in (("open", 200), ("shut", 401)):
+                url = f"/storage/buckets/{bucket}/objects"
+                self.assertEqual(self.app.request("GET", url, ANON).status, status)
+            self.assertEqual(asked, ["open", "shut"] * times)
 
     def test_what_is_remembered_does_not_grow_without_end(self) -> None:
         self.patch(buckets_module, "MAX_REMEMBERED", 3)

@@ -79,6 +79,11 @@ class Links(TestCase):
         self.assertEqual(refused(response), (401, "project_key_invalid"))
         self.assertEqual(self.app.request("GET", path).status, 200)
 
+    def test_who_is_signed_in_does_not_matter(self) -> None:
+        """A client may send along what it has, and that may have expired."""
+        response = self.app.request("GET", self.path(), {"Authorization": "Bearer expired"})
+        self.assertEqual((response.status, response.body), (200, b"hello"))
+
     def test_a_partial_answer_uses_it_too(self) -> None:
         path = self.path()
         response = self.app.request("GET", path, {"Range": "bytes=1-2"})
