@@ -67,6 +67,10 @@ class Opaque(TestCase):
     def test_metadata_that_is_none_is_empty(self) -> None:
         assert checked(None) == {}
 
+    def test_metadata_may_have_what_stands_for_nul_elsewhere(self) -> None:
+        for fine in ({"a": r"\u0000"}, {r"\\u0000": r"[^\x00-\u0000]"}, {"a": "u0000"}):
+            assert checked(fine) == fine
+
     def test_metadata_has_no_number_that_the_database_would_give_back_as_a_longer_one(self) -> None:
         for number in (1e20, -1e20, 1e308, 2.0**63, 2**64, -(2**63) - 1, math.inf, math.nan):
             for value in ({"a": number}, {"a": [{"b": [number]}]}):
