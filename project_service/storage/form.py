@@ -82,7 +82,7 @@ class FormReader:
         self._value = bytearray()
         self._around = 0
         self._files = 0
-        self._names: set[str] = set()
+        self._keys = 0
 
     def feed(self, chunk: bytes) -> Iterator[Event]:
         """The events in ``chunk``; to be exhausted before the next one is fed."""
@@ -121,10 +121,10 @@ class FormReader:
         encoding = part.header("Content-Transfer-Encoding", "").strip().lower()
         if encoding in ENCODED and part.name in ("file", "key"):
             raise unsupported_media_type("sent without a transfer encoding of its parts")
+        self._keys += part.name == "key"
+        if self._keys > 1:
+            raise errors.invalid_multipart("it has more than one part named key")
         if part.name != "file":
-            if part.name in self._names and part.name == "key":
-                raise errors.invalid_multipart("it has more than one part named key")
-            self._names.add(part.name or "")
             self._value = bytearray()
             return
         self._files += 1
