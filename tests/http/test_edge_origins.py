@@ -11,6 +11,11 @@ from tests.fakes import App
 from tests.http.toy_app import app_of, hello
 from tests.told import told
 
+READABLE = (
+    "Content-Range, Content-Location, Location, Content-Disposition, ETag, Preference-Applied, "
+    "Retry-After, X-Request-Id"
+)
+
 
 class CrossOrigin(TestCase):
     def test_preflight_needs_no_key(self) -> None:
@@ -66,7 +71,8 @@ class CrossOrigin(TestCase):
         response = app_of(hello).request("GET", "/y", {"Origin": "https://a.test"})
         self.assertEqual(response.status, 404)
         self.assertEqual(response.header("access-control-allow-origin"), "*")
-        self.assertIn("X-Request-Id", response.header("access-control-expose-headers") or "")
+        self.assertEqual(response.header("access-control-expose-headers"), READABLE)
+        self.assertIsNone(response.header("access-control-allow-credentials"))
 
     def test_what_caches_keep_for_everybody_is_readable_for_everybody(self) -> None:
         """Whoever filled the cache may have sent no origin."""
@@ -90,13 +96,17 @@ class CrossOrigin(TestCase):
         router = Router()
         router.route("/x", told(), methods=("GET",), key="optional")(hello)
         app = App(router, cors_origins=("https://a.test",))
+        named = app.request("GET", "/x", {"Origin": "https://a.test"})
         self.assertEqual(
-            app.request("GET", "/x", {"Origin": "https://a.test"}).header("access-control-allow-origin"),
-            "https://a.test",
+            [named.header(f"access-control-{name}") for name in ("allow-origin", "allow-credentials")],
+            ["https://a.test", "true"],
         )
+        self.assertEqual(named.header("access-control-expose-headers"), READABLE)
         other = app.request("GET", "/x", {"Origin": "https://b.test"})
-        self.assertIsNone(other.header("access-control-allow-origin"))
-        self.assertEqual(other.header("vary"), "Origin")
+        for header in ("allow-origin", "allow-credentials", "expose-headers"):
+            self.assertIsNone(other.header(f"access-control-{header}"), header)
+        for response in (named, other, app.request("GET", "/x")):
+            self.assertEqual(response.header("vary"), "Origin")
 
 
 class Origins(TestCase):
