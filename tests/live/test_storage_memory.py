@@ -7,6 +7,7 @@ import os
 import socket
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -28,6 +29,15 @@ class Served:
     def object_url(self, key: str) -> str:
         return f"{self.url}/storage/buckets/private/objects/{key}"
 
+    def files(self) -> set[str]:
+        """The regular files that it has open."""
+        found = set()
+        for fd in Path(f"/proc/{self.pid}/fd").iterdir():
+            with suppress(FileNotFoundError):
+                if fd.is_file():
+                    found.add(str(fd.readlink()))
+        return found
+
     def growth(self, work: Callable[[], None]) -> float:
         """How many MiB more it ever held while ``work`` ran."""
         return held_during(work, self.pid).growth
@@ -43,19 +53,28 @@ def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
 
 
 def test_uploads_hold_two_parts_each(served: Served) -> None:
-    block = os.urandom(MIB)
+    """And no file: what is under way is in memory or at the store."""
+    block, seen = os.urandom(MIB), set[str]()
 
     def upload(number: int) -> None:
-        stream = (block for _ in range(SIZE // MIB))
+        def stream() -> Iterator[bytes]:
+            for _ in range(SIZE // MIB):
+                seen.update(served.files())
+                yield block
+
         url = served.object_url(f"m{number}")
-        requests.put(url, headers=served.headers, data=stream, timeout=120).raise_for_status()
+        requests.put(url, headers=served.headers, data=stream(), timeout=120).raise_for_status()
 
     def work() -> None:
         with ThreadPoolExecutor(6) as pool:
             list(pool.map(upload, range(6)))
 
     upload(0)
+    # From here on no module is read for the first time.
+    before = served.files()
+    seen.clear()
     assert served.growth(work) <= 6 * 2 * 8 + 32
+    assert seen <= before
 
 
 def test_readers_that_hardly_read_cost_hardly_anything(served: Served) -> None:
