@@ -25,10 +25,11 @@ from tests.live.tables_service import run_sql
 from tests.live.waiting import until
 
 # The store client's own limits here; no request may take much more than one after the other.
-IDLE_SECONDS = 1.0
+IDLE_SECONDS = 2.0
 CONNECT_SECONDS = 1.0
 BOUND_SECONDS = 4 * (IDLE_SECONDS + CONNECT_SECONDS) + 2.0
 PAYLOAD = os.urandom(400_000)
+PART = 5 * 1024 * 1024
 
 
 @frozen
@@ -69,7 +70,8 @@ def rude(
         idle_timeout_seconds=IDLE_SECONDS,
         connect_timeout_seconds=CONNECT_SECONDS,
     )
-    settings = settings_for(module_database, store, Path(tmp_path_factory.mktemp("rude")))
+    place = Path(tmp_path_factory.mktemp("rude"))
+    settings = settings_for(module_database, store, place, storage={"part_bytes": PART})
     settings = evolve(settings, stages={"dev": Stage(databases={"main": StageDatabase(pool_size=2)})})
     context = serving(settings)
     api = wait(context.__aenter__)
@@ -148,7 +150,7 @@ async def test_an_upload_that_is_reset_once_goes_out_again(rude: Rude) -> None:
 
 @pytest_twisted.ensureDeferred
 async def test_an_upload_in_parts_that_is_reset_goes_on(rude: Rude) -> None:
-    payload = os.urandom(20 * 1024 * 1024)
+    payload = os.urandom(2 * PART + 1024)
     rude.proxy.manners = Manners(reset_up_after=3_000_000, times=2)
     assert (await rude.put("parts", payload))[0] == 201
     assert rude.proxy.done == 2
