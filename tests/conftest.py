@@ -6,6 +6,7 @@ import gc
 from collections.abc import Iterator
 
 import pytest
+from hypothesis import HealthCheck, settings
 from twisted.logger import globalLogPublisher
 from twisted.trial.unittest import SynchronousTestCase
 
@@ -20,10 +21,16 @@ from tests.live.services import (  # noqa: F401  # fixtures, for tests/live and 
     template,
 )
 
-# Files that take half a minute and more. They come first, so that no process ends with one while the other is done.
+# How long an example takes is the machine's matter, which may have other work.
+settings.register_profile("patient", deadline=None, suppress_health_check=[HealthCheck.too_slow])
+settings.load_profile("patient")
+
+# Files that take longest, in this order. They come first, so that no process ends with one while the others are done.
 LONGEST = (
-    *("test_workers", "test_run", "test_openapi_fuzz", "test_faults_processes", "test_attacks_sockets"),
-    *("test_embedded_deaths", "test_endpoints", "test_wheel", "test_storage_crash", "test_proxies"),
+    *("test_openapi_fuzz", "test_faults_processes", "test_workers", "test_run", "test_embedded_deaths"),
+    *("test_proxies", "test_endpoints", "test_auth_service", "test_wheel", "test_attacks_sockets"),
+    *("test_storage_memory", "test_certificates", "test_store_bytes", "test_backup", "test_tables_service"),
+    *("test_secrets", "test_storage_broken", "test_faults_clock", "test_store_keys", "test_attacks_roles"),
 )
 
 
@@ -32,9 +39,13 @@ def _is_trial(item: pytest.Item) -> bool:
     return cls is not None and issubclass(cls, SynchronousTestCase)
 
 
+def _turn(item: pytest.Item) -> int:
+    return LONGEST.index(item.path.stem) if item.path.stem in LONGEST else len(LONGEST)
+
+
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Trial's tests first: after each one trial empties the reactor, which would take the live servers with it."""
-    items.sort(key=lambda item: (not _is_trial(item), item.path.stem not in LONGEST))
+    items.sort(key=lambda item: (not _is_trial(item), _turn(item)))
 
 
 @pytest.fixture(scope="session")

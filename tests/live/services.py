@@ -90,13 +90,13 @@ class Services:
     @contextmanager
     def database(self, name: str, template: str = "template1") -> Iterator[str]:
         unique = self.unique(name)
-        self._admin(f'create database "{unique}" template "{template}" owner {postgres.OWNER}')
+        self.admin(f'create database "{unique}" template "{template}" owner {postgres.OWNER}')
         try:
             yield self.dsn(unique)
         finally:
-            self._admin(f'drop database if exists "{unique}" with (force)')
+            self.admin(f'drop database if exists "{unique}" with (force)')
 
-    def _admin(self, sql: str) -> None:
+    def admin(self, sql: str) -> None:
         assert self.running.admin_dsn is not None
         with closing(psycopg2.connect(self.running.admin_dsn)) as connection:
             connection.autocommit = True
@@ -108,7 +108,11 @@ def services(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Services]:
     from twisted.internet import reactor
 
     embedded = Embedded(reactor, Path(tmp_path_factory.mktemp("embedded")))
-    yield Services(embedded, wait(embedded.start))
+    made = Services(embedded, wait(embedded.start))
+    # Processes are killed, but no machine loses its power, and every fresh database would wait for the disk.
+    made.admin("alter system set fsync = off")
+    made.admin("select pg_reload_conf()")
+    yield made
     wait(embedded.stop)
 
 
