@@ -49,6 +49,11 @@ class HealthTests(TestCase):
         self.assertEqual((error["code"], list(error["details"])), ("not_ready", ["store"]))
         self.assertNotIn(b"hunter2", response.body)
 
+    def test_nothing_in_between_keeps_an_answer(self) -> None:
+        for path, check in (("/live", works), ("/ready", works), ("/ready", broken), ("/metrics", works)):
+            response = app_of(database=check).request("GET", path)
+            self.assertEqual(response.header("cache-control"), "no-store", path)
+
     def test_a_part_that_hangs_is_away(self) -> None:
         app = app_of(store=hangs)
         client = app.connect()
