@@ -46,8 +46,12 @@ def default_of(type_: str, expression: str) -> Any | None:
     """The default as JSON where it is a constant; for types shown as text, the expression itself otherwise."""
     quoted = _QUOTED.fullmatch(expression)
     text = quoted.group(1).replace("''", "'") if quoted else expression
-    if schema_of(type_).get("type") == "string":
+    kind = schema_of(type_).get("type")
+    if kind == "string":
         return text
+    if kind == "array":
+        # As PostgreSQL writes one, which is no array to JSON.
+        return [] if text == "{}" else None
     try:
         return orjson.loads(text)
     except orjson.JSONDecodeError:

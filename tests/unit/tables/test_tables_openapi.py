@@ -128,6 +128,7 @@ class Described(SynchronousTestCase):
                 Column("c", "api.code", "text", description="Which"),
                 {"format": "text", "description": "Which"},
             ),
+            (Column("c", "text[]", "text[]", default="'{}'::text[]"), {"type": "array", "default": []}),
             (Column("c", "json[]", "json[]"), {"format": "json[]", "type": "array", "items": {}}),
             (Column("c", "jsonb", "jsonb"), {"format": "jsonb"}),
             (
