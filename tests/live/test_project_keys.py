@@ -4,17 +4,14 @@ from __future__ import annotations
 
 import secrets
 import uuid
-from pathlib import Path
 
 import pytest_twisted
 
-from project_service import keys, parts
+from project_service import keys
 from project_service.database.pool import Pool
 from project_service.http.caller import KeyKind
-from project_service.settings import Store
-from tests.live.auth_service import api_on, reactor, sql
+from tests.live.auth_service import reactor
 from tests.live.test_database import connector
-from tests.live.waiting import until
 
 
 @pytest_twisted.ensureDeferred
@@ -36,22 +33,3 @@ async def test_keys_are_listed_from_the_oldest_on_and_a_revoked_one_opens_nothin
     await ring.reload()
     assert [ring.kind_of(key) for key in made] == [None, *kinds[1:]]
     await pool.close()
-
-
-@pytest_twisted.ensureDeferred
-async def test_a_revoked_key_opens_nothing_though_nobody_announced_it(
-    database: str, store_settings: Store, tmp_path: Path
-) -> None:
-    """A listening connection can be dead without a sign."""
-    async with api_on(database, store_settings, tmp_path) as api:
-
-        async def refused() -> bool:
-            status, _, body = await api.request("GET", "/storage/buckets/public/objects")
-            return (status, (body.get("error") or {}).get("code")) == (401, "project_key_invalid")
-
-        assert not await refused()
-        sql(database, "alter table auth.project_keys disable trigger announce")
-        sql(database, "update auth.project_keys set revoked_at = now()")
-        await until(refused)
-    # Within a second, everywhere.
-    assert parts.KEYS_POLL_SECONDS <= 1.0
