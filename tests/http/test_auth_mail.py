@@ -7,6 +7,7 @@ import re
 from twisted.internet.defer import Deferred
 from twisted.trial.unittest import TestCase
 
+from tests.fakes import raw_request
 from tests.http.auth_app import PASSWORD, AuthApp
 
 TOKEN = re.compile(r"^[A-Za-z0-9_-]{43}$", re.MULTILINE)
@@ -188,6 +189,18 @@ class Confirmation(Mailing):
         assert isinstance(session, dict)
         assert self.app.user(session["access_token"]).status == 200
         assert self.app.log_in().status == 200
+
+    def test_who_hangs_up_gets_his_letter_all_the_same(self) -> None:
+        """Else the address would be taken, and nobody would have what confirms it."""
+        gate: Deferred[None] = Deferred()
+        self.app.hashes.gate = gate
+        client = self.app.app.connect()
+        body = b'{"email":"bob@example.test","password":"correct horse battery"}'
+        client.send(raw_request("POST", "/auth/signup", {"Content-Type": "application/json"}, body))
+        client.hang_up()
+        gate.callback(None)
+        answer = self.app.call("POST", "/auth/verify", {"token": self.token()})
+        assert answer.data["user"]["email"] == "bob@example.test"
 
     def test_who_was_in_before_confirmation_was_switched_on_stays_in(self) -> None:
         self.app.reload(confirm_email=False)
