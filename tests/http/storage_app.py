@@ -50,7 +50,10 @@ def head(lines: dict[str, str], method: str = "POST", path: str = OBJECTS) -> by
 
 
 class StorageApp(App):
-    """Buckets ``open`` (public) and ``shut`` (private); ``time`` is both the edge's clock and the date."""
+    """Buckets ``open`` (public) and ``shut`` (private); ``time`` is both the edge's clock and the date.
+
+    ``in_force`` are the settings, which may be replaced as by a reload.
+    """
 
     def __init__(self, **settings: Any) -> None:
         self.tables = Tables(self.now)
@@ -60,9 +63,15 @@ class StorageApp(App):
         self.steps: list[str] = []
         router = Router()
         super().__init__(router)
-        given = StorageSettings(**settings)
+        self.in_force = StorageSettings(**settings)
         self.storage = build(
-            self.clock, given, self.store, self.tables.rows(), now=self.now, steps=self.steps.append
+            self.clock,
+            self.in_force,
+            self.store,
+            self.tables.rows(),
+            limits=lambda: self.in_force,
+            now=self.now,
+            steps=self.steps.append,
         )
         self.storage.mount(router)
 

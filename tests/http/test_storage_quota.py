@@ -41,6 +41,10 @@ class AtTheSwitch(TestCase):
         client = app.connect()
         client.send(head({"Content-Length": "11", "Expect": "100-continue"}, "PUT", OBJECTS + "/b"))
         self.assertIn(b"max_bucket_bytes", client.received())
+        # Also where nobody said how much would come.
+        client = app.connect()
+        client.send(head({"Transfer-Encoding": "chunked"}, "PUT", OBJECTS + "/b") + b"b\r\n" + b"x" * 11)
+        self.assertIn(b"max_bucket_bytes", client.received())
         app.rules("open", max_object_bytes=4, max_bucket_bytes=10)
         self.assertNotIn("details", json.loads(app.put("b", b"x" * 5).body)["error"])
 

@@ -15,11 +15,11 @@ from project_service.deferreds import start
 from project_service.settings import Storage as StorageSettings
 from project_service.storage.assemble import PROBE, build
 from project_service.storage.model import Link, store_path
-from project_service.storage.s3.errors import StoreError, StoreUnreachable
+from project_service.storage.s3.errors import NoSuchBucket, StoreError, StoreUnreachable
 from project_service.storage.sweeper import Swept, Verified
 from tests.http.storage_app import StorageApp, refused
 from tests.storage_fakes import START
-from tests.store_fake import MemoryStore
+from tests.store_fake import FakeOpened, MemoryStore
 
 MINUTE = 60
 
@@ -202,6 +202,19 @@ class Readiness(TestCase):
         app.store.calls.clear()
         self.successResultOf(start(app.storage.check()))
         self.assertEqual(app.store.calls, ["open"])
+
+    def test_the_store_bucket_is_made_too(self) -> None:
+        app = StorageApp()
+        opened, missing = MemoryStore.open, [NoSuchBucket(404, "NoSuchBucket")]
+
+        async def first_missing(store: MemoryStore, *what: Any) -> FakeOpened:
+            if missing:
+                raise missing.pop()
+            return await opened(store, *what)
+
+        self.patch(MemoryStore, "open", first_missing)
+        self.successResultOf(start(app.storage.check()))
+        self.assertEqual(app.store.calls, ["ensure_bucket", "put", "open"])
 
     def test_a_store_that_is_away_keeps_nothing_from_starting(self) -> None:
         app = StorageApp()

@@ -19,7 +19,7 @@ from project_service.http.caller import Caller, Claims
 from project_service.storage import access, errors
 from project_service.storage.buckets import parse_rules
 from project_service.storage.model import Bucket, BucketRules, store_path
-from project_service.storage.s3.errors import BrokenRead, StoreError, StoreUnreachable
+from project_service.storage.s3.errors import BrokenRead, CorruptTransfer, StoreError, StoreUnreachable
 from project_service.storage.sweeper import version_at
 from project_service.storage.upload import GROWING_BYTES, MAX_PARTS, PartBuffer, PartSizes
 
@@ -91,6 +91,7 @@ class Small(SynchronousTestCase):
             StoreUnreachable("http://10.0.0.1 secret"),
             StoreError(403, "AccessDenied"),
             BrokenRead("x"),
+            CorruptTransfer("secret"),
         ):
             error = errors.translate(failure)
             assert error is not None
