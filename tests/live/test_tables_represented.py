@@ -44,6 +44,16 @@ create function own_boxes() returns setof boxes language sql stable as $$ select
 create function double(boxes) returns int language sql immutable as $$ select $1.id * 2 $$;
 grant all on boxes to anon
 """
+# Where it is written it is told in Indian time, by letters that PostgreSQL reads as Israel's.
+MOMENTS = """
+create table moments (at timestamptz primary key, day date);
+create function abroad() returns trigger language plpgsql as $$ begin
+  perform set_config('DateStyle', 'Postgres, DMY', true), set_config('TimeZone', 'Asia/Kolkata', true);
+  return new;
+end $$;
+create trigger abroad before insert on moments for each row execute function abroad();
+grant all on moments to anon
+"""
 DEFAULTS = {"heat": "180 C", "most": "251 C", "note": "new", "spare": None}
 
 
@@ -112,6 +122,18 @@ async def test_a_location_reads_the_row_that_was_made(boxes: Tables) -> None:
     status, _, found = await boxes.request("GET", location, base="")
     assert (status, [row["id"] for row in found]) == (200, ["n/7"])
     boxes.sql("delete from boxes where id > 2")
+
+
+@pytest_twisted.ensureDeferred
+async def test_a_location_names_a_moment_however_it_is_written(tables: Tables) -> None:
+    tables.sql(MOMENTS)
+    prefer, moment = {"Prefer": "return=headers-only"}, {"at": "2020-02-01T10:00:00Z", "day": "2020-02-03"}
+    _, headers, _ = await tables.request("POST", "/moments", headers=prefer, json=moment)
+    (location,) = headers.getRawHeaders("Location")
+    assert location.endswith("?at=eq.2020-02-01T15%3A30%3A00%2B05%3A30")
+    _, _, found = await tables.request("GET", location, base="")
+    assert found == [{"at": "2020-02-01T10:00:00+00:00", "day": "2020-02-03"}]
+    tables.sql("drop table moments; drop function abroad")
 
 
 @pytest_twisted.ensureDeferred

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 from attrs import frozen
 
 from project_service.tables.catalog.model import Column, Routine, SchemaCache
@@ -23,6 +25,7 @@ _GUCS = (
 )
 # What SQL has said of the response so far.
 SAID = f"SELECT {_GUCS}"
+_MOMENT = re.compile(r"date|timestamp(\(\d\))? with(out)? time zone")
 _EXPLAIN_OPTIONS = {
     "analyze": "ANALYZE",
     "verbose": "VERBOSE",
@@ -243,9 +246,12 @@ def _location(cache: SchemaCache, plan: WritePlan) -> str:
 def _filtered_by(cache: SchemaCache, column: Column) -> str:
     """What a filter on the column takes for its value: where a function reads filters, what clients are shown."""
     shown = cache.representations.get((column.type, "json"))
-    if shown is None or ("text", column.type) not in cache.representations:
-        return f"{ident(column.name)}::text"
-    return f"{qualified(shown)}({ident(column.name)}) #>> '{{}}'"
+    if shown is not None and ("text", column.type) in cache.representations:
+        return f"{qualified(shown)}({ident(column.name)}) #>> '{{}}'"
+    if _MOMENT.fullmatch(column.base_type):
+        # DateStyle may name zones by letters that mean several.
+        return f"to_json({ident(column.name)}) #>> '{{}}'"
+    return f"{ident(column.name)}::text"
 
 
 def _explained(sql: Sql, rendering: Rendering) -> Sql:
