@@ -192,10 +192,10 @@ class Profile(TestCase):
         return self.app.call("PATCH", "/auth/user", wanted, token=self.token)
 
     def test_metadata_is_replaced(self) -> None:
-        assert self.change(metadata={"a": 1, "b": 2}).data["user"]["metadata"] == {"a": 1, "b": 2}
-        assert self.change(metadata={"b": 3}).data["user"]["metadata"] == {"b": 3}
+        sent: list[Any] = [{"metadata": value} for value in ({"a": 1, "b": 2}, None, {"b": 3})]
+        shown = [self.change(**wanted).data["user"]["metadata"] for wanted in (*sent, {})]
+        assert shown == [{"a": 1, "b": 2}, {}, {"b": 3}, {"b": 3}]
         assert self.app.user(self.token).data["user"]["metadata"] == {"b": 3}
-        assert self.change().data["user"]["metadata"] == {"b": 3}
 
     def test_a_new_password_needs_the_old_one_and_ends_the_other_sessions(self) -> None:
         other = self.app.log_in().data
@@ -217,6 +217,11 @@ class Profile(TestCase):
             ({"email": "new@example.test"}, 422, "validation_failed"),
             ({"id": "1", "metadata": {}}, 422, "validation_failed"),
             ({"metadata": None, "role": "service_role"}, 422, "validation_failed"),
+            (
+                {"metadata": [], "password": "other one", "current_password": PASSWORD},
+                422,
+                "validation_failed",
+            ),
         ):
             answer = self.change(**wanted)
             assert (answer.status, answer.code) == (status, code), wanted
