@@ -7,7 +7,7 @@ from twisted.trial.unittest import TestCase
 
 from project_service import errors
 from project_service.errors import ApiError
-from tests.http.auth_app import AuthApp
+from tests.http.auth_app import PASSWORD, AuthApp
 
 
 class BruteForce(TestCase):
@@ -42,6 +42,14 @@ class BruteForce(TestCase):
         assert self.app.log_in().status == 200
         self.guess(2)
         assert self.app.log_in().status == 200
+
+    def test_so_does_his_right_current_password(self) -> None:
+        token = self.app.log_in().data["access_token"]
+        self.guess(2)
+        wanted = {"password": "another good one", "current_password": PASSWORD}
+        assert self.app.call("PATCH", "/auth/user", wanted, token=token).status == 200
+        self.guess(2)
+        assert self.app.log_in(password="another good one").status == 200
 
     def test_successes_do_not_count(self) -> None:
         assert [self.app.log_in().status for _ in range(20)] == [200] * 20
