@@ -78,7 +78,8 @@ class Admin(TestCase):
             ({"email": "a@example.test", "password_hash": "plain"}, "validation_failed"),
             ({"email": "a@example.test", "password_hash": None}, "validation_failed"),
             ({"email": "a@example.test", "password_hash": made + "x"}, "validation_failed"),
-            ({"email": "a@example.test", "password_hash": made.replace("$04$", "$31$")}, "validation_failed"),
+            ({"email": "a@example.test", "password_hash": made.replace("$04$", "$17$")}, "validation_failed"),
+            ({"email": "a@example.test", "password_hash": made.replace("$04$", "$03$")}, "validation_failed"),
             ({"email": "a@example.test", "password_hash": "$1$" + made}, "validation_failed"),
             # Nothing would match it: the salt's last character has bits that do not count.
             ({"email": "a@example.test", "password_hash": f"{made[:28]}/{made[29:]}"}, "validation_failed"),
@@ -89,6 +90,8 @@ class Admin(TestCase):
             answer = self.admin("POST", body=body)
             assert (answer.status, answer.code) == (422, code), body
         assert self.app.store.accounts == {}
+        dear = {"email": "a@example.test", "password_hash": made.replace("$04$", "$16$")}
+        assert self.admin("POST", body=dear).status == 201
 
     def test_disabling_ends_the_sessions_and_enabling_does_not_bring_them_back(self) -> None:
         session = self.app.sign_up().data
@@ -166,6 +169,12 @@ class Admin(TestCase):
 
     def test_a_page_has_from_one_to_a_thousand(self) -> None:
         assert [self.admin("GET", f"?limit={size}").status for size in (1, 1000)] == [200, 200]
+
+    def test_it_has_fifty_where_nothing_is_said(self) -> None:
+        for number in range(51):
+            self.admin("POST", body={"email": f"user{number}@example.test"})
+        page = self.admin("GET").data
+        assert (len(page["users"]), page["next_cursor"] is None) == (50, False)
 
     def test_bad_pages_are_422(self) -> None:
         for query in (
