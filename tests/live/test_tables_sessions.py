@@ -14,6 +14,7 @@ import pytest
 import pytest_twisted
 
 from project_service.deferreds import start
+from tests.live.services import Services
 from tests.live.tables_service import BASE, Tables, tables, until_answered
 from tests.live.waiting import until
 
@@ -84,6 +85,26 @@ async def test_a_setting_for_the_session_ends_with_its_request(
             "POST", "/notes?select=txt", base=NARROW, json=written, headers=wanted
         )
         assert (status, body) == (201, [written])
+
+
+@pytest_twisted.ensureDeferred
+async def test_what_a_role_has_set_for_programs_of_its_own_encodes_no_answer(
+    tables: Tables, functions: None, services: Services
+) -> None:
+    ((database,),) = tables.sql("select current_database()")
+
+    def has_set(*settings: str) -> None:
+        for setting in settings:
+            services.admin(f'alter role anon in database "{database}" {setting}')
+        tables.sql("notify pgrst, 'reload config'")
+
+    async def noticed() -> bool:
+        return (await tables.request("GET", "/rpc/shown?name=app.noticed"))[2] == "Grüße"
+
+    has_set("set client_encoding = 'LATIN1'", "set app.noticed = 'Grüße'")
+    await until(noticed)
+    assert (await tables.request("GET", "/rpc/shown?name=client_encoding"))[2] == "UTF8"
+    has_set("reset all")
 
 
 @pytest_twisted.ensureDeferred

@@ -222,7 +222,7 @@ VERSION = "select current_setting('server_version_num')"
 
 def role_settings(version: int) -> str:
     """What roles have set for themselves and this connection may set: anybody's settings, and those that PostgreSQL
-    15 and later can grant (PostgREST's reference, "Settings with privileged context")."""
+    15 and later can grant (PostgREST's reference, "Settings with privileged context"). What is sent stays UTF-8."""
     granted = "or g.context = 'superuser' and has_parameter_privilege(session_user, g.name, 'SET')"
     return _json(f"""
 select r.rolname as role, s.name, s.value
@@ -234,7 +234,7 @@ left join pg_settings g on g.name = s.name
 where d.setdatabase in (0, (select oid from pg_database where datname = current_database()))
   and pg_has_role(session_user, r.oid, 'member') and r.rolname <> session_user
   and (g.context = 'user' or position('.' in s.name) > 0 {granted if version >= 150000 else ""})
-  and s.name not in ('search_path', 'role')
+  and s.name not in ('search_path', 'role', 'client_encoding')
 order by r.rolname, d.setdatabase
 """)
 
