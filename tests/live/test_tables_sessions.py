@@ -99,7 +99,7 @@ async def test_what_a_role_has_set_for_programs_of_its_own_encodes_no_answer(
         tables.sql("notify pgrst, 'reload config'")
 
     async def noticed() -> bool:
-        return (await tables.request("GET", "/rpc/shown?name=app.noticed"))[2] == "Grüße"
+        return bool((await tables.request("GET", "/rpc/shown?name=app.noticed"))[2] == "Grüße")
 
     has_set("set client_encoding = 'LATIN1'", "set app.noticed = 'Grüße'")
     await until(noticed)
