@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 from typing import Any, cast
+from unittest.mock import patch
 
 from twisted.internet.defer import Deferred
 from twisted.logger import ILogObserver, globalLogPublisher
 from twisted.trial.unittest import TestCase
 
+from project_service.deferreds import start
 from project_service.storage.download import ATTEMPTS
 from project_service.storage.s3.body import ByteSink
 from project_service.storage.s3.errors import BrokenRead, ReaderLeft, StoreError
 from tests.fakes import raw_request
 from tests.http.storage_app import ANON, OBJECTS, USER, StorageApp, refused
+from tests.said import captured_logs
 from tests.store_fake import FakeOpened, MemoryStore
 
 JSON = {"Content-Type": "application/json"}
@@ -112,3 +115,25 @@ class Leaving(TestCase):
             client.hang_up()
             held.callback(None)
             self.assertEqual((app.steps, app.stored()), ([], [b"hello"]))
+
+    def test_what_the_store_has_when_its_client_leaves_goes_at_once_or_is_left_to_the_sweeper(self) -> None:
+        put = MemoryStore.put
+        for away in (False, True):
+            app = StorageApp()
+
+            async def unanswered(store: MemoryStore, *how: Any, away: bool = away) -> str:
+                await put(store, *how)
+                store.away = away
+                return await Deferred()
+
+            client = app.connect()
+            with patch.object(MemoryStore, "put", unanswered), captured_logs() as events:
+                client.send(raw_request("PUT", f"{OBJECTS}/k", USER, b"hello"))
+                client.hang_up()
+            self.assertEqual(len(app.store.objects), int(away))
+            said = [event for event in events if "left to the sweeper" in event["log_format"]]
+            self.assertEqual([event["count"] for event in said], [1] * int(away))
+            app.store.away = False
+            app.clock.advance(15 * 60)
+            self.successResultOf(start(app.storage.sweeper.sweep()))
+            self.assertEqual(app.stored(), [])

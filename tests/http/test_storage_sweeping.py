@@ -67,6 +67,9 @@ class Sweeping(TestCase):
         self.addCleanup(globalLogPublisher.removeObserver, cast(ILogObserver, events.append))
         self.patch(MemoryStore, "delete_many", all_but_one)
         self.assertEqual(self.sweep().versions, 2)
+        # Of what goes as it should nothing is said.
+        for payload in (b"one", b"two"):
+            self.app.put("k", payload)
         self.assertEqual(
             [event["count"] for event in events if "left to the sweeper" in event["log_format"]], [1]
         )
