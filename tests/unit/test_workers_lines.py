@@ -156,7 +156,7 @@ class Lines(TwoWorkers):
         for process in (self.first, self.second):
             (numbers / f"gauge_livesum_{process.pid}.db").touch()
         self.first.die()
-        self.assertEqual([one.name for one in numbers.iterdir()], [f"gauge_livesum_{self.second.pid}.db"])
+        self.assertEqual([one.name for one in numbers.glob("*.db")], [f"gauge_livesum_{self.second.pid}.db"])
         self.errors.flush("died after")
 
 
