@@ -59,13 +59,26 @@ def with_embedded_store(settings: Settings, embedded: Store) -> Settings:
 
 def exposed_schemas(settings: Settings) -> frozenset[str]:
     """The schemas of the system database that the table API shows, in any stage."""
+    return frozenset(schema for database in _on_system_database(settings) for schema in database.schemas)
+
+
+def schemas_of_service_role(settings: Settings) -> frozenset[str]:
+    """Those of them in which the service key acts as the role that the migrations make."""
     return frozenset(
         schema
+        for database in _on_system_database(settings)
+        if database.service_role == StageDatabase().service_role
+        for schema in database.schemas
+    )
+
+
+def _on_system_database(settings: Settings) -> list[StageDatabase]:
+    return [
+        database
         for stage in settings.stages.values()
         for database in stage.databases.values()
         if database.dsn is None
-        for schema in database.schemas
-    )
+    ]
 
 
 def with_data_dir_defaults(settings: Settings, data_dir: Path) -> Settings:

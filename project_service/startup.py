@@ -27,6 +27,7 @@ from project_service.embedded.assemble import Embedded
 from project_service.launch import (
     Launch,
     exposed_schemas,
+    schemas_of_service_role,
     settings_for,
     with_embedded_database,
     with_embedded_store,
@@ -134,10 +135,9 @@ class Startup:
                 return
 
     async def _expose(self, session: Session) -> None:
-        schemas = exposed_schemas(self._settings)
-        if not await expose(session, schemas):
+        if not await expose(session, exposed_schemas(self._settings)):
             await self._watch_as_admin()
-        for shortcoming in await lacking(session, schemas):
+        for shortcoming in await lacking(session, schemas_of_service_role(self._settings)):
             self.log.warn("{shortcoming}", shortcoming=shortcoming)
 
     async def _watch_as_admin(self) -> None:

@@ -24,7 +24,7 @@ from project_service.cli.certificates import certificate_of, secured
 from project_service.cli.opened import Opened
 from project_service.database.expose import lacking
 from project_service.database.migrate import pending, shipped, state
-from project_service.launch import exposed_schemas
+from project_service.launch import schemas_of_service_role
 from project_service.ports import shown
 from project_service.settings import Secret, Settings, StageDatabase
 from project_service.storage.s3.client import S3Store
@@ -77,7 +77,7 @@ def _looks(open_: Opened) -> list[tuple[str, Callable[[], Awaitable[str]]]]:
         ("token keys", partial(_token_keys, settings)),
         ("mail server", partial(_mail_server, open_)),
     ]
-    if exposed_schemas(settings):
+    if schemas_of_service_role(settings):
         found.append(("service_role", partial(_service_role, open_)))
     found += [
         (f"certificate of {shown(one)}", partial(_certificate, open_.reactor, one))
@@ -120,7 +120,7 @@ async def _service_role(open_: Opened) -> str:
     async with open_.session() as session:
         if pending(shipped(), await state(session)):
             return "migrations come first"
-        found = await lacking(session, exposed_schemas(open_.settings))
+        found = await lacking(session, schemas_of_service_role(open_.settings))
     if found:
         raise frame.Failed("\n  ".join(found))
     return "has its rights in every schema that is exposed"

@@ -10,7 +10,7 @@ from project_service.cli import frame
 from project_service.cli.opened import Opened
 from project_service.database.expose import expose, lacking
 from project_service.database.migrate import migrate, shipped
-from project_service.launch import exposed_schemas
+from project_service.launch import exposed_schemas, schemas_of_service_role
 
 
 @click.command()
@@ -28,7 +28,7 @@ def command(invocation: frame.Invocation) -> None:
             done = await migrate(
                 session, shipped(), _progress(invocation), lambda locked: expose(locked, exposed)
             )
-            for shortcoming in await lacking(session, exposed):
+            for shortcoming in await lacking(session, schemas_of_service_role(open_.settings)):
                 click.echo(f"project-service: {shortcoming}", err=True)
         applied = [one.name for one in done]
         line = f"applied {len(applied)}" if applied else "nothing to do"

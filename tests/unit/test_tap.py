@@ -11,7 +11,7 @@ from unittest.mock import patch
 from twisted.python.usage import UsageError
 from twisted.trial.unittest import SynchronousTestCase
 
-from project_service.launch import Launch, exposed_schemas
+from project_service.launch import Launch, exposed_schemas, schemas_of_service_role
 from project_service.tap import Options
 
 NAMED = """
@@ -91,10 +91,12 @@ class OptionTests(SynchronousTestCase):
             schemas = ["theirs"]
             [stages.prod.databases.main]
             schemas = ["api", "v2"]
+            service_role = "admin"
             """
         )
         launch = self.launch("--config", self.config, "--data-dir", "/data")
         self.assertEqual(exposed_schemas(launch.settings), {"public", "api", "v2"})
+        self.assertEqual(schemas_of_service_role(launch.settings), {"public", "api"})
 
     def test_options_win_over_the_file_and_the_environment_does_too(self) -> None:
         plain = self.launch("--config", self.config).settings
