@@ -72,7 +72,7 @@ class CopyMoveDelete(TestCase):
         self.assertEqual(self.app.stored(), [b"aaa"])
 
     def test_copy_of_what_is_replaced_again_and_again(self) -> None:
-        replaced = [b"2", b"3", b"4"]
+        replaced = [b"2", b"3", b"four"]
         real = MemoryStore.copy
 
         async def late(store: MemoryStore, source: str, *how: Any) -> str:
@@ -81,11 +81,12 @@ class CopyMoveDelete(TestCase):
             return await real(store, source, *how)
 
         self.patch(MemoryStore, "copy", late)
-        self.assertEqual(self.post("copy", "a", "b").status, 201)
-        self.assertEqual(self.app.stored(), [b"4", b"4"])
+        copied = json.loads(self.post("copy", "a", "b").body)
+        self.assertEqual((copied["size"], copied["content_type"]), (4, "application/octet-stream"))
+        self.assertEqual(self.app.stored(), [b"four", b"four"])
         replaced.extend([b"5"] * 2 * ATTEMPTS)
         self.assertEqual(refused(self.post("copy", "a", "b")), (503, "store_unavailable"))
-        self.assertEqual((len(replaced), sorted(self.app.stored())), (ATTEMPTS, [b"4", b"5"]))
+        self.assertEqual((len(replaced), sorted(self.app.stored())), (ATTEMPTS, [b"5", b"four"]))
 
     def test_a_copy_that_fails_leaves_nothing(self) -> None:
         """Also where the rows answer at once: these do, and PostgreSQL on a busy machine."""

@@ -50,6 +50,9 @@ class Conditions(TestCase):
 
     def test_if_none_match(self) -> None:
         self.assertEqual(refused(self.app.put("k", b"two", If_None_Match="*")), (412, "object_exists"))
+        for tag in (f'"{self.etag}"', f'W/"{self.etag}"'):
+            response = self.app.put("k", b"two", If_None_Match=tag)
+            self.assertEqual(refused(response), (412, "precondition_failed"))
         self.assertEqual(self.app.put("new", b"two", If_None_Match="*").status, 201)
         response = self.app.upload(file_form(key="k"), headers={**USER, "If-None-Match": "*"})
         self.assertEqual(refused(response), (412, "object_exists"))

@@ -185,6 +185,9 @@ class Conditions(TestCase):
             {"If_Unmodified_Since": "Fri, 20 Nov 2026 00:00:00 GMT"},
         ):
             self.assertEqual(refused(self.app.get("k", **headers)), (412, "precondition_failed"), headers)
+        # Section 13.2.2: beside a tag the date does not count.
+        both = {"If_Match": f'"{self.etag}"', "If_Unmodified_Since": "Fri, 20 Nov 2026 00:00:00 GMT"}
+        self.assertEqual(self.app.get("k", **both).status, 200)
 
 
 class Failing(TestCase):

@@ -9,13 +9,14 @@ from twisted.internet.defer import Deferred
 from twisted.logger import ILogObserver, globalLogPublisher
 from twisted.trial.unittest import TestCase
 
-from project_service.deferreds import start
+from project_service.deferreds import shield, start
 from project_service.storage.download import ATTEMPTS
 from project_service.storage.s3.body import ByteSink
 from project_service.storage.s3.errors import BrokenRead, ReaderLeft, StoreError
 from tests.fakes import raw_request
 from tests.http.storage_app import ANON, OBJECTS, USER, StorageApp, refused
 from tests.said import captured_logs
+from tests.storage_fakes import FakeObjects
 from tests.store_fake import FakeOpened, MemoryStore
 
 JSON = {"Content-Type": "application/json"}
@@ -90,6 +91,8 @@ class Streaming(TestCase):
 
 
 class Leaving(TestCase):
+    """What the database was asked for it does, though who asked has left: the pool sees to that, and so do these."""
+
     def test_an_upload_whose_client_leaves_while_it_is_announced_is_not_announced(self) -> None:
         app = StorageApp()
         objects = type(app.tables.rows().objects)
@@ -97,8 +100,11 @@ class Leaving(TestCase):
         held: Deferred[None]
 
         async def slow(rows: Any, *args: Any) -> None:
-            await held
-            await begin(rows, *args)
+            async def begun() -> None:
+                await held
+                await begin(rows, *args)
+
+            await shield(begun())
 
         app.put("old")
         app.steps.clear()
@@ -115,6 +121,42 @@ class Leaving(TestCase):
             client.hang_up()
             held.callback(None)
             self.assertEqual((app.steps, app.stored()), ([], [b"hello"]))
+
+    def test_a_change_whose_client_leaves_removes_what_it_replaced(
+        self,
+    ) -> None:
+        def post(what: str) -> bytes:
+            body = b'{"from": "old", "to": "k"}'
+            return raw_request("POST", f"/storage/buckets/open/{what}", {**USER, **JSON}, body)
+
+        for method, request, left in (
+            ("put", raw_request("PUT", f"{OBJECTS}/k", USER, b"new"), [b"new", b"old"]),
+            ("put", post("copy"), [b"old", b"old"]),
+            ("move", post("move"), [b"old"]),
+            ("delete", raw_request("DELETE", f"{OBJECTS}/k", USER, None), [b"old"]),
+        ):
+            app = StorageApp()
+            for key in ("k", "old"):
+                app.put(key, key.encode())
+            held: Deferred[None] = Deferred()
+            real = getattr(FakeObjects, method)
+
+            async def late(
+                rows: FakeObjects, *args: Any, real: Any = real, held: Deferred[None] = held
+            ) -> Any:
+                async def changed() -> Any:
+                    result = await real(rows, *args)
+                    await held
+                    return result
+
+                return await shield(changed())
+
+            client = app.connect()
+            with patch.object(FakeObjects, method, late):
+                client.send(request)
+                client.hang_up()
+                held.callback(None)
+            self.assertEqual(sorted(app.stored()), left, request)
 
     def test_what_the_store_has_when_its_client_leaves_goes_at_once_or_is_left_to_the_sweeper(self) -> None:
         put = MemoryStore.put
