@@ -8,6 +8,7 @@ import bcrypt
 import pytest
 
 from project_service.auth.keyset import KeySet
+from tests.live.auth_service import sql
 from tests.live.command_here import Command, beside_the_reactor, commands_of
 from tests.live.command_line import cli
 
@@ -41,6 +42,20 @@ def test_the_life_of_a_user(project: Command, tmp_path: Path) -> None:
     assert project("user", "delete", "ada@example.test").out == f"deleted {user['id']}\n"
     gone = project("user", "delete", "ada@example.test")
     assert (gone.code, gone.err) == (1, "project-service: There is no such user.\n")
+
+
+@beside_the_reactor
+def test_a_password_is_a_line_as_it_stands_and_the_record_says_who_set_it(
+    project: Command, database: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PROJECT_SERVICE__AUTH__BCRYPT_COST", "4")
+    for number, password in enumerate((f" {PASSWORD}\t", "x" * 72)):
+        email = f"user{number}@example.test"
+        assert project("user", "create", email, "--password-stdin", stdin=f"{password}\n").code == 0
+        stored = sql(database, "select password_hash from auth.users where email = %s", email)
+        assert bcrypt.checkpw(password.encode(), stored[0][0].encode())
+    assert project("user", "disable", email).code == 0
+    assert sql(database, "select distinct actor from auth.audit") == [("operator",)]
 
 
 @beside_the_reactor

@@ -94,6 +94,12 @@ async def test_one_who_may_not_pass_by_policies_makes_no_role_that_may(admin: st
 
 
 @pytest_twisted.ensureDeferred
+async def test_a_database_without_the_schema_public_is_migrated_as_well(admin: str) -> None:
+    run(admin, "drop schema public")
+    assert await migrated(admin, "public") == []
+
+
+@pytest_twisted.ensureDeferred
 async def test_a_role_that_is_made_at_the_same_moment_for_another_database_will_do(admin: str) -> None:
     with closing(psycopg2.connect(admin)) as other, other.cursor() as cursor:
         cursor.execute("create role anon nologin noinherit; grant anon to runs")
