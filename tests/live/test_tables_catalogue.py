@@ -67,6 +67,19 @@ async def test_what_a_request_has_left_is_not_there(database: str) -> None:
 
 
 @pytest_twisted.ensureDeferred
+async def test_types_and_defaults_are_written_one_way(database: str) -> None:
+    run_sql(database, "create table days (day date default '2020-01-13', words tsvector, said json)")
+    other = make_dsn(database, options="-c quote_all_identifiers=on -c datestyle=German")
+    pool = Pool(raw(connector(other)), 1, 5.0, reactor)
+    holder = CacheHolder(loader(reactor, pool, TablesConfig()), reactor)
+    await holder.reload()
+    columns = holder.current.relations["public", "days"].columns
+    assert [column.type for column in columns.values()] == ["date", "tsvector", "json"]
+    assert columns["day"].default == "'2020-01-13'::date"
+    await pool.close()
+
+
+@pytest_twisted.ensureDeferred
 async def test_functions_that_speak_of_what_outlives_a_transaction_are_noticed(database: str) -> None:
     pool = Pool(raw(connector(database)), 1, 5.0, reactor)
     holder = CacheHolder(loader(reactor, pool, TablesConfig()), reactor)

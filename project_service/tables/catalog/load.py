@@ -36,13 +36,15 @@ _UPDATE, _INSERT, _DELETE = 4, 8, 16
 # All queries see one moment: with a fingerprint later than the relations, what was made between the two would never
 # be missed.
 _SNAPSHOT = "SET TRANSACTION ISOLATION LEVEL REPEATABLE READ, READ ONLY; "
+# How types and defaults are written, whatever the database or the role has set: types are told apart by it.
+_WRITTEN = (("quote_all_identifiers", "off"), ("datestyle", "ISO"))
 
 
 def loader(reactor: Any, pool: Pool, config: TablesConfig) -> Load:
     """Reads with a connection of ``pool``, whose texts arrive as bytes."""
     # A request may have left the session another role, or a timeout too short to read the catalogue in.
     ours = (NO_JIT, ("role", "none"), ("search_path", ""), ("statement_timeout", config.statement_timeout))
-    beginning = RESET + _SNAPSHOT + settings_of(ours).text
+    beginning = RESET + _SNAPSHOT + settings_of((*ours, *_WRITTEN)).text
 
     async def reading(transaction: Transaction) -> dict[str, str]:
         async def one(sql: str, params: Mapping[str, Any]) -> str:
