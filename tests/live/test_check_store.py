@@ -12,7 +12,8 @@ from attrs import evolve
 
 from project_service.cli import check
 from project_service.settings import Secret, Store
-from tests.live.command_here import beside_the_reactor, commands_of
+from project_service.storage.assemble import connect_store
+from tests.live.command_here import beside_the_reactor, commands_of, on_reactor, reactor
 from tests.live.storage_cli import config_file
 from tests.places import free_port
 
@@ -37,6 +38,23 @@ def test_why_a_store_cannot_be_used(
     assert said(endpoint_url=nowhere) == [away("no server listens there")]
     plain = store_settings.endpoint_url.replace("http:", "https:")
     assert said(endpoint_url=plain) == [away("no TLS is spoken there")]
+
+
+@beside_the_reactor
+def test_what_it_writes_to_see_whether_it_may_it_takes_away(
+    database: str, store_settings: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    found: list[object] = []
+
+    async def left() -> None:
+        store = connect_store(reactor, store_settings)
+        found.extend((await store.list()).objects)
+        await store.close()
+
+    checked = commands_of(monkeypatch, "--config", config_file(database, store_settings, tmp_path))("check")
+    assert f"ok    store: bucket {store_settings.bucket} can be written and read\n" in checked.out
+    on_reactor(left())
+    assert found == []
 
 
 @pytest.mark.parametrize(("off", "says"), [(-40, "behind"), (40, "ahead of"), (-20, None), (20, None)])
