@@ -73,3 +73,9 @@ def test_all_of_a_file_or_nothing_of_it(project: Command, database: str, tmp_pat
 def test_copy_has_no_place_in_it(project: Command) -> None:
     refused = project("sql", stdin="copy pg_type to stdout")
     assert refused == failed("COPY can neither read standard input nor write to standard output here")
+
+
+@beside_the_reactor
+def test_it_may_take_longer_than_any_request(project: Command, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PROJECT_SERVICE__DATABASE__STATEMENT_TIMEOUT_SECONDS", "0.1")
+    assert project("sql", stdin="select 1 from pg_sleep(0.2)") == Ended(0, "1\n", "")
