@@ -88,8 +88,9 @@ async def against(
     work: Callable[[S3Store], Awaitable[None]],
     context: Any = None,
     ca_pem: bytes | None = None,
+    idle_seconds: float = 5.0,
 ) -> None:
-    """``work`` with a client of the scripted server."""
+    """``work`` with a client of the scripted server, which it waits for as long as a busy machine needs."""
     from twisted.internet import reactor as running
 
     reactor: Any = running
@@ -103,7 +104,7 @@ async def against(
         bucket="bucket",
         access_key_id="AKIDVISIBLE",
         secret_access_key=Secret("very-secret"),
-        idle_timeout_seconds=0.3,
+        idle_timeout_seconds=idle_seconds,
         connect_timeout_seconds=2.0,
     )
     store = store_client(settings, ca_pem)

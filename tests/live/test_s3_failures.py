@@ -88,7 +88,7 @@ async def test_silence_ends_at_the_idle_timeout() -> None:
                 await call
 
     script = Script(silence, silence, silence)
-    await against(script, work)
+    await against(script, work, idle_seconds=0.3)
     assert len(script.requests) == 3
 
 

@@ -48,7 +48,7 @@ async def test_a_body_that_stops_is_never_whole() -> None:
         # Another length than the object has, a range that is ignored.
         *[fine(body=b"elevenbytes")] * 8,
     )
-    await against(script, work)
+    await against(script, work, idle_seconds=0.3)
 
 
 @pytest_twisted.ensureDeferred
@@ -85,7 +85,7 @@ async def test_a_reader_that_pauses_stops_the_store_and_one_that_leaves_closes_i
         await until(lambda: not script.open)
 
     script = Script(pour)
-    await against(script, work)
+    await against(script, work, idle_seconds=0.3)
 
 
 class Endless:
