@@ -40,7 +40,8 @@ class Case(SynchronousTestCase):
         self.endpoint = Endpoint(Wire)
         through = Through(ConnectionPool(self.clock, self.endpoint, 5), self.clock)
         sender = Sender(through, ADDRESS, SIGNER, lambda: NOW)
-        exchange = Exchange(sender, ADDRESS, self.clock, IDLE, RETRY, lambda: 1.0)
+        self.jitter = 1.0
+        exchange = Exchange(sender, ADDRESS, self.clock, IDLE, RETRY, lambda: self.jitter)
         self.store = S3Store(exchange, lambda work, *args: succeed(work(*args)))
 
     def ask(self, work: Coroutine[Any, Any, Any]) -> Deferred[Any]:
@@ -136,6 +137,18 @@ class Documents(Case):
             "<Error><Key>a&amp;b</Key><Code>AccessDenied</Code></Error></DeleteResult>"
         )
         self.assertEqual(self.successResultOf(asked), ("a&b",))
+
+    def test_what_is_put_together_already_is(self) -> None:
+        """By an earlier try, whose answer did not come."""
+        for status, etag in ((200, "whole-2"), (404, None)):
+            asked = self.ask(self.store.complete_multipart("k", "u", ["e1", "e2"]))
+            self.answer(404, "<Error><Code>NoSuchUpload</Code></Error>")
+            self.assertEqual(self.sent()[0], "HEAD /base/bucket/k")
+            self.answer(status, ETag='"whole-2"')
+            if etag is None:
+                self.failureResultOf(asked, NoSuchObject)
+            else:
+                self.assertEqual(self.successResultOf(asked), etag)
 
     def test_what_is_gone_already_is_deleted(self) -> None:
         for work in (self.store.delete("k"), self.store.abort_multipart("k", "u")):

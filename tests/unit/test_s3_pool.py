@@ -13,8 +13,11 @@ from twisted.python.failure import Failure
 from twisted.trial.unittest import SynchronousTestCase
 from zope.interface import implementer
 
+from project_service.storage.s3 import endpoint as endpoint_module
+from project_service.storage.s3.endpoint import store_endpoint
 from project_service.storage.s3.pool import KEPT_SECONDS, ConnectionPool
 from project_service.storage.s3.response import StoreResponse
+from project_service.storage.s3.sign import Address
 
 ANSWER = b"HTTP/1.1 200 OK\r\nContent-Length: 0\r\n\r\n"
 
@@ -136,3 +139,11 @@ class Pooled(SynchronousTestCase):
         asked.cancel()
         self.failureResultOf(asked, CancelledError)
         self.assertEqual(len(given_up), 1)
+
+
+class Connecting(SynchronousTestCase):
+    def test_it_may_take_as_long_as_is_configured(self) -> None:
+        made: list[tuple[Any, ...]] = []
+        self.patch(endpoint_module, "HostnameEndpoint", lambda _, *how: made.append(how))
+        store_endpoint(None, Address("http://store:9000/base", "b"), 3.0)
+        self.assertEqual(made, [(b"store", 9000, 3.0)])
