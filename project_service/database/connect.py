@@ -22,6 +22,9 @@ GUARD_MARGIN_SECONDS = 5.0
 # How long a connection to a standby is used: the address may lead to another server once a failover is over, and who
 # is connected would not notice.
 STANDBY_SECONDS = 5.0
+# As a parameter of the connection: psycopg2 looks only once, as it connects, how strings are to be written. Where
+# that is set afterwards it writes E'…' with single backslashes: one before a quote lets a value out of its string.
+_PLAIN_STRINGS = "-c standard_conforming_strings=on"
 
 _SETUP = """
 select set_config('statement_timeout', %(timeout)s, false),
@@ -66,10 +69,24 @@ class Connector:
                 last = fault
         raise last
 
-    async def _open(self, params: dict[str, Any]) -> Session:
+    async def _opened(self, params: dict[str, Any]) -> Session:
         session = Session(self.reactor)
         try:
             await self._limited(start(session.open(**params)))
+        except BaseException:
+            session.close()
+            raise
+        return session
+
+    async def _open(self, params: dict[str, Any]) -> Session:
+        session = await self._opened(params)
+        if not _has_plain_strings(session):
+            session.close()
+            options = f"{params.get('options') or ''} {_PLAIN_STRINGS}".strip()
+            session = await self._opened({**params, "options": options})
+        try:
+            if not _has_plain_strings(session):
+                raise DatabaseGone("standard_conforming_strings is off")
             session.guard_seconds = CONNECT_TIMEOUT_SECONDS
             *_, standby, read_only = (await session.query(_SETUP, self._setup_params()))[0]
             if self.target.writable and (standby or read_only):
@@ -90,6 +107,11 @@ class Connector:
 
     def _limited(self, waiting: Deferred[Any]) -> Deferred[Any]:
         return with_timeout(self.reactor, CONNECT_TIMEOUT_SECONDS, waiting, lambda: DatabaseGone("timed out"))
+
+
+def _has_plain_strings(session: Session) -> bool:
+    """As psycopg2 sees it, for which what no server says is on."""
+    return bool(session._connection.get_parameter_status("standard_conforming_strings") != "off")
 
 
 def connector(reactor: Any, settings: Settings) -> Connector:

@@ -14,6 +14,7 @@ from project_service.database import connect
 from project_service.database import dsn as dsns
 from project_service.database.connect import Connector
 from project_service.database.session import DatabaseGone, Session
+from tests.live.tables_service import run_sql
 from tests.live.waiting import until
 
 reactor: Any = _reactor
@@ -97,3 +98,17 @@ async def test_one_that_was_closed_leaves_no_descriptor(database: str) -> None:
         session = await session_on(database)
         session.close()
     assert len(os.listdir("/proc/self/fd")) < before + 10  # noqa: PTH208
+
+
+@pytest_twisted.ensureDeferred
+async def test_a_value_stays_in_its_string_where_backslashes_once_meant_something(database: str) -> None:
+    off = "-c standard_conforming_strings=off"
+    by_database = run_sql(database, "select current_database()")[0][0]
+    run_sql(database, f'alter database "{by_database}" set standard_conforming_strings = off')
+    # What a DSN asks for itself comes before ours, and gives way to it.
+    for dsn in (database, make_dsn(database, options=off), make_dsn(database, options="-c work_mem=1MB")):
+        session = await session_on(dsn)
+        for said in ("\\' or true; --", "a\\", "\\\\'", "it's"):
+            assert await session.query("reset all; select %s", [said]) == [(said,)]
+            assert await session.query("select %s", [said]) == [(said,)]
+        session.close()
