@@ -36,9 +36,10 @@ run: $(RUNS)
 	@echo "==> Starting project-service (Ctrl-C stops it)"
 	@$(BIN)/twistd --nodaemon --pidfile= project-service
 
-# Two at a time, each with servers of its own; whole files, in their order, since trial's tests have to come first
-# (tests/conftest.py). PYTEST="" for one after the other.
-PYTEST ?= -n 2 --dist loadfile --no-loadscope-reorder
+# Four at a time, each with servers of its own, which is no more than two cores can do: most of a test's time goes into
+# waiting. Whole files, in their order, since trial's tests have to come first (tests/conftest.py). PYTEST="" for one
+# after the other.
+PYTEST ?= -n 4 --dist loadfile --no-loadscope-reorder
 # A hundred processes start one after the other; some images have Python compile everything anew in each.
 test: export PYTHONDONTWRITEBYTECODE =
 test: venv
