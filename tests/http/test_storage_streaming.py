@@ -10,13 +10,14 @@ from twisted.logger import ILogObserver, globalLogPublisher
 from twisted.trial.unittest import TestCase
 
 from project_service.deferreds import shield, start
+from project_service.errors import database_unavailable
 from project_service.storage.download import ATTEMPTS
 from project_service.storage.s3.body import ByteSink
 from project_service.storage.s3.errors import BrokenRead, ReaderLeft, StoreError
 from tests.fakes import raw_request
 from tests.http.storage_app import ANON, OBJECTS, USER, StorageApp, refused
 from tests.said import captured_logs
-from tests.storage_fakes import FakeObjects
+from tests.storage_fakes import FakeGarbage, FakeObjects
 from tests.store_fake import FakeOpened, MemoryStore
 
 JSON = {"Content-Type": "application/json"}
@@ -179,3 +180,20 @@ class Leaving(TestCase):
             app.clock.advance(15 * 60)
             self.successResultOf(start(app.storage.sweeper.sweep()))
             self.assertEqual(app.stored(), [])
+
+    def test_what_nobody_can_be_asked_to_give_up_is_left_to_the_sweeper(self) -> None:
+        """The store has refused, and the database fails when it is told: one answer, and a line in the log."""
+
+        async def denied(*_: object) -> str:
+            raise StoreError(403, "AccessDenied")
+
+        async def away(*_: object) -> None:
+            raise database_unavailable()
+
+        self.patch(MemoryStore, "put", denied)
+        self.patch(FakeGarbage, "discard", away)
+        app = StorageApp()
+        with captured_logs() as events:
+            self.assertEqual(refused(app.put("k")), (503, "store_unavailable"))
+        said = [event["kind"] for event in events if "An upload is left" in event["log_format"]]
+        self.assertEqual(said, ["ApiError"])
