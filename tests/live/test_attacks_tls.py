@@ -65,6 +65,11 @@ def try_everything(port: int, root: Path) -> None:
     good.maximum_version = ssl.TLSVersion.TLSv1_2
     assert asked(port, good)[0] == "TLSv1.2"
 
+    for offered in (["h2", "http/1.1"], ["http/1.1", "http/1.0"], ["http/1.0"]):
+        choosing = trusting(root)
+        choosing.set_alpn_protocols(offered)
+        assert asked(port, choosing)[1].startswith(b"HTTP/1.1 200 OK\r\n"), offered
+
     with pytest.raises(ssl.SSLCertVerificationError, match="Hostname mismatch"):
         asked(port, trusting(root), "other.test")
     with pytest.raises(ssl.SSLCertVerificationError, match=r"unable to get|self-signed"):
