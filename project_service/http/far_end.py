@@ -51,11 +51,14 @@ class FarEnd:
 
         The kernel resets a connection that is closed with bytes unread, or whose client sends more, and who has not
         read its answer by then may never: where ``more_may_come`` only our side is closed at first, and what the
-        channel then gets is thrown away (RFC 9112 section 9.6). TLS does so by itself.
+        channel then gets is thrown away (RFC 9112 section 9.6). TLS does so by itself, until the client has said its
+        end too; who waits for nothing does not read ours, and nobody has to wait for theirs (RFC 8446 section 6.1).
         """
         self._stall.watch()
         if not more_may_come or self.secure:
             self.transport.loseConnection()
+            if self.secure and not more_may_come:
+                self.transport.transport.loseConnection()
             return
         self.transport.loseWriteConnection()
         self._lingering = self.clock.callLater(LINGER_SECONDS, self.stop_lingering)
