@@ -79,8 +79,8 @@ class ChannelFactory(Factory):
             channel.abort()
 
     def acceptableProtocols(self) -> list[bytes]:
-        """For ALPN (RFC 7301). Without an answer Twisted 26 breaks off with clients that ask, and most do; ``curl -0``
-        for nothing else than what it speaks then."""
+        """For ALPN (RFC 7301). Without an answer Twisted 26 breaks off with clients that ask, and most do:
+        ``curl -0`` for HTTP/1.0."""
         return [b"http/1.1", b"http/1.0"]
 
     def buildProtocol(self, addr: IAddress | None) -> Channel | TurnedAway:
