@@ -2,7 +2,7 @@
 
 It puts the program in a session of its own (a Ctrl-C at the terminal must reach the service alone, which then stops
 its children in order), drops root where asked (UID and GID of -1: do not), has the kernel send SIGNAL when the
-service dies, and becomes the program. Only the standard library, and little of it: this runs at every start.
+service dies, lets it interrupt nobody who is at work, and becomes the program. Only the standard library, and little of it: this runs at every start.
 """
 
 import os
@@ -16,6 +16,7 @@ def main(argv: list[str]) -> None:
     # Found while this is still root: the standard library may be where the other user cannot read.
     prctl = _prctl()
     os.setsid()
+    _be_patient()
     if uid >= 0:
         os.setgroups([])
         os.setgid(gid)
@@ -28,6 +29,14 @@ def main(argv: list[str]) -> None:
         os.execv(argv[4], argv[4:])  # noqa: S606  # the whole point
     except OSError as fault:
         sys.exit(f"{argv[4]} cannot be run: {fault.strerror}")
+
+
+def _be_patient() -> None:
+    """Who asks it something goes on with his own work, and finds his caches as he left them (sched(7), SCHED_BATCH)."""
+    try:
+        os.sched_setscheduler(0, os.SCHED_BATCH, os.sched_param(0))
+    except (AttributeError, OSError):
+        return  # another system, or one that does not allow it
 
 
 def _prctl():  # type: ignore[no-untyped-def]  # its type would be an import at every start

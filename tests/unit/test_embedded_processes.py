@@ -142,6 +142,12 @@ class Launching(TestCase):
         self.assertEqual(pid, session)
         self.assertEqual(argument.strip(), "a b")
 
+    def test_the_program_interrupts_nobody_who_is_at_work(self) -> None:
+        script = "import os; print(os.sched_getscheduler(0) == os.SCHED_BATCH)"
+        argv = Command((sys.executable, "-c", script), Path("/")).launched(os.getpid())
+        self.assertEqual(subprocess.run(argv, capture_output=True, text=True, check=True).stdout, "True\n")
+        self.assertEqual(os.sched_getscheduler(0), os.SCHED_OTHER)
+
     def test_the_launcher_does_not_outlive_its_service(self) -> None:
         argv = Command(("/bin/true",), Path("/")).launched(1)
         child = subprocess.run(argv, capture_output=True, text=True, check=False)
