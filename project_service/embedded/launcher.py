@@ -2,7 +2,8 @@
 
 It puts the program in a session of its own (a Ctrl-C at the terminal must reach the service alone, which then stops
 its children in order), drops root where asked (UID and GID of -1: do not), has the kernel send SIGNAL when the
-service dies, lets it interrupt nobody who is at work, and becomes the program. Only the standard library, and little of it: this runs at every start.
+service dies, lets it interrupt nobody who is at work, and becomes the program. Only the standard library, and little
+of it: this runs at every start.
 """
 
 import os
@@ -32,7 +33,7 @@ def main(argv: list[str]) -> None:
 
 
 def _be_patient() -> None:
-    """Who asks it something goes on with his own work, and finds his caches as he left them (sched(7), SCHED_BATCH)."""
+    """Who asks it something goes on with his own work, and his caches stay as they are (sched(7), SCHED_BATCH)."""
     try:
         os.sched_setscheduler(0, os.SCHED_BATCH, os.sched_param(0))
     except (AttributeError, OSError):
