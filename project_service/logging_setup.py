@@ -70,7 +70,7 @@ def _output(twistd: Any) -> TextIO:
     name = twistd.get("logfile")
     if twistd.get("nodaemon") and name in (None, "", "-"):
         assert sys.__stdout__ is not None
-        return sys.__stdout__
+        return cast(TextIO, _Unfailing(sys.__stdout__))
     log_file = LogFile.fromFullPath(name or "twistd.log", rotateLength=None)
     if not signal.getsignal(signal.SIGUSR1):
         _reopen_on_signal(log_file)
@@ -87,7 +87,8 @@ def _reopen_on_signal(log_file: Any) -> None:
 
 
 class _Unfailing:
-    """A log file whose disk may be full: a line that cannot be written is lost, and the service goes on."""
+    """A log file whose disk may be full, or an output that nobody reads any more: a line that cannot be written is
+    lost, and the service goes on, to its end too."""
 
     def __init__(self, log_file: Any) -> None:
         self._log_file = log_file

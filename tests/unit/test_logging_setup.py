@@ -54,6 +54,16 @@ class Chosen(Case):
             self.log(nodaemon=True, logfile=name).warn("said")
         self.assertEqual(out.getvalue().count("said"), 3)
 
+    def test_an_output_that_nobody_reads_loses_lines_and_nothing_else(self) -> None:
+        reader, writer = os.pipe()
+        os.close(reader)
+        out = os.fdopen(writer, "w")
+        self.patch(sys, "__stdout__", out)
+        self.log(nodaemon=True).warn("lost")
+        write_lines(["lost"])
+        with self.assertRaises(BrokenPipeError):
+            out.close()
+
     def test_unless_a_file_is_named(self) -> None:
         self.log(nodaemon=True, logfile=str(self.file)).warn("said")
         self.assertIn("[there] said", self.file.read_text())

@@ -1,0 +1,50 @@
+"""A service whose output nobody reads any more: its reader, a pager say, has ended."""
+
+from __future__ import annotations
+
+import os
+import signal
+import socket
+import subprocess
+import sys
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from urllib.parse import urlsplit
+
+from tests.live.daemon import PATIENCE_SECONDS, READY, ROOT, children_on, eventually, twistd
+
+CLIENTS = 8
+# Each leaves a line in the log; what comes of so many is read in pieces that end within a line.
+REQUESTS = 2000
+
+
+def ask(address: tuple[str, int]) -> bool:
+    with socket.create_connection(address, PATIENCE_SECONDS) as client:
+        client.sendall(b"GET /live HTTP/1.1\r\nHost: localhost\r\n\r\n" * REQUESTS)
+        answers = b""
+        while answers.count(b"HTTP/1.1 200 OK\r\n") < REQUESTS:
+            piece = client.recv(1 << 20)
+            if not piece:
+                return False
+            answers += piece
+    return True
+
+
+def test_it_goes_on_and_ends_when_it_is_told_to(tmp_path: Path) -> None:
+    data_dir = tmp_path / "var"
+    own = ["--nodaemon", "--pidfile=", "project-service", "--data-dir", str(data_dir), "--workers", "2"]
+    command = [*twistd(sys.executable), *own, "--listen", "tcp:0:interface=127.0.0.1"]
+    environ = {**os.environ, "PYTHONPATH": str(ROOT)}
+    reader, writer = os.pipe()
+    process = subprocess.Popen(command, stdout=writer, stderr=writer, cwd="/", env=environ)
+    os.close(writer)
+    with os.fdopen(reader) as printed:
+        url = next(found[1] for found in map(READY.search, printed) if found)
+    try:
+        with ThreadPoolExecutor(CLIENTS) as threads:
+            assert all(threads.map(ask, [("127.0.0.1", urlsplit(url).port or 0)] * CLIENTS))
+        process.send_signal(signal.SIGTERM)
+        process.wait(PATIENCE_SECONDS)
+    finally:
+        process.kill()
+    eventually(lambda: not children_on(data_dir), "the end of its servers")
