@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager, contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +17,7 @@ from tests.live.application import Api, serving, settings_for
 
 reactor: Any = _reactor
 
-
+Told = psycopg2.extensions.connection
 PASSWORD = "a long enough one"
 
 
@@ -39,6 +39,23 @@ def sql(database: str, text: str, *params: Any) -> list[tuple[Any, ...]]:
             return cursor.fetchall() if cursor.description else []
     finally:
         connection.close()
+
+
+@contextmanager
+def listening(database: str, channel: str) -> Iterator[Told]:
+    connection = psycopg2.connect(database)
+    connection.autocommit = True
+    connection.cursor().execute(f"listen {channel}")
+    yield connection
+    connection.close()
+
+
+def heard(told: Told) -> list[str]:
+    """What has been told by now: a notification comes before the answer to a later question."""
+    told.cursor().execute("select")
+    texts = [notice.payload for notice in told.notifies]
+    told.notifies.clear()
+    return texts
 
 
 async def post(api: Api, path: str, body: Any, **more: Any) -> tuple[int, Any]:

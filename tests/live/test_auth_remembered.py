@@ -6,14 +6,13 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-import psycopg2
 import pytest
 import pytest_twisted
 
 from project_service.auth.remembered import CHANNEL
 from project_service.settings import Store
 from tests.live.application import Api
-from tests.live.auth_service import PASSWORD, all_of, api_on, post, sql
+from tests.live.auth_service import PASSWORD, Told, all_of, api_on, heard, listening, post, sql
 from tests.live.waiting import until
 
 
@@ -99,25 +98,14 @@ async def test_nobody_is_shown_less_than_somebody_before_him(
 
 
 @pytest.fixture
-def told(database: str) -> Iterator[psycopg2.extensions.connection]:
-    connection = psycopg2.connect(database)
-    connection.autocommit = True
-    connection.cursor().execute(f"listen {CHANNEL}")
-    yield connection
-    connection.close()
-
-
-def heard(told: psycopg2.extensions.connection) -> list[str]:
-    """What has been told by now: a notification comes before the answer to a later question."""
-    told.cursor().execute("select")
-    texts = [notice.payload for notice in told.notifies]
-    told.notifies.clear()
-    return texts
+def told(database: str) -> Iterator[Told]:
+    with listening(database, CHANNEL) as connection:
+        yield connection
 
 
 @pytest_twisted.ensureDeferred
 async def test_what_is_shown_of_a_user_is_told_when_it_changes_and_nothing_else(
-    database: str, store_settings: Store, tmp_path: Path, told: psycopg2.extensions.connection
+    database: str, store_settings: Store, tmp_path: Path, told: Told
 ) -> None:
     async with api_on(database, store_settings, tmp_path) as api:
         session = await api.sign_up("ada@example.test")
@@ -137,7 +125,7 @@ async def test_what_is_shown_of_a_user_is_told_when_it_changes_and_nothing_else(
 
 
 @pytest_twisted.ensureDeferred
-async def test_of_many_at_once_few_are_told(database: str, told: psycopg2.extensions.connection) -> None:
+async def test_of_many_at_once_few_are_told(database: str, told: Told) -> None:
     """The queue of notifications is the whole server's."""
     sql(
         database,

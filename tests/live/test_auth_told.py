@@ -6,7 +6,6 @@ from collections.abc import Iterator
 from datetime import timedelta
 from math import ceil
 
-import psycopg2
 import pytest
 import pytest_twisted
 from twisted.internet import reactor
@@ -18,7 +17,7 @@ from project_service.database import dsn as dsns
 from project_service.database.connect import Connector
 from project_service.database.pool import Pool
 from tests.contracts.users import MINUTE, NOW, event, made, session
-from tests.live.auth_service import sql
+from tests.live.auth_service import Told, heard, listening, sql
 from tests.live.services import wait
 
 PART = timedelta(milliseconds=1)
@@ -32,26 +31,13 @@ def stores(database: str) -> Iterator[Stores]:
 
 
 @pytest.fixture
-def told(database: str) -> Iterator[psycopg2.extensions.connection]:
-    connection = psycopg2.connect(database)
-    connection.autocommit = True
-    connection.cursor().execute(f"listen {CHANNEL}")
-    yield connection
-    connection.close()
-
-
-def heard(told: psycopg2.extensions.connection) -> list[str]:
-    """What has been told by now: a notification comes before the answer to a later question."""
-    told.cursor().execute("select")
-    texts = [notice.payload for notice in told.notifies]
-    told.notifies.clear()
-    return texts
+def told(database: str) -> Iterator[Told]:
+    with listening(database, CHANNEL) as connection:
+        yield connection
 
 
 @pytest_twisted.ensureDeferred
-async def test_the_end_of_a_session_is_told_once(
-    database: str, stores: Stores, told: psycopg2.extensions.connection
-) -> None:
+async def test_the_end_of_a_session_is_told_once(database: str, stores: Stores, told: Told) -> None:
     ended, deleted, alive = (session(NOW + PART) for _ in range(3))
     account = await made(stores, first=ended)
     # Whole seconds, and none too few.
@@ -68,7 +54,7 @@ async def test_the_end_of_a_session_is_told_once(
 
 @pytest_twisted.ensureDeferred
 async def test_what_is_done_to_a_session_that_has_ended_is_nobodys_news(
-    database: str, stores: Stores, told: psycopg2.extensions.connection
+    database: str, stores: Stores, told: Told
 ) -> None:
     first = session()
     account = await made(stores, first=first)
