@@ -41,10 +41,6 @@ class Changes:
         self._own = own
         self._width = workers * _COUNT.size
         self._under_way: Counter[int] = Counter()
-        # Whoever had this number before may have been killed in the middle of a change.
-        for place in range(PLACES):
-            if self._count(place) % 2:
-                self._add(place, 1)
 
     @classmethod
     def alone(cls) -> Changes:
@@ -53,9 +49,16 @@ class Changes:
 
     @classmethod
     def shared(cls, path: Path, workers: int, own: int) -> Changes:
-        """``path`` is made by ``lay_out``, for as many workers. Raises ``OSError``."""
+        """``path`` is made by ``lay_out``, for as many workers. Raises ``OSError``, ``ValueError`` where it is not.
+
+        Whoever had this number before may have been killed in the middle of a change, which is over then.
+        """
         with path.open("r+b") as file:
-            return cls(mmap.mmap(file.fileno(), size(workers)), workers, own)
+            made = cls(mmap.mmap(file.fileno(), size(workers)), workers, own)
+        for place in range(PLACES):
+            if made._count(place) % 2:
+                made._add(place, 1)
+        return made
 
     def stamp(self, place: int) -> bytes:
         """Equal stamps: nothing has changed between them, unless one was under way (see ``settled``)."""

@@ -55,13 +55,14 @@ class FarEnd:
         end too; who waits for nothing does not read ours, and nobody has to wait for theirs (RFC 8446 section 6.1).
         """
         self._stall.watch()
-        if not more_may_come or self.secure:
-            self.transport.loseConnection()
-            if self.secure and not more_may_come:
-                self.transport.transport.loseConnection()
+        secure = self.secure
+        if more_may_come and not secure:
+            self.transport.loseWriteConnection()
+            self._lingering = self.clock.callLater(LINGER_SECONDS, self.stop_lingering)
             return
-        self.transport.loseWriteConnection()
-        self._lingering = self.clock.callLater(LINGER_SECONDS, self.stop_lingering)
+        self.transport.loseConnection()
+        if not more_may_come and secure:
+            self.transport.transport.loseConnection()
 
     @property
     def lingers(self) -> bool:

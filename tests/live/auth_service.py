@@ -11,9 +11,12 @@ import psycopg2
 from twisted.internet import reactor as _reactor
 from twisted.internet.defer import gatherResults
 
+from project_service.auth.assemble import sql_stores
+from project_service.auth.ports import Stores
 from project_service.deferreds import start
 from project_service.settings import Store
 from tests.live.application import Api, serving, settings_for
+from tests.live.services import pool_on
 
 reactor: Any = _reactor
 
@@ -39,6 +42,15 @@ def sql(database: str, text: str, *params: Any) -> list[tuple[Any, ...]]:
             return cursor.fetchall() if cursor.description else []
     finally:
         connection.close()
+
+
+@asynccontextmanager
+async def stores_on(database: str) -> AsyncIterator[Stores]:
+    pool = pool_on(database)
+    try:
+        yield sql_stores(pool)
+    finally:
+        await pool.close()
 
 
 @contextmanager

@@ -2,23 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager, closing
+from contextlib import closing
 from datetime import timedelta
 
 import psycopg2
 import pytest_twisted
 
 from project_service import parts
-from project_service.auth.assemble import sql_stores
-from project_service.auth.ports import Stores
 from project_service.auth.sql import upkeep
-from project_service.database import dsn as dsns
 from project_service.database import migrate
-from project_service.database.connect import Connector
-from project_service.database.pool import Pool
 from tests.contracts.users import HOUR, LONG_AGO, MINUTE, NOW, digest, made, rotate, session
-from tests.live.auth_service import reactor, sql
+from tests.live.auth_service import sql, stores_on
 
 # Every statement that removes or changes rows is looked at.
 LOOK = f"""
@@ -40,15 +34,6 @@ insert into auth.sessions (id, user_id, created_at, refreshed_at, rotated_at, ex
     select gen_random_uuid(), id, %(now)s, %(now)s, %(now)s, 'infinity', 'infinity', '', '' from auth.users,
         generate_series(1, %(many)s);
 """
-
-
-@asynccontextmanager
-async def stores_on(database: str) -> AsyncIterator[Stores]:
-    pool = Pool(Connector(reactor, dsns.parse(database), 10.0, timezone="UTC"), 2, 5.0, reactor)
-    try:
-        yield sql_stores(pool)
-    finally:
-        await pool.close()
 
 
 @pytest_twisted.ensureDeferred

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager, closing
+from contextlib import closing
 
 import psycopg2
 import pytest
@@ -11,24 +10,10 @@ import pytest_twisted
 from attrs import evolve
 from twisted.internet.defer import Deferred
 
-from project_service.auth.assemble import sql_stores
-from project_service.auth.ports import Stores
-from project_service.database import dsn as dsns
-from project_service.database.connect import Connector
-from project_service.database.pool import Pool
 from project_service.deferreds import start
 from tests.contracts.users import HASH, NOW, OTHER_HASH, address, event, issue, made, session
-from tests.live.auth_service import reactor, sql
+from tests.live.auth_service import sql, stores_on
 from tests.live.waiting import until
-
-
-@asynccontextmanager
-async def stores_on(database: str) -> AsyncIterator[Stores]:
-    pool = Pool(Connector(reactor, dsns.parse(database), 10.0, timezone="UTC"), 2, 5.0, reactor)
-    try:
-        yield sql_stores(pool)
-    finally:
-        await pool.close()
 
 
 async def until_waiting(database: str, count: int = 1) -> None:

@@ -22,6 +22,13 @@ async def shown(api: Api, token: str) -> Any:
     return answer["data"]["user"]["metadata"]
 
 
+async def until_shown(api: Api, token: str, metadata: Any) -> None:
+    async def is_shown() -> bool:
+        return bool(await shown(api, token) == metadata)
+
+    await until(is_shown)
+
+
 async def change(api: Api, token: str, metadata: Any) -> None:
     body = {"metadata": metadata}
     assert (await api.request("PATCH", "/auth/user", key=None, token=token, json=body))[0] == 200
@@ -40,18 +47,10 @@ async def test_what_one_process_changes_another_shows(
         for number in range(10):
             await change(one, token, {"number": number})
             assert await shown(one, token) == {"number": number}
-
-            async def seen(expected: int = number) -> bool:
-                return bool(await shown(other, token) == {"number": expected})
-
-            await until(seen)
+            await until_shown(other, token, {"number": number})
         sql(database, 'update auth.users set metadata = \'{"by": "SQL"}\'')
         for api in (one, other):
-
-            async def changed(api: Api = api) -> bool:
-                return bool(await shown(api, token) == {"by": "SQL"})
-
-            await until(changed)
+            await until_shown(api, token, {"by": "SQL"})
 
 
 @pytest_twisted.ensureDeferred
@@ -67,11 +66,7 @@ async def test_what_changes_is_shown_although_no_notification_arrives(
         assert await shown(other, token) == {}
         await change(one, token, {"plan": "gold"})
         assert await shown(one, token) == {"plan": "gold"}
-
-        async def seen() -> bool:
-            return bool(await shown(other, token) == {"plan": "gold"})
-
-        await until(seen)
+        await until_shown(other, token, {"plan": "gold"})
 
 
 @pytest_twisted.ensureDeferred

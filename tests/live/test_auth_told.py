@@ -8,24 +8,20 @@ from math import ceil
 
 import pytest
 import pytest_twisted
-from twisted.internet import reactor
 
 from project_service.auth.assemble import sql_stores
 from project_service.auth.ports import Stores
 from project_service.auth.revocations import CHANNEL
-from project_service.database import dsn as dsns
-from project_service.database.connect import Connector
-from project_service.database.pool import Pool
 from tests.contracts.users import MINUTE, NOW, event, made, session
 from tests.live.auth_service import Told, heard, listening, sql
-from tests.live.services import wait
+from tests.live.services import pool_on, wait
 
 PART = timedelta(milliseconds=1)
 
 
 @pytest.fixture
 def stores(database: str) -> Iterator[Stores]:
-    pool = Pool(Connector(reactor, dsns.parse(database), 10.0, timezone="UTC"), 2, 5.0, reactor)
+    pool = pool_on(database)
     yield sql_stores(pool)
     wait(pool.close)
 
