@@ -68,7 +68,7 @@ class Away(Exception):
 def outage_of(failure: BaseException) -> str | None:
     """What to call a failure that comes of a part that is away, or has too much to do; None for a fault of ours."""
     if isinstance(failure, ApiError) and failure.status == 503:
-        return failure.code
+        return failure.code if failure.why is None else f"{failure.code}, {failure.why}"
     return type(failure).__name__ if isinstance(failure, Away) else None
 
 

@@ -15,6 +15,7 @@ from twisted.logger import Logger
 from twisted.python.failure import Failure
 
 from project_service import errors
+from project_service.database.sqlstate import translate
 from project_service.deferreds import cancel, start
 
 log = Logger()
@@ -135,7 +136,7 @@ class Every(Service):
             except CancelledError:
                 raise
             except Exception as fault:
-                outage = errors.outage_of(fault)
+                outage = errors.outage_of(translate(fault) or fault)
                 if outage is None:
                     log.failure("{name} failed; it will be tried again", name=self.name)
                 else:

@@ -14,6 +14,7 @@ import psycopg2
 from attrs import evolve, frozen
 
 from project_service.database.session import DatabaseGone, Session
+from project_service.database.sqlstate import translate
 from project_service.database.statements import Statements
 from project_service.tables import errors
 from project_service.tables.errors import TableError
@@ -173,14 +174,21 @@ async def _prepare_and_send(session: Session, work: Work) -> list[Row]:
 
 
 def failure(fault: psycopg2.Error | DatabaseGone, authenticated: bool) -> TableError:
-    """The response to a connection that is lost, or to what PostgreSQL refuses."""
+    """The response to a connection that is lost, or to what PostgreSQL refuses; of a 503 the log has the reason."""
     if isinstance(fault, DatabaseGone) or fault.pgcode is None:
-        return errors.database_unreachable()
+        error = errors.database_unreachable()
+        # libpq's own text names addresses.
+        error.why = str(fault) if isinstance(fault, DatabaseGone) else type(fault).__name__
+        return error
     diagnosis = fault.diag
-    return from_sqlstate(
+    error = from_sqlstate(
         fault.pgcode,
         diagnosis.message_primary or "",
         diagnosis.message_detail,
         diagnosis.message_hint,
         authenticated,
     )
+    outage = translate(fault) if error.status == 503 else None
+    if outage is not None:
+        error.why = outage.why
+    return error

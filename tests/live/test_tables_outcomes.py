@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Iterator
 from typing import Any
 
 import pytest
 import pytest_twisted
+from twisted.logger import capturedLogs, formatEvent
 
 from tests.live.tables_service import BASE, Tables, tables
 
@@ -22,6 +24,10 @@ create function pairs() returns table (name text, both_ pair) language sql stabl
 create function shown(name text) returns text language sql stable as $$ select current_setting(name, true) $$;
 create function silent() returns void language sql as '';
 create function several(n int) returns setof int language sql stable as $$ select generate_series(1, n) $$;
+create function left_alone() returns bool language sql security definer
+  as $$ select pg_terminate_backend(pg_backend_pid()) $$;
+create function full_disk() returns void language plpgsql
+  as $$ begin raise exception 'no space left' using errcode = '53100', detail = 'what was written'; end $$;
 grant all on counted to anon
 """
 
@@ -30,7 +36,9 @@ grant all on counted to anon
 def outcomes(tables: Tables) -> Iterator[Tables]:
     tables.sql(SCHEMA)
     yield tables
-    tables.sql("drop function several, pairs, shown, silent; drop type pair; drop table counted")
+    tables.sql(
+        "drop function several, pairs, shown, silent, left_alone, full_disk; drop type pair; drop table counted"
+    )
 
 
 async def answered(tables: Tables, method: str, path: str, **more: Any) -> tuple[int, Any, list[str] | None]:
@@ -253,3 +261,17 @@ async def test_a_page_may_read_what_postgrests_may(outcomes: Tables) -> None:
     assert any("Preference-Applied" in line for line in exposed)
     _, headers, _ = await outcomes.request("GET", "/books?limit=1")
     assert headers.getRawHeaders("access-control-expose-headers") is None
+
+
+@pytest_twisted.ensureDeferred
+@pytest.mark.parametrize(
+    ("function", "why"),
+    [("left_alone", r"PGRST001: \w+ id="), ("full_disk", r"53100: no space left \(53100\) id=")],
+)
+async def test_the_log_has_why_the_database_is_away(outcomes: Tables, function: str, why: str) -> None:
+    with capturedLogs() as events:
+        status, _, _ = await answered(outcomes, "POST", f"/rpc/{function}", json={})
+    said = "\n".join(map(str, map(formatEvent, events)))
+    assert status == 503
+    assert re.search(why, said)
+    assert "what was written" not in said

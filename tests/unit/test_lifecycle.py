@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import psycopg2
 from attrs import define
 from twisted.application.service import Service
 from twisted.internet.defer import CancelledError, Deferred
@@ -100,6 +101,10 @@ class AsParts(TestCase):
         self.successResultOf(stopping)
 
 
+class FullDisk(psycopg2.OperationalError):
+    pgcode = "53100"
+
+
 class Loops(TestCase):
     def setUp(self) -> None:
         self.clock = Clock()
@@ -139,13 +144,18 @@ class Loops(TestCase):
         self.loop.startService()
         with captured_logs() as events:
             for number, outage in enumerate(
-                (errors.database_unavailable(), DatabaseGone("timed out"), StoreUnreachable())
+                (errors.database_unavailable(), DatabaseGone("timed out"), StoreUnreachable(), FullDisk())
             ):
                 self.clock.advance(5)
                 self.runs[number].errback(outage)
         self.assertEqual(
             [formatEvent(event).partition(": ")[2] for event in events],
-            ["database_unavailable", "DatabaseGone", "StoreUnreachable"],
+            [
+                "database_unavailable",
+                "database_unavailable, timed out",
+                "StoreUnreachable",
+                "database_unavailable, no reason given (53100)",
+            ],
         )
         self.assertEqual({event["log_level"] for event in events}, {LogLevel.warn})
 

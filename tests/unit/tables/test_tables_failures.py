@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import json
 
+import psycopg2
 from hypothesis import given
 from hypothesis import strategies as st
 from twisted.trial.unittest import SynchronousTestCase
 
+from project_service.database.session import DatabaseGone
 from project_service.http.outbound import error_reply
 from project_service.tables.failures import from_sqlstate
+from project_service.tables.run import failure
 
 
 class Failures(SynchronousTestCase):
@@ -124,3 +127,25 @@ class Failures(SynchronousTestCase):
         error = from_sqlstate("22P02", "m", "d", "h", True)
         error.terse = True
         self.assertEqual(json.loads(error.body()), {"code": "22P02", "message": "m"})
+
+
+class Reasons(SynchronousTestCase):
+    """What the log has of a failure, where its answer is a 503."""
+
+    def test_a_connection_that_is_lost_and_what_the_server_has_no_room_for(self) -> None:
+        for fault, why in (
+            (DatabaseGone("the database did not answer"), "the database did not answer"),
+            (psycopg2.OperationalError("could not connect to 10.0.0.7"), "OperationalError"),
+            (Refused("53100"), "no reason given (53100)"),
+        ):
+            error = failure(fault, True)
+            self.assertEqual((error.status, error.why), (503, why))
+
+    def test_what_sql_says_is_the_callers_alone(self) -> None:
+        for code in ("PT503", "P0001", "25006", "57014"):
+            self.assertIsNone(failure(Refused(code), True).why, code)
+
+
+class Refused(psycopg2.Error):
+    def __init__(self, code: str) -> None:
+        self.__setstate__({"pgcode": code})
