@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import uuid
+from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
 
 import psycopg2
+import pytest
 import pytest_twisted
 
 from project_service.auth.assemble import sql_stores
@@ -13,8 +15,6 @@ from project_service.auth.model import Origin
 from project_service.auth.ports import Event, Limit
 from project_service.auth.sql.attempts import SqlAttempts
 from project_service.auth.sql.upkeep import BATCH, LOCK, SqlHousekeeping
-from project_service.database import dsn as dsns
-from project_service.database.connect import Connector
 from project_service.database.pool import Pool
 from project_service.deferreds import start
 from tests.contracts.users import (
@@ -33,13 +33,20 @@ from tests.contracts.users import (
     rotate,
     session,
 )
-from tests.live.auth_service import reactor, sql
+from tests.live.auth_service import sql
+from tests.live.services import pool_on, wait
 from tests.live.waiting import until
 
 
+@pytest.fixture
+def pool(database: str) -> Iterator[Pool]:
+    pool = pool_on(database)
+    yield pool
+    wait(pool.close)
+
+
 @pytest_twisted.ensureDeferred
-async def test_an_attempt_waits_for_the_one_under_way_and_counts_it(database: str) -> None:
-    pool = Pool(Connector(reactor, dsns.parse(database), 10.0, timezone="UTC"), 2, 5.0, reactor)
+async def test_an_attempt_waits_for_the_one_under_way_and_counts_it(database: str, pool: Pool) -> None:
     attempts, now, limit = SqlAttempts(pool), datetime.now(UTC), Limit(1, timedelta(hours=1))
     first = await attempts.reserve("t", "who", limit, now)
     await attempts.settle("t", "who", first.mark, "released")
@@ -60,12 +67,12 @@ async def test_an_attempt_waits_for_the_one_under_way_and_counts_it(database: st
         assert (await second).verdict == "busy"
     finally:
         other.close()
-        await pool.close()
 
 
 @pytest_twisted.ensureDeferred
-async def test_of_refreshes_that_wait_for_each_other_each_goes_by_what_the_last_left(database: str) -> None:
-    pool = Pool(Connector(reactor, dsns.parse(database), 10.0, timezone="UTC"), 2, 5.0, reactor)
+async def test_of_refreshes_that_wait_for_each_other_each_goes_by_what_the_last_left(
+    database: str, pool: Pool
+) -> None:
     stores, first, child = sql_stores(pool), session(), digest()
     await made(stores, first=first)
     other = psycopg2.connect(database)
@@ -82,47 +89,42 @@ async def test_of_refreshes_that_wait_for_each_other_each_goes_by_what_the_last_
         assert sorted([(await one).outcome for one in both]) == ["repeated", "rotated"]
     finally:
         other.close()
-        await pool.close()
     assert sql(database, "select count(*) from auth.refresh_tokens") == [(2,)]
 
 
 @pytest_twisted.ensureDeferred
-async def test_the_audit_has_what_was_done_and_nothing_else(database: str) -> None:
-    pool = Pool(Connector(reactor, dsns.parse(database), 10.0, timezone="UTC"), 2, 5.0, reactor)
+async def test_the_audit_has_what_was_done_and_nothing_else(database: str, pool: Pool) -> None:
     stores, nobody, first = sql_stores(pool), str(uuid.uuid4()), session()
-    try:
-        email = address()
-        sql(database, "insert into auth.users (email, email_key) values ('other@a.test', 'other@a.test')")
-        account = await made(stores, email, first)
-        again = stores.users.create(
-            email=email, password_hash=None, metadata={}, confirmed=True, session=None, event=event("taken")
-        )
-        assert await again is None
-        child, grandchild = digest(), digest()
-        await rotate(stores, first.digest, child)
-        await rotate(stores, first.digest, digest())
-        await rotate(stores, child, grandchild)
-        await rotate(stores, first.digest, digest())
-        assert sql(database, "select ended_at, end_reason from auth.sessions") == [(None, None)]
-        await rotate(stores, first.digest, digest(), NOW + 10 * SECOND)
-        assert sql(database, "select ended_at is null, end_reason from auth.sessions") == [
-            (False, "refresh_token_reused")
-        ]
-        # By hand, at a prompt: the session goes on, and its tokens do not.
-        await stores.sessions.start(account, None, second := session(), event("login"))
-        sql(database, "update auth.users set disabled_at = now()")
-        assert await rotate(stores, second.digest, digest()) is None
-        await stores.users.set_password(nobody, HASH, None, event("set_password"))
-        await stores.users.set_metadata(nobody, {}, event("set_metadata"))
-        await stores.users.set_disabled(nobody, True, event("disable_user"))
-        await stores.users.set_disabled(nobody, False, event("enable_user"))
-        await stores.users.delete(nobody, event("delete_user"))
-        sql(database, "update auth.users set disabled_at = null")
-        token, _ = await issue(stores, email, purpose="confirmation")
-        sql(database, "update auth.users set disabled_at = now()")
-        assert await stores.tokens.confirm(token, session(), event("confirm_email")) is None
-    finally:
-        await pool.close()
+    email = address()
+    sql(database, "insert into auth.users (email, email_key) values ('other@a.test', 'other@a.test')")
+    account = await made(stores, email, first)
+    again = stores.users.create(
+        email=email, password_hash=None, metadata={}, confirmed=True, session=None, event=event("taken")
+    )
+    assert await again is None
+    child, grandchild = digest(), digest()
+    await rotate(stores, first.digest, child)
+    await rotate(stores, first.digest, digest())
+    await rotate(stores, child, grandchild)
+    await rotate(stores, first.digest, digest())
+    assert sql(database, "select ended_at, end_reason from auth.sessions") == [(None, None)]
+    await rotate(stores, first.digest, digest(), NOW + 10 * SECOND)
+    assert sql(database, "select ended_at is null, end_reason from auth.sessions") == [
+        (False, "refresh_token_reused")
+    ]
+    # By hand, at a prompt: the session goes on, and its tokens do not.
+    await stores.sessions.start(account, None, second := session(), event("login"))
+    sql(database, "update auth.users set disabled_at = now()")
+    assert await rotate(stores, second.digest, digest()) is None
+    await stores.users.set_password(nobody, HASH, None, event("set_password"))
+    await stores.users.set_metadata(nobody, {}, event("set_metadata"))
+    await stores.users.set_disabled(nobody, True, event("disable_user"))
+    await stores.users.set_disabled(nobody, False, event("enable_user"))
+    await stores.users.delete(nobody, event("delete_user"))
+    sql(database, "update auth.users set disabled_at = null")
+    token, _ = await issue(stores, email, purpose="confirmation")
+    sql(database, "update auth.users set disabled_at = now()")
+    assert await stores.tokens.confirm(token, session(), event("confirm_email")) is None
     assert sql(database, "select action, result, user_id::text from auth.audit order by id") == [
         ("test", "ok", account.user.id),
         ("taken", "email_taken", None),
@@ -133,36 +135,34 @@ async def test_the_audit_has_what_was_done_and_nothing_else(database: str) -> No
 
 
 @pytest_twisted.ensureDeferred
-async def test_a_line_of_the_audit_has_who_did_what_to_whom_when_and_from_where(database: str) -> None:
-    pool = Pool(Connector(reactor, dsns.parse(database), 10.0, timezone="UTC"), 2, 5.0, reactor)
+async def test_a_line_of_the_audit_has_who_did_what_to_whom_when_and_from_where(
+    database: str, pool: Pool
+) -> None:
     stores, email, first, at = sql_stores(pool), address(), session(), NOW + HOUR
     origin = Origin("2001:db8::1", "a browser", "request-2")
-    try:
-        user = (await made(stores, email, first)).user
-        wrong = Event(NOW, "login", "invalid_credentials", "operator", user.id, user.email, HERE)
-        held = await stores.attempts.reserve_login(email, "place", Limit(9, HOUR), Limit(9, HOUR), NOW)
-        await stores.attempts.settle_login(email, "place", held, "failed", wrong)
-        await rotate(stores, first.digest, digest())
-        await rotate(stores, first.digest, digest(), at, origin=origin)
-        # Whose letter it is the database knows, also where it is too soon for one; the address is the one that was
-        # asked for.
-        for action, to in (("recover", email), ("resend", address()), ("again", email)):
-            await stores.tokens.issue(
-                email=to,
-                purpose="recovery",
-                digest=(token := digest()) if action == "recover" else digest(),
-                pause=HOUR,
-                expires_at=at + HOUR,
-                event=Event(at, action, email="as@asked.test", origin=origin),
-            )
-        await stores.tokens.reset_password(token, HASH, Event(at, "reset", "ok", "user", origin=HERE))
-        await made(stores, (late := address()), session(), at=at)
-        token, somebody = await issue(stores, late, at, "confirmation")
-        await stores.tokens.confirm(token, session(at), Event(at, "verify", origin=origin))
-        logout = Event(at, "logout", "ok", "user", somebody.id, somebody.email, HERE)
-        await stores.sessions.end(somebody.id, logout)
-    finally:
-        await pool.close()
+    user = (await made(stores, email, first)).user
+    wrong = Event(NOW, "login", "invalid_credentials", "operator", user.id, user.email, HERE)
+    held = await stores.attempts.reserve_login(email, "place", Limit(9, HOUR), Limit(9, HOUR), NOW)
+    await stores.attempts.settle_login(email, "place", held, "failed", wrong)
+    await rotate(stores, first.digest, digest())
+    await rotate(stores, first.digest, digest(), at, origin=origin)
+    # Whose letter it is the database knows, also where it is too soon for one; the address is the one that was
+    # asked for.
+    for action, to in (("recover", email), ("resend", address()), ("again", email)):
+        await stores.tokens.issue(
+            email=to,
+            purpose="recovery",
+            digest=(token := digest()) if action == "recover" else digest(),
+            pause=HOUR,
+            expires_at=at + HOUR,
+            event=Event(at, action, email="as@asked.test", origin=origin),
+        )
+    await stores.tokens.reset_password(token, HASH, Event(at, "reset", "ok", "user", origin=HERE))
+    await made(stores, (late := address()), session(), at=at)
+    token, somebody = await issue(stores, late, at, "confirmation")
+    await stores.tokens.confirm(token, session(at), Event(at, "verify", origin=origin))
+    logout = Event(at, "logout", "ok", "user", somebody.id, somebody.email, HERE)
+    await stores.sessions.end(somebody.id, logout)
     here, there = (HERE.address, HERE.user_agent, HERE.request_id), ("2001:db8::1", "a browser", "request-2")
     columns = "at, actor, user_id::text, email, action, result, address, user_agent, request_id"
     assert sql(database, f"select {columns} from auth.audit order by id")[1:] == [
@@ -182,62 +182,50 @@ async def test_a_line_of_the_audit_has_who_did_what_to_whom_when_and_from_where(
 
 
 @pytest_twisted.ensureDeferred
-async def test_a_session_ends_once_and_what_ended_it_stays_on_record(database: str) -> None:
-    pool = Pool(Connector(reactor, dsns.parse(database), 10.0, timezone="UTC"), 2, 5.0, reactor)
+async def test_a_session_ends_once_and_what_ended_it_stays_on_record(database: str, pool: Pool) -> None:
     stores, email, later = sql_stores(pool), address(), NOW + HOUR / 2
-    try:
-        user = (await made(stores, email, session())).user.id
-        token, _ = await issue(stores, email)
-        await stores.sessions.end(user, event("logout"))
-        assert await stores.tokens.reset_password(token, OTHER_HASH, event("recover", later)) is not None
-        await stores.users.set_password(user, HASH, None, event("set_password", later))
-        await stores.users.set_disabled(user, True, event("disable_user", later))
-    finally:
-        await pool.close()
+    user = (await made(stores, email, session())).user.id
+    token, _ = await issue(stores, email)
+    await stores.sessions.end(user, event("logout"))
+    assert await stores.tokens.reset_password(token, OTHER_HASH, event("recover", later)) is not None
+    await stores.users.set_password(user, HASH, None, event("set_password", later))
+    await stores.users.set_disabled(user, True, event("disable_user", later))
     assert sql(database, "select ended_at, end_reason from auth.sessions") == [(NOW, "logout")]
 
 
 @pytest_twisted.ensureDeferred
-async def test_every_change_of_an_account_is_in_the_audit(database: str) -> None:
-    pool = Pool(Connector(reactor, dsns.parse(database), 10.0, timezone="UTC"), 2, 5.0, reactor)
+async def test_every_change_of_an_account_is_in_the_audit(database: str, pool: Pool) -> None:
     users = sql_stores(pool).users
-    try:
-        user = (await made(sql_stores(pool))).user.id
+    user = (await made(sql_stores(pool))).user.id
 
-        def told(action: str) -> Event:
-            return Event(NOW, action, "ok", "service", user)
+    def told(action: str) -> Event:
+        return Event(NOW, action, "ok", "service", user)
 
-        await users.set_metadata(user, {"a": 1}, told("set_metadata"))
-        await users.set_password(user, OTHER_HASH, None, told("set_password"))
-        await users.set_disabled(user, True, told("disable_user"))
-        await users.set_disabled(user, False, told("enable_user"))
-        await users.delete(user, told("delete_user"))
-    finally:
-        await pool.close()
+    await users.set_metadata(user, {"a": 1}, told("set_metadata"))
+    await users.set_password(user, OTHER_HASH, None, told("set_password"))
+    await users.set_disabled(user, True, told("disable_user"))
+    await users.set_disabled(user, False, told("enable_user"))
+    await users.delete(user, told("delete_user"))
     actions = ["set_metadata", "set_password", "disable_user", "enable_user", "delete_user"]
     kept = sql(database, "select action, actor, user_id::text from auth.audit order by id")[1:]
     assert kept == [(action, "service", user) for action in actions]
 
 
 @pytest_twisted.ensureDeferred
-async def test_what_ended_a_session_is_on_record(database: str) -> None:
-    pool = Pool(Connector(reactor, dsns.parse(database), 10.0, timezone="UTC"), 2, 5.0, reactor)
+async def test_what_ended_a_session_is_on_record(database: str, pool: Pool) -> None:
     stores, email = sql_stores(pool), address()
-    try:
-        users = [(await made(stores, to, session())).user.id for to in (email, address(), address())]
-        token, _ = await issue(stores, email)
-        await stores.tokens.reset_password(token, OTHER_HASH, event("recover"))
-        assert sql(database, "select ended_at from auth.sessions where end_reason = 'recover'") == [(NOW,)]
-        await stores.users.set_password(users[1], OTHER_HASH, None, event("set_password"))
-        await stores.users.set_disabled(users[2], True, event("disable_user"))
-    finally:
-        await pool.close()
+    users = [(await made(stores, to, session())).user.id for to in (email, address(), address())]
+    token, _ = await issue(stores, email)
+    await stores.tokens.reset_password(token, OTHER_HASH, event("recover"))
+    assert sql(database, "select ended_at from auth.sessions where end_reason = 'recover'") == [(NOW,)]
+    await stores.users.set_password(users[1], OTHER_HASH, None, event("set_password"))
+    await stores.users.set_disabled(users[2], True, event("disable_user"))
     ends = dict(sql(database, "select user_id::text, end_reason from auth.sessions"))
     assert [ends[user] for user in users] == ["recover", "set_password", "disable_user"]
 
 
 @pytest_twisted.ensureDeferred
-async def test_one_worker_at_a_time_cleans_up(database: str) -> None:
+async def test_one_worker_at_a_time_cleans_up(database: str, pool: Pool) -> None:
     more_than_a_batch = """insert into auth.audit (at, actor, action, result)
         select now() - interval '91 days', '', '', '' from generate_series(1, %s)"""
     sql(database, more_than_a_batch, 2 * BATCH + 1)
@@ -247,7 +235,6 @@ async def test_one_worker_at_a_time_cleans_up(database: str) -> None:
     )
     sql(database, "insert into auth.revocations values (gen_random_uuid(), now() - interval '1 second')")
     sql(database, "insert into auth.throttle values ('login', 'x', '{}', '{}', now() - interval '1 second')")
-    pool = Pool(Connector(reactor, dsns.parse(database), 10.0), 2, 5.0, reactor)
     now = datetime.now(UTC)
     housekeeping = SqlHousekeeping(pool)
     other = psycopg2.connect(database)
@@ -259,31 +246,26 @@ async def test_one_worker_at_a_time_cleans_up(database: str) -> None:
         assert await housekeeping.clean(now, now, LONG_AGO, now - timedelta(days=90)) is True
     finally:
         other.close()
-        await pool.close()
     for table, left in (("audit", 1), ("revocations", 0), ("throttle", 0)):
         assert sql(database, f"select count(*) from auth.{table}") == [(left,)], table
 
 
 @pytest_twisted.ensureDeferred
-async def test_users_come_in_order_however_they_are_found(database: str) -> None:
+async def test_users_come_in_order_however_they_are_found(database: str, pool: Pool) -> None:
     """Through the index they would come so by themselves."""
     (name,) = sql(database, "select current_database()")[0]
     for way in ("indexscan", "indexonlyscan", "bitmapscan"):
         sql(database, f'alter database "{name}" set enable_{way} = off')
-    pool = Pool(Connector(reactor, dsns.parse(database), 10.0, timezone="UTC"), 2, 5.0, reactor)
     stores = sql_stores(pool)
     ids = [(await made(stores)).user.id for _ in range(8)]
     found = [one.user.id for one in await stores.users.page(None, 8)]
-    await pool.close()
     assert found == sorted(ids)
 
 
 @pytest_twisted.ensureDeferred
-async def test_what_is_asked_often_is_prepared(database: str) -> None:
-    pool = Pool(Connector(reactor, dsns.parse(database), 10.0, timezone="UTC"), 1, 5.0, reactor)
+async def test_what_is_asked_often_is_prepared(pool: Pool) -> None:
     users, email = sql_stores(pool).users, address()
     account = await made(sql_stores(pool), email)
     assert [await users.find(account.user.id), await users.find_by_email(email)] == [account] * 2
     found = await pool.query("select count(*) from pg_prepared_statements")
-    await pool.close()
     assert found == [(2,)]
