@@ -51,18 +51,18 @@ class FarEnd:
 
         The kernel resets a connection that is closed with bytes unread, or whose client sends more, and who has not
         read its answer by then may never: where ``more_may_come`` only our side is closed at first, and what the
-        channel then gets is thrown away (RFC 9112 section 9.6). TLS does so by itself, until the client has said its
-        end too; who waits for nothing does not read ours, and nobody has to wait for theirs (RFC 8446 section 6.1).
+        channel then gets is thrown away (RFC 9112 section 9.6). Over TLS our side's end is said, and the client's is
+        not waited for any longer than that: who waits for nothing does not read ours (RFC 8446 section 6.1).
         """
         self._stall.watch()
-        secure = self.secure
-        if more_may_come and not secure:
-            self.transport.loseWriteConnection()
-            self._lingering = self.clock.callLater(LINGER_SECONDS, self.stop_lingering)
+        if not more_may_come:
+            self._close()
             return
-        self.transport.loseConnection()
-        if not more_may_come and secure:
-            self.transport.transport.loseConnection()
+        if self.secure:
+            self.transport.loseConnection()
+        else:
+            self.transport.loseWriteConnection()
+        self._lingering = self.clock.callLater(LINGER_SECONDS, self.stop_lingering)
 
     @property
     def lingers(self) -> bool:
@@ -71,7 +71,13 @@ class FarEnd:
 
     def stop_lingering(self) -> None:
         cancel(self._lingering)
+        self._close()
+
+    def _close(self) -> None:
+        """TLS by itself would wait for the client's end."""
         self.transport.loseConnection()
+        if self.secure:
+            self.transport.transport.loseConnection()
 
     def is_gone(self) -> None:
         """To be told of the connection's end."""

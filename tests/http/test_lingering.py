@@ -20,6 +20,15 @@ LAST = raw_request("GET", "/quick", {"Connection": "close"}, None)
 NO_REQUEST = b"GET /quick HTTP/1.1\r\nHost: a\r\nX: " + b"y" * 70_000
 
 
+class SecureTransport(MemoryTransport):
+    """TLS, above the socket that ends with it."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        alsoProvides(self, ISSLTransport)
+        self.transport = MemoryTransport()
+
+
 class _Ending(TestCase):
     parser = "httptools"
 
@@ -74,11 +83,17 @@ class Ending(_Ending):
         self.app.clock.advance(61)
         self.assertEqual(self.state(idle), (True, True))
 
-    def test_nor_over_tls_which_does_so_by_itself(self) -> None:
-        client = self.app.connect()
-        alsoProvides(client.transport, ISSLTransport)
-        client.send(NO_REQUEST)
-        self.assertEqual(self.state(client), (True, True))
+    def test_over_tls_nobody_is_waited_for_longer(self) -> None:
+        refused, idle = SecureTransport(), SecureTransport()
+        self.app.connect(transport=refused).send(NO_REQUEST)
+        self.assertEqual((refused.ended, refused.transport.closed), (True, False))
+        self.app.clock.advance(LINGER_SECONDS - 0.1)
+        self.assertFalse(refused.transport.closed)
+        self.app.clock.advance(0.1)
+        self.assertTrue(refused.transport.closed)
+        self.app.connect(transport=idle)
+        self.app.clock.advance(61)
+        self.assertTrue(idle.transport.closed)
 
     def test_who_leaves_leaves_nothing_behind(self) -> None:
         self.sent(NO_REQUEST).hang_up()
@@ -111,9 +126,7 @@ class TooMany(_Ending):
         client.hang_up()
 
     def test_who_does_not_shake_hands_is_cut_off(self) -> None:
-        transport = MemoryTransport()
-        alsoProvides(transport, ISSLTransport)
-        client = self.app.connect(transport=transport)
+        client = self.app.connect(transport=SecureTransport())
         self.app.clock.advance(LINGER_SECONDS)
         self.assertTrue(client.transport.aborted)
 
