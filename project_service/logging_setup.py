@@ -5,6 +5,7 @@ from __future__ import annotations
 import signal
 import sys
 from collections.abc import Sequence
+from io import TextIOWrapper
 from types import FrameType
 from typing import Any, TextIO, cast
 
@@ -70,18 +71,25 @@ def _output(twistd: Any) -> TextIO:
     name = twistd.get("logfile")
     if twistd.get("nodaemon") and name in (None, "", "-"):
         assert sys.__stdout__ is not None
-        return cast(TextIO, _Unfailing(sys.__stdout__))
-    log_file = LogFile.fromFullPath(name or "twistd.log", rotateLength=None)
+        return cast(TextIO, _Unfailing(any_text(sys.__stdout__)))
+    out = _Unfailing(LogFile.fromFullPath(name or "twistd.log", rotateLength=None))
     if not signal.getsignal(signal.SIGUSR1):
-        _reopen_on_signal(log_file)
-    return cast(TextIO, _Unfailing(log_file))
+        _reopen_on_signal(out)
+    return cast(TextIO, out)
 
 
-def _reopen_on_signal(log_file: Any) -> None:
+def any_text(out: TextIO, encoding: str | None = None) -> TextIO:
+    """``out``, which refuses no character. ``encoding`` None: that of the environment, whatever it has none of."""
+    if isinstance(out, TextIOWrapper):
+        out.reconfigure(encoding=encoding, errors="backslashreplace")
+    return out
+
+
+def _reopen_on_signal(out: _Unfailing) -> None:
     def reopen(signum: int, frame: FrameType | None) -> None:
         from twisted.internet import reactor
 
-        reactor.callFromThread(log_file.reopen)  # type: ignore[attr-defined]  # the module is the reactor
+        reactor.callFromThread(out.reopen)  # type: ignore[attr-defined]  # the module is the reactor
 
     signal.signal(signal.SIGUSR1, reopen)
 
@@ -96,7 +104,7 @@ class _Unfailing:
     def write(self, text: str) -> int:
         try:
             self._log_file.write(text)
-        except OSError:
+        except (OSError, ValueError):  # what is no UTF-8, a file's name perhaps
             return 0
         return len(text)
 
@@ -105,3 +113,13 @@ class _Unfailing:
             self._log_file.flush()
         except OSError:
             return
+
+    def reopen(self) -> None:
+        """A file that cannot be opened anew, in a folder that is gone, say, stays: the next time it may be."""
+        old = self._log_file
+        try:
+            self._log_file = LogFile(old.name, old.directory, rotateLength=None, defaultMode=old.defaultMode)
+        except OSError as fault:
+            _logger.error("the log file was not opened anew: {why}", why=fault.strerror)
+        else:
+            old.close()

@@ -30,7 +30,7 @@ from project_service.deferreds import start
 from project_service.http.metrics import MULTIPROCESS
 from project_service.journal import Levels, observer
 from project_service.launch import settings_for
-from project_service.logging_setup import batched
+from project_service.logging_setup import any_text, batched
 from project_service.metrics_folder import hold
 from project_service.ports import PROXIED, TLS, Binder, cannot_listen, described, queue_length, take_turns
 from project_service.process import settle
@@ -190,8 +190,9 @@ def main() -> None:
     worker = Worker(reactor, told)
     server = worker.settings.server
     assert sys.__stdout__ is not None
+    out = batched(any_text(sys.__stdout__, "utf-8"))  # as the parent reads it
     globalLogBeginner.beginLoggingTo(
-        [observer(batched(sys.__stdout__), server.log_format, worker.levels)], redirectStandardIO=False
+        [observer(out, server.log_format, worker.levels)], redirectStandardIO=False
     )
     worker.run()
 

@@ -7,6 +7,7 @@ import os
 import signal
 import sys
 from pathlib import Path
+from shutil import rmtree
 from tempfile import TemporaryDirectory
 from typing import Any
 
@@ -64,6 +65,17 @@ class Chosen(Case):
         with self.assertRaises(BrokenPipeError):
             out.close()
 
+    def test_an_output_in_another_encoding_loses_no_line(self) -> None:
+        raw = io.BytesIO()
+        self.patch(sys, "__stdout__", io.TextIOWrapper(raw, "latin-1"))
+        log = self.log(nodaemon=True)
+        log.warn("Zürich: 5 \N{EURO SIGN}")
+        write_lines(["5 \N{EURO SIGN}", "and more"])
+        said = raw.getvalue().decode("latin-1").splitlines()
+        self.assertEqual(
+            [line.rpartition("] ")[2] for line in said], [r"Zürich: 5 \u20ac", r"5 \u20ac", "and more"]
+        )
+
     def test_unless_a_file_is_named(self) -> None:
         self.log(nodaemon=True, logfile=str(self.file)).warn("said")
         self.assertIn("[there] said", self.file.read_text())
@@ -87,6 +99,28 @@ class File(Case):
         signal.signal(signal.SIGUSR1, signal.SIG_IGN)
         self.log(logfile=str(self.file))
         self.assertEqual(signal.getsignal(signal.SIGUSR1), signal.SIG_IGN)
+
+    def test_one_that_cannot_be_opened_anew_stays_until_it_can(self) -> None:
+        log = self.log(logfile=str(self.file))
+        self.file.chmod(0o640)
+        moved = self.file.parent.rename(self.file.parent.with_suffix(".1"))
+        self.addCleanup(rmtree, moved)
+        for _ in range(2):
+            os.kill(os.getpid(), signal.SIGUSR1)
+        write_lines(["of a worker"])
+        log.warn("one")
+        self.assertEqual((moved / "log").read_text().count("of a worker\n"), 1)
+        self.file.parent.mkdir()
+        os.kill(os.getpid(), signal.SIGUSR1)
+        log.warn("two")
+        self.assertTrue((moved / "log").read_text().endswith("one\n"))
+        self.assertTrue(self.file.read_text().endswith("two\n"))
+
+    def test_what_is_no_text_loses_itself_and_nothing_else(self) -> None:
+        log = self.log(logfile=str(self.file))
+        write_lines(["\udcff"])
+        log.warn("one")
+        self.assertTrue(self.file.read_text().endswith("one\n"))
 
     def test_a_full_disk_loses_lines_and_nothing_else(self) -> None:
         self.log(logfile="/dev/full").warn("lost")
