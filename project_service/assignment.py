@@ -28,7 +28,7 @@ _REACHED_BY = (
 class Assignment:
     """What a worker is told: the settings in force, whatever is in their file by now, and from what it reads them
     again after a SIGHUP. ``settings`` None: it reads them at once, being of another version than its parent.
-    ``number`` is its own among all ``processes``."""
+    ``number`` is its own among all ``processes``; they count changes for each other at the descriptor ``changes``."""
 
     config: str | None
     options: dict[str, Any]
@@ -36,6 +36,7 @@ class Assignment:
     processes: int
     settings: Settings | None
     number: int = 0
+    changes: int | None = None
 
     def to_json(self) -> bytes:
         pickled = b64encode(pickle.dumps(self.settings)).decode()

@@ -11,8 +11,9 @@ import zlib
 from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
-from pathlib import Path
 from struct import Struct
+from tempfile import TemporaryFile
+from typing import IO
 
 PLACES = 4096
 _COUNT = Struct("<Q")
@@ -48,13 +49,13 @@ class Changes:
         return cls(mmap.mmap(-1, size(1)), 1, 0)
 
     @classmethod
-    def shared(cls, path: Path, workers: int, own: int) -> Changes:
-        """``path`` is made by ``lay_out``, for as many workers. Raises ``OSError``, ``ValueError`` where it is not.
+    def shared(cls, descriptor: int, workers: int, own: int) -> Changes:
+        """``descriptor`` is of what ``laid_out`` made, for as many workers; ``ValueError`` where it is not. It may be
+        closed afterwards.
 
         Whoever had this number before may have been killed in the middle of a change, which is over then.
         """
-        with path.open("r+b") as file:
-            made = cls(mmap.mmap(file.fileno(), size(workers)), workers, own)
+        made = cls(mmap.mmap(descriptor, size(workers)), workers, own)
         for place in range(PLACES):
             if made._count(place) % 2:
                 made._add(place, 1)
@@ -96,6 +97,8 @@ def settled(stamp: bytes) -> bool:
     return not any(count & 1 for count in stamp[:: _COUNT.size])
 
 
-def lay_out(path: Path, workers: int) -> None:
-    """A file for ``Changes.shared``."""
-    path.write_bytes(bytes(size(workers)))
+def laid_out(workers: int) -> IO[bytes]:
+    """For ``Changes.shared``: a file without a name, which nobody can remove or cut. It ends with who has it open."""
+    file = TemporaryFile(buffering=0)  # noqa: SIM115  # its end is the caller's
+    file.write(bytes(size(workers)))
+    return file

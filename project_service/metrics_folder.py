@@ -39,8 +39,17 @@ class MetricsFolder:
             if lock is not None:
                 return cls(path, lock)
 
+    @property
+    def there(self) -> bool:
+        """False once somebody has removed it, who looks at no lock, also where its name stands for another."""
+        try:
+            return os.path.samestat(Path(self.path).lstat(), os.fstat(self._lock))
+        except FileNotFoundError:
+            return False
+
     def remove(self) -> None:
-        rmtree(self.path, ignore_errors=True)
+        if self.there:
+            rmtree(self.path, ignore_errors=True)
         os.close(self._lock)
 
 

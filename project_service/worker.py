@@ -38,7 +38,7 @@ from project_service.roll_call import Parent
 from project_service.settings import Settings
 from project_service.shares import share
 from project_service.sighup import reread
-from project_service.workers import CHANGES, FIRST_PORT_FD, READY, STATUS_FD
+from project_service.workers import FIRST_PORT_FD, READY, STATUS_FD
 
 log = Logger()
 
@@ -175,10 +175,12 @@ class Worker:
 
 def _changes(told: Assignment) -> Changes | None:
     """None under a parent of a version that laid out none: then others hear of ours by notification only."""
-    try:
-        return Changes.shared(Path(os.environ[MULTIPROCESS], CHANGES), told.processes, told.number)
-    except (KeyError, OSError, ValueError):
+    if told.changes is None:
         return None
+    try:
+        return Changes.shared(told.changes, told.processes, told.number)
+    finally:
+        os.close(told.changes)
 
 
 def main() -> None:

@@ -10,8 +10,7 @@ import os
 import signal
 import sys
 from contextlib import suppress
-from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 from attrs import evolve
 from prometheus_client.multiprocess import mark_process_dead
@@ -27,7 +26,7 @@ from project_service.assignment import assignment
 from project_service.auth.assemble import issuer_of
 from project_service.backoff import FIRST_SECONDS, STEADY_SECONDS, Backoff
 from project_service.certificates import Certificates
-from project_service.changes import lay_out
+from project_service.changes import laid_out
 from project_service.deferreds import cancel
 from project_service.http.metrics import MULTIPROCESS
 from project_service.launch import Launch
@@ -40,8 +39,6 @@ from project_service.settings import Settings
 STATUS_FD = 3
 FIRST_PORT_FD = 4
 READY = b"ready"
-# Beside the metrics: what workers tell each other of changes.
-CHANGES = "changes"
 # How much longer than shutdown_seconds a worker may take before it is killed.
 STOP_MARGIN_SECONDS = 5.0
 
@@ -70,6 +67,7 @@ class Workers:
         self._roll_call = RollCall(reactor, count, self._serving)
         self._stopping = False
         self._metrics: MetricsFolder | None = None
+        self._changes: IO[bytes] | None = None
 
     @property
     def addresses(self) -> list[Any]:
@@ -83,7 +81,7 @@ class Workers:
         for port in ports:
             port.stopReading()  # the workers accept, not we
         self._metrics = MetricsFolder.made()
-        lay_out(Path(self._metrics.path, CHANGES), self._count)
+        self._changes = laid_out(self._count)
         waiting = [self._spawn(number, Backoff()) for number in range(self._count)]
         ended = await DeferredList([worker.ready for worker in waiting], consumeErrors=True)
         failures: list[Any] = [result for good, result in ended if not good]
@@ -126,13 +124,24 @@ class Workers:
         if self._metrics is not None:
             self._metrics.remove()
             self._metrics = None
+        if self._changes is not None:
+            self._changes.close()
+            self._changes = None
 
     def _spawn(self, number: int, backoff: Backoff) -> _Worker:
         assert self._metrics is not None
-        worker = _Worker(evolve(self._assignment, number=number).to_json(), self._roll_call)
+        assert self._changes is not None
+        if not self._metrics.there:
+            self.log.warn("{path} is gone, and what its workers had counted", path=self._metrics.path)
+            gone, self._metrics = self._metrics, MetricsFolder.made()
+            gone.remove()
         ports: Any = self._ports
+        # Ports first: that is where a worker of another version looks for them.
+        inherited = [*ports, self._changes]
+        told = evolve(self._assignment, number=number, changes=FIRST_PORT_FD + len(ports))
+        worker = _Worker(told.to_json(), self._roll_call)
         descriptors = {0: "w", 1: "r", 2: "r", STATUS_FD: "r"}
-        descriptors |= {FIRST_PORT_FD + n: port.fileno() for n, port in enumerate(ports)}
+        descriptors |= {FIRST_PORT_FD + n: one.fileno() for n, one in enumerate(inherited)}
         self._reactor.spawnProcess(
             worker,
             sys.executable,

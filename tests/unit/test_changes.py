@@ -2,21 +2,20 @@
 
 from __future__ import annotations
 
-from pathlib import Path
+import os
 
 from hypothesis import given
 from hypothesis import strategies as st
 from twisted.trial.unittest import TestCase
 
-from project_service.changes import PLACES, Changes, lay_out, place_of, settled, size
-from tests.places import temporary_directory
+from project_service.changes import PLACES, Changes, laid_out, place_of, settled, size
 
 
 class Counted(TestCase):
     def setUp(self) -> None:
-        self.path: Path = temporary_directory(self) / "changes"
-        lay_out(self.path, 3)
-        self.one, self.other, self.third = (Changes.shared(self.path, 3, own) for own in range(3))
+        self.file = laid_out(3)
+        self.addCleanup(self.file.close)
+        self.one, self.other, self.third = (Changes.shared(self.file.fileno(), 3, own) for own in range(3))
 
     def test_nothing_has_changed_at_first(self) -> None:
         before = self.one.stamp(7)
@@ -78,7 +77,7 @@ class Counted(TestCase):
         broken_off = self.one.under_way(7), self.third.under_way(8)
         for one in broken_off:
             one.__enter__()
-        Changes.shared(self.path, 3, 0)
+        Changes.shared(self.file.fileno(), 3, 0)
         assert settled(self.other.stamp(7))
         assert self.other.stamp(7) != before
         # Its own alone.
@@ -86,8 +85,8 @@ class Counted(TestCase):
 
     def test_a_file_for_fewer_is_refused(self) -> None:
         with self.assertRaises(ValueError):
-            Changes.shared(self.path, 4, 0)
-        assert self.path.stat().st_size == size(3)
+            Changes.shared(self.file.fileno(), 4, 0)
+        assert os.fstat(self.file.fileno()).st_size == size(3)
 
     def test_the_only_process_needs_no_file(self) -> None:
         alone = Changes.alone()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
+from shutil import rmtree
 
 from twisted.internet.error import ReactorNotRunning
 from twisted.trial.unittest import TestCase
@@ -14,9 +15,8 @@ from project_service.changes import Changes
 from project_service.deferreds import start
 from project_service.http.metrics import MULTIPROCESS
 from project_service.worker import Worker
-from project_service.workers import CHANGES
 from tests.places import temporary_directory
-from tests.workers_fake import FakeReactor, TwoWorkers
+from tests.workers_fake import FakeProcess, FakeReactor, TwoWorkers
 
 
 class RunningReactor(FakeReactor):
@@ -47,9 +47,10 @@ class Numbered(TwoWorkers):
         lines = [process.written.splitlines()[0] for process in self.reactor.spawned]
         return [Assignment.from_json(line).number for line in lines]
 
-    def changes(self, number: int) -> Changes:
-        folder = self.first.born_with["env"][MULTIPROCESS]
-        return Changes.shared(Path(folder, CHANGES), 2, number)
+    def changes(self, process: FakeProcess) -> Changes:
+        told = Assignment.from_json(process.written.splitlines()[0])
+        assert told.changes is not None
+        return Changes.shared(process.born_with["childFDs"][told.changes], told.processes, told.number)
 
     def test_who_takes_anothers_place_takes_his_number(self) -> None:
         self.assertEqual(self.told(), [0, 1])
@@ -61,11 +62,36 @@ class Numbered(TwoWorkers):
         self.errors.flush("died after")
 
     def test_what_one_counts_the_other_sees(self) -> None:
-        one, other = self.changes(0), self.changes(1)
+        one, other = self.changes(self.first), self.changes(self.second)
         before = other.stamp(7)
         one.happened(7)
         self.assertNotEqual(other.stamp(7), before)
         self.assertEqual(other.stamp(8), before)
+
+    def test_that_a_clean_up_takes_the_folder_of_the_metrics_keeps_nobody_from_coming(self) -> None:
+        def folder() -> Path:
+            return Path(self.reactor.spawned[-1].born_with["env"][MULTIPROCESS])
+
+        at_first = folder()
+        for process in (self.first, self.second):
+            self.say(process)
+        # Somebody else may have taken the name.
+        for taken in (False, True):
+            lost = folder()
+            rmtree(lost)
+            if taken:
+                lost.mkdir()
+            self.reactor.spawned[-1].die()
+            self.reactor.advance(1)
+            self.assertTrue(folder().is_dir())
+            self.assertNotEqual(folder(), lost)
+        self.assertEqual(len(self.errors.flush("died after")), 2)
+        one, other = self.changes(self.first), self.changes(self.reactor.spawned[-1])
+        before = other.stamp(7)
+        one.happened(7)
+        self.assertNotEqual(other.stamp(7), before)
+        self.successResultOf(start(self.workers.stop()))
+        self.assertFalse(folder().exists() or at_first.exists())
 
 
 class Replacing(TwoWorkers):
