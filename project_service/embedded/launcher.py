@@ -33,9 +33,11 @@ def main(argv: list[str]) -> None:
 
 
 def _be_patient() -> None:
-    """Who asks it something goes on with his own work, and his caches stay as they are (sched(7), SCHED_BATCH)."""
+    """Who asks it something goes on with his own work, and his caches stay as they are (sched(7), SCHED_BATCH).
+    Another policy than the usual one is somebody's choice."""
     try:
-        os.sched_setscheduler(0, os.SCHED_BATCH, os.sched_param(0))
+        if os.sched_getscheduler(0) == os.SCHED_OTHER:
+            os.sched_setscheduler(0, os.SCHED_BATCH, os.sched_param(0))
     except (AttributeError, OSError):
         return  # another system, or one that does not allow it
 

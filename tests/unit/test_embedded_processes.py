@@ -148,6 +148,18 @@ class Launching(TestCase):
         self.assertEqual(subprocess.run(argv, capture_output=True, text=True, check=True).stdout, "True\n")
         self.assertEqual(os.sched_getscheduler(0), os.SCHED_OTHER)
 
+    def test_a_policy_that_somebody_has_chosen_for_the_service_is_the_programs_too(self) -> None:
+        chosen = (
+            "import os, subprocess, sys; from pathlib import Path; "
+            "from project_service.embedded.command import Command; "
+            "os.sched_setscheduler(0, os.SCHED_IDLE, os.sched_param(0)); "
+            "script = 'import os; print(os.sched_getscheduler(0) == os.SCHED_IDLE)'; "
+            "command = Command((sys.executable, '-c', script), Path('/')); "
+            "subprocess.run(command.launched(os.getpid()), check=True)"
+        )
+        child = subprocess.run([sys.executable, "-c", chosen], capture_output=True, text=True, check=True)
+        self.assertEqual(child.stdout, "True\n")
+
     def test_the_launcher_does_not_outlive_its_service(self) -> None:
         argv = Command(("/bin/true",), Path("/")).launched(1)
         child = subprocess.run(argv, capture_output=True, text=True, check=False)
