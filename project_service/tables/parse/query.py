@@ -18,6 +18,8 @@ from project_service.tables.parse.select import EVERYTHING, parse_select
 from project_service.tables.syntax import Condition, Field, Operand, OrderTerm, Path, Query, Range, SelectItem
 
 _INTEGER = re.compile(r"-?[0-9]{1,40}")
+# What HTTP libraries put behind the name where a parameter is one of a list: ``x[0]=gt.1&x[1]=lt.9``, ``x[]=gt.1``.
+_LISTED = re.compile(r"\[[0-9]*\]$")
 
 
 @define
@@ -141,12 +143,14 @@ def _path(text: str) -> Path:
 
 
 def _target(text: str) -> tuple[Path, Field]:
-    """``a.b.column->>key``: the path to an embedded relation and the field there."""
+    """``a.b.column->>key``: the path to an embedded relation and the field there. Its place in a list means
+    nothing: filters on one field all hold. react-admin's provider for PostgREST asks like this for all from-to."""
     scanner = Scanner(text, "tree path", text)
     found = [names.name(scanner)]
     while scanner.take("."):
         found.append(names.name(scanner))
     steps = names.json_path(scanner)
+    scanner.match(_LISTED)
     scanner.end()
     return tuple(found[:-1]), Field(found[-1], steps)
 

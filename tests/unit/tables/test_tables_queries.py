@@ -53,6 +53,15 @@ class Paths(SynchronousTestCase):
         ((path, found),) = query("a.x->k->>0", "is.null").filters
         self.assertEqual((path, found.field if isinstance(found, Filter) else None), (("a",), field))
 
+    def test_filters_on_one_field_may_be_written_as_a_list(self) -> None:
+        for names in (("x[0]", "x[1]"), ("x[]", "x[]"), ("x", "x")):
+            found = parse_query([(name, "eq.1") for name in names]).filters
+            self.assertEqual(found, (((), equal("x")),) * 2, names)
+        self.assertEqual(query("a.b.x[10]", "eq.1").filters, ((("a", "b"), equal("x")),))
+        for name, field in (('"x[0]"', Field("x[0]")), ("x->k[0]", Field("x", (JsonStep("k[0]", False),)))):
+            ((_, found_),) = query(name, "is.null").filters
+            self.assertEqual(found_.field if isinstance(found_, Filter) else None, field)
+
     def test_so_may_orders_and_limits(self) -> None:
         for name in ("order", "a.order", "a.b.order"):
             ((path, _),) = query(name, "1").orders
@@ -67,6 +76,12 @@ class Paths(SynchronousTestCase):
             (".x", "eq.1"),
             ("a,x", "eq.1"),
             ("x->y,z", "eq.1"),
+            ("x[a]", "eq.1"),
+            ("x[-1]", "eq.1"),
+            ("x[0", "eq.1"),
+            ("x[0][1]", "eq.1"),
+            ("x[0].y", "eq.1"),
+            ("x[0]\n", "eq.1"),
         ):
             error = self.assertRaises(TableError, query, name, value)
             self.assertEqual(error.code, "PGRST100", name)
