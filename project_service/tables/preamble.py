@@ -22,7 +22,7 @@ from project_service.tables.sql.settings import (
     settings_of,
 )
 
-_LEVELS = ("serializable", "repeatable read", "read committed", "read uncommitted")
+_LEVELS = ("SERIALIZABLE", "REPEATABLE READ", "READ COMMITTED", "READ UNCOMMITTED")
 # Headers and claims as most are; longer ones are not worth keeping.
 _SHORT = 4096
 
@@ -82,6 +82,9 @@ _told_lately = lru_cache(maxsize=512)(_told)
 
 
 def _isolation(pairs: Iterable[tuple[str, str]]) -> str:
-    """A role's or function's isolation level, which has to be set before anything else is done."""
-    level = dict(pairs).get("default_transaction_isolation")
-    return f"SET TRANSACTION ISOLATION LEVEL {level.upper()}; " if level in _LEVELS else ""
+    """A role's or function's isolation level, which has to be set before anything else is done.
+
+    PostgreSQL keeps it as it was written, and takes it in capitals too.
+    """
+    level = dict(pairs).get("default_transaction_isolation", "").upper()
+    return f"SET TRANSACTION ISOLATION LEVEL {level}; " if level in _LEVELS else ""

@@ -167,7 +167,9 @@ class Told(SynchronousTestCase):
         self.assertEqual(self.told().text.count("; "), 1)
 
     def test_a_level_of_isolation_is_set_before_anything_else(self) -> None:
-        for more in ({"settings": _LEVEL}, {"routine": Routine("api", "f", settings=_LEVEL)}):
+        shouted = (("default_transaction_isolation", "REPEATABLE Read"),)
+        routine = Routine("api", "f", settings=_LEVEL)
+        for more in ({"settings": _LEVEL}, {"settings": shouted}, {"routine": routine}):
             begins = "RESET ALL; SET TRANSACTION ISOLATION LEVEL REPEATABLE READ; SELECT "
             self.assertTrue(self.told(**more).text.startswith(begins))
         no_level = (("default_transaction_isolation", "x; drop table works"),)
