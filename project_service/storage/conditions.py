@@ -31,7 +31,7 @@ def range_applies(headers: HeaderView, row: ObjectRow) -> bool:
     text = headers.text(b"if-range")
     if text is None:
         return True
-    if text.strip().startswith("W/"):
+    if text.startswith("W/"):
         return False
     try:
         stated = parse_if_range_header(text)
@@ -89,7 +89,7 @@ def _tags(headers: HeaderView, name: bytes) -> tuple[str, ...] | None:
     if tags.star_tag:
         return ("*",)
     # Werkzeug has None for the empty tag.
-    return tuple(sorted(tag or "" for tag in tags.as_set(include_weak=name == b"if-none-match")))
+    return tuple(tag or "" for tag in tags.as_set(include_weak=name == b"if-none-match"))
 
 
 def _joined(headers: HeaderView, name: bytes) -> str | None:

@@ -81,7 +81,7 @@ def of_body(declared: str | None) -> str | None:
 
 def guess(key: str) -> str:
     """By the key's ending; ``application/octet-stream`` where that says nothing or names an encoding."""
-    guessed, encoding = _TABLE.guess_type(f"/{key}", strict=True)
+    guessed, encoding = _TABLE.guess_type(f"/{key}")
     return guessed if guessed is not None and encoding is None else DEFAULT
 
 

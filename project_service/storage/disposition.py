@@ -14,8 +14,8 @@ SANDBOX = "sandbox; default-src 'none'; style-src 'unsafe-inline'; img-src 'self
 # The content type that is sent holds, whatever the bytes look like.
 NO_SNIFFING = ("X-Content-Type-Options", "nosniff")
 
-# RFC 8187 section 3.2.1, attr-char.
-_ATTR_CHAR = "!#$&+-.^_`|~"
+# What a file name in quotes is better without; a key has no control characters, but this is a header.
+_NOT_PLAIN = re.compile(r'[^ -~]|["\\%]')
 # One that does not end goes on to the end: looking again from each quote in it would take long.
 _QUOTED = re.compile(r'"(?:\\.|[^"\\])*+["\\]?', re.DOTALL)
 _EXTENDED = re.compile(r";\s*filename\*\s*=\s*utf-8'[^';]*'([^\s;\"]+)", re.ASCII | re.IGNORECASE)
@@ -24,9 +24,9 @@ _EXTENDED = re.compile(r";\s*filename\*\s*=\s*utf-8'[^';]*'([^\s;\"]+)", re.ASCI
 def content_disposition(key: str, inline: bool) -> str:
     """RFC 6266: a plain file name for old readers, and the real one."""
     name = key.rsplit("/", 1)[-1]
-    plain = "".join(char if 0x20 <= ord(char) < 0x7F and char not in '"\\%' else "_" for char in name)
+    plain = _NOT_PLAIN.sub("_", name)
     kind = "inline" if inline else "attachment"
-    return f"{kind}; filename=\"{plain}\"; filename*=UTF-8''{quote(name, safe=_ATTR_CHAR)}"
+    return f"{kind}; filename=\"{plain}\"; filename*=UTF-8''{quote(name, safe='')}"
 
 
 # The same objects are asked for again and again.
@@ -45,7 +45,7 @@ def extended_filename(header: str) -> str | None:
 
     RFC 7578 section 4.2 has none, but some clients send the real name there, beside one that is in RFC 2047's words.
     """
-    found = _EXTENDED.search(_QUOTED.sub("", header)) if "*" in header else None
+    found = _EXTENDED.search(_QUOTED.sub("", header))
     try:
         return unquote(found[1], errors="strict") if found else None
     except UnicodeDecodeError:

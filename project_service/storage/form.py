@@ -36,7 +36,7 @@ class Field:
 
 @frozen
 class FileStart:
-    """The file begins; its bytes follow as ``bytes`` events. ``content_type`` is as sent."""
+    """The file begins; its bytes follow as ``bytes`` events. Both are as sent, which may be empty."""
 
     filename: str | None
     content_type: str | None
@@ -131,7 +131,7 @@ class FormReader:
         if self._files > 1:
             raise errors.invalid_multipart("it has more than one part named file")
         filename = extended_filename(part.header("Content-Disposition", "")) or part.filename
-        yield FileStart(filename or None, part.header("Content-Type") or None)
+        yield FileStart(filename, part.header("Content-Type"))
 
     def _bytes(self, data: bytes) -> Iterator[Event]:
         assert self._part is not None
@@ -148,7 +148,7 @@ class FormReader:
             yield FileEnd()
             return
         try:
-            yield Field(self._part.name or "", self._value.decode("utf-8"))
+            yield Field(self._part.name, self._value.decode("utf-8"))
         except UnicodeDecodeError:
             if self._part.name == "key":
                 raise errors.invalid_key("it is not UTF-8") from None
@@ -157,5 +157,5 @@ class FormReader:
 
 def _reason(problem: Exception) -> str:
     """The library's own words: they name what is wrong and hold nothing of the body."""
-    text = str(problem.args[0]) if problem.args else "it is malformed"
+    text = str(problem.args[0])
     return text[:1].lower() + text[1:]

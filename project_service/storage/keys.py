@@ -63,7 +63,8 @@ def end_of_prefix(prefix: str) -> str | None:
     """The least text above every key with that prefix, in the order of code points; None where there is none."""
     while prefix:
         last = ord(prefix[-1]) + 1
-        if 0xD800 <= last <= 0xDFFF:
+        if last == 0xD800:
+            # Surrogates are no characters.
             last = 0xE000
         if last <= 0x10FFFF:
             return prefix[:-1] + chr(last)

@@ -7,7 +7,7 @@ nothing but garbage that the sweeper knows of or finds. ``docs/storage.rst`` has
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Sequence
 from uuid import UUID
 
 from attrs import frozen
@@ -138,7 +138,7 @@ class Objects:
             stated = await self._without_date(bucket.name, keys[0], conditions)
             result = await self.rows.delete(bucket.name, keys, writer, stated)
             self.steps("switched")
-            await self._removed(list(result.versions.values()), bucket.name)
+            await self._removed(result.versions.values(), bucket.name)
             return result
 
         return await shield(deleted())
@@ -230,7 +230,7 @@ class Objects:
             return conditions
         return without_date(await self.rows.find(bucket, key), conditions)
 
-    async def _removed(self, versions: Sequence[UUID | None], bucket: str) -> None:
+    async def _removed(self, versions: Iterable[UUID | None], bucket: str) -> None:
         garbage = [version for version in versions if version is not None]
         if garbage:
             await self.removal.replaced(garbage, bucket)

@@ -31,7 +31,7 @@ def parse_range(header: str | None, size: int) -> ByteRange | None:
     if not header:
         return None
     unit, equals, specs = header.partition("=")
-    if unit.strip().lower() != "bytes":
+    if unit.lower() != "bytes":
         if equals and unit:
             return None
         raise errors.range_not_satisfiable(size)
@@ -51,8 +51,8 @@ def _resolve(spec: str, size: int) -> ByteRange | None:
         length = min(_position(match[2]), size)
         return ByteRange(size - length, length) if length else None
     first = _position(match[1])
-    last = _position(match[2]) if match[2] else size - 1
-    if match[2] and last < first:
+    last = _position(match[2]) if match[2] else _BEYOND
+    if last < first:
         raise errors.range_not_satisfiable(size)
     return ByteRange(first, min(last, size - 1) - first + 1) if first < size else None
 
