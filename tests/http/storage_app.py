@@ -71,9 +71,13 @@ class StorageApp(App):
             self.tables.rows(),
             limits=lambda: self.in_force,
             now=self.now,
-            steps=self.steps.append,
+            steps=self.step,
         )
         self.storage.mount(router)
+
+    def step(self, name: str) -> None:
+        """A change has come so far."""
+        self.steps.append(name)
 
     def now(self) -> datetime:
         return START + timedelta(seconds=self.clock.seconds() if hasattr(self, "clock") else 0)

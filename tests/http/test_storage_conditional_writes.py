@@ -70,10 +70,11 @@ class Conditions(TestCase):
         self.assertEqual(self.app.put("k", b"3", If_Match="*").status, 200)
 
     def test_they_are_told_before_the_body_is_asked_for(self) -> None:
-        client = self.app.connect()
-        lines = {"Content-Length": "3", "Expect": "100-continue", "If-None-Match": "*"}
-        client.send(head(lines, "PUT", OBJECTS + "/k"))
-        self.assertTrue(client.received().startswith(b"HTTP/1.1 412 "))
+        for name, value in (("None-Match", "*"), ("Match", '"other"'), ("Unmodified-Since", BEFORE)):
+            client = self.app.connect()
+            lines = {"Content-Length": "3", "Expect": "100-continue", f"If-{name}": value}
+            client.send(head(lines, "PUT", OBJECTS + "/k"))
+            self.assertTrue(client.received().startswith(b"HTTP/1.1 412 "), name)
 
     def test_they_hold_at_the_switch_too(self) -> None:
         client = self.app.connect()

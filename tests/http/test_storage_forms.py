@@ -183,12 +183,12 @@ class BadForms(TestCase):
     def test_parts_in_another_encoding_would_be_stored_in_it(self) -> None:
         plain = form(part("key", b"a2V5"), part("file", b"aGVsbG8=", "a.txt"), part("note", b"x"))
         for name in (b"key", b"file", b"note"):
-            for encoding in (b"base64", b" Quoted-Printable", b"7bit", b"Binary", b"utf-8", b""):
+            for encoding in (b"base64", b" Quoted-Printable ", b"7bit", b"Binary", b"utf-8", b""):
                 header = b"\r\nContent-Transfer-Encoding:" + encoding
                 start = plain.index(b'name="' + name)
                 end = plain.index(b"\r\n\r\n", start)
                 body = plain[:end] + header + plain[end:]
-                if name != b"note" and encoding in (b"base64", b" Quoted-Printable"):
+                if name != b"note" and encoding in (b"base64", b" Quoted-Printable "):
                     self.bad(body, (415, "unsupported_media_type"))
                 else:
                     self.assertEqual(self.app.upload(body).status, 201, header)
@@ -212,6 +212,8 @@ class BadForms(TestCase):
         }.items():
             response = self.app.request("POST", OBJECTS, {**USER, "Content-Type": content_type}, file_form())
             self.assertEqual(refused(response), expected, content_type)
+        untold = self.app.request("POST", OBJECTS, USER, file_form())
+        self.assertEqual(refused(untold), (415, "unsupported_media_type"))
 
     def test_keys_that_are_not_allowed(self) -> None:
         for key in (b"", b"/a", b"a//b", b"a/", b"../a", b"a/./b", b"a\nb", b"a\x00b", b"\xff", b"x" * 901):

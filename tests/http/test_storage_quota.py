@@ -45,8 +45,9 @@ class AtTheSwitch(TestCase):
         client = app.connect()
         client.send(head({"Transfer-Encoding": "chunked"}, "PUT", OBJECTS + "/b") + b"b\r\n" + b"x" * 11)
         self.assertIn(b"max_bucket_bytes", client.received())
-        app.rules("open", max_object_bytes=4, max_bucket_bytes=10)
-        self.assertNotIn("details", json.loads(app.put("b", b"x" * 5).body)["error"])
+        for quota in (10, None):
+            app.rules("open", max_object_bytes=4, max_bucket_bytes=quota)
+            self.assertNotIn("details", json.loads(app.put("b", b"x" * 5).body)["error"])
 
 
 class FromTheHeaders(TestCase):

@@ -96,11 +96,40 @@ class Reading(SynchronousTestCase):
             ("filename*=UTF-8'de'%C3%B6%20x.txt; filename=plain", "\u00f6 x.txt"),
             ("filename=plain; filename*=utf-8''%FF", "plain"), ("filename=plain; filename*=latin1''%F6", "plain"),
             ('filename="a; filename*=utf-8\'\'b"', "a; filename*=utf-8''b"), ("filename*=", None),
+            ("filename=plain; filename*=utf-8''\"b\"", "plain"),
             # A quoted string that does not end goes on to the end.
             ("filename=plain; x=\"; filename*=utf-8''b", "plain"), ('filename=plain; x=*"\\', "plain"),
         ):  # fmt: skip
             head = f'--edge\r\nContent-Disposition: form-data; name="file"; {sent}\r\n\r\n'.encode()
             self.assertEqual(read(head + b"x\r\n--edge--", [])[0], FileStart(name, None), sent)
+
+    def test_a_refusal_says_why_as_soon_as_it_can(self) -> None:
+        def part(name: str, value: bytes = b"x", *more: str) -> bytes:
+            lines = "\r\n".join((f'Content-Disposition: form-data; name="{name}"', *more, "", ""))
+            return b"--edge\r\n" + lines.encode() + value + b"\r\n"
+
+        unfit = "The object key is not allowed: "
+        whole, base64 = part("file"), "Content-Transfer-Encoding: base64"
+        for begun, why in (
+            (whole + part("file"), "it has more than one part named file"),
+            (part("key") + part("key"), "it has more than one part named key"),
+            (part("note", b"x" * 70_000), "a field is longer than 65536 bytes"),
+            (b"--other\r\n" * 10_000, "the boundary of its Content-Type does not come"),
+            (b"--edge\r\nnothing\r\n", "malformed segment header"),
+            (part("key", b"\xff") + whole, unfit + "it is not UTF-8"),
+            (part("file", b"x", base64), "The body must be sent without a transfer encoding of its parts"),
+        ):
+            with self.assertRaises(ApiError) as caught:
+                list(FormReader("edge").feed(begun))
+            said = caught.exception.message
+            self.assertEqual(said, f"{why}." if why[0].isupper() else f"The form cannot be read: {why}.")
+        for body, why in (
+            (whole, "it ends before its last boundary"),
+            (b"--edge--", "it has no part named file"),
+        ):
+            with self.assertRaises(ApiError) as caught:
+                read(body, [])
+            self.assertEqual(caught.exception.message, f"The form cannot be read: {why}.")
 
 
 class Boundaries(SynchronousTestCase):
@@ -109,10 +138,14 @@ class Boundaries(SynchronousTestCase):
         self.assertEqual(boundary_of('Multipart/Form-Data; charset=utf-8; boundary="a b:c"'), "a b:c")
 
     def test_what_is_none(self) -> None:
-        for sent in ("", "x" * 71, "\u00e4", '"a\tb"', '"a\x7fb"'):
+        for sent in ("", "x" * 71, "\u00e4", '"\u00e4"', '"a\tb"', '"a\x7fb"'):
             with self.assertRaises(ApiError) as caught:
                 boundary_of(f"multipart/form-data; boundary={sent}")
             self.assertEqual(caught.exception.code, "invalid_multipart", sent)
+            self.assertIn("the Content-Type has no usable boundary", caught.exception.message)
+        with self.assertRaises(ApiError) as caught:
+            boundary_of(None)
+        self.assertEqual(caught.exception.message, "The body must be multipart/form-data.")
         for fine in ("x", "x" * 70):
             self.assertEqual(boundary_of(f"multipart/form-data; boundary={fine}"), fine)
 

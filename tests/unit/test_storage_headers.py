@@ -62,7 +62,7 @@ class ContentTypes(SynchronousTestCase):
         self.assertTrue(parsed.isascii() and parsed.isprintable() and "/" in parsed)
 
     def test_what_is_a_type(self) -> None:
-        for sent in (" a/b ", "a/b;x=" + "y" * 249, 'text/plain; charset="utf-8"'):
+        for sent in (" a/b ", "a/b;x=" + "y" * 249, 'text/plain; charset="utf-8"', "a/b ; x=y"):
             self.assertEqual(content_types.parse(sent), sent.strip())
         for sent in (
             "a/b;x=" + "y" * 250,
@@ -74,7 +74,9 @@ class ContentTypes(SynchronousTestCase):
             "*/*",
             "a/b/c",
         ):
-            self.assertRaises(ApiError, content_types.parse, sent)
+            with self.assertRaises(ApiError) as caught:
+                content_types.parse(sent)
+            self.assertEqual(caught.exception.details, {"content_type": "is not a media type"})
         self.assertTrue(content_types.is_pattern("a/" + "b" * 253))
         self.assertFalse(content_types.is_pattern("a/" + "b" * 254))
 
@@ -101,7 +103,8 @@ class ContentTypes(SynchronousTestCase):
             ("image/PNG",): True,
             ("png/*",): False,
         }.items():
-            self.assertEqual(content_types.allowed("Image/png; q=1", patterns), allowed, patterns)
+            for sent in ("Image/png; q=1", "image/PNG ;q=1"):
+                self.assertEqual(content_types.allowed(sent, patterns), allowed, patterns)
         self.assertTrue(content_types.allowed("x/y", None))
 
     def test_patterns(self) -> None:
@@ -133,7 +136,8 @@ class ContentTypes(SynchronousTestCase):
 
 class Dispositions(SynchronousTestCase):
     def test_the_name_for_old_readers_keeps_what_it_can(self) -> None:
-        self.assertIn('; filename="a b~!_.txt";', content_disposition("d/a b~!\u00f6.txt", inline=False))
+        for name, plain in (("a b~!\u00f6.txt", "a b~!_.txt"), ('\x1f\x7f"\\%', "_____")):
+            self.assertIn(f'; filename="{plain}";', content_disposition("d/" + name, inline=False))
 
     @given(good_keys)
     @example('a"b\\c%d;e')

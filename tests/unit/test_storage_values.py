@@ -9,7 +9,7 @@ from resource import getpagesize
 from unittest import SkipTest
 from uuid import UUID
 
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from twisted.trial.unittest import SynchronousTestCase
 
@@ -21,7 +21,7 @@ from project_service.storage.buckets import parse_rules
 from project_service.storage.model import Bucket, BucketRules, store_path
 from project_service.storage.s3.errors import BrokenRead, CorruptTransfer, StoreError, StoreUnreachable
 from project_service.storage.sweeper import version_at
-from project_service.storage.upload import GROWING_BYTES, MAX_PARTS, PartBuffer, PartSizes
+from project_service.storage.upload import GROWING_BYTES, PartBuffer, PartSizes
 
 
 class Rules(SynchronousTestCase):
@@ -61,15 +61,17 @@ class Small(SynchronousTestCase):
         self.assertEqual(timestamp(datetime(2026, 11, 21, tzinfo=UTC)), "2026-11-21T00:00:00.000Z")
 
     @given(st.integers(0, 5 * 1024**4), st.integers(5 * 1024**2, 5 * 1024**3))
+    @example(10_000 * 5 * 1024**2, 5 * 1024**2)
+    @example(10_000 * 5 * 1024**2 + 1, 5 * 1024**2)
     @settings(max_examples=20, deadline=None)
     def test_parts_are_never_too_many_nor_large_too_early(self, expected: int, part_bytes: int) -> None:
-        sizes = PartSizes.up_to(expected, part_bytes)
-        each = [sizes.of(number) for number in range(1, MAX_PARTS + 1)]
+        sizes, most = PartSizes.up_to(expected, part_bytes), 10_000  # as S3 has it
+        each = [sizes.of(number) for number in range(1, most + 1)]
         self.assertGreaterEqual(sum(each), expected)
         self.assertEqual(set(each[:1000]), {part_bytes})
         self.assertEqual(each, sorted(each))
-        self.assertLessEqual(each[-1], max(part_bytes, expected // MAX_PARTS * 2))
-        if expected <= MAX_PARTS * part_bytes:
+        self.assertLessEqual(each[-1], max(part_bytes, expected // most * 2))
+        if expected <= most * part_bytes:
             self.assertEqual(each[-1], part_bytes)
 
     @given(st.uuids())
