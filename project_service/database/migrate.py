@@ -8,12 +8,17 @@ from collections.abc import Awaitable, Callable, Sequence
 from importlib import resources
 
 from attrs import frozen
+from psycopg2 import errors as pg
 
 from project_service.database.pool import Transaction, in_transaction
 from project_service.database.session import Session
 
 # Any fixed number; it only has to be ours.
 LOCK = 0x70726A73
+# Who waits for a table has everybody else wait behind him, for as long as a dump or a forgotten transaction takes. So
+# a migration waits for a moment, lets the others go first, and tries again.
+LOCK_SECONDS = 2
+PAUSE_SECONDS = 5
 
 _NAME = re.compile(r"([0-9]{4})_[a-z0-9_]+\.sql\Z")
 
@@ -99,7 +104,8 @@ async def migrate(
 
     Two processes at once are safe: the second one waits, then finds it done.
     ``session`` should have no statement timeout. Raises ``MigrationRefused``, or ``psycopg2.Error`` from a
-    migration, which is then rolled back whole.
+    migration, which is then rolled back whole. Where other transactions hold its tables that is said, and waited for,
+    and nobody has to wait for longer than ``LOCK_SECONDS`` at a time because of it.
     """
     await session.query("select pg_advisory_lock(%s)", (LOCK,))
     try:
@@ -108,7 +114,7 @@ async def migrate(
             await session.query(_BOOK)
         for migration in todo:
             say(f"Applying migration {migration.name}")
-            await _apply(session, migration)
+            await _apply(session, migration, say)
         await afterwards(session)
         return todo
     finally:
@@ -116,8 +122,22 @@ async def migrate(
             await session.query("select pg_advisory_unlock(%s)", (LOCK,))
 
 
-async def _apply(session: Session, migration: Migration) -> None:
+async def _apply(session: Session, migration: Migration, say: Callable[[str], None]) -> None:
+    waits = False
+    while not await _applied(session, migration):
+        if not waits:
+            say(f"Migration {migration.name} waits for other transactions on the tables that it changes")
+        waits = True
+        await session.query("select pg_sleep(%s)", (PAUSE_SECONDS,))
+
+
+async def _applied(session: Session, migration: Migration) -> bool:
+    """False, and nothing is changed, where other transactions hold what it needs."""
+
     async def applied(transaction: Transaction) -> None:
+        await transaction.query(
+            "select set_config('lock_timeout', %s, true)", (f"{LOCK_SECONDS * 1000:.0f}ms",)
+        )
         # Without parameters the text goes out as it is, percent signs too.
         await transaction.query(migration.sql, None)
         await transaction.query(
@@ -125,4 +145,8 @@ async def _apply(session: Session, migration: Migration) -> None:
             (migration.number, migration.name, migration.sha256),
         )
 
-    await in_transaction(session, applied)
+    try:
+        await in_transaction(session, applied)
+    except (pg.LockNotAvailable, pg.DeadlockDetected):
+        return False
+    return True

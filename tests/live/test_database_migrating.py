@@ -1,0 +1,51 @@
+"""Migrations of a database that others are at work on."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import psycopg2
+import pytest
+import pytest_twisted
+from twisted.internet import reactor as _reactor
+
+from project_service.database import dsn as dsns
+from project_service.database import migrate as migrating
+from project_service.database.connect import Connector
+from project_service.database.migrate import Migration, migrate, shipped, state
+from project_service.deferreds import start
+from tests.live.waiting import until
+
+reactor: Any = _reactor
+# As long as a test has at all: whoever had to wait for the other transaction would be told so.
+PATIENCE = "10s"
+
+
+@pytest_twisted.ensureDeferred
+async def test_a_long_transaction_keeps_a_migration_waiting_and_nobody_behind_it(
+    database: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(migrating, "LOCK_SECONDS", 0.2)
+    monkeypatch.setattr(migrating, "PAUSE_SECONDS", 0.2)
+    later = Migration(9000, "9000_x.sql", "alter table auth.users add column nickname text")
+    session, beside = [await Connector(reactor, dsns.parse(database), 0.0)() for _ in range(2)]
+    said: list[str] = []
+    with psycopg2.connect(database) as dump:
+        # As a dump holds every table for as long as it takes.
+        dump.cursor().execute("lock table auth.users in access share mode")
+        done = start(migrate(session, [*shipped(), later], said.append))
+
+        async def waits() -> bool:
+            return "Migration 9000_x.sql waits for other transactions on the tables that it changes" in said
+
+        await until(waits)
+        await beside.query(f"set lock_timeout = '{PATIENCE}'")
+        for _ in range(5):
+            await beside.query("select pg_sleep(0.2); update auth.users set metadata = '{}'; select 1")
+        assert not done.called
+    dump.close()
+    assert await done == (later,)
+    assert (await state(beside))[-1][0] == 9000
+    assert len(said) == 2
+    for one in (session, beside):
+        one.close()
