@@ -41,18 +41,19 @@ def preamble(
     function where there is one, with the request's path for a parameter. What only ``explains`` is to show the plan,
     and the settings, as the server has them.
     """
+    own = cache.role_settings.get(identity.role, ())
     pairs = [
         *(() if explains else (NO_JIT,)),
         ("statement_timeout", config.statement_timeout),
         ("search_path", search_path(head.schema, config.extra_search_path)),
-        *cache.role_settings.get(identity.role, ()),
+        *own,
         ("role", identity.role),
         ("request.jwt.claims", identity.claims),
         ("request.method", head.method),
         ("request.headers", incoming.headers.as_json),
         ("request.cookies", incoming.headers.cookies),
     ]
-    if read_only:
+    if read_only or _reads_alone(own):
         pairs.append(("transaction_read_only", "on"))
     timezone = head.preferences.get("timezone")
     if timezone is not None:
@@ -79,6 +80,12 @@ def _told(pairs: tuple[tuple[str, str], ...], pre_request: str | None) -> Told:
 
 # Clients come again with the same headers and claims.
 _told_lately = lru_cache(maxsize=512)(_told)
+
+
+def _reads_alone(settings: Iterable[tuple[str, str]]) -> bool:
+    """Whether the role's transactions are read-only: PostgreSQL looks at the default where one begins, not later."""
+    value = dict(settings).get("default_transaction_read_only", "").lower()
+    return value == "on" or value.startswith(("t", "y", "1"))
 
 
 def _isolation(pairs: Iterable[tuple[str, str]]) -> str:

@@ -175,6 +175,20 @@ class Told(SynchronousTestCase):
         no_level = (("default_transaction_isolation", "x; drop table works"),)
         self.assertNotIn("ISOLATION LEVEL", self.told(settings=no_level).text)
 
+    def test_a_role_may_be_one_that_only_reads(self) -> None:
+        for value, only_reads in {
+            "on": True,
+            "TRUE": True,
+            "y": True,
+            "1": True,
+            "off": False,
+            "f": False,
+        }.items():
+            settings = (("default_transaction_read_only", value),)
+            told = self.set(settings=settings, read_only=False, method="POST")
+            self.assertEqual(("transaction_read_only", "on") in told, only_reads, value)
+        self.assertNotIn("transaction_read_only", dict(self.set(read_only=False, method="POST")))
+
     def test_long_headers_are_told_as_short_ones_are(self) -> None:
         for long in ("x" * 5000, "y" * 5000):
             self.assertEqual(json.loads(dict(self.set(("x-a", long)))["request.headers"]), {"x-a": long})
