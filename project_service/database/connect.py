@@ -82,8 +82,7 @@ class Connector:
         session = await self._opened(params)
         if not _has_plain_strings(session):
             session.close()
-            options = f"{params.get('options') or ''} {_PLAIN_STRINGS}".strip()
-            session = await self._opened({**params, "options": options})
+            session = await self._opened_plainly(params)
         try:
             if not _has_plain_strings(session):
                 raise DatabaseGone("standard_conforming_strings is off")
@@ -101,6 +100,17 @@ class Connector:
             self.statement_timeout_seconds + GUARD_MARGIN_SECONDS if self.statement_timeout_seconds else None
         )
         return session
+
+    async def _opened_plainly(self, params: dict[str, Any]) -> Session:
+        options = f"{params.get('options') or ''} {_PLAIN_STRINGS}".strip()
+        try:
+            return await self._opened({**params, "options": options})
+        except psycopg2.Error as fault:
+            if "unsupported startup parameter" not in str(fault):
+                raise
+            raise DatabaseGone(
+                "standard_conforming_strings is off, and the pooler refuses the option that sets it on"
+            ) from None
 
     def _setup_params(self) -> dict[str, Any]:
         return {"timeout": milliseconds(self.statement_timeout_seconds), "timezone": self.timezone}

@@ -16,8 +16,12 @@ import pytest
 import pytest_twisted
 from attrs import evolve
 from psycopg2.extensions import make_dsn, parse_dsn
+from twisted.internet import reactor as _reactor
 from twisted.internet.defer import DeferredSemaphore, gatherResults
 
+from project_service.database import dsn as dsns
+from project_service.database.connect import Connector
+from project_service.database.session import DatabaseGone
 from project_service.deferreds import start
 from project_service.embedded.account import NAME
 from project_service.settings import Secret, Settings, Stage, StageDatabase, Store
@@ -163,3 +167,12 @@ async def test_the_table_api_where_transactions_are_pooled(
             assert not await written()
             api.application.reload(settings)
             await until(written)
+
+
+@pytest_twisted.ensureDeferred
+async def test_it_is_said_where_strings_cannot_be_written_safely(database: str) -> None:
+    name = run_sql(database, "select current_database()")[0][0]
+    run_sql(database, f'alter database "{name}" set standard_conforming_strings = off')
+    told = "standard_conforming_strings is off, and the pooler refuses"
+    with pgbouncer(database, "session", 5) as pooled, pytest.raises(DatabaseGone, match=told):
+        await Connector(_reactor, dsns.parse(pooled), 30.0)()
