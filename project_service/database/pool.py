@@ -43,7 +43,7 @@ class Transaction:
 
 class Pool:
     """Up to ``size`` connections made by ``connect`` when they are needed. Who has waited for one for
-    ``acquire_timeout_seconds`` gets ``late()``."""
+    ``acquire_timeout_seconds`` gets ``late()``, or ``away()`` where nobody else has one either: none can be made."""
 
     log = Logger()
 
@@ -54,6 +54,7 @@ class Pool:
         acquire_timeout_seconds: float,
         clock: IReactorTime,
         late: Callable[[], Exception] = errors.database_unavailable,
+        away: Callable[[], Exception] = errors.database_unavailable,
     ) -> None:
         self._connect = connect
         self._size = size
@@ -61,7 +62,9 @@ class Pool:
         self._idle: list[Session] = []
         self._busy: set[Session] = set()
         self._connecting: set[Deferred[None]] = set()
-        self._waiting: Line[Session] = Line(clock, acquire_timeout_seconds, late)
+        self._waiting: Line[Session] = Line(
+            clock, acquire_timeout_seconds, lambda: late() if self._busy else away()
+        )
         self._offered: deque[Session] = deque()
         self._offering = False
         self._pause = 0.0
@@ -84,7 +87,7 @@ class Pool:
     async def query(self, sql: str | bytes, params: Params = None) -> list[Row]:
         """One message in its own implicit transaction; the rows of its last statement.
 
-        Raises ``late()`` when no connection is free in time, ``overloaded`` when too many wait for one,
+        Raises ``late()`` or ``away()`` when no connection is free in time, ``overloaded`` when too many wait for one,
         ``DatabaseGone`` when it is lost, ``psycopg2.Error`` for what the server refuses.
         """
         return await self.use(lambda session: session.query(sql, params))

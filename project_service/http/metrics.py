@@ -28,7 +28,7 @@ _BUCKETS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5
 
 # What a failure is counted as: functions of a database may answer with any code.
 _CODES = {"internal_error", "database_unavailable", "store_unavailable", "overloaded", "not_ready"}
-_CODES |= {"email_not_configured", "PGRST001", "PGRST002", "PGRST003"}
+_CODES |= {"email_not_configured", "PGRST000", "PGRST001", "PGRST002", "PGRST003"}
 
 Later = Callable[[float, Callable[[], None]], object]
 

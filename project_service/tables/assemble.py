@@ -125,7 +125,7 @@ def _database(
 
 def _pool(reactor: Any, settings: Settings, connector: Connector, size: int) -> Pool:
     wait = settings.database.acquire_timeout_seconds
-    return Pool(raw(connector), size, wait, reactor, late=errors.pool_timeout)
+    return Pool(raw(connector), size, wait, reactor, late=errors.pool_timeout, away=errors.database_away)
 
 
 def _streams(

@@ -75,6 +75,7 @@ _ANY_REQUEST: tuple[ApiError, ...] = (
     errors.invalid_claims("…"),
     errors.no_jwt_secret(),
     errors.method_not_allowed("…", ()),
+    errors.database_away(),
     errors.database_unreachable(),
     errors.schema_cache_missing(),
     errors.pool_timeout(),

@@ -249,6 +249,12 @@ def no_table(schema: str, name: str, near: str | None) -> TableError:
 # Group 0 and 3: connecting and tokens.
 
 
+def database_away() -> TableError:
+    """No connection can be made; 503, as the retries of PostgREST's clients go by."""
+    message = "Database connection error. Retrying the connection."
+    return TableError(503, "PGRST000", message, headers=(RETRY_AFTER,))
+
+
 def database_unreachable() -> TableError:
     message = "Database connection error. Retrying the connection."
     return TableError(503, "PGRST001", message, headers=(RETRY_AFTER,))

@@ -117,11 +117,17 @@ class Lending(Case):
         self.assertEqual(self.pool.waiting, 0)
 
     def test_what_he_is_told_is_for_the_pools_owner_to_say(self) -> None:
-        pool = Pool(self.connect, 1, 5.0, self.clock, late=TimeoutError)
-        self.successResultOf(start(pool.take()))
+        pool = Pool(self.connect, 1, 5.0, self.clock, late=TimeoutError, away=ConnectionError)
+        held = self.successResultOf(start(pool.take()))
         waiting = start(pool.take())
         self.clock.advance(5.1)
         self.failure(waiting, TimeoutError)
+        # The others are told how it is once nobody has a connection, and none can be made.
+        self.away, cast(Any, held).closed = True, True
+        pool.give_back(held)
+        waiting = start(pool.take())
+        self.clock.advance(5.1)
+        self.failure(waiting, ConnectionError)
 
     def test_who_leaves_while_waiting_leaves_nothing(self) -> None:
         held = [self.successResultOf(start(self.pool.take())) for _ in range(2)]

@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from twisted.internet.testing import MemoryReactorClock
 from twisted.trial.unittest import SynchronousTestCase
 
+from project_service.database.pool import Pool
 from project_service.deferreds import start
+from project_service.errors import RETRY_AFTER
 from project_service.settings import Secret, Settings, Stage, StageDatabase
+from project_service.tables import assemble as assembling
 from project_service.tables.assemble import assemble, heard
 from project_service.tables.catalog.holder import CacheHolder
 from project_service.tables.catalog.model import SchemaCache
@@ -33,17 +38,47 @@ class Heard(SynchronousTestCase):
             self.assertEqual(len(read), expected, payload)
 
 
+class Connection:
+    """All that the pool looks at."""
+
+    usable, altered = True, False
+
+    def close(self) -> None:
+        self.usable = False
+
+
 class Waiting(SynchronousTestCase):
     def test_who_gets_no_connection_in_time_is_told_so_as_postgrest_does(self) -> None:
+        async def connected() -> Any:
+            return Connection()
+
+        self.patch(assembling, "raw", lambda connector: connected)
         for size in (1, 2):
-            clock = MemoryReactorClock()
-            database = StageDatabase(dsn=Secret("postgresql://x@127.0.0.1:1/x"), pool_size=size)
-            settings = Settings(stages={"dev": Stage(databases={"main": database})})
-            tables = assemble(clock, settings, None, lambda: 0.0)
-            self.assertEqual(len(tables.pools), 3 - size)
-            for pool in tables.pools:
-                waiting = start(pool.take())
-                clock.advance(settings.database.acquire_timeout_seconds)
-                error = self.failureResultOf(waiting, TableError).value
-                self.assertEqual((error.status, error.code), (504, "PGRST003"))
+            clock, pools = self.pools(size)
+            for pool in pools:
+                held = [self.successResultOf(start(pool.take())) for _ in range(pool.size)]
+                self.assertEqual(self.told(clock, pool), (504, "PGRST003"))
+                for session in held:
+                    pool.give_back(session)
                 self.successResultOf(start(pool.close()))
+
+    def test_and_that_none_can_be_made(self) -> None:
+        for size in (1, 2):
+            clock, pools = self.pools(size)
+            self.assertEqual(len(pools), 3 - size)
+            for pool in pools:
+                self.assertEqual(self.told(clock, pool), (503, "PGRST000"))
+                self.successResultOf(start(pool.close()))
+
+    def pools(self, size: int) -> tuple[MemoryReactorClock, list[Pool]]:
+        clock = MemoryReactorClock()
+        database = StageDatabase(dsn=Secret("postgresql://x@127.0.0.1:1/x"), pool_size=size)
+        settings = Settings(stages={"dev": Stage(databases={"main": database})})
+        return clock, list(assemble(clock, settings, None, lambda: 0.0).pools)
+
+    def told(self, clock: MemoryReactorClock, pool: Pool) -> tuple[int, str]:
+        waiting = start(pool.take())
+        clock.advance(Settings().database.acquire_timeout_seconds)
+        error = self.failureResultOf(waiting, TableError).value
+        self.assertIn(RETRY_AFTER, error.headers)
+        return error.status, error.code
