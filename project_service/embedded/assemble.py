@@ -71,6 +71,7 @@ class Embedded:
         self._lock = DirectoryLock(self.data_dir)
         self._database: Supervised | None = None
         self._store: Supervised | None = None
+        self._release: Callable[[], None] = lambda: None
         self._running_file = self.data_dir / "run" / RUNNING
 
     @property
@@ -124,6 +125,7 @@ class Embedded:
         if store is not None:
             self._say("Starting the object store (SeaweedFS)")
             self._store = Supervised(self._reactor, store.program)
+            self._release = store.release
             starting.append(self._store.start())
         await all_of(starting)
         running = Running(
@@ -152,6 +154,7 @@ class Embedded:
         if self._lock.held:
             self._running_file.unlink(missing_ok=True)
         await all_of([one.stop() for one in (self._database, self._store) if one is not None])
+        self._release()
         self._lock.release()
 
 

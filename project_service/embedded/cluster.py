@@ -139,17 +139,24 @@ class Cluster:
             _give(inside, account)
             return inside
         note = self._run / "socket-directory"
-        if note.exists():
-            noted = Path(note.read_text())
-            if _is_ours(noted, account):
-                return noted
+        noted = self._noted_sockets(note)
+        if noted is not None and _is_ours(noted, account):
+            return noted
         made = Path(tempfile.mkdtemp(prefix="project-service-"))
         if not postgres.fits(made):
             made.rmdir()
             made = Path(tempfile.mkdtemp(prefix="project-service-", dir="/tmp"))  # mkdtemp is safe there
         _give(made, account)
-        note.write_text(str(made))
+        private_file.write(note, b"\0".join(map(os.fsencode, (made, self._home))))
         return made
+
+    def _noted_sockets(self, note: Path) -> Path | None:
+        """None in a copy of the data directory: there the service that it was copied from has its socket."""
+        try:
+            sockets, _, home = os.fsdecode(note.read_bytes()).partition("\0")
+        except FileNotFoundError:
+            return None
+        return Path(sockets) if home == str(self._home) else None
 
     @staticmethod
     def _socket_lock(sockets: Path) -> Path:

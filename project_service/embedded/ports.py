@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import socket
+import sys
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
@@ -49,6 +50,37 @@ def _usable(name: str, port: int, chosen: Mapping[str, int], is_free: IsFree) ->
 def numbers(name: str, port: int) -> tuple[int, ...]:
     """The ports that the one of ``name`` takes, its own first."""
     return (port, port + GRPC_OFFSET) if name in PAIRED else (port,)
+
+
+class Claims:
+    """Ports that a service here means to use, or uses: no other of ours takes them, not even between our look at a port
+    and the store's use of it. A copy of a data directory brings its ports and its store's keys along, so that of two
+    copies that start at once one would take the other's store for its own.
+
+    They end with the process, or by ``release``.
+    """
+
+    def __init__(self) -> None:
+        self._held: dict[int, socket.socket] = {}
+
+    def claim(self, port: int) -> bool:
+        """Whether it is ours now; what listens there is another question, see ``is_free``."""
+        if port in self._held or sys.platform != "linux":
+            return True
+        # A name in no file system: for all users of the host, and gone with its process.
+        mark = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
+        try:
+            mark.bind(f"\0project-service-port-{port}")
+        except OSError:
+            mark.close()
+            return False
+        self._held[port] = mark
+        return True
+
+    def release(self) -> None:
+        for mark in self._held.values():
+            mark.close()
+        self._held.clear()
 
 
 def is_free(port: int) -> bool:

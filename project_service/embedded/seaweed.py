@@ -59,6 +59,7 @@ class ObjectStore:
         self._pick = pick
         self._weed = program_file()
         self._ports: Mapping[str, int] = {}
+        self._claims = ports.Claims()
 
     def settings(self) -> Store:
         """How to reach it; known once the program has been prepared."""
@@ -106,7 +107,9 @@ class ObjectStore:
     def _choose_ports(self) -> None:
         """Once a start: a restart keeps the address that the service has been given."""
         remembered = load_ports(self._home)
-        self._ports = ports.choose(remembered, ports.is_free, self._pick)
+        self._ports = ports.choose(
+            remembered, lambda port: ports.is_free(port) and self._claims.claim(port), self._pick
+        )
         if self._ports != remembered:
             save_ports(self._home, self._ports)
 
@@ -119,7 +122,12 @@ class ObjectStore:
         ):
             return False
         self._ports = {}
+        self.release()
         return True
+
+    def release(self) -> None:
+        """Others may have its ports; to be called when it has stopped for good."""
+        self._claims.release()
 
     def _remove_sockets(self) -> None:
         for name in socket_names(self._ports):

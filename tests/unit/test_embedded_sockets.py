@@ -1,4 +1,4 @@
-"""A port whose socket another user left behind is not free for the store."""
+"""Ports that are not free for the store: another user left a socket behind, another service means to take it."""
 
 from __future__ import annotations
 
@@ -28,3 +28,16 @@ class Sockets(TestCase):
         left.unlink()
         self.patch(os, "geteuid", lambda: owner + 1)
         self.assertTrue(ports.is_free(port))
+
+
+class Claims(TestCase):
+    def test_a_port_is_one_services_until_it_lets_go(self) -> None:
+        one, other, port = ports.Claims(), ports.Claims(), free_port()
+        self.addCleanup(one.release)
+        self.addCleanup(other.release)
+        self.assertTrue(one.claim(port))
+        self.assertTrue(one.claim(port))
+        self.assertFalse(other.claim(port))
+        one.release()
+        self.assertTrue(other.claim(port))
+        self.assertFalse(one.claim(port))

@@ -1,0 +1,98 @@
+"""A data directory and its copy, which brings the noted ports, the noted socket and every password along."""
+
+from __future__ import annotations
+
+import subprocess
+from pathlib import Path
+from typing import Any
+
+import pytest_twisted
+from psycopg2.extensions import parse_dsn
+from twisted.internet import reactor as _reactor
+
+from project_service.database import dsn as dsns
+from project_service.database.connect import Connector
+from project_service.deferreds import all_of
+from project_service.embedded.assemble import Embedded, Running
+from project_service.settings import Store
+from project_service.storage.s3.errors import NoSuchObject
+from tests.live.services import store_client
+
+reactor: Any = _reactor
+
+
+async def _all_alone(running: Running) -> bool:
+    """Whether nobody has left anything behind in its database and its store; leaves something."""
+    assert running.dsn is not None
+    session = await Connector(reactor, dsns.parse(running.dsn), 10)()
+    try:
+        found = await session.query("select to_regclass('left_behind') is null")
+        await session.query("create table if not exists left_behind ()")
+    finally:
+        session.close()
+    return bool(found[0][0]) and (running.store is None or await _alone_in(running.store))
+
+
+async def _alone_in(settings: Store) -> bool:
+    store = store_client(settings)
+    try:
+        await store.stat("left-behind")
+    except NoSuchObject:
+        await store.put("left-behind", b"", "text/plain", {})
+        return True
+    else:
+        return False
+    finally:
+        await store.close()
+
+
+def _copied(one: Embedded) -> Path:
+    copy = one.data_dir.with_name("copy" * 30)
+    subprocess.run(["cp", "-a", one.data_dir, copy], check=True)
+    return copy
+
+
+def _remove_socket_directory(running: Running) -> None:
+    """When its service has stopped; it is none that pytest would remove."""
+    assert running.dsn is not None
+    Path(parse_dsn(running.dsn)["host"]).rmdir()
+
+
+@pytest_twisted.ensureDeferred
+async def test_both_at_once_have_servers_of_their_own(tmp_path: Path) -> None:
+    # So long that the socket is elsewhere.
+    first = Embedded(reactor, tmp_path / ("long" * 30))
+    await first.start()
+    await first.stop()
+    copy = Embedded(reactor, _copied(first))
+    running: list[Running] = []
+
+    async def started(one: Embedded) -> None:
+        running.append(await one.start())
+
+    try:
+        await all_of([started(first), started(copy)])
+        one, other = running
+        assert await _all_alone(one)
+        assert await _all_alone(other)
+    finally:
+        await all_of([first.stop(), copy.stop()])
+    for each in running:
+        _remove_socket_directory(each)
+
+
+@pytest_twisted.ensureDeferred
+async def test_the_copy_of_one_that_runs_leaves_it_its_socket(tmp_path: Path) -> None:
+    first = Embedded(reactor, tmp_path / ("long" * 30), store=False)
+    await first.start()
+    await first.stop()
+    copy = Embedded(reactor, _copied(first), store=False)
+    try:
+        own, others = await first.start(), await copy.start()
+        assert await _all_alone(own)
+        assert await _all_alone(others)
+        assert await _all_alone(own) is False
+    finally:
+        await all_of([first.stop(), copy.stop()])
+    for each in (own, others):
+        _remove_socket_directory(each)
