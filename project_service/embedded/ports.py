@@ -53,9 +53,9 @@ def numbers(name: str, port: int) -> tuple[int, ...]:
 
 
 class Claims:
-    """Ports that a service of ours means to use, or uses: no other takes them, not even between our look at a port and
-    the store's use of it. A copy of a data directory brings its ports and its store's keys along, so that of two copies
-    that start at once one would take the other's store for its own.
+    """Ports that a service of ours means to use, or uses: no other takes them, not even between our look at a port
+    and the store's use of it. A copy of a data directory brings its ports and its store's keys along, so that of
+    two copies that start at once one would take the other's store for its own.
 
     They end with the process, or by ``release``.
     """
