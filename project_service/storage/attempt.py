@@ -47,8 +47,8 @@ class Attempt:
         def tell(result: T | Failure) -> None:
             # Whoever is told may ask for what is over at once, from in here.
             self._going = None
-            if not waiting.called:
-                waiting.callback(result)  # a Failure handed to callback() runs the errbacks
+            # A Failure handed to callback() runs the errbacks; nobody waits where this was cancelled.
+            waiting.callback(result)
 
         self._going = start(self.answered(asking))
         self._going.addBoth(tell)

@@ -36,30 +36,29 @@ class Removal:
             await self.remove(versions, bucket)
 
     async def remove(self, versions: Sequence[UUID], bucket: str) -> int:
-        """Delete the bytes of versions that are garbage; how many are gone. The sweeper retries what fails."""
-        gone = 0
-        for first in range(0, len(versions), BATCH):
-            batch = versions[first : first + BATCH]
-            try:
-                done = await self._deleted(batch, bucket)
-                await self.rows.forget(done)
-            except CancelledError:
-                # Whoever is interrupted has not failed at this batch: the next one is not for him either.
-                raise
-            except Exception as problem:
-                _left(len(batch), type(problem).__name__)
-                return gone
-            gone += len(done)
-            if len(done) < len(batch):
-                _left(len(batch) - len(done), "the store refused")
-        return gone
+        """Delete the bytes of versions that are garbage, at most ``BATCH``; how many are gone.
+
+        The sweeper retries what fails.
+        """
+        if not versions:
+            return 0
+        try:
+            done = await self._deleted(versions, bucket)
+            await self.rows.forget(done)
+        except CancelledError:
+            # Whoever is interrupted has not failed at these: what comes next is not for him either.
+            raise
+        except Exception as problem:
+            _left(len(versions), type(problem).__name__)
+            return 0
+        if len(done) < len(versions):
+            _left(len(versions) - len(done), "the store refused")
+        return len(done)
 
     async def tried(self, version: UUID, bucket: str) -> None:
         """Delete the bytes of a version that is not garbage yet: the sweeper will again, whatever comes of this."""
         try:
             await self._deleted([version], bucket)
-        except CancelledError:
-            raise
         except Exception as problem:
             _left(1, type(problem).__name__)
 

@@ -74,8 +74,7 @@ class PartBuffer:
     def __init__(self, size: int) -> None:
         self.used = 0
         self.size = size
-        self._few = bytearray()
-        self._bytes: bytearray | mmap = self._few
+        self._bytes: bytearray | mmap = bytearray()
 
     @property
     def full(self) -> bool:
@@ -85,8 +84,10 @@ class PartBuffer:
         """Copy in as much as there is room for; how much that was."""
         count = min(len(data), self.size - self.used)
         end = self.used + count
-        if end > len(self._bytes):
-            self._grow(end)
+        if end > GROWING_BYTES and isinstance(self._bytes, bytearray):
+            room = mmap(-1, self.size, flags=MAP_PRIVATE | MAP_ANONYMOUS)
+            room[: self.used] = self._bytes[: self.used]
+            self._bytes = room
         self._bytes[self.used : end] = data[:count]
         self.used = end
         return count
@@ -101,14 +102,6 @@ class PartBuffer:
         """Hold no memory any more, whoever has a view: failures keep frames, in rings, until they are collected."""
         if isinstance(self._bytes, mmap):
             self._bytes.madvise(MADV_DONTNEED)
-
-    def _grow(self, end: int) -> None:
-        if end <= GROWING_BYTES:
-            self._few += bytes(end - len(self._few))
-            return
-        room = mmap(-1, self.size, flags=MAP_PRIVATE | MAP_ANONYMOUS)
-        room[: self.used] = self._few[: self.used]
-        self._bytes, self._few = room, bytearray()
 
 
 class PartStream:
@@ -143,7 +136,7 @@ class PartStream:
     def describe(self, content_type: str, key: str | None) -> None:
         """What the store is told beside the bytes, as far as it is known before the first one."""
         self.content_type = content_type
-        encoded = quote(key or "", safe="/")
+        encoded = quote(key or "")
         if encoded and len(encoded) <= _MAX_METADATA_BYTES:
             self._metadata = {"key": encoded}
 
@@ -210,8 +203,6 @@ class PartStream:
         try:
             self._etags.append(await sending)
         except BaseException:
-            # Cancelled while waiting: the part may still be on its way.
-            sending.cancel()
             part.drop()
             raise
         part.clear()
