@@ -6,7 +6,7 @@ from twisted.trial.unittest import TestCase
 
 from project_service.storage.model import BucketRules
 from tests.fakes import ANON_KEY
-from tests.http.storage_app import ANON, FORM, OTHER, SERVICE, USER, StorageApp, file_form, refused
+from tests.http.storage_app import ANON, FORM, OTHER, SERVICE, USER, StorageApp, file_form, head, refused
 from tests.storage_fakes import START
 
 NEEDS_USER = (401, "authentication_required")
@@ -108,6 +108,19 @@ class Matrix(TestCase):
             ):
                 response = self.app.request(method, path, USER)
                 self.assertEqual(refused(response), (404, "bucket_not_found"), (method, path))
+
+    def test_what_the_headers_tell_is_told_before_the_body_is_asked_for(self) -> None:
+        lines, told = {"Content-Length": "9", "Expect": "100-continue"}, {"Content-Type": "application/json"}
+        for method, path, more in (
+            ("POST", "objects", FORM),
+            ("PUT", "objects/k", {}),
+            *(("POST", what, told) for what in ("presign", "copy", "move", "delete")),
+        ):
+            for bucket, status in (("shut", b"401"), ("none", b"404")):
+                request = head({**lines, **more}, method, f"/storage/buckets/{bucket}/{path}")
+                client = self.app.connect()
+                client.send(request.replace(b"Authorization", b"X-Not") if bucket == "shut" else request)
+                self.assertEqual(client.received()[9:12], status, (bucket, path))
 
 
 class Owners(TestCase):

@@ -15,6 +15,7 @@ from project_service.deferreds import start
 from project_service.errors import database_unavailable
 from project_service.storage.s3.errors import StoreError, StoreUnreachable
 from tests.http.storage_app import OBJECTS, StorageApp, head, refused
+from tests.said import captured_logs
 from tests.storage_fakes import FakeGarbage, FakeObjects
 from tests.store_fake import MemoryStore
 
@@ -163,8 +164,11 @@ class Broken(TestCase):
             raise StoreUnreachable("away")
 
         self.patch(MemoryStore, "abort_multipart", away)
-        refusal = app.put("k", b"x" * 25, Content_MD5=b64encode(md5(b"other").digest()).decode())
+        with captured_logs() as events:
+            refusal = app.put("k", b"x" * 25, Content_MD5=b64encode(md5(b"other").digest()).decode())
         self.assertEqual(refused(refusal), (400, "bad_digest"))
+        said = [event["kind"] for event in events if "multipart upload is left" in event["log_format"]]
+        self.assertEqual(said, ["StoreUnreachable"])
         self.assertEqual(len(app.store.multiparts), 1)
         self.patch(MemoryStore, "abort_multipart", abort)
         swept = self.successResultOf(start(app.storage.sweeper.sweep()))
@@ -285,4 +289,4 @@ class Broken(TestCase):
         app.clock.advance(2)
         client.send(b"x")
         self.assertIn(b"408", client.received()[:20])
-        self.assertEqual(app.stored(), [])
+        self.assertEqual((app.stored(), app.store.calls), ([], []))

@@ -6,7 +6,6 @@ import json
 
 from twisted.trial.unittest import TestCase
 
-from project_service.storage.intake import FORM_OVERHEAD_BYTES
 from project_service.storage.model import BucketRules
 from tests.fakes import Client
 from tests.http.storage_app import FORM, OBJECTS, USER, StorageApp, file_form, head, part, refused
@@ -105,7 +104,7 @@ class FromTheHeaders(TestCase):
 
     def test_a_form_whose_key_is_known_is_refused_before_its_file(self) -> None:
         for least, refusal in ((5, True), (4, False)):
-            client = self.asked(FORM_OVERHEAD_BYTES + least, "", "POST", **FORM)
+            client = self.asked(256 * 1024 + least, "", "POST", **FORM)
             self.assertEqual(client.received()[:13], CONTINUE)
             client.send(part("key", b"b") + part("file", b"x", "f")[:-3])
             self.assertEqual(b"max_bucket_bytes" in client.received(), refusal)

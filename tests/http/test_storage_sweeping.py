@@ -70,9 +70,6 @@ class Sweeping(TestCase):
         # Of what goes as it should nothing is said.
         for payload in (b"one", b"two"):
             self.app.put("k", payload)
-        self.assertEqual(
-            [event["count"] for event in events if "left to the sweeper" in event["log_format"]], [1]
-        )
         self.assertEqual(list(self.app.tables.garbage), [versions[1]])
         self.app.tables.garbage[versions[0]] = ("open", START)
 
@@ -81,6 +78,9 @@ class Sweeping(TestCase):
 
         self.patch(MemoryStore, "delete_many", away)
         self.assertEqual((self.sweep().versions, len(self.app.tables.garbage)), (0, 2))
+        left = [event for event in events if "left to the sweeper" in event["log_format"]]
+        said = [(event["count"], event["kind"]) for event in left]
+        self.assertEqual(said, [(1, "the store refused"), (2, "StoreUnreachable")])
 
     def test_who_interrupts_it_does_not_wait_for_the_rest(self) -> None:
         for bucket in ("open", "shut"):

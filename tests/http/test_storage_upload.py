@@ -63,10 +63,9 @@ class Sizes(TestCase):
 
     def test_chunked_bodies_are_counted_too(self) -> None:
         app = StorageApp(max_object_bytes=100, part_bytes=10)
-        for bucket_limit in (None, 50):
+        for bucket_limit, limit, stored in ((None, 100, b"201"), (200, 100, b"200"), (50, 50, b"200")):
             app.rules("open", max_object_bytes=bucket_limit)
-            limit = bucket_limit or 100
-            for length, status in ((limit, b"200" if limit == 50 else b"201"), (limit + 1, b"413")):
+            for length, status in ((limit, stored), (limit + 1, b"413")):
                 client = app.connect()
                 client.send(head({"Transfer-Encoding": "chunked"}, "PUT", OBJECTS + "/k"))
                 for _ in range(length):
@@ -80,8 +79,8 @@ class Sizes(TestCase):
 
     def test_parts_grow_only_behind_many_small_ones(self) -> None:
         app = StorageApp(part_bytes=1, max_object_bytes=100_000)
-        payload = bytes(range(250)) * 4 + b"one"
-        for length, parts in ((3, 3), (1000, 1000), (1003, 1001)):
+        payload = bytes(range(250)) * 4 + b"more"
+        for length, parts in ((3, 3), (1000, 1000), (1003, 1001), (1004, 1002)):
             app.store.calls.clear()
             client = app.connect()
             client.send(head({"Transfer-Encoding": "chunked"}, "PUT", OBJECTS + f"/{length}"))
@@ -167,6 +166,7 @@ class Whole(TestCase):
         for content_type in (FORM["Content-Type"], "Multipart/Form-Data"):
             response = app.put("k", file_form(), Content_Type=content_type)
             self.assertEqual(refused(response), (415, "unsupported_media_type"))
+            self.assertIn(b"a form is sent by POST", response.body)
         self.assertEqual(app.stored(), [])
         self.assertEqual(app.put("k", Content_Type="multipart/mixed; boundary=x").status, 201)
 
@@ -191,6 +191,7 @@ class Whole(TestCase):
             app.upload(file_form(), headers={**USER, "Content-Encoding": "gzip"}),
         ):
             self.assertEqual(refused(response), (415, "unsupported_media_type"))
+            self.assertIn(b"without a content encoding", response.body)
         self.assertEqual(app.stored(), [b"hello"])
 
 
