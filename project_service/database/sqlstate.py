@@ -38,10 +38,10 @@ def translate(failure: BaseException) -> ApiError | None:
     if not isinstance(failure, psycopg2.Error) or failure.pgcode is None:
         return None
     made = _EXACT.get(failure.pgcode) or _CLASSES.get(failure.pgcode[:2])
-    return _because(made(), _words(failure)) if made is not None else None
+    return _because(made(), words(failure)) if made is not None else None
 
 
-def _words(refusal: psycopg2.Error) -> str:
+def words(refusal: psycopg2.Error) -> str:
     """The message alone: what stands below it may show statements and values."""
     said = refusal.diag.message_primary if refusal.diag is not None else None
     return f"{said or 'no reason given'} ({refusal.pgcode})"

@@ -14,7 +14,7 @@ import psycopg2
 from attrs import evolve, frozen
 
 from project_service.database.session import DatabaseGone, Session
-from project_service.database.sqlstate import translate
+from project_service.database.sqlstate import words
 from project_service.database.statements import Statements
 from project_service.tables import errors
 from project_service.tables.errors import TableError
@@ -27,6 +27,8 @@ _NO_RIGHT = "42501"
 Row = tuple[Any, ...]
 Ending = Literal["implicit", "commit", "rollback"]
 T = TypeVar("T")
+# How the SQLSTATEs begin that functions raise to answer with, and those of PL/pgSQL's own RAISE.
+_SAID_BY_SQL = ("PT", "PGRST", "P0")
 
 
 @frozen
@@ -174,7 +176,10 @@ async def _prepare_and_send(session: Session, work: Work) -> list[Row]:
 
 
 def failure(fault: psycopg2.Error | DatabaseGone, authenticated: bool) -> TableError:
-    """The response to a connection that is lost, or to what PostgreSQL refuses; of a 503 the log has the reason."""
+    """The response to a connection that is lost, or to what PostgreSQL refuses.
+
+    The log has the reason of a 5xx, where it is not what a function's own code says.
+    """
     if isinstance(fault, DatabaseGone) or fault.pgcode is None:
         error = errors.database_unreachable()
         # libpq's own text names addresses.
@@ -188,7 +193,6 @@ def failure(fault: psycopg2.Error | DatabaseGone, authenticated: bool) -> TableE
         diagnosis.message_hint,
         authenticated,
     )
-    outage = translate(fault) if error.status == 503 else None
-    if outage is not None:
-        error.why = outage.why
+    if error.status >= 500 and not fault.pgcode.startswith(_SAID_BY_SQL):
+        error.why = words(fault)
     return error

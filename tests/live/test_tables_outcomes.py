@@ -28,6 +28,8 @@ create function left_alone() returns bool language sql security definer
   as $$ select pg_terminate_backend(pg_backend_pid()) $$;
 create function full_disk() returns void language plpgsql
   as $$ begin raise exception 'no space left' using errcode = '53100', detail = 'what was written'; end $$;
+create function in_vain() returns void language plpgsql set statement_timeout = '50ms'
+  as $$ begin perform pg_sleep(9); end $$;
 grant all on counted to anon
 """
 
@@ -37,7 +39,8 @@ def outcomes(tables: Tables) -> Iterator[Tables]:
     tables.sql(SCHEMA)
     yield tables
     tables.sql(
-        "drop function several, pairs, shown, silent, left_alone, full_disk; drop type pair; drop table counted"
+        "drop function several, pairs, shown, silent, left_alone, full_disk, in_vain;"
+        "drop type pair; drop table counted"
     )
 
 
@@ -265,13 +268,19 @@ async def test_a_page_may_read_what_postgrests_may(outcomes: Tables) -> None:
 
 @pytest_twisted.ensureDeferred
 @pytest.mark.parametrize(
-    ("function", "why"),
-    [("left_alone", r"PGRST001: \w+ id="), ("full_disk", r"53100: no space left \(53100\) id=")],
+    ("function", "expected", "why"),
+    [
+        ("left_alone", 503, r"PGRST001: \w+ id="),
+        ("full_disk", 503, r"53100: no space left \(53100\) id="),
+        ("in_vain", 500, r"57014: canceling statement due to statement timeout \(57014\) id="),
+    ],
 )
-async def test_the_log_has_why_the_database_is_away(outcomes: Tables, function: str, why: str) -> None:
+async def test_the_log_has_what_no_request_can_help(
+    outcomes: Tables, function: str, expected: int, why: str
+) -> None:
     with capturedLogs() as events:
         status, _, _ = await answered(outcomes, "POST", f"/rpc/{function}", json={})
     said = "\n".join(map(str, map(formatEvent, events)))
-    assert status == 503
+    assert status == expected
     assert re.search(why, said)
     assert "what was written" not in said

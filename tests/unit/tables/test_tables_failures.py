@@ -130,7 +130,7 @@ class Failures(SynchronousTestCase):
 
 
 class Reasons(SynchronousTestCase):
-    """What the log has of a failure, where its answer is a 503."""
+    """What the log has of a failure that is not the request's."""
 
     def test_a_connection_that_is_lost_and_what_the_server_has_no_room_for(self) -> None:
         for fault, why in (
@@ -141,8 +141,13 @@ class Reasons(SynchronousTestCase):
             error = failure(fault, True)
             self.assertEqual((error.status, error.why), (503, why))
 
+    def test_what_postgresql_could_not_do(self) -> None:
+        for code in ("57014", "40001", "40P01", "42P17", "54001", "53400", "XX000", "HV000"):
+            error = failure(Refused(code), True)
+            self.assertEqual((error.status, error.why), (500, f"no reason given ({code})"))
+
     def test_what_sql_says_is_the_callers_alone(self) -> None:
-        for code in ("PT503", "P0001", "25006", "57014"):
+        for code in ("PT503", "PT500", "P0001", "P0002", "25006", "22P02", "PGRST"):
             self.assertIsNone(failure(Refused(code), True).why, code)
 
 
