@@ -78,13 +78,18 @@ def load(
 
 def _from_file(path: Path, faults: list[Fault]) -> dict[str, _Given]:
     try:
-        tree = tomllib.loads(path.read_text("utf-8"))
+        # Some editors put a mark before UTF-8.
+        tree = tomllib.loads(path.read_text("utf-8-sig"))
     except OSError as fault:
         faults.append(Fault(str(path), "", f"cannot be read: {fault.strerror}"))
         return {}
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as fault:
         # A TOML error says line and column, and never the line itself, which may hold a secret.
         faults.append(Fault(str(path), "", f"is not TOML: {str(fault).partition(chr(10))[0]}"))
+        return {}
+    except (ValueError, RecursionError):
+        # What Python itself would not read: thousands of digits, or of brackets within each other.
+        faults.append(Fault(str(path), "", "has a number that is too long, or is nested too deeply"))
         return {}
     return {name: _Given(value, str(path)) for name, value in _flattened(tree, ())}
 

@@ -8,7 +8,7 @@ from typing import Any
 
 from attrs import evolve, frozen
 
-from project_service.configure import load
+from project_service.configure import BadSettings, Fault, load
 from project_service.settings import Secret, Settings, Stage, StageDatabase, Store
 
 
@@ -28,6 +28,15 @@ class Launch:
     @property
     def embeds_store(self) -> bool:
         return self.data_dir is not None and self.settings.store.endpoint_url is None
+
+
+def placed(path: Path) -> Path:
+    """``path`` from the root on; raises ``BadSettings`` where it begins in a folder that is gone."""
+    try:
+        return path.absolute()
+    except FileNotFoundError:
+        why = "begins in the current directory, which is gone; go to one that exists"
+        raise BadSettings([Fault("command line", str(path), why)]) from None
 
 
 def settings_for(

@@ -10,6 +10,7 @@ from typing import Any
 import attrs
 from attrs import frozen
 
+from project_service.settings_addresses import endpoint, network, url, web_origin
 from project_service.settings_kinds import (
     MOST_WHOLE,
     Kind,
@@ -17,12 +18,10 @@ from project_service.settings_kinds import (
     choice,
     claim_path,
     dsn,
-    endpoint,
     flag,
     header_name,
     listed,
     mailbox,
-    network,
     optional,
     or_file,
     own_schema,
@@ -34,8 +33,6 @@ from project_service.settings_kinds import (
     store_bucket,
     table_of,
     text,
-    url,
-    web_origin,
     whole,
     word,
 )

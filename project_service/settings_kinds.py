@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import ipaddress
 import re
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
-from urllib.parse import urlsplit
 
 import orjson
 from attrs import frozen
@@ -17,7 +15,8 @@ from project_service.http import fields
 
 Kind = Callable[[Any], Any]
 
-_NUMBER = re.compile(r"[+-]?[0-9]+\Z")
+# Longer ones are out of every range.
+_NUMBER = re.compile(r"[+-]?[0-9]{1,100}\Z")
 # PostgREST's reference, "jwt-secret".
 _LEAST_SECRET = 32
 
@@ -42,7 +41,18 @@ def text(value: Any) -> str:
         raise ValueError("must be a string")
     if "\0" in value:
         raise ValueError("must not contain NUL")
+    if not (value.isascii() or _is_unicode(value)):
+        raise ValueError("must be UTF-8")
     return value
+
+
+def _is_unicode(value: str) -> bool:
+    """False for what the environment had in bytes that are no UTF-8."""
+    try:
+        value.encode()
+    except UnicodeEncodeError:
+        return False
+    return True
 
 
 def secret(value: Any) -> Secret:
@@ -250,43 +260,6 @@ def from_json(value: Any, what: str) -> Any:
         return orjson.loads(value)
     except orjson.JSONDecodeError:
         raise ValueError(f"must be {what} (as JSON in the environment)") from None
-
-
-def network(value: Any) -> str:
-    try:
-        ipaddress.ip_network(text(value), strict=False)
-    except ValueError:
-        raise ValueError("must be IP addresses or networks such as 10.0.0.0/8") from None
-    return str(value)
-
-
-# A Twisted server endpoint. What it names (a port, a certificate) is tried when it is opened.
-endpoint = matching(
-    r"(?:tcp6?:(?:port=)?[0-9]{1,5}|ssl:(?:port=)?[0-9]{1,5}|unix:|systemd:|haproxy:).*",
-    "endpoints such as tcp:8080:interface=127.0.0.1, ssl:443:… or unix:/run/…",
-)
-
-
-def web_origin(value: Any) -> str:
-    """``*`` or an origin as browsers send it: scheme, host and port, nothing behind."""
-    parts = urlsplit(text(value))
-    if value != "*" and (not parts.scheme or not parts.netloc or f"{parts.scheme}://{parts.netloc}" != value):
-        raise ValueError('must be origins such as https://www.example.com, or "*"')
-    return str(value)
-
-
-def url(value: Any) -> str:
-    """An http or https address without a trailing slash."""
-    parts = urlsplit(text(value))
-    if parts.scheme not in ("http", "https") or not parts.hostname:
-        raise ValueError("must be an http or https address")
-    if parts.username or parts.password or parts.query or parts.fragment:
-        raise ValueError("must not hold a user name, password, query or fragment")
-    try:
-        _ = parts.port
-    except ValueError:
-        raise ValueError("must have a port from 0 to 65535") from None
-    return str(value).rstrip("/")
 
 
 def dsn(value: Any) -> Secret:

@@ -12,7 +12,7 @@ from twisted.python import usage
 
 from project_service import logging_setup
 from project_service.configure import BadSettings
-from project_service.launch import Launch, settings_for
+from project_service.launch import Launch, placed, settings_for
 from project_service.shares import TooManyWorkers, worker_count
 
 DEFAULT_DATA_DIR = "var"
@@ -57,14 +57,14 @@ class Options(usage.Options):
             if value == "":
                 # A variable that nobody has set, and no reason to start on an embedded database.
                 raise usage.UsageError(f"--{option} has an empty value")
-        config = Path(self["config"]).absolute() if self["config"] is not None else None
-        embedded = config is None or self["data-dir"] is not None
-        data_dir = Path(self["data-dir"] or DEFAULT_DATA_DIR).absolute() if embedded else None
+        embedded = self["config"] is None or self["data-dir"] is not None
         given: dict[str, Any] = {}
         for option, name in (("listen", "listen"), ("workers", "workers"), ("admin-listen", "admin_listen")):
             if self[option]:
                 given[f"server.{name}"] = self[option]
         try:
+            config = placed(Path(self["config"])) if self["config"] is not None else None
+            data_dir = placed(Path(self["data-dir"] or DEFAULT_DATA_DIR)) if embedded else None
             settings = settings_for(config, os.environ, given, data_dir)
             worker_count(settings)
         except (BadSettings, TooManyWorkers) as fault:

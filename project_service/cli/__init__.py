@@ -48,7 +48,11 @@ class _Nouns(click.Group):
             sys.stdin = Path(os.devnull).open()  # noqa: SIM115  # for as long as the process lives
         if sys.stdout is None:
             sys.exit("project-service: standard output is closed")
-        return super().main(*args, **kwargs)
+        try:
+            return super().main(*args, **kwargs)
+        except OSError as fault:
+            # A help text that a full disk does not take.
+            sys.exit(f"project-service: {fault}")
 
     def list_commands(self, ctx: click.Context) -> list[str]:
         return sorted(NOUNS)

@@ -68,7 +68,8 @@ def _changes(
 
 
 def _whole(name: str, text: str) -> int:
-    if not (text.isascii() and text.isdigit()):
+    # Longer ones Python would not read, and no size is.
+    if not (text.isascii() and text.isdigit() and len(text) <= 100):
         raise click.BadParameter("must be a whole number or none", param_hint=f"--{name.replace('_', '-')}")
     return int(text)
 

@@ -22,7 +22,7 @@ from project_service.database.session import DatabaseGone
 from project_service.embedded.command import ChildFailed
 from project_service.embedded.lock import InUse
 from project_service.errors import ApiError
-from project_service.launch import Launch, settings_for
+from project_service.launch import Launch, placed, settings_for
 from project_service.settings import Settings, StageDatabase
 from project_service.storage.s3.errors import (
     NO_NEXT_PAGE,
@@ -54,10 +54,10 @@ class Invocation:
 
     @property
     def embeds_into(self) -> Path | None:
-        """The data directory; None where the config has to name everything."""
+        """The data directory; None where the config has to name everything. Raises ``BadSettings``."""
         if self.config is not None and self.data_dir is None:
             return None
-        return (self.data_dir or Path(DEFAULT_DATA_DIR)).absolute()
+        return placed(self.data_dir or Path(DEFAULT_DATA_DIR))
 
     def settings(self) -> Settings:
         """As the service would have them. Ends the command with exit code 2 where they cannot be used."""
@@ -104,11 +104,14 @@ class Invocation:
 
     def show(self, value: Any, *lines: str) -> None:
         """The result: ``value`` as JSON with ``--json``, else ``lines``."""
-        if self.json:
-            click.echo(orjson.dumps(value, option=orjson.OPT_INDENT_2).decode())
-            return
-        for line in lines:
-            click.echo(line)
+        shown = [orjson.dumps(value, option=orjson.OPT_INDENT_2).decode()] if self.json else lines
+        try:
+            for line in shown:
+                # A file's name may be no text.
+                click.echo(line.encode("utf-8", "backslashreplace").decode())
+        except OSError as fault:
+            # Done is done; only nobody has seen, for instance, the new key.
+            end(f"done, but what came of it cannot be written: {fault.strerror}", FAILED)
 
 
 def stage_database(settings: Settings, stage: str, name: str) -> StageDatabase:
@@ -170,7 +173,7 @@ def explained(fault: BaseException) -> str:
         primary = fault.diag.message_primary if fault.diag is not None else None
         hint = "; has it been migrated? (`project-service migrate`)" if fault.pgcode in _NOT_MIGRATED else ""
         return f"the database refuses: {primary or fault.pgcode or 'no reason given'}{hint}"
-    return str(fault)
+    return "an argument is not UTF-8" if isinstance(fault, UnicodeEncodeError) else str(fault)
 
 
 def end(why: str, code: int) -> NoReturn:
@@ -179,7 +182,9 @@ def end(why: str, code: int) -> NoReturn:
     sys.exit(code)
 
 
-class _Place(click.Path):
+class Place(click.Path):
+    """A path that is not empty."""
+
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
         if value == "":
             # A variable that nobody has set, and not the directory we happen to be in.
@@ -190,8 +195,8 @@ class _Place(click.Path):
 def options(function: Callable[..., None]) -> Callable[..., None]:
     """``--config``, ``--data-dir`` and ``--json`` for a command, handed to it as an ``Invocation``."""
 
-    @click.option("--config", type=_Place(path_type=Path), help="TOML file with the settings.")
-    @click.option("--data-dir", type=_Place(path_type=Path), help="Where embedded parts keep their state.")
+    @click.option("--config", type=Place(path_type=Path), help="TOML file with the settings.")
+    @click.option("--data-dir", type=Place(path_type=Path), help="Where embedded parts keep their state.")
     @click.option("--json", "json_", is_flag=True, help="Print JSON, for programs.")
     @functools.wraps(function)
     def wrapped(**given: Any) -> None:

@@ -10,7 +10,9 @@ from project_service.auth import keyfile
 from project_service.auth.keyset import ALGORITHMS, KeySetError
 from project_service.cli import frame
 
-_FILE = click.option("--file", "path", type=click.Path(path_type=Path), help="Instead of auth.jwt_keys_file.")
+_FILE = click.option(
+    "--file", "path", type=frame.Place(path_type=Path), help="Instead of auth.jwt_keys_file."
+)
 _ALGORITHM = click.option("--algorithm", type=click.Choice(ALGORITHMS), help="Instead of auth.jwt_algorithm.")
 
 
@@ -26,6 +28,8 @@ def command() -> None:
 def create(invocation: frame.Invocation, path: Path | None, algorithm: str | None) -> None:
     """Make the key file. An existing one is left alone: `rotate` adds to it."""
     where, chosen = _chosen(invocation, path, algorithm)
+    if where.is_dir():
+        frame.end(f"{where}: Is a directory", frame.FAILED)
     try:
         if not keyfile.create(where, chosen):
             frame.end(f"{where} exists; add a key with: project-service jwt-keys rotate", frame.FAILED)
@@ -82,4 +86,5 @@ def _show(invocation: frame.Invocation, path: Path) -> None:
     keys = keyfile.load(path).keys
     value = [{"kid": key.kid, "algorithm": key.algorithm, "signs": key is keys[0]} for key in keys]
     lines = (f"{key.kid}  {key.algorithm}  {'signs' if key is keys[0] else 'verifies'}" for key in keys)
-    invocation.show({"file": str(path), "keys": value}, str(path), *lines)
+    name = str(path).encode("utf-8", "backslashreplace").decode()
+    invocation.show({"file": name, "keys": value}, name, *lines)

@@ -15,6 +15,7 @@ from project_service.cli import frame
 from project_service.cli.import_sources import Directory, Source, StoreBucket, Unreadable, Upload
 from project_service.cli.opened import Opened
 from project_service.errors import ApiError
+from project_service.settings_kinds import store_bucket
 from project_service.storage import keys
 from project_service.storage.assemble import connect_store
 from project_service.storage.model import Bucket, Conditions, Writer
@@ -139,9 +140,12 @@ def import_(invocation: frame.Invocation, bucket: str, source: str, prefix: str,
     that one is only read. May be repeated: what is there already stays, unless --overwrite is given.
     """
     if source.startswith(FROM_STORE):
-        if not _bucket_and_folder(source)[0]:
-            raise click.BadParameter("names no bucket", param_hint="s3://BUCKET")
-    elif not Path(source).is_dir():
+        try:
+            store_bucket(_bucket_and_folder(source)[0])
+        except ValueError:
+            raise click.BadParameter("names no bucket", param_hint="s3://BUCKET") from None
+    elif not source or not Path(source).is_dir():
+        # An empty one is a variable that nobody has set, and not the directory we happen to be in.
         raise click.BadParameter("there is no such directory", param_hint="DIRECTORY")
 
     async def work(open_: Opened) -> None:

@@ -38,7 +38,10 @@ def create(invocation: frame.Invocation, email: str, password_stdin: bool, passw
     wanted: dict[str, Any] = {"email": email}
     if password_stdin:
         # One character more than is allowed, so that a longer one is refused and not cut.
-        wanted["password"] = sys.stdin.read(MAX_BYTES + 2).removesuffix("\n")
+        try:
+            wanted["password"] = sys.stdin.read(MAX_BYTES + 2).removesuffix("\n")
+        except UnicodeDecodeError:
+            raise click.UsageError("the password is not in the encoding of standard input") from None
     if password_hash is not None:
         wanted["password_hash"] = password_hash
 

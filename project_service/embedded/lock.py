@@ -27,13 +27,17 @@ class DirectoryLock:
         descriptor = os.open(self._path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
         try:
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError:
+        except BlockingIOError:
             holder = os.pread(descriptor, 32, 0).decode("ascii", "replace").strip()
             os.close(descriptor)
             raise InUse(
                 f"another project-service (pid {holder or 'unknown'}) is running on {self._path.parent}; "
                 "stop it or use another --data-dir"
             ) from None
+        except OSError:
+            # A file system without locks, for instance: nobody holds this one.
+            os.close(descriptor)
+            raise
         os.ftruncate(descriptor, 0)
         os.pwrite(descriptor, f"{os.getpid()}\n".encode(), 0)
         self._descriptor = descriptor

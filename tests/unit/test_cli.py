@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import errno
+import os
 import sys
 from importlib import import_module
+from io import BytesIO, StringIO, TextIOWrapper
 from pathlib import Path
 from tempfile import mkdtemp
+from unittest.mock import patch
 
 import click
 import orjson
@@ -79,6 +83,11 @@ class Ending(TestCase):
             ["storage", "import", "papers", "/no/such/directory"],
             ["storage", "import", "papers", "s3://"],
             ["storage", "import", "papers", "s3:///folder"],
+            ["storage", "import", "papers", "s3://a b/folder"],
+            # Not the directory we are in.
+            ["storage", "import", "papers", ""],
+            ["jwt-keys", "create", "--file", ""],
+            ["bucket", "update", "papers", "--max-object-bytes", "9" * 5000],
             ["storage", "sweep", "--stale-after", "-1"],
             ["storage", "sweep", "--stale-after", "1000000001"],
         ):
@@ -124,9 +133,62 @@ class Ending(TestCase):
         self.assertIn(__version__, CliRunner().invoke(main, ["--version"]).output)
 
 
+class _Full(StringIO):
+    def write(self, text: str) -> int:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+
+class OddPlaces(TestCase):
+    def test_a_folder_is_no_key_file(self) -> None:
+        for path in ("/", ".", mkdtemp()):
+            ended = CliRunner().invoke(main, ["jwt-keys", "create", "--file", path])
+            self.assertEqual(
+                (ended.exit_code, ended.stderr), (1, f"project-service: {path}: Is a directory\n")
+            )
+
+    def test_a_file_whose_name_is_no_text_is_made_and_shown(self) -> None:
+        path = os.fsdecode(os.fsencode(mkdtemp()) + b"/\xff")
+        for options in (["--json"], []):
+            ended = CliRunner().invoke(main, ["jwt-keys", "create", "--file", path, *options])
+            self.assertEqual((ended.exit_code, ended.exception), (0, None))
+            self.assertIn("udcff", ended.output)
+            Path(path).unlink()
+
+    def test_the_folder_we_are_in_is_gone(self) -> None:
+        def gone() -> str:
+            raise FileNotFoundError(2, "No such file or directory")
+
+        self.patch(os, "getcwd", gone)
+        for arguments in (["keys", "list", "--data-dir", "var"], ["jwt-keys", "create"]):
+            ended = CliRunner().invoke(main, arguments)
+            self.assertEqual(ended.exit_code, 2)
+            self.assertIn("command line: var begins in the current directory, which is gone", ended.stderr)
+
+    def test_a_password_in_another_encoding(self) -> None:
+        strict = TextIOWrapper(BytesIO(b"caf\xe9"), "utf-8")
+        with patch.object(sys, "stdin", strict), patch.object(sys, "stderr", StringIO()) as said:
+            arguments = ["user", "create", "a@example.test", "--password-stdin"]
+            self.assertEqual(self.assertRaises(SystemExit, main.main, arguments).code, 2)
+        self.assertIn("the password is not in the encoding of standard input", said.getvalue())
+
+    def test_an_output_that_takes_nothing(self) -> None:
+        with patch.object(sys, "stdout", _Full()):
+            why = self.assertRaises(SystemExit, main.main, ["--help"]).code
+            self.assertIn("No space left on device", str(why))
+            path = Path(mkdtemp()) / "keys.json"
+            with patch.object(sys, "stderr", StringIO()) as said:
+                ended = self.assertRaises(SystemExit, main.main, ["jwt-keys", "create", "--file", str(path)])
+        self.assertEqual(ended.code, 1)
+        self.assertTrue(path.exists())
+        words = "project-service: done, but what came of it cannot be written: No space left on device\n"
+        self.assertEqual(said.getvalue(), words)
+
+
 class Explaining(TestCase):
     def test_faults_become_a_sentence(self) -> None:
         self.assertEqual(frame.explained(frame.Failed("why")), "why")
+        no_text = self.assertRaises(UnicodeEncodeError, "\udcff".encode)
+        self.assertEqual(frame.explained(no_text), "an argument is not UTF-8")
         self.assertEqual(
             frame.explained(ApiError(422, "validation_failed", "No.", {"name": "is empty"})),
             "No.\n  name: is empty",

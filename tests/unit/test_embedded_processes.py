@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import signal
 import subprocess
 import sys
 from pathlib import Path
 from tempfile import mkdtemp
+from unittest.mock import patch
 
 from hypothesis import given
 from hypothesis import strategies as st
@@ -170,6 +172,10 @@ class Launching(TestCase):
 class Locks(TestCase):
     def test_a_second_one_is_refused_with_the_pid_and_a_way_out(self) -> None:
         directory = Path(mkdtemp())
+        with patch("fcntl.flock", side_effect=OSError(errno.ENOLCK, os.strerror(errno.ENOLCK))):
+            # Of a file system without locks nobody holds one.
+            fault = self.assertRaises(OSError, DirectoryLock(directory).take)
+        self.assertEqual(fault.errno, errno.ENOLCK)
         first, second = DirectoryLock(directory), DirectoryLock(directory)
         first.take()
         refusal = self.assertRaises(InUse, second.take)

@@ -125,6 +125,35 @@ class Values(TestCase):
                 load(path, {}, {}, False)
             self.assertEqual([fault.name for fault in caught.exception.faults], [""])
 
+    def test_what_python_would_not_read(self) -> None:
+        path = temporary_directory(self) / "c.toml"
+        for text in (f"[server]\nworkers = {'9' * 5000}", "a = " + "[" * 5000):
+            path.write_text(text)
+            with self.assertRaises(BadSettings) as caught:
+                load(path, {}, {}, False)
+            self.assertEqual(
+                str(caught.exception), f"{path}: has a number that is too long, or is nested too deeply"
+            )
+        with self.assertRaises(BadSettings) as caught:
+            load(None, {"PROJECT_SERVICE__DATABASE__POOL_SIZE": "9" * 5000}, {}, True)
+        self.assertEqual(str(caught.exception), "environment: database.pool_size must be a whole number")
+
+    def test_what_some_editors_put_before_the_text(self) -> None:
+        path = temporary_directory(self) / "c.toml"
+        path.write_bytes(b"\xef\xbb\xbf[server]\r\nworkers = 2\r\n")
+        self.assertEqual(load(path, {}, {}, True).server.workers, 2)
+
+    def test_an_environment_in_another_encoding(self) -> None:
+        with self.assertRaises(BadSettings) as caught:
+            load(None, {"PROJECT_SERVICE__DATABASE__DSN": "postgresql://u:caf\udce9@a/x"}, {}, True)
+        self.assertEqual(str(caught.exception), "environment: database.dsn must be UTF-8")
+
+    def test_an_address_is_one_word(self) -> None:
+        for name in ("server.public_url", "auth.recover_url", "store.endpoint_url"):
+            for value in (r"http://a/\n", r"http://a\t.test", "http://a b/", "http://[::1"):
+                self.assertEqual(self.refused(name, f'"{value}"'), "must be an http or https address")
+        self.assertTrue(self.refused("server.cors_origins", '["http://[::1"]').startswith("must be origins"))
+
     def test_what_libpq_would_only_refuse_when_it_connects(self) -> None:
         for dsn, why in (
             ("postgresql://u@a.test:bad/x", "has a port that is not from 1 to 65535"),

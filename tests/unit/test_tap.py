@@ -125,6 +125,11 @@ class OptionTests(SynchronousTestCase):
             self.assertIn(said, self.refused(*arguments))
         self.assertEqual(self.launch("--workers", "auto").settings.server.workers, "auto")
 
+    def test_the_folder_we_are_in_may_be_gone(self) -> None:
+        with patch("os.getcwd", side_effect=FileNotFoundError(2, "No such file or directory")):
+            for arguments in ([], ["--config", "c.toml"], ["--config", self.config, "--data-dir", "var"]):
+                self.assertIn("begins in the current directory, which is gone", self.refused(*arguments))
+
     def test_an_empty_value_is_not_taken_for_none(self) -> None:
         """As of a variable that nobody has set: a production service would start on an empty embedded database."""
         for option in ("config", "data-dir", "workers", "admin-listen"):
