@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from datetime import datetime, timedelta
 from typing import Any
 
@@ -114,9 +115,10 @@ class StorageApp(App):
 
 
 def code(response: Response) -> str:
-    """The error code of a refusal."""
-    found: str = json.loads(response.body)["error"]["code"]
-    return found
+    """The error code of a refusal, which says in a sentence what is wrong."""
+    error: dict[str, str] = json.loads(response.body)["error"]
+    assert re.fullmatch(r"[A-Z].+\.", error["message"]), error
+    return error["code"]
 
 
 def refused(response: Response) -> tuple[int, str]:

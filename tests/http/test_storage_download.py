@@ -113,6 +113,7 @@ class Ranges(TestCase):
             response = self.app.get("k", Range=sent.encode().decode("latin-1"))
             self.assertEqual(refused(response), (416, "range_not_satisfiable"), sent)
             self.assertEqual(response.header("content-range"), "bytes */100", sent)
+            self.assertEqual(response.header("accept-ranges"), "bytes", sent)
 
     def test_another_unit_or_several_ranges_give_the_whole(self) -> None:
         for sent in ("items=0-1", "bytes=0-1,5-6", "bytes=200-,0-1", "bytes=-0,0-1"):

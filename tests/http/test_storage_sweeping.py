@@ -191,6 +191,14 @@ class Verifying(TestCase):
         torn, unproven = ["open/longer", "open/other", "open/torn"], ["open/copied", "open/parted"]
         self.assertEqual(found, Verified(8, ["open/gone"], torn, unproven, [orphan]))
 
+    def test_each_is_told_once_however_many_there_are(self) -> None:
+        app = StorageApp()
+        for number in range(40):
+            app.put(f"{number:02}")
+        app.store.objects.clear()
+        found = self.successResultOf(start(app.storage.sweeper.verify()))
+        self.assertEqual(found, Verified(40, [f"open/{number:02}" for number in range(40)]))
+
     def test_what_is_sound(self) -> None:
         self.assertTrue(Verified(1, unproven=["x"], orphans=["y"]).sound)
         for bad in (Verified(1, missing=["x"]), Verified(1, torn=["x"])):

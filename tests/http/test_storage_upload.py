@@ -143,15 +143,16 @@ class Whole(TestCase):
         for payload in (b"", b"short", b"of several parts " * 3):
             right = b64encode(md5(payload).digest()).decode()
             self.assertEqual(app.put("k", payload, Content_MD5=right).status, 201)
-            for wrong in (
-                b64encode(md5(b"other").digest()).decode(),
-                md5(payload).hexdigest(),
-                "",
-                "x",
-                right + "=",
+            for wrong, why in (
+                (b64encode(md5(b"other").digest()).decode(), b"is not that of the body"),
+                *(
+                    (none, b"is not the base64 of")
+                    for none in (md5(payload).hexdigest(), "", "x", right + "=")
+                ),
             ):
                 refusal = app.put("k", payload, Content_MD5=wrong)
                 self.assertEqual(refused(refusal), (400, "bad_digest"), wrong)
+                self.assertIn(why, refusal.body, wrong)
             self.assertEqual(app.stored(), [payload])
             app.request("DELETE", OBJECTS + "/k", USER)
         self.assertEqual(app.store.multiparts, {})
@@ -224,7 +225,9 @@ class Rules(TestCase):
         }.items():
             response = app.put(f"k{len(content_type)}", b"x", Content_Type=content_type)
             self.assertEqual(response.status, status, content_type)
-        self.assertEqual(code(app.put("k", b"x", Content_Type="text/html")), "unsupported_media_type")
+        response = app.put("k", b"x", Content_Type="text/HTML; charset=x")
+        self.assertEqual(code(response), "unsupported_media_type")
+        self.assertEqual(json.loads(response.body)["error"]["details"], {"content_type": "text/html"})
         late = form(part("file", b"x", "n"), part("key", b"page.html"))
         self.assertEqual(refused(app.upload(late)), (415, "unsupported_media_type"))
         self.assertEqual(app.upload(form(part("file", b"x", "n"), part("key", b"p.png"))).status, 201)

@@ -38,6 +38,9 @@ class Keys(SynchronousTestCase):
                 keys.parse_key(key, "to")
             self.assertEqual(caught.exception.message, f"The object key is not allowed: {why}.")
             self.assertEqual(caught.exception.details, {"to": why})
+        with self.assertRaises(ApiError) as caught:
+            keys.parse_prefix("a\n")
+        self.assertEqual(caught.exception.message, "The prefix is not allowed: it has a control character.")
 
     @given(good_keys.filter(short))
     @example("a\\b")

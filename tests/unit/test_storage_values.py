@@ -38,8 +38,10 @@ class Rules(SynchronousTestCase):
 
     def test_every_fault_is_named(self) -> None:
         with self.assertRaises(ApiError) as caught:
-            parse_rules({"visibility": "x", "max_object_bytes": 0, "what": 1, "owner_only_writes": True})
-        self.assertEqual(sorted(caught.exception.details or {}), ["max_object_bytes", "visibility", "what"])
+            parse_rules({"visibility": "x", "max_object_bytes": 0, "what": 0, "owner_only_writes": True})
+        details = caught.exception.details or {}
+        self.assertEqual(sorted(details), ["max_object_bytes", "visibility", "what"])
+        self.assertEqual(details["what"], "is not a rule of a bucket")
 
     def test_access(self) -> None:
         user = Claims("11111111-1111-4111-8111-111111111111", "a@b.test", "authenticated", "s", 1)
