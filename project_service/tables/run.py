@@ -27,8 +27,8 @@ _NO_RIGHT = "42501"
 Row = tuple[Any, ...]
 Ending = Literal["implicit", "commit", "rollback"]
 T = TypeVar("T")
-# How the SQLSTATEs begin that functions raise to answer with, and those of PL/pgSQL's own RAISE.
-_SAID_BY_SQL = ("PT", "PGRST", "P0")
+# How the SQLSTATEs begin that functions raise to answer with, and those of PL/pgSQL's own RAISE and of other languages'.
+_SAID_BY_SQL = ("PT", "PGRST", "P0", "38")
 
 
 @frozen

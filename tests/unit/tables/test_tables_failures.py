@@ -147,7 +147,7 @@ class Reasons(SynchronousTestCase):
             self.assertEqual((error.status, error.why), (500, f"no reason given ({code})"))
 
     def test_what_sql_says_is_the_callers_alone(self) -> None:
-        for code in ("PT503", "PT500", "P0001", "P0002", "25006", "22P02", "PGRST"):
+        for code in ("PT503", "PT500", "P0001", "P0002", "38000", "25006", "22P02", "PGRST"):
             self.assertIsNone(failure(Refused(code), True).why, code)
 
 
