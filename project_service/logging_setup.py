@@ -14,6 +14,7 @@ from twisted.logger import ILogObserver, Logger
 from twisted.python.logfile import LogFile
 
 from project_service.journal import Batched, Levels, observer
+from project_service.output import Output
 
 
 @define
@@ -71,11 +72,22 @@ def _output(twistd: Any) -> TextIO:
     name = twistd.get("logfile")
     if twistd.get("nodaemon") and name in (None, "", "-"):
         assert sys.__stdout__ is not None
-        return cast(TextIO, _Unfailing(any_text(sys.__stdout__)))
+        return cast(TextIO, _Unfailing(_foreground(any_text(sys.__stdout__))))
     out = _Unfailing(LogFile.fromFullPath(name or "twistd.log", rotateLength=None))
     if not signal.getsignal(signal.SIGUSR1):
         _reopen_on_signal(out)
     return cast(TextIO, out)
+
+
+def _foreground(out: TextIO) -> Output | TextIO:
+    try:
+        return Output(out, _tell_lost)
+    except OSError:  # it has no descriptor
+        return out
+
+
+def _tell_lost(lines: int) -> None:
+    _logger.warn("{lines} lines of the log were lost, since nobody read them", lines=lines)
 
 
 def any_text(out: TextIO, encoding: str | None = None) -> TextIO:

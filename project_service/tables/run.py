@@ -27,7 +27,7 @@ _NO_RIGHT = "42501"
 Row = tuple[Any, ...]
 Ending = Literal["implicit", "commit", "rollback"]
 T = TypeVar("T")
-# How the SQLSTATEs begin that functions raise to answer with, and those of PL/pgSQL's own RAISE and of other languages'.
+# How the SQLSTATEs begin that functions raise to answer with, and those of RAISE in PL/pgSQL and of other languages.
 _SAID_BY_SQL = ("PT", "PGRST", "P0", "38")
 
 

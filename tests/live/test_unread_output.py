@@ -1,4 +1,4 @@
-"""A service whose output nobody reads any more: its reader, a pager say, has ended."""
+"""A service whose output nobody reads any more: its reader, a pager say, has ended, or is not scrolled."""
 
 from __future__ import annotations
 
@@ -10,6 +10,8 @@ import sys
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from urllib.parse import urlsplit
+
+import pytest
 
 from tests.live.daemon import PATIENCE_SECONDS, READY, ROOT, children_on, eventually, twistd
 
@@ -30,7 +32,8 @@ def ask(address: tuple[str, int]) -> bool:
     return True
 
 
-def test_it_goes_on_and_ends_when_it_is_told_to(tmp_path: Path) -> None:
+@pytest.mark.parametrize("ended", [True, False])
+def test_it_goes_on_and_ends_when_it_is_told_to(ended: bool, tmp_path: Path) -> None:
     data_dir = tmp_path / "var"
     own = ["--nodaemon", "--pidfile=", "project-service", "--data-dir", str(data_dir), "--workers", "2"]
     command = [*twistd(sys.executable), *own, "--listen", "tcp:0:interface=127.0.0.1"]
@@ -38,8 +41,10 @@ def test_it_goes_on_and_ends_when_it_is_told_to(tmp_path: Path) -> None:
     reader, writer = os.pipe()
     process = subprocess.Popen(command, stdout=writer, stderr=writer, cwd="/", env=environ)
     os.close(writer)
-    with os.fdopen(reader) as printed:
-        url = next(found[1] for found in map(READY.search, printed) if found)
+    printed = os.fdopen(reader)
+    url = next(found[1] for found in map(READY.search, printed) if found)
+    if ended:
+        printed.close()
     try:
         with ThreadPoolExecutor(CLIENTS) as threads:
             assert all(threads.map(ask, [("127.0.0.1", urlsplit(url).port or 0)] * CLIENTS))
@@ -47,4 +52,5 @@ def test_it_goes_on_and_ends_when_it_is_told_to(tmp_path: Path) -> None:
         process.wait(PATIENCE_SECONDS)
     finally:
         process.kill()
+        printed.close()
     eventually(lambda: not children_on(data_dir), "the end of its servers")

@@ -62,8 +62,7 @@ class Chosen(Case):
         self.patch(sys, "__stdout__", out)
         self.log(nodaemon=True).warn("lost")
         write_lines(["lost"])
-        with self.assertRaises(BrokenPipeError):
-            out.close()
+        out.close()
 
     def test_an_output_in_another_encoding_loses_no_line(self) -> None:
         raw = io.BytesIO()

@@ -1,0 +1,85 @@
+"""An output whose reader takes nothing."""
+
+from __future__ import annotations
+
+import io
+import os
+import threading
+from time import monotonic
+
+from twisted.trial.unittest import TestCase
+
+from project_service import output
+from project_service.output import Output
+
+# More than a pipe holds.
+MUCH = "a line of the log\n" * 10_000
+
+
+class Reading(TestCase):
+    def setUp(self) -> None:
+        self.patch(output, "PATIENCE_SECONDS", 0.1)
+        self.reader, writer = os.pipe()
+        self.addCleanup(os.close, self.reader)
+        self.end = os.fdopen(writer, "w", encoding="latin-1")
+        self.addCleanup(self.end.close)
+        self.lost: list[int] = []
+        self.now = 0.0
+        self.out = Output(self.end, self.lost.append, lambda: self.now)
+
+    def read(self) -> str:
+        """All that is in the pipe."""
+        os.set_blocking(self.reader, False)
+        found = b""
+        try:
+            while piece := os.read(self.reader, 1 << 20):
+                found += piece
+        except BlockingIOError:
+            os.set_blocking(self.reader, True)
+        return found.decode("latin-1")
+
+    def test_who_reads_gets_all_of_it(self) -> None:
+        self.out.write("one\nZürich 5 \N{EURO SIGN}\n")
+        self.out.flush()
+        self.assertEqual(self.read(), "one\nZürich 5 \\u20ac\n")
+        self.assertEqual(self.lost, [])
+
+    def test_who_does_not_loses_lines_and_is_told_of_it(self) -> None:
+        self.out.write(MUCH)
+        self.out.write("and this\n")
+        self.assertEqual(self.lost, [])
+        self.read()
+        self.out.write("again\n")
+        self.assertEqual(self.read(), "\nagain\n")
+        self.assertEqual(self.lost, [10_001])
+        self.out.write("more\n")
+        self.assertEqual((self.read(), self.lost), ("more\n", [10_001]))
+
+    def test_it_is_waited_for_once_in_a_while(self) -> None:
+        self.assertTrue(self.waits())
+        self.assertFalse(self.waits())
+        self.now += output.IMPATIENT_SECONDS
+        self.assertTrue(self.waits())
+
+    def waits(self) -> bool:
+        began = monotonic()
+        self.out.write(MUCH)
+        return monotonic() - began >= output.PATIENCE_SECONDS
+
+    def test_one_that_is_slow_loses_nothing(self) -> None:
+        self.patch(output, "PATIENCE_SECONDS", 30.0)
+        found: list[str] = []
+
+        def read() -> None:
+            while sum(map(len, found)) < len(MUCH):
+                found.append(os.read(self.reader, 10_000).decode())
+
+        reading = threading.Timer(0.1, read)
+        reading.start()
+        self.out.write(MUCH)
+        reading.join()
+        self.assertEqual("".join(found), MUCH)
+
+    def test_what_has_no_descriptor_is_no_output(self) -> None:
+        with self.assertRaises(OSError):
+            Output(io.StringIO(), self.lost.append)
