@@ -12,6 +12,7 @@ from typing import Any
 from attrs import field, frozen
 from twisted.internet.defer import Deferred
 from twisted.internet.task import deferLater
+from twisted.logger import Logger
 
 from project_service import private_file
 from project_service.deferreds import all_of
@@ -23,6 +24,8 @@ from project_service.embedded.secrets_file import NAME as SECRETS
 from project_service.embedded.secrets_file import Secrets, load_or_make
 from project_service.embedded.supervised import Supervised
 from project_service.settings import Secret, Store
+
+log = Logger()
 
 # Where a service says how to reach its children, for the command line beside it.
 RUNNING = "running.json"
@@ -152,10 +155,18 @@ class Embedded:
     async def stop(self) -> None:
         """Both children, cleanly; the directory is free afterwards."""
         if self._lock.held:
-            self._running_file.unlink(missing_ok=True)
+            self._forget()
         await all_of([one.stop() for one in (self._database, self._store) if one is not None])
         self._release()
         self._lock.release()
+
+    def _forget(self) -> None:
+        """Best effort: on a file system that takes no changes any more the children have to be stopped as well, and
+        the next start does not believe what stands there."""
+        try:
+            self._running_file.unlink(missing_ok=True)
+        except OSError as fault:
+            log.warn("{path} cannot be removed: {why}", path=str(self._running_file), why=fault.strerror)
 
 
 def _let_through(directory: Path) -> None:

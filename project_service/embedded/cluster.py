@@ -103,7 +103,8 @@ class Cluster:
         """Into a directory of another name first, so that a start that is killed leaves nothing half made."""
         self._say("Making the database (once)")
         draft = self._home / "postgres.new"
-        shutil.rmtree(draft, ignore_errors=True)
+        if draft.exists():
+            shutil.rmtree(draft)
         draft.mkdir(mode=0o700)
         password_file = self._home / ".initdb-password"
         try:
@@ -117,7 +118,11 @@ class Cluster:
         draft.rename(self._data)
 
     def _check_version(self) -> None:
-        found = postgres.major_version((self._data / "PG_VERSION").read_text())
+        file = self._data / "PG_VERSION"
+        try:
+            found = postgres.major_version(file.read_text())
+        except ValueError:
+            raise ChildFailed(f"{file} is not what PostgreSQL wrote; restore the data directory") from None
         offered = self._offered_version()
         if found != offered:
             raise ChildFailed(

@@ -170,8 +170,7 @@ class Supervised:
 
     def _ended(self, _: None, child: Child) -> None:
         self._child = None
-        self._program.pid_file.unlink(missing_ok=True)
-        self._program.cleanup()
+        self._settle()
         if self._stopping or self._ready_at is None:
             return
         self.log.error(
@@ -181,6 +180,16 @@ class Supervised:
             tail=child.tail,
         )
         self._later(self._reactor.seconds() - self._ready_at)
+
+    def _settle(self) -> None:
+        try:
+            self._program.pid_file.unlink(missing_ok=True)
+            self._program.cleanup()
+        except OSError as fault:
+            # A file system that takes no changes for a while; the next start looks at what is there.
+            self.log.warn(
+                "what {name} left cannot be removed: {why}", name=self._program.name, why=str(fault)
+            )
 
     def _unsettled(self, failure: Failure) -> None:
         self.log.failure("what {name} left could not be settled", failure, name=self._program.name)

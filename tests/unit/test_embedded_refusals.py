@@ -9,7 +9,7 @@ import subprocess
 from pathlib import Path
 from tempfile import mkdtemp
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, cast
 from unittest.mock import patch
 
 from attrs import asdict, evolve
@@ -20,10 +20,13 @@ from project_service import private_file
 from project_service.deferreds import start
 from project_service.embedded import account, leftovers, postgres, seaweed
 from project_service.embedded.account import unprivileged
+from project_service.embedded.assemble import Embedded
+from project_service.embedded.cluster import Cluster
 from project_service.embedded.command import Account, ChildFailed
 from project_service.embedded.identity import identify
 from project_service.embedded.reach import GROUP, MASK, NO_ID, Entry, from_mode, let_pass, may_pass
 from project_service.embedded.secrets_file import load_or_make
+from tests.live.logged import warnings_logged
 
 SOMEBODY = Account("somebody", 4001, 4002)
 
@@ -51,6 +54,38 @@ class OwnFiles(SynchronousTestCase):
         self.assertEqual(
             str(fault), f"{directory}/embedded.json is not what project-service wrote; restore it"
         )
+
+
+class OwnDirectory(SynchronousTestCase):
+    def setUp(self) -> None:
+        self.home = Path(mkdtemp())
+        self.cluster = Cluster(None, self.home, cast(Any, None), cast(Any, None), lambda line: None)
+
+    def test_a_cluster_of_no_version_is_none(self) -> None:
+        (self.home / "postgres").mkdir()
+        (self.home / "postgres" / "PG_VERSION").touch()
+        fault = str(self.assertRaises(ChildFailed, self.cluster._check_version))
+        self.assertIn("postgres/PG_VERSION is not what PostgreSQL wrote; restore", fault)
+
+    def test_what_a_killed_start_left_and_cannot_be_removed_is_named(self) -> None:
+        (self.home / "postgres.new").touch()
+        self.failureResultOf(start(self.cluster._initialise(None)), NotADirectoryError)
+
+    def test_what_cannot_be_removed_keeps_nobody_running(self) -> None:
+        stopped: list[bool] = []
+
+        async def stop() -> None:
+            stopped.append(True)
+
+        embedded = Embedded(None, self.home)
+        embedded._lock.take()
+        embedded._database = cast(Any, SimpleNamespace(stop=stop))
+        # As on a file system that takes no changes any more.
+        (self.home / "run").touch()
+        with warnings_logged() as said:
+            self.successResultOf(start(embedded.stop()))
+        self.assertEqual(said, [f"{self.home}/run/running.json cannot be removed: Not a directory"])
+        self.assertEqual((stopped, embedded._lock.held), ([True], False))
 
 
 class Accounts(SynchronousTestCase):

@@ -220,6 +220,7 @@ class Lives(TestCase):
         self.errors.flush("Fake died")
 
     def test_so_is_one_that_the_machine_does_not_let_begin(self) -> None:
+        self.supervised._program.pid_file.mkdir()  # nor can what it left be removed
         self._up()
         self._dies()
         self.preparing_fails = OSError(28, "No space left on device")
