@@ -57,7 +57,7 @@ class SqlObjects:
         # One statement, so that the object and the counters are of the same moment.
         rows = await self.database.query(
             "select b.max_bucket_bytes, coalesce(o.size, 0),"
-            " (select coalesce(sum(total_bytes), 0)::bigint from storage.usage where bucket = b.name)"
+            " (select sum(total_bytes)::bigint from storage.usage where bucket = b.name)"
             " from storage.buckets b left join storage.objects o on o.bucket = b.name and o.key = %s"
             " where b.name = %s",
             (key, bucket),
