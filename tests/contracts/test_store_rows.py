@@ -69,8 +69,10 @@ async def test_the_switch(rows: Rows) -> None:
 @pytest_twisted.ensureDeferred
 async def test_the_room_of_a_key(rows: Rows) -> None:
     await put(rows, "k", 5)
+    for key in "lmnopq":
+        await put(rows, key)
     assert [await rows.objects.room(bucket, "k") for bucket in ("b", "none")] == [None, None]
-    for quota, of_it, of_others in ((12, 12, 7), (5, 5, 0), (3, 5, 0)):
+    for quota, of_it, of_others in ((18, 12, 7), (11, 5, 0), (3, 5, 0)):
         await rows.buckets.change("b", {"max_bucket_bytes": quota})
         assert [await rows.objects.room("b", key) for key in ("k", "new")] == [of_it, of_others]
     await rows.buckets.create("empty", BucketRules(max_bucket_bytes=9))

@@ -6,7 +6,7 @@ from typing import Any, cast
 from unittest.mock import patch
 
 from twisted.internet.defer import Deferred
-from twisted.logger import ILogObserver, globalLogPublisher
+from twisted.logger import ILogObserver, formatEvent, globalLogPublisher
 from twisted.trial.unittest import TestCase
 
 from project_service.deferreds import shield, start
@@ -75,8 +75,9 @@ class Streaming(TestCase):
         self.assertEqual(refused(self.app.get("k")), (503, "store_unavailable"))
         self.app.store.away = True
         self.app.put("new")
-        kinds = [event["kind"] for event in events if "kind" in event and "request_id" in event]
-        self.assertEqual(kinds, ["AccessDenied", "StoreUnreachable"])
+        said = [formatEvent(event).partition(" id=")[0] for event in events if "request_id" in event]
+        failed = [text for text in said if text.startswith("The store ")]
+        self.assertEqual(failed, ["The store failed: AccessDenied", "The store failed: StoreUnreachable"])
 
     def test_who_is_always_late_is_told_so_in_the_end(self) -> None:
         real = MemoryStore.open

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from hashlib import md5
+from pathlib import Path
 from typing import Any, cast
 
 import pytest
@@ -10,6 +11,7 @@ import pytest_twisted
 from twisted.internet import ssl
 
 from project_service.settings import Secret, Store
+from project_service.storage.assemble import connect_store
 from project_service.storage.s3.client import S3Store
 from project_service.storage.s3.errors import UNTRUSTED, StoreUnreachable
 from tests.certificates import issue
@@ -41,6 +43,26 @@ async def test_https_with_a_custom_authority() -> None:
         script = Script(*[stored] * 4)
         await against(script, refuses, context, untrusted)
         assert script.requests == []
+
+
+@pytest_twisted.ensureDeferred
+async def test_the_authority_of_the_settings_is_read_from_its_file(tmp_path: Path) -> None:
+    from twisted.internet import reactor
+
+    ca_pem, context = authority()
+    (tmp_path / "ca.pem").write_bytes(ca_pem)
+    listen = cast(Any, reactor).listenSSL(0, Script(stored), context, interface="127.0.0.1")
+    settings = Store(
+        endpoint_url=f"https://127.0.0.1:{listen.getHost().port}",
+        access_key_id="a",
+        secret_access_key=Secret("b"),
+        ca_file=str(tmp_path / "ca.pem"),
+        connect_timeout_seconds=1.0,
+    )
+    store = connect_store(reactor, settings)
+    assert await store.put("k", b"x", "a/b", {}) == md5(b"x").hexdigest()
+    await store.close()
+    await listen.stopListening()
 
 
 @pytest_twisted.ensureDeferred

@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 import pytest_twisted
+from attrs import evolve
 from twisted.internet.threads import deferToThread
 
 from tests.live.storage_service import MIB, Running, call, nothing_left
@@ -144,3 +145,20 @@ async def test_overwriting_while_others_read(running: Running) -> None:
 
     await deferToThread(session)
     await until(lambda: nothing_left(running))
+
+
+@pytest_twisted.ensureDeferred
+async def test_other_limits_in_the_configuration_hold_without_a_restart(running: Running) -> None:
+    api = running.api
+
+    async def asked(method: str, payload: bytes = b"") -> int:
+        path = "/storage/buckets/private/objects/limited"
+        return (await api.request(method, path, token=running.token, data=payload))[0]
+
+    assert await asked("PUT", b"four") == 201
+    api.application.reload(evolve(api.settings, storage=evolve(api.settings.storage, max_object_bytes=3)))
+    try:
+        assert await asked("PUT", b"four") == 413
+    finally:
+        api.application.reload(api.settings)
+    assert [await asked("PUT", b"four"), await asked("DELETE")] == [200, 204]
