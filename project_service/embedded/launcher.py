@@ -6,6 +6,7 @@ service dies, lets it interrupt nobody who is at work, and becomes the program. 
 of it: this runs at every start.
 """
 
+import _signal  # type: ignore[import-not-found]  # "signal" without what it imports
 import os
 import sys
 
@@ -13,6 +14,9 @@ PR_SET_PDEATHSIG = 1
 
 
 def main(argv: list[str]) -> None:
+    # A stop may come this early. Python makes an exception of it, which is lost where it strikes the machinery of
+    # imports; the program would run on, and be killed when its time is over.
+    _signal.signal(_signal.SIGINT, _signal.SIG_DFL)
     parent, signal, uid, gid = (int(one) for one in argv[:4])
     # Found while this is still root: the standard library may be where the other user cannot read.
     prctl = _prctl()

@@ -169,6 +169,30 @@ class Launching(TestCase):
         self.assertIn("the service ended", child.stderr)
 
 
+EARLY = """
+import builtins, runpy, signal, sys
+real = builtins.__import__
+def imported(name, *arguments, **options):
+    if name == "ctypes":
+        signal.raise_signal(signal.SIGINT)
+    return real(name, *arguments, **options)
+builtins.__import__ = imported
+sys.argv = sys.argv[1:]
+try:
+    runpy.run_path(sys.argv[0], run_name="__main__")
+except KeyboardInterrupt:
+    pass
+"""
+
+
+class Stops(TestCase):
+    def test_a_stop_that_comes_while_the_launcher_works_is_the_end(self) -> None:
+        argv = Command(("/bin/true",), Path("/")).launched(os.getpid())
+        child = subprocess.run([sys.executable, "-c", EARLY, *argv[argv.index("-S") + 1 :]], check=False)
+        # Of the signal itself, which nothing in between can take for something else.
+        self.assertEqual(child.returncode, -signal.SIGINT)
+
+
 class Locks(TestCase):
     def test_a_second_one_is_refused_with_the_pid_and_a_way_out(self) -> None:
         directory = Path(mkdtemp())
