@@ -17,9 +17,6 @@ from botocore.credentials import Credentials
 
 EMPTY_SHA256 = sha256(b"").hexdigest()
 
-# What S3 leaves unescaped in a path: RFC 3986's unreserved characters and the slash.
-_PATH_SAFE = "-_.~/"
-_QUERY_SAFE = "-_.~"
 _UNSIGNED = frozenset(SIGNED_HEADERS_BLACKLIST)
 # "2026-11-21T10:00:00" as SigV4 writes it; strftime takes three times as long.
 _PLAIN = str.maketrans("", "", "-:")
@@ -43,7 +40,8 @@ class Address:
     def url(self, key: str = "", query: Mapping[str, str] | None = None) -> str:
         """The exact URL that is signed and sent; the query is in the order in which it is signed."""
         root = f"{self._root}/" if key or self.addressing_style == "virtual" else self._root
-        url = root + quote(key, safe=_PATH_SAFE)
+        # S3 leaves RFC 3986's unreserved characters and, in a path, the slash unescaped; so does quote().
+        url = root + quote(key)
         return f"{url}?{_encoded(query)}" if query else url
 
     def target(self, url: str) -> str:
@@ -74,7 +72,7 @@ def _host_of(origin: str) -> str:
 
 
 def _encoded(query: Mapping[str, str]) -> str:
-    pairs = [(quote(name, safe=_QUERY_SAFE), quote(value, safe=_QUERY_SAFE)) for name, value in query.items()]
+    pairs = [(quote(name, safe=""), quote(value, safe="")) for name, value in query.items()]
     return "&".join(f"{name}={value}" for name, value in sorted(pairs))
 
 
