@@ -131,7 +131,12 @@ class Documents(Case):
         asked = self.ask(self.store.delete_many(["a&b", "c"]))
         line, headers, body = self.sent()
         self.assertEqual((line, "content-md5" in headers), ("POST /base/bucket?delete=", True))
-        self.assertIn("<Object><Key>a&amp;b</Key></Object><Object><Key>c</Key></Object>", body)
+        self.assertEqual(headers["content-type"], "application/xml")
+        self.assertEqual(
+            body,
+            '<Delete xmlns="http://s3.amazonaws.com/doc/2006-03-01/"><Quiet>true</Quiet>'
+            "<Object><Key>a&amp;b</Key></Object><Object><Key>c</Key></Object></Delete>",
+        )
         self.answer(
             body="<DeleteResult><Deleted><Key>c</Key></Deleted>"
             "<Error><Key>a&amp;b</Key><Code>AccessDenied</Code></Error></DeleteResult>"
@@ -142,6 +147,9 @@ class Documents(Case):
         """By an earlier try, whose answer did not come."""
         for status, etag in ((200, "whole-2"), (404, None)):
             asked = self.ask(self.store.complete_multipart("k", "u", ["e1", "e2"]))
+            body = self.sent()[2]
+            self.assertTrue(body.startswith("<CompleteMultipartUpload"), body)
+            self.assertTrue(body.endswith('<ETag>"e2"</ETag></Part></CompleteMultipartUpload>'), body)
             self.answer(404, "<Error><Code>NoSuchUpload</Code></Error>")
             self.assertEqual(self.sent()[0], "HEAD /base/bucket/k")
             self.answer(status, ETag='"whole-2"')

@@ -53,10 +53,11 @@ class Refusals(Case):
     def test_an_error_may_come_with_200(self) -> None:
         for code, kind in (("InternalError", None), ("InvalidPart", StoreError)):
             asked = self.ask(self.store.complete_multipart("k", "u", ["e"]))
-            self.answer(body=f" <Error><Code>{code}</Code></Error>")
+            # While it puts the parts together a store sends white space.
+            self.answer(body=f"\n <?xml version='1.0'?><Error><Code>{code}</Code></Error>")
             if kind is None:
                 self.clock.advance(0.1)
-                self.answer(body=' <R><ETag>"e-1"</ETag></R>')
+                self.answer(body='\n <?xml version="1.0"?><R><ETag>"e-1"</ETag></R>')
                 self.assertEqual(self.successResultOf(asked), "e-1")
             else:
                 self.failureResultOf(asked, kind)

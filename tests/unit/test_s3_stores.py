@@ -148,6 +148,7 @@ class Places(Case):
         self.answer(400, "<Error><Code>IllegalLocationConstraintException</Code></Error>")
         line, _, body = self.sent()
         self.assertEqual(line, "PUT /base/bucket")
+        self.assertTrue(body.startswith("<CreateBucketConfiguration "), body)
         self.assertIn("<LocationConstraint>us-east-1</LocationConstraint>", body)
         self.answer(400, "<Error><Code>IllegalLocationConstraintException</Code></Error>")
         self.failureResultOf(asked, StoreError)
