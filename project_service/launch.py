@@ -47,6 +47,18 @@ def settings_for(
     return settings if data_dir is None else with_data_dir_defaults(settings, data_dir)
 
 
+def settings_again(
+    config: Path | None, environ: Mapping[str, str], options: Mapping[str, Any], data_dir: Path | None
+) -> Settings:
+    """As ``settings_for``, while requests are served: a pipe, as programs with secrets hand out, is not read again.
+
+    Nobody might write into it any more, and whoever waits for that does nothing else.
+    """
+    if config is not None and config.is_fifo():
+        raise BadSettings([Fault(str(config), "", "is a pipe, which is read at the start only")])
+    return settings_for(config, environ, options, data_dir)
+
+
 def with_embedded_database(settings: Settings, dsn: str) -> Settings:
     return evolve(settings, database=evolve(settings.database, dsn=Secret(dsn)))
 

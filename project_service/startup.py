@@ -28,7 +28,7 @@ from project_service.launch import (
     Launch,
     exposed_schemas,
     schemas_of_service_role,
-    settings_for,
+    settings_again,
     with_embedded_database,
     with_embedded_store,
 )
@@ -91,7 +91,7 @@ class Startup:
 
     def _load(self) -> Settings:
         launch = self._launch
-        return settings_for(launch.config, os.environ, launch.options, launch.data_dir)
+        return settings_again(launch.config, os.environ, launch.options, launch.data_dir)
 
     def _take_over(self, settings: Settings) -> None:
         if self._serving is not None:

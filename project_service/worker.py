@@ -29,7 +29,7 @@ from project_service.clocks import count_steadily
 from project_service.deferreds import start
 from project_service.http.metrics import MULTIPROCESS
 from project_service.journal import Levels, observer
-from project_service.launch import settings_for
+from project_service.launch import settings_again
 from project_service.logging_setup import any_text, batched
 from project_service.metrics_folder import hold
 from project_service.ports import PROXIED, TLS, Binder, cannot_listen, described, queue_length, take_turns
@@ -128,7 +128,7 @@ class Worker:
     def _load(self) -> Settings:
         told = self._told
         config, data_dir = (Path(path) if path is not None else None for path in (told.config, told.data_dir))
-        return share(settings_for(config, os.environ, told.options, data_dir), told.processes)
+        return share(settings_again(config, os.environ, told.options, data_dir), told.processes)
 
     def run(self) -> None:
         reactor = self._reactor

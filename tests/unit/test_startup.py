@@ -1,4 +1,4 @@
-"""What a start says to whoever asked for it."""
+"""What a start says to whoever asked for it, and what it does not read again."""
 
 from __future__ import annotations
 
@@ -8,7 +8,14 @@ from io import StringIO
 
 from twisted.trial.unittest import TestCase
 
-from project_service.startup import say
+from project_service.assignment import Assignment
+from project_service.configure import BadSettings
+from project_service.launch import Launch
+from project_service.settings import Settings
+from project_service.startup import Startup, say
+from project_service.worker import Worker
+from tests.live.logged import errors_logged
+from tests.places import temporary_directory
 
 
 class Saying(TestCase):
@@ -28,3 +35,17 @@ class Saying(TestCase):
             say("ready")
         # What is left in its buffer cannot be written at its end either.
         self.assertRaises(OSError, full.close)
+
+
+class Reloading(TestCase):
+    def test_nobody_waits_for_a_pipe(self) -> None:
+        """As a program that keeps secrets hands out: it has been read, and nobody writes into it any more."""
+        pipe = temporary_directory(self) / "c.toml"
+        os.mkfifo(pipe)
+        errors = errors_logged(self)
+        Startup(None, Launch(Settings(), pipe, {}, None)).reload()
+        [said] = errors.flush("the configuration was not reloaded")
+        self.assertEqual(said["fault"], f"{pipe}: is a pipe, which is read at the start only")
+        worker = Worker.__new__(Worker)
+        worker._told = Assignment(str(pipe), {}, None, 2, None)
+        self.assertRaises(BadSettings, worker._load)
