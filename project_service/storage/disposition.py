@@ -17,7 +17,7 @@ NO_SNIFFING = ("X-Content-Type-Options", "nosniff")
 # What a file name in quotes is better without; a key has no control characters, but this is a header.
 _NOT_PLAIN = re.compile(r'[^ -~]|["\\%]')
 # One that does not end goes on to the end: looking again from each quote in it would take long.
-_QUOTED = re.compile(r'"(?:\\.|[^"\\])*+["\\]?', re.DOTALL)
+_QUOTED = re.compile(r'"(?:\\.|[^"\\])*+["\\]?')
 _EXTENDED = re.compile(r";\s*filename\*\s*=\s*utf-8'[^';]*'([^\s;\"]+)", re.ASCII | re.IGNORECASE)
 
 
@@ -26,7 +26,7 @@ def content_disposition(key: str, inline: bool) -> str:
     name = key.rsplit("/", 1)[-1]
     plain = _NOT_PLAIN.sub("_", name)
     kind = "inline" if inline else "attachment"
-    return f"{kind}; filename=\"{plain}\"; filename*=UTF-8''{quote(name, safe='')}"
+    return f"{kind}; filename=\"{plain}\"; filename*=UTF-8''{quote(name)}"
 
 
 # The same objects are asked for again and again.
