@@ -96,7 +96,9 @@ class Reading(SynchronousTestCase):
             ("filename*=UTF-8'de'%C3%B6%20x.txt; filename=plain", "\u00f6 x.txt"),
             ("filename=plain; filename*=utf-8''%FF", "plain"), ("filename=plain; filename*=latin1''%F6", "plain"),
             ('filename="a; filename*=utf-8\'\'b"', "a; filename*=utf-8''b"), ("filename*=", None),
-            ("filename=plain; filename*=utf-8''\"b\"", "plain"),
+            ("filename=plain; filename*=utf-8''\"b\"", "plain"), ("filename=plain; xfilename*=utf-8''b", "plain"),
+            ("filename* = utf-8''b ; filename=plain", "b"),
+            ('filename="a\\"; filename*=utf-8\'\'b"', "a\"; filename*=utf-8''b"),
             # A quoted string that does not end goes on to the end.
             ("filename=plain; x=\"; filename*=utf-8''b", "plain"), ('filename=plain; x=*"\\', "plain"),
         ):  # fmt: skip

@@ -62,11 +62,13 @@ class ContentTypes(SynchronousTestCase):
         self.assertTrue(parsed.isascii() and parsed.isprintable() and "/" in parsed)
 
     def test_what_is_a_type(self) -> None:
-        for sent in (" a/b ", "a/b;x=" + "y" * 249, 'text/plain; charset="utf-8"', "a/b ; x=y"):
+        odd = "x!#$&+.^_-/y!#$&+.^_-"
+        for sent in (" a/b ", "a/b;x=" + "y" * 249, 'text/plain; charset="utf-8"', "a/b ; x=y", odd):
             self.assertEqual(content_types.parse(sent), sent.strip())
         for sent in (
             "a/b;x=" + "y" * 250,
             "a/b; x=\x7f",
+            "a/b; x=\x1fy",
             "a/b; x=\u00e9",
             "a/b;\r\nX: y",
             "a",
