@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from datetime import UTC, datetime, timedelta, timezone
 from itertools import accumulate
+from mmap import mmap
 from pathlib import Path
 from resource import getpagesize
 from unittest import SkipTest
@@ -16,7 +17,7 @@ from twisted.trial.unittest import SynchronousTestCase
 from project_service.clocks import timestamp
 from project_service.errors import ApiError
 from project_service.http.caller import Caller, Claims
-from project_service.storage import access, errors
+from project_service.storage import access, errors, upload
 from project_service.storage.buckets import parse_rules
 from project_service.storage.model import Bucket, BucketRules, store_path
 from project_service.storage.s3.errors import BrokenRead, CorruptTransfer, StoreError, StoreUnreachable
@@ -122,6 +123,19 @@ class Buffers(SynchronousTestCase):
             left = 2 * GROWING_BYTES - len(sent)
             self.assertEqual(buffer.take(memoryview(b"z" * (left + 1))), left)
             self.assertTrue(buffer.full)
+
+    def test_what_is_large_is_moved_once(self) -> None:
+        made: list[mmap] = []
+
+        def noted(fileno: int, size: int, flags: int) -> mmap:
+            made.append(mmap(fileno, size, flags=flags))
+            return made[-1]
+
+        self.patch(upload, "mmap", noted)
+        buffer = PartBuffer(4 * GROWING_BYTES)
+        for turn in range(1, 30):
+            buffer.take(memoryview(b"x" * (GROWING_BYTES // 10)))
+            self.assertEqual(len(made), int(turn > 10))
 
     def test_no_more_memory_than_was_written(self) -> None:
         """Who begins many uploads and stalls must not make the service hold eight times what he sent."""
