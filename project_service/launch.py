@@ -31,12 +31,17 @@ class Launch:
 
 
 def placed(path: Path) -> Path:
-    """``path`` from the root on; raises ``BadSettings`` where it begins in a folder that is gone."""
+    """``path`` from the root on; raises ``BadSettings`` for one that begins in a folder that is gone, and for one
+    that cannot be written down."""
+    why = "begins in the current directory, which is gone; go to one that exists"
     try:
-        return path.absolute()
-    except FileNotFoundError:
-        why = "begins in the current directory, which is gone; go to one that exists"
-        raise BadSettings([Fault("command line", str(path), why)]) from None
+        placed = path.absolute()
+        why = "has a name that is not UTF-8"
+        str(placed).encode()
+    except (FileNotFoundError, UnicodeEncodeError):
+        shown = str(path).encode("utf-8", "backslashreplace").decode()
+        raise BadSettings([Fault("command line", shown, why)]) from None
+    return placed
 
 
 def settings_for(

@@ -96,7 +96,7 @@ class ObjectStore:
         private_file.write_json(identities, identity_file(self._secrets))
         # What it was started with last time, which it would mix into the arguments.
         (self._data / "mini.options").unlink(missing_ok=True)
-        argv = arguments(self._weed, self._data, identities, self._ports)
+        argv = arguments(self._weed, identities, self._ports)
         return Command(
             argv,
             self._data,
@@ -168,12 +168,14 @@ def program_file() -> str:
     return found
 
 
-def arguments(weed: str, data: Path, identities: Path, port: Mapping[str, int]) -> tuple[str, ...]:
+def arguments(weed: str, identities: Path, port: Mapping[str, int]) -> tuple[str, ...]:
+    """To be run in the directory where it keeps its data."""
     return (
         weed,
         "-logtostderr",
         "mini",
-        f"-dir={data}",
+        # Where it works: a name with a comma would be several directories.
+        "-dir=.",
         "-ip=127.0.0.1",
         "-ip.bind=127.0.0.1",
         f"-master.port={port['master']}",

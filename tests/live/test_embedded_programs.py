@@ -86,3 +86,13 @@ async def test_a_port_that_is_gone_when_the_store_takes_it_is_replaced(
             assert gone not in load_ports(embedded.data_dir).values()
         finally:
             await embedded.stop()
+
+
+@pytest_twisted.ensureDeferred
+async def test_a_directory_whose_name_the_store_would_take_for_two(tmp_path: Path) -> None:
+    embedded = Embedded(reactor, tmp_path / "one, two", database=False)
+    try:
+        await embedded.start()
+        assert not (tmp_path / "one").exists()
+    finally:
+        await embedded.stop()

@@ -67,7 +67,7 @@ class Postgres(TestCase):
 
 class Seaweed(TestCase):
     def test_loopback_small_volumes_and_no_telemetry(self) -> None:
-        arguments = seaweed.arguments("/bin/weed", Path("/data"), Path("/data/ids"), PORTS)
+        arguments = seaweed.arguments("/bin/weed", Path("/data/ids"), PORTS)
         for wanted in (
             "-ip=127.0.0.1",
             "-ip.bind=127.0.0.1",

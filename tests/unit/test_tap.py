@@ -130,6 +130,11 @@ class OptionTests(SynchronousTestCase):
             for arguments in ([], ["--config", "c.toml"], ["--config", self.config, "--data-dir", "var"]):
                 self.assertIn("begins in the current directory, which is gone", self.refused(*arguments))
 
+    def test_a_place_that_cannot_be_written_down(self) -> None:
+        for option in ("--data-dir", "--config"):
+            said = self.refused(option, "caf\udce9")
+            self.assertIn("command line: caf\\udce9 has a name that is not UTF-8", said)
+
     def test_an_empty_value_is_not_taken_for_none(self) -> None:
         """As of a variable that nobody has set: a production service would start on an empty embedded database."""
         for option in ("config", "data-dir", "workers", "admin-listen"):
