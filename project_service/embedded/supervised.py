@@ -183,8 +183,8 @@ class Supervised:
 
     def _settle(self) -> None:
         try:
-            self._program.pid_file.unlink(missing_ok=True)
             self._program.cleanup()
+            self._program.pid_file.unlink(missing_ok=True)
         except OSError as fault:
             # A file system that takes no changes for a while; the next start looks at what is there.
             self.log.warn(

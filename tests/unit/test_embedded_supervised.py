@@ -223,6 +223,7 @@ class Lives(TestCase):
         self.supervised._program.pid_file.mkdir()  # nor can what it left be removed
         self._up()
         self._dies()
+        self.assertEqual(self.cleaned, 1)
         self.preparing_fails = OSError(28, "No space left on device")
         self.reactor.advance(1)
         self.assertEqual(len(self.errors.flush("did not start again")), 1)
