@@ -20,8 +20,9 @@ PER_CONNECTION = 200
 # Others prepare as well: SQL of an application.
 _PREFIX = "service_"
 _THERE = "SELECT name FROM pg_prepared_statements"
-# No such operator or function, a wrong type, a result of another type than before.
-_STALE = ("42883", "42804", "42846", "42725", "0A000")
+# No such operator or function, a wrong type, a result of another type than before; a parameter's type that is gone,
+# even where there is another of its name, is PostgreSQL's internal error (cache lookup failed).
+_STALE = ("42883", "42804", "42846", "42725", "0A000", "XX000")
 # A function has said DEALLOCATE ALL, perhaps the very one that runs.
 _GONE = "26000"
 

@@ -59,10 +59,20 @@ class Executor:
 
         return await self.pool.use(used)
 
-    async def read(self, preamble: Preamble, sql: Sql, authenticated: bool) -> list[Row]:
-        """The rows of a query that only reads."""
+    async def read(
+        self, preamble: Preamble, sql: Sql, authenticated: bool, leaves_things: bool = False
+    ) -> list[Row]:
+        """The rows of a query that only reads; what runs before it may be what ``leaves_things``."""
         work = Work(preamble, sql, authenticated=authenticated)
-        return await self.pool.use(lambda session: run(session, work, list))
+
+        async def used(session: Session) -> list[Row]:
+            try:
+                return await run(session, work, list)
+            finally:
+                if leaves_things:
+                    await clear(session)
+
+        return await self.pool.use(used)
 
     async def _probed(self, session: Session, work: Work, planned: Planned) -> Outcome:
         """What fits into one reply is in the outcome; of the rest as much as was read to know that it does not."""

@@ -54,7 +54,7 @@ class Planner:
     """Pure but for what it remembers. Raises ``TableError`` for what cannot be understood or found."""
 
     config: TablesConfig
-    _heads: Recent[Head] = Factory(lambda: Recent[Head](KEPT))
+    _heads: Recent[Head] = Factory(lambda: Recent[Head](KEPT, lambda head: len(repr(head))))
     _queries: Recent[Query] = Factory(lambda: Recent[Query](KEPT, lambda query: len(repr(query))))
     _plans: Recent[Compiled] = Factory(lambda: Recent[Compiled](KEPT, _weight))
     _probes: Recent[Probe] = Factory(lambda: Recent[Probe](KEPT))

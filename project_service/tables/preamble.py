@@ -23,7 +23,7 @@ from project_service.tables.sql.settings import (
 )
 
 _LEVELS = ("SERIALIZABLE", "REPEATABLE READ", "READ COMMITTED", "READ UNCOMMITTED")
-# Headers and claims as most are; longer ones are not worth keeping.
+# Headers, cookies and claims as most are; longer ones are not worth keeping.
 _SHORT = 4096
 
 
@@ -63,7 +63,8 @@ def preamble(
     pairs.extend((f"app.settings.{name}", value) for name, value in config.app_settings.items())
     limits = [value for name, value in pairs if name == "statement_timeout"]
     extra = extra_seconds(limits[0], limits[-1]) if len(limits) > 1 else 0.0
-    short = len(incoming.headers.as_json) + len(identity.claims) <= _SHORT
+    sent = incoming.headers
+    short = len(sent.as_json) + len(sent.cookies) + len(identity.claims) <= _SHORT
     try:
         told = (_told_lately if short else _told)(tuple(pairs), config.pre_request)
     except ValueError:

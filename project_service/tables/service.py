@@ -132,11 +132,12 @@ class TableService:
         self, incoming: Incoming, head: Head, identity: Identity, cache: SchemaCache, timing: Timing
     ) -> Reply | StreamReply:
         told = preamble(self.config, cache, incoming, head, identity, True, None)
+        leaves_things = cache.leaves_things and self.config.pre_request is not None
         timing.mark("parse")
         timing.mark("plan")
 
         async def run(sql: Sql) -> list[Row]:
-            return await self.executor.read(told, sql, identity.authenticated)
+            return await self.executor.read(told, sql, identity.authenticated, leaves_things)
 
         reply = await self.root.answer(cache, incoming, head, run)
         timing.mark("transaction")

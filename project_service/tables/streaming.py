@@ -165,9 +165,12 @@ class RowStream:
 
     async def finish(self) -> None:
         """Everything has been read."""
-        await self._asked("COMMIT")
-        if self.leaves_things:
-            await clear(self.session)
+        try:
+            await self._asked("COMMIT")
+        finally:
+            # A commit that is refused leaves a connection that others may have.
+            if self.leaves_things:
+                await clear(self.session)
         self.close()
 
     def close(self) -> None:

@@ -43,6 +43,22 @@ async def test_prepared_once_and_replaced_when_it_no_longer_fits(database: str) 
 
 
 @pytest_twisted.ensureDeferred
+async def test_a_type_that_another_of_its_name_took_the_place_of_is_no_failure(database: str) -> None:
+    pool = Pool(connector(database), 1, 5.0, reactor)
+    await pool.query("create type mood as enum ('sad'); create table moods (id int, mood mood)")
+    asked = "select id from moods where mood = %s"
+    assert await pool.prepared(asked, ("sad",)) == []
+    await pool.query("alter table moods alter mood type text; drop type mood")
+    await pool.query(
+        "create type mood as enum ('sad', 'glad'); alter table moods alter mood type mood using 'glad'"
+    )
+    await pool.query("insert into moods values (1, 'glad')")
+    for _ in range(3):
+        assert await pool.prepared(asked, ("glad",)) == [(1,)]
+    await pool.close()
+
+
+@pytest_twisted.ensureDeferred
 async def test_what_it_refuses_is_told_as_ever(database: str) -> None:
     pool = Pool(connector(database), 1, 5.0, reactor)
     with pytest.raises(Exception, match="nowhere"):

@@ -19,6 +19,7 @@ from project_service.tables.leftovers import clear
 from project_service.tables.planner import Planned
 from project_service.tables.respond.outcome import Outcome
 from project_service.tables.run import Preamble
+from project_service.tables.sql.fragment import Sql
 from tests.unit.tables.planning import CONFIG, planned
 
 UNPREPARED = evolve(CONFIG, prepare=False)
@@ -168,3 +169,17 @@ class Leftovers(SynchronousTestCase):
         self.assertEqual(self.failureResultOf(refused, TableError).value.code, "PGRST115")
         self.assertEqual(connection.sent[1], "ROLLBACK")
         self.assertIn("pg_advisory_unlock_all", connection.sent[2])
+
+    def test_what_runs_before_a_query_of_our_own_may_leave_something_too(self) -> None:
+        for leaves_things, expected in ((False, 1), (True, 2)):
+            connection = Connection((1,))
+            executor = Executor(UNPREPARED, cast(Any, connection))
+            read = executor.read(Preamble("SELECT 1", []), Sql("SELECT 2"), True, leaves_things)
+            self.assertEqual(self.successResultOf(start(read)), [(1,)])
+            self.assertEqual(len(connection.sent), expected)
+
+    def test_no_search_path_of_the_applications_says_what_is_called_to_clear(self) -> None:
+        connection = Connection(())
+        self.successResultOf(start(clear(cast(Session, connection))))
+        (sent,) = connection.sent
+        self.assertTrue(sent.startswith("RESET ALL; SELECT pg_catalog.pg_advisory_unlock_all(); "))

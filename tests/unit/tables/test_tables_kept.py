@@ -130,6 +130,13 @@ class Keeping(SynchronousTestCase):
         self.assertFalse(one.kept or two.kept)
         self.assertIsNot(one.request.head, two.request.head)
 
+    def test_what_names_many_media_types_is_not_kept(self) -> None:
+        """Of a few bytes in the header each is a hundred times as large once it is read."""
+        for many, kept in ((5, True), (1000, False)):
+            planner, accept = Planner(CONFIG), "a/b," * many + "application/json"
+            one, two = (planned("GET", "works", accept=accept, planner=planner) for _ in range(2))
+            self.assertIs(one.request.head is two.request.head, kept)
+
     def test_what_asks_little_and_means_much_is_not_kept(self) -> None:
         embeds = ",".join(f"a{number}:tags(label)" for number in range(60))
         planner = Planner(CONFIG)

@@ -193,6 +193,13 @@ class Told(SynchronousTestCase):
         for long in ("x" * 5000, "y" * 5000):
             self.assertEqual(json.loads(dict(self.set(("x-a", long)))["request.headers"]), {"x-a": long})
 
+    def test_what_is_long_is_not_kept(self) -> None:
+        """However it came: what is kept is bounded in bytes."""
+        for name in ("x-a", "cookie"):
+            for length, kept in ((500, True), (5000, False)):
+                one, two = (self.told((name, "a=" + "z" * length)).told for _ in range(2))
+                self.assertIs(one is two, kept, name)
+
     def test_no_role_has_a_nul_in_its_name(self) -> None:
         error = self.assertRaises(TableError, self.told, role="rea\0der")
         self.assertEqual((error.status, error.code), (400, "22021"))

@@ -33,14 +33,18 @@ class Executor:
 
     def __init__(self) -> None:
         self.asked: list[str] = []
+        self.cleared: list[bool] = []
 
     async def execute(self, planned: Planned, told: Preamble, authenticated: bool) -> Outcome:
         assert planned.compiled.routine is not None
         self.asked.append(planned.compiled.routine.name)
         return Outcome(rows=1, body=b'"instead"')
 
-    async def read(self, told: Preamble, sql: Sql, authenticated: bool) -> list[tuple[bytes, bytes]]:
+    async def read(
+        self, told: Preamble, sql: Sql, authenticated: bool, leaves_things: bool
+    ) -> list[tuple[bytes, bytes]]:
         self.asked.append(sql.text)
+        self.cleared.append(leaves_things)
         return [(b'["works"]', b'["find"]')]
 
 
@@ -51,13 +55,14 @@ async def here(work: Callable[[], bytes]) -> bytes:
 class AtRoot(SynchronousTestCase):
     def setUp(self) -> None:
         self.executor = Executor()
+        self.cache = CACHE
 
     def answering(
         self, config: TablesConfig, accept: str = "*/*", method: str = "GET", **query: str
     ) -> Deferred[Reply | StreamReply]:
         identity = Identity("anon", "{}", False)
         parts: Any = SimpleNamespace(
-            current=CACHE, identify=lambda *_: identity, expected=lambda planned: False
+            current=self.cache, identify=lambda *_: identity, expected=lambda planned: False
         )
         executor = cast(Any, self.executor)
         root = Root(config, here)
@@ -95,6 +100,13 @@ class AtRoot(SynchronousTestCase):
     def test_there_may_be_none(self) -> None:
         error = self.failureResultOf(self.answering(evolve(CONFIG, openapi="disabled")), TableError).value
         self.assertEqual((error.status, error.code), (404, "PGRST126"))
+
+    def test_what_runs_before_it_leaves_nothing(self) -> None:
+        for leaves_things in (False, True):
+            self.cache = evolve(CACHE, leaves_things=leaves_things)
+            for config in (PLAIN, evolve(PLAIN, pre_request="before")):
+                self.successResultOf(self.answering(config))
+        self.assertEqual(self.executor.cleared, [False, False, False, True])
 
     def test_every_stage_has_its_time(self) -> None:
         for function in (None, "find"):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from typing import Any, cast
 
+import psycopg2
 from twisted.internet.defer import Deferred
 
 from project_service.database.pool import WAITERS_PER_CONNECTION
@@ -14,6 +15,10 @@ from project_service.http.body import ClientGone
 from project_service.tables.errors import TableError
 from project_service.tables.streaming import CHUNK_BYTES, Pace
 from tests.unit.tables.streaming import Case, Client, Connection
+
+
+class Unserializable(psycopg2.OperationalError):
+    pgcode = "40001"
 
 
 class Turns(Case):
@@ -128,6 +133,22 @@ class Paces(Case):
         self.successResultOf(start(stream(cast(Any, Client()))))
         self.assertIn("pg_advisory_unlock_all", self.connection.asked[-1])
         self.assertEqual(self.pool.back, [self.connection])
+
+    def test_it_is_cleared_away_where_the_commit_is_refused_as_well(self) -> None:
+        self.connection.left = 1
+        stream = self.successResultOf(self.opened(leaves_things=True))
+        asked = self.connection.query
+
+        async def refused(sql: str, params: object = None) -> list[tuple[Any, ...]]:
+            if sql == "COMMIT":
+                raise Unserializable
+            return await asked(sql, params)
+
+        self.connection.query = refused  # type: ignore[method-assign]
+        written = start(stream(cast(Any, Client())))
+        self.failureResultOf(written, TableError)
+        self.assertIn("pg_advisory_unlock_all", self.connection.asked[-1])
+        self.assertTrue(self.given_back)
 
     def test_haste_at_first_is_no_credit_for_later(self) -> None:
         self.assertEqual(Pace(60.0, 1000).left(60.0, 0.0, 10_000_000), 60.0)
