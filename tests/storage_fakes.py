@@ -245,6 +245,9 @@ class FakeGarbage:
     async def announced(self, versions: Sequence[UUID]) -> set[UUID]:
         return set(versions) & self.tables.uploads.keys()
 
+    async def current(self, versions: Sequence[UUID]) -> set[UUID]:
+        return {row.version for row in self.tables.objects.values()} & set(versions)
+
     async def objects_from(self, after: tuple[str, str] | None, limit: int) -> list[ObjectRow]:
         found = sorted(self.tables.objects.values(), key=lambda row: (row.bucket, row.key))
         return [row for row in found if after is None or (row.bucket, row.key) > after][:limit]

@@ -122,6 +122,9 @@ class GarbageRows(Protocol):
     async def announced(self, versions: Sequence[UUID]) -> set[UUID]:
         """Those that are being uploaded."""
 
+    async def current(self, versions: Sequence[UUID]) -> set[UUID]:
+        """Those that are an object's now."""
+
     async def objects_from(self, after: tuple[str, str] | None, limit: int) -> list[ObjectRow]:
         """Every object in the order of bucket and key, for a check against the store."""
 

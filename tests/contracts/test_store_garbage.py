@@ -23,6 +23,7 @@ async def test_uploads_and_garbage(rows: Rows) -> None:
     never = uuid4()
     assert await rows.garbage.unknown([going, dead, known, never]) == {never}
     assert await rows.garbage.announced([going, known, never]) == {going}
+    assert await rows.garbage.current([going, known, never]) == {known}
     assert set(await rows.garbage.stale_uploads(timedelta(0), 10)) == {going, dead}
     assert await rows.garbage.stale_uploads(timedelta(hours=1), 10) == []
     assert await rows.objects.touch_upload(going)

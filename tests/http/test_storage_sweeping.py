@@ -19,7 +19,7 @@ from project_service.storage.s3.errors import NoSuchBucket, StoreError, StoreUnr
 from project_service.storage.sweeper import Swept, Verified
 from tests.http.storage_app import StorageApp, refused
 from tests.storage_fakes import START
-from tests.store_fake import FakeOpened, MemoryStore
+from tests.store_fake import FakeOpened, FakeStat, MemoryStore
 
 MINUTE = 60
 
@@ -198,6 +198,25 @@ class Verifying(TestCase):
         app.store.objects.clear()
         found = self.successResultOf(start(app.storage.sweeper.verify()))
         self.assertEqual(found, Verified(40, [f"open/{number:02}" for number in range(40)]))
+
+    def test_what_is_replaced_or_deleted_meanwhile_is_not_missing(self) -> None:
+        app = StorageApp()
+        for key in ("deleted", "lost", "replaced"):
+            app.put(key)
+        del app.store.objects[app.tables.objects["open", "lost"].path]
+        stat = MemoryStore.stat
+
+        async def late(store: MemoryStore, path: str) -> FakeStat:
+            self.patch(MemoryStore, "stat", stat)
+            app.put("replaced")
+            app.post("/storage/buckets/open/delete", {"keys": ["deleted"]})
+            # Its bytes were lost under whatever key.
+            app.post("/storage/buckets/open/move", {"from": "lost", "to": "moved"})
+            return await stat(store, path)
+
+        self.patch(MemoryStore, "stat", late)
+        found = self.successResultOf(start(app.storage.sweeper.verify()))
+        self.assertEqual(found, Verified(3, ["open/lost"]))
 
     def test_what_is_sound(self) -> None:
         self.assertTrue(Verified(1, unproven=["x"], orphans=["y"]).sound)

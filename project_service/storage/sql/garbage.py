@@ -63,6 +63,12 @@ class SqlGarbage:
         )
         return {UUID(version) for (version,) in rows}
 
+    async def current(self, versions: Sequence[UUID]) -> set[UUID]:
+        rows = await self.database.query(
+            "select version from storage.objects where version = any (%s::uuid[])", (_texts(versions),)
+        )
+        return {UUID(version) for (version,) in rows}
+
     async def objects_from(self, after: tuple[str, str] | None, limit: int) -> list[ObjectRow]:
         rows = await self.database.query(
             f"select {ALL_COLUMNS} from storage.objects where (bucket, key) > (%s, %s) order by bucket, key limit %s",
