@@ -8,7 +8,7 @@ from typing import Any
 from attrs import define, field
 from twisted.internet.interfaces import IReactorTime
 
-from project_service.errors import no_text, validation_failed
+from project_service.errors import ApiError, no_text, validation_failed
 from project_service.storage import content_types, errors, keys
 from project_service.storage.model import RULES, Bucket, BucketRules
 from project_service.storage.objects import Objects
@@ -19,6 +19,8 @@ FRESH_SECONDS = 0.5
 MAX_REMEMBERED = 10_000
 MAX_BYTES = 5 * 1024**4 * 1000
 MAX_CONTENT_TYPES = 100
+# How often a bucket is emptied, where somebody puts something in before it is deleted.
+EMPTYINGS = 10
 
 
 @define(eq=False)
@@ -70,10 +72,22 @@ class Buckets:
     async def delete(self, name: str, objects: Objects | None = None) -> None:
         """Raises ``bucket_not_found`` or ``bucket_not_empty``; with ``objects`` it is emptied first."""
         bucket = await self.fresh(name)
-        if objects is not None:
-            await objects.delete_prefix(bucket, "")
-        await self.rows.delete(name)
+        if objects is None:
+            await self.rows.delete(name)
+        else:
+            await self._delete_emptied(bucket, objects)
         self._seen.pop(name, None)
+
+    async def _delete_emptied(self, bucket: Bucket, objects: Objects) -> None:
+        for left in reversed(range(EMPTYINGS)):
+            await objects.delete_prefix(bucket, "")
+            try:
+                await self.rows.delete(bucket.name)
+            except ApiError as refusal:
+                if refusal.code != "bucket_not_empty" or not left:
+                    raise
+            else:
+                return
 
 
 def name_faults(name: object) -> dict[str, str]:

@@ -12,7 +12,7 @@ from twisted.trial.unittest import TestCase
 from project_service.deferreds import start
 from project_service.errors import ApiError
 from project_service.storage import buckets as buckets_module
-from project_service.storage.buckets import MAX_BYTES
+from project_service.storage.buckets import EMPTYINGS, MAX_BYTES
 from project_service.storage.model import Bucket, BucketRules
 from tests.http.storage_app import ANON, SERVICE, USER, StorageApp, refused
 from tests.storage_fakes import START, FakeBuckets
@@ -194,6 +194,21 @@ class Admin(TestCase):
         self.assertEqual(self.app.stored(), [])
         self.assertEqual(refused(self.app.get("b")), (404, "bucket_not_found"))
         self.assertEqual(refused(self.app.request("DELETE", path, SERVICE)), (404, "bucket_not_found"))
+
+    def test_who_goes_on_uploading_does_not_keep_a_bucket(self) -> None:
+        delete, late = FakeBuckets.delete, ["1", "2"]
+
+        async def put_before(buckets: FakeBuckets, name: str) -> None:
+            if late:
+                self.app.put(late.pop())
+            await delete(buckets, name)
+
+        self.patch(FakeBuckets, "delete", put_before)
+        for times, status in ((2, 204), (EMPTYINGS - 1, 204), (EMPTYINGS, 409)):
+            self.app.tables.buckets["open"] = (BucketRules(), START)
+            late[:] = [str(number) for number in range(times)]
+            answer = self.app.request("DELETE", "/admin/buckets/open?force=true", SERVICE)
+            self.assertEqual((answer.status, late), (status, []))
 
     def test_delete_a_prefix(self) -> None:
         for key in ("a/1", "a/b/2", "a2", "b"):
