@@ -71,12 +71,14 @@ class Exchange:
         # Since when the client has been waited for to send its body, moved on by what it was kept from sending.
         self._asked_at: float | None = None
         self._held_at = 0.0
+        self._invited_at = float("-inf")
         expects = version == b"HTTP/1.1" and (headers.get(b"expect") or b"").lower() == b"100-continue"
         self.body = Body(self, length, expects and length != 0)
 
     # The body's wire.
 
     def send_continue(self) -> None:
+        self._invited_at = self._clock.seconds()
         if not self.gone:
             self._connection.write(wire.CONTINUE)
 
@@ -124,6 +126,12 @@ class Exchange:
         if not waiting or self._asked_at is None:
             return None
         return self.body.received, now - self._asked_at
+
+    @property
+    def kept_waiting(self) -> bool:
+        """Its client waits for ``100 Continue``, or has not had that for long: it is not late with its body."""
+        late = self._clock.seconds() - self._invited_at >= self._idle_seconds
+        return self.body.awaits_continue or not late
 
     def connection_lost(self) -> None:
         self.gone = True

@@ -277,8 +277,10 @@ class LeanChannel(FarEnd, Protocol):
         """A head has to arrive whole within ``idle_seconds``, a body has to move, the next request has to begin,
         which it does not while the client leaves the answers before it."""
         left = self._since + self.idle_seconds - self.clock.seconds()
+        kept_waiting = self._answering and self._receiving is not None and self._receiving.kept_waiting
         if left <= 0:
-            self.time_out()
+            if not kept_waiting:
+                self.time_out()
             left = self.idle_seconds
         if not self._closing:
             self._idle_call = self.clock.callLater(left, self._check_idle)
@@ -288,8 +290,8 @@ class LeanChannel(FarEnd, Protocol):
         if self._closing:
             return
         self._closing = True
-        # Behind the last request, or behind what was none.
-        more_may_come = self._parser is None or bool(self._unparsed)
+        # Behind the last request, or behind what was none, or of a body that was not waited for.
+        more_may_come = self._parser is None or bool(self._unparsed) or self._receiving is not None
         self._stop_parsing()
         self._body_paused = self._blocked = False
         self._set_reading()

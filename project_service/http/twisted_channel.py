@@ -108,9 +108,7 @@ class TwistedChannel(FarEnd, HTTPChannel):
         super(HTTPChannel, self).dataReceived(data)
 
     def _head_begun(self) -> bool:
-        if self.requests:
-            return self.requests[-1].exchange is None
-        return bool(self._buffer)
+        return self.requests[-1].exchange is None if self.requests else bool(self._buffer)
 
     def lineReceived(self, line: bytes) -> None:
         if self._receivedHeaderSize + len(line) > MAX_HEAD_BYTES:
@@ -129,8 +127,7 @@ class TwistedChannel(FarEnd, HTTPChannel):
 
     def _target(self) -> bytes:
         """As far as it has come."""
-        _, _, rest = self._line.partition(b" ")
-        return rest.partition(b" ")[0]
+        return self._line.partition(b" ")[2].partition(b" ")[0]
 
     def lineLengthExceeded(self, line: bytes) -> None:
         if self.requests:
@@ -202,10 +199,10 @@ class TwistedChannel(FarEnd, HTTPChannel):
 
     def timeoutConnection(self) -> None:
         exchange = self.requests[-1].exchange if self.requests else None
-        if exchange is not None and not exchange.body.complete:
-            self.refuse(errors.request_timeout())
+        if exchange is not None and exchange.kept_waiting:
+            self.setTimeout(self.idle_seconds)
         else:
-            self.loseConnection()
+            self.time_out()
 
     def loseConnection(self) -> None:
         """Close once everything is written; a client that takes nothing any more is cut off."""
@@ -215,7 +212,7 @@ class TwistedChannel(FarEnd, HTTPChannel):
             self._networkProducer.resumeProducing()
             self.transport.unregisterProducer()
             # Nothing more is looked at, not even of what has come already.
-            behind = self.clearLineBuffer() or self._dataBuffer
+            behind = self.clearLineBuffer() or self._dataBuffer or self._transferDecoder
             self.hang_up(more_may_come=self._refused or bool(behind))
 
     # What an exchange asks of its connection (wire.Connection).
@@ -293,7 +290,10 @@ class TwistedChannel(FarEnd, HTTPChannel):
         return None if exchange is None else exchange.sent(now)
 
     def time_out(self) -> None:
+        exchange = self.requests[-1].exchange if self.requests else None
         if self.lingers:
             self.stop_lingering()
+        elif exchange is not None and not exchange.body.complete:
+            self.refuse(errors.request_timeout())
         else:
-            self.timeoutConnection()
+            self.loseConnection()

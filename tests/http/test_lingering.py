@@ -8,6 +8,7 @@ from twisted.logger import formatEvent
 from twisted.trial.unittest import TestCase
 from zope.interface import alsoProvides
 
+from project_service.http.exchange import DRAIN_IDLE_SECONDS
 from project_service.http.far_end import LINGER_SECONDS
 from project_service.http.inbound import Inbound
 from project_service.http.outbound import Reply, envelope
@@ -76,6 +77,17 @@ class Ending(_Ending):
 
     def test_also_who_sends_more_behind_its_last_request(self) -> None:
         self.assertEqual(self.state(self.sent(LAST * 2_000)), (True, False))
+
+    def test_also_whose_body_was_not_waited_for(self) -> None:
+        """Refused early, and still sending when the service stops, or for longer than it is listened to."""
+        for end in (self.app.close_connections, lambda: self.app.clock.advance(DRAIN_IDLE_SECONDS)):
+            client = self.sent(raw_request("PUT", "/quick", {"Content-Length": "3000000"}, None))
+            self.assertEqual(parse_response(client.received()).status, 200)
+            end()
+            self.assertEqual(self.state(client), (True, False))
+            client.send(b"more")
+            self.app.clock.advance(LINGER_SECONDS)
+            self.assertEqual(self.state(client), (True, True))
 
     def test_who_has_sent_all_is_not(self) -> None:
         self.assertEqual(self.state(self.sent(LAST)), (True, True))

@@ -1,0 +1,75 @@
+"""Who waits for ``100 Continue`` is not late with its body, however long that takes."""
+
+from __future__ import annotations
+
+from twisted.internet.defer import Deferred
+from twisted.trial.unittest import TestCase
+
+from project_service.http.inbound import Inbound
+from project_service.http.outbound import Reply, envelope
+from project_service.http.router import Router
+from tests.fakes import App, Client, parse_response, raw_request
+from tests.told import told
+
+CONTINUE = b"HTTP/1.1 100 Continue\r\n\r\n"
+WAITING = raw_request("PUT", "/x", {"Content-Length": "3", "Expect": "100-continue"}, None)
+# The idle timeout of the connections here is a minute.
+LONG = (40, 40, 40, 40)
+
+
+class Invitations(TestCase):
+    parser = "httptools"
+
+    def setUp(self) -> None:
+        self.patch(App, "parser", self.parser)
+        self.answers: list[Deferred[None]] = []
+        router = Router()
+        router.route("/x", told(), methods=("GET", "PUT"), key="optional")(self.slow)
+        self.client: Client = App(router).connect()
+
+    async def slow(self, inbound: Inbound) -> Reply:
+        answer: Deferred[None] = Deferred()
+        self.answers.append(answer)
+        await answer
+        return envelope(len(await inbound.body.read(100)))
+
+    def invited(self, raw: bytes) -> None:
+        """At last, by the last of the requests in ``raw``."""
+        self.client.send(raw)
+        self.client.clock.pump(LONG)
+        for answer in self.answers:
+            answer.callback(None)
+        self.assertTrue(self.client.received().endswith(CONTINUE))
+
+    def test_by_a_handler_that_took_its_time(self) -> None:
+        self.invited(WAITING)
+        self.client.clock.pump((20, 20))
+        self.client.send(b"abc")
+        self.assertEqual(parse_response(self.client.received()).body, b'{"data":3,"error":null}')
+
+    def test_who_does_not_send_then_is_late(self) -> None:
+        self.invited(WAITING)
+        self.client.clock.pump(LONG)
+        self.assertEqual(parse_response(self.client.received()).status, 408)
+
+    def test_so_is_who_waits_without_taking_the_answer_before(self) -> None:
+        self.client.send(raw_request("GET", "/x", {}, None) + WAITING)
+        self.client.transport.full = True
+        self.answers.pop().callback(None)
+        self.client.clock.pump(2 * LONG)
+        self.assertTrue(self.client.transport.aborted)
+
+
+class InvitationsOnTwisted(Invitations):
+    parser = "twisted"
+
+
+class Behind(Invitations):
+    """Another request, which takes its time too. The other parser does not look at what is behind one."""
+
+    def invited(self, raw: bytes) -> None:
+        self.client.send(raw_request("GET", "/x", {}, None) + raw)
+        self.client.clock.pump(LONG)
+        self.answers.pop().callback(None)
+        self.assertEqual(parse_response(self.client.received()).status, 200)
+        super().invited(b"")
