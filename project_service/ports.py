@@ -10,9 +10,9 @@ from twisted.internet.endpoints import serverFromString
 from twisted.internet.interfaces import IListeningPort
 from twisted.internet.protocol import Factory
 from twisted.logger import Logger
-from twisted.protocols.haproxy import proxyEndpoint
 
 from project_service.certificates import Certificates, why_not, with_chain
+from project_service.proxied import proxied
 
 log = Logger()
 
@@ -57,7 +57,7 @@ def cannot_listen(text: str, fault: Exception) -> CannotListen:
 def described(reactor: Any, text: str, certificates: Certificates | None = None) -> Any:
     """The endpoint, not open yet. What one with TLS shows, ``certificates`` can renew from then on."""
     if text.startswith(PROXIED):
-        return proxyEndpoint(described(reactor, text.removeprefix(PROXIED), certificates))
+        return proxied(described(reactor, text.removeprefix(PROXIED), certificates))
     found: Any = serverFromString(reactor, text)
     if text.startswith(TLS):
         options = with_chain(found._sslContextFactory, text)

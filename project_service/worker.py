@@ -16,7 +16,6 @@ from twisted.internet.interfaces import IListeningPort, IProtocolFactory, IStrea
 from twisted.internet.protocol import Factory
 from twisted.internet.unix import Port as UnixPort
 from twisted.logger import Logger, globalLogBeginner
-from twisted.protocols.haproxy import proxyEndpoint
 from twisted.protocols.tls import TLSMemoryBIOFactory
 from twisted.python.failure import Failure
 from zope.interface import implementer
@@ -34,6 +33,7 @@ from project_service.logging_setup import any_text, batched
 from project_service.metrics_folder import hold
 from project_service.ports import PROXIED, TLS, Binder, cannot_listen, described, queue_length, take_turns
 from project_service.process import settle
+from project_service.proxied import proxied
 from project_service.roll_call import Parent
 from project_service.settings import Settings
 from project_service.shares import share
@@ -50,7 +50,7 @@ def adopt(
 
     def endpoint(text: str, descriptor: int) -> Any:
         if text.startswith(PROXIED):
-            return proxyEndpoint(endpoint(text.removeprefix(PROXIED), descriptor))
+            return proxied(endpoint(text.removeprefix(PROXIED), descriptor))
         return _Adopted(reactor, text, descriptor, certificates)
 
     async def bind(factory: Factory) -> list[IListeningPort]:
