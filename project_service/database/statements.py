@@ -39,16 +39,19 @@ class Statements:
 
     A statement's parameters have for ever the types they had when it was prepared, so it is used for one ``version``
     of what its text means only: with another schema cache, the same text may mean another operator.
+
+    It is one ``role``'s as well: PostgreSQL asks for the right to a function when it plans, where it writes out the
+    function's body or its value, and would give another role what it planned for this one.
     """
 
     most: int = PER_CONNECTION
-    _known: OrderedDict[str, _Statement] = Factory(OrderedDict)
+    _known: OrderedDict[tuple[str, str], _Statement] = Factory(OrderedDict)
     _unwanted: list[str] = Factory(list)
     _number: int = 0
     _version: int = 0
     _unsure: bool = False
 
-    def execution(self, query: str, version: int = 0) -> str | None:
+    def execution(self, query: str, version: int = 0, role: str = "") -> str | None:
         """What runs ``query``, with ``%s`` for its parameters; None where it has to be prepared first."""
         if self._unsure:
             return None
@@ -56,18 +59,20 @@ class Statements:
             self._unwanted.extend(statement.name for statement in self._known.values())
             self._known.clear()
             self._version = version
-        found = self._known.get(query)
+        found = self._known.get((role, query))
         if found is None:
             return None
-        self._known.move_to_end(query)
+        self._known.move_to_end((role, query))
         return found.execution
 
-    async def prepare(self, ask: Ask, query: str, definition: str, count: int, version: int = 0) -> str:
+    async def prepare(
+        self, ask: Ask, query: str, definition: str, count: int, version: int = 0, role: str = ""
+    ) -> str:
         """As ``execution``, after PREPARE where it is not there. ``definition`` is the query with PostgreSQL's own
         placeholders, ``count`` of them. Raises what ``ask`` raises."""
         if self._unsure:
             self._settle(await ask(_THERE))
-        known = self.execution(query, version)
+        known = self.execution(query, version, role)
         if known is not None:
             return known
         if len(self._known) >= self.most:
@@ -81,17 +86,17 @@ class Statements:
         self._unsure = False
         self._unwanted.clear()
         places = f"({', '.join(['%s'] * count)})" if count else ""
-        made = self._known[query] = _Statement(name, f"EXECUTE {name}{places}")
+        made = self._known[role, query] = _Statement(name, f"EXECUTE {name}{places}")
         return made.execution
 
-    def refused(self, query: str, code: str | None) -> bool:
+    def refused(self, query: str, code: str | None, role: str = "") -> bool:
         """Whether the SQLSTATE may be for the prepared ``query`` alone, so that it is worth running as it is."""
         if code == _GONE:
             self._unsure = True
             return True
         if code not in _STALE:
             return False
-        stale = self._known.pop(query, None)
+        stale = self._known.pop((role, query), None)
         if stale is not None:
             self._unwanted.append(stale.name)
         return True

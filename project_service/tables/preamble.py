@@ -69,7 +69,7 @@ def preamble(
         told = (_told_lately if short else _told)(tuple(pairs), config.pre_request)
     except ValueError:
         raise has_nul() from None
-    return Preamble(told.text, [incoming.resource], extra, told)
+    return Preamble(told.text, [incoming.resource], extra, told, identity.role)
 
 
 def _told(pairs: tuple[tuple[str, str], ...], pre_request: str | None) -> Told:

@@ -47,12 +47,14 @@ class Told:
 @frozen
 class Preamble:
     """What is set for the transaction, as psycopg2 takes it; ``told`` where that can be prepared. It may take
-    ``extra_seconds`` longer than the service allows, None for as long as it takes."""
+    ``extra_seconds`` longer than the service allows, None for as long as it takes. What is prepared is prepared for
+    its ``role`` alone."""
 
     text: str
     values: Sequence[str]
     extra_seconds: float | None = 0.0
     told: Told | None = None
+    role: str = ""
 
 
 @frozen
@@ -114,7 +116,7 @@ def _refused(statements: Statements, work: Work, code: str | None) -> bool:
     if code == _NO_RIGHT and work.locks:
         # They are refused before the statement's values are looked at, of which one may be no value at all.
         return True
-    refused = [statements.refused(part.text, code) for part in work.parts]
+    refused = [statements.refused(part.text, code, work.preamble.role) for part in work.parts]
     return any(refused)
 
 
@@ -141,10 +143,11 @@ async def _run(session: Session, work: Work, read: Callable[[list[Row]], T]) -> 
 
 def _prepared(statements: Statements, work: Work) -> str | None:
     """What runs all parts; None where one of them has to be prepared first."""
-    found = statements.execution(work.statement.text, work.version)
+    version, role = work.version, work.preamble.role
+    found = statements.execution(work.statement.text, version, role)
     if found is None or not work.locks:
         return found
-    locks = statements.execution(work.locks.text, work.version)
+    locks = statements.execution(work.locks.text, version, role)
     return f"{locks}; {found}" if locks is not None else None
 
 
@@ -168,7 +171,12 @@ async def _prepare_and_send(session: Session, work: Work) -> list[Row]:
         await session.statements.prepare(session.query, settings.text, settings.for_prepare, 0, work.version)
     texts = [
         await session.statements.prepare(
-            session.query, part.text, part.for_prepare, len(part.parameters), work.version
+            session.query,
+            part.text,
+            part.for_prepare,
+            len(part.parameters),
+            work.version,
+            work.preamble.role,
         )
         for part in work.parts
     ]

@@ -6,7 +6,7 @@ import json
 
 import pytest_twisted
 
-from tests.live.tables_service import Tables, tables, until_answered
+from tests.live.tables_service import BASE, Tables, tables, until_answered
 
 __all__ = ["tables"]
 
@@ -244,3 +244,28 @@ async def test_a_function_that_makes_too_many_rows_is_refused_however_many_are_r
             assert (status, len(body)) == (200, most)
         else:
             assert (status, body["details"]) == (400, f"The query affects {refused} rows")
+
+
+@pytest_twisted.ensureDeferred
+async def test_what_was_planned_for_who_may_call_it_is_not_for_who_may_not(tables: Tables) -> None:
+    """PostgreSQL writes out a function, or the value of an immutable one, where the role that it plans for may call
+    it; with one connection the next request would be answered by that plan."""
+    tables.sql(
+        "create table shelf (id int); insert into shelf values (1); grant select on shelf to anon, authenticated;"
+        "create function plain(x int) returns int language sql stable as 'select x + 1';"
+        "create function fixed() returns text language plpgsql immutable security definer as "
+        "$$ begin return 'secret'; end $$;"
+        "create view shown as select id, fixed() from shelf; grant select on shown to anon, authenticated;"
+        "revoke execute on function plain(int), fixed() from public;"
+        "grant execute on function plain(int), fixed() to authenticated"
+    )
+    narrow = BASE.replace("main", "narrow")
+    await until_answered(tables, "GET", "/shown", 200, base=narrow, token=tables.token)
+    for path in ("/rpc/plain?x=1", "/rpc/fixed", "/shown"):
+        # After five times PostgreSQL keeps one plan for all values.
+        for _ in range(8):
+            assert (await tables.request("GET", path, base=narrow, token=tables.token))[0] == 200
+        for _ in range(3):
+            status, _, body = await tables.request("GET", path, base=narrow)
+            assert (status, body["code"]) == (401, "42501"), path
+    tables.sql("drop view shown; drop table shelf; drop function plain, fixed")

@@ -81,6 +81,19 @@ class Messages(SynchronousTestCase):
         again = "RESET ALL; EXECUTE service_1('a%%b', %s); SELECT before(); EXECUTE service_2"
         self.assertEqual(others, [*first, again, "at once; SELECT 2"])
 
+    def test_what_is_prepared_is_one_roles(self) -> None:
+        """PostgreSQL asks for rights when it plans, where it writes out a function."""
+        connection, text = Connection("EXECUTE service_2"), "SELECT %s"
+        for role in ("one", "other", "one"):
+            work = evolve(self.work(), preamble=Preamble(text, ["secret"], role=role))
+            self.successResultOf(start(run(cast(Session, connection), work, list)))
+        once = ["BEGIN; SELECT %s", "PREPARE service_1 AS SELECT 2", "EXECUTE service_1", "COMMIT"]
+        other = ["BEGIN; SELECT %s", "PREPARE service_2 AS SELECT 2", "EXECUTE service_2", "ROLLBACK"]
+        # What is refused to one is not stale for others.
+        self.assertEqual(
+            connection.sent, [*once, *other, "SELECT %s; SELECT 2", "SELECT %s; EXECUTE service_1"]
+        )
+
     def test_what_is_to_be_undone_is(self) -> None:
         connection = Connection()
         for _ in range(2):
