@@ -38,6 +38,13 @@ class Buckets:
             return seen[1]
         return await self.fresh(name)
 
+    async def same(self, bucket: Bucket) -> Bucket:
+        """``bucket`` by its rules now; raises ``bucket_not_found`` where it is gone, whoever has its name."""
+        current = await self.get(bucket.name)
+        if current.created_at != bucket.created_at:
+            raise errors.bucket_not_found()
+        return current
+
     async def fresh(self, name: str) -> Bucket:
         """The bucket as it is now; raises ``bucket_not_found``."""
         # As old as the question: the answer may have been long on its way.

@@ -35,15 +35,13 @@ def chosen_type(bucket: Bucket, declared: str | None, key: str | None) -> str:
 
 
 def checked_again(
-    fill: Fill, bucket: Bucket, now: Callable[[], Awaitable[Bucket]], limit: Callable[[Bucket], SizeLimit]
+    fill: Fill, now: Callable[[], Awaitable[Bucket]], limit: Callable[[Bucket], SizeLimit]
 ) -> Fill:
     """``fill``, with the rules looked at again at its end: it may have taken days, and the bucket may be another."""
 
     async def filled(parts: PartStream) -> Received:
         received = await fill(parts)
         current = await now()
-        if current.created_at != bucket.created_at:
-            raise errors.bucket_not_found()
         limit(current).check(parts.size)
         chosen_type(current, received.content_type, received.key)
         return received

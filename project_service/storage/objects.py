@@ -50,6 +50,10 @@ def unobserved(step: str) -> None:
     """Nobody watches the steps."""
 
 
+async def unchecked() -> None:
+    """What took seconds at most."""
+
+
 @frozen(eq=False)
 class Objects:
     """Every method raises the refusals of ``errors.refused`` and what the store raises."""
@@ -93,9 +97,15 @@ class Objects:
             raise
 
     async def copy(
-        self, bucket: Bucket, source: str, target: str, writer: Writer, conditions: Conditions = UNCONDITIONAL
+        self,
+        bucket: Bucket,
+        source: str,
+        target: str,
+        writer: Writer,
+        conditions: Conditions = UNCONDITIONAL,
+        still: Callable[[], Awaitable[object]] = unchecked,
     ) -> Switched:
-        """A second object with the same bytes, copied inside the store."""
+        """A second object with the same bytes, copied inside the store; ``still`` raises where it must not be."""
         await self.check_write(bucket, target, writer, conditions)
         row = await self._existing(bucket, source)
         await self.check_room(bucket, target, row.size)
@@ -105,6 +115,7 @@ class Objects:
         try:
             row, etag = await self._copied(attempt, bucket, row)
             self.steps("stored")
+            await still()
             new = NewObject(bucket.name, target, version, row.size, row.content_type, etag)
             return await shield(self._switch(new, writer, conditions))
         except Exception as failure:

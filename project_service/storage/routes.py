@@ -170,7 +170,12 @@ class StorageRoutes:
         bucket, writer = await self._writable(inbound)
         source, target = requests.source_and_target(await inbound.json_object())
         stated = conditions.for_write(inbound.headers)
-        switched = await self.objects.copy(bucket, source, target, writer, stated)
+
+        async def still() -> None:
+            # As of an upload: a large copy takes as long, and the bucket may be another of that name.
+            await self.buckets.same(bucket)
+
+        switched = await self.objects.copy(bucket, source, target, writer, stated, still)
         return json_reply(switched.row.as_json(), 201)
 
     async def move(self, inbound: Inbound) -> Reply:
@@ -200,7 +205,7 @@ class StorageRoutes:
         return await self.buckets.get(inbound.path_args["bucket"]), writer
 
     def _checked_again(self, fill: Fill, bucket: Bucket) -> Fill:
-        return intake.checked_again(fill, bucket, lambda: self.buckets.get(bucket.name), self._limit)
+        return intake.checked_again(fill, lambda: self.buckets.same(bucket), self._limit)
 
     def _limit(self, bucket: Bucket) -> SizeLimit:
         """The greatest object that can fit; what is left of a quota only the switch knows for certain."""

@@ -10,9 +10,10 @@ from twisted.trial.unittest import TestCase
 
 from project_service.deferreds import start
 from project_service.storage.download import ATTEMPTS, ObjectLost
+from project_service.storage.model import BucketRules
 from project_service.storage.s3.errors import NoSuchObject, StoreError, StoreUnreachable
 from tests.fakes import parse_response, raw_request
-from tests.http.storage_app import USER, StorageApp, refused
+from tests.http.storage_app import SERVICE, USER, StorageApp, refused
 from tests.store_fake import MemoryStore
 
 
@@ -87,6 +88,20 @@ class CopyMoveDelete(TestCase):
         replaced.extend([b"5"] * 2 * ATTEMPTS)
         self.assertEqual(refused(self.post("copy", "a", "b")), (503, "store_unavailable"))
         self.assertEqual((len(replaced), sorted(self.app.stored())), (ATTEMPTS, [b"5", b"four"]))
+
+    def test_no_copy_gets_into_another_bucket_of_that_name(self) -> None:
+        real = MemoryStore.copy
+
+        async def slow(store: MemoryStore, source: str, *how: Any) -> str:
+            etag = await real(store, source, *how)
+            self.app.request("DELETE", "/admin/buckets/open?force=true", SERVICE)
+            self.app.clock.advance(60)
+            self.app.tables.buckets["open"] = (BucketRules("public"), self.app.now())
+            return etag
+
+        self.patch(MemoryStore, "copy", slow)
+        self.assertEqual(refused(self.post("copy", "a", "b")), (404, "bucket_not_found"))
+        self.assertEqual(self.app.stored(), [])
 
     def test_a_copy_that_fails_leaves_nothing(self) -> None:
         """Also where the rows answer at once: these do, and PostgreSQL on a busy machine."""
