@@ -8,6 +8,7 @@ from itertools import groupby
 from uuid import UUID
 
 from attrs import define, field, frozen
+from twisted.logger import Logger
 
 from project_service.deferreds import all_of
 from project_service.storage import reading
@@ -15,7 +16,9 @@ from project_service.storage.keys import is_bucket_name
 from project_service.storage.model import ObjectRow, store_path
 from project_service.storage.ports import GarbageRows, LinkRows, Store
 from project_service.storage.removal import BATCH, Removal
-from project_service.storage.s3.errors import NoSuchObject
+from project_service.storage.s3.errors import NoSuchObject, StoreError
+
+_log = Logger()
 
 # An upload says every minute that it is going on; one that was silent for so long is dead.
 STALE_AFTER = timedelta(minutes=15)
@@ -126,9 +129,17 @@ class Sweeper:
         ours = {open_one: version for open_one, version in found.items() if version is not None}
         alive = await self.rows.announced(list(ours.values()))
         dead = [open_one for open_one, version in ours.items() if version not in alive]
+        refusals: list[StoreError] = []
         for open_one in dead:
-            await self.store.abort_multipart(open_one.key, open_one.upload_id)
-        return len(dead)
+            try:
+                await self.store.abort_multipart(open_one.key, open_one.upload_id)
+            except StoreError as refusal:
+                # One that the store does not let go of must not keep the others there for ever.
+                refusals.append(refusal)
+        if refusals:
+            count, why = len(refusals), str(refusals[-1])
+            _log.warn("{count} multipart uploads are left to the next sweep: {why}", count=count, why=why)
+        return len(dead) - len(refusals)
 
     async def _orphans(self) -> AsyncIterator[list[str]]:
         async for page in reading.pages(self.store):

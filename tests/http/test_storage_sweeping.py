@@ -82,6 +82,29 @@ class Sweeping(TestCase):
         said = [(event["count"], event["kind"]) for event in left]
         self.assertEqual(said, [(1, "the store refused"), (2, "StoreUnreachable")])
 
+    def test_an_upload_that_the_store_does_not_let_go_of_keeps_no_other(self) -> None:
+        paths = sorted(store_path("open", uuid4()) for _ in range(3))
+        for path in paths:
+            self.successResultOf(start(self.store.start_multipart(path, "a/b", {})))
+        self.stored(store_path("open", uuid4()))
+        abort, events = MemoryStore.abort_multipart, list[dict[str, Any]]()
+
+        async def not_the_first(store: MemoryStore, path: str, upload_id: str) -> None:
+            if path == paths[0]:
+                raise StoreError(403, "AccessDenied")
+            await abort(store, path, upload_id)
+
+        globalLogPublisher.addObserver(cast(ILogObserver, events.append))
+        self.addCleanup(globalLogPublisher.removeObserver, cast(ILogObserver, events.append))
+        self.patch(MemoryStore, "abort_multipart", not_the_first)
+        self.assertEqual(self.sweep(orphans=True), Swept(0, 0, 2, 0, 1))
+        self.assertEqual([path for path, _ in self.store.multiparts], paths[:1])
+        left = [event for event in events if "left to the next sweep" in event["log_format"]]
+        self.assertEqual([(e["count"], e["why"]) for e in left], [(1, "AccessDenied (HTTP 403)")])
+        self.patch(MemoryStore, "abort_multipart", abort)
+        events.clear()
+        self.assertEqual((self.sweep().multiparts, self.app.stored(), events), (1, [], []))
+
     def test_who_interrupts_it_does_not_wait_for_the_rest(self) -> None:
         for bucket in ("open", "shut"):
             for _ in range(2):
