@@ -39,9 +39,13 @@ def placed(path: Path) -> Path:
         why = "has a name that is not UTF-8"
         str(placed).encode()
     except (FileNotFoundError, UnicodeEncodeError):
-        shown = str(path).encode("utf-8", "backslashreplace").decode()
-        raise BadSettings([Fault("command line", shown, why)]) from None
+        raise BadSettings([Fault("command line", printable(path), why)]) from None
     return placed
+
+
+def printable(name: Path | str) -> str:
+    """``name``, which may be no text, as a file's may: what no output takes of it is escaped."""
+    return str(name).encode("utf-8", "backslashreplace").decode()
 
 
 def settings_for(

@@ -22,7 +22,7 @@ from project_service.database.session import DatabaseGone
 from project_service.embedded.command import ChildFailed
 from project_service.embedded.lock import InUse
 from project_service.errors import ApiError
-from project_service.launch import Launch, placed, settings_for
+from project_service.launch import Launch, placed, printable, settings_for
 from project_service.settings import Settings, StageDatabase
 from project_service.storage.s3.errors import (
     NO_NEXT_PAGE,
@@ -107,8 +107,7 @@ class Invocation:
         shown = [orjson.dumps(value, option=orjson.OPT_INDENT_2).decode()] if self.json else lines
         try:
             for line in shown:
-                # A file's name may be no text.
-                click.echo(line.encode("utf-8", "backslashreplace").decode())
+                click.echo(printable(line))
         except OSError as fault:
             # Done is done; only nobody has seen, for instance, the new key.
             end(f"done, but what came of it cannot be written: {fault.strerror}", FAILED)

@@ -9,6 +9,7 @@ import click
 from project_service.auth import keyfile
 from project_service.auth.keyset import ALGORITHMS, KeySetError
 from project_service.cli import frame
+from project_service.launch import printable
 
 _FILE = click.option(
     "--file", "path", type=frame.Place(path_type=Path), help="Instead of auth.jwt_keys_file."
@@ -86,5 +87,5 @@ def _show(invocation: frame.Invocation, path: Path) -> None:
     keys = keyfile.load(path).keys
     value = [{"kid": key.kid, "algorithm": key.algorithm, "signs": key is keys[0]} for key in keys]
     lines = (f"{key.kid}  {key.algorithm}  {'signs' if key is keys[0] else 'verifies'}" for key in keys)
-    name = str(path).encode("utf-8", "backslashreplace").decode()
+    name = printable(path)
     invocation.show({"file": name, "keys": value}, name, *lines)

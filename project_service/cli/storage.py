@@ -15,6 +15,7 @@ from project_service.cli import frame
 from project_service.cli.import_sources import Directory, Source, StoreBucket, Unreadable, Upload
 from project_service.cli.opened import Opened
 from project_service.errors import ApiError
+from project_service.launch import printable
 from project_service.settings_kinds import store_bucket
 from project_service.storage import keys
 from project_service.storage.assemble import connect_store
@@ -117,8 +118,7 @@ class _Import:
             self.imported.append(key)
 
     def _refuse(self, key: str, why: str) -> None:
-        # A file's name may be no text, which nothing could be printed of.
-        self.refused[key.encode("utf-8", "backslashreplace").decode()] = why
+        self.refused[printable(key)] = why
 
     def show(self, invocation: frame.Invocation) -> None:
         refusals = [f"refused  {key}: {why}" for key, why in self.refused.items()]
