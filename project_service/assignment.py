@@ -1,4 +1,4 @@
-"""What a worker is told by its parent, in a line."""
+"""The message by which the parent tells a new worker process what to do: one line of JSON on its standard input."""
 
 from __future__ import annotations
 
@@ -13,7 +13,8 @@ from project_service import __version__
 from project_service.launch import Launch
 from project_service.settings import Settings
 
-# What is known of an embedded store by nobody but the parent; its secret besides.
+# Settings of an embedded store that only the parent knows, because it started the store. The secret key goes with
+# them, see ``assignment``.
 _REACHED_BY = (
     "endpoint_url",
     "region",
@@ -26,9 +27,14 @@ _REACHED_BY = (
 
 @frozen
 class Assignment:
-    """What a worker is told: the settings in force, whatever is in their file by now, and from what it reads them
-    again after a SIGHUP. ``settings`` None: it reads them at once, being of another version than its parent.
-    ``number`` is its own among all ``processes``; they count changes for each other at the descriptor ``changes``."""
+    """Everything a worker has to know.
+
+    ``settings`` are those in force in the parent, which may differ from what the file says by now. They are None
+    where the worker's code has another version than its parent's; it then reads the configuration itself. ``config``,
+    ``options`` and ``data_dir`` are what it reads the configuration from, then and after a SIGHUP. ``number`` tells
+    it apart from the other ``processes``, counting from 0. ``changes`` is the file descriptor of the memory in which
+    the workers count changes for each other (see ``changes.laid_out``); None under a parent that has none.
+    """
 
     config: str | None
     options: dict[str, Any]
@@ -46,13 +52,18 @@ class Assignment:
     def from_json(cls, raw: bytes) -> Assignment:
         told = orjson.loads(raw)
         version, pickled = told.pop("version", None), told.pop("settings", None)
-        # From our own parent, by a pipe; a new version's files may have taken the place of those it runs.
+        # Unpickling is safe, because the line comes from our own parent through a pipe. The versions can differ when
+        # the package was upgraded under a running parent; a pickle of another version must not be loaded.
         found = pickle.loads(b64decode(pickled)) if version == __version__ else None  # noqa: S301  # see above
         return cls(**told, settings=found)
 
 
 def assignment(launch: Launch, settings: Settings, processes: int) -> Assignment:
-    """The launch's options and, over them, how to reach what the parent has embedded."""
+    """The assignment of every worker of ``launch``; ``number`` and ``changes`` are filled in when one is started.
+
+    What the parent has embedded is passed on as command line options, since those win over the configuration file
+    whenever a worker reads it again.
+    """
     options = dict(launch.options)
     if launch.embeds_database and settings.database.dsn is not None:
         options["database.dsn"] = settings.database.dsn.reveal()

@@ -6,18 +6,18 @@ from attrs import frozen
 
 FIRST_SECONDS = 1.0
 LONGEST_SECONDS = 30.0
-# Who was up for this long had recovered: the next death starts from the first pause again.
+# A child that ran for this long counts as recovered: when it dies, the pauses begin with the first one again.
 STEADY_SECONDS = 60.0
 
 
 @frozen
 class Backoff:
-    """``pause`` before the next start; None when there was no death yet."""
+    """``pause`` is the number of seconds to wait before the next start; None as long as the child has never died."""
 
     pause: float | None = None
 
     def after(self, uptime: float) -> Backoff:
-        """The pause after a child that lived for ``uptime`` seconds died."""
+        """The state after a death that followed ``uptime`` seconds of life: the pause doubles, up to the longest."""
         if self.pause is None or uptime >= STEADY_SECONDS:
             return Backoff(FIRST_SECONDS)
         return Backoff(min(self.pause * 2, LONGEST_SECONDS))

@@ -10,7 +10,10 @@ def encode(data: bytes) -> str:
 
 
 def decode(text: str) -> bytes:
-    """Raises ``ValueError`` where there is another character or a letter too many; with padding it is read too."""
+    """The bytes that ``text`` stands for; padding is optional.
+
+    Raises ``ValueError`` for characters outside the alphabet and for a length that no number of bytes gives.
+    """
     if "+" in text or "/" in text:
         raise ValueError("base64 of the other alphabet")
     return base64.b64decode(text + "=" * (-len(text) % 4), altchars=b"-_", validate=True)

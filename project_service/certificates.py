@@ -1,4 +1,5 @@
-"""What ports with TLS show: read when they are opened and again on SIGHUP, for the connections that come then."""
+"""The certificates of ports with TLS: read when a port is opened, and again on SIGHUP for connections made after
+it."""
 
 from __future__ import annotations
 
@@ -17,13 +18,16 @@ from twisted.logger import Logger
 from zope.interface import implementer
 
 _PEM = re.compile(rb"-----BEGIN CERTIFICATE-----.+?-----END CERTIFICATE-----", re.DOTALL)
-# Colons and backslashes in an endpoint's values have a backslash before them.
+# The arguments of an endpoint string that name files. A colon or backslash within a value is escaped by a backslash.
 _ARGUMENT = re.compile(r":(certKey|privateKey)=((?:[^:\\]|\\.)*)")
 
 
 def with_chain(options: Any, endpoint: str) -> Any:
-    """Twisted's options for ``endpoint``, so that every certificate of its file is sent, as other servers do with
-    what certificate authorities call the full chain; Twisted would send the first."""
+    """``options``, which Twisted made for the string ``endpoint``, with every certificate of its file.
+
+    Certificate authorities hand out a file with the whole chain, and other servers send all of it. Twisted would send
+    only the first certificate.
+    """
     if not options.extraCertChain:
         certificates = _PEM.findall(_certificate_file(endpoint).read_bytes())
         options.extraCertChain = [Certificate.loadPEM(one).original for one in certificates[1:]]
@@ -36,7 +40,8 @@ def _certificate_file(endpoint: str) -> Path:
 
 
 def why_not(fault: Exception) -> str | None:
-    """What is wrong with what the files hold, where ``fault`` says so."""
+    """What is wrong with the certificate or key, in words for an operator; None where ``fault`` is another
+    problem."""
     if isinstance(fault, VerifyError):
         return "the private key is not the certificate's"
     if isinstance(fault, crypto.Error):
@@ -49,7 +54,7 @@ def day(moment: datetime) -> str:
 
 
 class Certificates:
-    """Those of the ports of one process."""
+    """All certificates that one process serves with, so that they can be renewed together."""
 
     log = Logger()
 
@@ -57,12 +62,18 @@ class Certificates:
         self._shown: list[_Shown] = []
 
     def shown_at(self, port: str, options: Any, read: Callable[[], Any]) -> _Shown:
-        """``options`` for a port with that name in the log, and what ``read`` gives when they are renewed."""
+        """A context factory that serves with ``options`` until ``renew`` replaces them by what ``read()`` returns.
+
+        ``port`` is its name in the log.
+        """
         self._shown.append(_Shown(port, options, read))
         return self._shown[-1]
 
     def renew(self) -> list[str]:
-        """Read all of them again; what is new, in words. One that cannot be used is logged, and changes nothing."""
+        """Read every certificate again; returns a line for each that is new.
+
+        One that cannot be used is logged, and its port goes on with the one before.
+        """
         found = []
         for shown in self._shown:
             try:
@@ -79,7 +90,7 @@ class Certificates:
 
 @implementer(IOpenSSLContextFactory)
 class _Shown:
-    """A context factory as Twisted's ports have it: a connection asks it for the context, and keeps what it got."""
+    """The context factory of one port. Twisted asks it for a context for each connection, which keeps that one."""
 
     def __init__(self, port: str, options: Any, read: Callable[[], Any]) -> None:
         self.port = port
@@ -95,11 +106,14 @@ class _Shown:
         return self._options.getContext()
 
     def renew(self) -> bool:
-        """Whether there is a new one now. What has not changed is left alone, and with it the clients' tickets."""
+        """Read the certificate again; True where it differs from the one in use.
+
+        The context of an unchanged certificate is kept, because a new one would invalidate clients' session tickets.
+        """
         fresh = self._read()
         if _sent(fresh) == _sent(self._options):
             return False
-        fresh.getContext()  # made here, where what is wrong with it can still be said
+        fresh.getContext()  # made now, so that a bad certificate raises here and not in somebody's handshake
         self._options = fresh
         return True
 

@@ -1,7 +1,10 @@
-"""What the workers of one service tell each other at once: that what others may remember is changed, or has been.
+"""How the workers of one service tell each other, without any delay, that something they may have cached has changed.
 
-In memory that all of them see, each worker counts twice for each change, so that its count is odd while one is under
-way. Who reads a value between two equal stamps knows that it is as new as any that somebody has been told of.
+The workers share a piece of memory with one counter for each worker and place (a hash of what changed). A worker adds
+one to its counter before it makes a change and one more when the change is known to be made, so an odd counter means
+that a change is under way. The counters of all workers for one place are its *stamp*. A cached value may be used as
+long as the stamp is still the one that was taken before the value was read, and no change was under way then: the
+value is then at least as new as anything that any client has been told.
 """
 
 from __future__ import annotations
@@ -21,19 +24,22 @@ _MOST = (1 << 64) - 1
 
 
 def place_of(name: str) -> int:
-    """Where changes of ``name`` are counted, by its last three characters; others are counted there as well."""
+    """The place where changes of ``name`` are counted: a hash of its last three characters.
+
+    Other names share the place. That costs a needless read of the database now and then and is never wrong.
+    """
     return zlib.crc32(name[-3:].encode()) % PLACES
 
 
 def size(workers: int) -> int:
-    """Bytes of memory for so many workers."""
+    """How many bytes of shared memory so many workers need."""
     return PLACES * workers * _COUNT.size
 
 
 class Changes:
-    """The counts of ``workers`` in ``memory``, which this process writes at number ``own`` only.
+    """The counters of all ``workers`` in ``memory``. This process writes only those of number ``own``.
 
-    All counts of a place lie together, so that a stamp is one slice.
+    The counters of one place lie next to each other, so that a stamp is a single slice.
     """
 
     def __init__(self, memory: mmap.mmap, workers: int, own: int) -> None:
@@ -45,15 +51,16 @@ class Changes:
 
     @classmethod
     def alone(cls) -> Changes:
-        """For the only process of a service."""
+        """Counters in private memory, for a service that runs as a single process."""
         return cls(mmap.mmap(-1, size(1)), 1, 0)
 
     @classmethod
     def shared(cls, descriptor: int, workers: int, own: int) -> Changes:
-        """``descriptor`` is of what ``laid_out`` made, for as many workers; ``ValueError`` where it is not. It may be
-        closed afterwards.
+        """The counters in the file that ``laid_out`` made for as many workers; it may be closed afterwards.
 
-        Whoever had this number before may have been killed in the middle of a change, which is over then.
+        Raises ``ValueError`` where the file has another size. The worker that had the number ``own`` before may have
+        been killed in the middle of a change and have left odd counters behind. Its change is over, so they are made
+        even.
         """
         made = cls(mmap.mmap(descriptor, size(workers)), workers, own)
         for place in range(PLACES):
@@ -62,13 +69,16 @@ class Changes:
         return made
 
     def stamp(self, place: int) -> bytes:
-        """Equal stamps: nothing has changed between them, unless one was under way (see ``settled``)."""
+        """The counters of ``place``. If two stamps are equal and ``settled``, nothing changed between them."""
         start = place * self._width
         return self._memory[start : start + self._width]
 
     @contextmanager
     def under_way(self, place: int) -> Iterator[None]:
-        """Around a change, from before it is made until it is known to be."""
+        """Wraps a change: entered before it can take effect, left when its outcome is known.
+
+        Changes of one place may overlap in this process; its counter stays odd until the last of them has ended.
+        """
         self._under_way[place] += 1
         self._add(place, 2 if self._under_way[place] > 1 else 1)
         try:
@@ -78,7 +88,7 @@ class Changes:
             self._add(place, 2 if self._under_way[place] else 1)
 
     def happened(self, place: int) -> None:
-        """A change that somebody else has made."""
+        """Count a change that was made elsewhere, by another host or by SQL, and has been heard of just now."""
         self._add(place, 2)
 
     def _count(self, place: int) -> int:
@@ -93,12 +103,15 @@ class Changes:
 
 
 def settled(stamp: bytes) -> bool:
-    """Whether no change was under way."""
+    """Whether no change was under way when the stamp was taken."""
     return not any(count & 1 for count in stamp[:: _COUNT.size])
 
 
 def laid_out(workers: int) -> IO[bytes]:
-    """For ``Changes.shared``: a file without a name, which nobody can remove or cut. It ends with who has it open."""
+    """A file for ``Changes.shared``, with every counter at zero.
+
+    It has no name, so nobody can remove or truncate it; the system frees it when the last process has closed it.
+    """
     file = TemporaryFile(buffering=0)  # noqa: SIM115  # its end is the caller's
     file.write(bytes(size(workers)))
     return file

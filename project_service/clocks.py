@@ -1,4 +1,5 @@
-"""Two clocks: one that never steps, for timeouts, pauses and ages; the calendar's, for what others read."""
+"""The two clocks: a monotonic one for timeouts, pauses and ages, and the calendar's for whatever others get to
+read."""
 
 from __future__ import annotations
 
@@ -10,9 +11,9 @@ from typing import Any
 def count_steadily(reactor: Any) -> None:
     """Make ``reactor`` count its seconds by the monotonic clock.
 
-    Twisted's reactors count by ``time.time``: when that is set back an hour, no timeout ends and no loop runs for an
-    hour, and when it is set forward all end at once. To be called before anything is scheduled. ``reactor.seconds()``
-    tells no date any more; who needs one asks ``time.time``.
+    Twisted's reactors use ``time.time``. When that clock is set back by an hour, no timeout ends and no loop runs for
+    an hour; when it is set forward, all of them end at once. Call this before anything is scheduled. Afterwards
+    ``reactor.seconds()`` is no date any more; code that needs the date calls ``time.time``.
     """
     reactor.seconds = time.monotonic
 

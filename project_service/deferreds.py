@@ -27,8 +27,9 @@ def start(work: Coroutine[Deferred[Any], Any, T]) -> Deferred[T]:
 def shield(work: Coroutine[Deferred[Any], Any, T]) -> Deferred[T]:
     """Run ``work`` to its end whatever happens to who waits for it.
 
-    Cancelling the returned Deferred raises ``CancelledError`` there at once; ``work`` goes on, and a failure nobody
-    waits for any more is logged. A refusal is none, nor is an outage: it was for a caller who has left.
+    Cancelling the returned Deferred makes it fail with ``CancelledError`` at once, while ``work`` goes on. If
+    ``work`` fails after that, the failure is logged, except for an ``ApiError`` or an outage: those were meant for
+    the caller, who has left.
     """
     outer: Deferred[T] = Deferred()
     inner = start(work)
@@ -54,7 +55,10 @@ def background(work: Coroutine[Deferred[Any], Any, object], what: str) -> None:
 
 
 async def all_of(work: Iterable[Coroutine[Deferred[Any], Any, object]]) -> None:
-    """All at once. The first failure is raised as it is, at once; what becomes of the others then is not told."""
+    """Run all of ``work`` at the same time and return when the last has ended.
+
+    The first failure is raised immediately and unwrapped. The others go on; their failures are dropped.
+    """
     try:
         await gatherResults([start(one) for one in work], consumeErrors=True)
     except FirstError as first:
@@ -62,7 +66,7 @@ async def all_of(work: Iterable[Coroutine[Deferred[Any], Any, object]]) -> None:
 
 
 def cancel(call: IDelayedCall | None) -> None:
-    """Does nothing where there is none, or where it has been called or cancelled already."""
+    """Cancel ``call`` if there is one and it is still pending; otherwise do nothing."""
     if call is not None and call.active():
         call.cancel()
 
@@ -70,7 +74,7 @@ def cancel(call: IDelayedCall | None) -> None:
 def with_timeout(
     clock: IReactorTime, seconds: float, waiting: Deferred[T], error: Callable[[], Exception]
 ) -> Deferred[T]:
-    """``waiting``, cancelled after ``seconds``; then the Deferred fails with ``error()``."""
+    """``waiting`` itself, which is cancelled after ``seconds`` and then fails with ``error()``."""
     timed_out = False
 
     def give_up() -> None:
