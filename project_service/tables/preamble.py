@@ -13,6 +13,7 @@ from project_service.tables.incoming import Incoming
 from project_service.tables.parse.request import Head
 from project_service.tables.run import Preamble, Told
 from project_service.tables.sql.settings import (
+    FORGET_PLANS,
     NO_JIT,
     RESET,
     extra_seconds,
@@ -66,15 +67,19 @@ def preamble(
     sent = incoming.headers
     short = len(sent.as_json) + len(sent.cookies) + len(identity.claims) <= _SHORT
     try:
-        told = (_told_lately if short else _told)(tuple(pairs), config.pre_request)
+        told = (_told_lately if short else _told)(
+            tuple(pairs), config.pre_request, bool(cache.false_constants)
+        )
     except ValueError:
         raise has_nul() from None
     return Preamble(told.text, [incoming.resource], extra, told, identity.role)
 
 
-def _told(pairs: tuple[tuple[str, str], ...], pre_request: str | None) -> Told:
-    """Raises ``ValueError`` for a NUL."""
-    first, settings = RESET + _isolation(pairs), settings_of(pairs, ("request.path",))
+def _told(pairs: tuple[tuple[str, str], ...], pre_request: str | None, forgets_plans: bool) -> Told:
+    """With ``forgets_plans`` no plan of an earlier request is used. Raises ``ValueError`` for a NUL."""
+    # The isolation level has to be set before anything else is done.
+    first = RESET + _isolation(pairs) + (FORGET_PLANS if forgets_plans else "")
+    settings = settings_of(pairs, ("request.path",))
     last = "" if pre_request is None else f"; {pre_request_text(pre_request)}"
     return Told(first + settings.text + last, first, settings, last)
 
@@ -90,9 +95,6 @@ def _reads_alone(settings: Iterable[tuple[str, str]]) -> bool:
 
 
 def _isolation(pairs: Iterable[tuple[str, str]]) -> str:
-    """A role's or function's isolation level, which has to be set before anything else is done.
-
-    PostgreSQL keeps it as it was written, and takes it in capitals too.
-    """
+    """A role's or function's isolation level. PostgreSQL keeps it as it was written, and takes it in capitals too."""
     level = dict(pairs).get("default_transaction_isolation", "").upper()
     return f"SET TRANSACTION ISOLATION LEVEL {level}; " if level in _LEVELS else ""

@@ -104,6 +104,31 @@ async def test_functions_that_speak_of_what_outlives_a_transaction_are_noticed(d
 
 
 @pytest_twisted.ensureDeferred
+async def test_functions_that_are_no_constants_as_declared_are_noticed(database: str) -> None:
+    run_sql(
+        database,
+        "create schema odd;"
+        "create function shown() returns text language sql immutable as $$ select Current_Setting('a.b', true) $$;"
+        'create function odd."By Name"() returns text language plpgsql stable as $$ begin return SHOWN(); end $$;'
+        "create function written() returns name language sql immutable return session_user;"
+        "create function deep(a int) returns text language plpgsql immutable as "
+        """$$ begin return odd."By Name" (); end $$;"""
+        "create function stable_one() returns text language sql stable as $$ select shown() $$;"
+        "create function fine(current_users text) returns text language sql immutable as "
+        "$$ select lower(current_users) $$",
+    )
+    pool = Pool(raw(connector(database)), 1, 5.0, reactor)
+    holder = CacheHolder(loader(reactor, pool, TablesConfig()), reactor)
+    await holder.reload()
+    assert set(holder.current.false_constants) == {
+        "public.shown()",
+        "public.written()",
+        "public.deep(integer)",
+    }
+    await pool.close()
+
+
+@pytest_twisted.ensureDeferred
 async def test_foreign_tables_that_nothing_can_read_are_in_nobodys_way(
     database: str, services: Services
 ) -> None:

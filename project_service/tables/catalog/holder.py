@@ -109,14 +109,23 @@ class CacheHolder(Service):
         self._version += 1
         cancel(self._retry)
         try:
-            self._current = await self._load(self._version)
+            before, self._current = self._current, await self._load(self._version)
             self._pause = FIRST_PAUSE_SECONDS
+            self._warn_of(before, self._current)
         except Exception as fault:
             if self.running:
                 self._retry = self._clock.callLater(self._pause, self.announce)
                 self._pause = min(self._pause * 2, LONGEST_PAUSE_SECONDS)
             kept = "the old one is kept" if self._current is not None else "there is none yet"
             self.log.warn("the schema cache could not be read ({why}); {kept}", why=_why(fault), kept=kept)
+
+    def _warn_of(self, before: SchemaCache | None, found: SchemaCache) -> None:
+        if found.false_constants and (before is None or before.false_constants != found.false_constants):
+            self.log.warn(
+                "declared IMMUTABLE: {names}, which read settings or the current user and so are STABLE at most; "
+                "until they are declared so, each request plans its statements anew",
+                names=", ".join(found.false_constants),
+            )
 
 
 def _why(fault: Exception) -> str:

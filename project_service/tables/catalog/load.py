@@ -92,6 +92,7 @@ def build(answers: Mapping[str, str], schemas: tuple[str, ...], version: int) ->
         rows["extras"]["fingerprint"],
         rows["extras"]["leaves_by_reading"] or rows["extras"]["makes_temporary"],
         rows["extras"]["leaves_by_reading"],
+        tuple(rows["extras"]["false_constants"]),
     )
 
 

@@ -149,7 +149,8 @@ class SchemaCache:
     Overloads of a routine are ordered by the number of their arguments.
 
     ``leaves_things``: some function of the database speaks of what outlives a transaction and is no setting;
-    ``leaves_by_reading``: of such that a transaction leaves which only reads.
+    ``leaves_by_reading``: of such that a transaction leaves which only reads. ``false_constants``: the functions that
+    are declared immutable although they read settings, or whom a request is for.
     """
 
     version: int
@@ -164,3 +165,4 @@ class SchemaCache:
     fingerprint: str = ""
     leaves_things: bool = False
     leaves_by_reading: bool = False
+    false_constants: tuple[str, ...] = ()

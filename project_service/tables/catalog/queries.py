@@ -5,6 +5,8 @@ They run with an empty search path, so that ``format_type`` qualifies and quotes
 
 from __future__ import annotations
 
+from project_service.tables.catalog.texts import FALSE_CONSTANTS, LEAVES_BY_READING, MAKES_TEMPORARY
+
 _SYSTEM = "n.nspname not in ('pg_catalog', 'information_schema') and n.nspname not like 'pg\\_t%%'"
 
 
@@ -251,37 +253,12 @@ FINGERPRINT = """
 """
 
 
-def _speaks(text: str, words: str) -> str:
-    """Of some function that is neither PostgreSQL's own nor an extension's."""
-    return f"""
-exists (select from pg_proc p join pg_namespace n on n.oid = p.pronamespace
-  where n.nspname not in ('pg_catalog', 'information_schema') and {text} ~* '{words}'
-    and not exists (select from pg_depend d
-      where d.classid = 'pg_proc'::regclass and d.objid = p.oid and d.deptype = 'e'))
-"""
-
-
-# Locks that are not the transaction's, temporary tables, cursors that are held and channels that are listened to stay
-# with the connection, and a transaction has begun as the last one wished before RESET ALL can be said in it. Where no
-# function's text speaks of them, and no view takes a lock itself, nothing has to be cleared away. A function whose
-# body is SQL's own has no text; PostgreSQL writes one. Temporary tables are not for it, nor for who only reads.
-_TEMPORARY = _speaks("p.prosrc", "\\mtemp(orary)?\\M|\\mpg_temp\\.")
-_ANY_TEXT = "case when p.prosrc = '' and p.prokind <> 'a' then pg_get_functiondef(p.oid) else p.prosrc end"
-_WORDS = "advisory_lock|\\mwith\\s+hold\\M|\\mlisten\\M|isolation"
-_BY_READING = f"""
-{_speaks(_ANY_TEXT, _WORDS)}
-or exists (select from pg_rewrite r
-  join pg_class c on c.oid = r.ev_class join pg_namespace n on n.oid = c.relnamespace
-  where c.relkind = 'v' and {_SYSTEM} and r.ev_action::text ~ (
-    select ':funcid (' || string_agg(oid::text, '|') || ') ' from pg_proc
-    where pronamespace = 'pg_catalog'::regnamespace and proname ~ 'advisory_lock'))
-"""
-
 EXTRAS = f"""
 select json_build_object(
   'fingerprint', {FINGERPRINT},
-  'makes_temporary', {_TEMPORARY},
-  'leaves_by_reading', {_BY_READING},
+  'makes_temporary', {MAKES_TEMPORARY},
+  'leaves_by_reading', {LEAVES_BY_READING},
+  'false_constants', {FALSE_CONSTANTS},
   'postgis', exists (select from pg_extension where extname = 'postgis'),
   'comments', (select coalesce(json_object_agg(n.nspname, obj_description(n.oid, 'pg_namespace')), '{{}}')
                from pg_namespace n where n.nspname = any(%(schemas)s)))::text

@@ -20,6 +20,8 @@ _KEPT = (
 # What SQL of an earlier request has set for the session. Some microseconds; DISCARD ALL would take the prepared
 # statements along.
 RESET = "RESET ALL; "
+# After which every plan is made anew, those of functions' own queries included.
+FORGET_PLANS = "DISCARD PLANS; "
 
 # Nothing that is asked for takes long enough to be worth a compiler, and what that does for many embeddings
 # statement_timeout does not end.

@@ -13,6 +13,7 @@ EXTRAS = {
     "fingerprint": "1",
     "makes_temporary": False,
     "leaves_by_reading": False,
+    "false_constants": [],
 }
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from twisted.internet.defer import Deferred
 from twisted.internet.task import Clock
+from twisted.logger import capturedLogs, formatEvent
 from twisted.trial.unittest import SynchronousTestCase
 
 from project_service.deferreds import start
@@ -53,6 +54,15 @@ class Holding(SynchronousTestCase):
             holder.announce()
             self.assertFalse(holder.reloading)
             self.assertEqual(holder.current.version, version)
+
+    def test_functions_that_are_no_constants_are_named_once(self) -> None:
+        for names, expected in (((), 0), (("f()", "g()"), 1), (("f()", "g()"), 0), ((), 0), (("f()",), 1)):
+            with capturedLogs() as events:
+                self.holder.announce()
+                self.catalogue.readings[-1].callback(SchemaCache(1, false_constants=names))
+            said = [str(formatEvent(event)) for event in events]
+            self.assertEqual(len(said), expected, said)
+            self.assertTrue(all(line.startswith(f"declared IMMUTABLE: {', '.join(names)}") for line in said))
 
     def test_what_is_announced_meanwhile_makes_one_more_reading(self) -> None:
         reloading = start(self.holder.reload())

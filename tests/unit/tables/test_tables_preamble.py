@@ -175,6 +175,17 @@ class Told(SynchronousTestCase):
         no_level = (("default_transaction_isolation", "x; drop table works"),)
         self.assertNotIn("ISOLATION LEVEL", self.told(settings=no_level).text)
 
+    def test_plans_are_forgotten_where_a_function_is_no_constant_as_declared(self) -> None:
+        incoming = Incoming("GET", ("works",))
+        head, _ = Planner(CONFIG).head(incoming)
+        cache = evolve(CACHE, false_constants=("caller()",), role_settings={"reader": _LEVEL})
+        told = preamble(CONFIG, cache, incoming, head, Identity("reader", "{}", True), True, None)
+        begins = "RESET ALL; SET TRANSACTION ISOLATION LEVEL REPEATABLE READ; DISCARD PLANS; "
+        assert told.told is not None
+        for text in (told.text, told.told.executed("EXECUTE s")):
+            self.assertTrue(text.startswith(begins), text)
+        self.assertNotIn("DISCARD", self.told().text)
+
     def test_a_role_may_be_one_that_only_reads(self) -> None:
         for value, only_reads in {
             "on": True,

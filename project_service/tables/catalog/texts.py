@@ -1,0 +1,53 @@
+"""What the text of an application's functions tells of them: SQL expressions, parts of a catalogue query.
+
+PostgreSQL knows no more of a function than what it was declared to be, so its text is searched for words. Functions
+that are PostgreSQL's own or an extension's are left out.
+"""
+
+from __future__ import annotations
+
+_NOT_SYSTEM = "n.nspname not in ('pg_catalog', 'information_schema')"
+# A function whose body is SQL's own has no text; PostgreSQL writes one.
+_ANY_TEXT = "case when p.prosrc = '' and p.prokind <> 'a' then pg_get_functiondef(p.oid) else p.prosrc end"
+_OWN = f"""
+pg_proc p join pg_namespace n on n.oid = p.pronamespace
+where {_NOT_SYSTEM} and not exists (select from pg_depend d
+  where d.classid = 'pg_proc'::regclass and d.objid = p.oid and d.deptype = 'e')
+"""
+
+
+def _speaks(text: str, words: str) -> str:
+    return f"exists (select from {_OWN} and {text} ~* '{words}')"
+
+
+# Locks that are not the transaction's, temporary tables, held cursors and channels that are listened to stay with the
+# connection; so does the default isolation level, because the next transaction has begun when RESET ALL runs in it.
+# Where no function's text speaks of them, and no view takes a lock itself, nothing has to be cleared away. Temporary
+# tables are made neither by a body that is SQL's own nor by a request that only reads.
+MAKES_TEMPORARY = _speaks("p.prosrc", "\\mtemp(orary)?\\M|\\mpg_temp\\.")
+_LEAVES = _speaks(_ANY_TEXT, "advisory_lock|\\mwith\\s+hold\\M|\\mlisten\\M|isolation")
+LEAVES_BY_READING = f"""
+{_LEAVES}
+or exists (select from pg_rewrite r
+  join pg_class c on c.oid = r.ev_class join pg_namespace n on n.oid = c.relnamespace
+  where c.relkind = 'v' and {_NOT_SYSTEM} and r.ev_action::text ~ (
+    select ':funcid (' || string_agg(oid::text, '|') || ') ' from pg_proc
+    where pronamespace = 'pg_catalog'::regnamespace and proname ~ 'advisory_lock'))
+"""
+
+# Declared immutable, but its text, or that of a function it calls, reads settings or asks for the user. Names are
+# compared without their schema.
+FALSE_CONSTANTS = f"""
+(with recursive own as materialized (
+  select p.oid, lower(p.proname) as name, p.provolatile, {_ANY_TEXT} as text from {_OWN}
+), calls as materialized (
+  select distinct own.oid, own.name, trim(found.called[1], '"') as called
+  from own cross join lateral regexp_matches(lower(own.text), '("[^"]+"|\\w+)\\s*\\(', 'g') as found (called)
+), asking as (
+  select oid, name from own where text ~* '\\m(current_setting|current_user|current_role|session_user)\\M'
+  union
+  select calls.oid, calls.name from calls join asking on calls.called = asking.name
+)
+select coalesce(json_agg(own.oid::regprocedure::text order by own.oid), '[]')
+from own join asking using (oid) where own.provolatile = 'i')
+"""
