@@ -19,6 +19,9 @@ insert into notes values
   (1, '{"text": "des chats amusants", "parts": {"a": "un chat"}}', 'des chats'),
   (2, '{"text": "nothing"}', 'nothing');
 create function letters(notes) returns int language sql stable as 'select length($1.body)';
+create function count(notes) returns int language sql stable as 'select 3 * $1.id';
+create function json_agg(notes) returns int language sql stable as 'select 5 * $1.id';
+create function to_json(notes) returns int language sql stable as 'select 7 * $1.id';
 create table leaf (id int primary key, note int references notes);
 create table leaf_1 (id int primary key, leaf int references leaf);
 create table mixed (id int primary key, said json);
@@ -126,6 +129,24 @@ async def test_a_column_may_be_called_like_its_rows_within_the_statement(reading
         ("text/csv", b'id,_t,twig,leaf\n1,of,"its own",2'),
     ):
         assert (await reading.request("GET", "/twig", headers={"Accept": media}))[2] == expected
+
+
+@pytest_twisted.ensureDeferred
+async def test_a_column_may_be_computed_by_what_is_called_like_a_function_of_postgresql(
+    reading: Tables,
+) -> None:
+    """Which takes any row as well: all requests of the database, of whatever table, call it."""
+    _, _, body = await reading.request("GET", "/notes?select=count,json_agg,n:count()&count=eq.3")
+    assert body == [{"count": 3, "json_agg": 5, "n": 1}]
+    for limit in (1, 300):
+        for media in ("application/json", "application/x-ndjson", "text/csv"):
+            accept = {"Accept": media, "Prefer": "count=exact"}
+            path = f"/odd?select=empty&limit={limit}"
+            status, headers, _ = await reading.request("GET", path, headers=accept)
+            found = (status, headers.getRawHeaders("content-range"))
+            assert found == (200 if limit == 300 else 206, [f"0-{limit - 1}/300"]), media
+    _, _, body = await reading.request("GET", "/notes?select=id,all:leaf(id),...leaf(leaves:id)&order=id")
+    assert body == [{"id": n, "all": [{"id": n}], "leaves": [n]} for n in (1, 2)]
 
 
 @pytest_twisted.ensureDeferred

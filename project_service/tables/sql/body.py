@@ -7,8 +7,10 @@ from project_service.tables.sql.call import SCALAR
 from project_service.tables.sql.names import qualified
 
 ROWS = "_t"
-# One of them whole: the bare name would be a column, where there is one that is called so.
+# One of them whole: the bare name would be a column, where there is one that is called so. What takes such a row is
+# called with its schema: a computed column of any table, ``count(authors)``, would take it as well.
 ROW = f"{ROWS}.*"
+NUMBER = f"pg_catalog.count({ROW})"
 
 
 def body_sql(rendering: Rendering, scalar: bool = False, single: bool = False) -> str:
@@ -26,7 +28,7 @@ def body_sql(rendering: Rendering, scalar: bool = False, single: bool = False) -
     if rendering.form == "geojson":
         return (
             "json_build_object('type', 'FeatureCollection', 'features', "
-            f"coalesce(json_agg(ST_AsGeoJSON({ROW})::json), '[]'))"
+            f"coalesce(pg_catalog.json_agg(ST_AsGeoJSON({ROW})::json), '[]'))"
         )
     item = f"{ROWS}.{SCALAR}" if scalar else ROW
     if rendering.form == "ndjson":
@@ -35,7 +37,7 @@ def body_sql(rendering: Rendering, scalar: bool = False, single: bool = False) -
 
 
 def _json(item: str, rendering: Rendering, single: bool) -> str:
-    rows, nothing = f"json_agg({item})", "[]"
+    rows, nothing = f"pg_catalog.json_agg({item})", "[]"
     if single or rendering.singular:
         rows, nothing = f"({rows} -> 0)", "null"
     if rendering.nulls_stripped:
@@ -45,13 +47,13 @@ def _json(item: str, rendering: Rendering, single: bool) -> str:
 
 def _csv() -> str:
     """The column names of the first row, then the rows."""
-    names = f"(SELECT string_agg(k, ',') FROM json_object_keys((json_agg({ROW}) -> 0)) AS k)"
+    names = f"(SELECT string_agg(k, ',') FROM json_object_keys((pg_catalog.json_agg({ROW}) -> 0)) AS k)"
     return f"coalesce({names}, '') || E'\\n' || coalesce(string_agg({csv_row()}, E'\\n'), '')"
 
 
 def json_row(item: str) -> str:
     """A value as JSON; one that is null too, for it is an item like any other."""
-    return f"coalesce(to_json({item}), 'null')"
+    return f"coalesce(pg_catalog.to_json({item}), 'null')"
 
 
 def ndjson_row(item: str) -> str:

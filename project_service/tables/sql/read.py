@@ -212,9 +212,9 @@ def _gathered(embedded: Embedded) -> str:
     """A to-many embedding's rows as one row: a JSON array of them, or of each of their columns."""
     alias = ident(embedded.alias)
     if not embedded.spread:
-        return f"SELECT json_agg({alias}.*) AS pgrst_rows"
+        return f"SELECT pg_catalog.json_agg({alias}.*) AS pgrst_rows"
     names = result_names(embedded.plan) or []
-    columns = [f"json_agg({alias}.{ident(name)}) AS {ident(name)}" for name in names]
+    columns = [f"pg_catalog.json_agg({alias}.{ident(name)}) AS {ident(name)}" for name in names]
     return "SELECT " + ", ".join([*columns, "NULLIF(count(*), 0) AS pgrst_rows"])
 
 

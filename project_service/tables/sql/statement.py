@@ -11,7 +11,7 @@ from project_service.tables.plan.call import CallPlan
 from project_service.tables.plan.media import Rendering
 from project_service.tables.plan.nodes import ReadPlan
 from project_service.tables.plan.write import WritePlan
-from project_service.tables.sql.body import ROW, ROWS, body_sql, csv_row, json_row, ndjson_row
+from project_service.tables.sql.body import NUMBER, ROW, ROWS, body_sql, csv_row, json_row, ndjson_row
 from project_service.tables.sql.call import SCALAR, call_sql
 from project_service.tables.sql.fragment import PROBE, Sql
 from project_service.tables.sql.names import ident, qualified
@@ -89,13 +89,13 @@ def read_statement(
         counted = "WITH pgrst_count AS (" + counting + ")"
         return Statement(sql, counting, counted + _streamed(rendering, rows, total))
     if count == "exact" and plan.range.whole:
-        counted, total = Sql(""), f"count({ROW})"
+        counted, total = Sql(""), NUMBER
     source = f"WITH {SOURCE} AS (" + rows + ")"
     sql = source + counted + _answer(total, body) + f" FROM (SELECT * FROM {SOURCE}) AS {ROWS}"
     return Statement(_explained(sql, rendering), counting)
 
 
-def _answer(total: str, body: str, number: str = f"count({ROW})") -> str:
+def _answer(total: str, body: str, number: str = NUMBER) -> str:
     return f" SELECT {total} AS total_result_set, {number} AS page_total, {body} AS body, {_GUCS}"
 
 
@@ -109,7 +109,7 @@ def _apart(name: str, plan: ReadPlan | None) -> str:
 
 def _probing(total: str, body: str, bounds: Bounds, source: str) -> Sql:
     """A body is made of the first rows alone, and handed over if it is not too large."""
-    made = f"SELECT {total} AS total_result_set, count({ROW}) AS page_total, ({body})::text AS body"
+    made = f"SELECT {total} AS total_result_set, {NUMBER} AS page_total, ({body})::text AS body"
     size = "octet_length(body)"
     number = f", (SELECT count(*) FROM {source}) AS all_rows" if bounds.counts_all else ""
     return (
@@ -130,7 +130,7 @@ def write_statement(cache: SchemaCache, plan: WritePlan, rendering: Rendering) -
         + (f"{CHOSEN} AS (" + chosen_sql(cache, plan) + "), " if plan.may_find_more else "")
         + f"{SOURCE} AS ("
         + write_sql(cache, plan)
-        + f") SELECT {updated} AS updated, count({ROW}) AS page_total, {_location(cache, plan)} AS location, "
+        + f") SELECT {updated} AS updated, {NUMBER} AS page_total, {_location(cache, plan)} AS location, "
         + f"{body} AS body, {_GUCS}{_written(plan)} FROM ("
         + rows
         + f") AS {ROWS}"
@@ -162,7 +162,7 @@ def call_statement(
     single = rendering.form == "routine" or (plan.read is None and not routine.is_set)
     empty = routine.is_void or bounds.leaves_out(rendering)
     # What nobody reads PostgreSQL would not call for, if it is stable: then it is called to be counted.
-    number = "1::bigint" if single and not (empty and plan.read is None) else f"count({ROW})"
+    number = "1::bigint" if single and not (empty and plan.read is None) else NUMBER
     if plan.read is not None:
         rows = select_sql(cache, plan.read)
     else:
@@ -240,7 +240,7 @@ def _location(cache: SchemaCache, plan: WritePlan) -> str:
     if not plan.location:
         return "null::text"
     values = ", ".join(_filtered_by(cache, plan.relation.columns[name]) for name in plan.location)
-    return f"CASE WHEN count({ROW}) = 1 THEN (SELECT json_build_array({values})::text FROM {SOURCE}) END"
+    return f"CASE WHEN {NUMBER} = 1 THEN (SELECT json_build_array({values})::text FROM {SOURCE}) END"
 
 
 def _filtered_by(cache: SchemaCache, column: Column) -> str:
