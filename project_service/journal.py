@@ -33,9 +33,11 @@ BATCH_SECONDS = 0.1
 
 _REQUEST_ID = re.compile(rb"[A-Za-z0-9._-]{1,128}\Z")
 
-# Project keys, and the value of anything named like a secret in a URL or a libpq DSN. Programs that pass links on
-# escape their "?" now and then, which makes the token a part of the path. What only begins like a JWT is passed over
-# in one go, as ``innocent``: tried again at each "eyJ" in it, a path full of those would take seconds.
+# What must not reach the log, alternative by alternative: project keys; the value of ``token=`` in a link, also where
+# a program that passed the link on has escaped its "?" or "="; a token in a download path; passwords and user names
+# in a libpq DSN or a URL; JWTs. The last alternative, ``innocent``, takes text that only begins like a JWT in one
+# piece and leaves it alone. Without it the search would start again at each "eyJ", and a path full of those would
+# take seconds.
 _SECRETS = re.compile(
     r"psk_(?:anon|service)_[A-Za-z0-9_-]{8,}"
     r"|(?:(?<=[?&]token=)|(?<=%3[Ff]token=)|(?<=%3[Ff]token%3[Dd]))[^&\s\"']+"
@@ -46,7 +48,7 @@ _SECRETS = re.compile(
     r"|(?P<innocent>eyJ(?:(?!psk_(?:anon|service)_)[A-Za-z0-9_-])*+)"
 )
 
-# Fields of a log event that are the machinery's, not the message's.
+# Fields that twisted.logger or ``access_event`` put into an event for their own use; they are not shown.
 _PLUMBING = frozenset({"isError", "why", "message", "format", "time", "system", "failure", "access_line"})
 
 
@@ -68,11 +70,12 @@ class RequestIds:
         return f"{self._process}{next(self._count):016x}"
 
 
-# One of these is in whatever ``_SECRETS`` finds: most lines have none, and to look for them is cheap.
+# Whatever ``_SECRETS`` finds contains one of these. Most lines contain none, which is much cheaper to find out.
 _SIGNS = ("psk_", "token=", "token%3", "/storage/download/", "password=", "://", "eyJ")
 
 
 def redact(text: str) -> str:
+    """``text`` with every secret that ``_SECRETS`` describes replaced by ``***``."""
     for sign in _SIGNS:
         if sign in text:
             return _SECRETS.sub(_hidden, text)
@@ -95,10 +98,10 @@ def _second(second: int) -> str:
 
 @define
 class Batched:
-    """A stream whose lines are written together, ``BATCH_SECONDS`` after the first of them at the latest.
+    """A text stream that gathers lines and writes them together, at most ``BATCH_SECONDS`` after the first.
 
-    A write for each access line would cost more than some of the requests, and where a parent gathers the lines of
-    its workers, it would cost that once more. ``later`` is the reactor's ``callLater``.
+    Writing each access line on its own would cost more than some requests do, and the parent that collects its
+    workers' lines would pay for it again. ``later`` is the reactor's ``callLater``.
     """
 
     out: TextIO
@@ -123,7 +126,7 @@ def text_observer(out: TextIO) -> ILogObserver:
 
     def observe(event: LogEvent) -> None:
         level = event.get("log_level", LogLevel.info).name
-        # Formatting by twisted.logger costs more than most requests; access lines come finished.
+        # Access lines come finished (``access_event``): formatting them here would cost more than most requests.
         text = event.get("access_line") or eventAsText(event, includeTimestamp=False, includeSystem=False)
         lines = redact(text).replace("\n", "\n\t")
         out.write(f"{_timestamp(event)} {level:<8} [{event.get('log_namespace', '-')}] {lines}\n")
@@ -156,7 +159,7 @@ def json_observer(out: TextIO) -> ILogObserver:
 
 
 def _flush(out: TextIO, event: LogEvent) -> None:
-    """Access lines may wait for each other; whatever else is said is said at once, and in order."""
+    """Write out what is gathered, unless ``event`` is an access line: only those may wait for each other."""
     if "access_line" not in event:
         out.flush()
 
@@ -172,7 +175,7 @@ class Levels(LogLevelFilterPredicate):
     def __init__(self, name: str) -> None:
         super().__init__(defaultLogLevel=LogLevel.levelWithName(name))
         self._passing: dict[tuple[str, object], bool] = {}
-        # A line for each connection to the store says nothing that its requests do not.
+        # Twisted's client logs each connection it opens to the store; the requests say as much.
         self.setLogLevelForNamespace("twisted.web.client", LogLevel.warn)
 
     def set_default(self, name: str) -> None:
@@ -180,7 +183,7 @@ class Levels(LogLevelFilterPredicate):
         self._passing.clear()
 
     def passes(self, event: LogEvent) -> bool:
-        """Whether the event is to be written. Namespaces are modules, so there are few."""
+        """Whether the event is to be written. The answers are kept; namespaces are modules, so there are few."""
         key = (event.get("log_namespace", ""), event.get("log_level"))
         found = self._passing.get(key)
         if found is None:
@@ -204,7 +207,8 @@ def access_event(
 ) -> None:
     """One line a request; ``path`` comes without its query, which may hold a token."""
     ms = round(seconds * 1000, 1)
-    # What ``log.info`` would make, without its search for lazy fields and levels: this is in the way of each request.
+    # The event that ``log.info`` would make, without the time it spends on features we do not use: every request
+    # passes here.
     event = {
         "log_logger": log,
         "log_namespace": log.namespace,

@@ -19,21 +19,21 @@ from project_service.http.caller import KeyKind
 
 CHANNEL = "project_service_keys"
 RANDOM_BYTES = 32
-# Of a label: a line of ``keys list`` is to be read.
+# Characters of a label at most, so that a line of ``keys list`` stays readable.
 LABEL_MAX = 100
 
 _SHAPE = re.compile(r"psk_(anon|service)_[A-Za-z0-9_-]{49}\Z")
 
 
 class Rows(Protocol):
-    """What this needs of the database pool."""
+    """What this module needs of the database pool."""
 
     async def query(self, sql: str, params: Any = None) -> list[tuple[Any, ...]]: ...
 
 
 @frozen
 class KeyRecord:
-    """A key as listed: everything but the key."""
+    """What is known of a key: everything but the key itself. Moments are RFC 3339 in UTC."""
 
     id: str
     kind: KeyKind
@@ -54,6 +54,7 @@ def well_formed(key: str) -> bool:
 
 
 def digest(key: str) -> bytes:
+    """The SHA-256 of ``key``, which is what is stored of it."""
     return hashlib.sha256(key.encode("utf-8", "surrogateescape")).digest()
 
 
@@ -81,6 +82,7 @@ class KeyRing:
         return not well_formed(presented)
 
     async def reload(self) -> None:
+        """Read the active keys again; raises what the query raises, and then keeps the ones it had."""
         rows = await self._rows.query("select sha256, kind from auth.project_keys where revoked_at is null")
         self._active = {bytes(sha256): kind for sha256, kind in rows}
 

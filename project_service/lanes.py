@@ -1,4 +1,7 @@
-"""What the edge asks by lane, from the settings: how many requests are served at once, which header comes back."""
+"""The lanes of ``http.admission`` from the settings: how many requests of each part are served at a time.
+
+A lane is named as ``http.admission.lane_of`` names it.
+"""
 
 from __future__ import annotations
 
@@ -8,15 +11,18 @@ from project_service.auth.hashing import QUEUE_PER_THREAD
 from project_service.http.admission import Limits
 from project_service.settings import Settings, StageDatabase
 
-# Beyond the connections, so that none is idle while a request is read or answered. More would only wait for one with
-# everything made that they need, and that costs: what waits in its lane is next to nothing yet.
+# How many requests are served beyond the number of database connections, so that no connection is idle while a
+# request is being read or answered. With more, requests would wait for a connection after everything has been made
+# for them; a request that waits in its lane has cost next to nothing yet.
 PLACES_MORE = 2
 LEAST_STORAGE_PLACES = 16
 
 
 def lanes(settings: Settings, threads: int) -> dict[str, Limits]:
-    """``settings`` are one process's share; ``threads`` hash its passwords."""
-    # A login takes a quarter of a second by itself: a queue of some is in order, as long as it ends.
+    """The limits by lane. ``settings`` are one process's share; ``threads`` is how many threads hash its
+    passwords."""
+    # Hashing takes a quarter of a second for each login, so waiting is normal in the lane of passwords: it is no sign
+    # of overload there until a request has waited for as long as it may (``short_seconds`` is the whole patience).
     waiting, patience = settings.server.max_waiting, settings.database.acquire_timeout_seconds
     found = {
         "auth": Limits(settings.database.pool_size + PLACES_MORE, waiting, patience),
@@ -29,12 +35,12 @@ def lanes(settings: Settings, threads: int) -> dict[str, Limits]:
 
 
 def trace_headers(settings: Settings) -> dict[str, str]:
-    """For those databases that have one."""
+    """The name of the header that is sent back to the client, by lane, for databases that have ``trace_header``."""
     return {lane: one.trace_header for lane, one in _databases(settings) if one.trace_header is not None}
 
 
 def _databases(settings: Settings) -> Iterator[tuple[str, StageDatabase]]:
-    """Each with its lane."""
+    """Every database of the table API with the name of its lane."""
     for stage_name, stage in settings.stages.items():
         for name, database in stage.databases.items():
             yield f"tables:{stage_name}/{name}", database

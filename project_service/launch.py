@@ -14,7 +14,9 @@ from project_service.settings import Secret, Settings, Stage, StageDatabase, Sto
 
 @frozen
 class Launch:
-    """``data_dir`` None: nothing is embedded. ``options`` are the command line's settings, by dotted name."""
+    """``settings`` are those read at the start; ``config``, ``options`` (the command line's settings by dotted name)
+    and ``data_dir`` are what they are read from again. ``data_dir`` None means that nothing is embedded.
+    """
 
     settings: Settings
     config: Path | None
@@ -31,8 +33,11 @@ class Launch:
 
 
 def placed(path: Path) -> Path:
-    """``path`` from the root on; raises ``BadSettings`` for one that begins in a folder that is gone, and for one
-    that cannot be written down."""
+    """``path`` as an absolute path.
+
+    Raises ``BadSettings`` for a relative one where the current directory has been removed, and for one whose name is
+    not UTF-8, since it could not be written to the files and messages that mention it.
+    """
     why = "begins in the current directory, which is gone; go to one that exists"
     try:
         placed = path.absolute()
@@ -44,14 +49,17 @@ def placed(path: Path) -> Path:
 
 
 def printable(name: Path | str) -> str:
-    """``name``, which may be no text, as a file's may: what no output takes of it is escaped."""
+    """``name`` as text that every output takes: bytes of a file's name that are not UTF-8 are escaped."""
     return str(name).encode("utf-8", "backslashreplace").decode()
 
 
 def settings_for(
     config: Path | None, environ: Mapping[str, str], options: Mapping[str, Any], data_dir: Path | None
 ) -> Settings:
-    """The settings of a start. With a data directory what they do not name is embedded; raises ``BadSettings``."""
+    """The settings of a start. With a data directory, what they do not name will be embedded.
+
+    Raises ``BadSettings``.
+    """
     settings = load(config, environ, options, data_dir is not None)
     return settings if data_dir is None else with_data_dir_defaults(settings, data_dir)
 
@@ -59,9 +67,10 @@ def settings_for(
 def settings_again(
     config: Path | None, environ: Mapping[str, str], options: Mapping[str, Any], data_dir: Path | None
 ) -> Settings:
-    """As ``settings_for``, while requests are served: a pipe, as programs with secrets hand out, is not read again.
+    """As ``settings_for``, for reading the configuration again while requests are served.
 
-    Nobody might write into it any more, and whoever waits for that does nothing else.
+    Raises ``BadSettings`` for a configuration that is a pipe, as programs that manage secrets use: nobody may be
+    writing into it any more, and reading it would block the process for ever.
     """
     if config is not None and config.is_fifo():
         raise BadSettings([Fault(str(config), "", "is a pipe, which is read at the start only")])
@@ -73,7 +82,7 @@ def with_embedded_database(settings: Settings, dsn: str) -> Settings:
 
 
 def with_embedded_store(settings: Settings, embedded: Store) -> Settings:
-    """``embedded`` says where and with which keys; everything else stays as configured."""
+    """``settings`` with the address and keys of ``embedded``; all else about the store stays as configured."""
     store = evolve(
         settings.store,
         endpoint_url=embedded.endpoint_url,
@@ -93,7 +102,7 @@ def exposed_schemas(settings: Settings) -> frozenset[str]:
 
 
 def schemas_of_service_role(settings: Settings) -> frozenset[str]:
-    """Those of them in which the service key acts as the role that the migrations make."""
+    """Those of ``exposed_schemas`` in which the service key acts as ``service_role``, which the migrations make."""
     return frozenset(
         schema
         for database in _on_system_database(settings)
@@ -112,7 +121,7 @@ def _on_system_database(settings: Settings) -> list[StageDatabase]:
 
 
 def with_data_dir_defaults(settings: Settings, data_dir: Path) -> Settings:
-    """What embedded mode has without being told: the key file's place and ``dev``/``main``."""
+    """``settings`` with what embedded mode fills in: the key file below ``data_dir``, and the database dev/main."""
     if settings.auth.jwt_keys_file is None:
         settings = evolve(settings, auth=evolve(settings.auth, jwt_keys_file=str(data_dir / "jwt-keys.json")))
     if not settings.stages:

@@ -36,8 +36,8 @@ class Part(Stoppable, Protocol):
 class Ordered:
     """Parts started one after the other and stopped in the reverse order, each awaited.
 
-    When one fails to start, those before it are stopped again and its failure is raised. A part that fails to stop
-    is logged and does not keep the others from stopping.
+    When one fails to start, those before it are stopped again and its failure is raised. A failure to stop is logged,
+    and the other parts are stopped all the same.
     """
 
     def __init__(self, parts: Sequence[Part] = ()) -> None:
@@ -54,7 +54,7 @@ class Ordered:
             self._up.append(part)
 
     def adopt(self, part: Stoppable) -> None:
-        """``part`` has been started, or is about to be, and is stopped before those already up."""
+        """Have ``stop`` stop ``part`` too, before those already up. Starting it is the caller's business."""
         self._up.append(part)
 
     async def stop(self) -> None:
@@ -82,7 +82,7 @@ class ServicePart:
 
 
 class Closing:
-    """A part that only has an end."""
+    """A part with nothing to start, which is closed at the end."""
 
     def __init__(self, close: Callable[[], Awaitable[None]]) -> None:
         self._close = close
@@ -97,7 +97,8 @@ class Closing:
 class Every(Service):
     """Runs ``work`` every ``seconds``, counted from the end of one run to the start of the next.
 
-    A failure is logged and the loop goes on. Stopping waits for a run under way, unless it is cancelled first.
+    A failure is logged and the loop goes on. ``stopService`` returns a Deferred that fires when a run under way has
+    ended; cancelling it cancels the run.
     """
 
     def __init__(

@@ -1,8 +1,9 @@
-"""The folder where the workers of one service keep their metrics for each other, and the end of what nobody has.
+"""The temporary folder in which the workers of one service keep their metrics for each other.
 
-Who uses one holds a lock on it, which the kernel drops however a process ends. The name of a process would not do:
-another container, with the same temporary folder, counts its processes by itself. systemd-tmpfiles leaves a folder
-with a lock alone as well.
+Every process that uses the folder holds a shared lock on it. The kernel drops the lock however the process ends, so a
+folder without a lock was left behind by a service that was killed, and may be removed. A process id in the folder's
+name would not do: another container may share the temporary folder and count its processes on its own.
+systemd-tmpfiles, too, leaves a locked folder alone.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ from twisted.logger import Logger
 
 log = Logger()
 
-# Versions before this one took no lock on theirs, which had another name.
+# Versions that took no lock used another prefix, so that their folders are never taken for abandoned ones.
 PREFIX = "project-service-numbers-"
 
 
@@ -31,7 +32,7 @@ class MetricsFolder:
 
     @classmethod
     def made(cls) -> MetricsFolder:
-        """A new one. What services that were killed have left behind is removed first."""
+        """A new folder, held by this process. Abandoned ones are removed first."""
         remove_forsaken()
         while True:
             path = mkdtemp(prefix=PREFIX)
@@ -41,23 +42,28 @@ class MetricsFolder:
 
     @property
     def there(self) -> bool:
-        """False once somebody has removed it, who looks at no lock, also where its name stands for another."""
+        """Whether the folder still exists. False once somebody who ignores locks has removed it, even if there is
+        another folder of that name now."""
         try:
             return os.path.samestat(Path(self.path).lstat(), os.fstat(self._lock))
         except FileNotFoundError:
             return False
 
     def remove(self) -> None:
+        """Remove the folder and give up the lock."""
         if self.there:
             rmtree(self.path, ignore_errors=True)
         os.close(self._lock)
 
 
 def hold(path: str) -> int | None:
-    """Keep others from removing the folder while this process lives; None where one has, just before."""
+    """Lock the folder so that no other service removes it while this process lives; the lock's descriptor.
+
+    None where another service removed it just before.
+    """
     with suppress(FileNotFoundError):
         lock = _opened(path)
-        with suppress(OSError):  # a file system without locks: nobody can take it for forsaken
+        with suppress(OSError):  # a file system without locks: ``remove_forsaken`` does nothing there
             fcntl.flock(lock, fcntl.LOCK_SH)
         if Path(path).exists():
             return lock
@@ -66,7 +72,7 @@ def hold(path: str) -> int | None:
 
 
 def remove_forsaken() -> None:
-    """Remove this user's folders that nobody holds."""
+    """Remove those folders of this user that no process holds a lock on."""
     for path in Path(gettempdir()).glob(f"{PREFIX}*"):
         with suppress(OSError), _closing(_opened(path)) as folder:
             if os.fstat(folder).st_uid == os.geteuid():

@@ -1,5 +1,8 @@
-"""The output of a service in the foreground, for whose reader nobody waits for long: a pager that is not scrolled, a
-terminal that has been stopped, a collector that hangs."""
+"""The log of a service in the foreground, written without ever waiting long for its reader.
+
+The reader may be a pager that nobody scrolls, a terminal that was stopped, or a log collector that hangs. Lines are
+dropped then, because a blocking write would stop the reactor.
+"""
 
 from __future__ import annotations
 
@@ -9,17 +12,19 @@ import time
 from collections.abc import Callable
 from typing import TextIO
 
-# So long a reader may take nothing before lines are lost, and so long it is not waited for again then.
+# How long to wait for a reader that takes nothing before lines are dropped, and for how long after that lines are
+# dropped without any waiting.
 PATIENCE_SECONDS = 1.0
 IMPATIENT_SECONDS = 60.0
-# What a pipe takes at once where it takes anything (pipe(7), PIPE_BUF).
+# poll() reports a pipe as writable when it takes at least this much (pipe(7), PIPE_BUF).
 PIECE_BYTES = 4096
 
 
 class Output:
-    """Writes to the descriptor of ``out``, past its buffer; ``lost`` is told of how many lines once others follow.
+    """Writes to the descriptor of ``out``, bypassing its buffer.
 
-    Raises ``OSError`` where nothing can be written, also for an ``out`` without a descriptor.
+    When lines were dropped, ``lost`` is called with their number as soon as others have been written again. Making
+    one raises ``OSError`` for an ``out`` without a descriptor; ``write`` raises it where nothing can be written.
     """
 
     def __init__(
@@ -58,4 +63,4 @@ class Output:
         return bool(self._room.poll(max(0.0, until - self._seconds()) * 1000))
 
     def flush(self) -> None:
-        """Nothing is kept."""
+        """Does nothing: ``write`` keeps nothing back."""

@@ -1,4 +1,4 @@
-"""What a serving process consists of: the parts, put together from settings."""
+"""The parts of a serving process (keys, authentication, storage, tables), put together from settings."""
 
 from __future__ import annotations
 
@@ -36,11 +36,13 @@ _log = Logger()
 POOL_GRACE_SECONDS = 2.0
 # How long the start waits for the schema cache of a database that may be away.
 SCHEMA_CACHE_SECONDS = 5.0
-# Any number that no other advisory lock of the service has (auth/sql/upkeep.py, database/migrate.py).
+# An arbitrary number; it must differ from the service's other advisory locks (auth/sql/upkeep.py,
+# database/migrate.py).
 SWEEPER_LOCK = 7_201_501_003
-# A listening connection can be dead for long before anybody notices; a revoked key is to end within a second or so.
+# Keys are also polled, because a listening connection can be dead for long before anybody notices, and a revoked key
+# has to stop working within about a second.
 KEYS_POLL_SECONDS = 1.0
-# Giving back takes milliseconds of a thread, and what a burst has left behind matters to others only after a while.
+# How often freed memory is returned to the system. It takes some milliseconds of a thread.
 GIVE_BACK_SECONDS = 15.0
 
 
@@ -52,7 +54,12 @@ class Mounted(Protocol):
 
 @frozen
 class Parts:
-    """``ordered`` start in this order; ``reload`` takes over changed settings, or raises and changes nothing."""
+    """What ``Application`` needs of the assembled parts.
+
+    ``ordered`` are started in this order and stopped in reverse. ``checks`` are what ``/ready`` asks, by name.
+    ``translate`` turns a database failure into an ``ApiError``. ``reload`` takes over changed settings; where it
+    raises, nothing has changed.
+    """
 
     keys: KeyRing
     tokens: TokenVerifier
@@ -85,7 +92,7 @@ def assemble(reactor: Any, settings: Settings, processes: int, changes: Changes 
     caches = [one for one in rest.services if isinstance(one, Listener)]
 
     def reload(fresh: Settings) -> None:
-        # The only one that may raise.
+        # First, because it is the only one that may raise.
         accounts.reload(fresh)
         live.storage = fresh.storage
         store.reload(fresh.store)
@@ -144,16 +151,17 @@ class _Live:
 
 
 def _giving_back(reactor: Any) -> Every:
-    # In a thread: where memory is much in use the reactor would stand still for some milliseconds.
+    # In a thread, because it takes some milliseconds in a large process, for which the reactor would stand still.
     work = partial(in_thread, reactor, reactor.getThreadPool(), give_back)
     return Every(GIVE_BACK_SECONDS, work, reactor, "unused memory")
 
 
 @frozen
 class _Ready:
-    """What notifications keep current has been read before the first request is taken.
+    """A part whose start waits until ``listener`` is current, so that no request is answered from stale memory.
 
-    A database of the table API that is away keeps nobody waiting longer than ``seconds``.
+    It waits for ``seconds`` at most (None: for as long as it takes), so that a database of the table API that is away
+    does not keep the whole service from starting.
     """
 
     listener: Listener
