@@ -20,7 +20,7 @@ Binder = Callable[[Factory], Awaitable[list[IListeningPort]]]
 
 # Connections that wait to be accepted; the kernel may allow fewer (net.core.somaxconn).
 BACKLOG = 1024
-# A proxy that does not speak HTTP says who the client is.
+# Prefix of endpoints behind a proxy that does not speak HTTP and names the client by the PROXY protocol instead.
 PROXIED = "haproxy:"
 TLS = "ssl:"
 
@@ -55,7 +55,10 @@ def cannot_listen(text: str, fault: Exception) -> CannotListen:
 
 
 def described(reactor: Any, text: str, certificates: Certificates | None = None) -> Any:
-    """The endpoint, not open yet. What one with TLS shows, ``certificates`` can renew from then on."""
+    """The endpoint that ``text`` describes, not open yet.
+
+    Where it has TLS, its certificate is registered with ``certificates``, which can renew it from then on.
+    """
     if text.startswith(PROXIED):
         return proxied(described(reactor, text.removeprefix(PROXIED), certificates))
     found: Any = serverFromString(reactor, text)
@@ -79,7 +82,7 @@ async def close(port: IListeningPort) -> None:
 
 
 def queue_length(reactor: Any, endpoint: str) -> int:
-    """How many may wait to be accepted at a port that was opened as ``endpoint``."""
+    """How many connections may wait to be accepted at a port that was opened as ``endpoint``."""
     return int(described(reactor, endpoint)._backlog) if _says_its_queue(endpoint) else BACKLOG
 
 
@@ -88,25 +91,29 @@ def _says_its_queue(endpoint: str) -> bool:
 
 
 def _lengthen_queue(port: Any) -> None:
-    """Past Twisted's queue of 50 a burst of new clients would not be told anything, and try again a second later."""
+    """Twisted's queue takes 50 connections. Clients of a larger burst would get no answer at all from the kernel and
+    try again only a second later."""
     handle = getattr(port, "socket", None)
     if handle is not None:
         handle.listen(BACKLOG)
 
 
 def take_turns(port: Any) -> None:
-    """Accept one connection in each turn of the reactor. Twisted's ports take all there are, so that of several
-    processes with one socket the first to wake up would serve a burst of clients alone."""
+    """Make ``port`` accept one connection in each turn of the reactor.
+
+    Twisted's ports accept all that wait. Of several processes that share one socket, the first to wake up would then
+    serve a whole burst of clients alone.
+    """
 
     class OneByOne(type(port)):  # type: ignore[misc]  # whichever kind of port it is
-        # Twisted raises it by itself after every turn in which it was reached.
+        # Twisted doubles the number after every turn that used it up, hence a property that ignores being set.
         numberAccepts = property(lambda self: 1, lambda self, count: None)
 
     port.__class__ = OneByOne
 
 
 def url_of(address: Any, secure: bool = False) -> str | None:
-    """The address a person would type for a port, or None for a Unix socket."""
+    """The URL a person would type for a port at ``address``, or None for a Unix socket."""
     host = getattr(address, "host", None)
     if host is None:
         return None
@@ -117,7 +124,7 @@ def url_of(address: Any, secure: bool = False) -> str | None:
 
 
 def shown(endpoint: str) -> str:
-    """Without what follows privateKey=, which tells where secrets are."""
+    """``endpoint`` as it may be logged: without the path of the private key."""
     return ":".join(part for part in endpoint.split(":") if not part.startswith("privateKey="))
 
 

@@ -1,4 +1,5 @@
-"""Files with secrets: mode 0600 from their first byte, there as a whole or not at all, on disk before they count."""
+"""Files with secrets: mode 0600 from the first byte, never visible in part, and synced before they replace
+another."""
 
 from __future__ import annotations
 
@@ -23,9 +24,9 @@ def write(path: Path, content: bytes) -> None:
 
 
 def replace(path: Path, content: bytes) -> None:
-    """As ``write``, for a file that an operator has put there: whoever may read it still may, his group too.
+    """As ``write``, for a file that an operator provided: its owner, group and group's right to read are kept.
 
-    What a link names is replaced, not the link.
+    Where ``path`` is a symbolic link, the file that it points to is replaced. Raises ``FileNotFoundError``.
     """
     path = path.resolve(strict=True)
     before = path.stat()
@@ -37,7 +38,10 @@ def replace(path: Path, content: bytes) -> None:
 
 
 def create(path: Path, content: bytes) -> bool:
-    """As ``write`` where there is no file yet, else False: of two who make it at once, both then read the first's."""
+    """As ``write`` where there is no file yet, and True; where there is one it is left alone, and False.
+
+    Of two processes that do so at the same time exactly one gets True.
+    """
     with _draft(path, content) as draft:
         try:
             path.hardlink_to(draft)
@@ -48,7 +52,8 @@ def create(path: Path, content: bytes) -> bool:
 
 @contextmanager
 def _draft(path: Path, content: bytes) -> Iterator[Path]:
-    """``content`` beside ``path``, under a name that nobody else takes."""
+    """A synced file with ``content`` in the folder of ``path``, under a random name; removed at the end if still
+    there."""
     draft = path.with_name(f".{path.name}.{secrets.token_hex(8)}")
     descriptor = os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
     try:

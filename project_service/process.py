@@ -1,4 +1,4 @@
-"""What a serving process asks of its interpreter and its kernel."""
+"""What a serving process asks of its interpreter and kernel: CPUs, file descriptors, garbage collection, memory."""
 
 from __future__ import annotations
 
@@ -7,24 +7,26 @@ import gc
 import os
 import resource
 
-# As many as the systemd unit allows; a program that closes every descriptor there could be takes long over more.
+# As many as the systemd unit allows. More would make programs slow that close every possible descriptor at their
+# start.
 MOST_DESCRIPTORS = 65536
 _M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD = -1, -3
 LARGE_BLOCK_BYTES = 1024 * 1024
 KEPT_BYTES = 2 * LARGE_BLOCK_BYTES
-# Pools, listeners, logs, threads' pipes, files that are being read.
+# Descriptors for everything but clients: pools, listeners, logs, pipes of threads, files being read.
 OWN_DESCRIPTORS = 256
 
 
 def cpus(processes: int = 1) -> int:
-    """How many CPUs each of ``processes`` has, of those that this process may use: one at the least."""
+    """How many of the CPUs that this process may use fall to each of ``processes``; at least one."""
     return max(1, len(os.sched_getaffinity(0)) // processes)
 
 
 def allow_descriptors() -> int:
-    """Raise the limit of open files as far as it makes sense and the system allows; the limit. Children inherit it.
+    """Raise the limit of open files as far as the system allows, up to ``MOST_DESCRIPTORS``; the limit in force.
 
-    Every client is a descriptor, and the usual soft limit of 1024 is far below what one process can serve.
+    Every client takes a descriptor, and the usual soft limit of 1024 is far below what one process can serve. Child
+    processes inherit the limit.
     """
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     if soft == resource.RLIM_INFINITY:
@@ -36,7 +38,10 @@ def allow_descriptors() -> int:
 
 
 def room_for_clients(configured: int) -> int:
-    """How many connections of clients to take: each may need another one to the store, and some are for ourselves."""
+    """How many client connections to accept: ``configured``, or fewer where there are not enough descriptors.
+
+    Each client may need a second descriptor, for a connection to the store.
+    """
     limit, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
     if limit == resource.RLIM_INFINITY:
         return configured
@@ -44,9 +49,10 @@ def room_for_clients(configured: int) -> int:
 
 
 def settle() -> None:
-    """To be called once everything is loaded: what is there now stays.
+    """Tune garbage collector and allocator; to be called once everything is loaded.
 
-    Looking through a hundred thousand objects for garbage stops the process for a tenth of a second, again and again.
+    The objects that exist now will live as long as the process. They are taken out of the garbage collector's sight:
+    looking through a hundred thousand of them stops the process for a tenth of a second, again and again.
     """
     gc.collect()
     gc.freeze()
@@ -54,19 +60,24 @@ def settle() -> None:
 
 
 def give_back() -> None:
-    """What was let go of goes back to the system, which the allocator does not do by itself as long as something lies
-    behind it: after many uploads or slow readers half of a process (malloc_trim(3)). Takes some milliseconds, without
-    the interpreter's lock. Elsewhere than with glibc there is nothing to do."""
+    """Return freed memory to the system (malloc_trim(3)).
+
+    By itself glibc returns only what lies at the end of the heap, and keeps what lies in front of something still in
+    use: after many uploads or slow readers that can be half of the process. Takes some milliseconds, during which the
+    interpreter's lock is free. Does nothing with another C library.
+    """
     trim = getattr(ctypes.CDLL(None), "malloc_trim", None)
     if trim is not None:
         trim(0)
 
 
 def _set_allocator() -> None:
-    """glibc learns to keep large blocks that were let go of once; parts of uploads would stay for ever. With a limit
-    of our own they go back to the system at once (mallopt(3)). What is smaller stays until ``give_back``: a read's
-    buffer at the end of the heap would go back after every read, and be asked for again before the next. Elsewhere
-    there is nothing to set."""
+    """Fix glibc's thresholds (mallopt(3)), which it would otherwise raise whenever a large block is freed.
+
+    Blocks of ``LARGE_BLOCK_BYTES`` and more, such as parts of uploads, are then returned to the system as soon as
+    they are freed. Up to ``KEPT_BYTES`` of free memory at the end of the heap stay until ``give_back``: otherwise the
+    buffer of every read from a socket would be returned and asked for again. Does nothing with another C library.
+    """
     mallopt = getattr(ctypes.CDLL(None), "mallopt", None)
     if mallopt is not None:
         mallopt(_M_MMAP_THRESHOLD, LARGE_BLOCK_BYTES)

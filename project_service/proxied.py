@@ -1,4 +1,4 @@
-"""The PROXY protocol, in front of whatever else is spoken: Twisted's, with what its reader of version 1 lacks.
+"""The PROXY protocol (HAProxy and others) in front of a port: Twisted's, with mends to its parser of version 1.
 
 Source: HAProxy, "The PROXY protocol", section 2.1.
 """
@@ -14,29 +14,31 @@ from twisted.protocols.haproxy._exceptions import InvalidProxyHeader
 from twisted.protocols.haproxy._v1parser import V1Parser
 from twisted.protocols.haproxy._wrapper import HAProxyProtocolWrapper, HAProxyWrappingFactory
 
-# The shortest that can be told from anything else, as Twisted has it.
+# How many bytes Twisted waits for before it decides which version of the protocol it is.
 _LEAST_BYTES = 8
-# Whole: of a client that has no address of the internet's a proxy says no more.
+# A complete header of version 1, without the addresses: for clients that have no IP address. Twisted insists on them.
 _UNKNOWN = b"PROXY UNKNOWN"
 
 
 def proxied(endpoint: Any) -> Any:
-    """``endpoint``, on which nobody is listened to who does not begin with a PROXY header; then ``getPeer`` is the
-    client that this names, or who is connected where it names none."""
+    """``endpoint``, on which every connection has to begin with a PROXY header; others are closed.
+
+    ``getPeer`` of a transport is then the client that the header names, or the proxy itself where it names none.
+    """
     return _WrapperServerEndpoint(endpoint, _Factory)
 
 
 class _Version1(V1Parser):
     @classmethod
     def parse(cls, line: bytes) -> Any:
-        """Raises ``InvalidProxyHeader`` for whatever is none."""
+        """What the header says; raises ``InvalidProxyHeader`` for what is not one, also for a bad address or port."""
         try:
             found: Any = super().parse(line + b" " if line == _UNKNOWN else line)
             for told in (found.source, found.destination):
                 if isinstance(told, IPv4Address | IPv6Address):
                     ipaddress.ip_address(told.host)
         except ValueError:
-            # Twisted would let bad numbers and letters through to the reactor, and any name as an address.
+            # Twisted lets a ValueError out to the reactor for bad numbers or bytes, and takes any text as an address.
             raise InvalidProxyHeader from None
         return found
 

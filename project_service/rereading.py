@@ -1,4 +1,4 @@
-"""Something in memory that is read again whenever it may have changed: one reading at a time, until one succeeds."""
+"""Keeps something in memory current: it is read again whenever it may have changed, until a reading succeeds."""
 
 from __future__ import annotations
 
@@ -17,7 +17,10 @@ LONGEST_PAUSE_SECONDS = 2.0
 
 
 class Rereading:
-    """``read`` reads and takes over. An older answer never lands on a newer one, and a failed reading is repeated."""
+    """``read`` reads the thing and puts it in place; ``what`` is its name in the log.
+
+    Only one reading runs at a time, so that an older answer never replaces a newer one.
+    """
 
     log = Logger()
 
@@ -37,7 +40,7 @@ class Rereading:
         return not self._wanted
 
     async def now(self) -> None:
-        """A reading that begins no earlier than this call; raises what it raises."""
+        """Read once, starting no earlier than this call. Raises what ``read`` raises."""
         await self._lock.acquire()
         try:
             await self._read()
@@ -45,7 +48,10 @@ class Rereading:
             self._lock.release()
 
     async def poll(self) -> None:
-        """A reading for what nobody announced. One that fails is left to the next poll; the first one is logged."""
+        """Read once, in case a change was not announced; to be called regularly.
+
+        A failure is left to the next poll. Of several in a row the first is logged.
+        """
         try:
             await self.now()
         except CancelledError:
@@ -58,9 +64,10 @@ class Rereading:
             self._failing = False
 
     def soon(self) -> None:
-        """It may have changed: read it, again and again with growing pauses, until that succeeds."""
+        """Read in the background, because the thing may have changed: with growing pauses until a reading
+        succeeds."""
         self._wanted = True
-        # Not told by the Deferred: an answer may be there at once, before there is anything to remember.
+        # A flag of its own, because the reading may end before ``start`` returns its Deferred.
         if not self._busy:
             self._busy = True
             self._queued = start(self._until_read())
@@ -73,7 +80,7 @@ class Rereading:
     async def _until_read(self) -> None:
         pause = FIRST_PAUSE_SECONDS
         while self._wanted:
-            # What is announced while this reading runs asks for another.
+            # Reset before reading: a change that is announced while this reading runs needs another one.
             self._wanted = False
             try:
                 await self.now()

@@ -1,7 +1,12 @@
-"""``/ready`` of one worker speaks for all: it asks the parent, and the parent asks every worker.
+"""How ``/ready`` of one worker answers for all workers: it asks the parent process, which asks every worker.
 
-Both ways these are lines on the pipes that the workers were born with, one word or two each. On the same pipe the
-parent has the certificates renewed.
+The messages are lines of one or two words on the pipes between the parent and each worker::
+
+    worker -> parent   all                          are all workers ready?
+    parent -> worker   check N                      are you ready? (in round N)
+    worker -> parent   works N, fails N             the answer
+    parent -> worker   all works, all fails         the verdict, to each worker that asked
+    parent -> worker   renew                        read the certificates again
 """
 
 from __future__ import annotations
@@ -19,7 +24,7 @@ from zope.interface import implementer
 from project_service.deferreds import cancel, start, with_timeout
 from project_service.http.health import Check
 
-# A worker that has not found out by then is not ready; whoever asked for all waits a little longer than that.
+# A worker that has not checked itself by then is not ready. The parent waits a little longer for the answers.
 WORKER_SECONDS = 3.0
 ROUND_SECONDS = 4.0
 
@@ -31,13 +36,16 @@ RENEW = b"renew"
 
 
 class Peer(Protocol):
-    """A worker, as the parent sees it."""
+    """A worker, as the parent sees it: ``tell`` sends it a line."""
 
     def tell(self, line: bytes) -> None: ...
 
 
 class RollCall:
-    """The parent's side: one round at a time, good when ``count`` workers are there and each says it works."""
+    """The parent's side. It holds one round at a time; whoever asks meanwhile gets its verdict as well.
+
+    A round succeeds when ``count`` workers are present and each of them says that it works.
+    """
 
     def __init__(self, reactor: Any, count: int, present: Callable[[], Sequence[Peer]]) -> None:
         self._reactor = reactor
@@ -49,6 +57,7 @@ class RollCall:
         self._late: IDelayedCall | None = None
 
     def heard(self, peer: Peer, line: bytes) -> None:
+        """To be called with each line that a worker sends. An answer to an earlier round is ignored."""
         word, _, number = line.partition(b" ")
         if word == ASK:
             self._curious.append(peer)
@@ -62,7 +71,7 @@ class RollCall:
                 self._end(WORKS)
 
     def gone(self, peer: Peer) -> None:
-        """No round is good with one who is not there any more, whatever he has said before."""
+        """To be called when a worker has ended. The round fails, even if this worker has answered already."""
         self._curious = [one for one in self._curious if one is not peer]
         self._end(FAILS)
 
@@ -87,10 +96,11 @@ class RollCall:
 
 @implementer(IReadDescriptor)
 class Parent:
-    """A worker's side. ``works`` raises while this worker is not ready; ``gone`` is called when the parent has ended,
-    ``renew`` when the certificates are to be read again.
+    """A worker's side: the parent, as the worker sees it.
 
-    ``incoming`` and ``outgoing`` are descriptors; the first one ends when the parent is gone, however it went.
+    ``works`` raises while this worker is not ready. ``gone`` is called when the parent has ended, ``renew`` when the
+    certificates are to be read again. ``incoming`` and ``outgoing`` are the descriptors of the pipes; ``incoming``
+    reaches its end when the parent is gone, however it went.
     """
 
     log = Logger()
@@ -114,7 +124,8 @@ class Parent:
         self._waiting: list[Deferred[None]] = []
 
     def watch(self) -> None:
-        # A parent that reads nothing must not hold up who answers requests.
+        """Begin to read what the parent says."""
+        # A parent that does not read must not block a worker that has requests to answer.
         os.set_blocking(self._outgoing, False)
         self._reactor.addReader(self)
 
@@ -148,7 +159,7 @@ class Parent:
             self._hear(line)
 
     def connectionLost(self, reason: Failure) -> None:
-        """How the reactor tells of a pipe that ended without a last byte."""
+        """Called by the reactor for a pipe that broke before its end could be read."""
         self._gone()
 
     def _hear(self, line: bytes) -> None:

@@ -1,4 +1,4 @@
-"""What several processes have together: the configured totals, a part of which each one gets."""
+"""How the configured totals (connections to the database and to the store) are divided among several processes."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ class TooManyWorkers(Exception):
 
 
 def totals(settings: Settings) -> dict[str, int]:
-    """What is shared out, by the name of its setting."""
+    """What is divided, by the name of its setting."""
     found = {
         "database.pool_size": settings.database.pool_size,
         "store.max_connections": settings.store.max_connections,
@@ -25,10 +25,12 @@ def totals(settings: Settings) -> dict[str, int]:
 
 
 def worker_count(settings: Settings) -> int:
-    """How many processes serve. ``auto`` is one for each CPU this process may use, as far as the totals go round.
+    """How many processes serve. ``auto`` means one for each CPU that this process may use, but no more than the
+    smallest of the totals.
 
-    A worker without a connection could do nothing, and one that took another would exceed a total that may be all
-    the database server has room for: a number that is too large raises ``TooManyWorkers``.
+    Raises ``TooManyWorkers`` for a configured number above the smallest total: a worker without a connection could do
+    nothing, and with one connection too many the total would be exceeded, which may be all that the server has room
+    for.
     """
     scarcest, total = min(totals(settings).items(), key=lambda item: item[1])
     if settings.server.workers == "auto":

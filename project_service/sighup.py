@@ -1,4 +1,5 @@
-"""SIGHUP: the configuration is read again, and what can change is taken over as a whole, or nothing of it."""
+"""SIGHUP: the configuration is read again, and whatever may change without a restart is taken over, all or
+nothing."""
 
 from __future__ import annotations
 
@@ -19,10 +20,11 @@ def reread(
     take_over: Callable[[Settings], None],
     configured: Settings | None = None,
 ) -> Settings | None:
-    """The settings in force from now on; None where they stay as they are, for a reason that the log has.
+    """The settings in force from now on; None where they stay as they are, and then the log says why.
 
-    ``load`` raises ``BadSettings``; ``take_over``, as a rule ``KeySetError``, before it has changed anything.
-    ``configured`` is what ``load`` gave at the start: what differs from it and waits for a restart is logged.
+    ``settings`` are those in force now. ``load`` may raise ``BadSettings``. ``take_over`` may raise anything, usually
+    ``KeySetError``, as long as it has changed nothing by then. ``configured`` is what ``load`` gave at the start;
+    settings that differ from it but need a restart are named in the log.
     """
     try:
         loaded = load()

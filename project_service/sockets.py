@@ -1,4 +1,4 @@
-"""What twisted's socket transports do not say of themselves."""
+"""Twisted's socket transports, tuned and looked into by means that they do not offer themselves."""
 
 from __future__ import annotations
 
@@ -9,12 +9,15 @@ from typing import Any
 
 from twisted.internet.tcp import Connection
 
-# What one call may give to the kernel: all that is read of the store in one.
+# How many bytes one system call may hand to the kernel: as many as one read from the store brings.
 SEND_BYTES = 512 * 1024
 
 
 def socket_progress(transport: Any) -> object:
-    """Changes whenever the peer has taken bytes: those left in our buffers and in the kernel's."""
+    """A value that changes whenever the peer has taken bytes: how many are left in our buffers and the kernel's.
+
+    None for a transport without a socket, which never seems to move.
+    """
     transport = _innermost(transport)
     handle = getattr(transport, "socket", None)
     if handle is None:
@@ -24,20 +27,23 @@ def socket_progress(transport: Any) -> object:
 
 
 def read_widely(transport: Any, size: int) -> None:
-    """Read so much at a time from now on: for large bodies, since each read costs a turn of the reactor."""
+    """Read up to ``size`` bytes at a time from now on. For large bodies: each read costs a turn of the reactor."""
     _innermost(transport).bufferSize = size
 
 
 def tune(transport: Any) -> None:
-    """Small writes leave at once, large ones in one call of the kernel."""
+    """Send small writes without delay (TCP_NODELAY), and up to ``SEND_BYTES`` with one system call."""
     if hasattr(transport, "setTcpNoDelay"):
         transport.setTcpNoDelay(True)
     _innermost(transport).SEND_LIMIT = SEND_BYTES
 
 
 def write_now(transport: Any, data: bytes) -> None:
-    """``transport.write``, but at once where nothing waits before it: saves the reactor a turn and two calls of
-    ``epoll_ctl``. What the socket does not take is written in the usual way."""
+    """As ``transport.write``, but sent immediately where nothing is waiting to be sent before it.
+
+    That saves a turn of the reactor and two calls of ``epoll_ctl``. What the socket does not take is left to
+    ``transport.write``.
+    """
     if not isinstance(transport, Connection) or not _ready(transport):
         transport.write(data)
         return
@@ -45,13 +51,15 @@ def write_now(transport: Any, data: bytes) -> None:
     while left:
         sent: Any = transport.writeSomeData(left)  # type: ignore[arg-type]  # any buffer will do
         if isinstance(sent, Exception) or not sent:
-            # Full, or lost: the transport goes on, or finds out and tells its protocol in a turn of its own.
+            # The socket is full or the connection is lost. Either way the transport goes on by itself: it sends the
+            # rest later, or notices the loss and tells its protocol in a turn of its own.
             transport.write(bytes(left))
             return
         left = left[sent:]
 
 
 def _ready(transport: Any) -> bool:
+    """Whether bytes may go to the socket directly: no TLS, not closing, and nothing buffered before them."""
     return bool(
         transport.connected
         and not transport.TLS
@@ -67,6 +75,7 @@ def _buffered(transport: Any) -> int:
 
 
 def _innermost(transport: Any) -> Any:
+    """The transport that owns the socket, beneath TLS and PROXY wrappers."""
     while getattr(transport, "transport", None) is not None:
         transport = transport.transport
     return transport
