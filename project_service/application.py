@@ -1,4 +1,7 @@
-"""One serving process: pools, parts, router, ports. Built from settings alone, so any number can run."""
+"""One serving process: pools, parts, router and ports.
+
+It is built from settings alone and keeps nothing that another process needs, so any number of them can run.
+"""
 
 from __future__ import annotations
 
@@ -31,16 +34,18 @@ from project_service.ports import Binder, close
 from project_service.process import cpus, room_for_clients
 from project_service.settings import Settings
 
-# What is given to a step of the end whose time is up: enough for a cancelled request to answer.
+# Each step of a stop gets at least this long, even after ``shutdown_seconds``: enough for a cancelled request to
+# answer.
 LEAST_SECONDS = 0.2
 
 
 class Application:
     """A ``Part``: ``start`` returns when requests are answered, ``stop`` when the last one has been.
 
-    ``processes`` is how many share the configured totals. ``admin_binder`` None: health and metrics are served
-    with the rest. ``peers`` is asked by ``/ready`` too, whether the other processes are. ``changes`` are what the
-    processes tell each other; None for the only one.
+    ``settings`` are this process's share; ``processes`` is how many processes there are on this machine's CPUs.
+    ``binder`` opens the ports for clients, ``admin_binder`` the one for health and metrics; without it those are
+    served with the rest. ``peers`` is a check that ``/ready`` makes as well: whether the other processes are ready.
+    ``changes`` is what the processes tell each other by, None for the only one.
     """
 
     log = Logger()
@@ -85,7 +90,7 @@ class Application:
             raise
 
     async def works(self) -> None:
-        """Raises while a part of this process is away."""
+        """Raises as long as a part that this process needs does not work."""
         if self._built is None:
             raise RuntimeError("not started")
         await all_of(check() for check in self._built.checks.values())
@@ -108,7 +113,7 @@ class Application:
             admin = Router()
             health.mount(admin)
             OpenApi(__version__).mount(admin)
-            # What is asked there is not counted among the service's own requests.
+            # With metrics of its own, which nobody sees: these requests are not counted among the service's.
             self._ports += await self._admin_binder(self._factory(admin, built, Metrics()))
 
     def _factory(self, router: Router, built: parts.Parts, metrics: Metrics) -> ChannelFactory:
@@ -139,7 +144,10 @@ class Application:
         return factory
 
     def reload(self, settings: Settings) -> None:
-        """Take over what can change while running; raises before anything is, for a key file that cannot be used."""
+        """Take over the settings that may change while running.
+
+        Raises ``KeySetError`` for a key file that cannot be used, and then nothing has changed.
+        """
         if self._built is not None:
             self._built.reload(settings)
         self._settings = settings
@@ -155,7 +163,11 @@ class Application:
         await self._ordered.stop()
 
     async def _drain(self) -> None:
-        """Answers are finished, then taken by their readers; at the end of ``shutdown_seconds`` both are given up."""
+        """Wait until every request is answered and every answer has been read, but no longer than
+        ``shutdown_seconds``.
+
+        What is unfinished then is cancelled, and connections are cut.
+        """
         deadline = self._reactor.seconds() + self._settings.server.shutdown_seconds
         for edge in self._edges:
             edge.close_connections()

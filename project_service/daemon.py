@@ -19,7 +19,8 @@ from project_service.startup import Startup
 
 
 class Daemon(Service):
-    """``startService`` begins, ``stopService`` ends what was begun, in reverse order."""
+    """The service that ``twistd`` runs. What goes wrong at the start is logged and ends the process with exit code
+    1."""
 
     log = Logger()
 
@@ -31,8 +32,8 @@ class Daemon(Service):
 
     def startService(self) -> None:
         super().startService()
-        # The reactor puts its own handlers in place when it starts; ours come after them. Nothing is begun before:
-        # a signal would end the process as Python does, in the middle of something.
+        # The reactor installs its own signal handlers when it starts, and ours have to replace them. Nothing is begun
+        # before that, because until then a signal would simply end the process, in the middle of something.
         self._reactor.callWhenRunning(self._begin)
 
     def _begin(self) -> None:
@@ -51,7 +52,7 @@ class Daemon(Service):
 
     def _failed(self, failure: Failure) -> None:
         if failure.check(CancelledError) or not self.running:
-            return  # it was stopped; what was under way may have its own words for that
+            return  # it was stopped while it started, and whatever was interrupted may have raised anything
         self.log.critical("the service cannot start: {why}", why=failure.getErrorMessage())
         self.log.debug("{traceback}", traceback=failure.getTraceback())
         # twistd has no exit code of its own for this; everything else has been cleaned up by then.
@@ -59,7 +60,8 @@ class Daemon(Service):
         self._reactor.callWhenRunning(self._reactor.stop)
 
     def _take_signals(self) -> None:
-        """A stop that was asked for is a success: twistd's own handler would die of the signal instead."""
+        """Handle signals ourselves. With twistd's handlers SIGTERM would show as death by a signal; a stop that was
+        asked for has to end with exit code 0."""
 
         def stop(signum: int, frame: object) -> None:
             self._reactor.callFromThread(self._stop_once)

@@ -106,7 +106,7 @@ def take_turns(port: Any) -> None:
     """
 
     class OneByOne(type(port)):  # type: ignore[misc]  # whichever kind of port it is
-        # Twisted doubles the number after every turn that used it up, hence a property that ignores being set.
+        # Twisted raises the number after every turn that used it up, hence a property that ignores being set.
         numberAccepts = property(lambda self: 1, lambda self, count: None)
 
     port.__class__ = OneByOne

@@ -14,9 +14,10 @@ from twisted.protocols.haproxy._exceptions import InvalidProxyHeader
 from twisted.protocols.haproxy._v1parser import V1Parser
 from twisted.protocols.haproxy._wrapper import HAProxyProtocolWrapper, HAProxyWrappingFactory
 
-# How many bytes Twisted waits for before it decides which version of the protocol it is.
+# With fewer bytes in the first read Twisted closes the connection, since it cannot tell what the client speaks.
 _LEAST_BYTES = 8
-# A complete header of version 1, without the addresses: for clients that have no IP address. Twisted insists on them.
+# A complete header of version 1: the addresses may be left out where the client has none that is IP's. Twisted's
+# parser insists on something after the last word.
 _UNKNOWN = b"PROXY UNKNOWN"
 
 

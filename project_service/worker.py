@@ -1,4 +1,4 @@
-"""``python -m project_service.worker``: one of several serving processes, started by ``workers.Workers`` only."""
+"""``python -m project_service.worker``: one of several serving processes. Only ``workers.Workers`` starts it."""
 
 from __future__ import annotations
 
@@ -46,7 +46,8 @@ log = Logger()
 def adopt(
     reactor: Any, endpoints: Sequence[str], first: int, certificates: Certificates | None = None
 ) -> Binder:
-    """Ports that the parent has opened as ``endpoints``, at descriptors from ``first`` on."""
+    """A binder for ports that the parent has opened as ``endpoints``; their descriptors are ``first`` and the
+    next."""
 
     def endpoint(text: str, descriptor: int) -> Any:
         if text.startswith(PROXIED):
@@ -58,7 +59,7 @@ def adopt(
         for n, text in enumerate(endpoints):
             try:
                 ports.append(await endpoint(text, first + n).listen(factory))
-            except Exception as fault:  # the certificate's files, by now
+            except Exception as fault:  # as a rule the certificate's files, which may have changed since
                 raise cannot_listen(text, fault) from None
         return ports
 
@@ -68,7 +69,7 @@ def adopt(
 @implementer(IStreamServerEndpoint)
 @frozen
 class _Adopted:
-    """The port at ``descriptor``, which the parent has opened as ``endpoint``."""
+    """An endpoint that does not open a port but takes over the one that the parent opened, at ``descriptor``."""
 
     reactor: Any
     endpoint: str
@@ -78,7 +79,7 @@ class _Adopted:
     def listen(self, protocolFactory: IProtocolFactory) -> Deferred[IListeningPort]:
         serving: Any = protocolFactory
         if self.endpoint.startswith(TLS):
-            # The endpoint is only asked for the certificate it was described with.
+            # This endpoint is never opened; it is only made to get at the certificate.
             options = described(self.reactor, self.endpoint, self.certificates)._sslContextFactory
             serving = TLSMemoryBIOFactory(options, False, serving)
         with socket.socket(fileno=os.dup(self.descriptor)) as seen:
@@ -93,9 +94,11 @@ class _Adopted:
         return succeed(port)
 
     def _unix_port(self, factory: IProtocolFactory) -> Any:
-        """``adoptStreamPort`` would open the file to everybody, cut the queue, and close the socket for all."""
+        """Take over a Unix socket without ``adoptStreamPort``, which would make the socket's file accessible to
+        everybody, shorten its queue, and shut the socket down for all processes at the end."""
         port: Any = UnixPort._fromListeningDescriptor(self.reactor, self.descriptor, factory)
-        # The file is the parent's: its rights, and its removal. A name that starts with NUL is in no file system.
+        # The socket's file belongs to the parent, which sets its mode and removes it. Twisted leaves a name alone
+        # that starts with NUL, as it then stands in no file system.
         port._bindPath = b"\0" + port._bindPath
         port._shouldShutdown = False
         port.backlog = queue_length(self.reactor, self.endpoint)
@@ -104,6 +107,8 @@ class _Adopted:
 
 
 class Worker:
+    """The process: an ``Application`` on adopted ports that ends when told to, or when the parent ends."""
+
     def __init__(self, reactor: Any, told: Assignment) -> None:
         self._reactor = reactor
         self._told = told
@@ -141,7 +146,7 @@ class Worker:
             self._reactor.callFromThread(self.stop)
 
         signal.signal(signal.SIGTERM, stop)
-        # The terminal's Ctrl-C reaches the whole group; the parent decides.
+        # Ctrl-C at a terminal reaches every process of the group, but it is for the parent to stop the workers.
         signal.signal(signal.SIGINT, signal.SIG_IGN)
         signal.signal(signal.SIGHUP, lambda *_: self._reactor.callFromThread(self._reload))
         self._parent.watch()
@@ -160,7 +165,7 @@ class Worker:
         os._exit(1)
 
     def stop(self) -> None:
-        """A signal says so, or the parent's end; both may, and one of them more than once."""
+        """Called for SIGTERM and at the parent's end, so possibly several times."""
         if self._reactor.running and not self._stopping:
             self._stopping = True
             self._reactor.stop()
@@ -174,7 +179,10 @@ class Worker:
 
 
 def _changes(told: Assignment) -> Changes | None:
-    """None under a parent of a version that laid out none: then others hear of ours by notification only."""
+    """The shared counters of changes; None under a parent of a version that has none.
+
+    Without them other workers hear of this one's changes by notification only, some milliseconds later.
+    """
     if told.changes is None:
         return None
     try:
@@ -188,7 +196,7 @@ def main() -> None:
 
     count_steadily(reactor)
     told = Assignment.from_json(_first_line(0))
-    hold(os.environ[MULTIPROCESS])  # we may be there for longer than our parent
+    hold(os.environ[MULTIPROCESS])  # a lock of our own, since we may outlive our parent
     worker = Worker(reactor, told)
     server = worker.settings.server
     assert sys.__stdout__ is not None

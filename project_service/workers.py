@@ -1,7 +1,7 @@
-"""Several processes on one port: the parent opens the ports, workers adopt them and are replaced when they die.
+"""Several processes on one port: the parent opens the ports, the workers adopt them and are replaced when they die.
 
-What a worker has to know comes through its standard input, so that no secret shows in the process list. The pipe
-stays open as long as the parent lives: a worker that reads its end stops.
+A worker reads what it has to know from its standard input, so that no secret shows in the process list. That pipe
+stays open as long as the parent lives; a worker that reads its end stops.
 """
 
 from __future__ import annotations
@@ -44,8 +44,11 @@ STOP_MARGIN_SECONDS = 5.0
 
 
 class Workers:
-    """``start`` returns when every worker answers requests, ``stop`` when all are gone. ``settings`` are those of all
-    ``count`` together; ``certificates``, those that the parent looks at."""
+    """The parent's side: ``start`` returns when every worker answers requests, ``stop`` when all are gone.
+
+    ``settings`` are the totals for all ``count`` workers together. ``certificates`` registers those that the parent
+    reads when it opens the ports.
+    """
 
     log = Logger()
 
@@ -89,14 +92,18 @@ class Workers:
             failures[0].raiseException()
 
     def reload(self, settings: Settings) -> None:
-        """Each worker reads the configuration again by itself; raises ``KeySetError`` before any is told to."""
+        """Have each worker read the configuration again, and start later ones with ``settings``.
+
+        Raises ``KeySetError`` for a key file that cannot be used, before any worker is told.
+        """
         issuer_of(settings)
         self._assignment = evolve(self._assignment, settings=settings)
         for worker in self._workers.values():
             worker.reload()
 
     def renew(self) -> None:
-        """Each worker reads the certificates again. One that is starting finds this in its pipe once it is there."""
+        """Have each worker read the certificates again. One that is still starting finds the line in its pipe
+        later."""
         for worker in self._workers.values():
             worker.tell(RENEW)
 
@@ -136,7 +143,7 @@ class Workers:
             gone, self._metrics = self._metrics, MetricsFolder.made()
             gone.remove()
         ports: Any = self._ports
-        # Ports first: that is where a worker of another version looks for them.
+        # The ports come first, because a worker whose code has another version knows no descriptors after them.
         inherited = [*ports, self._changes]
         told = evolve(self._assignment, number=number, changes=FIRST_PORT_FD + len(ports))
         worker = _Worker(told.to_json(), self._roll_call)
@@ -152,7 +159,7 @@ class Workers:
                 MULTIPROCESS: self._metrics.path,
             },
             childFDs=descriptors,
-            path=None,  # where we are, also if that folder is gone
+            path=None,  # the current directory, even if it has been removed
         )
         self._workers[number] = worker
         born = self._reactor.seconds()
@@ -181,7 +188,7 @@ class Workers:
         try:
             worker = self._spawn(number, backoff)
         except OSError as fault:
-            # No memory, or too many processes at the moment.
+            # There is no memory at the moment, or there are too many processes.
             following = backoff.after(0.0)
             self.log.error("worker {number} cannot be started: {why}", number=number, why=str(fault))
             self._reactor.callLater(following.pause, self._replace, number, following)
@@ -190,9 +197,10 @@ class Workers:
 
 
 def _pause(was_ready: bool, uptime: float, backoff: Backoff) -> tuple[float, Backoff]:
-    """How long until the next start, and from where the pauses grow.
+    """How many seconds to wait before the next start, and the state from which the pauses grow.
 
-    The first death is answered at once, as is the first one after a time of health; who dies again and again waits.
+    The first death, and the first one after ``STEADY_SECONDS`` of life, is answered by a new worker at once. A worker
+    that dies again and again is started after longer and longer pauses.
     """
     if was_ready and (backoff.pause is None or uptime >= STEADY_SECONDS):
         return 0.0, Backoff(FIRST_SECONDS / 2)
@@ -201,7 +209,10 @@ def _pause(was_ready: bool, uptime: float, backoff: Backoff) -> tuple[float, Bac
 
 
 class _Worker(ProcessProtocol):
-    """One child. ``ready`` fires when it answers requests or fails when it ends before; ``ended`` at its end."""
+    """One worker process, as the parent sees it.
+
+    ``ready`` fires when it answers requests, and fails where it ends before that; ``ended`` fires at its end.
+    """
 
     log = Logger()
 
@@ -219,7 +230,7 @@ class _Worker(ProcessProtocol):
     def connectionMade(self) -> None:
         assert self.transport is not None
         self.pid = self.transport.pid
-        # One line; the pipe stays open, since its end tells the worker that we are gone.
+        # The pipe stays open after this line: its end tells the worker that we are gone.
         self.transport.write(self._told + b"\n")
 
     def childDataReceived(self, childFD: int, data: bytes) -> None:
@@ -240,7 +251,8 @@ class _Worker(ProcessProtocol):
             self.ready.callback(None)
 
     def reload(self) -> None:
-        """One that is starting is told when it has started: before, the signal would be its end."""
+        """Have it read the configuration again. One that is still starting, and would die of the signal, gets it when
+        it has started."""
         self._outdated = not self.was_ready
         if self.was_ready:
             self.signal(signal.SIGHUP)
