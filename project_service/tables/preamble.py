@@ -68,11 +68,17 @@ def preamble(
     short = len(sent.as_json) + len(sent.cookies) + len(identity.claims) <= _SHORT
     try:
         told = (_told_lately if short else _told)(
-            tuple(pairs), config.pre_request, bool(cache.false_constants)
+            tuple(pairs), config.pre_request, _forgets_plans(config, cache)
         )
     except ValueError:
         raise has_nul() from None
     return Preamble(told.text, [incoming.resource], extra, told, identity.role)
+
+
+def _forgets_plans(config: TablesConfig, cache: SchemaCache) -> bool:
+    """Whether a plan may hold what is not the next caller's: a value of another's claims, or what another's rights
+    allowed where requests do not keep to the role that they begin with."""
+    return bool(cache.false_constants) or (cache.changes_role and config.pre_request is not None)
 
 
 def _told(pairs: tuple[tuple[str, str], ...], pre_request: str | None, forgets_plans: bool) -> Told:

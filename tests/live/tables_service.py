@@ -99,6 +99,7 @@ def tables(
             app_settings={"colour": "50% blue"},
         ),
         "narrow": evolve(main, pool_size=1),
+        "led": evolve(main, pool_size=1, pre_request="before_each"),
     }
     settings = settings_for(module_database, store_settings, data_dir, server={"idle_timeout_seconds": 2.0})
     settings = evolve(settings, stages={"dev": Stage(databases=databases)})

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+import pytest
 import pytest_twisted
 from psycopg2.extensions import make_dsn, parse_dsn
 from twisted.internet import reactor as _reactor
@@ -98,8 +99,29 @@ async def test_functions_that_speak_of_what_outlives_a_transaction_are_noticed(d
             f"create or replace function speaks() returns text language sql as $$ select '{text}' $$",
         )
         await holder.reload()
+        assert not holder.current.changes_role
         assert holder.current.leaves_things is leaves, text
         assert holder.current.leaves_by_reading is (leaves and "temp" not in text.lower()), text
+    await pool.close()
+
+
+@pytest.mark.parametrize(
+    ("text", "changes"),
+    [
+        ("Set Role anon", True),
+        ("set local  role anon", True),
+        ("perform set_config ('role', 'anon', true)", True),
+        ("perform set_config('app.role', 'anon', true)", False),
+        ("update users set roles = 1", False),
+    ],
+)
+@pytest_twisted.ensureDeferred
+async def test_functions_that_set_a_role_are_noticed(database: str, text: str, changes: bool) -> None:
+    run_sql(database, f"create function sets() returns void language plpgsql as $$ begin {text}; end $$")
+    pool = Pool(raw(connector(database)), 1, 5.0, reactor)
+    holder = CacheHolder(loader(reactor, pool, TablesConfig()), reactor)
+    await holder.reload()
+    assert holder.current.changes_role is changes
     await pool.close()
 
 

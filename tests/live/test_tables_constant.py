@@ -8,11 +8,12 @@ from __future__ import annotations
 import pytest
 import pytest_twisted
 
-from tests.live.tables_service import BASE, Tables, tables
+from tests.live.tables_service import BASE, BEFORE_EACH, Tables, tables, until_answered
 from tests.live.waiting import until
 
 __all__ = ["tables"]
 
+LED = BASE.replace("main", "led")
 NARROW = BASE.replace("main", "narrow")
 SCHEMA = """
 create function caller() returns uuid language sql immutable as 'select AUTH.UID()';
@@ -55,3 +56,27 @@ async def test_each_caller_is_told_of_himself(tables: Tables, path: str) -> None
     assert len(set(answers[::2])) == 1, answers
     assert len(set(answers[1::2])) == 1, answers
     assert answers[0] != answers[1]
+
+
+@pytest_twisted.ensureDeferred
+async def test_rights_are_those_of_the_role_that_the_pre_request_function_sets(tables: Tables) -> None:
+    """The right to a function is asked for when a statement is planned that the function is written into."""
+    tables.sql(
+        "create function secret() returns text language sql immutable as $$ select 'x'::text $$;"
+        "revoke execute on function secret from public; grant execute on function secret to authenticated;"
+        "create view secrets with (security_invoker) as select id from authors where secret() = 'x';"
+        "grant select on secrets to anon, authenticated;"
+        "create or replace function before_each() returns void language plpgsql as $$ begin "
+        "perform set_config('role', current_setting('request.headers')::json->>'x-role', true); end $$"
+    )
+    await until_answered(
+        tables, "GET", "/secrets?limit=1", 200, base=LED, headers={"X-Role": "authenticated"}
+    )
+    seen = [
+        (await tables.request("GET", "/secrets?limit=1", base=LED, headers={"X-Role": role}))[0]
+        for role in ("authenticated", "anon") * 8
+    ]
+    tables.sql(
+        BEFORE_EACH.replace("create", "create or replace") + "; drop view secrets; drop function secret"
+    )
+    assert seen == [200, 401] * 8

@@ -93,6 +93,7 @@ def build(answers: Mapping[str, str], schemas: tuple[str, ...], version: int) ->
         rows["extras"]["leaves_by_reading"] or rows["extras"]["makes_temporary"],
         rows["extras"]["leaves_by_reading"],
         tuple(rows["extras"]["false_constants"]),
+        rows["extras"]["changes_role"],
     )
 
 

@@ -150,7 +150,8 @@ class SchemaCache:
 
     ``leaves_things``: some function of the database speaks of what outlives a transaction and is no setting;
     ``leaves_by_reading``: of such that a transaction leaves which only reads. ``false_constants``: the functions that
-    are declared immutable although they read settings, or whom a request is for.
+    are declared immutable although they read settings, or whom a request is for; ``changes_role``: some function
+    sets a role.
     """
 
     version: int
@@ -166,3 +167,4 @@ class SchemaCache:
     leaves_things: bool = False
     leaves_by_reading: bool = False
     false_constants: tuple[str, ...] = ()
+    changes_role: bool = False

@@ -5,7 +5,12 @@ They run with an empty search path, so that ``format_type`` qualifies and quotes
 
 from __future__ import annotations
 
-from project_service.tables.catalog.texts import FALSE_CONSTANTS, LEAVES_BY_READING, MAKES_TEMPORARY
+from project_service.tables.catalog.texts import (
+    CHANGES_ROLE,
+    FALSE_CONSTANTS,
+    LEAVES_BY_READING,
+    MAKES_TEMPORARY,
+)
 
 _SYSTEM = "n.nspname not in ('pg_catalog', 'information_schema') and n.nspname not like 'pg\\_t%%'"
 
@@ -258,6 +263,7 @@ select json_build_object(
   'fingerprint', {FINGERPRINT},
   'makes_temporary', {MAKES_TEMPORARY},
   'leaves_by_reading', {LEAVES_BY_READING},
+  'changes_role', {CHANGES_ROLE},
   'false_constants', {FALSE_CONSTANTS},
   'postgis', exists (select from pg_extension where extname = 'postgis'),
   'comments', (select coalesce(json_object_agg(n.nspname, obj_description(n.oid, 'pg_namespace')), '{{}}')

@@ -35,6 +35,9 @@ or exists (select from pg_rewrite r
     where pronamespace = 'pg_catalog'::regnamespace and proname ~ 'advisory_lock'))
 """
 
+# As a pre-request function may, for requests that then differ in their rights.
+CHANGES_ROLE = _speaks(_ANY_TEXT, "\\mset\\s+(local\\s+|session\\s+)?role\\M|set_config\\s*\\(\\s*''role''")
+
 # Declared immutable, but its text, or that of a function it calls, reads settings or asks for the user. Names are
 # compared without their schema.
 FALSE_CONSTANTS = f"""

@@ -14,6 +14,7 @@ EXTRAS = {
     "makes_temporary": False,
     "leaves_by_reading": False,
     "false_constants": [],
+    "changes_role": False,
 }
 
 

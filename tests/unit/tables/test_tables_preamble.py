@@ -175,16 +175,24 @@ class Told(SynchronousTestCase):
         no_level = (("default_transaction_isolation", "x; drop table works"),)
         self.assertNotIn("ISOLATION LEVEL", self.told(settings=no_level).text)
 
-    def test_plans_are_forgotten_where_a_function_is_no_constant_as_declared(self) -> None:
+    def test_plans_are_forgotten_that_may_be_anothers(self) -> None:
         incoming = Incoming("GET", ("works",))
         head, _ = Planner(CONFIG).head(incoming)
-        cache = evolve(CACHE, false_constants=("caller()",), role_settings={"reader": _LEVEL})
-        told = preamble(CONFIG, cache, incoming, head, Identity("reader", "{}", True), True, None)
+        cache = evolve(CACHE, role_settings={"reader": _LEVEL})
         begins = "RESET ALL; SET TRANSACTION ISOLATION LEVEL REPEATABLE READ; DISCARD PLANS; "
-        assert told.told is not None
-        for text in (told.text, told.told.executed("EXECUTE s")):
-            self.assertTrue(text.startswith(begins), text)
-        self.assertNotIn("DISCARD", self.told().text)
+        asked = evolve(CONFIG, pre_request="check")
+        for config, found, forgotten in (
+            (CONFIG, cache, False),
+            (CONFIG, evolve(cache, false_constants=("caller()",)), True),
+            (CONFIG, evolve(cache, changes_role=True), False),
+            (asked, evolve(cache, changes_role=True), True),
+            (asked, cache, False),
+        ):
+            told = preamble(config, found, incoming, head, Identity("reader", "{}", True), True, None)
+            assert told.told is not None
+            for text in (told.text, told.told.executed("EXECUTE s")):
+                self.assertEqual(text.startswith(begins), forgotten, text)
+                self.assertEqual("DISCARD" in text, forgotten)
 
     def test_a_role_may_be_one_that_only_reads(self) -> None:
         for value, only_reads in {
