@@ -1,13 +1,13 @@
-"""Who is served, who waits for a moment, and who is told at once that there is too much to do. Pure.
+"""Admission control: which requests are served, which wait for a moment, and which are refused at once. Pure.
 
-Each part has a *lane*: so many requests are served at once, so many more may wait. Waiting is for bursts. A lane in
-which requests have had to wait for ``STANDING_SECONDS`` without a break has more to do than it can, and a longer
-queue would only make everybody later: from then on who would wait longer than its ``short_seconds`` is refused, until
-nobody has had to be for ``CALM_SECONDS`` (the idea of CoDel, RFC 8289: what tells overload is not the length of a
-queue but a delay that does not go away).
+Each part of the service has a *lane* with a number of places. A request that is being served has a place; some more
+may wait for one. Waiting is meant for bursts. When requests have had to wait for ``STANDING_SECONDS`` without a
+break, the lane has more to do than it can, and a longer queue would only delay everybody. From then on a request that
+would wait longer than ``short_seconds`` is refused, until none had to be refused for ``CALM_SECONDS``. (This is the
+idea of CoDel, RFC 8289: a sign of overload is not a long queue but a delay that does not go away.)
 
-Only what waits for the service counts: a request that waits for its own client, to send its body or to read its
-answer, has no place.
+A request has a place only while it waits for the service. While it waits for its own client, to send its body or to
+read its answer, it has none.
 """
 
 from __future__ import annotations
@@ -23,11 +23,11 @@ from attrs import define, field, frozen
 STANDING_SECONDS = 0.5
 SHORT_SECONDS = 0.1
 CALM_SECONDS = 2.0
-# A lane's pace is measured for so long at least, and over one request of each place.
+# A lane's pace is averaged over at least this long, and over at least as many requests as the lane has places.
 PACE_SECONDS = 0.1
-# Refusing costs time too. A connection is read again only a while after a refusal, the longer the more there are of
-# them: however many clients ask again at once, there are no more refusals than these, and one for four requests that
-# are served where that is less.
+# Refusing costs time as well. A connection whose request was refused is not read for a while, so that clients which
+# try again at once cannot cause more refusals than these: 500 a second, or one for every four requests served where
+# that is less (but never fewer than 50 a second).
 REFUSALS_PER_SECOND = 500.0
 LEAST_REFUSALS_PER_SECOND = 50.0
 SERVED_FOR_EACH_REFUSAL = 4
@@ -35,7 +35,7 @@ LEAST_PAUSE_SECONDS = 0.05
 LONGEST_PAUSE_SECONDS = 5.0
 
 Reason = Literal["full", "standing", "late"]
-# Where a request is: in the queue, being served, waiting for its own client, or done with.
+# The states of a request: in the queue, being served, waiting for its own client (or not begun), and done.
 State = Literal["waiting", "served", "outside", "left"]
 
 _PASSWORD_PATHS = frozenset({b"/auth/signup", b"/auth/login", b"/auth/reset", b"/auth/user"})
@@ -43,8 +43,11 @@ _PASSWORD_PATHS = frozenset({b"/auth/signup", b"/auth/login", b"/auth/reset", b"
 
 @frozen
 class Limits:
-    """Of a lane: ``places`` are served at once, ``waiting`` more may wait, each for ``patience_seconds`` at most, and
-    where waiting has become the rule for ``short_seconds``."""
+    """The limits of a lane.
+
+    ``places`` requests are served at a time, and ``waiting`` more may wait, each for at most ``patience_seconds``, or
+    ``short_seconds`` while the lane is overloaded.
+    """
 
     places: int
     waiting: int
@@ -54,8 +57,11 @@ class Limits:
 
 @define(eq=False)
 class Place:
-    """One request in its lane. If it has to wait, ``turn`` is called once: true when its turn has come, false when
-    it waited for too long and has no place any more."""
+    """One request in its lane.
+
+    If it has to wait, ``turn`` is called once: with True when it has got its place, with False when it has waited for
+    too long and is out of the queue.
+    """
 
     lane: Lane
     since: float
@@ -67,7 +73,7 @@ class Place:
         return self.state == "waiting"
 
     def leave(self) -> None:
-        """Served, or given up; once is enough."""
+        """The request is done, answered or given up. Further calls do nothing."""
         before, self.state = self.state, "left"
         if before == "waiting":
             self.lane.forget(self)
@@ -75,20 +81,20 @@ class Place:
             self.lane.free()
 
     def awaits_client(self, waiting: bool) -> None:
-        """Whether it waits for its own client now, or goes on."""
+        """Tell that it begins (True) or ceases to wait for its own client."""
         if waiting:
             self.step_out()
         else:
             self.step_in()
 
     def step_out(self) -> None:
-        """It waits for its own client now."""
+        """Give its place to the next, while it waits for its own client."""
         if self.state == "served":
             self.state = "outside"
             self.lane.free()
 
     def step_in(self) -> None:
-        """It goes on. It is served whatever there is to do: it was admitted before."""
+        """Take a place again, even if that is one too many: it was admitted before."""
         if self.state == "outside":
             self.lane.take(self)
 
@@ -102,7 +108,7 @@ class Lane:
     _full_since: float | None = None
     _strict_until: float = float("-inf")
     _calling: bool = False
-    # Seconds from one freed place to the next while there is no free one.
+    # The average time from one place becoming free to the next, while the lane is full.
     _pace: float = 0.0
     _freed: int = 0
     _measured_since: float = 0.0
@@ -113,12 +119,13 @@ class Lane:
 
     @property
     def spacing(self) -> float:
-        """The time from one refusal to the next that the lane's own work can bear."""
+        """How many seconds there should be between refusals, so that they do not slow the lane's own work down."""
         bearable = max(1 / REFUSALS_PER_SECOND, SERVED_FOR_EACH_REFUSAL * self._pace)
         return min(bearable, 1 / LEAST_REFUSALS_PER_SECOND)
 
     def enter(self, turn: Callable[[bool], None]) -> Place | Reason:
-        """A place, at once or to wait for (``Place.waiting``); otherwise why there is none."""
+        """A place, which the request has at once or has to wait for (``Place.waiting``), or the reason for
+        refusal."""
         now = self.clock()
         place = Place(self, now, turn)
         if self.served < self.limits.places and not self._queue:
@@ -148,13 +155,14 @@ class Lane:
         return None
 
     def _wait(self, now: float) -> float:
-        """How long one more would have to wait, as far as can be told: at least as long as who is next has."""
+        """An estimate of how long another request would wait: at least as long as the first in the queue has."""
         if not self._queue:
             return 0.0
         return max(now - next(iter(self._queue)).since, len(self._queue) * self._pace)
 
     def expire(self) -> float | None:
-        """Give up on who has waited for too long; in how many seconds to look again, None with nobody waiting."""
+        """Send those away that have waited for too long. Returns after how many seconds to call this again, None
+        where nobody waits."""
         due = self.clock() - self.limits.patience_seconds
         while self._queue:
             first = next(iter(self._queue))
@@ -170,7 +178,7 @@ class Lane:
         self.served += 1
 
     def free(self) -> None:
-        """One that was served is not any more."""
+        """A place has become free: the next in the queue gets it."""
         self.served -= 1
         if self._full_since is not None:
             self._measure()
@@ -184,11 +192,11 @@ class Lane:
             self._freed, self._measured_since = 0, now
 
     def forget(self, place: Place) -> None:
-        """One that has been waiting."""
+        """Take a request out of the queue that has been given up."""
         del self._queue[place]
 
     def _go_on(self) -> None:
-        # One after the other: a request that is answered at once leaves its place from within its own turn.
+        # A loop rather than recursion: a request that is answered at once frees its place from within its own turn.
         if self._calling:
             return
         self._calling = True
@@ -204,7 +212,7 @@ class Lane:
 
 
 class Pauses:
-    """For how long nothing more is heard from who was refused."""
+    """Spreads refusals over time: how long not to listen to a client that was refused."""
 
     def __init__(self, least: float = LEAST_PAUSE_SECONDS, longest: float = LONGEST_PAUSE_SECONDS) -> None:
         self._least = least
@@ -212,7 +220,10 @@ class Pauses:
         self._next = float("-inf")
 
     def after(self, now: float, spacing: float = 1 / REFUSALS_PER_SECOND) -> float:
-        """``spacing`` is the time from one refusal to the next that there should be."""
+        """The pause in seconds for a client refused at ``now``, between ``least`` and ``longest``.
+
+        Each pause ends ``spacing`` seconds after the one before it.
+        """
         at = max(self._next, now + self._least)
         at = min(at, now + self._longest)
         self._next = at + spacing
@@ -220,7 +231,10 @@ class Pauses:
 
 
 class Admission:
-    """``limits`` by the names that ``lane_of`` gives; what has none is always served: it costs next to nothing."""
+    """The lanes of one process. ``limits`` are by lane, named as ``lane_of`` names them.
+
+    Requests without a lane are always served; they cost next to nothing.
+    """
 
     def __init__(self, limits: Mapping[str, Limits], clock: Callable[[], float]) -> None:
         self.lanes = {name: Lane(limit, clock) for name, limit in limits.items()}
@@ -232,7 +246,8 @@ class Admission:
 
 
 def lane_of(method: str, target: bytes) -> str:
-    """``auth``, ``passwords`` (what hashes one), ``storage``, ``tables:STAGE/DATABASE``, or ``-`` for all others."""
+    """The lane of a request: ``auth``, ``passwords`` (requests that hash one), ``storage``,
+    ``tables:STAGE/DATABASE``, or ``-`` for all others."""
     path = target.partition(b"?")[0]
     return _recent_lane(method, path) if len(method) + len(path) <= 256 else _lane_of(method, path)
 

@@ -1,4 +1,4 @@
-"""What a request is to its handler, out of what came over the connection."""
+"""Turns an ``Exchange``, which is what came over the connection, into the ``Inbound`` that a handler gets."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from project_service.http.inbound import Inbound
 
 @frozen
 class EdgeSettings:
-    """``trace_headers`` by lane."""
+    """The settings that the edge needs for each request. ``trace_headers`` are names of headers by lane."""
 
     public_url: str | None
     cors_origins: tuple[str, ...]
@@ -26,7 +26,7 @@ class EdgeSettings:
 def inbound_of(
     settings: EdgeSettings, exchange: Exchange, peer: IAddress, secure: bool, request_id: str
 ) -> Inbound:
-    """``peer`` is who is connected: the client, or a proxy that speaks for it."""
+    """The request as its handler sees it. ``peer`` is the other end of the connection: the client, or a proxy."""
     raw_path, _, raw_query = exchange.target.partition(b"?")
     where = forwarding.locate(getattr(peer, "host", None), secure, exchange.headers, settings.trusted)
     return Inbound(

@@ -1,7 +1,7 @@
 """A request's body as it arrives, pulled by whoever wants it.
 
-The socket is read only as fast as chunks are asked for: what arrives unasked is kept up to ``HIGH_WATER``
-bytes, then the wire is paused.
+The socket is read only as fast as chunks are asked for. Up to ``HIGH_WATER`` bytes that nobody has asked for yet are
+kept; beyond that the connection is paused.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from project_service.errors import ApiError
 
 # About two reads of a socket: enough to keep the reader busy, little enough for thousands of connections.
 HIGH_WATER = 128 * 1024
-# What a piece takes besides its bytes: a body may come in chunks of two.
+# What a piece takes in memory besides its bytes. It counts, because a body may come in chunks of two bytes.
 PIECE_BYTES = 64
 
 
@@ -31,7 +31,7 @@ class BodyWire(Protocol):
     def pause_body(self) -> None: ...
     def resume_body(self) -> None: ...
     def body_awaited(self, waiting: bool) -> None:
-        """Somebody waits for the client to send more, or does no longer."""
+        """Told with True when a reader begins to wait for the client to send more, with False when it ceases to."""
 
 
 class Body:
@@ -118,7 +118,7 @@ class Body:
             parts.append(chunk)
         return parts[0] if len(parts) == 1 else b"".join(parts)
 
-    # The wire's side.
+    # What the exchange calls.
 
     def feed(self, data: bytes) -> None:
         self.received += len(data)

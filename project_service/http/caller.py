@@ -52,7 +52,7 @@ class KeyRing(Protocol):
         """The kind of an active project key, or None. Constant time, no I/O."""
 
     def mistyped(self, presented: str) -> bool:
-        """Whether it cannot be a key of any project: looks at nothing but the text itself."""
+        """Whether the text itself shows, by its checksum, that it was never a key of any project."""
 
 
 KeyDemand = Literal["optional", "required", "service"]
@@ -63,7 +63,7 @@ BearerDemand = Literal["optional", "required", "own"]
 class Access:
     """What a route asks of its caller before its handler runs.
 
-    ``bearer="own"`` leaves the Authorization header to the route itself.
+    ``key="service"`` demands the service key. ``bearer="own"`` leaves the Authorization header to the route itself.
     """
 
     key: KeyDemand = "required"
@@ -98,7 +98,7 @@ def presented_key(headers: HeaderView) -> str | None:
 
 
 def identify(access: Access, headers: HeaderView, keys: KeyRing, tokens: TokenVerifier) -> Caller:
-    """The caller, or the ``ApiError`` that says what is missing or wrong. Keys are looked at before tokens."""
+    """The caller; raises the ``ApiError`` that says what is missing or wrong. Keys are checked before tokens."""
     presented = headers.derived(presented_key)
     kind = _key_kind(access.key, presented, keys)
     if access.bearer == "own":

@@ -25,11 +25,11 @@ MOST_CONNECTIONS = 10_000
 
 @implementer(IProtocolNegotiationFactory)
 class ChannelFactory(Factory):
-    """``dispatch`` gets every request; ``idle_seconds`` is the limit for clients that do nothing; ``parser`` is
-    one of ``CHANNELS``.
+    """``dispatch`` gets every request. ``idle_seconds`` is how long a client may do nothing. ``parser`` is one of
+    ``CHANNELS``.
 
-    With ``most`` connections open, one that waits for its next request, or for a body that hardly moves, makes room
-    for each new one (``Room``); where there is none of those, the new one is told 503 and closed.
+    With ``most`` connections open, each new one takes the place of an idle connection or of one whose body hardly
+    moves (see ``Room``). Where there is no such connection, the new one is answered 503 and closed.
     """
 
     noisy = False
@@ -51,7 +51,7 @@ class ChannelFactory(Factory):
 
     @property
     def connections(self) -> Collection[Channel]:
-        """Those that are open."""
+        """The open connections; the collection is live."""
         return self._room.connections
 
     def opened(self, channel: Channel) -> None:
@@ -79,8 +79,8 @@ class ChannelFactory(Factory):
             channel.abort()
 
     def acceptableProtocols(self) -> list[bytes]:
-        """For ALPN (RFC 7301). Without an answer Twisted 26 breaks off with clients that ask, and most do:
-        ``curl -0`` for HTTP/1.0."""
+        """The protocols for ALPN (RFC 7301). Twisted 26 aborts the handshake with clients that offer only others than
+        these, and ``curl -0`` offers only HTTP/1.0."""
         return [b"http/1.1", b"http/1.0"]
 
     def buildProtocol(self, addr: IAddress | None) -> Channel | TurnedAway:
@@ -90,7 +90,10 @@ class ChannelFactory(Factory):
 
 
 class TurnedAway(FarEnd, Protocol):
-    """A connection too many: told so and closed, also where its client does not shake hands for TLS."""
+    """The protocol for a connection too many: it is answered 503 and closed.
+
+    That also ends connections over TLS whose client never makes the handshake.
+    """
 
     def __init__(self, dispatch: Dispatch, clock: IReactorTime) -> None:
         super().__init__(clock, LINGER_SECONDS)

@@ -16,20 +16,21 @@ _ANY = (("Access-Control-Allow-Origin", "*"), ("Access-Control-Expose-Headers", 
 
 
 def origin_headers(allowed: tuple[str, ...], headers: HeaderView, own: Headers) -> Headers:
-    """What a response to a cross-origin request carries; nothing for an origin that is not allowed.
+    """The CORS headers of a response; none that allow anything for an origin that is not allowed.
 
-    ``own`` are the response's other headers: where every origin is allowed and a cache may keep it for everybody, it
-    carries them in any case (the Fetch standard, CORS protocol and HTTP caches), so that a page gets one it can read.
+    ``own`` are the response's other headers. A response that a cache may keep for everybody gets the headers even
+    where the request named no origin, provided that every origin is allowed: a page must be able to read it from that
+    cache (the Fetch standard, "CORS protocol and HTTP caches").
     """
     origin = headers.text(b"origin")
     if "*" in allowed:
         return () if origin is None and not _kept_for_all(own) else _ANY
-    # The answer depends on the origin, so a cache has to keep them apart even where none was sent.
+    # The response depends on the origin, so caches have to tell origins apart, even if this request named none.
     if origin is None or origin not in allowed:
         return (("Vary", "Origin"),)
     return (
         ("Access-Control-Allow-Origin", origin),
-        # Only for origins that are named: a page that may call with credentials is one that is trusted.
+        # Never for "*": a page that may send credentials has to be one that the operator named.
         ("Access-Control-Allow-Credentials", "true"),
         ("Access-Control-Expose-Headers", EXPOSED),
         ("Vary", "Origin"),
@@ -37,13 +38,14 @@ def origin_headers(allowed: tuple[str, ...], headers: HeaderView, own: Headers) 
 
 
 def unread_headers(allowed: tuple[str, ...]) -> Headers:
-    """The same where nobody knows what origin asked, if any."""
+    """The CORS headers of an answer to something that was never read as a request, so that its origin is unknown."""
     return _ANY if "*" in allowed else ()
 
 
 def _kept_for_all(headers: Headers) -> bool:
     for name, value in headers:
-        # SQL may write the header in its own way; the length is looked at first because every response comes by.
+        # Compared without case, because SQL may set the header. The length comes first to keep this cheap: it runs
+        # for every response.
         if len(name) == 13 and name.lower() == "cache-control" and "public" in value.lower():
             return True
     return False
@@ -53,13 +55,13 @@ def is_preflight(method: str, headers: HeaderView) -> bool:
     return method == "OPTIONS" and b"origin" in headers and b"access-control-request-method" in headers
 
 
-# What PostgREST's pages may read, on a line of its own beside what all of ours may.
+# The headers that PostgREST exposes to pages. They go out as a second header line besides ``EXPOSED``.
 TABLE_EXPOSED = (
     "Access-Control-Expose-Headers",
     "Content-Encoding, Content-Location, Content-Range, Content-Type, Date, Location, Server, "
     "Transfer-Encoding, Range-Unit",
 )
-# What PostgREST answers, whatever the path: clients of its API may rely on it.
+# PostgREST answers a preflight with all of these, whatever the path is, and clients may rely on that.
 TABLE_METHODS = ("GET", "POST", "PATCH", "PUT", "DELETE", "OPTIONS", "HEAD")
 _TABLE_HEADERS = ("Accept", "Accept-Language", "Content-Language")
 

@@ -19,8 +19,8 @@ class Dispatch(Protocol):
     def refusal(self, error: ApiError, peer: IAddress, target: bytes = b"") -> bytes:
         """The whole response to a request that could not be parsed; the connection closes after it.
 
-        ``target`` is what came of the request's.
+        ``target`` is as much of the request's target as could be read.
         """
 
     def turned_away(self) -> bytes:
-        """The same to a connection for which there is no room."""
+        """The whole response to a connection for which there is no room."""

@@ -1,7 +1,7 @@
-"""Under overload new connections are accepted more slowly: accepting one only to refuse its request costs too.
+"""Accepts new connections more slowly under overload, since accepting one only to refuse its request has its cost.
 
-Where a refused client's connection closes, the client comes again on a new one. Those wait in the kernel's queue for
-a moment, where they cost nothing, and another process that shares the port may accept them.
+A client whose connection was closed with a refusal comes back on a new one. Such connections are left in the kernel's
+queue for a moment, where they cost nothing, and where another process that shares the port may accept them.
 """
 
 from __future__ import annotations
@@ -14,12 +14,12 @@ from twisted.internet.interfaces import IDelayedCall, IReactorTime
 from project_service.http.admission import REFUSALS_PER_SECOND, Pauses
 
 LONGEST_SECONDS = 0.5
-# Accepted at once afterwards: a few, so that not all of them are there before the first is refused.
+# How many connections to accept in the first turn afterwards; Twisted would accept a hundred before it refuses one.
 FIRST_ACCEPTS = 10
 
 
 class Port(Protocol):
-    """What is needed of a ``twisted.internet.tcp.Port``."""
+    """The part of a ``twisted.internet.tcp.Port`` that is used here."""
 
     connected: bool
     numberAccepts: int
@@ -29,7 +29,7 @@ class Port(Protocol):
 
 
 class Doors:
-    """Of the ``ports`` that clients come in by."""
+    """Stops accepting on ``ports`` for a while whenever a client was refused."""
 
     def __init__(self, ports: Sequence[Port], clock: IReactorTime) -> None:
         self._ports = ports
@@ -39,7 +39,7 @@ class Doors:
         self._call: IDelayedCall | None = None
 
     def refused(self, spacing: float = 1 / REFUSALS_PER_SECOND) -> None:
-        """A client was, and its connection closes. ``spacing`` as of ``Pauses``."""
+        """To be called for each refusal that closes its connection. ``spacing`` is that of ``Pauses.after``."""
         now = self._clock.seconds()
         self._opens_at = now + self._pauses.after(now, spacing)
         if self._call is None:
@@ -57,7 +57,7 @@ class Doors:
             self._wait()
             return
         for port in self._ports:
-            # It may have been closed for good meanwhile.
+            # The port may have been closed for good meanwhile.
             if port.connected:
                 port.numberAccepts = FIRST_ACCEPTS
                 port.startReading()

@@ -1,4 +1,5 @@
-"""Where a request came from, behind proxies only as far as they are trusted."""
+"""Where a request came from: forwarding headers are believed only as far as the proxies that wrote them are
+trusted."""
 
 from __future__ import annotations
 
@@ -14,7 +15,7 @@ Network = ipaddress.IPv4Network | ipaddress.IPv6Network
 
 # A reg-name, IPv4 address or bracketed IPv6 address with an optional port (RFC 3986 section 3.2.2).
 _HOST = re.compile(r"(?:[A-Za-z0-9._~-]{1,255}|\[[0-9A-Fa-f:.]{2,45}\])(?::[0-9]{1,5})?\Z")
-# For who sends none, as HTTP/1.0 may.
+# The host for clients that send none, as HTTP/1.0 allows.
 LOCAL_HOST = "localhost"
 
 
@@ -24,7 +25,7 @@ def is_host(text: str) -> bool:
 
 @frozen
 class Sender:
-    """Who asks, and the scheme and host that he asked under."""
+    """The client's address, and the scheme and host by which it reached the service."""
 
     address: str
     scheme: str
@@ -42,10 +43,11 @@ def parse_networks(texts: Sequence[str]) -> tuple[Network, ...]:
 
 
 def locate(peer: str | None, secure: bool, headers: HeaderView, trusted: Sequence[Network]) -> Sender:
-    """The right-most hop that is not trusted, and the scheme it used.
+    """The right-most hop of ``X-Forwarded-For`` that is not a trusted proxy, and the scheme it used.
 
-    ``peer`` is None on a Unix socket; then a proxy is beside us and its word counts where any is trusted.
-    An address that cannot be read stands as the hop before it: a broken header hides nobody.
+    ``peer`` is None on a Unix socket. The other end is a proxy on this host then, which is trusted as soon as any
+    proxy is. Reading stops at an entry that is not an address, and the hop after it (nearer to us) counts as the
+    client, so that nobody hides behind a broken header.
     """
     scheme = "https" if secure else "http"
     host = headers.derived(_host) or LOCAL_HOST

@@ -1,4 +1,4 @@
-"""What a request head must be (RFC 9112), apart from any parser. Pure."""
+"""The rules for a request head (RFC 9112) that hold whichever parser reads it, and our limits. Pure."""
 
 from __future__ import annotations
 
@@ -9,17 +9,18 @@ from project_service.errors import ApiError
 from project_service.http.forwarding import is_host
 from project_service.http.headers import HeaderView
 
-# A thousand UUIDs in one ``in`` filter fit, as they do with PostgREST.
+# Room for a filter with a thousand UUIDs (``in.(…)``), which PostgREST takes as well.
 MAX_TARGET_BYTES = 50 * 1024
 MAX_HEAD_BYTES = 64 * 1024
 MAX_LINE_BYTES = MAX_TARGET_BYTES + 32
 MAX_HEADERS = 200
-# Those that routes have; llhttp knows others.
+# The methods that routes may have. llhttp knows more, and any others it refuses itself.
 METHODS = ("DELETE", "GET", "HEAD", "OPTIONS", "PATCH", "POST", "PUT")
 
 
 def head_fault(version: bytes, headers: HeaderView) -> ApiError | None:
-    """RFC 9112 section 3.2 (exactly one good Host) and section 6.1 (no transfer coding before HTTP/1.1)."""
+    """What is wrong with the head, None for nothing: RFC 9112 section 3.2 (exactly one valid Host) and section 6.1
+    (no transfer coding before HTTP/1.1)."""
     fault = headers.derived(_fault_of_any_version)
     if fault is not None:
         return fault
@@ -52,7 +53,10 @@ _WHOLE_URL = re.compile(rb"https?://([^/?]*)([^?]*)(.*)\Z", re.IGNORECASE)
 
 
 def origin_form(target: bytes) -> bytes | None:
-    """RFC 9112 section 3.2: a path as it is, the path of a whole URL, ``*`` for OPTIONS; None for anything else."""
+    """``target`` as path and query, also where it is a whole URL; ``*`` stays. None where it is no request target.
+
+    RFC 9112 section 3.2.
+    """
     if not _TARGET.match(target):
         return None
     if target.startswith(b"/") or target == b"*":
@@ -64,7 +68,8 @@ def origin_form(target: bytes) -> bytes | None:
 
 
 def addressed(headers: HeaderView, target: bytes) -> HeaderView:
-    """RFC 9112 section 3.2.2: of a ``target`` that is a whole URL the host counts, whatever ``Host`` says."""
+    """``headers``, with the host of ``target`` for ``Host`` where ``target`` is a whole URL (RFC 9112 section
+    3.2.2)."""
     url = _WHOLE_URL.match(target)
     if url is None:
         return headers
@@ -81,13 +86,13 @@ def too_many_headers() -> ApiError:
 
 
 def no_path() -> ApiError:
-    """For what ``origin_form`` makes nothing of."""
+    """400 for a target of which ``origin_form`` makes nothing."""
     why = "The request target is not a path in ASCII; other characters have to be percent-encoded."
     return errors.bad_request("bad_request", why)
 
 
 def persistent(version: bytes, headers: HeaderView) -> bool:
-    """RFC 9112 section 9.3; an HTTP/1.0 connection is always closed."""
+    """Whether the connection may stay open (RFC 9112 section 9.3). With HTTP/1.0 it is always closed."""
     return version == b"HTTP/1.1" and not headers.derived(_asks_to_close)
 
 
@@ -97,7 +102,8 @@ def _asks_to_close(headers: HeaderView) -> bool:
 
 
 def content_length(headers: HeaderView) -> int | None:
-    """The Content-Length of a head without fault, None for a chunked body, 0 without a body."""
+    """The Content-Length, None for a chunked body, 0 without a body. For heads in which ``head_fault`` finds
+    nothing."""
     declared = headers.get(b"content-length")
     if declared is not None:
         return int(declared)
