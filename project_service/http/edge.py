@@ -30,8 +30,8 @@ from project_service.http.unread import Unread
 class Edge:
     """Implements ``dispatch.Dispatch``.
 
-    ``translate`` turns a failure of the database into the ``ApiError`` that says so, or None where the failure is a
-    fault of ours; those of the store storage tells itself.
+    ``translate`` turns a failure of the database into an ``ApiError``, and returns None for any other failure.
+    (Failures of the store are translated within storage.)
     """
 
     log = Logger()
@@ -66,11 +66,11 @@ class Edge:
         self._closing = False
 
     def guard(self, doors: Doors) -> None:
-        """Clients come in by these."""
+        """Set the ports' ``Doors``, which are told of refusals."""
         self._gate.doors = doors
 
     def begin(self, exchange: Exchange, peer: IAddress, secure: bool) -> None:
-        """Start answering, now or when it is this request's turn: until then nothing is made for it."""
+        """Start answering, now or when it is this request's turn. Until then nothing is made for it."""
         started = self._clock.seconds()
         if self._closing:
             exchange.close_after()
@@ -99,18 +99,18 @@ class Edge:
         return self._unread.overloaded(self.settings.cors_origins)
 
     def drained(self) -> Deferred[None]:
-        """Fires when no request is being answered, and none waits for its turn. To be asked once."""
+        """Fires when no request is being answered or waits for its turn. To be called once."""
         if not self._running and not self._waiting:
             return succeed(None)
         self._idle = Deferred()
         return self._idle
 
     def close_connections(self) -> None:
-        """From now on each connection closes with the answer it is waiting for."""
+        """From now on each connection closes after its current answer."""
         self._closing = True
 
     def cancel_all(self) -> None:
-        """Give up on what is still being answered; each gets a 503 where nothing was sent yet."""
+        """Cancel every request that is not answered yet; those to which nothing was sent get a 503."""
         for turn in list(self._waiting):
             turn(errors.shutting_down())
         for running in list(self._running):
@@ -125,7 +125,7 @@ class Edge:
         passed: Pass,
         refused: Exception | None = None,
     ) -> None:
-        """The Deferred is kept until the answer is out, and cancelled if the client leaves."""
+        """Run the handler. Its Deferred is kept until the answer is out, and cancelled if the client leaves."""
         inbound = inbound_of(self.settings, exchange, peer, secure, self._request_id(exchange))
         running = Deferred.fromCoroutine(self._answer(exchange, inbound, started, passed, refused))
         self._running.add(running)
@@ -162,12 +162,12 @@ class Edge:
                 else:
                     reply = found
             except (CancelledError, ClientGone):
-                # Who has left is written nothing.
+                # Cancelled by ``cancel_all``, or by the client's leaving; in the latter case nothing is written.
                 reply = self._failed(errors.shutting_down(), style, inbound)
             except Exception as failure:
                 reply = self._failed(failure, style, inbound)
             if isinstance(reply, StreamReply):
-                passed.leave()  # the rest is its reader's time
+                passed.leave()  # from here on the time is spent by the client, who reads
             await self._deliver(exchange, inbound, reply)
         finally:
             passed.leave()
@@ -208,7 +208,7 @@ class Edge:
         return error_reply(error, style == "tables")
 
     def _as_told(self, failure: Exception, inbound: Inbound) -> ApiError | None:
-        """None for a fault of ours. What the database said is for the log: PostgreSQL's own may keep it to itself."""
+        """The error to answer with; None for a fault of ours. The reason behind it (``why``) is only logged here."""
         error = failure if isinstance(failure, ApiError) else self._translate(failure)
         if error is not None and error.why is not None:
             self.log.warn(
@@ -233,7 +233,7 @@ class Edge:
             exchange.abort()
             raise
         except Exception as failure:
-            # Aborted, not ended: a body that stops short must not look whole.
+            # Aborted, not ended, so that a body which stops short does not look whole.
             self._log_broken_off(failure, inbound)
             exchange.abort()
 
@@ -243,13 +243,13 @@ class Edge:
         if error is None:
             self.log.failure("streaming failed id={request_id}", request_id=inbound.request_id)
         else:
-            # The database or the store is away: nothing here to trace.
+            # The database or the store is away, which needs no traceback.
             self.log.warn(
                 "streaming broke off: {why} id={request_id}", why=error.code, request_id=inbound.request_id
             )
 
     def _writable(self, reply: Reply | StreamReply, inbound: Inbound) -> Reply | StreamReply:
-        """The reply, or a 500 where its head would break the framing: nothing of such a reply may go out."""
+        """``reply``, or a 500 in its place where its head cannot be written without breaking the framing."""
         fault = wire.fault_of(reply.status, reply.headers)
         if fault is None:
             return reply
@@ -259,7 +259,7 @@ class Edge:
         return self._failed(errors.internal_error(inbound.request_id), "envelope", inbound)
 
     def _turn_away(self, exchange: Exchange, reply: Reply) -> None:
-        """The gate's answer: there is no ``Inbound``, and no line in the log."""
+        """Send the gate's refusal. No ``Inbound`` is made for it, and no line is logged."""
         exchange.send(reply, self._headers(exchange, self._request_id(exchange), reply.headers))
 
     def _request_id(self, exchange: Exchange) -> str:
@@ -277,7 +277,7 @@ class Edge:
 
     def _account(self, exchange: Exchange, inbound: Inbound, route: str, started: float) -> None:
         seconds = self._clock.seconds() - started
-        # 499 is nginx's word for a client that left before its answer.
+        # 499 is what nginx logs for a client that left before its answer.
         status = exchange.status or 499
         self._metrics.observe(inbound.method, route, status, seconds, exchange.sent_bytes)
         journal.access_event(

@@ -1,6 +1,6 @@
 """One request and its response on a connection: framing, early answers, streaming, the end.
 
-Knows no routes and no twisted.web; a channel feeds it and it asks the channel for little (``Connection``).
+It knows neither routes nor twisted.web. A channel feeds it; what it needs of the channel is ``wire.Connection``.
 """
 
 from __future__ import annotations
@@ -18,11 +18,11 @@ from project_service.http.outbound import Reply
 from project_service.http.stall import Stall
 from project_service.http.stream import Stream
 
-# After an early answer the rest of a body is still taken in and thrown away while it comes, so that the client, or a
-# proxy before it, gets to read the answer instead of a reset.
+# After an answer that came before the whole body, the rest of the body is read and thrown away for so long, and as
+# long as it does not stall. A client or proxy that is still sending then gets to read the answer instead of a reset.
 DRAIN_SECONDS = 30.0
 DRAIN_IDLE_SECONDS = 5.0
-# Worth waiting for: the connection can be used again.
+# A rest of at most this size is worth reading for the connection's sake, which can then be used again.
 SHORT_REST = 1024 * 1024
 
 
@@ -31,7 +31,12 @@ class BadLength(Exception):
 
 
 class Exchange:
-    """The channel calls ``feed``, ``request_complete``, ``fail_body`` and ``connection_lost``; the edge the rest."""
+    """The channel calls ``feed``, ``request_complete``, ``fail_body`` and ``connection_lost``; the edge calls the
+    rest.
+
+    ``on_gone`` is called when the connection is lost before the answer is out; ``on_body_awaited`` with True when the
+    handler begins, and with False when it ceases, to wait for the client to send more of its body.
+    """
 
     def __init__(
         self,
@@ -68,14 +73,14 @@ class Exchange:
         self._pause_seconds = 0.0
         self._stream: Stream | None = None
         self._draining: Stall | None = None
-        # Since when the client has been waited for to send its body, moved on by what it was kept from sending.
+        # Since when the client may send its body; later by the time for which it was kept from sending.
         self._asked_at: float | None = None
         self._held_at = 0.0
         self._invited_at = float("-inf")
         expects = version == b"HTTP/1.1" and (headers.get(b"expect") or b"").lower() == b"100-continue"
         self.body = Body(self, length, expects and length != 0)
 
-    # The body's wire.
+    # What the body calls (body.BodyWire).
 
     def send_continue(self) -> None:
         self._invited_at = self._clock.seconds()
@@ -98,7 +103,7 @@ class Exchange:
         if self.on_body_awaited is not None:
             self.on_body_awaited(waiting)
 
-    # The channel's side.
+    # What the channel calls.
 
     def feed(self, data: bytes) -> None:
         if not self._answered:
@@ -108,7 +113,7 @@ class Exchange:
 
     def request_complete(self) -> None:
         """The channel has read the request to its end and could take the next one."""
-        # What is paused from now on is paused for the next request's sake.
+        # Whoever pauses reading from now on does so for the next request.
         self._connection.resume_reading()
         self._received = True
         self.body.finish()
@@ -121,7 +126,7 @@ class Exchange:
         self.body.fail(failure)
 
     def sent(self, now: float) -> tuple[int, float] | None:
-        """As ``room.Occupant.sent``. What is read only to be thrown away is waited for too."""
+        """As ``room.Occupant.sent``; a body that is being thrown away counts as one that is waited for."""
         waiting = self.body.awaited or self._draining is not None
         if not waiting or self._asked_at is None:
             return None
@@ -129,7 +134,7 @@ class Exchange:
 
     @property
     def kept_waiting(self) -> bool:
-        """Its client waits for ``100 Continue``, or has not had that for long: it is not late with its body."""
+        """Whether the client cannot be late with its body yet: it waits for ``100 Continue``, or got it only just."""
         late = self._clock.seconds() - self._invited_at >= self._idle_seconds
         return self.body.awaits_continue or not late
 
@@ -143,7 +148,7 @@ class Exchange:
         if self.on_gone is not None:
             self.on_gone()
 
-    # The edge's side.
+    # What the edge calls.
 
     def close_after(self) -> None:
         """The connection closes when this response is out."""
@@ -159,7 +164,7 @@ class Exchange:
         self._pause_seconds = seconds
 
     def is_bodiless(self, status: int) -> bool:
-        """RFC 9110 section 6.4.1: whatever would be written, none of it may go out."""
+        """Whether the response must have no body, whatever the handler made (RFC 9110 section 6.4.1)."""
         return self.method == "HEAD" or status in (204, 304)
 
     def send(self, reply: Reply, headers: Sequence[tuple[str, str]]) -> None:
@@ -214,7 +219,7 @@ class Exchange:
             self._drain()
 
     def _drain(self) -> None:
-        """Read on and throw away, so that the client can read its answer before the connection closes."""
+        """Read the rest of the body and throw it away (see ``DRAIN_SECONDS``)."""
         self._asked_at = self._clock.seconds()
         self._close_call = self._clock.callLater(DRAIN_SECONDS, self._close)
         self._draining = Stall(self._clock, DRAIN_IDLE_SECONDS, lambda: self.body.received, self._close)

@@ -1,4 +1,4 @@
-"""The client's end of a connection: the same whichever parser reads what comes from there."""
+"""What both channels share, whichever parser they use: who the client is, and how its connection is closed."""
 
 from __future__ import annotations
 
@@ -10,14 +10,16 @@ from project_service.deferreds import cancel
 from project_service.http.stall import Stall
 from project_service.sockets import socket_progress
 
-# For so long is read, and thrown away, what a client still sends after its last answer.
+# For how long what a client still sends after its last answer is read and thrown away.
 LINGER_SECONDS = 5.0
 LONG_AGO = float("-inf")
 
 
 class FarEnd:
-    """Of a channel, which is given its ``transport``. A client that takes nothing for ``idle_seconds`` of what it is
-    waited for to take is cut off by ``_stall``."""
+    """A base class of channels. Twisted sets ``transport``.
+
+    Once the connection is closing, a client that takes nothing for ``idle_seconds`` is cut off by ``_stall``.
+    """
 
     transport: Any
     _peer: IAddress | None = None
@@ -30,7 +32,7 @@ class FarEnd:
         self._stall = Stall(clock, idle_seconds, self.progress, self.abort)
 
     def who(self) -> IAddress:
-        """To be asked once bytes have come: only then a PROXY header has said who it is."""
+        """The client's address. To be called only after bytes have come, since a PROXY header may have to name it."""
         if self._peer is None:
             self._peer = self.transport.getPeer()
         return self._peer
@@ -47,12 +49,12 @@ class FarEnd:
         return ISSLTransport(self.transport, None) is not None
 
     def hang_up(self, more_may_come: bool) -> None:
-        """Close once everything is written.
+        """Close the connection once everything is written.
 
-        The kernel resets a connection that is closed with bytes unread, or whose client sends more, and who has not
-        read its answer by then may never: where ``more_may_come`` only our side is closed at first, and what the
-        channel then gets is thrown away (RFC 9112 section 9.6). Over TLS our side's end is said, and the client's is
-        not waited for any longer than that: who waits for nothing does not read ours (RFC 8446 section 6.1).
+        The kernel resets a connection that is closed while bytes are unread or still arriving. A client that has not
+        read its answer by then loses it. So where ``more_may_come``, only our direction is closed at first, and for
+        ``LINGER_SECONDS`` whatever arrives is thrown away (RFC 9112 section 9.6). Over TLS our close_notify is sent,
+        and the client's is not waited for beyond that time (RFC 8446 section 6.1).
         """
         self._stall.watch()
         if not more_may_come:
@@ -66,7 +68,7 @@ class FarEnd:
 
     @property
     def lingers(self) -> bool:
-        """Everything has been said to it."""
+        """Whether it has been closed in our direction, and is only read from until its client closes it too."""
         return self._lingering is not None
 
     def stop_lingering(self) -> None:
@@ -74,12 +76,12 @@ class FarEnd:
         self._close()
 
     def _close(self) -> None:
-        """TLS by itself would wait for the client's end."""
+        """Close both directions. Over TLS also the connection beneath, as TLS would wait for the client's end."""
         self.transport.loseConnection()
         if self.secure:
             self.transport.transport.loseConnection()
 
     def is_gone(self) -> None:
-        """To be told of the connection's end."""
+        """To be called when the connection has been lost."""
         self._stall.stop()
         cancel(self._lingering)

@@ -1,4 +1,4 @@
-"""Admission as the edge asks for it: a request goes in, waits for its turn, or is answered 503 at once."""
+"""Applies ``admission`` to requests: each one goes in, waits for its turn, or is answered 503 at once."""
 
 from __future__ import annotations
 
@@ -15,13 +15,16 @@ from project_service.http.exchange import Exchange
 from project_service.http.metrics import Metrics
 from project_service.http.outbound import Reply, error_reply
 
-# Under a flood a line for each refusal would be a flood of its own.
+# Refusals are logged together, at most this often: a line for each would make a flood of requests one of lines.
 LOG_SECONDS = 1.0
 
 
 @define(eq=False)
 class Pass:
-    """What a request holds that was let in. ``leave`` it when the service's own work is done."""
+    """What a request gets that was let in or may wait. Call ``leave`` when the service's own work for it is done.
+
+    ``place`` is None in lanes without limits.
+    """
 
     place: Place | None = None
 
@@ -35,7 +38,8 @@ class Pass:
 
 
 class Gate:
-    """In front of every handler. ``answer`` sends what it answers itself."""
+    """Stands in front of every handler. ``answer`` sends the gate's own refusals. ``doors``, where set, is told of
+    refusals that close their connection."""
 
     log = Logger()
 
@@ -56,8 +60,11 @@ class Gate:
         self._reported_at = float("-inf")
 
     def enter(self, exchange: Exchange, turn: Callable[[Exception | None], None]) -> Pass | None:
-        """None: there is no room, and the exchange has been answered. While the pass is ``waiting``, nothing is to be
-        done for the request; then ``turn`` is called, once: with None, or with why its turn did not come."""
+        """Let the request in. None where there is no room for it; it has been answered with 503 then.
+
+        As long as the pass is ``waiting``, nothing must be done for the request. ``turn`` is then called once: with
+        None when its turn has come, otherwise with the error to answer with.
+        """
         name, lane = self._admission.lane(exchange.method, exchange.target)
         if lane is None:
             return Pass()
@@ -71,7 +78,7 @@ class Gate:
         return Pass(place)
 
     def no_connection(self) -> None:
-        """A client was told so before it could ask for anything."""
+        """Count a connection that was refused before it could ask for anything."""
         self._metrics.refused("-", "connections")
         self._metrics.failed(errors.overloaded())
         if self.doors is not None:

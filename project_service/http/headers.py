@@ -15,26 +15,28 @@ class HeaderView:
 
     def __init__(self, pairs: Iterable[tuple[bytes, bytes]]) -> None:
         self._pairs = tuple((name.lower(), value) for name, value in pairs)
-        # The last to be set is the first that was sent.
+        # Reversed, so that of several headers of one name the first one sent is kept.
         self._first = dict(reversed(self._pairs))
         self._derived: dict[Callable[[HeaderView], Any], Any] = {}
 
     @classmethod
     def lowered(cls, pairs: Sequence[tuple[bytes, bytes]]) -> HeaderView:
-        """Of names that are lower-case already."""
+        """A view of pairs whose names are lower-case already."""
         view = cls(())
         view._pairs = tuple(pairs)
         view._first = dict(reversed(view._pairs))
         return view
 
     def is_of(self, pairs: Sequence[tuple[bytes, bytes]]) -> bool:
-        """Whether these (names lower-case) are the same headers in the same order."""
+        """Whether ``pairs`` (names lower-case) are the same headers in the same order."""
         return self._pairs == tuple(pairs)
 
     def derived(self, make: Callable[[HeaderView], T]) -> T:
-        """``make(self)``, made once: a connection whose client sends the same headers again keeps its view of them.
+        """``make(self)``, called once for this view and remembered.
 
-        ``make`` is a function of a module, not made anew for each call, and what it raises is not kept.
+        This pays because a connection keeps its view as long as its client sends the same headers (see
+        ``request_parser``). ``make`` serves as the key, so it has to be a function of a module and not one made for
+        each call. What it raises is not remembered.
         """
         try:
             found: T = self._derived[make]

@@ -23,8 +23,8 @@ Check = Callable[[], Coroutine[Any, Any, None]]
 # A part that has not answered by then is not ready.
 CHECK_SECONDS = 5.0
 STANDS_SECONDS = 1.0
-# To sum over workers takes tens of milliseconds, and anybody may ask for it without end: an answer stands for so many
-# times as long as it took to make.
+# Adding up the numbers of all workers takes tens of milliseconds, and anybody may ask for them all the time. So an
+# answer is reused for this many times as long as it took to make.
 METRICS_STAND = 20
 
 TAG = "service"
@@ -53,7 +53,11 @@ METRICS = Described(
 
 @define(eq=False)
 class Health:
-    """``checks`` are tried for ``/ready``, in one round at a time; one raises when its part cannot do its work."""
+    """Answers the three paths. ``checks`` are made for ``/ready``, by name; a check raises where its part does not
+    work.
+
+    There is only one round of checks at a time.
+    """
 
     checks: Mapping[str, Check]
     metrics: Metrics
@@ -81,7 +85,7 @@ class Health:
     async def ready(self, inbound: Inbound) -> Reply:
         """200 when every part works, else 503 whose details name those that do not.
 
-        A good answer stands for a second, and who asks while another is being found gets the same: whoever asks
+        A good answer is reused for a second, and requests that come during a round share its answer, so that asking
         often costs the parts nothing.
         """
         if self.clock.seconds() - self._good_at > STANDS_SECONDS:
@@ -91,7 +95,7 @@ class Health:
         return json_reply({"status": "ready"}, headers=(NO_STORE,))
 
     def _round(self) -> Deferred[dict[str, str]]:
-        """What is away; who stops waiting for it leaves the round to the others, and is told nothing at its end."""
+        """Fires with what is away, by name. Cancelling it leaves the round to the others that wait for it."""
         waiting: Deferred[dict[str, str]] = Deferred()
         self._waiting.append(waiting)
         if not self._under_way:

@@ -20,8 +20,8 @@ class Inbound:
     """``raw_path`` and ``raw_query`` are as sent, still percent-encoded; ``path_args`` are decoded once.
 
     ``client_address`` and ``scheme`` come from a forwarding header only as far as ``trusted_proxies`` says.
-    ``base_url`` is ``public_url`` where configured, else scheme and host. ``identify`` tells anew who calls, or
-    raises as the edge did; None where the whole body has come already.
+    ``base_url`` is ``public_url`` where configured, else scheme and host. ``identify`` works out the caller once
+    more, and raises where key or token are no longer good; it is None where the whole body had come with the head.
     """
 
     method: str
@@ -40,10 +40,7 @@ class Inbound:
     identify: Callable[[], Caller] | None = None
 
     def query(self, bare_names: bool = True) -> list[tuple[str, str]]:
-        """Names and values in the order sent, without names that have no ``=`` if so asked.
-
-        Raises ``invalid_query``.
-        """
+        """As ``parse_query``."""
         return parse_query(self.raw_query, bare_names)
 
     def query_value(self, name: str) -> str | None:
@@ -56,8 +53,8 @@ class Inbound:
     async def read(self, limit: int) -> bytes:
         """The whole body, as ``Body.read``.
 
-        A client may take hours over the last byte. One whose key was revoked, or whose token expired or session ended
-        in the meantime, is refused like one that begins now: a request opened in time keeps no door open.
+        A client may take hours for its body. If its key was revoked, its token expired or its session ended in the
+        meantime, it is refused as if the request began now.
         """
         body = await self.body.read(limit)
         if self.identify is not None:
@@ -85,10 +82,10 @@ class Inbound:
 
 
 def parse_query(raw: bytes, bare_names: bool = True) -> list[tuple[str, str]]:
-    """Names and values in order. Only ``&`` separates, ``+`` is a space, a name without ``=`` has the value "".
+    """Names and values in the order sent. Only ``&`` separates, and ``+`` is a space.
 
-    Without ``bare_names`` a name without ``=`` is passed over. Raises ``invalid_query`` where the decoded bytes are
-    not UTF-8.
+    A name without ``=`` has the value "", or is left out where ``bare_names`` is False. Raises ``invalid_query``
+    where the decoded bytes are not UTF-8.
     """
     pairs = []
     for piece in raw.split(b"&"):
