@@ -1,30 +1,23 @@
-"""What docs/auth.rst has a page do to keep its session, in headless Chromium."""
+"""What docs/clients.rst has a page do to keep its session, in headless Chromium."""
 
 from __future__ import annotations
 
 import json
-import re
-import shutil
-import subprocess
-import textwrap
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-import pytest
 import pytest_twisted
 
 from project_service.settings import Store
 from tests.live.auth_service import api_on, sql
+from tests.live.documented_clients import browser, examples, filled_in, opened
 from tests.live.waiting import until
 
-DOCS = Path(__file__).parents[2] / "docs" / "auth.rst"
 # It tells what it saw as the metadata of another user.
 PAGE = """<!doctype html><script type=module>
-const url = %(url)s, told = []
-localStorage.setItem('session', JSON.stringify(%(session)s))
+const told = []
 %(documented)s
+keep(%(session)s)
 const send = (method, path, token, body) => {
   const headers = { Authorization: `Bearer ${token}`, 'Content-Type': 'application/json' }
   return fetch(url + path, { method, headers, body: JSON.stringify(body) })
@@ -43,40 +36,24 @@ await send('PATCH', '/auth/user', %(told_as)s, { metadata: { told } })
 </script>"""
 
 
-def documented() -> str:
-    (code,) = re.findall(r"\.\. code-block:: js\n\n((?:   .*\n|\n)+)", DOCS.read_text("utf-8"))
-    return textwrap.dedent(code)
-
-
-@contextmanager
-def opened(browser: str, page: Path) -> Iterator[None]:
-    flags = ["--headless", "--no-sandbox", "--disable-gpu", f"--user-data-dir={page.parent / 'profile'}"]
-    with subprocess.Popen([browser, *flags, page.as_uri()], stderr=subprocess.DEVNULL) as process:
-        try:
-            yield
-        finally:
-            process.terminate()
-
-
 @pytest_twisted.ensureDeferred
 async def test_a_page_keeps_its_session_as_documented(
     database: str, store_settings: Store, tmp_path: Path
 ) -> None:
-    browser = shutil.which("chromium") or shutil.which("chromium-browser")
-    if browser is None:
-        pytest.skip("chromium is not installed (.ci/run installs it)")
+    program = browser()
     async with api_on(database, store_settings, tmp_path) as api:
         session = {**await api.sign_up("ada@example.test"), "expires_at": 0}
         teller = await api.sign_up("teller@example.test")
-        values = {"url": api.base_url, "session": session, "told_as": teller["access_token"]}
+        values = {"session": session, "told_as": teller["access_token"]}
         page = tmp_path / "page.html"
         written = {name: json.dumps(value) for name, value in values.items()}
-        page.write_text(PAGE % {**written, "documented": documented()})
+        code = filled_in(examples("js", "project", "session"), api.base_url, api.anon_key)
+        page.write_text(PAGE % {**written, "documented": code}, "utf-8")
 
         async def told() -> Any:
             return [row for (row,) in sql(database, "select metadata->'told' from auth.users") if row]
 
-        with opened(browser, page):
+        with opened(program, page):
             await until(told)
     ((one, first, again, second, ended, kept),) = await told()
     # Who comes first refreshes, once; the others and the next round find it done.

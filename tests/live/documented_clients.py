@@ -1,0 +1,53 @@
+"""The examples of docs/clients.rst, and a browser to run those of a page in."""
+
+from __future__ import annotations
+
+import re
+import shutil
+import subprocess
+import textwrap
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+DOCS = Path(__file__).parents[2] / "docs" / "clients.rst"
+BLOCK = re.compile(r"\.\. code-block:: (\w+)\n(?:   :name: (\S+)\n)?\n((?:   .*\n|\n)+)")
+ADDRESS, KEY = "http://127.0.0.1:8080", "psk_anon_…"
+
+
+def examples(language: str, *names: str) -> str:
+    """Every example in a language, or those of the given names, in their order; the address is to be filled in."""
+    found = [
+        (name, textwrap.dedent(text))
+        for kind, name, text in BLOCK.findall(DOCS.read_text("utf-8"))
+        if kind == language
+    ]
+    chosen = [text for name, text in found if not names or name in names]
+    assert chosen, (language, names)
+    return "".join(chosen)
+
+
+def filled_in(text: str, address: str, key: str) -> str:
+    """With what the reader puts there himself; both have to be there."""
+    assert ADDRESS in text
+    assert KEY in text
+    return text.replace(ADDRESS, address).replace(KEY, key)
+
+
+def browser() -> str:
+    found = shutil.which("chromium") or shutil.which("chromium-browser")
+    if found is None:
+        pytest.skip("chromium is not installed (.ci/run installs it)")
+    return found
+
+
+@contextmanager
+def opened(browser: str, page: Path) -> Iterator[None]:
+    flags = ["--headless", "--no-sandbox", "--disable-gpu", f"--user-data-dir={page.parent / 'profile'}"]
+    with subprocess.Popen([browser, *flags, page.as_uri()], stderr=subprocess.DEVNULL) as process:
+        try:
+            yield
+        finally:
+            process.terminate()

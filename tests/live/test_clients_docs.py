@@ -1,0 +1,123 @@
+"""The examples of docs/clients.rst as they stand there: a page in headless Chromium, a Python program, SQL."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import closing
+from pathlib import Path
+from typing import Any
+
+import psycopg2
+import pytest
+import requests
+
+from tests.live.command_line import cli
+from tests.live.daemon import Daemon, eventually
+from tests.live.documented_clients import browser, examples, filled_in, opened
+
+ANN = {"email": "ann@example.com", "password": "correct horse battery"}
+TELLER = {"email": "teller@example.com", "password": "correct horse battery"}
+# What the examples print is told as the metadata of another user; so is what becomes of them at the end.
+PAGE = """<!doctype html><script type=module>
+const told = [], shown = (image, src) => new Promise(done => {
+  image.onload = () => done('shown'), image.onerror = () => done('not shown'), image.src = src
+})
+console.log = (...values) => told.push(values)
+try {
+%(examples)s
+  told.push(await shown(new Image(), image.src), await shown(new Image(), image.src))
+  const refused = await send(`${rest}/nothing`).then(read).catch(error => error)
+  told.push([refused.status, refused.code])
+  // One whose token is refused before its time; then one whose session has ended.
+  keep({ ...await current(), access_token: 'x' + (await current()).access_token.slice(1) })
+  told.push((await send('/auth/user')).status)
+  await logOut()
+  told.push(await current(), (await send('/auth/user')).status)
+} catch (error) { told.push(String(error)) }
+await fetch('%(url)s/auth/user', {
+  method: 'PATCH', body: JSON.stringify({ metadata: { told } }),
+  headers: { 'Content-Type': 'application/json', Authorization: 'Bearer %(teller)s' },
+})
+</script>"""
+
+
+@pytest.fixture(scope="module")
+def project(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, str]]:
+    """The credentials of a fresh service that has the examples' table."""
+    folder = Path(tmp_path_factory.mktemp("clients"))
+    with Daemon(folder / "var") as daemon:
+        daemon.wait_until_ready()
+        (folder / "notes.sql").write_text(examples("sql", "notes"))
+        done = cli("sql", folder / "notes.sql", "--data-dir", folder / "var")
+        assert (done.code, done.err) == (0, ""), done
+        yield {"folder": str(folder), **json.loads((folder / "var" / "credentials.json").read_text())}
+
+
+def session(project: dict[str, str], user: dict[str, str]) -> dict[str, Any]:
+    """Of a user who is there from now on."""
+    for path in ("signup", "login"):
+        answer = requests.post(f"{project['base_url']}/auth/{path}", json=user, timeout=30)
+        if answer.ok:
+            return dict(answer.json()["data"])
+    raise AssertionError(answer.text)
+
+
+def profile(project: dict[str, str], token: str) -> dict[str, Any]:
+    headers = {"Authorization": f"Bearer {token}"}
+    answer = requests.get(f"{project['base_url']}/auth/user", headers=headers, timeout=30)
+    return dict(answer.json()["data"]["user"])
+
+
+def test_a_page(project: dict[str, str], tmp_path: Path) -> None:
+    program, teller = browser(), session(project, TELLER)["access_token"]
+    written = filled_in(examples("js"), project["base_url"], project["anon_key"])
+    page = tmp_path / "page.html"
+    page.write_text(PAGE % {"examples": written, "teller": teller, "url": project["base_url"]}, "utf-8")
+    with opened(program, page):
+        eventually(lambda: bool(profile(project, teller)["metadata"]), "the page to tell what it saw")
+    email, inserted, *progress, stored, listed, one, again, refused, renewed, ended, after = profile(
+        project, teller
+    )["metadata"]["told"]
+    assert email == [ANN["email"]]
+    assert inserted == [2, profile(project, session(project, ANN)["access_token"])["id"]]
+    assert progress
+    assert progress[-1][0] == progress[-1][1] == stored[1]
+    assert stored == ["pictures/my logo.svg", 41, "image/svg+xml"]
+    assert listed == [["pictures/my logo.svg"], None]
+    assert (one, again) == ("shown", "shown")
+    assert refused == [404, "PGRST205"]
+    assert (renewed, ended, after) == (200, None, 401)
+
+
+def test_a_python_program(project: dict[str, str], tmp_path: Path) -> None:
+    session(project, ANN)
+    program = filled_in(examples("python"), project["base_url"], project["anon_key"])
+    (tmp_path / "notes.sql").write_text(examples("sql", "notes"))
+    done = subprocess.run(
+        [sys.executable, "-c", program], cwd=tmp_path, capture_output=True, text=True, timeout=60, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    assert "'text': 'from Python'" in done.stdout
+    assert "'content_type': 'application/sql'" in done.stdout
+    assert (tmp_path / "copy.sql").read_bytes() == (tmp_path / "notes.sql").read_bytes()
+
+
+def test_rows_as_a_user_sees_them(project: dict[str, str]) -> None:
+    rows = f"{project['base_url']}/dev/db/main/rest/notes"
+    for user, text in ((ANN, "hers"), (TELLER, "another's")):
+        token = session(project, user)["access_token"]
+        headers = {"X-Service-Key": project["anon_key"], "Authorization": f"Bearer {token}"}
+        assert requests.post(rows, json={"text": text}, headers=headers, timeout=30).status_code == 201
+    with closing(psycopg2.connect(project["dsn"])) as connection, connection.cursor() as cursor:
+        connection.autocommit = True
+        asked, _ = examples("sql", "as-a-user").split("rollback;")
+        cursor.execute(asked)
+        seen = {text for _, text in cursor.fetchall()}
+        cursor.execute("rollback")
+        cursor.execute("select text from notes")
+        everything = {text for (text,) in cursor.fetchall()}
+    assert "hers" in seen
+    assert everything - seen == {"another's"}
