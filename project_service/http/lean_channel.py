@@ -1,7 +1,7 @@
 """One HTTP/1.1 connection with llhttp as its parser: queueing, flow control, timeouts.
 
-Does for a request only what is needed, which is why it is the default. ``TwistedChannel`` does the same with
-twisted.web's parser and passes the same tests.
+The default, since it does no more for a request than is needed. ``TwistedChannel`` does the same with twisted.web's
+parser and passes the same tests.
 """
 
 from __future__ import annotations
@@ -25,20 +25,20 @@ from project_service.http.outbound import Producer
 from project_service.http.request_parser import RequestHead, RequestParser
 from project_service.sockets import read_widely, tune, write_now
 
-# So much is parsed at a time outside bodies: what is behind a request that is not answered yet stays unparsed.
+# Bytes parsed at a time outside bodies. Small, since what follows an unanswered request has to stay unparsed.
 HEAD_SLICE = 4096
 CHUNKS_SLICE = 8 * 1024
-WIDE_BYTES = 128 * 1024  # what is read at a time of a long body
-# While an answer is under way so much is still read, so that a client's leaving is noticed.
+WIDE_BYTES = 128 * 1024  # read from the socket at a time, for long bodies
+# Bytes read ahead while an answer is under way: reading has to go on, or the client's leaving would not be noticed.
 EAGER_BYTES = 16 * 1024
-# Of the requests that came together so many begin in one turn of the reactor; then others have theirs.
+# Of pipelined requests so many begin in one turn of the reactor; then other connections have theirs.
 TURN = 16
-CHUNKS_TURN = 1000  # chunks are read at most: they may be of one byte
+CHUNKS_TURN = 1000  # likewise for the chunks of a body, which may be of one byte each
 
 
 @implementer(IPushProducer)
 class LeanChannel(FarEnd, Protocol):
-    """``factory`` is told of its beginning and end."""
+    """One connection. ``factory`` is told of its beginning and end."""
 
     def __init__(self, factory: Any, dispatch: Dispatch, clock: IReactorTime, idle_seconds: float) -> None:
         super().__init__(clock, idle_seconds)
@@ -47,10 +47,10 @@ class LeanChannel(FarEnd, Protocol):
         self._parser: RequestParser | None = RequestParser(self)
         self._unparsed: deque[bytes] = deque()
         self._unparsed_bytes = 0
-        # Requests whose head is parsed, in order; the first is the one that is, or will next be, answered.
+        # Requests whose head has been parsed, in order. The first is being answered, or will be next.
         self._exchanges: deque[Exchange] = deque()
         self._receiving: Exchange | None = None
-        self._refusal: tuple[ApiError, bytes] | None = None  # with what came of the request's target
+        self._refusal: tuple[ApiError, bytes] | None = None  # and as much of the target as has come
         self._answering = self._ended = self._working = False
         self._to_begin = TURN
         self._later: IDelayedCall | None = None
@@ -73,7 +73,7 @@ class LeanChannel(FarEnd, Protocol):
 
     def dataReceived(self, data: bytes) -> None:
         if self._parser is None:
-            # The connection is closing: what still comes is read, so that the client gets to see its answer.
+            # Closing. What still comes is read and dropped, so that the client gets to see its answer.
             return
         self._unparsed.append(data)
         self._unparsed_bytes += len(data)
@@ -91,7 +91,7 @@ class LeanChannel(FarEnd, Protocol):
         self.factory.gone(self)
 
     def pauseProducing(self) -> None:
-        """The client takes less than it is sent: no more is read from it, and what streams to it waits."""
+        """The client takes less than it is sent: reading from it stops, and a stream to it is paused."""
         self._blocked = True
         self._set_reading()
         if self._producer is not None:
@@ -107,10 +107,10 @@ class LeanChannel(FarEnd, Protocol):
     def stopProducing(self) -> None:
         """The connection is going down; ``connectionLost`` follows."""
 
-    # One thing after the other: parsing and answering never run inside each other.
+    # Parsing and answering take turns in one loop, so that neither ever runs inside the other.
 
     def _work(self) -> None:
-        """Everything that can be done now. What an answer given at once makes possible is done by the same loop."""
+        """Do all that can be done now. Called from within itself it returns at once: the loop sees to it."""
         if self._working:
             return
         cancel(self._later)
@@ -145,11 +145,11 @@ class LeanChannel(FarEnd, Protocol):
         return True
 
     def _full(self) -> bool:
-        """A whole request is unanswered, or the client does not take its answers: nothing more is parsed."""
+        """Whether nothing more is to be parsed: a whole request is unanswered, or the client takes no answers."""
         return self._receiving is None and (bool(self._exchanges) or self._blocked)
 
     def _parse(self, data: bytes) -> bool:
-        """Some of ``data``; false where that is enough for this turn."""
+        """Parse some of ``data`` and put the rest back. False where that is enough for this turn."""
         assert self._parser is not None
         most = HEAD_SLICE
         if self._receiving is not None:
@@ -170,13 +170,13 @@ class LeanChannel(FarEnd, Protocol):
         return False
 
     def _refuse(self, fault: ApiError) -> None:
-        """What cannot be parsed ends the connection, once the requests before it have their answers."""
+        """The input cannot be parsed: the connection ends once the requests before it are answered."""
         if self._receiving is not None:
-            # The handler that reads this body answers.
+            # In mid-body the handler, which reads it, makes the answer.
             self._receiving.fail_body(fault)
             self._receiving = None
         elif self._parser is not None:
-            # Bytes behind a request that was said to be the last are none.
+            # Bytes after a request that was the last one (Connection: close) are ignored.
             self._ended = self._parser.between
             self._refusal = None if self._ended else (fault, self._parser.target)
         self._stop_parsing()
@@ -225,7 +225,7 @@ class LeanChannel(FarEnd, Protocol):
         write_now(self.transport, data)
 
     def pause_reading(self) -> None:
-        # From within ``_work``, which sees to it in the end.
+        # Only called from within ``_work``, which pauses the transport at its end.
         self._body_paused = True
 
     def resume_reading(self) -> None:
@@ -242,7 +242,7 @@ class LeanChannel(FarEnd, Protocol):
     def unregister_producer(self) -> None:
         self._producer = None
 
-    # What is asked where there is no room for another one (room.Occupant).
+    # What ``Room`` asks when there are too many connections (room.Occupant).
 
     @property
     def idle_since(self) -> float | None:
@@ -274,8 +274,8 @@ class LeanChannel(FarEnd, Protocol):
     # Time.
 
     def _check_idle(self) -> None:
-        """A head has to arrive whole within ``idle_seconds``, a body has to move, the next request has to begin,
-        which it does not while the client leaves the answers before it."""
+        """Within ``idle_seconds`` a head has to arrive whole, a body has to move, and the next request has to begin
+        (it cannot while the client does not take its answers)."""
         left = self._since + self.idle_seconds - self.clock.seconds()
         kept_waiting = self._answering and self._receiving is not None and self._receiving.kept_waiting
         if left <= 0:
@@ -290,7 +290,7 @@ class LeanChannel(FarEnd, Protocol):
         if self._closing:
             return
         self._closing = True
-        # Behind the last request, or behind what was none, or of a body that was not waited for.
+        # After the last request, after something that was not one, or of a body that nobody waited for.
         more_may_come = self._parser is None or bool(self._unparsed) or self._receiving is not None
         self._stop_parsing()
         self._body_paused = self._blocked = False

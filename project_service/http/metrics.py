@@ -1,8 +1,8 @@
 """What ``/metrics`` shows (Prometheus text format). Labels are route patterns, never paths, keys or tokens.
 
-With several workers each writes its numbers into files of a folder that ``PROMETHEUS_MULTIPROC_DIR`` names, and any
-of them answers with the sums. To write them for each request would cost a tenth of a small one, so what a request
-adds is gathered first: a process's numbers in another's answer are ``GATHER_SECONDS`` old at the most.
+With several workers, each writes its numbers into files in the folder that ``PROMETHEUS_MULTIPROC_DIR`` names, and
+any of them answers with the sums. Writing them for every request would add a tenth to a small one. So they are
+gathered in memory and written once in ``GATHER_SECONDS``; a worker sees the others' numbers that much later.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ GATHER_SECONDS = 1.0
 _METHODS = frozenset(METHODS)
 _BUCKETS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0)
 
-# What a failure is counted as: functions of a database may answer with any code.
+# The codes that failures are counted by. Others are counted as "other", because SQL may answer with any code.
 _CODES = {"internal_error", "database_unavailable", "store_unavailable", "overloaded", "not_ready"}
 _CODES |= {"email_not_configured", "PGRST000", "PGRST001", "PGRST002", "PGRST003"}
 
@@ -51,7 +51,7 @@ class _Series:
     def write(self, counted: Counter, timed: Histogram, sent: Counter) -> None:
         counted.inc(self.requests)
         sent.inc(self.bytes_sent)
-        # The library has no way to observe many at once; a test holds this to its own ``observe``.
+        # The library cannot observe many values at once. A test compares this with its own ``observe``.
         timed._sum.inc(self.seconds)
         for value, count in zip(timed._buckets, self.buckets, strict=True):
             if count:
@@ -61,7 +61,7 @@ class _Series:
 
 
 class Metrics:
-    """One ``registry`` a service, of this process's numbers as they were last written.
+    """The numbers of this process; ``registry`` has them as they were last written.
 
     ``later`` is the reactor's ``callLater``; without it the numbers are written when ``exposition`` asks for them.
     """
@@ -117,13 +117,14 @@ class Metrics:
         self._series: dict[tuple[str, str, int], _Series] = {}
 
     def _gauge(self, name: str, says: str, *labels: str) -> Gauge:
-        """The sum over the processes that live."""
+        """A gauge that shows the sum over the processes that are alive."""
         return Gauge(
             f"project_service_{name}", says, labels, registry=self.registry, multiprocess_mode="livesum"
         )
 
     def watch(self, lanes: Mapping[str, Lane], connections: Collection[object], most: int) -> None:
-        """How much of these is in use is looked at whenever numbers are written."""
+        """Look at how much of ``lanes`` and ``connections`` (at most ``most``) is in use whenever numbers are
+        written."""
         self._lanes, self._connections = lanes, connections
         self._most_clients.set(most)
         self._processes.set(1)
@@ -148,7 +149,7 @@ class Metrics:
         self._gather()
 
     def refused(self, part: str, reason: str) -> None:
-        """Told ``overloaded``, before anything was made for it or in the queue."""
+        """Count a request that was refused with ``overloaded``; ``part`` is its lane."""
         series = self._refusals.get((part, reason))
         if series is None:
             series = self._refusals[part, reason] = self._refused.labels(part, reason)
@@ -173,8 +174,8 @@ class Metrics:
             self._clients.set(len(self._connections))
         for (method, route, status), series in self._series.items():
             if series.requests:
-                # A name with its labels is shown from the moment that it is made, by other processes too: not before
-                # there is something to write, which there never is for what ``/metrics`` does not count.
+                # ``labels`` makes a series, which is shown from then on, also by other processes. So it is made only
+                # once there is something to write.
                 series.write(
                     self._requests.labels(method, route, str(status)),
                     self._seconds.labels(method, route),

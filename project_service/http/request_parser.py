@@ -1,7 +1,7 @@
 """HTTP/1.1 requests out of bytes, by llhttp (``httptools``). No I/O.
 
-llhttp is strict about framing (RFC 9112 sections 6 and 7); what is ours are limits, and what the head as a whole must
-be (``framing.head_fault``).
+llhttp is strict about framing (RFC 9112 sections 6 and 7). What this module adds are limits and the rules for the
+head as a whole (``framing.head_fault``).
 """
 
 from __future__ import annotations
@@ -30,16 +30,16 @@ from project_service.http.framing import (
 )
 from project_service.http.headers import HeaderView
 
-# What a chunk's size may take with its line ends and a short extension, and how much more than that a body may have
-# of what is no body.
+# The bytes that a chunk may have besides its data: its size, line ends and a short extension. In total a body may
+# have MAX_SURPLUS_BYTES more than that which are not data (long extensions, trailers).
 CHUNK_HEAD_BYTES = 32
 MAX_SURPLUS_BYTES = 4 * 1024
-# More than applications send, with their tokens.
+# Headers of up to this size are remembered for the next request of the connection; applications send fewer.
 KEPT_HEADER_BYTES = 4 * 1024
 
-# Of any method (RFC 9110 section 9.1) with any target; llhttp takes only those it knows.
+# A request line with any method (RFC 9110 section 9.1) and any target; llhttp accepts only methods that it knows.
 _REQUEST_LINE = re.compile(rf"[{fields.TCHAR}]+ ([^ ]+)( HTTP/1\.[01]\r\n)?".encode())
-# What may become one.
+# The beginning of such a line.
 _LINE_SO_FAR = re.compile(rf"[{fields.TCHAR}]+( [^ \r\n]*( [^ \r\n]*\r?)?)?\Z".encode())
 _VERSIONS = {"1.1": b"HTTP/1.1", "1.0": b"HTTP/1.0"}
 
@@ -56,7 +56,7 @@ class RequestHead:
 
 
 class Requests(Protocol):
-    """Gets what was parsed, in order, from inside ``RequestParser.feed``."""
+    """Gets what was parsed, in order. All calls are made from within ``RequestParser.feed``."""
 
     def head_begun(self) -> None: ...
     def head_received(self, head: RequestHead) -> None: ...
@@ -65,7 +65,7 @@ class Requests(Protocol):
 
 
 class RequestParser:
-    """Feeds ``requests`` until something is wrong; after that it must not be fed again."""
+    """Parses what it is fed and calls ``requests``. Once ``feed`` has raised, it must not be fed again."""
 
     def __init__(self, requests: Requests) -> None:
         self._requests: Requests | None = requests
@@ -74,26 +74,28 @@ class RequestParser:
         self._begun = False
         self._in_body = False
         self._announcing = False
-        # What came before there was a target; after a method that llhttp does not know, until the line's end.
+        # What has come of the request line until there is a target; all of it after a method that llhttp does not
+        # know.
         self._line = b""
         self._method_unknown = False
-        # Of the request that is being parsed, as far as it has come.
+        # The request that is being parsed, as far as it has come.
         self.target = b""
         self._pairs: list[tuple[bytes, bytes]] = []
         self._headers = HeaderView(())
         self._length: int | None = 0
-        # Of a chunked body, out of what is being fed: chunks may be of one byte, and whoever reads is woken for each.
+        # The data of the chunks in what is being fed. They are handed over together: a chunk may be of one byte, and
+        # the reader is woken for each piece.
         self._pieces: list[bytes] = []
-        self.chunks = 0  # whose headers were read; for the channel to count from where it likes
-        # In which its head came, with what was before and behind it there: the head is counted where this is much.
+        self.chunks = 0  # chunks begun; the channel reads and resets it
+        # How many bytes were fed since the head began, roughly. Only where they are many is the head itself measured.
         self._head_bytes = 0
         self._fed_bytes = 0
-        # Bytes that nothing was made of: of a header without end, of chunk extensions, of trailers.
+        # Bytes fed that became nothing yet: an unfinished header, chunk extensions, trailers.
         self._surplus = 0
 
     @property
     def between(self) -> bool:
-        """Nothing of another request has come."""
+        """Whether nothing of another request has come yet."""
         return not self._begun
 
     def feed(self, data: bytes) -> None:
@@ -119,7 +121,8 @@ class RequestParser:
         self._check_sizes()
 
     def _refuse(self, refused: Exception) -> None:
-        """Raises what is the matter; with a method alone not before its line is there, which names a path."""
+        """Raise the ``ApiError`` for what llhttp refused. Where that is an unknown method, only once the request line
+        is complete, since the answer (405) depends on its path."""
         if self._fault is not None:
             raise self._fault
         self._method_unknown = isinstance(refused, httptools.HttpParserInvalidMethodError)
@@ -131,7 +134,7 @@ class RequestParser:
         if line and not self.target:
             self.target = line[1]
         if self._method_unknown and line and line[2]:
-            return errors.method_not_allowed(())  # those that the path has are the router's to say
+            return errors.method_not_allowed(())  # the router fills in the methods that the path has
         return no_path() if target_is_none else errors.not_http()
 
     def _feed_past_offers(self, data: bytes) -> None:
@@ -146,8 +149,8 @@ class RequestParser:
                 data = data[offered.args[0] :]
 
     def _decline(self) -> None:
-        """We speak HTTP/1.1 only, and an offer of another protocol may be ignored (RFC 9110 section 7.8). llhttp
-        takes what follows for that protocol, so the request's body is announced to a new parser."""
+        """Ignore an offer to switch protocols, as a server may (RFC 9110 section 7.8). llhttp has stopped parsing
+        there, so a new parser is told to expect this request's body."""
         self._parser = httptools.HttpRequestParser(self)
         if self._in_body:
             framing = (
@@ -160,7 +163,7 @@ class RequestParser:
             self._announcing = False
 
     def close(self) -> None:
-        """Nothing more is fed; lets go of what refers back."""
+        """To be called when nothing more will be fed: breaks the reference cycles."""
         self._requests = None
         self._parser = None
 
@@ -175,12 +178,14 @@ class RequestParser:
             raise errors.headers_too_large(MAX_HEAD_BYTES)
 
     def _too_large(self, unfinished: int = 0) -> bool:
-        """Whether the head is, with so much of a header that has no end yet. Blanks around values do not count, but
-        with them it has twice its limit at most."""
+        """Whether the head is too large, including ``unfinished`` bytes of a header that has not ended.
+
+        Blanks around values do not count, but with them the head may have twice the limit at most.
+        """
         counted = len(self.target) + sum(len(name) + len(value) + 4 for name, value in self._pairs)
         return counted + unfinished > MAX_HEAD_BYTES or self._head_bytes > 2 * MAX_HEAD_BYTES
 
-    # What httptools calls. An exception from here would come out of feed_data wrapped, so faults are noted.
+    # What httptools calls. It would wrap an exception raised in these, so faults are noted and ``feed`` raises them.
 
     def on_message_begin(self) -> None:
         if self._announcing:
@@ -204,7 +209,7 @@ class RequestParser:
 
     def on_header(self, name: bytes, value: bytes) -> None:
         if self._in_body:
-            # A trailer field, which nobody reads (RFC 9112 section 7.1.2).
+            # A trailer, which is dropped (RFC 9112 section 7.1.2).
             return
         self._pairs.append((name.lower(), value.rstrip(b" \t")))
         self._surplus = 0
@@ -263,13 +268,14 @@ class RequestParser:
         self._head_bytes = self._surplus = 0
         if self._fault is None and self._requests is not None:
             self._begun = False
-            self.target = b""  # connections idle, and it may be long
+            self.target = b""  # it may be long, and the connection may be idle for long
             self._requests.request_received()
 
     def _view(self) -> HeaderView:
-        """The headers; those of the request before where a client sends the same ones again, as most do.
+        """A view of the headers: the previous request's where the client sends the same again, as most clients do.
 
-        Long ones are not kept: what is made of them takes several times their length, and connections idle.
+        Long ones are not remembered. What is derived from them takes several times their length, for as long as the
+        connection is idle.
         """
         if self._headers.is_of(self._pairs):
             return self._headers

@@ -1,7 +1,7 @@
 """twisted.web's HTTP/1.1 parser, made to hand over a request at the end of its headers.
 
-What is ours: the body is streamed, ``100 Continue`` waits until somebody reads, a head must arrive
-within the idle timeout as a whole, and a request that cannot be parsed gets a proper response.
+What is ours: the body is streamed, ``100 Continue`` waits until somebody reads, the whole head has to arrive within
+the idle timeout, and a request that cannot be parsed gets a proper response.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ from project_service.http.outbound import Producer
 from project_service.http.strict_chunks import StrictChunks
 from project_service.sockets import tune
 
-# More than any size there is; Python refuses to read numbers of thousands of digits.
+# No body is longer; and Python refuses to read numbers of thousands of digits.
 MAX_LENGTH_DIGITS = 19
 _CONTROL = re.compile(f"[{fields.CONTROL}]".encode())
 
@@ -48,7 +48,7 @@ _CONTROL = re.compile(f"[{fields.CONTROL}]".encode())
 class _Pending:
     """A request whose head is still arriving; becomes an ``Exchange`` at the end of the headers.
 
-    Named as ``HTTPChannel`` calls it.
+    Its attributes and methods are those that ``HTTPChannel`` uses of a request.
     """
 
     def __init__(self, channel: Any) -> None:
@@ -102,7 +102,7 @@ class TwistedChannel(FarEnd, HTTPChannel):
     def dataReceived(self, data: bytes) -> None:
         if self._closing:
             return
-        # A head trickling in byte by byte does not win time with each byte.
+        # Only before a head: one that trickles in must not win time with each byte.
         if not self._head_begun():
             self.resetTimeout()
         super(HTTPChannel, self).dataReceived(data)
@@ -115,7 +115,7 @@ class TwistedChannel(FarEnd, HTTPChannel):
             self.refuse(errors.headers_too_large(MAX_HEAD_BYTES))
             return
         if line[:1] in (b" ", b"\t"):
-            # A folded header line (RFC 9112 section 5.2), which others may read as a line of its own.
+            # A folded header (RFC 9112 section 5.2), which proxies may read as a line of its own.
             self._respondToBadRequestAndDisconnect()
             return
         if not self.requests:
@@ -126,7 +126,7 @@ class TwistedChannel(FarEnd, HTTPChannel):
         super().lineReceived(line)
 
     def _target(self) -> bytes:
-        """As far as it has come."""
+        """As much of the request's target as has come."""
         return self._line.partition(b" ")[2].partition(b" ")[0]
 
     def lineLengthExceeded(self, line: bytes) -> None:
@@ -211,7 +211,7 @@ class TwistedChannel(FarEnd, HTTPChannel):
             self.setTimeout(None)
             self._networkProducer.resumeProducing()
             self.transport.unregisterProducer()
-            # Nothing more is looked at, not even of what has come already.
+            # Whatever comes now is ignored, also what has come already.
             behind = self.clearLineBuffer() or self._dataBuffer or self._transferDecoder
             self.hang_up(more_may_come=self._refused or bool(behind))
 
@@ -234,7 +234,7 @@ class TwistedChannel(FarEnd, HTTPChannel):
         if self._untaken:
             self._untaken = self._waitingForTransport = False
             self._stall.stop()
-            # What begins now has not been paused, or it has been since.
+            # The exchange that begins now pauses and resumes for itself.
             self.exchange_done(True)
             return
         if self._reading_paused:
@@ -254,7 +254,7 @@ class TwistedChannel(FarEnd, HTTPChannel):
 
     def exchange_done(self, keep_alive: bool) -> None:
         if keep_alive and self._waitingForTransport and not self._closing:
-            # The next request begins when the client has taken this answer.
+            # The client has not taken this answer yet; the next request begins when it has.
             self._untaken = True
             self._stall.watch()
             return
@@ -262,7 +262,7 @@ class TwistedChannel(FarEnd, HTTPChannel):
         self._savedTimeOut = self.idle_seconds
         self.persistent = keep_alive and not self._closing
         self._since = self.clock.seconds()
-        # What is still to come of this request, or after it, is not looked at.
+        # Where it closes, what is still to come of this request or after it is ignored.
         self._closing = not self.persistent
         self.requestDone(self.requests[0])
 
@@ -276,7 +276,7 @@ class TwistedChannel(FarEnd, HTTPChannel):
         self.factory.gone(self)
         super().connectionLost(reason)
 
-    # What is asked where there is no room for another one (room.Occupant).
+    # What ``Room`` asks when there are too many connections (room.Occupant).
 
     @property
     def idle_since(self) -> float | None:
