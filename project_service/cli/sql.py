@@ -64,6 +64,8 @@ _AS_WRITTEN: Any = extensions.new_type(
 async def _rows(session: Session, text: str) -> tuple[list[Sequence[str | None]], list[int]]:
     """The rows of the last statement, and the types (``pg_type.oid``) of their columns."""
     extensions.register_type(_AS_WRITTEN, (await session.execute("select")).connection)
+    # The one that psql would have. Ours is empty.
+    await session.execute("reset search_path")
     # Several statements in one message are one transaction.
     cursor = await session.execute(text)
     if cursor.description is None:

@@ -26,8 +26,11 @@ STANDBY_SECONDS = 5.0
 # that is set afterwards it writes E'…' with single backslashes: one before a quote lets a value out of its string.
 _PLAIN_STRINGS = "-c standard_conforming_strings=on"
 
+# Nothing but PostgreSQL's own is found without its schema: else whoever may make functions in one of the search path
+# makes some that fit our arguments better (CVE-2018-1058), and they run with our rights.
 _SETUP = """
-select set_config('statement_timeout', %(timeout)s, false),
+select set_config('search_path', '', false),
+       set_config('statement_timeout', %(timeout)s, false),
        set_config('idle_in_transaction_session_timeout', '60s', false),
        set_config('client_encoding', 'UTF8', false),
        set_config('standard_conforming_strings', 'on', false),

@@ -63,10 +63,10 @@ async def test_a_newer_database_and_a_changed_migration_are_refused(database: st
 @pytest_twisted.ensureDeferred
 async def test_a_migration_that_fails_leaves_nothing(database: str) -> None:
     session = await session_on(database)
-    broken = Migration(9000, "9000_x.sql", "create table half (a int); select 1/0")
+    broken = Migration(9000, "9000_x.sql", "create table public.half (a int); select 1/0")
     with pytest.raises(psycopg2.errors.DivisionByZero):
         await migrate(session, [*shipped(), broken])
-    assert await session.query("select to_regclass('half')") == [(None,)]
+    assert await session.query("select to_regclass('public.half')") == [(None,)]
     assert session.usable
     session.close()
 
@@ -126,12 +126,12 @@ async def test_work_that_fails_is_undone_and_its_connection_kept(database: str) 
     before = await pool.query("select pg_backend_pid(), null")
 
     async def fails(transaction: Transaction) -> None:
-        await transaction.query("create table half (a int)")
+        await transaction.query("create table public.half (a int)")
         raise KeyError("half")
 
     with pytest.raises(KeyError):
         await pool.transaction(fails)
-    assert await pool.query("select pg_backend_pid(), to_regclass('half')") == before
+    assert await pool.query("select pg_backend_pid(), to_regclass('public.half')") == before
     await pool.close()
 
 
@@ -285,7 +285,9 @@ async def test_changes_of_the_schema_announce_themselves(database: str, services
     listening = await session_on(database)
     listening.on_notify = lambda channel, payload: heard.append((channel, payload))
     await listening.query("listen pgrst")
-    for number, change in enumerate(("create table t (a int)", "alter table t add b int", "drop table t"), 1):
+    for number, change in enumerate(
+        ("create table public.t (a int)", "alter table public.t add b int", "drop table public.t"), 1
+    ):
         await owner.query(change)
 
         def enough_heard(wanted: int = number) -> bool:

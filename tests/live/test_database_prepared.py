@@ -9,14 +9,14 @@ from twisted.internet import reactor
 from project_service.database.pool import Pool
 from tests.live.test_database import connector
 
-ASKED = "select note, 'a%%' from prepared_notes where id = %s"
+ASKED = "select note, 'a%%' from public.notes where id = %s"
 
 
 @pytest_twisted.ensureDeferred
 async def test_prepared_once_and_replaced_when_it_no_longer_fits(database: str) -> None:
     pool = Pool(connector(database), 1, 5.0, reactor)
-    await pool.query("create table prepared_notes (id int primary key, note text)")
-    await pool.query("insert into prepared_notes values (1, 'one'), (2, null)")
+    await pool.query("create table public.notes (id int primary key, note text)")
+    await pool.query("insert into public.notes values (1, 'one'), (2, null)")
 
     async def statements() -> list[str]:
         return [row[0] for row in await pool.query("select statement from pg_prepared_statements")]
@@ -24,14 +24,14 @@ async def test_prepared_once_and_replaced_when_it_no_longer_fits(database: str) 
     assert await pool.prepared(ASKED, (1,)) == [("one", "a%")]
     assert await pool.prepared(ASKED, (2,)) == [(None, "a%")]
     assert [text.partition(" AS ")[2] for text in await statements()] == [
-        "select note, 'a%' from prepared_notes where id = $1"
+        "select note, 'a%' from public.notes where id = $1"
     ]
     # Another type of a column: the plan does not fit any more.
-    await pool.query("alter table prepared_notes alter note type int using 5")
+    await pool.query("alter table public.notes alter note type int using 5")
     assert await pool.prepared(ASKED, (1,)) == [(5, "a%")]
     assert await pool.prepared(ASKED, (2,)) == [(5, "a%")]
     # Of what it is asked by: the parameter's type was settled when it was prepared.
-    await pool.query("alter table prepared_notes alter id type text")
+    await pool.query("alter table public.notes alter id type text")
     assert await pool.prepared(ASKED, ("1",)) == [(5, "a%")]
     assert await pool.prepared(ASKED, ("1",)) == [(5, "a%")]
     assert len(await statements()) == 1
@@ -45,14 +45,17 @@ async def test_prepared_once_and_replaced_when_it_no_longer_fits(database: str) 
 @pytest_twisted.ensureDeferred
 async def test_a_type_that_another_of_its_name_took_the_place_of_is_no_failure(database: str) -> None:
     pool = Pool(connector(database), 1, 5.0, reactor)
-    await pool.query("create type mood as enum ('sad'); create table moods (id int, mood mood)")
-    asked = "select id from moods where mood = %s"
-    assert await pool.prepared(asked, ("sad",)) == []
-    await pool.query("alter table moods alter mood type text; drop type mood")
     await pool.query(
-        "create type mood as enum ('sad', 'glad'); alter table moods alter mood type mood using 'glad'"
+        "create type public.mood as enum ('sad'); create table public.moods (id int, mood public.mood)"
     )
-    await pool.query("insert into moods values (1, 'glad')")
+    asked = "select id from public.moods where mood = %s"
+    assert await pool.prepared(asked, ("sad",)) == []
+    await pool.query("alter table public.moods alter mood type text; drop type public.mood")
+    await pool.query(
+        "create type public.mood as enum ('sad', 'glad');"
+        "alter table public.moods alter mood type public.mood using 'glad'"
+    )
+    await pool.query("insert into public.moods values (1, 'glad')")
     for _ in range(3):
         assert await pool.prepared(asked, ("glad",)) == [(1,)]
     await pool.close()

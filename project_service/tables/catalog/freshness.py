@@ -27,7 +27,7 @@ _MOST_WAITING = 20
 _REMEMBERED = 200
 
 # Without what an earlier request has set for the session.
-_CLEAN = f"{RESET}{settings_of(()).text}; "
+_CLEAN = f"{RESET}{settings_of((('search_path', ''),)).text}; "
 _SEND = f"{_CLEAN}with mark as (select gen_random_uuid()::text as id) select id, pg_notify(%s, id)::text from mark"
 
 

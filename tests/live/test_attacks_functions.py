@@ -1,0 +1,43 @@
+"""Who may make functions in a schema of the search path gets none of the service's rights by them (CVE-2018-1058)."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest_twisted
+
+from project_service.settings import Store
+from tests.live.application import serving, settings_for
+from tests.live.test_attacks_roles import TABLES, run, uses_all_parts
+
+# Each fits what the service calls better than PostgreSQL's own, whose arguments may be of any type.
+TRAPS = """
+create table public.caught (what text);
+create function public.caught_one(what text) returns void language sql as 'insert into public.caught values (what)';
+create function public.keep(a jsonb, b json) returns jsonb language plpgsql as
+  $$ begin perform public.caught_one('json_agg'); return coalesce(a, '[]') || b::jsonb; end $$;
+create function public.kept(a jsonb) returns json language sql as 'select a::json';
+create aggregate public.json_agg(json) (sfunc = public.keep, stype = jsonb, finalfunc = public.kept);
+create function public.array_remove(a timestamptz[], b timestamptz) returns timestamptz[] language plpgsql as
+  $$ begin perform public.caught_one('array_remove'); return pg_catalog.array_remove(a, b); end $$;
+create function public.concat_ws(s text, a int8, b int8, c int8, d numeric) returns text language plpgsql as
+  $$ begin perform public.caught_one('concat_ws'); return pg_catalog.concat_ws(s, a, b, c, d); end $$
+"""
+# That they would be called where the path leads to them.
+CALLS = """
+select json_agg(to_json(1)), array_remove(array[now()], now()), concat_ws(':', 1::int8, 1::int8, 1::int8, 1.5)
+"""
+
+
+@pytest_twisted.ensureDeferred
+async def test_the_service_calls_none_that_others_have_made(
+    database: str, store_settings: Store, tmp_path: Path
+) -> None:
+    run(database, TABLES, TRAPS)
+    async with serving(settings_for(database, store_settings, tmp_path)) as api:
+        await uses_all_parts(api, "one")
+        assert (await api.request("GET", "/storage/buckets/private/objects", key="service"))[0] == 200
+        assert (await api.request("GET", "/dev/db/main/rest/not_there"))[0] == 404
+    assert run(database, "select * from caught") == []
+    run(database, CALLS)
+    assert len(run(database, "select distinct what from caught")) == 3
