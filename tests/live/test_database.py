@@ -264,11 +264,10 @@ async def test_service_role_gets_the_exposed_schemas_and_nobody_else_gets_a_new_
     assert await session.query("select has_schema_privilege('anon', 'api', 'usage')") == [(True,)]
 
     # A second time changes nothing, so that a start is no change of the schema.
-    before = await session.query("select xmin::text from pg_namespace where nspname in ('public', 'api')")
+    written = "select xmin::text from pg_namespace where nspname in ('public', 'api')"
+    before = await session.query(written)
     await grant_service_role(session, ["public", "api"])
-    assert before == await session.query(
-        "select xmin::text from pg_namespace where nspname in ('public', 'api')"
-    )
+    assert await session.query(written) == before
     session.close()
 
 
@@ -285,9 +284,8 @@ async def test_changes_of_the_schema_announce_themselves(database: str, services
     listening = await session_on(database)
     listening.on_notify = lambda channel, payload: heard.append((channel, payload))
     await listening.query("listen pgrst")
-    for number, change in enumerate(
-        ("create table public.t (a int)", "alter table public.t add b int", "drop table public.t"), 1
-    ):
+    changes = "create table public.t (a int)", "alter table public.t add b int", "drop table public.t"
+    for number, change in enumerate(changes, 1):
         await owner.query(change)
 
         def enough_heard(wanted: int = number) -> bool:
