@@ -24,7 +24,7 @@ DOCUMENT = Described(
 
 @define(eq=False)
 class OpenApi:
-    """Describes what was mounted before it, and itself."""
+    """The route of the document. It describes every route that was mounted before it, and itself."""
 
     version: str
     _rest: bytes = b""

@@ -17,9 +17,9 @@ NO_STORE = ("Cache-Control", "no-store")
 
 @frozen
 class Reply:
-    """A whole response. The edge adds Content-Length, the request id and CORS, and drops a HEAD's body.
+    """A whole response. The edge adds Content-Length, the request id and CORS headers, and drops a HEAD's body.
 
-    ``reason`` is the phrase behind the status, None for the status's own.
+    ``reason`` is the reason phrase, None for the usual one of the status.
     """
 
     status: int = 200
@@ -29,7 +29,7 @@ class Reply:
 
 
 def error_reply(error: ApiError, tables: bool = False) -> Reply:
-    """``error`` in the envelope, or as the table API tells it."""
+    """``error`` as a response: in the envelope, or with ``tables`` in PostgREST's form."""
     body, headers = (error.table_body(), error.table_headers()) if tables else (error.body(), error.headers)
     return Reply(error.status, (("Content-Type", error.content_type), *headers), body, error.reason)
 
@@ -46,7 +46,7 @@ class Sink(Protocol):
     """The client's side of a streamed response."""
 
     def write(self, data: bytes) -> None:
-        """Hand over bytes; what the socket does not take is buffered, so heed ``drained`` or a producer."""
+        """Hand over bytes. What the socket does not take is buffered, so wait for ``drained`` or use a producer."""
 
     async def drained(self) -> None:
         """Returns once the client has read enough for more; raises ``ClientGone`` when it has left."""
@@ -59,10 +59,10 @@ class Sink(Protocol):
 
 @frozen
 class StreamReply:
-    """A response whose body ``source`` writes. ``length`` None means chunked.
+    """A response whose body is written by ``source``, after the head. ``length`` None means chunked.
 
-    An exception out of ``source`` after the head is out aborts the connection, so that a short body
-    never looks whole. For a HEAD request ``source`` is not called.
+    If ``source`` raises, the connection is aborted, so that a short body never looks whole. For a HEAD request
+    ``source`` is not called.
     """
 
     status: int

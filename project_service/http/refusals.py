@@ -11,9 +11,9 @@ from project_service.http.described import JSON, Described
 
 
 def of(access: Access, described: Described, strict: bool) -> list[ApiError]:
-    """Every refusal a caller of the operation can meet, its own first, each code of a status once.
+    """Every refusal that a caller of the operation can meet, the described ones first, each status and code once.
 
-    ``strict``: bodies and values are read by the edge's own rules, not by the table API's.
+    ``strict`` says that bodies and values are read by the edge's own rules, and not by the table API's.
     """
     found: dict[tuple[int, str], ApiError] = {}
     for error in (

@@ -1,7 +1,8 @@
-"""How many connections there may be, and which of them makes room for a new one when there are so many.
+"""Limits the number of connections: once there are that many, an old one is closed for each new one.
 
-Nobody has to go before that, however slow. Then who has waited for longest for its next request goes first; then who
-sends its body most slowly, which is told 408; last, who has only just come and not asked for anything yet.
+Below the limit no connection is closed for being slow. At the limit the first to be closed are those that have been
+idle for longest, then those whose body arrives most slowly (they are answered 408), and last those that have only
+just been opened and have not sent a request yet.
 """
 
 from __future__ import annotations
@@ -11,28 +12,28 @@ from heapq import nsmallest
 from operator import itemgetter
 from typing import Generic, Protocol, TypeVar
 
-# So much time is given to a client that has just come, and to one that has just been asked for its body.
+# A client that has just connected, or was just asked for its body, has this long before it counts as idle or slow.
 GRACE_SECONDS = 5.0
-# Who sends faster than this, on the whole, is not slow: it does not go for a new one, which could be slower.
+# A body that arrives faster than this on average is never broken off: the new client might well be slower.
 SLOW_BYTES_PER_SECOND = 1024
-# Looking through all connections is not cheap. What was found serves for a hundredth of them; where less was, nobody
-# looks again before so long.
+# Looking through all connections is not cheap. One search finds candidates for a hundredth of the connections; where
+# it found fewer, the next search is made only after so long.
 SEARCH_SECONDS = 0.5
 
 
 class Occupant(Protocol):
-    """What is asked of a connection."""
+    """What ``Room`` needs of a connection."""
 
     @property
     def idle_since(self) -> float | None:
-        """Since when no request is being answered here; None while one is, or when the connection is closing."""
+        """Since when the connection has been idle; None while a request is being answered or it is closing."""
 
     def sent(self, now: float) -> tuple[int, float] | None:
-        """Of the body that its client is waited for: the bytes that have come, and the seconds it has had for them.
-        None while it is not the client who is waited for."""
+        """The bytes of the current body that have come, and the seconds that the client has had for them. None while
+        nobody waits for the client to send a body."""
 
     def time_out(self) -> None:
-        """What the client does not send is not waited for any more."""
+        """Stop waiting for the client: close the connection, or answer 408 where a body is incomplete."""
 
     def abort(self) -> None: ...
 
@@ -41,13 +42,13 @@ Connection = TypeVar("Connection", bound=Occupant)
 
 
 class Room(Generic[Connection]):
-    """For ``most`` connections; those that were told to go do not count, but for a tenth at most."""
+    """Room for ``most`` connections. Those that were told to go do not count, up to a tenth of ``most``."""
 
     def __init__(self, most: int, now: Callable[[], float]) -> None:
         self.connections: set[Connection] = set()
         self._most = most
         self._now = now
-        # Both in order: who was told first, who is to go next.
+        # Ordered: those told to go, longest ago first; and the candidates of the last search, best first.
         self._leaving: dict[Connection, None] = {}
         self._next: dict[Connection, None] = {}
         self._searched_at = float("-inf")
@@ -62,7 +63,7 @@ class Room(Generic[Connection]):
         self._next.pop(connection, None)
 
     def for_one_more(self) -> bool:
-        """There is room, or somebody has been told to make it."""
+        """Whether a new connection may be opened; where necessary another one has been told to go for it."""
         if len(self.connections) - len(self._leaving) < self._most:
             return True
         now = self._now()
@@ -89,7 +90,7 @@ class Room(Generic[Connection]):
         self._searched_at = now
 
     def _who_goes(self, now: float) -> Connection | None:
-        """Of those that were found, the first that would still be."""
+        """The first candidate of the last search that is still idle or slow."""
         while self._next:
             connection = next(iter(self._next))
             del self._next[connection]
@@ -99,7 +100,7 @@ class Room(Generic[Connection]):
 
     def _send_away(self, connection: Connection) -> None:
         if len(self._leaving) > self._most // 10:
-            # Who takes its time even for that is cut off; it is gone in the reactor's next turn.
+            # One that was told to go, and is in no hurry, is cut off. It is gone in the reactor's next turn.
             slowest = next(iter(self._leaving))
             self._leaving[slowest] = self._leaving.pop(slowest)
             slowest.abort()
@@ -108,7 +109,7 @@ class Room(Generic[Connection]):
 
 
 def _rank(connection: Occupant, now: float) -> tuple[int, float] | None:
-    """The least goes first; None stays."""
+    """The order in which connections are closed, the least first; None for one that is not closed at all."""
     since = connection.idle_since
     if since is not None:
         return (0 if now - since >= GRACE_SECONDS else 2, since)

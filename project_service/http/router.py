@@ -29,7 +29,7 @@ Handler = Callable[[Inbound], Awaitable[Reply | StreamReply]]
 ErrorStyle = Literal["envelope", "tables"]
 
 
-# Two megabytes at the most.
+# How many matches are remembered, and for paths of up to which length: two megabytes at most.
 RECENT_PATHS = 4096
 SHORT_PATH = 256
 
@@ -111,18 +111,18 @@ class Router:
 
     def match(self, method: str, raw_path: bytes) -> Match:
         """The route of a request; raises ``not_found`` or ``method_not_allowed`` (with ``Allow``)."""
-        # A path that was asked for before is not taken apart again; a long one is not worth its memory.
+        # Remembered for short paths, since taking a path apart costs more than most of what follows.
         return (
             self._recent(method, raw_path) if len(raw_path) <= SHORT_PATH else self._match(method, raw_path)
         )
 
     def _match(self, method: str, raw_path: bytes) -> Match:
         if raw_path.startswith(b"//"):
-            raise errors.not_found()  # werkzeug would take leading slashes for one
+            raise errors.not_found()  # werkzeug would take several leading slashes for one
         if raw_path == b"*" and method == "OPTIONS":
-            raise errors.method_not_allowed(METHODS)  # of the service as a whole (RFC 9110 section 9.3.7)
+            raise errors.method_not_allowed(METHODS)  # asks about the whole service (RFC 9110 section 9.3.7)
         path = raw_path.decode("latin-1")
-        if method != method.upper():  # ... and ``get`` for ``GET`` (RFC 9110 section 9.1)
+        if method != method.upper():  # methods have case (RFC 9110 section 9.1), not to werkzeug
             return self._refusing(path)
         try:
             return self._found(path, method)
@@ -137,7 +137,10 @@ class Router:
         return Match(route, {name: _decoded(name, raw, rule) for name, raw in raw_args.items()})
 
     def _refusing(self, path: str) -> Match:
-        """Where a method goes that the path does not have; raises ``not_found`` or ``method_not_allowed``."""
+        """The route for a method that the path does not have: one that ``refuses`` methods itself.
+
+        Raises ``not_found`` or ``method_not_allowed`` where there is none.
+        """
         for method in self._adapter.allowed_methods(path):
             found = self._found(path, method)
             if found.route.refuses:
@@ -145,7 +148,7 @@ class Router:
         raise errors.method_not_allowed(self.allowed(path.encode("latin-1")))
 
     def unknown_method(self, raw_path: bytes) -> ApiError:
-        """What is told of a method that came to no route."""
+        """The error for a request whose method no parser accepts: 405 with the path's methods, or 404."""
         try:
             return errors.method_not_allowed(self.allowed(raw_path))
         except ApiError as fault:
@@ -161,7 +164,7 @@ class Router:
         return tuple(sorted({*methods, "OPTIONS"}))
 
     def style_of(self, raw_path: bytes) -> ErrorStyle:
-        """How a path tells its errors, whatever the method; the envelope where there is no such path."""
+        """The form of errors at a path, whatever the method; the envelope where there is no such path."""
         path = raw_path.decode("latin-1")
         for method in self._adapter.allowed_methods(path):
             rule, _ = self._adapter.match(path, method, return_rule=True)

@@ -1,4 +1,4 @@
-"""Clients that take nothing of what they are sent."""
+"""Notices when something has not moved for a while, such as a client that takes nothing of what it is sent."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from project_service.deferreds import cancel
 
 
 class Stall:
-    """Calls ``drop`` when, from one look to the next ``seconds`` later, ``progress`` has not changed."""
+    """While watching, compares ``progress()`` every ``seconds`` and calls ``drop`` when it has not changed."""
 
     def __init__(
         self,
@@ -30,7 +30,7 @@ class Stall:
         return self._call is not None
 
     def watch(self) -> None:
-        """From now on, until ``stop``."""
+        """Begin to watch, or begin anew, until ``stop`` is called or ``drop`` has been."""
         self.stop()
         self._call = self._clock.callLater(self._seconds, self._look, self._progress())
 

@@ -1,4 +1,4 @@
-"""A streamed response's way to its client: paused and resumed by the socket, dropped when nothing moves."""
+"""The client's side of a streamed response: paused and resumed by the socket, aborted when the client stalls."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ class Answering(Protocol):
 
 
 class Stream:
-    """The ``Sink`` of a streamed response, and the producer the connection pauses."""
+    """The ``Sink`` of a streamed response, and the producer that the connection pauses and resumes."""
 
     def __init__(
         self, exchange: Answering, connection: wire.Connection, clock: IReactorTime, idle_seconds: float
@@ -61,11 +61,13 @@ class Stream:
         self._producer = None
 
     def close(self) -> None:
+        """The response is complete."""
         self._stall.stop()
         self._producer = None
         self._connection.unregister_producer()
 
     def lost(self) -> None:
+        """The client has left: the producer is stopped, and ``drained`` raises ``ClientGone``."""
         self._stall.stop()
         producer, self._producer = self._producer, None
         if producer is not None:

@@ -1,4 +1,4 @@
-"""twisted.web's reader of chunked bodies, with the strictness of the other parser's."""
+"""twisted.web's decoder of chunked bodies, made as strict as llhttp, the other parser."""
 
 from __future__ import annotations
 
@@ -8,14 +8,14 @@ from twisted.web.http import _ChunkedTransferDecoder, _MalformedChunkedDataError
 
 from project_service.http import fields
 
-# RFC 9112 section 7.1: a recipient has to keep chunk sizes from overflowing; no body has more than 64 bits of bytes.
+# RFC 9112 section 7.1: a recipient has to guard against overflow in chunk sizes. llhttp takes up to 64 bits.
 _TOO_MANY_BYTES = 1 << 64
-# Nobody reads trailers, but what is none may be a request to somebody before us.
+# Trailers are dropped, but a line that is not one is refused: a proxy before us might take it for a request.
 _TRAILER = re.compile(rf"[{fields.TCHAR}]+:[^{fields.CONTROL}]*\Z".encode())
 
 
 class StrictChunks(_ChunkedTransferDecoder):
-    """Refuses sizes that no body has and trailer lines that are no header."""
+    """Refuses impossible chunk sizes, and trailer lines that are not header lines."""
 
     def _dataReceived_CHUNK_LENGTH(self) -> bool:
         found = super()._dataReceived_CHUNK_LENGTH()
@@ -25,7 +25,7 @@ class StrictChunks(_ChunkedTransferDecoder):
 
     def _dataReceived_TRAILER(self) -> bool:
         found = super()._dataReceived_TRAILER()
-        # True says that a line has come, not that it was the last.
+        # ``found`` is True for each line, also before the last.
         if found and not _TRAILER.match(self._trailerHeaders.pop()):
             raise _MalformedChunkedDataError("A trailer is no header.")
         return found

@@ -1,4 +1,4 @@
-"""JSON as RFC 8259 has it, without the leniencies that let two readers see two things."""
+"""JSON as RFC 8259 defines it, refusing what two parsers might read differently (such as duplicate keys)."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import orjson
 
 from project_service import errors
 
-# Deeper than any real body; far from what would exhaust a stack in PostgreSQL or Python.
+# Deeper than any real body, and far below what would exhaust a stack in PostgreSQL or Python.
 MAX_DEPTH = 200
 
 _STEPS = {ord("["): 1, ord("{"): 1, ord("]"): -1, ord("}"): -1}
@@ -19,7 +19,8 @@ _NO_BRACKETS = bytes(set(range(256)) - _STEPS.keys())
 def loads(raw: bytes) -> Any:
     """The value of ``raw``; raises ``invalid_json`` (also for duplicate keys, lone surrogates, NaN, great depth).
 
-    Anybody may send a body that is all brackets, so what is asked of it is asked of its text, not value by value.
+    Depth and duplicates are found by counting in the text. Walking through the values would be slow for a body that
+    is all brackets, which anybody may send.
     """
     try:
         value = orjson.loads(raw)
@@ -28,7 +29,7 @@ def loads(raw: bytes) -> Any:
     bare = _without_strings(raw)
     if _is_deep(bare):
         raise errors.invalid_json(f"The body is nested deeper than {MAX_DEPTH} levels.")
-    # orjson keeps the last of two equal keys and does not say so: then the value has fewer.
+    # orjson silently keeps the last of several equal keys, and then the value has fewer keys than the text.
     keys = bare.count(b":")
     if keys > 1 and keys != _without_strings(orjson.dumps(value)).count(b":"):
         raise errors.invalid_json("An object in the body has the same key twice.")
@@ -36,9 +37,9 @@ def loads(raw: bytes) -> Any:
 
 
 def _without_strings(text: bytes) -> bytes:
-    """What is between the strings of a JSON text, which is one."""
+    """``text``, which has to be valid JSON, without the strings in it."""
     if b"\\" in text:
-        # From the left, so that what is left of a row of backslashes is the one that escapes.
+        # Pairs first, from the left: a backslash that is left over then is one that escapes a quote.
         text = text.replace(b"\\\\", b"").replace(b'\\"', b"")
     return b"".join(text.split(b'"')[::2])
 

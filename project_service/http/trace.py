@@ -1,4 +1,4 @@
-"""A header by which clients follow their requests: what came in it goes back with the answer. Pure.
+"""The trace header of a database: clients send it to follow their requests, and get it back with the answer. Pure.
 
 Source: PostgREST's reference, "server-trace-header".
 """
@@ -14,7 +14,10 @@ from project_service.http.headers import HeaderView
 
 
 def echoed(names: Mapping[str, str], method: str, target: bytes, headers: HeaderView) -> Headers:
-    """``names`` by lane. What every answer has of its own, or what frames it, does not come back in this way."""
+    """The trace headers to send back. ``names`` are the headers' names by lane.
+
+    A name that every answer sets itself, or that frames it, is never sent back.
+    """
     name = names.get(lane_of(method, target))
     if name is None or name.lower() in wire.OURS:
         return ()

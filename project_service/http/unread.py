@@ -1,4 +1,4 @@
-"""What is answered to what was no request: nothing of it was read but, at times, where it was meant to go."""
+"""Answers to what could not be read as a request; often not even its target is known."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from project_service.http.router import Router
 
 @frozen
 class Unread:
-    """Whole responses, as bytes, after which the connection closes. ``origins`` are those that CORS allows."""
+    """Makes whole responses, as bytes, after which the connection closes. ``origins`` are those that CORS allows."""
 
     log = Logger()
 
@@ -29,7 +29,8 @@ class Unread:
     new_id: Callable[[], str]
 
     def refusal(self, error: ApiError, peer: IAddress, target: bytes, origins: tuple[str, ...]) -> bytes:
-        """``target`` is what came of the request's. Logged like any other answer."""
+        """The response for ``error``, which is logged like any other. ``target`` is as much of the request's target
+        as could be read."""
         path, _, _ = (origin_form(target) or target).partition(b"?")
         if error.status == 405:
             error = self.router.unknown_method(path)
@@ -39,7 +40,7 @@ class Unread:
         return self._written(reply, request_id, origins)
 
     def overloaded(self, origins: tuple[str, ...]) -> bytes:
-        """Without a line in the log: there may be very many."""
+        """503 ``overloaded``. It is not logged, since there may be very many of these."""
         return self._written(error_reply(errors.overloaded()), self.new_id(), origins)
 
     def _written(self, reply: Reply, request_id: str, origins: tuple[str, ...]) -> bytes:

@@ -12,14 +12,14 @@ from project_service.http import fields
 from project_service.http.outbound import Producer
 
 _NAME = re.compile(rf"[{fields.TCHAR}]+\Z")
-# RFC 9110 section 5.5: what would end the line, or the head.
+# RFC 9110 section 5.5: characters that would end the line or the head.
 _BAD_VALUE = re.compile(r"[\x00\r\n]")
 
-# Python writes "I'm a Teapot", RFC 2324 and everybody else does not.
+# The one phrase that Python writes otherwise than RFC 2324 and everybody else.
 _REASONS = {status.value: status.phrase for status in HTTPStatus} | {
     HTTPStatus.IM_A_TEAPOT.value: "I'm a teapot"
 }
-# RFC 9112 section 4 allows what is beyond ASCII too, which clients read in different ways.
+# RFC 9112 section 4 allows more than ASCII in a reason phrase, but clients disagree about how to read it.
 _NOT_IN_PHRASE = re.compile(r"[^!-~]+")
 MAX_REASON = 120
 
@@ -43,14 +43,14 @@ class Connection(Protocol):
         """A value that changes whenever the client has taken bytes."""
 
 
-# What only the connection may say.
+# Headers that only the connection itself may set.
 FRAMING = frozenset({"content-length", "transfer-encoding", "connection", "keep-alive", "upgrade", "trailer"})
-# And what the edge says with every response: nobody else's to set.
+# Those, and the ones that the edge sets on every response; handlers and SQL must not set any of them.
 OURS = FRAMING | {"date", "x-request-id"}
 
 
 def fault_of(status: int, headers: Iterable[tuple[str, str]]) -> str | None:
-    """What keeps a final response from being written, in words without its values; None where nothing does."""
+    """Why a final response with this head must not be written, without quoting it; None where it may."""
     if not 200 <= status <= 599:
         return "its status is none of a final response"
     for name, value in headers:
@@ -69,10 +69,10 @@ def _fault_of_name(name: str) -> str | None:
 
 
 def head(status: int, headers: Iterable[tuple[str, str]], reason: str | None = None) -> bytes:
-    """Status line and headers, looked at by ``fault_of`` before where they are not the edge's own.
+    """Status line and headers as bytes. ``fault_of`` must have been asked about headers that are not the edge's own.
 
-    ``reason`` may be any text: what a phrase cannot hold becomes a space, and it is cut at ``MAX_REASON``. Raises
-    ``ValueError`` for headers that would break the framing all the same.
+    ``reason`` may be any text: characters that a phrase cannot hold become spaces, and it is cut at ``MAX_REASON``.
+    Raises ``ValueError`` for headers that would break the framing nevertheless.
     """
     phrase = _REASONS.get(status, "Unknown") if reason is None else _phrase(reason)
     lines = [f"HTTP/1.1 {status} {phrase}"]
@@ -88,5 +88,5 @@ def _phrase(text: str) -> str:
 
 
 def chunk(data: bytes) -> bytes:
-    """RFC 9112 section 7.1."""
+    """``data``, which must not be empty, as one chunk (RFC 9112 section 7.1)."""
     return b"%x\r\n%b\r\n" % (len(data), data)
