@@ -39,7 +39,7 @@ from project_service.storage.sweeper import Sweeper
 
 _log = Logger()
 
-# A real object to read: a store may list and answer before it can.
+# The key of an object that ``check`` reads: a store may answer, and even list, before it can read objects.
 PROBE = ".project-service/probe"
 
 
@@ -63,7 +63,7 @@ class StoreSection(StoreSettings, Protocol):
 
 @frozen
 class Rows:
-    """Every table that storage has, on PostgreSQL or in memory."""
+    """Every table that storage uses, on PostgreSQL or in memory (in tests)."""
 
     buckets: BucketRows
     objects: ObjectRows
@@ -77,7 +77,7 @@ def sql_rows(database: Database) -> Rows:
 
 @frozen(eq=False)
 class Storage:
-    """The part. ``mount`` declares its endpoints, ``services`` are its loops, ``check`` is its readiness."""
+    """Storage as a ``Part``. ``services`` are its loops, to be started by the caller."""
 
     buckets: Buckets
     objects: Objects
@@ -91,7 +91,7 @@ class Storage:
             routes.mount(router)
 
     def reload(self, store: StoreSection) -> None:
-        """Another key pair for the same store."""
+        """Sign with the key pair of ``store`` from now on; everything else about the store stays as it is."""
         self._store.sign_as(store)
 
     async def check(self) -> None:
@@ -104,7 +104,7 @@ class Storage:
             await self._read_probe()
 
     async def ready(self) -> None:
-        """As ``check``, for ``/ready``: why the store refuses is in the log, where nobody may ask for an object."""
+        """As ``check``, for ``/ready``. A refusal is logged, because there may be no request that would show it."""
         try:
             await self.check()
         except StoreError as refused:
@@ -112,11 +112,11 @@ class Storage:
             raise
 
     async def start(self) -> None:
-        """Make the store bucket. A store that is away does not keep the service from starting; ``check`` tells."""
+        """Make the store bucket. A store that is away is logged and does not keep the service from starting."""
         try:
             await self.check()
         except Exception as problem:
-            # A refusal says its region besides.
+            # The text of a refusal is safe to log, and names the right region where the configured one is wrong.
             kind = str(problem) if isinstance(problem, StoreError) else kind_of(problem)
             _log.warn("The store cannot be used yet: {kind}", kind=kind)
 
@@ -128,12 +128,12 @@ class Storage:
         await reading.whole(await self._store.open(PROBE, 0, len(PROBE), len(PROBE)))
 
 
-# How work is kept to one process at a time: False where another one is at it.
+# Runs the work it is given unless another process is doing it; False in that case.
 Alone = Callable[[Callable[[], Awaitable[None]]], Awaitable[bool]]
 
 
 async def always(work: Callable[[], Awaitable[None]]) -> bool:
-    """For who shares the rows with nobody."""
+    """An ``Alone`` for rows that no other process uses."""
     await work()
     return True
 
@@ -149,9 +149,10 @@ def build(
     now: Callable[[], datetime] = lambda: datetime.now(UTC),
     steps: Callable[[str], None] = unobserved,
 ) -> Storage:
-    """Storage on the given store and rows. ``limits`` returns the settings in force where they can change.
+    """Storage on the given store and rows.
 
-    ``alone`` keeps the sweeper to one process at a time.
+    ``limits`` returns the settings in force, where they can change while running. ``alone`` keeps the sweeper to one
+    process at a time. ``steps`` is told of each step of a change, for tests that interrupt one.
     """
     in_force = limits or (lambda: settings)
     removal = Removal(store, rows.garbage, lambda: timedelta(seconds=in_force().keep_removed_seconds))

@@ -1,4 +1,4 @@
-"""A version on its way to be an object, and what the store was asked for on its behalf."""
+"""A new version on its way to become an object: whether the store may still be working on it."""
 
 from __future__ import annotations
 
@@ -20,7 +20,11 @@ T = TypeVar("T")
 
 @define(eq=False)
 class Attempt:
-    """``asked``: the store was asked to make it, and has not answered. ``left``: nobody wants it any more."""
+    """What cleaning up after a failed upload or copy has to know.
+
+    ``asked`` is True while the store has been asked to make the version's bytes and has not answered: they may still
+    appear, so the version must stay announced. ``left`` is True once the client has left.
+    """
 
     version: UUID
     bucket: str
@@ -30,7 +34,10 @@ class Attempt:
     _going: Deferred[Any] | None = None
 
     async def answered(self, asking: Awaitable[T]) -> T:
-        """What ``asking`` returns. A refusal, ours or the store's, is an answer too."""
+        """What ``asking`` returns. ``asked`` is True until it ends with a result or a refusal (ours or the store's).
+
+        Any other failure leaves ``asked`` True, since the store may have got the request.
+        """
         self.asked = True
         try:
             answer = await asking
@@ -41,11 +48,12 @@ class Attempt:
         return answer
 
     async def seen_through(self, asking: Coroutine[Deferred[Any], Any, T]) -> T:
-        """As ``answered``, but who leaves meanwhile does not interrupt it: ``over`` waits for its end."""
+        """As ``answered``, but cancelling it only sets ``left``: ``asking`` goes on, and ``over`` waits for its
+        end."""
         waiting: Deferred[T] = Deferred()
 
         def tell(result: T | Failure) -> None:
-            # Whoever is told may ask for what is over at once, from in here.
+            # Before the callback, which may call ``over`` at once.
             self._going = None
             # A Failure handed to callback() runs the errbacks; nobody waits where this was cancelled.
             waiting.callback(result)
@@ -59,6 +67,6 @@ class Attempt:
             raise
 
     async def over(self) -> None:
-        """Nothing is going on any more that is to be seen through."""
+        """Returns when nothing begun by ``seen_through`` is going on any more."""
         if self._going is not None:
             await self._going

@@ -14,18 +14,18 @@ from project_service.storage.model import RULES, Bucket, BucketRules
 from project_service.storage.objects import Objects
 from project_service.storage.ports import BucketRows
 
-# A change must hold on every worker and host within a second: what was read longer ago is read again.
+# How long a bucket's rules are remembered: a change has to hold on every worker and host within a second.
 FRESH_SECONDS = 0.5
 MAX_REMEMBERED = 10_000
 MAX_BYTES = 5 * 1024**4 * 1000
 MAX_CONTENT_TYPES = 100
-# How often a bucket is emptied, where somebody puts something in before it is deleted.
+# How often to empty a bucket that is to be deleted, where others put objects into it at the same time.
 EMPTYINGS = 10
 
 
 @define(eq=False)
 class Buckets:
-    """Rules are remembered for half a second; that a bucket does not exist is not."""
+    """Buckets as they are in the database. Rules are remembered for half a second; that one does not exist is not."""
 
     rows: BucketRows
     clock: IReactorTime
@@ -39,7 +39,8 @@ class Buckets:
         return await self.fresh(name)
 
     async def same(self, bucket: Bucket) -> Bucket:
-        """``bucket`` by its rules now; raises ``bucket_not_found`` where it is gone, whoever has its name."""
+        """``bucket`` with its present rules; raises ``bucket_not_found`` where it has been deleted, even if there is
+        another bucket of its name by now."""
         current = await self.get(bucket.name)
         if current.created_at != bucket.created_at:
             raise errors.bucket_not_found()
@@ -47,7 +48,7 @@ class Buckets:
 
     async def fresh(self, name: str) -> Bucket:
         """The bucket as it is now; raises ``bucket_not_found``."""
-        # As old as the question: the answer may have been long on its way.
+        # Its age counts from the question, because the answer may have been long on its way.
         asked = self.clock.seconds()
         bucket = await self.rows.find(name) if keys.is_bucket_name(name) else None
         if bucket is None:

@@ -36,7 +36,7 @@ def range_applies(headers: HeaderView, row: ObjectRow) -> bool:
     try:
         stated = parse_if_range_header(text)
     except OverflowError:
-        # A date beyond all calendars is no validator of this object.
+        # A date outside Python's calendar cannot be this object's.
         return False
     if stated.date is not None:
         return row.modified == stated.date
@@ -50,7 +50,11 @@ def for_write(headers: HeaderView) -> Conditions:
 
 
 def refusal(row: ObjectRow | None, guarded: bool, writer: Writer, stated: Conditions) -> str | None:
-    """What ``storage.refusal`` decides in the database, for a look ahead; ``guarded``: only its owner may write."""
+    """The outcome that the SQL function ``storage.refusal`` would give, for refusing early; None where it would
+    allow.
+
+    ``guarded`` says that only the object's owner may write.
+    """
     if row is None:
         return None if stated.if_match is None else "precondition_failed"
     if guarded and row.owner != writer.user_id:
@@ -66,9 +70,11 @@ def refusal(row: ObjectRow | None, guarded: bool, writer: Writer, stated: Condit
 
 
 def without_date(row: ObjectRow | None, stated: Conditions) -> Conditions:
-    """The same in tags, which is what the database compares: that the object is still the one in ``row``, or none.
+    """``stated`` with its date replaced by entity tags, which are all that the database compares.
 
-    Raises ``precondition_failed`` where it has changed since the date. What is not there has none (13.1.4).
+    The date is checked here against ``row``; the tags then make sure that the object is still the one in ``row``, or
+    still missing. Raises ``precondition_failed`` where it has changed since the date. For an object that does not
+    exist the date is ignored (section 13.1.4).
     """
     if row is None:
         return Conditions(if_none_match=("*",))
@@ -88,7 +94,7 @@ def _tags(headers: HeaderView, name: bytes) -> tuple[str, ...] | None:
     tags = parse_etags(text)
     if tags.star_tag:
         return ("*",)
-    # Werkzeug has None for the empty tag.
+    # Werkzeug returns None for an empty tag ("").
     return tuple(tag or "" for tag in tags.as_set(include_weak=name == b"if-none-match"))
 
 

@@ -11,18 +11,19 @@ from project_service.errors import validation_failed
 DEFAULT = "application/octet-stream"
 MAX_LENGTH = 255
 
-# RFC 6838 section 4.2; unlike the token of RFC 9110 it has no "*", which stands for any here.
+# The names of types (RFC 6838 section 4.2). Unlike a token of RFC 9110 they have no "*", which here stands for any.
 _WORD = r"[A-Za-z0-9!#$&+.^_-]+"
 _ESSENCE = re.compile(rf"{_WORD}/{_WORD}")
 _PATTERN = re.compile(rf"\*/\*|{_WORD}/\*|{_WORD}/{_WORD}")
 _PRINTABLE = re.compile(r"[\x20-\x7e]*")
-# Browsers split this header at its commas and take the last type they find (Fetch Standard, "extract a MIME type"),
-# where a quotation mark that does not close hides none. "codecs=vp8,opus" names no second one.
+# A second media type after a comma. Browsers split Content-Type at its commas and take the last type that they find
+# (Fetch Standard, "extract a MIME type"), so that such a header would name another type than the one checked here.
+# The comma in "codecs=vp8,opus" does no harm, since no type follows it.
 _SECOND = re.compile(r",[ ]*[A-Za-z0-9!#$%&'*+.^_`|~-]+/")
 
-# Only the table that ships with Python: the machine's own files would give each host other answers.
+# Only the table that Python ships: with the machine's own files (/etc/mime.types) hosts would give different answers.
 _TABLE = mimetypes.MimeTypes(filenames=())
-# What it lacks, or names otherwise in other versions of Python, as registered (RFC 6838).
+# Types that it lacks, or that differ between versions of Python, under their registered names (RFC 6838).
 for _type, _endings in (
     ("application/epub+zip", ".epub"),
     ("application/geo+json", ".geojson"),

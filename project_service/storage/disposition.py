@@ -1,4 +1,4 @@
-"""``Content-Disposition`` and what else keeps a stored page from acting as the site. Pure."""
+"""``Content-Disposition``, and the other headers that keep a stored page from acting as the site. Pure."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ from project_service.errors import Headers
 # A stored page that is shown inline may neither run script nor load anything but data from this site.
 SANDBOX = "sandbox; default-src 'none'; style-src 'unsafe-inline'; img-src 'self' data:; media-src 'self'"
 
-# The content type that is sent holds, whatever the bytes look like.
+# Browsers must take the content type as it is sent, whatever the bytes look like.
 NO_SNIFFING = ("X-Content-Type-Options", "nosniff")
 
-# What a file name in quotes is better without; a key has no control characters, but this is a header.
+# Characters replaced in the plain file name: all but printable ASCII, and those with a meaning within quotes.
 _NOT_PLAIN = re.compile(r'[^ -~]|["\\%]')
-# One that does not end goes on to the end: looking again from each quote in it would take long.
+# A quoted string. One without an end reaches to the end of the header: trying again from each quote would take long.
 _QUOTED = re.compile(r'"(?:\\.|[^"\\])*+["\\]?')
 _EXTENDED = re.compile(r";\s*filename\*\s*=\s*utf-8'[^';]*'([^\s;\"]+)", re.ASCII | re.IGNORECASE)
 
@@ -29,9 +29,10 @@ def content_disposition(key: str, inline: bool) -> str:
     return f"{kind}; filename=\"{plain}\"; filename*=UTF-8''{quote(name)}"
 
 
-# The same objects are asked for again and again.
+# Cached, because the same objects are asked for again and again.
 @lru_cache(maxsize=1024)
 def presentation(key: str, content_type: str, inline: bool) -> Headers:
+    """How a browser is to show the object of ``key``: its type, its file name, and for ``inline`` the sandbox."""
     headers: Headers = (
         ("Content-Type", content_type),
         ("Content-Disposition", content_disposition(key, inline)),
@@ -41,9 +42,9 @@ def presentation(key: str, content_type: str, inline: bool) -> Headers:
 
 
 def extended_filename(header: str) -> str | None:
-    """The ``filename*`` of a form's part, where there is one that can be read (RFC 8187, UTF-8).
+    """The ``filename*`` of a part of a form, decoded (RFC 8187, UTF-8); None where there is none that can be read.
 
-    RFC 7578 section 4.2 has none, but some clients send the real name there, beside one that is in RFC 2047's words.
+    RFC 7578 section 4.2 forbids it, but some clients send the real name there, beside an RFC 2047 encoded one.
     """
     found = _EXTENDED.search(_QUOTED.sub("", header))
     try:

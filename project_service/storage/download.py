@@ -1,6 +1,6 @@
-"""Objects on their way out: conditions and ranges from the row, bytes from the store straight to the client.
+"""Downloads: conditions and ranges are decided by the row, and the bytes flow from the store straight to the client.
 
-Small ones that were read lately come from memory.
+Small objects that were read lately come from memory.
 """
 
 from __future__ import annotations
@@ -25,18 +25,21 @@ from project_service.storage.ranges import ByteRange, parse_range
 from project_service.storage.s3.errors import NoSuchObject, ReaderLeft, StoreUnreachable
 from project_service.storage.small import SmallObjects
 
-# Each of them needs another overwrite in the moment between the row and its bytes: a store whose new objects appear
-# late, behind somebody who keeps writing, must not hold a request for as long as that goes on.
+# How often to read the row again where its bytes are gone. Each time the object must have been overwritten between
+# the two reads; the limit is for a store whose new objects appear late while somebody keeps overwriting one.
 ATTEMPTS = 5
 
 
 class ObjectLost(Exception):
-    """A row names a version that the store does not have. ``project-service storage verify`` lists them."""
+    """A row names a version whose bytes are not in the store. ``project-service storage verify`` lists such rows."""
 
 
 @frozen
 class Terms:
-    """How an object is to be answered. ``claim`` runs when its bytes are at hand and before any is sent."""
+    """How an object is to be sent. ``headers`` are added to its own.
+
+    ``claim`` is called when the bytes are available and before any is sent; where it raises, nothing is sent.
+    """
 
     inline: bool
     headers: Headers
@@ -82,7 +85,7 @@ class Downloads:
         if inbound.method == "HEAD":
             return StreamReply(status, headers, part.length, _nothing)
         if part.length == 0:
-            # There is nothing to ask the store for.
+            # An empty object needs nothing of the store.
             if terms.claim is not None:
                 await terms.claim()
             return Reply(status, headers)
@@ -103,7 +106,7 @@ class Downloads:
             return StreamReply(status, headers, part.length, _pouring(opened))
         if part.length == row.size:
             self.small.keep(row.version, body)
-        # Written in one go with its head.
+        # A whole reply: head and body are written together.
         return Reply(status, headers, body)
 
 
@@ -122,7 +125,7 @@ def _validators(row: ObjectRow, terms: Terms) -> Headers:
     )
 
 
-# The same objects are asked for again and again.
+# Cached, because the same objects are asked for again and again.
 @lru_cache(maxsize=1024)
 def _http_date(moment: datetime) -> str:
     return format_date_time(moment.timestamp())

@@ -75,7 +75,7 @@ def range_not_satisfiable(size: int) -> ApiError:
 
 
 def piece_of_an_object() -> ApiError:
-    """RFC 9110 section 14.5: taken for the whole, a piece would replace it."""
+    """400 for a ``Content-Range`` in an upload (RFC 9110 section 14.5): a piece would replace the whole object."""
     return errors.bad_request("bad_request", "An object is uploaded whole; Content-Range is not supported.")
 
 
@@ -112,7 +112,7 @@ _REFUSALS = {
 
 
 def refused(outcome: str) -> ApiError:
-    """The error for an outcome by which the repository refuses a change."""
+    """The error for an outcome by which a function of the schema ``storage`` refuses a change."""
     return _REFUSALS[outcome]()
 
 

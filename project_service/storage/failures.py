@@ -1,4 +1,4 @@
-"""Failures of the store and refusals, at the edge of storage."""
+"""Wraps the handlers of storage: turns failures of the store into errors, and completes the headers of refusals."""
 
 from __future__ import annotations
 
@@ -13,15 +13,15 @@ from project_service.storage.errors import translate
 
 _log = Logger()
 
-# A cache that is told nothing may keep a 404 (RFC 9110 section 15.1), which then hides an object that comes a moment
-# later. And where a browser expects an object, it guesses nothing about a refusal either.
+# Unless it is told otherwise, a cache may keep a 404 (RFC 9110 section 15.1), and so hide an object that is uploaded
+# a moment later. And a browser must not guess the type of a refusal either.
 _OF_REFUSALS = (NO_STORE, NO_SNIFFING)
 
 
 def told(handler: Handler, headers: Headers = ()) -> Handler:
-    """``handler``, whose failures of the store become ``store_unavailable``; the log has their kind.
+    """``handler``, with failures of the store turned into ``store_unavailable`` and their kind logged.
 
-    Refusals carry ``headers`` besides those of all refusals.
+    Errors get ``headers`` and those that all refusals of storage have.
     """
 
     async def telling(inbound: Inbound) -> Reply | StreamReply:
