@@ -20,9 +20,9 @@ MAX_PARTS = 100
 MAX_FIELD_BYTES = 64 * 1024
 MAX_HEADER_BYTES = 8 * 1024
 MAX_HEADERS = 16
-# Those of RFC 2045 section 6.1 that change the bytes; RFC 7578 section 4.7 wants none sent any more.
+# Transfer encodings that change the bytes (RFC 2045 section 6.1). RFC 7578 section 4.7 forbids them in forms.
 ENCODED = ("base64", "quoted-printable")
-# What may stand before the first boundary and after the last one. RFC 2046 allows anything there.
+# How much may stand before the first boundary and after the last one, where RFC 2046 allows anything.
 MAX_AROUND_BYTES = 64 * 1024
 
 
@@ -36,7 +36,7 @@ class Field:
 
 @frozen
 class FileStart:
-    """The file begins; its bytes follow as ``bytes`` events. Both are as sent, which may be empty."""
+    """The file begins; its bytes follow as ``bytes`` events. Both fields are as sent, and may be empty."""
 
     filename: str | None
     content_type: str | None
@@ -58,7 +58,7 @@ def boundary_of(content_type: str | None) -> str:
     boundary: str = options.get("boundary", "")
     # RFC 2046 section 5.1.1.
     if not 1 <= len(boundary) <= 70 or not boundary.isascii() or not boundary.isprintable():
-        # Who sets this header by hand loses the boundary that his HTTP library would have put there.
+        # The usual cause: somebody set the header by hand, and so replaced the one that the HTTP library had made.
         raise errors.invalid_multipart(
             "the Content-Type has no usable boundary; leave it to what makes the form"
         )
@@ -66,9 +66,9 @@ def boundary_of(content_type: str | None) -> str:
 
 
 class FormReader:
-    """Feed it chunks, then ``finish``. Raises ``invalid_multipart`` as soon as the form cannot be read.
+    """Feed it chunks, then call ``finish``. Raises ``invalid_multipart`` as soon as the form cannot be read.
 
-    A file or key in base64 or quoted-printable raises ``unsupported_media_type``: stored as it comes it is another.
+    A file or key in base64 or quoted-printable raises ``unsupported_media_type``, because it would be stored encoded.
     """
 
     def __init__(self, boundary: str) -> None:
@@ -85,7 +85,7 @@ class FormReader:
         self._keys = 0
 
     def feed(self, chunk: bytes) -> Iterator[Event]:
-        """The events in ``chunk``; to be exhausted before the next one is fed."""
+        """The events in ``chunk``. The iterator has to be exhausted before the next chunk is fed."""
         inside = False
         try:
             for event in self._parser.parse(chunk):
@@ -99,7 +99,7 @@ class FormReader:
                 raise errors.invalid_multipart("the boundary of its Content-Type does not come")
 
     def finish(self) -> None:
-        """The body has ended; raises where the form has not, or has no file."""
+        """To be called when the body has ended; raises where the form is incomplete or has no file."""
         try:
             self._parser.close()
         except MultipartError:
@@ -152,7 +152,7 @@ class FormReader:
         except UnicodeDecodeError:
             if self._part.name == "key":
                 raise errors.invalid_key("it is not UTF-8") from None
-            # Other fields mean nothing here.
+            # Other fields are not used, so their encoding does not matter.
 
 
 def _reason(problem: Exception) -> str:

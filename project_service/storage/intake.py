@@ -1,4 +1,4 @@
-"""From a request's body to a part stream: a form or raw bytes."""
+"""Takes an upload's body in, as a form or as raw bytes, and feeds it to a ``PartStream``."""
 
 from __future__ import annotations
 
@@ -13,19 +13,23 @@ from project_service.storage.model import Bucket
 from project_service.storage.objects import Fill, Received
 from project_service.storage.upload import PartStream, SizeLimit
 
-# What a form needs beside its file at most.
+# How much of a form's Content-Length may be something else than its file.
 FORM_OVERHEAD_BYTES = 256 * 1024
 
 CheckKey = Callable[[str], Awaitable[None]]
 
 
 def least_size(length: int | None, overhead: int = 0) -> int:
-    """What the object will have at least, by the Content-Length of the request that brings it."""
+    """The least size that the object can have, given the request's Content-Length; 0 where that is not known."""
     return 0 if length is None else max(0, length - overhead)
 
 
 def chosen_type(bucket: Bucket, declared: str | None, key: str | None) -> str:
-    """The declared media type, else a guess; raises where it cannot be read or the bucket does not take it."""
+    """The declared media type, else one guessed from the key.
+
+    Raises ``validation_failed`` where the declared one cannot be read, and ``content_type_not_allowed`` where the
+    bucket does not take it. Without a key (it may come after the file) a guess is not checked yet.
+    """
     stated = content_types.parse(declared) if declared else None
     chosen = stated or content_types.guess(key or "")
     known = stated is not None or key is not None
@@ -37,7 +41,11 @@ def chosen_type(bucket: Bucket, declared: str | None, key: str | None) -> str:
 def checked_again(
     fill: Fill, now: Callable[[], Awaitable[Bucket]], limit: Callable[[Bucket], SizeLimit]
 ) -> Fill:
-    """``fill``, with the rules looked at again at its end: it may have taken days, and the bucket may be another."""
+    """``fill``, with the bucket's rules checked once more at its end.
+
+    An upload may take days, and meanwhile the rules may have changed, or the bucket may have been replaced by another
+    of its name. ``now`` returns the bucket as it is then, or raises; ``limit`` gives its limit.
+    """
 
     async def filled(parts: PartStream) -> Received:
         received = await fill(parts)
@@ -50,7 +58,8 @@ def checked_again(
 
 
 def raw_fill(body: Body, bucket: Bucket, key: str, declared: str | None, digest: str | None) -> Fill:
-    """The body is the object. ``digest`` is its ``Content-MD5``, as S3 takes it (RFC 1864)."""
+    """A ``Fill`` for a body that is the object itself. ``digest`` is its ``Content-MD5`` header (RFC 1864, as in
+    S3)."""
     content_type = chosen_type(bucket, content_types.of_body(declared), key)
     wanted = None if digest is None else _md5_of(digest)
 

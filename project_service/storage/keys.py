@@ -11,7 +11,7 @@ MAX_KEY_BYTES = 900
 BUCKET_NAME = "[a-z0-9]([a-z0-9._-]{0,61}[a-z0-9])?"
 _BUCKET_NAME = re.compile(BUCKET_NAME, re.ASCII)
 
-# Unicode's category Cc, whole. One pass for the thousand long keys of a bulk delete, which come while others wait.
+# All of Unicode's category Cc. A regular expression, because a bulk delete brings a thousand long keys at a time.
 _CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f]")
 
 # The least character above "/": the keys of a folder "f/" lie between "f/" and "f0".
@@ -25,7 +25,8 @@ def is_bucket_name(name: str) -> bool:
 
 
 def parse_key(key: str, name: str = "key") -> str:
-    """The key itself; raises ``invalid_key``, which says that it was sent as ``name``.
+    """``key`` itself; raises ``invalid_key``, whose details are under ``name``, the field or parameter it was sent
+    in.
 
     1 to 900 bytes of UTF-8, no control characters, no leading "/", no empty, "." or ".." segment.
     """
@@ -64,7 +65,7 @@ def end_of_prefix(prefix: str) -> str | None:
     while prefix:
         last = ord(prefix[-1]) + 1
         if last == 0xD800:
-            # Surrogates are no characters.
+            # Skip the surrogates, which are not characters.
             last = 0xE000
         if last <= 0x10FFFF:
             return prefix[:-1] + chr(last)

@@ -16,7 +16,7 @@ from project_service.storage.ports import LinkRows
 MAX_EXPIRES_IN_SECONDS = 604800
 MAX_USES = 1_000_000
 
-# The token is in the address of whatever the client opens from here.
+# Without it a browser would tell the next site the address of a page opened by a link, and with it the token.
 NO_REFERRER = ("Referrer-Policy", "no-referrer")
 LINK_HEADERS = (NO_STORE, NO_REFERRER)
 
@@ -48,7 +48,7 @@ class Links:
         return link
 
     async def use(self, token: str) -> None:
-        """Take one use in one atomic statement; raises as ``find`` does where another request was faster."""
+        """Consume one use, atomically. Raises as ``find`` does where another request was faster."""
         if not await self.rows.use(_digest(token), self.now()):
             await self.find(token)
             raise errors.token_used()

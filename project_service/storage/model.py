@@ -66,7 +66,7 @@ class ObjectRow:
 
     @property
     def modified(self) -> datetime:
-        """As Last-Modified says it: in whole seconds."""
+        """``updated_at`` in whole seconds, as Last-Modified shows it."""
         return self.updated_at.replace(microsecond=0)
 
     @property

@@ -1,8 +1,9 @@
-"""Objects change: the order of steps that makes every crash harmless.
+"""Changes of objects, in an order of steps that makes every crash harmless.
 
-An upload announces its version, sends the bytes, and then switches the row in one transaction, which also turns
-the version replaced into garbage. Whatever dies in between leaves either the old object or the new one, whole, and
-nothing but garbage that the sweeper knows of or finds. ``docs/storage.rst`` has the state diagram.
+An upload announces its version in the database, sends the bytes to the store, and then switches the object's row to
+the new version in one transaction, which also marks the version replaced as garbage. A crash in between leaves either
+the old object or the new one, whole, and garbage that the sweeper knows of or finds. ``docs/storage.rst`` has the
+state diagram.
 """
 
 from __future__ import annotations
@@ -31,13 +32,13 @@ from project_service.storage.upload import PartSizes, PartStream, SizeLimit
 
 _log = Logger()
 
-# How often an upload says that it is still going; the sweeper takes one that was silent far longer.
+# How often an upload tells the database that it goes on. The sweeper gives up one that was silent for much longer.
 KEEP_ALIVE_SECONDS = 60.0
 
 
 @frozen
 class Received:
-    """What an upload has turned out to be, once its last byte is read."""
+    """The key and type of an upload, which may be known only after its last byte."""
 
     key: str
     content_type: str
@@ -47,11 +48,11 @@ Fill = Callable[[PartStream], Awaitable[Received]]
 
 
 def unobserved(step: str) -> None:
-    """Nobody watches the steps."""
+    """The ``steps`` of production: nobody watches."""
 
 
 async def unchecked() -> None:
-    """What took seconds at most."""
+    """No check at the end, for changes that take seconds at most."""
 
 
 @frozen(eq=False)
@@ -76,9 +77,9 @@ class Objects:
         expected: int,
         fill: Fill,
     ) -> Switched:
-        """A new version from what ``fill`` writes, then the switch. What fails leaves nothing behind.
+        """Store what ``fill`` writes as a new version, then switch. An upload that fails leaves nothing behind.
 
-        ``expected`` is the greatest size to make ready for.
+        ``expected`` is the greatest size to be prepared for; the sizes of the parts follow from it.
         """
         version = self.new_version()
         path = store_path(bucket.name, version)
@@ -105,7 +106,10 @@ class Objects:
         conditions: Conditions = UNCONDITIONAL,
         still: Callable[[], Awaitable[object]] = unchecked,
     ) -> Switched:
-        """A second object with the same bytes, copied inside the store; ``still`` raises where it must not be."""
+        """Make a second object of the same bytes, copied inside the store.
+
+        ``still`` is called before the switch, and raises where the copy must not be made any more.
+        """
         await self.check_write(bucket, target, writer, conditions)
         row = await self._existing(bucket, source)
         await self.check_room(bucket, target, row.size)
@@ -155,7 +159,7 @@ class Objects:
         return await shield(deleted())
 
     async def delete_prefix(self, bucket: Bucket, prefix: str) -> int:
-        """Everything under ``prefix``, by the service; how many objects that were."""
+        """Delete everything under ``prefix`` with the service's rights; the number of objects deleted."""
         service = Writer(None, is_service=True)
         count = 0
         while keys := await self.rows.keys(bucket.name, prefix, 1000):
@@ -173,10 +177,11 @@ class Objects:
             raise errors.refused(outcome)
 
     async def check_room(self, bucket: Bucket, key: str, size: int) -> None:
-        """Refuse early what cannot fit as things are: an upload would be streamed whole, and the store would copy
-        any number of bytes for few of a request.
+        """Raise ``bucket_full`` early where ``size`` more bytes cannot fit into the bucket's quota now.
 
-        What the bucket was known to hold may have gone meanwhile, so it is looked at again.
+        Without it an upload would be streamed whole before it is refused, and a small request could make the store
+        copy any number of bytes. The counters in ``bucket`` may be old, so they are read again before anything is
+        refused.
         """
         quota = bucket.rules.max_bucket_bytes
         if quota is None or bucket.total_bytes + size <= quota:
@@ -186,7 +191,7 @@ class Objects:
             raise errors.bucket_full()
 
     async def _announce(self, version: UUID, bucket: str) -> None:
-        """Before the first byte. A client that leaves meanwhile leaves no announcement behind."""
+        """Announce a version, before its first byte. If the client leaves meanwhile, the announcement is undone."""
         left = False
 
         async def announced() -> None:
@@ -208,7 +213,8 @@ class Objects:
         return row
 
     async def _copied(self, attempt: Attempt, bucket: Bucket, row: ObjectRow) -> tuple[ObjectRow, str]:
-        """The row whose bytes are the new version's now, and their ETag."""
+        """Copy the bytes of ``row``, or of its successor where it was replaced; the row copied, and the copy's
+        ETag."""
         path, touch = store_path(bucket.name, attempt.version), self._keep_alive(attempt.version)
 
         async def keep_alive() -> None:
@@ -219,11 +225,11 @@ class Objects:
         for _ in range(ATTEMPTS):
             copying = self.store.copy(row.path, path, row.size, row.content_type, keep_alive)
             try:
-                # To hang up costs nothing, and the store would copy on: whoever does so keeps his place until it has
-                # answered, so that no more copies are under way than there are places.
+                # The store goes on copying when the client hangs up, which costs the client nothing. So the request
+                # keeps its place until the store has answered, and there are never more copies than places.
                 return row, await attempt.seen_through(copying)
             except NoSuchObject:
-                # Replaced or deleted between the look at its row and the copy.
+                # The object was replaced or deleted after its row was read.
                 missing, row = row.version, await self._existing(bucket, row.key)
                 if row.version == missing:
                     raise ObjectLost(f"the store has no {row.path}") from None
@@ -248,7 +254,8 @@ class Objects:
             self.steps("removed")
 
     async def _clean_up(self, failure: Exception, attempt: Attempt) -> None:
-        """What was refused leaves nothing behind. Who failed us is asked a second time, but not waited for again."""
+        """Give up after ``failure``. Where the database or the store failed, that is done in the background: the
+        client does not wait for the same part a second time."""
         giving_up = shield(self._give_up(attempt))
         error = failure if isinstance(failure, ApiError) else errors.translate(failure)
         if error is not None and error.status >= 500:
@@ -257,13 +264,14 @@ class Objects:
             await giving_up
 
     async def _give_up(self, attempt: Attempt) -> None:
-        """Only what is claimed as garbage is deleted: the switch may have won."""
+        """Delete the version's bytes, if the database confirms that they are garbage: the switch may have
+        happened."""
         if attempt.parts is not None:
-            # Before anything that can take time, or fail.
+            # First, because everything after it may take time or fail.
             attempt.parts.stop()
         await attempt.over()
-        # What was asked for and not waited for the store may still do, after it has deleted nothing: it stays
-        # announced, and the sweeper deletes it once more when whatever goes on there has come to an end.
+        # Where the store has not answered, it may still make the bytes after the deletion below. The version then
+        # stays announced, and the sweeper deletes it again later.
         claimed = [] if attempt.asked else await self.garbage.discard([attempt.version])
         if attempt.parts is not None:
             await attempt.parts.abandon()

@@ -1,7 +1,7 @@
-"""Where the next page of a listing begins, as an opaque text. Pure.
+"""Page tokens: where the next page of a listing begins, as an opaque text. Pure.
 
-A token holds the last entry of its page; it names no row, so a page does not shift when objects come or go. It is
-no secret: who holds it may list the bucket anyway.
+A token holds the last entry of its page and not a position, so that pages do not shift when objects come or go. It is
+no secret: listing the bucket takes the same rights with a token as without.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ def decode(token: str, prefix: str, recursive: bool) -> str:
     if not last.startswith(prefix):
         raise bad
     try:
-        # A key or a folder: what no key begins with was never the end of a page.
+        # The entry is a key or a folder, so it has to be a possible prefix.
         return keys.parse_prefix(last)
     except ApiError:
         raise bad from None
