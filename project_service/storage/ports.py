@@ -1,4 +1,4 @@
-"""What storage needs of its database and its store. Each has a fake that passes the same contract suite."""
+"""What storage needs of its database and its store, as protocols. Each has a fake that passes the same suite."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ class BucketRows(Protocol):
 
 @frozen
 class NewObject:
-    """What the switch makes current: bytes that are in the store, whole, under ``version``."""
+    """The object that a switch makes current. Its bytes must be in the store, complete, under ``version``."""
 
     bucket: str
     key: str
@@ -60,7 +60,7 @@ class Switched:
 
 @frozen
 class Deleted:
-    """``versions`` by key; the other keys were not there."""
+    """``versions`` are those deleted, by key; ``missing`` are keys that had no object."""
 
     versions: Mapping[str, UUID]
     missing: tuple[str, ...]
@@ -69,7 +69,7 @@ class Deleted:
 class ObjectRows(Protocol):
     """Objects in the database. Every change is one transaction; a refusal (``errors.refused``) changes nothing.
 
-    Conditions come in tags alone (``conditions.without_date``).
+    ``conditions`` have entity tags only; dates are replaced before (``conditions.without_date``).
     """
 
     async def find(self, bucket: str, key: str) -> ObjectRow | None: ...
@@ -81,14 +81,19 @@ class ObjectRows(Protocol):
         """How large an object at ``key`` may be by the bucket's quota, as things are; None without a quota."""
 
     async def put(self, new: NewObject, writer: Writer, conditions: Conditions = UNCONDITIONAL) -> Switched:
-        """The switch. The version must have been announced by ``begin_upload`` and not discarded since."""
+        """Make a new object current. Its version must have been announced by ``begin_upload`` and not discarded
+        since.
+
+        Raises ``upload_expired`` otherwise.
+        """
 
     async def delete(
         self, bucket: str, keys: Sequence[str], writer: Writer, conditions: Conditions = UNCONDITIONAL
     ) -> Deleted:
-        """All that are there, or none: one that is another's in an ``owner_only_writes`` bucket refuses all.
+        """Delete those of ``keys`` that exist, all in one transaction, or none of them.
 
-        So does one that is not in the state that ``conditions`` ask for, in the same transaction.
+        None is deleted where one belongs to somebody else in an ``owner_only_writes`` bucket, or where one is not in
+        the state that ``conditions`` ask for.
         """
 
     async def move(
@@ -98,32 +103,37 @@ class ObjectRows(Protocol):
         """Announce a version, before any of its bytes go to the store."""
 
     async def touch_upload(self, version: UUID) -> bool:
-        """It is still being uploaded. False when it was given up meanwhile."""
+        """Record that the version is still being uploaded. False where it has been given up meanwhile."""
 
 
 class GarbageRows(Protocol):
-    """Versions without an object, on their way out of the store."""
+    """Versions that belong to no object, on their way out of the store, and what the sweeper has to know of
+    others."""
 
     async def discard(self, versions: Sequence[UUID]) -> list[UUID]:
-        """Turn announced uploads into garbage; those that were (a version switched meanwhile is not)."""
+        """Turn announced uploads into garbage and return those that were; a version switched meanwhile is left
+        out."""
 
     async def stale_uploads(self, silent_for: timedelta, limit: int) -> list[UUID]: ...
     async def garbage(
         self, limit: int, after: UUID | None = None, removed_for: timedelta = timedelta(0)
     ) -> list[tuple[UUID, str]]:
-        """Versions that have been garbage for so long with their buckets, in the order of versions."""
+        """Up to ``limit`` versions, with their buckets, that have been garbage for at least ``removed_for``.
+
+        In the order of versions, beginning after ``after``.
+        """
 
     async def forget(self, versions: Sequence[UUID]) -> None:
-        """Their bytes are gone from the store."""
+        """To be called when the bytes of ``versions`` are gone from the store."""
 
     async def unknown(self, versions: Sequence[UUID]) -> set[UUID]:
-        """Those that are neither an object's, nor announced, nor known as garbage."""
+        """Those of ``versions`` that belong to no object, are not announced, and are not known as garbage."""
 
     async def announced(self, versions: Sequence[UUID]) -> set[UUID]:
-        """Those that are being uploaded."""
+        """Those of ``versions`` that are being uploaded."""
 
     async def current(self, versions: Sequence[UUID]) -> set[UUID]:
-        """Those that are an object's now."""
+        """Those of ``versions`` that are the current version of an object."""
 
     async def objects_from(self, after: tuple[str, str] | None, limit: int) -> list[ObjectRow]:
         """Every object in the order of bucket and key, for a check against the store."""
@@ -143,10 +153,10 @@ class LinkRows(Protocol):
 
 
 class Opened(Protocol):
-    """Bytes that wait at the store."""
+    """An object, or a range of one, whose bytes wait at the store."""
 
     def at_hand(self) -> bytes | None:
-        """All of them, where they need not be waited for."""
+        """All bytes, where they have arrived already; else None."""
 
     async def pour(self, sink: ByteSink) -> None: ...
     def drop(self) -> None: ...

@@ -9,7 +9,7 @@ from attrs import frozen
 from project_service.storage import errors
 
 _SPEC = re.compile(r"(\d*)-(\d*)", re.ASCII)
-# Beyond any object. A position may have any number of digits (14.1.2), which Python would not read.
+# A position beyond any object. It stands for numbers with more digits, as section 14.1.2 allows any number of them.
 _BEYOND = 10**19
 
 
@@ -25,8 +25,8 @@ class ByteRange:
 def parse_range(header: str | None, size: int) -> ByteRange | None:
     """The one range asked for, or None where the whole object is to be sent.
 
-    A unit other than bytes is to be ignored (14.2); several ranges may be, and are. What is not a range, or lies
-    outside the object, raises ``range_not_satisfiable``.
+    That is the case for units other than bytes, which have to be ignored (section 14.2), and for several ranges,
+    which may be. Raises ``range_not_satisfiable`` for what is not a range or lies outside the object.
     """
     if not header:
         return None

@@ -1,4 +1,4 @@
-"""What the service itself reads from the store: a few bytes at a time into memory, and what there is."""
+"""How the service itself reads from the store: small objects into memory, and the list of everything."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from project_service.storage.s3.listing import StoredPage
 
 
 async def whole(opened: Opened) -> bytes:
-    """All that was opened. Raises ``BrokenRead`` where the store stops before the end."""
+    """All bytes of ``opened``. Raises ``BrokenRead`` where the store stops before the end."""
     at_hand = opened.at_hand()
     if at_hand is not None:
         return at_hand
@@ -22,7 +22,7 @@ async def whole(opened: Opened) -> bytes:
 
 
 async def pages(store: Store, prefix: str = "") -> AsyncIterator[StoredPage]:
-    """All that the store has under ``prefix``, page by page."""
+    """Everything that the store has under ``prefix``, page by page."""
     token: str | None = None
     while True:
         page = await store.list(prefix, token)
@@ -34,7 +34,7 @@ async def pages(store: Store, prefix: str = "") -> AsyncIterator[StoredPage]:
 
 @frozen(eq=False)
 class _Gathered:
-    """Takes what is poured; there is never more than was asked for."""
+    """A ``ByteSink`` that keeps everything. It needs no back-pressure, as only small objects are read with it."""
 
     data: bytearray = field(factory=bytearray, init=False)
 

@@ -1,4 +1,4 @@
-"""Versions leave the store: after they were replaced or deleted, or when nobody finished them."""
+"""Removes versions from the store: those that were replaced or deleted, and those that were never finished."""
 
 from __future__ import annotations
 
@@ -20,10 +20,10 @@ BATCH = 1000
 
 @frozen(eq=False)
 class Removal:
-    """A version is garbage in the database before its bytes are deleted, so that nothing is forgotten.
+    """Deletes bytes of versions that the database knows as garbage, so that none is forgotten when deleting fails.
 
-    ``keep`` is for how long an object's bytes stay nevertheless: a copy of the store that is made meanwhile has
-    everything that a dump of the database speaks of.
+    ``keep`` returns for how long bytes stay after their object was replaced or deleted. A backup of the store that is
+    made within that time after a dump of the database has everything that the dump refers to.
     """
 
     store: Store
@@ -31,14 +31,14 @@ class Removal:
     keep: Callable[[], timedelta]
 
     async def replaced(self, versions: Sequence[UUID], bucket: str) -> None:
-        """What was an object's a moment ago: deleted now, or by the sweeper when it has been kept for long enough."""
+        """Delete versions that were an object's a moment ago; with ``keep`` they are left to the sweeper."""
         if not self.keep():
             await self.remove(versions, bucket)
 
     async def remove(self, versions: Sequence[UUID], bucket: str) -> int:
-        """Delete the bytes of versions that are garbage, at most ``BATCH``; how many are gone.
+        """Delete the bytes of versions that are garbage, at most ``BATCH`` of them; how many are gone.
 
-        The sweeper retries what fails.
+        Failures are logged and left to the sweeper.
         """
         if not versions:
             return 0
@@ -46,7 +46,7 @@ class Removal:
             done = await self._deleted(versions, bucket)
             await self.rows.forget(done)
         except CancelledError:
-            # Whoever is interrupted has not failed at these: what comes next is not for him either.
+            # Cancelled, not failed: the caller has to stop as well.
             raise
         except Exception as problem:
             _left(len(versions), type(problem).__name__)
@@ -56,7 +56,7 @@ class Removal:
         return len(done)
 
     async def tried(self, version: UUID, bucket: str) -> None:
-        """Delete the bytes of a version that is not garbage yet: the sweeper will again, whatever comes of this."""
+        """Try to delete the bytes of a version that stays announced. The sweeper deletes it again in any case."""
         try:
             await self._deleted([version], bucket)
         except Exception as problem:

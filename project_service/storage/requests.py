@@ -1,4 +1,4 @@
-"""What storage reads out of a request: names, numbers and flags, each with its own error. Pure."""
+"""Reads the parameters and bodies of storage requests; each value has an error of its own. Pure."""
 
 from __future__ import annotations
 
@@ -40,7 +40,10 @@ def max_keys(inbound: Inbound) -> int:
 
 
 def refuse_partial_and_encoded(headers: HeaderView) -> None:
-    """A piece would replace the whole object (RFC 9110 section 14.5), and a content coding would be forgotten."""
+    """Raise for an upload with ``Content-Range`` or ``Content-Encoding``.
+
+    A piece would replace the whole object (RFC 9110 section 14.5), and the coding of the bytes would be forgotten.
+    """
     if headers.get(b"content-range") is not None:
         raise errors.piece_of_an_object()
     if headers.get(b"content-encoding") not in (None, b"", b"identity"):
@@ -48,7 +51,7 @@ def refuse_partial_and_encoded(headers: HeaderView) -> None:
 
 
 def refuse_form(headers: HeaderView) -> None:
-    """Taken for the object itself, a form would be stored with its boundaries and part headers."""
+    """Raise for a form where the body is the object: it would be stored with its boundaries and part headers."""
     if content_types.essence(headers.text(b"content-type") or "") == "multipart/form-data":
         raise unsupported_media_type("the object itself; a form is sent by POST")
 

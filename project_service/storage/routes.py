@@ -26,7 +26,7 @@ from project_service.storage.upload import SizeLimit
 
 BUCKET = "/storage/buckets/<bucket>"
 OBJECT = f"{BUCKET}/objects/<path:key>"
-# Of a private bucket.
+# Cache-Control of objects and listings of a private bucket.
 NOT_SHARED = ("Cache-Control", "private, no-store")
 
 
@@ -89,7 +89,7 @@ class StorageRoutes:
                 "is_truncated": page.last is not None,
                 "next_token": None if page.last is None else page_token.encode(page.last, prefix, recursive),
             },
-            # A cache that is told nothing may keep it: some do for a day, and give it to who has no key.
+            # Without this header a cache may keep the listing, some do for a day, and show it without any key.
             headers=(NO_STORE if bucket.public else NOT_SHARED,),
         )
 
@@ -145,7 +145,7 @@ class StorageRoutes:
         await self._readable(inbound)
         default = self.limits().default_expires_in_seconds
         key, seconds, uses = requests.presign(await inbound.json_object(), default)
-        # Again: the body may have taken hours, and the bucket may be a private one since.
+        # Again, because the body may have taken hours, and the bucket may have become private since.
         bucket = await self._readable(inbound)
         if await self.rows.find(bucket.name, key) is None:
             raise errors.object_not_found()
@@ -172,7 +172,7 @@ class StorageRoutes:
         stated = conditions.for_write(inbound.headers)
 
         async def still() -> None:
-            # As of an upload: a large copy takes as long, and the bucket may be another of that name.
+            # As for uploads: a large copy takes long, and there may be another bucket of that name by then.
             await self.buckets.same(bucket)
 
         switched = await self.objects.copy(bucket, source, target, writer, stated, still)
@@ -200,7 +200,7 @@ class StorageRoutes:
         return bucket
 
     async def _writable(self, inbound: Inbound) -> tuple[Bucket, Writer]:
-        """From the headers alone: not a byte of the body has been asked for."""
+        """The bucket and who writes, decided by the headers alone: the body has not been asked for yet."""
         writer = access.writer_of(inbound.caller)
         return await self.buckets.get(inbound.path_args["bucket"]), writer
 
@@ -208,13 +208,14 @@ class StorageRoutes:
         return intake.checked_again(fill, lambda: self.buckets.same(bucket), self._limit)
 
     def _limit(self, bucket: Bucket) -> SizeLimit:
-        """The greatest object that can fit; what is left of a quota only the switch knows for certain."""
+        """The greatest size that an object may have, as far as is known now: the switch has the last word on a
+        quota."""
         own = self.limits().max_object_bytes
         if bucket.rules.max_object_bytes is not None:
             own = min(own, bucket.rules.max_object_bytes)
         if bucket.rules.max_bucket_bytes is None:
             return SizeLimit(own)
-        # In a bucket that is beyond its quota an object may still be replaced by one that is no larger.
+        # The larger of the two, since in a bucket beyond its quota objects may still be replaced by smaller ones.
         quota = max(bucket.rules.max_bucket_bytes, bucket.total_bytes)
         return SizeLimit(min(own, quota), by_quota=quota < own)
 

@@ -1,21 +1,21 @@
-"""The bytes of small objects that were read lately, so that they need not be fetched again. Pure."""
+"""A cache of the bytes of small objects that were read lately. Pure."""
 
 from __future__ import annotations
 
 from collections import OrderedDict
 from uuid import UUID
 
-# What an entry takes besides its bytes, rounded up.
+# The memory that an entry takes besides its bytes, rounded up.
 ENTRY_BYTES = 512
-# One object takes this part of the room at most, so that a single one never pushes out all others.
+# An object may take at most one part in so many of the capacity, so that a single one never pushes out all others.
 SHARE = 64
 
 
 class SmallObjects:
-    """At most ``capacity`` bytes, those that were read last; 0 keeps none.
+    """Keeps at most ``capacity`` bytes, those that were read last; with 0 none.
 
-    By version: bytes under a version never change, so nothing here is ever out of date. Whether an object is there,
-    who may read it and which version is its own is asked of its row each time.
+    Entries are kept by version, and the bytes of a version never change, so they are never out of date. Whether the
+    object exists, who may read it and which version it has is decided by its row each time.
     """
 
     def __init__(self, capacity: int) -> None:
@@ -30,7 +30,7 @@ class SmallObjects:
         return body
 
     def keep(self, version: UUID, body: bytes) -> None:
-        """The whole object. One that takes more than its share is not kept."""
+        """Keep ``body``, the whole object, unless it takes more than its share."""
         size = len(body) + ENTRY_BYTES
         if size * SHARE > self._capacity or version in self._kept:
             return

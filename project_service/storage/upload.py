@@ -22,18 +22,20 @@ _log = Logger()
 # S3 API Reference, "Multipart upload limits".
 MAX_PARTS = 10_000
 PARTS_ALIKE = 1000
-# User metadata may be 2 KB in all.
+# S3 allows 2 KB of user metadata in all.
 _MAX_METADATA_BYTES = 1800
 GROWING_BYTES = 1024 * 1024
-# Of one upload, in memory.
+# How many parts of one upload are in memory at most.
 PARTS_HELD = 2
 
 
 @frozen
 class PartSizes:
-    """How large each part is: all alike, or larger every thousand parts, so that S3's number of parts is enough.
+    """The sizes of an upload's parts. They grow every thousand parts where S3's 10,000 parts would not be enough
+    else.
 
-    What a client declares, or an operator allows, costs no memory: large parts come after many bytes that were sent.
+    Parts become large only after many bytes have been sent, so that a client which merely declares a large object
+    costs no memory.
     """
 
     first: int
@@ -65,10 +67,11 @@ class SizeLimit:
 
 
 class PartBuffer:
-    """The bytes of one part. Grows while they are few, then has room for the whole part at once.
+    """The bytes of one part. It grows up to ``GROWING_BYTES``, and is then replaced by a mapping for the whole part.
 
-    A buffer that grows to its end is moved about by the allocator, which costs memory that is not given back. Of the
-    room only what was written to is memory: a client that stalls holds no more than it has sent.
+    A buffer that kept growing would be moved about by the allocator, which leaves memory behind that is not given
+    back. The system provides memory only for those pages of the mapping that were written to, so a client that stalls
+    holds no more than it has sent.
     """
 
     def __init__(self, size: int) -> None:
@@ -81,7 +84,7 @@ class PartBuffer:
         return self.used >= self.size
 
     def take(self, data: memoryview) -> int:
-        """Copy in as much as there is room for; how much that was."""
+        """Copy in as much of ``data`` as there is room for; the number of bytes copied."""
         count = min(len(data), self.size - self.used)
         end = self.used + count
         if end > GROWING_BYTES and isinstance(self._bytes, bytearray):
@@ -99,16 +102,19 @@ class PartBuffer:
         self.used = 0
 
     def drop(self) -> None:
-        """Hold no memory any more, whoever has a view: failures keep frames, in rings, until they are collected."""
+        """Give the memory back at once, even where somebody still has a view of it.
+
+        A view may live on in the traceback of a failure until the garbage collector finds it.
+        """
         if isinstance(self._bytes, mmap):
             self._bytes.madvise(MADV_DONTNEED)
 
 
 class PartStream:
-    """Takes bytes, sends parts as they fill, and never holds more than two: both on their way, or one while it fills.
+    """Takes the bytes of an upload and sends each part to the store when it is full.
 
-    ``write`` returns when there is room for more, which is what slows a client down that is faster than the store.
-    What fits one part is sent by ``finish`` in a single request.
+    It never holds more than ``PARTS_HELD`` parts. ``write`` returns when there is room for more; that is what slows
+    down a client that is faster than the store. What fits into one part is sent by ``finish`` in a single request.
     """
 
     def __init__(
@@ -134,7 +140,8 @@ class PartStream:
         self._going: deque[tuple[Deferred[str], PartBuffer]] = deque()
 
     def describe(self, content_type: str, key: str | None) -> None:
-        """What the store is told beside the bytes, as far as it is known before the first one."""
+        """Set what the store is told beside the bytes; ``key`` is None where it is not known before the first
+        byte."""
         self.content_type = content_type
         encoded = quote(key or "")
         if encoded and len(encoded) <= _MAX_METADATA_BYTES:
@@ -159,12 +166,12 @@ class PartStream:
         await self._send_part()
         while self._going:
             await self._settle()
-            # The last parts may have been long on their way, and putting all together may take as long.
+            # These parts may have taken long, and so may completing the upload.
             await self._keep_alive()
         return await self._store.complete_multipart(self._path, self._upload_id, self._etags)
 
     def stop(self) -> None:
-        """Send nothing more and hold no bytes."""
+        """Cancel what is being sent, send nothing more, and give up the memory."""
         self._filling.drop()
         self._filling, self._spare = PartBuffer(0), None
         while self._going:
@@ -174,7 +181,7 @@ class PartStream:
             part.drop()
 
     async def abandon(self) -> None:
-        """Drop the parts that are at the store, when it was stopped. Failures are left to the sweeper."""
+        """Drop the parts that are at the store; to be called after ``stop``. Failures are left to the sweeper."""
         if self._upload_id is not None:
             try:
                 await self._store.abort_multipart(self._path, self._upload_id)
@@ -182,7 +189,7 @@ class PartStream:
                 _log.warn("A multipart upload is left to the sweeper: {kind}", kind=type(problem).__name__)
 
     async def _send_part(self) -> None:
-        """The part that was filling is on its way when this returns."""
+        """Begin to send the part that was being filled."""
         if self._upload_id is None:
             self._upload_id = await self._store.start_multipart(self._path, self.content_type, self._metadata)
         part, self._filling = self._filling, PartBuffer(0)
@@ -198,7 +205,7 @@ class PartStream:
         self._filling = spare if spare is not None and spare.size == size else PartBuffer(size)
 
     async def _settle(self) -> None:
-        """Until the part that is longest on its way is at the store; its buffer is free again."""
+        """Wait until the part that was sent first is at the store. Its buffer is kept for another part."""
         sending, part = self._going.popleft()
         try:
             self._etags.append(await sending)

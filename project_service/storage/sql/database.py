@@ -1,4 +1,4 @@
-"""What these rows need of the database."""
+"""What the modules beside this one need of the database pool."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 """The listing query: keyset pages, and folders found by skipping over them in the index. Pure.
 
-A page costs one index probe per entry, whatever stands in the folders it passes and however far it is from the
-first page.
+A page costs one index probe for each of its entries, however much is in the folders that it passes, and however far
+it is from the first page.
 """
 
 from __future__ import annotations
@@ -20,8 +20,8 @@ where o.bucket = %(bucket)s and o.key >= %(start)s {below}
 order by o.key limit %(rows)s
 """
 
-# Each step probes the index for the first key at or after the last entry's end; "slash" is where, after the
-# prefix, that key's folder ends (0: it is in none).
+# Each step looks in the index for the first key after the entry before it (after the whole folder, if that was one).
+# "slash" is the position of the first slash after the prefix, where the key's folder ends; 0 if it is in no folder.
 _WALK = """
 with recursive walk as (
     (
@@ -48,7 +48,7 @@ from walk o order by o.n
 """
 
 
-# The page as the reply has it: PostgreSQL writes a hundred objects as JSON in the time Python takes for ten.
+# The page as JSON, ready for the reply. PostgreSQL writes a hundred objects in the time Python takes for ten.
 _AS_JSON = """
 with entries as (select e.*, row_number() over () as place from ({entries}) e)
 select

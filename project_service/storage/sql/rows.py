@@ -7,7 +7,7 @@ from uuid import UUID
 from project_service.storage.model import ObjectRow
 from project_service.storage.sql.database import Row
 
-# Of ``object_row``, in its order.
+# The columns that ``object_row`` takes, in this order.
 COLUMNS = ("bucket", "key", "version", "size", "content_type", "etag", "owner", "updated_at")
 ALL_COLUMNS = ", ".join(COLUMNS)
 
