@@ -50,6 +50,12 @@ class Statements:
     _number: int = 0
     _version: int = 0
     _unsure: bool = False
+    _role: str | None = None
+
+    def passes_to(self, role: str) -> bool:
+        """Whether what functions have planned on the connection may be another role's; from now on it is not."""
+        known, self._role = self._role == role, role
+        return not known
 
     def execution(self, query: str, version: int = 0, role: str = "") -> str | None:
         """What runs ``query``, with ``%s`` for its parameters; None where it has to be prepared first."""

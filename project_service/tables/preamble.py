@@ -72,19 +72,20 @@ def preamble(
         )
     except ValueError:
         raise has_nul() from None
-    return Preamble(told.text, [incoming.resource], extra, told, identity.role)
+    return Preamble(told.text, [incoming.resource], extra, told, identity.role, cache.guarded_within)
 
 
 def _forgets_plans(config: TablesConfig, cache: SchemaCache) -> bool:
     """Whether a plan may hold what is not the next caller's: a value of another's claims, or what another's rights
-    allowed where requests do not keep to the role that they begin with."""
-    return bool(cache.false_constants) or (cache.changes_role and config.pre_request is not None)
+    allowed where requests do not keep to the role that they begin with, or nobody knows whose connection it was."""
+    unknown = cache.guarded_within and not config.prepare
+    return bool(cache.false_constants) or unknown or (cache.changes_role and config.pre_request is not None)
 
 
 def _told(pairs: tuple[tuple[str, str], ...], pre_request: str | None, forgets_plans: bool) -> Told:
     """With ``forgets_plans`` no plan of an earlier request is used. Raises ``ValueError`` for a NUL."""
     # The isolation level has to be set before anything else is done.
-    first = RESET + _isolation(pairs) + (FORGET_PLANS if forgets_plans else "")
+    first = RESET + _isolation(pairs) + (f"{FORGET_PLANS}; " if forgets_plans else "")
     settings = settings_of(pairs, ("request.path",))
     last = "" if pre_request is None else f"; {pre_request_text(pre_request)}"
     return Told(first + settings.text + last, first, settings, last)

@@ -20,7 +20,7 @@ from project_service.tables import errors
 from project_service.tables.errors import TableError
 from project_service.tables.failures import from_sqlstate, has_nul
 from project_service.tables.sql.fragment import NOTHING, Sql
-from project_service.tables.sql.settings import Settings
+from project_service.tables.sql.settings import FORGET_PLANS, Settings
 
 _NO_RIGHT = "42501"
 
@@ -48,13 +48,14 @@ class Told:
 class Preamble:
     """What is set for the transaction, as psycopg2 takes it; ``told`` where that can be prepared. It may take
     ``extra_seconds`` longer than the service allows, None for as long as it takes. What is prepared is prepared for
-    its ``role`` alone."""
+    its ``role`` alone; where ``plans_apart``, functions' own plans may not be another role's either."""
 
     text: str
     values: Sequence[str]
     extra_seconds: float | None = 0.0
     told: Told | None = None
     role: str = ""
+    plans_apart: bool = False
 
 
 @frozen
@@ -95,6 +96,7 @@ async def run(session: Session, work: Work, read: Callable[[list[Row]], T]) -> T
     ``read`` raises, in time for nothing to be committed where the work's ending is explicit."""
     session.extra_seconds = work.preamble.extra_seconds
     try:
+        await pass_to_role(session, work.preamble)
         try:
             return await _run(session, work, read)
         except psycopg2.Error as fault:
@@ -109,6 +111,12 @@ async def run(session: Session, work: Work, read: Callable[[list[Row]], T]) -> T
         if "NUL" not in str(fault):
             raise
         raise has_nul() from fault
+
+
+async def pass_to_role(session: Session, preamble: Preamble) -> None:
+    """The connection is the role's from here on. To be called outside a transaction; raises what a query raises."""
+    if preamble.plans_apart and session.statements.passes_to(preamble.role):
+        await session.execute(FORGET_PLANS)
 
 
 def _refused(statements: Statements, work: Work, code: str | None) -> bool:

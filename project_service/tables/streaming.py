@@ -30,7 +30,7 @@ from project_service.tables.leftovers import clear
 from project_service.tables.plan.media import Rendering
 from project_service.tables.respond.outcome import Outcome, outcome_of_read
 from project_service.tables.respond.rows import end, joined
-from project_service.tables.run import Preamble, failure
+from project_service.tables.run import Preamble, failure, pass_to_role
 from project_service.tables.sql.fragment import Sql
 from project_service.tables.sql.locks import locks_by_planning
 from project_service.tables.sql.statement import SAID
@@ -140,6 +140,7 @@ class RowStream:
             f"DECLARE {_CURSOR} NO SCROLL CURSOR FOR {rows.for_driver}; {self._fetch()}"
         )
         self.session.extra_seconds = told.extra_seconds
+        await self._passed(told)
         self.fetched = await self._fetched(text, [*told.values, *values, *values])
 
     async def __call__(self, sink: Sink) -> None:
@@ -217,6 +218,12 @@ class RowStream:
         rows = await self._asked(sql, values)
         self.more = len(rows) == self.count
         return rows
+
+    async def _passed(self, told: Preamble) -> None:
+        try:
+            await pass_to_role(self.session, told)
+        except (psycopg2.Error, DatabaseGone) as fault:
+            raise failure(fault, self.authenticated) from fault
 
     async def _asked(self, sql: str, values: list[Any] | None = None) -> list[Any]:
         try:

@@ -125,6 +125,34 @@ async def test_functions_that_set_a_role_are_noticed(database: str, text: str, c
     await pool.close()
 
 
+@pytest.mark.parametrize(
+    ("kind", "executes", "calls", "within"),
+    [
+        ("sql stable", "revoke", "inner_one()", True),
+        ("plpgsql immutable", "revoke", '"inner_one" (  )', True),
+        ("plpgsql stable", "revoke", "inner_one()", False),
+        ("sql stable", "grant", "inner_one()", False),
+        ("sql stable", "revoke", "inner_one_more()", False),
+    ],
+)
+@pytest_twisted.ensureDeferred
+async def test_functions_that_call_what_not_everybody_may_call_are_noticed(
+    database: str, kind: str, executes: str, calls: str, within: bool
+) -> None:
+    text = "select 1" if kind.startswith("sql") else "begin return 1; end"
+    run_sql(
+        database,
+        f"create function inner_one() returns int language {kind} as $$ {text} $$;"
+        f"{executes} execute on function inner_one {'from' if executes == 'revoke' else 'to'} public;"
+        f"create function outer_one() returns int language plpgsql as $$ begin return {calls}; end $$",
+    )
+    pool = Pool(raw(connector(database)), 1, 5.0, reactor)
+    holder = CacheHolder(loader(reactor, pool, TablesConfig()), reactor)
+    await holder.reload()
+    assert holder.current.guarded_within is within
+    await pool.close()
+
+
 @pytest_twisted.ensureDeferred
 async def test_functions_that_are_no_constants_as_declared_are_noticed(database: str) -> None:
     run_sql(

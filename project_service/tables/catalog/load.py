@@ -94,6 +94,7 @@ def build(answers: Mapping[str, str], schemas: tuple[str, ...], version: int) ->
         rows["extras"]["leaves_by_reading"],
         tuple(rows["extras"]["false_constants"]),
         rows["extras"]["changes_role"],
+        rows["extras"]["guarded_within"],
     )
 
 

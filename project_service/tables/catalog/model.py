@@ -151,7 +151,8 @@ class SchemaCache:
     ``leaves_things``: some function of the database speaks of what outlives a transaction and is no setting;
     ``leaves_by_reading``: of such that a transaction leaves which only reads. ``false_constants``: the functions that
     are declared immutable although they read settings, or whom a request is for; ``changes_role``: some function
-    sets a role.
+    sets a role; ``guarded_within``: some function calls one that not everybody may call, and its plan may keep what
+    that one says.
     """
 
     version: int
@@ -168,3 +169,4 @@ class SchemaCache:
     leaves_by_reading: bool = False
     false_constants: tuple[str, ...] = ()
     changes_role: bool = False
+    guarded_within: bool = False

@@ -8,6 +8,7 @@ from __future__ import annotations
 from project_service.tables.catalog.texts import (
     CHANGES_ROLE,
     FALSE_CONSTANTS,
+    GUARDED_WITHIN,
     LEAVES_BY_READING,
     MAKES_TEMPORARY,
 )
@@ -264,6 +265,7 @@ select json_build_object(
   'makes_temporary', {MAKES_TEMPORARY},
   'leaves_by_reading', {LEAVES_BY_READING},
   'changes_role', {CHANGES_ROLE},
+  'guarded_within', {GUARDED_WITHIN},
   'false_constants', {FALSE_CONSTANTS},
   'postgis', exists (select from pg_extension where extname = 'postgis'),
   'comments', (select coalesce(json_object_agg(n.nspname, obj_description(n.oid, 'pg_namespace')), '{{}}')

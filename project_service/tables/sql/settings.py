@@ -21,7 +21,7 @@ _KEPT = (
 # statements along.
 RESET = "RESET ALL; "
 # After which every plan is made anew, those of functions' own queries included.
-FORGET_PLANS = "DISCARD PLANS; "
+FORGET_PLANS = "DISCARD PLANS"
 
 # Nothing that is asked for takes long enough to be worth a compiler, and what that does for many embeddings
 # statement_timeout does not end.

@@ -15,6 +15,7 @@ EXTRAS = {
     "leaves_by_reading": False,
     "false_constants": [],
     "changes_role": False,
+    "guarded_within": False,
 }
 
 

@@ -187,6 +187,8 @@ class Told(SynchronousTestCase):
             (CONFIG, evolve(cache, changes_role=True), False),
             (asked, evolve(cache, changes_role=True), True),
             (asked, cache, False),
+            (CONFIG, evolve(cache, guarded_within=True), False),
+            (evolve(CONFIG, prepare=False), evolve(cache, guarded_within=True), True),
         ):
             told = preamble(config, found, incoming, head, Identity("reader", "{}", True), True, None)
             assert told.told is not None

@@ -1,6 +1,7 @@
-"""Functions that are declared to be constant and are not: they read whom a request is for, and plans are kept.
+"""Plans that PostgreSQL keeps with a connection, and who comes next.
 
-PostgreSQL writes the value of such a function into the plan that it keeps, for whoever comes next.
+They may hold the value of a function that is declared to be constant, and is not: it reads whom a request is for. And
+they hold what the role that they were made for was allowed to call.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ from tests.live.waiting import until
 
 __all__ = ["tables"]
 
+CAREFUL = BASE.replace("main", "careful")
 LED = BASE.replace("main", "led")
 NARROW = BASE.replace("main", "narrow")
 SCHEMA = """
@@ -80,3 +82,35 @@ async def test_rights_are_those_of_the_role_that_the_pre_request_function_sets(t
         BEFORE_EACH.replace("create", "create or replace") + "; drop view secrets; drop function secret"
     )
     assert seen == [200, 401] * 8
+
+
+@pytest.mark.parametrize("function", ("asks", "computes", "counts", "fills"))
+@pytest.mark.parametrize("base", (NARROW, CAREFUL))
+@pytest_twisted.ensureDeferred
+async def test_no_function_calls_for_one_role_what_another_may(
+    tables: Tables, function: str, base: str
+) -> None:
+    """PL/pgSQL keeps the plans of a function's queries for all who call it, with what was written into them."""
+    tables.sql(
+        "drop function if exists hidden, hidden_rows, asks, computes, counts, fills;"
+        "create function hidden() returns text language sql stable as $$ select 'x'::text $$;"
+        "create function hidden_rows() returns setof authors language sql stable as 'table authors';"
+        "revoke execute on function hidden, hidden_rows from public;"
+        "grant execute on function hidden, hidden_rows to authenticated;"
+        "create function asks() returns text language plpgsql stable as "
+        "$$ declare found text; begin select hidden() into found; return found; end $$;"
+        "create function computes() returns text language plpgsql stable as "
+        "$$ begin return hidden() || ''; end $$;"
+        "create function counts() returns bigint language plpgsql stable as "
+        "$$ begin return (select count(*) from hidden_rows()); end $$;"
+        # Too much for one piece: it is streamed.
+        "create function fills() returns setof text language plpgsql stable as "
+        "$$ begin return query select repeat(hidden(), 100) from generate_series(1, 100); end $$;"
+    )
+    path = f"/rpc/{function}"
+    await until_answered(tables, "GET", path, 200, base=base, token=tables.token)
+    seen = [
+        (await tables.request("GET", path, base=base, token=token))[0]
+        for token in (tables.token, None, None, tables.token, tables.token, None)
+    ]
+    assert seen == [200, 401, 401, 200, 200, 401]
