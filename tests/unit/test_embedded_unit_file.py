@@ -33,3 +33,11 @@ class UnitFile(TestCase):
         self.assertIn("-HUP", service["ExecReload"])
         self.assertEqual(service["ProtectSystem"], "strict")
         self.assertEqual(service["StateDirectory"], "project-service")
+
+    def test_a_reload_that_comes_too_early_is_not_its_end(self) -> None:
+        # systemd takes an end by SIGHUP for a clean one.
+        self.assertEqual(self.unit["Service"]["RestartForceExitStatus"], "SIGHUP")
+
+    def test_the_folder_of_the_documented_socket_is_there(self) -> None:
+        page = (UNIT.parents[1] / "docs" / "operations.rst").read_text("utf-8")
+        self.assertIn(f"unix:/run/{self.unit['Service']['RuntimeDirectory']}/", page)
