@@ -1,4 +1,5 @@
-"""What crashes and broken connections leave behind, and a check of rows against bytes."""
+"""The sweeper, which removes what crashes and broken connections leave behind, and the check of rows against
+bytes."""
 
 from __future__ import annotations
 
@@ -20,16 +21,17 @@ from project_service.storage.s3.errors import NoSuchObject, StoreError
 
 _log = Logger()
 
-# An upload says every minute that it is going on; one that was silent for so long is dead.
+# An upload reports every minute that it goes on (objects.KEEP_ALIVE_SECONDS). One that was silent for this long is
+# dead.
 STALE_AFTER = timedelta(minutes=15)
-# An expired link answers "expired" for a day, then it is unknown.
+# For a day an expired link is answered with 410 token_expired; after that it is unknown.
 KEEP_EXPIRED_LINKS = timedelta(days=1)
 _PARALLEL = 16
 
 
 @frozen
 class Swept:
-    """How many of each were removed."""
+    """How many of each kind were removed (of uploads: given up)."""
 
     uploads: int
     versions: int
@@ -40,10 +42,11 @@ class Swept:
 
 @define
 class Verified:
-    """``missing`` and ``torn`` are objects (bucket/key) whose bytes are absent or differ; ``orphans`` store keys.
+    """What a check has found. Objects are named as bucket/key.
 
-    ``unproven`` have the right size and the ETag of another division into parts: a copy that was made in other parts
-    than the original. Whether the bytes are the same no ETag can tell.
+    The bytes of ``missing`` objects are absent, those of ``torn`` ones differ from the row in size or ETag.
+    ``unproven`` objects have the right size, but an ETag of other parts than the row's, as a copy made in parts has;
+    no ETag can tell whether their bytes are right. ``orphans`` are keys in the store that no row knows.
     """
 
     objects: int = 0
@@ -59,7 +62,7 @@ class Verified:
 
 @frozen(eq=False)
 class Sweeper:
-    """Safe to run on any number of hosts at once, and beside uploads: what is announced is not touched."""
+    """Safe to run on several hosts at once and beside uploads: versions that are announced are not touched."""
 
     store: Store
     rows: GarbageRows
@@ -69,7 +72,7 @@ class Sweeper:
 
     async def sweep(self, stale_after: timedelta = STALE_AFTER, orphans: bool = False) -> Swept:
         """Remove garbage. ``orphans`` also looks through the whole store for versions that no row knows."""
-        # What the database alone can do comes first: a store that refuses, or is away, does not stop that.
+        # First what needs only the database, so that it is done even if the store refuses or is away.
         stale = await self._give_up_stale(stale_after)
         links = await self.links.sweep(self.now() - KEEP_EXPIRED_LINKS)
         versions = await self._remove_garbage()
@@ -81,7 +84,8 @@ class Sweeper:
         return Swept(stale, versions, multiparts, links, found)
 
     async def verify(self) -> Verified:
-        """Every object's bytes are in the store with the size and ETag of its row; beside writers too."""
+        """Check that every object's bytes are in the store, with the size and ETag of its row. Safe beside
+        writers."""
         report = Verified()
         after: tuple[str, str] | None = None
         while rows := await self.rows.objects_from(after, BATCH):
@@ -99,7 +103,7 @@ class Sweeper:
         try:
             stat = await self.store.stat(row.path)
         except NoSuchObject:
-            # What was overwritten or deleted since its row was read is gone rightly.
+            # No fault if the object was overwritten or deleted after its row was read.
             if await self.rows.current([row.version]):
                 report.missing.append(name)
             return
@@ -124,7 +128,11 @@ class Sweeper:
         return count
 
     async def _abort_multiparts(self) -> int:
-        """Listed first, looked up then: an upload is announced before it is begun, so one unknown is dead."""
+        """Abort multipart uploads whose version is not announced.
+
+        They are listed first and looked up afterwards. Since an upload is announced before it begins, one that is
+        listed and not announced is dead.
+        """
         found = {open_one: version_at(open_one.key) for open_one in await self.store.list_multiparts()}
         ours = {open_one: version for open_one, version in found.items() if version is not None}
         alive = await self.rows.announced(list(ours.values()))
@@ -134,7 +142,7 @@ class Sweeper:
             try:
                 await self.store.abort_multipart(open_one.key, open_one.upload_id)
             except StoreError as refusal:
-                # One that the store does not let go of must not keep the others there for ever.
+                # One that the store does not let go of must not keep the others from being aborted.
                 refusals.append(refusal)
         if refusals:
             count, why = len(refusals), str(refusals[-1])

@@ -1,4 +1,4 @@
-"""Request bodies from memory, response bodies into a sink: both with back-pressure and an idle timeout."""
+"""Bodies of requests, sent from memory, and of responses, poured into a sink; both with back-pressure."""
 
 from __future__ import annotations
 
@@ -19,16 +19,17 @@ from project_service.deferreds import cancel
 from project_service.storage.s3.errors import BrokenRead, ReaderLeft
 
 Payload = bytes | bytearray | memoryview
-# Tells the sweeper that an upload is at work; raises where it has given it up.
+# Records that an upload is at work, for the sweeper; raises where the sweeper has given it up.
 KeepAlive = Callable[[], Awaitable[None]]
 
-# What is copied for a transport at a time, and how often its socket is given something directly in one turn.
+# How much of a body is copied for the transport at a time, and how often the socket is written to directly in one
+# turn.
 SLICE = 64 * 1024
 AT_ONCE = 16
 
 
 class IdleTimer:
-    """Calls ``expire`` once when nobody called ``touch`` for ``seconds``. Cheap to touch."""
+    """Calls ``expire`` once, when ``touch`` was not called for ``seconds``. ``touch`` is cheap."""
 
     __slots__ = ("_call", "_clock", "_expire", "_last", "_seconds", "expired")
 
@@ -57,10 +58,10 @@ class IdleTimer:
 
 @implementer(IBodyProducer, IPullProducer)
 class MemoryBody:
-    """A body that is already in memory, so that it can be sent again. ``progress`` is called as it leaves.
+    """A request body that is already in memory, so that it can be sent again. ``progress`` is called as it is sent.
 
-    The transport asks for more whenever it has nothing left to send, and is then given the memory itself: next to
-    nothing of a large body is copied.
+    Whenever the transport has nothing left to send, it asks for more, and as much as the socket takes is sent
+    directly from this memory. Next to nothing of a large body is copied.
     """
 
     def __init__(self, payload: Payload, progress: Callable[[], None] = lambda: None) -> None:
@@ -82,11 +83,11 @@ class MemoryBody:
 
     def resumeProducing(self) -> None:
         self._progress()
-        # The first time is while registering, and the request's head waits to be sent before this.
+        # Not at the first call, which comes from registerProducer while the request's head still waits to be sent.
         if self._asked and isinstance(self._consumer, Connection):
             self._send_now(self._consumer)
         self._asked = True
-        # What the socket did not take, so that the transport asks again once it does.
+        # Through the transport, so that it asks again when the socket has taken this.
         self._hand_over(SLICE)
         if not self._left:
             consumer, self._consumer = self._consumer, None
@@ -94,16 +95,16 @@ class MemoryBody:
             self._done.callback(None)
 
     def pauseProducing(self) -> None:
-        """Nothing comes unasked."""
+        """Nothing to do: a pull producer sends only what it is asked for."""
 
     def stopProducing(self) -> None:
-        """Twisted's objects refer to each other in a ring: what they hold stays until it is collected."""
+        """Let go of the memory. Twisted's objects refer to each other in a cycle and would keep it for long."""
         self._consumer = None
         self._left = memoryview(b"")
 
     def _send_now(self, transport: Connection) -> None:
         for _ in range(AT_ONCE):
-            # An error shows up again, and in the right place, when the transport itself writes.
+            # An error will show again, in the right place, when the transport itself writes.
             sent: Any = transport.writeSomeData(self._left)  # type: ignore[arg-type]  # any buffer will do
             if isinstance(sent, Exception) or not sent:
                 return
@@ -114,7 +115,7 @@ class MemoryBody:
         if piece:
             self._consumer.write(piece)
         if not self._left:
-            # An empty view would still hold all of it.
+            # Even an empty view of the payload would keep all of it in memory.
             self._left = memoryview(b"")
 
 
@@ -129,9 +130,9 @@ class ByteSink(Protocol):
 class Pour(TwistedProtocol):
     """Delivers a response to a sink. The sink's reader pauses and resumes the store's own transport.
 
-    While the reader pauses, the store is not to blame for silence, so its idle time does not run.
-    ``finished`` fails with ``BrokenRead`` when the store ends early, sends too much or falls silent, and with
-    ``ReaderLeft`` when the reader goes away.
+    ``length`` bytes have to come. ``finished`` fails with ``BrokenRead`` when the store ends early, sends too much or
+    falls silent for ``idle_seconds``, and with ``ReaderLeft`` when the reader goes away. The idle time does not run
+    while the reader pauses.
     """
 
     transport: Any
@@ -150,7 +151,7 @@ class Pour(TwistedProtocol):
         self._sink.register_producer(self)
 
     def watch(self) -> None:
-        """From now on the store must not fall silent; of a small object all may be there already."""
+        """Begin to watch for silence, unless everything has arrived already."""
         if not self._over and not self._paused:
             self._start_timer()
 
@@ -172,7 +173,7 @@ class Pour(TwistedProtocol):
         else:
             self._end(Failure(BrokenRead(f"the store stopped {self._left} bytes early")))
 
-    # The producer that the reader's socket governs.
+    # The producer that the reader's socket pauses and resumes.
 
     def pauseProducing(self) -> None:
         self._paused = True
@@ -185,7 +186,7 @@ class Pour(TwistedProtocol):
         self.transport.resumeProducing()
 
     def stopProducing(self) -> None:
-        """The reader has left: so does the read."""
+        """The reader has left, so the store's connection is closed."""
         self._end(Failure(ReaderLeft()))
         self.transport.loseConnection()
 
@@ -221,7 +222,10 @@ class Pour(TwistedProtocol):
 
 
 class Gather(TwistedProtocol):
-    """A short answer, whole. Longer than ``limit`` it is dropped. ``progress`` is called as it comes."""
+    """Gathers a short answer. One of more than ``limit`` bytes is broken off, and ``finished`` fails.
+
+    ``progress`` is called as bytes come.
+    """
 
     transport: Any
 

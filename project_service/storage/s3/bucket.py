@@ -1,4 +1,4 @@
-"""What concerns the store bucket as a whole: what is in it, what is to go, and that it is there at all."""
+"""Operations on the store bucket as a whole: making it, listing it, and deleting from it."""
 
 from __future__ import annotations
 
@@ -20,13 +20,13 @@ from project_service.storage.s3.listing import (
     parse_objects,
 )
 
-# Of a store that deletes one object a request, how many are asked for at once.
+# How many objects to delete at the same time in a store that takes one object a request.
 DELETES_AT_ONCE = 16
 
 
 @frozen(eq=False)
 class WholeBucket:
-    """``region`` is where it is made, where the store asks for that."""
+    """``region`` is where the bucket is made, in stores that ask for it."""
 
     exchange: Exchange
     region: str = field(default="us-east-1", kw_only=True)
@@ -39,11 +39,11 @@ class WholeBucket:
             return
 
     async def delete_many(self, keys: Sequence[str]) -> tuple[str, ...]:
-        """Delete up to 1,000 objects, in one request where the store has that; the keys that could not be deleted."""
+        """Delete up to 1,000 objects, in one request if the store can. Returns the keys that could not be deleted."""
         try:
             return await self._deleted_together(keys)
         except StoreError as refused:
-            # Google Cloud Storage takes it for something else that is wrong: 400.
+            # Google Cloud Storage does not know the operation and answers 400.
             if not (refused.not_offered or refused.status == 400):
                 raise
             return await self._deleted_one_by_one(keys)
@@ -75,7 +75,7 @@ class WholeBucket:
 
     async def list(self, prefix: str = "", token: str | None = None, limit: int = 1000) -> StoredPage:
         """One page of the objects under ``prefix``, in key order."""
-        # Else a key with a control character, which XML cannot hold, would make the page unreadable.
+        # encoding-type, because a key may have control characters, which XML cannot hold.
         query = {"list-type": "2", "max-keys": str(limit), "prefix": prefix, "encoding-type": "url"}
         if token is not None:
             query["continuation-token"] = token
@@ -83,7 +83,7 @@ class WholeBucket:
         return parse_objects(answer.body)
 
     async def list_multiparts(self) -> tuple[OpenMultipart, ...]:
-        """Every multipart upload that is neither complete nor aborted; none where the store does not tell."""
+        """Every multipart upload that is neither complete nor aborted; none where the store cannot list them."""
         found: list[OpenMultipart] = []
         query = {"uploads": "", "max-uploads": "1000"}
         last: tuple[str, str] | None = None
@@ -96,7 +96,7 @@ class WholeBucket:
                 return ()
             page, markers = parse_multiparts(answer.body)
             found.extend(page)
-            # Some stores begin with the first again, whatever they are asked for.
+            # Some stores ignore the markers and return the first page again.
             if markers is None or markers == last or not page:
                 return tuple(found)
             last = markers
@@ -113,10 +113,10 @@ class WholeBucket:
         try:
             await self.exchange.whole("PUT", "", body=body, digest=Digests.of(body).sha256)
         except StoreError as refused:
-            # Only AWS wants to be told where its endpoint is; others know no such places.
+            # Only AWS insists on the region of its endpoint here; other stores may not know the document at all.
             if refused.code == "IllegalLocationConstraintException" and not body:
                 place = f"<LocationConstraint>{escape(self.region)}</LocationConstraint>"
                 await self._make_bucket(document("CreateBucketConfiguration", place))
             elif refused.code != "BucketAlreadyOwnedByYou":
-                # That is another worker or host, who was faster.
+                # (BucketAlreadyOwnedByYou means that another worker or host was faster.)
                 raise

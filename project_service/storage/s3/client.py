@@ -1,4 +1,6 @@
-"""The operations on one store bucket that the service needs, for any S3-compatible store; here those on one object.
+"""The client of one store bucket, with the operations that the service needs, for any S3-compatible store.
+
+The operations on single objects are here, those on the whole bucket in ``bucket``.
 
 Source: Amazon S3 API Reference. Every method raises ``StoreUnreachable`` when the store gives no usable answer
 and ``StoreError`` when it refuses; ``NoSuchObject`` where that is the reason.
@@ -44,8 +46,8 @@ class Stat:
 
 @frozen(eq=False)
 class S3Store(WholeBucket):
-    """``in_thread`` runs a function off the reactor thread; ``close`` ends the idle connections; ``sign_as`` takes
-    settings with the key pair to sign with from now on."""
+    """``in_thread`` runs a function off the reactor's thread. ``close`` closes the idle connections. ``sign_as``
+    takes settings with the key pair to sign with from now on."""
 
     in_thread: Callable[..., Any]
     close: Callable[[], Any] = lambda: None
@@ -87,7 +89,7 @@ class S3Store(WholeBucket):
                 "POST", key, query=query, body=body, digest=Digests.of(body).sha256
             )
         except NoSuchObject:
-            # An earlier try may have succeeded without its answer reaching us.
+            # An earlier try may have succeeded, with only its answer lost.
             return (await self.stat(key)).etag
         return bare(text_of(answer.body, "ETag"))
 
@@ -99,7 +101,8 @@ class S3Store(WholeBucket):
             return
 
     async def open(self, key: str, first: int, length: int, whole: int) -> OpenedObject:
-        """``length`` bytes from ``first`` of an object of ``whole`` bytes; they stay at the store until poured.
+        """Open ``length`` bytes from position ``first`` of an object of ``whole`` bytes. They stay at the store until
+        they are poured.
 
         Raises ``NoSuchObject``, and ``BrokenRead`` where the store has another number of bytes.
         """
@@ -111,7 +114,7 @@ class S3Store(WholeBucket):
         return OpenedObject(length, response, self.exchange.clock, self.exchange.idle_seconds)
 
     async def stat(self, key: str) -> Stat:
-        """Raises ``StoreUnreachable`` where the store does not say the size: taken for 0, it would be a lie."""
+        """What the store knows of an object. Raises ``StoreUnreachable`` where it does not tell the size."""
         answer = await self.exchange.whole("HEAD", key)
         size = answer.header("content-length")
         if not size.isdecimal():
@@ -126,7 +129,8 @@ class S3Store(WholeBucket):
     ) -> str:
         """Copy inside the store, without the bytes passing through here; the ETag of the copy.
 
-        A large object is copied in parts, with ``keep_alive`` before each; a failure drops those that are there.
+        A large object is copied in parts, and ``keep_alive`` is called before each. After a failure the parts are
+        dropped.
         """
         if size > COPY_PART_BYTES:
             try:
@@ -134,7 +138,7 @@ class S3Store(WholeBucket):
             except StoreError as refused:
                 if not refused.not_offered:
                     raise
-        # Whole also where a store cannot copy parts (Storj): it may take more at once than AWS does.
+        # In one piece also for stores that cannot copy parts (Storj): they may take larger objects at once than AWS.
         answer = await self.exchange.whole("PUT", target, headers=self._copy_source(source))
         return bare(text_of(answer.body, "ETag"))
 
@@ -146,7 +150,7 @@ class S3Store(WholeBucket):
             etags = await self._copied_parts(source, target, size, upload_id, keep_alive)
             return await self.complete_multipart(target, upload_id, etags)
         except BaseException:
-            # Else the sweeper drops it.
+            # If this fails too, the sweeper aborts it.
             with suppress(StoreError, StoreUnreachable):
                 await self.abort_multipart(target, upload_id)
             raise
@@ -183,7 +187,7 @@ class S3Store(WholeBucket):
             digest=digests.sha256,
         )
         etag = bare(answer.header("etag"))
-        # An ETag may look like an MD5 and be none where the store encrypts with a key of its own.
+        # Where the store encrypts with a key of its own, an ETag may look like an MD5 and not be one.
         encrypted = answer.header("x-amz-server-side-encryption") not in ("", "AES256")
         if not encrypted and not digests.may_have(etag):
             raise CorruptTransfer(f"the store's checksum of {key} differs from ours")

@@ -17,19 +17,19 @@ from project_service.storage.s3.errors import BrokenAnswer, kind_of
 from project_service.storage.s3.incoming import Incoming
 from project_service.storage.s3.response import DONE, StoreResponse
 
-# Eight of Twisted's usual reads. A buffer of 1 MiB would be memory that the system makes anew for each read
-# (process.LARGE_BLOCK_BYTES).
+# Eight times what Twisted usually reads at a time. A buffer of 1 MiB would be mapped anew by the system for each read
+# (see process.LARGE_BLOCK_BYTES).
 READ_BYTES = 512 * 1024
 
 
 class Owner(Protocol):
-    """Who keeps connections."""
+    """What keeps the connections: the pool."""
 
     def free(self, connection: Connection) -> None:
-        """It can take another request."""
+        """The connection can take another request."""
 
     def gone(self, connection: Connection) -> None:
-        """It is closed."""
+        """The connection is closed."""
 
 
 class Connection(TwistedProtocol):
@@ -50,9 +50,9 @@ class Connection(TwistedProtocol):
         read_widely(self.transport, READ_BYTES)
 
     def send(self, method: bytes, head: bytes, body: IBodyProducer | None) -> Deferred[StoreResponse]:
-        """The answer, once its head is there. Cancelling closes the connection.
+        """Send a request; fires with the answer once its head is there. Cancelling closes the connection.
 
-        Fails with ``BrokenAnswer`` where none comes, or what comes is none.
+        Fails with ``BrokenAnswer`` where no answer comes, or something that is not one.
         """
         self._incoming = Incoming(bodiless=method == b"HEAD")
         answer: Deferred[StoreResponse] = Deferred(self._forsaken)
@@ -64,11 +64,11 @@ class Connection(TwistedProtocol):
         return answer
 
     def abort(self) -> None:
-        """Close at once; whoever waits for something is told when it is closed."""
+        """Close at once. Whoever waits for something gets a failure when the connection is closed."""
         self.transport.abortConnection()
 
     def close(self) -> None:
-        """Close in order; nobody is waiting."""
+        """Close an idle connection."""
         self.transport.loseConnection()
 
     def pause(self) -> None:
@@ -80,7 +80,7 @@ class Connection(TwistedProtocol):
     def dataReceived(self, data: bytes) -> None:
         incoming = self._incoming
         if incoming is None:
-            # Something that nobody asked for.
+            # The store sent something that nobody asked for.
             self.abort()
             return
         try:
@@ -104,8 +104,8 @@ class Connection(TwistedProtocol):
             else:
                 response, self._response, self._incoming = self._response, None, None
                 assert response is not None
-                # A body whose end is that of the connection is whole where the store closed in order, as far as
-                # anybody can tell (RFC 9112 section 6.3); a document or an object's length says the rest.
+                # A body without a length ends with the connection (RFC 9112 section 6.3). It counts as complete where
+                # the connection was closed in order; beyond that only the document, or the object's size, can tell.
                 response.ended(DONE if reason.check(ConnectionDone) else Failure(PotentialDataLoss()))
         self._owner.gone(self)
 
@@ -113,7 +113,7 @@ class Connection(TwistedProtocol):
         answer, self._answer = self._answer, None
         assert answer is not None
         response = self._response = StoreResponse(self, incoming)
-        # All of a small answer comes at once: the connection is free before anybody reads it.
+        # A small answer comes whole with its head, so that the connection is free before anybody reads the answer.
         self._received(response, incoming, body)
         answer.callback(response)
         if self._response is response and not response.wanted:
@@ -132,7 +132,7 @@ class Connection(TwistedProtocol):
         self._incoming = self._response = None
         self.resume()
         if self._sending:
-            # An answer before the end of the question: the store will not read the rest.
+            # The store answered before it had the whole request, so it will not read the rest of it.
             self.abort()
         elif incoming.keep_alive:
             self._owner.free(self)

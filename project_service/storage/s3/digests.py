@@ -1,4 +1,4 @@
-"""What is computed of a payload, and what an ETag says of one. Pure.
+"""The digests of a payload, and what an ETag says about a payload. Pure.
 
 Source: "Object", Amazon S3 API Reference: an ETag may or may not be the MD5 of the object's bytes.
 """
@@ -35,10 +35,10 @@ class Digests:
         return base64.b64encode(self.md5).decode("ascii")
 
     def may_have(self, etag: str) -> bool:
-        """Whether these may be the digests of what a store gave this ETag.
+        """Whether a payload with these digests may have got this ETag from a store.
 
-        One that cannot be an MD5 says nothing (Google Cloud Storage with keys of the customer's): the store's own
-        look at Content-MD5 has to do. Alibaba's is in capitals.
+        An ETag that is not an MD5 says nothing (Google Cloud Storage with customer-managed keys); the store's own
+        check of Content-MD5 has to do then. Alibaba's ETags are in capitals.
         """
         return etag != "" and (_MD5.fullmatch(etag) is None or etag.lower() == self.md5.hex())
 

@@ -1,4 +1,4 @@
-"""What can go wrong at the store, in our terms: never with its XML, its address or credentials."""
+"""What can go wrong at the store, in our terms. No message holds the store's XML, address or credentials."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ from project_service.errors import Away
 
 
 class StoreError(Exception):
-    """The store answered with a refusal. ``code`` is its S3 error code, for the log and for decisions.
+    """The store answered with a refusal. ``code`` is its S3 error code, or the HTTP status where it gave none.
 
-    ``region`` is where it says that the store bucket is, where it says so.
+    ``region`` is the region that the store says the bucket is in, or "".
     """
 
     def __init__(self, status: int, code: str, region: str = "") -> None:
@@ -27,7 +27,7 @@ class StoreError(Exception):
 
     @property
     def not_offered(self) -> bool:
-        """Whether it is the operation that this store does not have."""
+        """Whether the store does not have this operation at all."""
         return self.status in {405, 501}
 
 
@@ -48,7 +48,7 @@ class CorruptTransfer(Exception):
 
 
 class BrokenAnswer(Exception):
-    """No answer, a part of one, or what is none: the connection is of no use any more."""
+    """No answer came, or only a part, or something that is no answer. The connection cannot be used any more."""
 
 
 class BrokenRead(Exception):
@@ -56,7 +56,7 @@ class BrokenRead(Exception):
 
 
 class ReaderLeft(Exception):
-    """Who read an object went away before its end."""
+    """The client that read an object left before its end."""
 
 
 UNTRUSTED = "untrusted certificate"
@@ -79,9 +79,9 @@ def kind_of(problem: BaseException | None) -> str:
 
 ABSENT = {"NoSuchKey", "NoSuchUpload", "NotFound", "404"}
 _BUSY = {"SlowDown", "InternalError", "ServiceUnavailable", "RequestTimeout", "OperationAborted"}
-# Not implemented, not this version of HTTP, full: asked again, it would say so again.
+# 5xx that trying again does not change: not implemented, not this version of HTTP, storage full.
 _FINAL = {501, 505, 507}
-# The bytes changed on their way; they are still whole here.
+# The bytes were damaged on their way. They are still here, so they can be sent again.
 _GARBLED = {"BadDigest", "XAmzContentSHA256Mismatch", "IncompleteBody"}
 
 
@@ -96,7 +96,7 @@ def error_text(body: bytes, name: str = "Code") -> str:
 
 
 def refusal(status: int, body: bytes, region: str = "") -> StoreError:
-    """The error for an answer that is no success. ``region`` is its header's."""
+    """The error for an answer that is no success. ``region`` is what its header says."""
     code = error_text(body) or str(status)
     if code == "NoSuchBucket":
         return NoSuchBucket(status, code)
@@ -105,7 +105,8 @@ def refusal(status: int, body: bytes, region: str = "") -> StoreError:
 
 
 def worth_retrying(status: int, code: str) -> bool:
-    """Whatever is wrong with the server may pass, also what only a proxy before it says (408; Cloudflare's 520)."""
+    """Whether the failure may pass. That is so for failures of the server, and of a proxy in front of it (408,
+    520)."""
     return status in {408, 429} or (status >= 500 and status not in _FINAL) or code in _BUSY | _GARBLED
 
 
