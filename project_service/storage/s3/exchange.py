@@ -36,12 +36,12 @@ ATTEMPTS = 4
 FIRST_PAUSE_SECONDS = 0.1
 # Answers that are read whole: lists of 1,000 keys and error documents.
 MAX_ANSWER_BYTES = 8 * 1024 * 1024
-# For so long they may trickle in. An upload whose parts take longer to be put together has been given up by the
-# sweeper (sweeper.STALE_AFTER).
+# How long such an answer may take to arrive. Completing an upload may take long, but the sweeper gives up uploads
+# that were silent for longer than this (sweeper.STALE_AFTER).
 MAX_ANSWER_SECONDS = 15 * 60.0
 
-# Nothing of an answer was seen: the request can go out again. A kept-alive connection that the store has
-# closed meanwhile shows up as one of these.
+# Failures after which the request is sent again. A kept-alive connection that the store has closed shows as one of
+# these.
 _UNANSWERED = (
     BrokenAnswer,
     error.ConnectError,
@@ -55,7 +55,7 @@ _UNANSWERED = (
 
 @frozen
 class Answer:
-    """A whole answer."""
+    """A whole answer: headers and body."""
 
     _response: StoreResponse
     body: bytes
@@ -70,8 +70,8 @@ class Answer:
 class Exchange:
     """Sends requests to one store. Every method raises ``StoreUnreachable`` where no usable answer comes.
 
-    Requests are sent again, with jitter, until nothing has moved for ``retry_seconds``; every request here is safe to
-    repeat.
+    A request that failed is sent again, up to ``ATTEMPTS`` times with growing, random pauses, as long as no more than
+    ``retry_seconds`` have passed since the last byte moved. Every request of this client is safe to repeat.
     """
 
     sender: Sender
@@ -98,7 +98,7 @@ class Exchange:
                 method, key, query, headers, body=body, digest=digest, progress=progress
             )
             answered = await self._gathered(response, progress)
-            # S3 sends 200 before it knows whether completing or copying succeeds; an error is the document then.
+            # S3 sends 200 before it knows whether completing or copying succeeds; the document may then be an error.
             answer = Answer(response, answered)
             if response.code >= 300 or (b"<Error" in answered and error_text(answered)):
                 raise refusal(response.code, answered, answer.header("x-amz-bucket-region"))
@@ -118,7 +118,7 @@ class Exchange:
         return await self._repeated(once)
 
     async def _repeated(self, once: Callable[[Progress], Awaitable[T]]) -> T:
-        # A part that was minutes on its way, or a store that put parts together for minutes, has not kept us waiting.
+        # When something last moved. The time that a large part took to be sent does not count as waiting.
         moved = self.clock.seconds()
 
         def progress() -> None:
@@ -174,7 +174,7 @@ class Exchange:
             if timer.expired:
                 raise StoreUnreachable("the store did not answer in time") from None
             if isinstance(problem, error.ConnectingCancelledError):
-                # Who left while a connection was made has left like anybody else.
+                # Cancelled while connecting; Twisted has an error of its own for that.
                 raise CancelledError from None
             raise
         finally:
@@ -190,7 +190,7 @@ class Exchange:
         latest = self.clock.seconds() + MAX_ANSWER_SECONDS
 
         def coming() -> None:
-            # White space counts: a store that puts many parts together sends it for minutes.
+            # White space counts as progress: a store that completes a large upload sends it for minutes.
             if self.clock.seconds() < latest:
                 timer.touch()
                 progress()

@@ -1,6 +1,6 @@
-"""One answer of the store as it arrives. Pure: bytes in, bytes of the body out. Source: RFC 9112.
+"""Parses one answer of the store as it arrives. Pure: bytes go in, bytes of the body come out. Source: RFC 9112.
 
-httptools (llhttp, strict) reads the head and the chunks; a body of announced length is only counted, not copied.
+httptools (llhttp, strict) parses the head and chunks. A body with Content-Length is only counted, and not copied.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ _BODILESS = frozenset({204, 304})
 class Incoming:
     """The answer to one request; ``bodiless`` where that was a HEAD.
 
-    ``code`` and ``headers`` are there once ``begun``; ``length`` is None where only the end will tell.
+    ``code`` and ``headers`` are set once ``begun``. ``length`` is None where it is not known before the end.
     """
 
     __slots__ = (
@@ -49,7 +49,10 @@ class Incoming:
         self._parser: HttpResponseParser | None = None
 
     def feed(self, data: bytes) -> bytes:
-        """What of ``data`` is body; raises ``BrokenAnswer`` for what is no HTTP, or more than the answer."""
+        """The part of ``data`` that belongs to the body.
+
+        Raises ``BrokenAnswer`` for what is not HTTP, and for bytes after the end of the answer.
+        """
         if self._left:
             self._left -= len(data)
             if self._left <= 0:
@@ -61,11 +64,11 @@ class Incoming:
             return self._head(data)
         if self.complete:
             raise BrokenAnswer("more than the answer")
-        # Chunks are what the parser is still needed for; without them all is body until the connection ends.
+        # The parser is kept for chunked bodies only. Without it, all data is body until the connection ends.
         return data if self._parser is None else self._parsed(data)
 
     def end(self) -> None:
-        """The connection has ended; raises ``BrokenAnswer`` where the answer has not."""
+        """To be called when the connection has ended; raises ``BrokenAnswer`` where the answer is incomplete."""
         until_close = self.begun and self.length is None and self._parser is None
         if not self.complete and not until_close:
             raise BrokenAnswer("less than the answer")
@@ -97,7 +100,10 @@ class Incoming:
         self.complete = False
 
     def _frame(self) -> None:
-        """RFC 9112 section 6.3. That lengths agree, and stand beside no transfer coding, llhttp has seen to."""
+        """Decide how the body is delimited (RFC 9112 section 6.3).
+
+        llhttp has already refused contradicting lengths, and a length beside a transfer coding.
+        """
         codings = [value.lower() for name, value in self.headers if name.lower() == b"transfer-encoding"]
         lengths = [value for name, value in self.headers if name.lower() == b"content-length"]
         parser, self._parser = self._parser, None

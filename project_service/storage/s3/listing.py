@@ -1,6 +1,6 @@
-"""The store's documents as values, and ours for it. Pure.
+"""Parses the store's XML documents, and makes those that are sent to it. Pure.
 
-What is no such document, a page of a proxy in between for example, raises ``StoreUnreachable``: it answers nothing.
+Anything but the expected document (such as an error page of a proxy) raises ``StoreUnreachable``.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ _NAMESPACE = "http://s3.amazonaws.com/doc/2006-03-01/"
 
 
 def document(name: str, content: str) -> bytes:
-    """A document for the store, ``content`` being XML."""
+    """A document for the store with the root element ``name``. ``content`` is XML already."""
     return f'<{name} xmlns="{_NAMESPACE}">{content}</{name}>'.encode()
 
 
@@ -51,9 +51,9 @@ class OpenMultipart:
 
 
 def parse_objects(body: bytes) -> StoredPage:
-    """Raises for a page that is not the last and does not say where the next begins: objects would be left out."""
+    """One page. Raises for a page that is not the last and has no token for the next, so that no object is missed."""
     root = _root(body)
-    # Where the store says that it did what it was asked to; as form data, a space is a plus.
+    # Keys are decoded only where the store says that it encoded them. They are encoded as in forms: plus is a space.
     readable = unquote_plus if local_text(root, "EncodingType") == "url" else str
     found = tuple(_stored_object(child, readable) for child in root if local_name(child) == "Contents")
     if local_text(root, "IsTruncated") != "true":
@@ -84,7 +84,7 @@ def parse_multiparts(body: bytes) -> tuple[tuple[OpenMultipart, ...], tuple[str,
 
 
 def text_of(body: bytes, name: str) -> str:
-    """The text of one child of the root, as of ``UploadId`` in an InitiateMultipartUploadResult; never empty."""
+    """The text of the root's child ``name``, such as ``UploadId``; never empty."""
     text = local_text(_root(body), name)
     if not text:
         raise _unreadable()
@@ -92,7 +92,7 @@ def text_of(body: bytes, name: str) -> str:
 
 
 def parse_failed_deletes(body: bytes) -> tuple[str, ...]:
-    """The keys that a DeleteObjects answer reports as not deleted. What was not there is deleted."""
+    """The keys that a DeleteObjects answer reports as not deleted. A key that did not exist counts as deleted."""
     root = _root(body)
     errors = (child for child in root if local_name(child) == "Error")
     return tuple(local_text(error, "Key") for error in errors if local_text(error, "Code") not in ABSENT)
@@ -100,7 +100,7 @@ def parse_failed_deletes(body: bytes) -> tuple[str, ...]:
 
 def _root(body: bytes) -> ElementTree.Element:
     try:
-        # A store that takes its time sends white space meanwhile (S3 API Reference, CompleteMultipartUpload).
+        # A store that takes long sends white space first (S3 API Reference, CompleteMultipartUpload).
         return ElementTree.fromstring(body.lstrip())  # noqa: S314 (the store is ours)
     except ElementTree.ParseError:
         raise _unreadable() from None

@@ -1,4 +1,4 @@
-"""An object of the store that is being read."""
+"""An object that has been opened for reading at the store."""
 
 from __future__ import annotations
 
@@ -19,17 +19,21 @@ class OpenedObject:
     _idle_seconds: float
 
     def at_hand(self) -> bytes | None:
-        """All of it, where it came together with its head, as small objects do: then there is nothing to pour."""
+        """All bytes, if they came together with the head, as those of small objects do; else None.
+
+        There is nothing to pour then.
+        """
         whole = self._response.whole()
         return whole if whole is not None and len(whole) == self.length else None
 
     async def pour(self, sink: ByteSink) -> None:
-        """Every byte into ``sink``, as fast as it reads; raises ``BrokenRead``."""
+        """Write every byte into ``sink``, as fast as its reader takes them. Raises ``BrokenRead`` or
+        ``ReaderLeft``."""
         pour = Pour(sink, self.length, self._clock, self._idle_seconds)
         self._response.deliverBody(pour)
         pour.watch()
         await pour.finished
 
     def drop(self) -> None:
-        """Nobody wants it."""
+        """Close without reading."""
         self._response.loseConnection()

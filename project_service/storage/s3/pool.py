@@ -12,16 +12,16 @@ from twisted.web.iweb import IBodyProducer
 from project_service.storage.s3.connection import Connection
 from project_service.storage.s3.response import StoreResponse
 
-# Longer than that nothing is kept without being used.
+# How long a connection is kept without being used.
 KEPT_SECONDS = 60.0
 
 
 class ConnectionPool(Factory):
-    """Keeps up to ``max_idle`` idle connections; more may be open while they are needed.
+    """Keeps up to ``max_idle`` idle connections. More may be open while they are needed.
 
-    A hard limit would let slow readers, each holding a connection, stop everyone else. Nothing is sent twice here:
-    a request on a connection that the store closes at that moment fails, and who sent it knows whether it may be
-    repeated.
+    With a hard limit slow readers, each of whom holds a connection, could stop everybody else. The pool never repeats
+    a request: one that is sent just as the store closes the connection fails, and the caller knows whether it may be
+    sent again.
     """
 
     noisy = False
@@ -30,7 +30,7 @@ class ConnectionPool(Factory):
         self._clock = clock
         self._endpoint = endpoint
         self._max_idle = max_idle
-        # The one used last is used next, so that those too many grow old.
+        # The one used last is used next, so that surplus connections grow old and are closed.
         self._idle: list[Connection] = []
         self._look: IDelayedCall | None = None
         self._closing: set[Connection] = set()
@@ -47,7 +47,7 @@ class ConnectionPool(Factory):
         return connecting.addCallback(lambda connection: connection.send(method, head, body))
 
     def close(self) -> Deferred[None]:
-        """Close what is idle; fires when it is closed."""
+        """Close the idle connections; fires when they are closed."""
         if self._look is not None:
             self._look.cancel()
             self._look = None

@@ -18,9 +18,10 @@ DONE = Failure(ResponseDone())
 
 
 class StoreResponse:
-    """Also the transport of whoever reads its body: pausing it pauses the store's own transport.
+    """The answer, and at the same time the transport of the protocol that reads its body.
 
-    What arrives before somebody reads waits here; the connection is paused meanwhile, so that it is one read at most.
+    Pausing it pauses the connection to the store. What arrives before the body has a reader is kept here; the
+    connection is paused then, so that it is no more than one read.
     """
 
     __slots__ = (
@@ -60,7 +61,7 @@ class StoreResponse:
             self.resumeProducing()
 
     def whole(self) -> bytes | None:
-        """The body, where all of it is here and nobody reads it; else None."""
+        """The body, if all of it has arrived and it has no reader; else None."""
         if self._ended is not DONE or self._reader is not None:
             return None
         return b"".join(self._waiting)
@@ -69,11 +70,11 @@ class StoreResponse:
 
     @property
     def wanted(self) -> bool:
-        """Whether somebody reads. Who pauses has paused the connection already."""
+        """Whether the body has a reader (which pauses the connection itself when it wants to)."""
         return self._reader is not None
 
     def detach(self) -> None:
-        """Everything is here. The connection may answer somebody else: whoever pauses now does not pause that one."""
+        """The body is complete, and the connection may serve another request. Pausing no longer reaches it."""
         self._connection = None
 
     def received(self, data: bytes) -> None:
@@ -102,6 +103,6 @@ class StoreResponse:
             self._connection.resume()
 
     def loseConnection(self) -> None:
-        """The rest is not wanted, so neither is the connection it would come on."""
+        """Give up the rest of the body, and with it the connection."""
         if self._connection is not None:
             self._connection.abort()

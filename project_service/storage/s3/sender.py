@@ -13,16 +13,16 @@ from project_service.storage.s3.response import StoreResponse
 from project_service.storage.s3.sign import Address, Signer
 from project_service.storage.s3.through_treq import Through
 
-# Not signed. Some of what stands before a store lets nobody in who does not say what he is.
+# Sent but not signed. Some firewalls in front of stores refuse clients without a User-Agent.
 USER_AGENT = "project-service"
 
 
 @define(eq=False)
 class Sender:
-    """It knows one store: a URL that leads elsewhere is refused with ``ValueError``, and so is a header that would
-    break the request in two.
+    """Signs requests to one store and sends them.
 
-    ``signer`` may be replaced: each try of a request is signed by the one that is there then.
+    Raises ``ValueError`` for a URL of another host, and for a header that would break the request's framing.
+    ``signer`` may be replaced at any time; each attempt of a request is signed anew.
     """
 
     through: Through
@@ -33,7 +33,7 @@ class Sender:
     def send(
         self, method: str, url: str, headers: Mapping[str, str], digest: str, body: IBodyProducer | None
     ) -> Deferred[StoreResponse]:
-        """The answer, once its head is there; redirects are answers like any other.
+        """Send a request; fires with the answer once its head is there. Redirects are not followed.
 
         ``headers`` have names in lower case; ``digest`` is the SHA-256 of the body.
         """

@@ -18,16 +18,16 @@ from botocore.credentials import Credentials
 EMPTY_SHA256 = sha256(b"").hexdigest()
 
 _UNSIGNED = frozenset(SIGNED_HEADERS_BLACKLIST)
-# "2026-11-21T10:00:00" as SigV4 writes it; strftime takes three times as long.
+# Turns "2026-11-21T10:00:00" into SigV4's form. strftime would take three times as long.
 _PLAIN = str.maketrans("", "", "-:")
 _DEFAULT_PORTS = {"http": 80, "https": 443}
 
 
 @frozen
 class Address:
-    """Where objects of one store bucket are: ``addressing_style`` is "path" or "virtual".
+    """Where the objects of one store bucket are. ``addressing_style`` is "path" or "virtual".
 
-    ``origin`` is scheme and authority, ``host`` what the Host header says.
+    ``origin`` is scheme and authority; ``host`` is the value of the Host header.
     """
 
     endpoint_url: str
@@ -38,14 +38,14 @@ class Address:
     _root: str = field(init=False, default=Factory(lambda self: self._path(), takes_self=True))
 
     def url(self, key: str = "", query: Mapping[str, str] | None = None) -> str:
-        """The exact URL that is signed and sent; the query is in the order in which it is signed."""
+        """The exact URL that is signed and sent, with the query in the order that is signed."""
         root = f"{self._root}/" if key or self.addressing_style == "virtual" else self._root
         # S3 leaves RFC 3986's unreserved characters and, in a path, the slash unescaped; so does quote().
         url = root + quote(key)
         return f"{url}?{_encoded(query)}" if query else url
 
     def target(self, url: str) -> str:
-        """What stands in the request line for ``url``; raises ``ValueError`` for one of another place."""
+        """What stands in the request line for ``url``. Raises ``ValueError`` for a URL of another host."""
         if not url.startswith(f"{self.origin}/"):
             raise ValueError("not a URL of this store")
         return url[len(self.origin) :]
@@ -77,14 +77,14 @@ def _encoded(query: Mapping[str, str]) -> str:
 
 
 class _Signed(dict[str, str]):
-    """The headers to sign, names in lower case, as botocore reads them; its own are those of e-mail and slow."""
+    """The headers to sign, with names in lower case, as botocore reads them. (Its own class is email's, and slow.)"""
 
     def get_all(self, name: str) -> list[str]:
         return [self[name]]
 
 
 class _Request:
-    """What botocore's signer asks of a request."""
+    """A request, as far as botocore's signer looks at one."""
 
     params = None
 
@@ -103,7 +103,7 @@ class _Request:
 
 
 class _Auth(S3SigV4Auth):
-    """botocore's signer. The key it derives from secret, day, region and service is derived once a day."""
+    """botocore's signer, but it derives the signing key (from secret, day, region and service) only once a day."""
 
     def __init__(self, credentials: Credentials, region: str) -> None:
         super().__init__(credentials, "s3", region)

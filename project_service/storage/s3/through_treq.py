@@ -1,12 +1,13 @@
-"""treq, with nothing left for it to do: a head goes through it as it was signed, and an answer as it came.
+"""Sends requests through treq so that it changes nothing: heads go out as they were signed, answers come as sent.
 
 ::
 
     Sender -> Through.send -> treq's client -> _Beneath -> ConnectionPool
                            <- _Shown <-                 <- StoreResponse
 
-Left to itself it would parse the URL and write it again, copy headers and add to them, keep cookies, follow redirects
-and decode what is packed. A store has no use for that, and an object's bytes must arrive as they are stored.
+By default treq parses URLs and writes them again, copies headers and adds to them, keeps cookies, follows redirects
+and decodes compressed bodies. Some of that would invalidate the signature, and an object's bytes must arrive as
+stored.
 """
 
 from __future__ import annotations
@@ -42,7 +43,7 @@ class _ReadyURL(EncodedURL):
 
 
 class _ReadyHead(Headers):
-    """To treq, headers: it finds none, its copy is the same, and what it would add is left out."""
+    """A finished request head that treq takes for headers: there seem to be none, and it cannot add any."""
 
     def __init__(self, head: bytes) -> None:
         super().__init__()
@@ -52,11 +53,11 @@ class _ReadyHead(Headers):
         return self
 
     def addRawHeader(self, name: bytes | str, value: bytes | str) -> None:
-        """Left out."""
+        """Ignored."""
 
 
 class _NoCookies(IndexableCookieJar):
-    """Empty for ever."""
+    """A cookie jar that always stays empty."""
 
     def add_cookie_header(self, request: Any) -> None:
         """Nothing to add."""
@@ -68,7 +69,7 @@ class _NoCookies(IndexableCookieJar):
 @implementer(IAgent)
 @frozen(eq=False)
 class _Beneath:
-    """What treq takes for the network."""
+    """The agent beneath treq, which hands requests to our own pool."""
 
     pool: ConnectionPool
 
@@ -79,7 +80,7 @@ class _Beneath:
 
 
 class _Shown:
-    """What treq sees of an answer: no header by which it would decode."""
+    """What treq sees of an answer: no headers, so that it decodes nothing."""
 
     __slots__ = ("answer",)
     headers = Headers()
@@ -102,7 +103,7 @@ class Through:
         return HTTPClient(_Beneath(self.pool), self._cookies)
 
     def send(self, method: str, url: str, head: bytes, body: IBodyProducer | None) -> Deferred[StoreResponse]:
-        """The answer to ``head``, which is all of a request but its body."""
+        """Send ``head``, a whole request but for its body; fires with the answer once its head is there."""
         sent: Deferred[Any] = self._client.request(
             method,
             _ReadyURL(url),
@@ -113,5 +114,5 @@ class Through:
             unbuffered=True,
             reactor=self.clock,
         )
-        # What treq puts around it is for reading bodies in ways that have no back-pressure.
+        # Unwrapped, since treq's own response reads bodies without back-pressure.
         return sent.addCallback(lambda response: response.original.answer)
