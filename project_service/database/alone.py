@@ -1,4 +1,4 @@
-"""Work that one process does at a time, among all workers of all hosts on one database."""
+"""Keeps work to one process at a time, among all workers of all hosts that share a database."""
 
 from __future__ import annotations
 
@@ -11,17 +11,18 @@ from project_service.database.session import Session
 
 @frozen
 class Alone:
-    """Holds an advisory lock on a connection of its own, so that work which needs the pool cannot starve itself.
+    """Runs work under an advisory lock.
 
-    ``lock`` is any number that no other advisory lock of the service has. The lock goes with the connection: when
-    that is lost while the work is under way, another process may begin, so the work must be safe beside itself.
+    The lock is held on a connection of its own, so that it takes none of the pool's from the work. ``lock`` is a
+    number that no other advisory lock of the service has. If the connection is lost while the work is under way, the
+    lock is lost too and another process may begin, so the work must be safe to run twice at the same time.
     """
 
     connect: Callable[[], Awaitable[Session]]
     lock: int
 
     async def __call__(self, work: Callable[[], Awaitable[None]]) -> bool:
-        """False where another process is at it; then ``work`` has not been called."""
+        """Run ``work`` and return True; or False, without calling it, where another process holds the lock."""
         session = await self.connect()
         try:
             rows = await session.query("select pg_try_advisory_lock(%s)", (self.lock,))

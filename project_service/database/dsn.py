@@ -1,7 +1,7 @@
-"""A libpq connection string, as the servers it names.
+"""Takes a libpq connection string apart into the servers that it names.
 
-libpq resolves names while the process waits and walks through a list of hosts on one socket after another, neither
-of which a reactor can watch. So each host becomes a connection attempt of its own.
+libpq blocks while it resolves names, and tries several hosts on one socket after another; a reactor can watch
+neither. So each host becomes a connection attempt of its own.
 """
 
 from __future__ import annotations
@@ -13,9 +13,9 @@ from attrs import frozen
 from psycopg2 import ProgrammingError
 from psycopg2.extensions import parse_dsn
 
-# What libpq calls a server that must accept writes.
+# Values of target_session_attrs that ask for a server which accepts writes.
 _WRITABLE = frozenset({"read-write", "primary"})
-# libpq looks at these when it connects, and then it is too late to tell them from a server that is away.
+# libpq checks port and sslmode only when it connects, and then a mistake looks like a server that is away.
 _PORT = re.compile(r"\s*[0-9]{1,5}\s*\Z")
 _SSL_MODES = frozenset({"disable", "allow", "prefer", "require", "verify-ca", "verify-full"})
 
@@ -29,7 +29,7 @@ class Candidate:
 
     @property
     def needs_resolving(self) -> bool:
-        """True for a name that is not a Unix socket directory and has no address beside it."""
+        """Whether ``host`` is a name to be resolved: no directory of a Unix socket, and without ``hostaddr``."""
         return (
             self.host is not None and not self.host.startswith(("/", "@")) and "hostaddr" not in self.params
         )
@@ -37,12 +37,14 @@ class Candidate:
 
 @frozen
 class Target:
+    """The servers to try, in order. With ``writable`` only one that accepts writes will do."""
+
     candidates: tuple[Candidate, ...]
     writable: bool
 
 
 def parse(dsn: str) -> Target:
-    """Raises ``ValueError`` (without the DSN, which holds a password) for what libpq would not take."""
+    """The servers in ``dsn``. Raises ``ValueError``, whose text never quotes the DSN, for what libpq would refuse."""
     try:
         params: dict[str, Any] = dict(parse_dsn(dsn))
     except ProgrammingError:
@@ -66,7 +68,7 @@ def parse(dsn: str) -> Target:
 
 
 def _is_port(port: str) -> bool:
-    """Nothing is PostgreSQL's own."""
+    """Whether ``port`` is one. An empty text is too: it stands for PostgreSQL's default."""
     return not port or (_PORT.match(port) is not None and 1 <= int(port) <= 65535)
 
 

@@ -1,7 +1,7 @@
-"""What exposed schemas need beside the numbered migrations: rights and notices that depend on the settings.
+"""What exposed schemas need besides the numbered migrations: rights and triggers that depend on the settings.
 
-The work is done by functions of migration 0004; both look first and change nothing that is there already, so they may
-run at every start.
+The work is done by SQL functions of migration 0004. Both check first and change nothing that is right already, so
+they may run at every start.
 """
 
 from __future__ import annotations
@@ -12,7 +12,8 @@ from psycopg2 import errors as pg
 
 from project_service.database.session import Session
 
-# Tables to come are covered where this role makes them: that is what its default privileges say.
+# Skips schemas that have been done: those where service_role may use the schema, and the default privileges of this
+# role give it rights in tables to come.
 _EXPOSE = """
 select _project_service.expose_schema(n.nspname) from pg_namespace n
 where n.nspname = any(%s)
@@ -34,23 +35,27 @@ from pg_namespace n where n.nspname = any(%s) order by 1
 
 
 async def expose(session: Session, schemas: Iterable[str]) -> bool:
-    """Both, to be run under the lock of the migrations; False where a superuser has to see to ``watch_ddl``."""
+    """Grant the rights and install the trigger; to be called under the lock of the migrations.
+
+    False where only a superuser could do the latter (see ``watch_ddl``).
+    """
     await grant_service_role(session, schemas)
     return await watch_ddl(session)
 
 
 async def grant_service_role(session: Session, schemas: Iterable[str]) -> None:
-    """Everything in ``schemas`` to ``service_role``, tables to come included; nothing but passing to the others.
+    """Give ``service_role`` every right in ``schemas``, also in tables to come, and the other roles only USAGE.
 
-    A schema that does not exist yet is left for the next time.
+    A schema that does not exist yet is skipped.
     """
     await session.query(_EXPOSE, (list(schemas),))
 
 
 async def watch_ddl(session: Session) -> bool:
-    """Make changes of the schema announce themselves on the channel ``pgrst``; False without the right to.
+    """Install the event trigger that announces changes of the schema on the channel ``pgrst``; False where it cannot.
 
-    PostgreSQL lets only a superuser make event triggers; without one, ``notify pgrst, 'reload schema'`` says it.
+    PostgreSQL lets only superusers make event triggers. Without it, changes have to be announced by
+    ``notify pgrst, 'reload schema'``.
     """
     try:
         rows = await session.query("select _project_service.watch_ddl()")
@@ -60,9 +65,9 @@ async def watch_ddl(session: Session) -> bool:
 
 
 async def lacking(session: Session, schemas: Collection[str]) -> list[str]:
-    """What ``service_role`` may not do in ``schemas`` although it should, and who can mend it: ``expose`` could not.
+    """What ``service_role`` lacks in ``schemas`` after ``expose``, as sentences that say who can mend it and how.
 
-    What belongs to an extension is the extension's affair.
+    Objects that belong to an extension are left out.
     """
     if not schemas:
         return []

@@ -1,4 +1,4 @@
-"""Who waits for what is handed out one by one: in order, each for a bounded time, with one timer for all."""
+"""A queue of callers that wait for a resource: served in order, each for a bounded time, with one timer for all."""
 
 from __future__ import annotations
 
@@ -15,7 +15,10 @@ T = TypeVar("T")
 
 
 class Line(Generic[T]):
-    """Who has waited for ``seconds`` gets ``late()``. A timer for each would cost more than what is waited for."""
+    """A caller that has waited for ``seconds`` gets the failure ``late()``.
+
+    There is one timer for the whole queue, because one for each caller would cost more than a typical wait.
+    """
 
     def __init__(self, clock: IReactorTime, seconds: float, late: Callable[[], Exception]) -> None:
         self._clock = clock
@@ -28,7 +31,7 @@ class Line(Generic[T]):
         return len(self._due)
 
     def join(self) -> Deferred[T]:
-        """At its end. Cancelling leaves the line."""
+        """Wait at the end of the queue. Cancelling the Deferred leaves the queue."""
         waiting: Deferred[T] = Deferred(self._leave)
         self._due[waiting] = self._clock.seconds() + self._seconds
         if self._look is None:
@@ -36,12 +39,12 @@ class Line(Generic[T]):
         return waiting
 
     def serve(self, value: T) -> None:
-        """Who is first; there must be somebody."""
+        """Give ``value`` to the first caller. The queue must not be empty."""
         first, _ = self._due.popitem(last=False)
         first.callback(value)
 
     def close(self, why: Callable[[], Exception]) -> None:
-        """All that wait get ``why()``."""
+        """Fail everybody who waits with ``why()``."""
         cancel(self._look)
         self._look = None
         while self._due:
@@ -52,7 +55,7 @@ class Line(Generic[T]):
         self._due.pop(waiting, None)
 
     def _expire(self) -> None:
-        """The timer goes on for as long as somebody waits, whoever that is by then."""
+        """Fail the callers that are late, and set the timer for the first of the others."""
         self._look = None
         now = self._clock.seconds()
         while self._due:

@@ -1,4 +1,4 @@
-"""LISTEN on one connection a process, and what to do about what was missed while it was away."""
+"""LISTEN on one connection for the whole process, and catching up on what was missed while that was away."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from project_service.database.session import DatabaseGone, Session
 from project_service.deferreds import cancel, start
 
 _CHANNEL = re.compile(r"[a-z_][a-z0-9_]{0,62}\Z")
-# A connection that died without a sign is found by a query this often.
+# How often to send a query to find out about a connection that has died silently.
 PROBE_SECONDS = 10.0
 FIRST_PAUSE_SECONDS = 0.2
 LONGEST_PAUSE_SECONDS = 5.0
@@ -30,10 +30,11 @@ class _Subscription:
 
 
 class Listener(Service):
-    """Runs ``on_gap`` of each subscription after every (re)connect, before payloads count as complete.
+    """Passes the payloads of notifications to subscribers, and reconnects when the connection is lost.
 
-    ``current`` is False from the moment the connection is known to be lost until every gap has been read again.
-    ``of`` is what the log calls the database.
+    After each connect the ``on_gap`` of every subscription is awaited, which has to read whatever may have been
+    missed. ``current`` is True from then on, until the connection is known to be lost. ``of`` is the database's name
+    in the log.
     """
 
     log = Logger()
@@ -112,12 +113,12 @@ class Listener(Service):
     async def _listen(self) -> None:
         session = await self._connect()
         self._session = session
-        # Whatever statement_timeout is: a peer that answers nothing is to be noticed.
+        # Whatever statement_timeout is, a server that does not answer has to be noticed.
         session.guard_seconds = PROBE_SECONDS
         session.on_notify = self._dispatch
         for channel in sorted({subscription.channel for subscription in self._subscriptions}):
             await session.query(f'listen "{channel}"')
-        # What was announced while nobody listened is read anew; what is announced from here on is heard.
+        # Only after LISTEN: changes from here on are heard, and those before are read now.
         for subscription in self._subscriptions:
             await subscription.on_gap()
         session.on_lost = self._gone
@@ -127,7 +128,7 @@ class Listener(Service):
             waiting.callback(None)
 
     async def _watch(self) -> None:
-        """Returns when the connection is lost; asks now and then, since a dead peer says nothing."""
+        """Returns when the connection is lost. Sends a query now and then, since a dead server says nothing."""
         while self._session is not None and self._session.usable:
             await self._sleep(PROBE_SECONDS)
             if self._session is not None and self._session.usable:

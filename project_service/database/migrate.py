@@ -13,16 +13,17 @@ from psycopg2 import errors as pg
 from project_service.database.pool import Transaction, in_transaction
 from project_service.database.session import Session
 
-# Any fixed number; it only has to be ours.
+# An arbitrary number, which must differ from the service's other advisory locks.
 LOCK = 0x70726A73
-# Who waits for a table has everybody else wait behind him, for as long as a dump or a forgotten transaction takes. So
-# a migration waits for a moment, lets the others go first, and tries again.
+# How long a migration waits for a lock on a table, and for how long it then gives way. While it waits, everybody else
+# who wants the table queues behind it, and a dump or a forgotten transaction may hold the table for hours.
 LOCK_SECONDS = 2
 PAUSE_SECONDS = 5
 
 _NAME = re.compile(r"([0-9]{4})_[a-z0-9_]+\.sql\Z")
 
-# Not named like the role that owns it: "$user" comes first in the search path, and tables would land here.
+# The schema is not named like the role that owns it: "$user" comes first in the default search path, so that role's
+# tables would end up here.
 _BOOK = """
 create schema if not exists _project_service;
 create table if not exists _project_service.migrations (
@@ -60,9 +61,9 @@ def shipped() -> tuple[Migration, ...]:
 
 
 def pending(known: Sequence[Migration], applied: Sequence[tuple[int, str, str]]) -> tuple[Migration, ...]:
-    """What is still to do; raises ``MigrationRefused`` for a database that is newer or differs.
+    """The migrations of ``known`` that are still to be applied. ``applied`` are number, name and SHA-256 as recorded.
 
-    ``applied`` are number, name and SHA-256 as recorded.
+    Raises ``MigrationRefused`` for a database with newer migrations, or with one in another form than ours.
     """
     by_number = {one.number: one for one in known}
     newest = max(by_number, default=0)
@@ -102,10 +103,11 @@ async def migrate(
 ) -> tuple[Migration, ...]:
     """Apply what is pending, run ``afterwards`` under the same lock, and return what was applied.
 
-    Two processes at once are safe: the second one waits, then finds it done.
-    ``session`` should have no statement timeout. Raises ``MigrationRefused``, or ``psycopg2.Error`` from a
-    migration, which is then rolled back whole. Where other transactions hold its tables that is said, and waited for,
-    and nobody has to wait for longer than ``LOCK_SECONDS`` at a time because of it.
+    Several processes may do so at once: one does the work, the others wait and find it done. ``session`` should have
+    no statement timeout. ``say`` hears of progress. Where other transactions hold the tables that a migration needs,
+    it tries again until they are free, and makes others wait for no longer than ``LOCK_SECONDS`` at a time.
+
+    Raises ``MigrationRefused``, or ``psycopg2.Error`` from a migration, which is then rolled back whole.
     """
     await session.query("select pg_advisory_lock(%s)", (LOCK,))
     try:
@@ -132,13 +134,13 @@ async def _apply(session: Session, migration: Migration, say: Callable[[str], No
 
 
 async def _applied(session: Session, migration: Migration) -> bool:
-    """False, and nothing is changed, where other transactions hold what it needs."""
+    """Apply one migration in a transaction; False, with nothing changed, where others hold a lock that it needs."""
 
     async def applied(transaction: Transaction) -> None:
         await transaction.query(
             "select set_config('lock_timeout', %s, true)", (f"{LOCK_SECONDS * 1000:.0f}ms",)
         )
-        # Without parameters the text goes out as it is, percent signs too.
+        # None, so that psycopg2 leaves percent signs in the text alone.
         await transaction.query(migration.sql, None)
         await transaction.query(
             "insert into _project_service.migrations (number, name, sha256) values (%s, %s, %s)",

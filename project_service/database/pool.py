@@ -1,10 +1,8 @@
-"""Our own pool: heals by itself, times out, discards what is in doubt, drains.
+"""The connection pool. (txpostgres' own never reconnects, hands out dead connections, and can deadlock.)
 
-txpostgres' pool never connects again, hands out dead connections and waits for ever where its user asks for another.
-
-A caller may be cancelled while it waits for a connection, never while it uses one: ``use`` is shielded. A connection
-that is given back and is not idle outside a transaction, or not as it was set up, is thrown away: else
-the next caller would be in the last one's transaction, under his role.
+A caller may be cancelled while it waits for a connection, but not while it uses one: ``use`` is shielded. A
+connection that comes back inside a transaction, in use, or with changed settings is thrown away. Otherwise the next
+caller would work in the last one's transaction, under the last one's role.
 """
 
 from __future__ import annotations
@@ -27,7 +25,7 @@ T = TypeVar("T")
 
 FIRST_PAUSE_SECONDS = 0.1
 LONGEST_PAUSE_SECONDS = 2.0
-# So many callers may wait for each connection; one more is told at once that there is too much to do.
+# How many callers may wait, for each connection; one more is refused at once with ``overloaded``.
 WAITERS_PER_CONNECTION = 50
 
 
@@ -42,8 +40,11 @@ class Transaction:
 
 
 class Pool:
-    """Up to ``size`` connections made by ``connect`` when they are needed. Who has waited for one for
-    ``acquire_timeout_seconds`` gets ``late()``, or ``away()`` where nobody else has one either: none can be made."""
+    """Up to ``size`` connections, made by ``connect`` when they are needed.
+
+    A caller that has waited for ``acquire_timeout_seconds`` gets the failure ``late()``; or ``away()`` where nobody
+    is using a connection, which means that none can be made.
+    """
 
     log = Logger()
 
@@ -97,11 +98,11 @@ class Pool:
         return await self.use(lambda session: run_prepared(session, sql, params))
 
     async def transaction(self, work: Callable[[Transaction], Awaitable[T]]) -> T:
-        """BEGIN, ``work``, COMMIT; ROLLBACK when ``work`` raises. Runs to its end even if the caller is cancelled."""
+        """As ``in_transaction``. Runs to its end even if the caller is cancelled."""
         return await self.use(lambda session: in_transaction(session, work))
 
     async def use(self, work: Callable[[Session], Awaitable[T]]) -> T:
-        """``work`` with a connection of its own, shielded from cancellation."""
+        """The result of ``work`` on a connection of its own. ``work`` is shielded from cancellation."""
         session = await self.take()
 
         async def used() -> T:
@@ -113,9 +114,9 @@ class Pool:
         return await shield(used())
 
     async def take(self) -> Session:
-        """A usable connection, which must be given back. May be cancelled while it waits.
+        """A usable connection, which the caller must pass to ``give_back``. May be cancelled while it waits.
 
-        For work that streams; everything else is to ``use`` one.
+        Meant for replies that are streamed; everything else should call ``use``.
         """
         if self._closed:
             raise errors.shutting_down()
@@ -141,9 +142,10 @@ class Pool:
         self._check_empty()
 
     async def close(self, grace_seconds: float | None = None) -> None:
-        """Refuse new callers, wait for those inside, close everything.
+        """Refuse new callers, wait until the connections in use have come back, and close everything.
 
-        After ``grace_seconds`` what is still at work loses its connection, and its caller gets ``DatabaseGone``.
+        After ``grace_seconds`` (None: never) connections still in use are closed, and their callers get
+        ``DatabaseGone``.
         """
         self._closed = True
         cancel(self._retry)
@@ -173,10 +175,10 @@ class Pool:
         self._busy.add(session)
 
     def _offer(self, session: Session) -> None:
-        """To who waits longest, else among the idle.
+        """Give ``session`` to the caller that has waited longest, or put it among the idle ones.
 
-        One at a time: a query whose answer is there at once gives its session back from inside its caller's
-        turn, and a queue served by such calls within calls would outgrow the stack.
+        Done by a loop: a caller may give its session back from within the very call that served it, and a long queue
+        served by recursion would overflow the stack.
         """
         self._offered.append(session)
         if self._offering:
@@ -204,13 +206,13 @@ class Pool:
         session.close()
 
     def _grow(self) -> None:
-        """Start as many connections as are wanted and allowed; after a failure one, when the pause is over."""
-        # One that is told of the end may give back what it held while others still wait to be told.
+        """Start as many connections as are needed and allowed. After a failure, start one, and after a pause only."""
+        # Nothing while closing: a caller that is failed then may give a session back while others still wait.
         if self._closed or (self._retry is not None and self._retry.active()):
             return
         wanted = len(self._waiting) - len(self._connecting)
         if self._pause:
-            # The last attempt failed: one connection finds out whether the database is back.
+            # The last attempt failed, so a single connection finds out whether the database is back.
             wanted = min(wanted, 1 - len(self._connecting))
         room = self._size - len(self._busy) - len(self._idle) - len(self._offered) - len(self._connecting)
         for _ in range(min(wanted, room)):
@@ -226,7 +228,7 @@ class Pool:
         except Exception as fault:
             why = str(fault) if isinstance(fault, DatabaseGone) else type(fault).__name__
             self.log.warn("cannot connect to the database: {why}", why=why)
-            # Those that were under way together count as one failure.
+            # Several that were being made at the same time count as one failure.
             if not self._closed and (self._retry is None or not self._retry.active()):
                 self._pause = min(max(self._pause * 2, FIRST_PAUSE_SECONDS), LONGEST_PAUSE_SECONDS)
                 self._retry = self._clock.callLater(self._pause, self._grow_again)
@@ -251,7 +253,7 @@ class Pool:
 
 
 async def in_transaction(session: Session, work: Callable[[Transaction], Awaitable[T]]) -> T:
-    """BEGIN, ``work``, COMMIT; ROLLBACK when ``work`` raises. Raises ``DatabaseGone`` where COMMIT did not."""
+    """BEGIN, ``work``, COMMIT; ROLLBACK when ``work`` raises. Raises ``DatabaseGone`` where COMMIT rolled back."""
     await session.query("begin")
     try:
         result = await work(Transaction(session))
@@ -260,7 +262,7 @@ async def in_transaction(session: Session, work: Callable[[Transaction], Awaitab
             await session.query("rollback")
         raise
     ended = await session.execute("commit")
-    # A transaction in which a statement failed is rolled back by COMMIT without an error.
+    # COMMIT silently rolls back a transaction in which a statement has failed.
     if ended.statusmessage != "COMMIT":
         raise DatabaseGone("the transaction was rolled back")
     return result

@@ -1,4 +1,4 @@
-"""Queries that are asked again and again, planned by PostgreSQL once per connection."""
+"""Queries that are run again and again, prepared so that PostgreSQL plans them once per connection."""
 
 from __future__ import annotations
 
@@ -14,8 +14,11 @@ _PLACE = re.compile(r"%s|%%")
 
 
 async def run_prepared(session: Session, sql: str, params: Sequence[Any]) -> list[Row]:
-    """As ``session.query``. ``sql`` is one statement, a constant of the program with ``%s`` for its parameters, whose
-    types PostgreSQL can tell from their places. Not for use inside a transaction: a failure may make it run again."""
+    """As ``session.query``, with ``sql`` prepared on this connection first.
+
+    ``sql`` is a single statement, a constant of the program, with ``%s`` for parameters whose types PostgreSQL can
+    infer. Must not be used inside a transaction, because the statement may be run again after a failure.
+    """
     statements = session.statements
     try:
         execution = statements.execution(sql)

@@ -1,4 +1,4 @@
-"""Host names to addresses without making the process wait, IPv6 included."""
+"""Resolves host names without blocking, to IPv4 and IPv6 addresses."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ from zope.interface import implementer
 
 
 def addresses_of(reactor: Any, host: str) -> Deferred[list[str]]:
-    """The addresses of ``host`` in the resolver's order; an empty list for a name that is none."""
+    """The addresses of ``host`` in the resolver's order; an empty list where there are none. Never fails."""
     found: Deferred[list[str]] = Deferred()
     if isIPAddress(host) or isIPv6Address(host):
         found.callback([host])
         return found
     try:
         reactor.nameResolver.resolveHostName(_Receiver(found), host, 0)
-    except UnicodeError:  # no name of the DNS, such as a label of more than 63 characters
+    except UnicodeError:  # not a DNS name, for instance because a label has more than 63 characters
         found.callback([])
     return found
 

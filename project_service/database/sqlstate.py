@@ -1,4 +1,4 @@
-"""SQLSTATE classes that mean "not now" rather than "wrong", in one table (PostgreSQL's manual, appendix A)."""
+"""The SQLSTATEs that mean "not now" rather than "wrong", and are answered 503 (PostgreSQL's manual, appendix A)."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ _CLASSES: dict[str, Callable[[], ApiError]] = {
 
 
 def translate(failure: BaseException) -> ApiError | None:
-    """The 503 of a database that is away or has too much to do; None for everything else."""
+    """The 503 for a database that is away or has too much to do, with the reason for the log; None for all else."""
     if isinstance(failure, DatabaseGone):
         return _because(errors.database_unavailable(), str(failure))
     if not isinstance(failure, psycopg2.Error) or failure.pgcode is None:
@@ -42,7 +42,7 @@ def translate(failure: BaseException) -> ApiError | None:
 
 
 def words(refusal: psycopg2.Error) -> str:
-    """The message alone: what stands below it may show statements and values."""
+    """PostgreSQL's message and SQLSTATE, for the log. Details and context are left out: they may show values."""
     said = refusal.diag.message_primary if refusal.diag is not None else None
     return f"{said or 'no reason given'} ({refusal.pgcode})"
 
