@@ -37,14 +37,17 @@ from project_service.tables.streaming import Pace, Streams
 from project_service.tables.tokens import OwnTokens, from_base64, parse_keys
 
 CHANNEL = "pgrst"
-# text, json, jsonb, xml and character types arrive as bytes and leave as bytes.
+# The oids of text, json, jsonb, xml and the character types: they arrive as bytes and are sent on as bytes.
 _RAW_TYPES = (25, 114, 142, 3802, 1042, 1043, 18, 19)
 AS_BYTES = extensions.new_type(_RAW_TYPES, "PGRST_BYTES", extensions.BYTES)
 
 
 @frozen
 class Tables:
-    """``services`` are started in order; ``pools`` are closed when everything has stopped."""
+    """The part. ``services`` are to be started in order, and ``pools`` to be closed when everything has stopped.
+
+    ``holders`` are the schema caches by stage and database.
+    """
 
     routes: TableRoutes
     services: tuple[IService, ...]
@@ -60,7 +63,7 @@ class Tables:
         return all(holder.loaded for holder in self.holders.values())
 
     def read_again(self) -> None:
-        """For changes that nobody announced."""
+        """Read every schema cache again, for changes that were not announced."""
         for holder in self.holders.values():
             holder.announce()
 
@@ -131,8 +134,11 @@ def _pool(reactor: Any, settings: Settings, connector: Connector, size: int) -> 
 def _streams(
     reactor: Any, settings: Settings, connector: Connector, pool: Pool, config: TablesConfig
 ) -> Streams:
-    """They take half of the connections at most. Half of one would be none, and all of one would leave none to
-    anybody else: then they have one of their own, made when it is needed."""
+    """Streamed replies may use at most half of the pool's connections.
+
+    Of a pool of one they would use none or all, so they get a pool of their own then, with one connection that is
+    made when it is needed.
+    """
     wait = settings.database.acquire_timeout_seconds
     slow = pool if pool.size > 1 else _pool(reactor, settings, connector, 1)
     places = DeferredSemaphore(max(1, pool.size // 2))
@@ -148,13 +154,13 @@ def identities_of(
     if secret and config.jwt_secret_is_base64:
         secret = from_base64(secret)
     keys = parse_keys(secret, config.jwks)
-    # With a set of no usable keys no token is good, rather than the service's own.
+    # Even where none of the configured keys is usable: then no token is accepted, and not the service's own tokens.
     own = OwnTokens(keys, config.jwt_aud, now) if secret or config.jwks else None
     return Identities(config, parse_role_claim(config.role_claim), own, verifier)
 
 
 def config_of(database: StageDatabase, statement_timeout: str = "0") -> TablesConfig:
-    """The part's own view of a database's settings, secrets revealed."""
+    """A database's settings as the table API takes them, with secrets revealed."""
     names = {one.name for one in fields(TablesConfig)} - {"statement_timeout", "jwt_secret"}
     secret = database.jwt_secret
     return TablesConfig(
@@ -176,7 +182,10 @@ def raw(connector: Connector) -> Callable[[], Awaitable[Session]]:
 
 
 def heard(holder: CacheHolder, payload: str) -> None:
-    """PostgREST's channel: what it reads with its configuration, the settings of roles, is in the catalogue here;
-    other payloads are nothing to it."""
+    """Act on a notification on PostgREST's channel.
+
+    "reload config" reads the schema cache as well, because that is where settings of roles are kept here. Other
+    payloads are ignored, as PostgREST does.
+    """
     if payload in ("", "reload schema", "reload config"):
         holder.announce()

@@ -1,7 +1,7 @@
-"""Whether a name that the schema cache does not know has come to be since it was read.
+"""Finds out whether a name that the schema cache does not know has been created since the cache was read.
 
-Notifications arrive in the order of the commits that sent them: once our own has come back, every change of the
-catalogue committed before it has been announced to us as well.
+Notifications arrive in the order of the commits that sent them. So we send one to ourselves: when it has come back,
+every change of the catalogue that was committed before has been announced to us too.
 """
 
 from __future__ import annotations
@@ -22,21 +22,21 @@ from project_service.tables.sql.settings import RESET, settings_of
 
 CHANNEL = "pgrst_sync"
 WAIT_SECONDS = 1.0
-# More misses than these at a time do not each ask the database.
+# With this many waiting for a notification to come back, further misses are answered without asking the database.
 _MOST_WAITING = 20
 _REMEMBERED = 200
 
-# Without what an earlier request has set for the session.
+# Begins each message here: takes away whatever an earlier request has set for the session.
 _CLEAN = f"{RESET}{settings_of((('search_path', ''),)).text}; "
 _SEND = f"{_CLEAN}with mark as (select gen_random_uuid()::text as id) select id, pg_notify(%s, id)::text from mark"
 
 
 @define
 class Echo:
-    """Tells when a notification of our own has come back.
+    """Sends a notification to ourselves and waits until it has come back.
 
-    Where one did not, nobody waits for the next: the listening connection is away, or a proxy that pools transactions
-    lets none through.
+    After one that did not come back, nobody waits any more until one is heard: the listening connection is down, or a
+    proxy that pools transactions lets no notification through.
     """
 
     pool: Pool
@@ -46,7 +46,7 @@ class Echo:
     _heard: deque[str] = Factory(lambda: deque(maxlen=_REMEMBERED))
 
     def heard(self, payload: str) -> None:
-        """For the listener: a payload on ``CHANNEL``."""
+        """To be called by the listener with each payload on ``CHANNEL``."""
         self._deaf = False
         self._heard.append(payload)
         waiting = self._waiting.pop(payload, None)
@@ -54,12 +54,11 @@ class Echo:
             waiting.callback(None)
 
     async def listening(self) -> None:
-        """For the listener: its connection is new. Who waited for what it missed has given up by then."""
+        """To be called by the listener when it has reconnected. Callers that still waited have given up by then."""
         self._deaf = False
 
     async def come_back(self) -> None:
-        """Returns when everything committed before the call has been announced, at the latest after
-        ``WAIT_SECONDS``."""
+        """Returns when everything committed before the call has been announced, or after ``WAIT_SECONDS``."""
         if len(self._waiting) >= _MOST_WAITING:
             return
         rows = await self.pool.query(_SEND, [CHANNEL])
@@ -77,10 +76,10 @@ class Echo:
 
 @define(eq=False)
 class Freshness:
-    """Waits for a newer schema cache where there may be one.
+    """Gets a newer schema cache where there may be one.
 
-    The database is asked once at a time; all who miss something meanwhile are answered together by the next time it
-    is asked, so that any number of misses takes no more than one connection.
+    The database is asked by one query at a time, and all callers that arrive meanwhile share the next one. So any
+    number of misses takes no more than one connection.
     """
 
     holder: CacheHolder
@@ -93,7 +92,7 @@ class Freshness:
 
     async def newer(self, than: SchemaCache) -> SchemaCache | None:
         """A cache read after ``than``, or None where nothing has changed since."""
-        # Without a canceller: who leaves may be called back all the same.
+        # No canceller is needed: calling back a Deferred that was cancelled without one does no harm.
         asked: Deferred[None] = Deferred()
         self._waiting.append(asked)
         if not self._asking:
@@ -105,7 +104,7 @@ class Freshness:
         return current if current.version != than.version else None
 
     async def _ask_for_all(self) -> None:
-        """On its own: whoever misses something first may leave before the others."""
+        """Runs in the background, since the caller that started it may leave before the others."""
         try:
             while self._waiting:
                 waiting, self._waiting = self._waiting, []
@@ -120,15 +119,15 @@ class Freshness:
     async def _ask(self) -> None:
         try:
             await self.echo.come_back()
-            # What is being read just now may have begun before the change that nobody announced.
+            # A reading that is under way may have begun before a change that nobody announced.
             await self.holder.settled()
             if await self._has_changed():
                 self.holder.announce()
         except Exception as fault:
-            # A standby, or a database that is away: the miss stands.
+            # The database is away, or a standby, which cannot notify: the name stays unknown.
             self.log.debug("the schema cache was not checked ({why})", why=type(fault).__name__)
 
     async def _has_changed(self) -> bool:
-        """For databases without the event trigger that announces changes."""
+        """Compare fingerprints, for databases without the event trigger that announces changes."""
         rows = await self.pool.query(f"{_CLEAN}select {FINGERPRINT}", [])
         return bytes(rows[0][0]).decode() != self.holder.current.fingerprint

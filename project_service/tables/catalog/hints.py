@@ -1,7 +1,7 @@
-"""The nearest name to one that is not there: found by shared groups of letters, scored by edit distance.
+"""Finds the known name that is most like an unknown one, for the hints in error messages.
 
-As fuzzy string sets do it, whose scores PostgREST's hints follow: groups of three letters decide who is compared, and
-groups of two where those find nobody.
+The algorithm is that of the fuzzy string sets that PostgREST's hints come from. Names that share groups of three
+letters with the wanted one are scored by edit distance; if there are none, those that share groups of two.
 """
 
 from __future__ import annotations
@@ -13,11 +13,11 @@ from functools import lru_cache
 from itertools import islice
 from math import inf, sqrt
 
-# A name of its own has to be close, so that guessing does not enumerate what there is; one among a relation's few
-# relationships, or a function's arguments, may be further off.
+# The least scores. For tables and functions it is high, so that nobody can list them by guessing. For the few
+# relationships of a relation, and the arguments of a function, it may be lower.
 TABLE_SCORE = 0.75
 NAME_SCORE = 0.33
-# With so many names the search costs more than a hint is worth.
+# Among more names than these no hint is looked for: the search would cost more than it is worth.
 MOST_NAMES = 500
 _CANDIDATES = 50
 _SIZES = (3, 2)
@@ -30,7 +30,7 @@ def nearest(name: str, known: Iterable[str], least: float = NAME_SCORE) -> str |
     if len(names) == MOST_NAMES:
         return None
     wanted = name.lower()
-    # Edits are at least as many as the lengths differ: most names are out by that alone.
+    # The edit distance is at least the difference in length, which rules most names out.
     near = [other for other in names if _can_score(len(wanted), len(other), least)]
     if not near:
         return None
@@ -50,7 +50,7 @@ def _can_score(a: int, b: int, least: float) -> bool:
 
 
 def _alike(wanted: str, names: Iterable[str], size: int) -> list[str]:
-    """Who shares groups of ``size`` letters with ``wanted``, the most alike of them first."""
+    """The names that share groups of ``size`` letters with ``wanted``, the most similar first."""
     groups, _ = _counted(wanted, size)
     found: list[tuple[float, str]] = []
     for name in names:
@@ -64,26 +64,26 @@ def _alike(wanted: str, names: Iterable[str], size: int) -> list[str]:
 
 @lru_cache(maxsize=2048)
 def _groups(known: str, size: int) -> tuple[Counter[str], float]:
-    """Of a name of the database only: what clients ask for may be long, and is not remembered."""
+    """``_counted``, remembered. Only for names in the database: those that clients send may be long."""
     return _counted(known, size)
 
 
 def _counted(text: str, size: int) -> tuple[Counter[str], float]:
-    """How often each group of letters is in ``text``, and how long that makes its vector."""
+    """How often each group of letters is in ``text``, and the length of that vector."""
     padded = f"-{_NO_LETTER.sub('', text)}-".ljust(size, "-")
     found = Counter(padded[at : at + size] for at in range(len(padded) - size + 1))
     return found, sqrt(sum(count * count for count in found.values()))
 
 
 def _score(a: str, b: str, least: float) -> float:
-    """1 where they are equal; 0 for any score below ``least``."""
+    """From 0 to 1, which means equal. Any score below ``least`` is 0."""
     longest = max(len(a), len(b))
     score = 1 - _distance(a, b, (1 - least) * longest) / longest
     return score if score >= least else 0.0
 
 
 def _distance(a: str, b: str, most: float) -> float:
-    """Levenshtein's, one row at a time; infinite as soon as it will be more than ``most``."""
+    """The Levenshtein distance, computed row by row; infinite as soon as it is sure to exceed ``most``."""
     previous = list(range(len(b) + 1))
     for row, left in enumerate(a, 1):
         current = [row]

@@ -1,4 +1,4 @@
-"""The schema cache in use: loaded at start, replaced on notice, kept when reading it anew fails."""
+"""The schema cache in use: read at the start, read again when a change is announced, kept when that fails."""
 
 from __future__ import annotations
 
@@ -22,9 +22,9 @@ LONGEST_PAUSE_SECONDS = 30.0
 
 
 class CacheHolder(Service):
-    """``reload`` reads the catalogue once at a time; what is announced meanwhile makes it read once more.
+    """Reads the catalogue, once at a time. A change announced during a reading makes it read once more.
 
-    A reading that failed is tried again, at ever longer intervals, while the service runs.
+    A reading that failed is tried again after growing pauses, as long as the service runs.
     """
 
     log = Logger()
@@ -36,15 +36,15 @@ class CacheHolder(Service):
         self._retry: IDelayedCall | None = None
         self._current: SchemaCache | None = None
         self._version = 0
-        # Not told by a Deferred: a reading may be over at once, before there is anything to remember.
+        # A flag of its own, because a reading may end before ``background`` returns.
         self._running = False
         self._again = False
-        # Each for the end of the reading of its number.
+        # Callers of ``settled`` and the number of the reading whose end they wait for.
         self._waiting: dict[Deferred[None], int] = {}
 
     @property
     def current(self) -> SchemaCache:
-        """Raises PGRST002 until the first reading has succeeded."""
+        """The schema cache. Raises PGRST002 until the first reading has succeeded."""
         if self._current is None:
             raise errors.schema_cache_missing()
         return self._current
@@ -62,7 +62,7 @@ class CacheHolder(Service):
         cancel(self._retry)
 
     def announce(self) -> None:
-        """The catalogue has changed: read it, or once more if it is being read."""
+        """The catalogue has changed: read it in the background, or once more if it is being read."""
         if self._running:
             self._again = True
             return
@@ -70,13 +70,15 @@ class CacheHolder(Service):
         background(self._run(), "reading the schema cache")
 
     async def reload(self) -> None:
-        """Returns once a reading that began no earlier than now has ended, well or not."""
+        """Read the catalogue. Returns when a reading that began no earlier than now has ended, well or not."""
         self.announce()
         await self.settled()
 
     async def settled(self) -> None:
-        """Returns once all that has been announced until now has been read, well or not. What is announced later is
-        not waited for: where the schema changes all the time there would be no end to it."""
+        """Returns when everything that has been announced until now has been read, well or not.
+
+        Later announcements are not waited for; in a schema that changes all the time there would be no end to it.
+        """
         if not self._running:
             return
         waiting: Deferred[None] = Deferred(self._leave)
@@ -99,9 +101,9 @@ class CacheHolder(Service):
             self._tell(self._version + 1)
 
     def _tell(self, number: int) -> None:
-        """All who wait for no later reading than that."""
+        """Wake everybody who waits for the reading ``number`` or an earlier one."""
         for one in [waiting for waiting, needed in self._waiting.items() if needed <= number]:
-            # Who is told may have others leave.
+            # A caller that is woken may cancel others.
             if self._waiting.pop(one, None) is not None:
                 one.callback(None)
 
@@ -129,6 +131,6 @@ class CacheHolder(Service):
 
 
 def _why(fault: Exception) -> str:
-    """With what PostgreSQL says: it names what there is in the database that cannot be read."""
+    """The failure with PostgreSQL's message, which names the object that cannot be read."""
     said = fault.diag.message_primary if isinstance(fault, psycopg2.Error) else None
     return f"{type(fault).__name__}: {said}" if said else type(fault).__name__

@@ -1,4 +1,4 @@
-"""Reading the catalogue: a few queries in one read-only transaction, then values built off the reactor's thread."""
+"""Reads the catalogue: a few queries in one read-only transaction, and then the schema cache, built in a thread."""
 
 from __future__ import annotations
 
@@ -33,16 +33,16 @@ RunQuery = Callable[[str, Mapping[str, Any]], Awaitable[str]]
 # Updatable by UPDATE, INSERT, DELETE: bits of pg_relation_is_updatable.
 _UPDATE, _INSERT, _DELETE = 4, 8, 16
 
-# All queries see one moment: with a fingerprint later than the relations, what was made between the two would never
-# be missed.
+# All queries have to see the same moment. If the fingerprint were younger than the relations, a table made in between
+# would never be noticed.
 _SNAPSHOT = "SET TRANSACTION ISOLATION LEVEL REPEATABLE READ, READ ONLY; "
-# How types and defaults are written, whatever the database or the role has set: types are told apart by it.
+# Fixes how PostgreSQL writes types and defaults, whatever the database or role has set: types are compared as text.
 _WRITTEN = (("quote_all_identifiers", "off"), ("datestyle", "ISO"))
 
 
 def loader(reactor: Any, pool: Pool, config: TablesConfig) -> Load:
-    """Reads with a connection of ``pool``, whose texts arrive as bytes."""
-    # A request may have left the session another role, or a timeout too short to read the catalogue in.
+    """A function that reads the schema cache with a connection of ``pool``, whose texts arrive as bytes."""
+    # Set explicitly: an earlier request may have left another role, or a timeout too short for these queries.
     ours = (NO_JIT, ("role", "none"), ("search_path", ""), ("statement_timeout", config.statement_timeout))
     beginning = RESET + _SNAPSHOT + settings_of((*ours, *_WRITTEN)).text
 
@@ -62,14 +62,15 @@ def loader(reactor: Any, pool: Pool, config: TablesConfig) -> Load:
 
 
 async def read(run: RunQuery, schemas: tuple[str, ...], search_path: tuple[str, ...]) -> dict[str, str]:
-    """The answers of all catalogue queries, unparsed. ``run`` gives the one text a query returns."""
+    """The answers of all catalogue queries by name, still as JSON. ``run`` returns the one text that a query
+    returns."""
     params = {"schemas": list(schemas), "search_path": [*schemas, *search_path]}
     queries = {**ALL, "roles": role_settings(int(await run(VERSION, params)))}
     return {name: await run(sql, params) for name, sql in queries.items()}
 
 
 def build(answers: Mapping[str, str], schemas: tuple[str, ...], version: int) -> SchemaCache:
-    """The schema cache of these answers. Pure and, for thousands of tables, slow: run it in a thread."""
+    """The schema cache made of these answers. Pure. Slow for thousands of tables, so it should run in a thread."""
     rows = {name: orjson.loads(text) for name, text in answers.items()}
     exposed = frozenset(schemas)
     bases = base_columns({row["oid"]: row["rule"] for row in rows["rules"]})
@@ -118,7 +119,7 @@ def _keyed(rows: list[Rows], bases: Mapping[int, Mapping[Origin, list[int]]]) ->
 def _view_key(
     view: Keyed, origins: Mapping[Origin, list[int]], numbers: Mapping[int, list[int]]
 ) -> tuple[str, ...]:
-    """The primary keys of the base tables that the view shows whole."""
+    """The view's columns that show the primary keys of its base tables, for those keys that it shows completely."""
     shown: list[str] = []
     for table in dict.fromkeys(oid for oid, _ in origins):
         key = numbers.get(table) or []
@@ -163,7 +164,10 @@ def _computed(row: Rows) -> Relationship:
 
 
 def _grouped(found: list[Relationship], exposed: frozenset[str]) -> dict[Key, tuple[Relationship, ...]]:
-    """In the order in which choices are listed; what is related through hidden junctions only has an empty group."""
+    """Relationships by origin, in the order in which error messages list choices.
+
+    Those through junctions that are not exposed are left out, but leave an (empty) group behind.
+    """
     groups: dict[Key, list[Relationship]] = defaultdict(list)
     for relationship in found:
         group = groups[relationship.origin]

@@ -30,9 +30,9 @@ class Column:
 class Relation:
     """A table, view, materialised view, foreign or partitioned table.
 
-    ``row_bytes`` is what a row takes on disk by the last ANALYZE, 0 where that is not known. Of rows in tables that
-    have ``inherited`` from it the primary key says nothing. ``expands``: when it plans, PostgreSQL finds other tables
-    to read in its place.
+    ``row_bytes`` is the size of a row on disk by the last ANALYZE, 0 where it is not known. ``inherited`` says that
+    other tables inherit from it; the primary key does not hold for their rows. ``expands`` says that reading it makes
+    PostgreSQL read other tables as well (partitions, heirs, tables behind functions of a view).
     """
 
     schema: str
@@ -55,7 +55,7 @@ class Relation:
 
 @frozen
 class Junction:
-    """The table between two: which constraints lead out of it and over which columns."""
+    """The table between two others: its two constraints, and the columns that they connect."""
 
     key: Key
     to_origin: str
@@ -66,7 +66,7 @@ class Junction:
 
 @frozen
 class Relationship:
-    """How ``target`` hangs on ``origin``. ``pairs`` are (column of origin, column of target).
+    """How the relation ``target`` is related to ``origin``. ``pairs`` are (column of origin, column of target).
 
     A computed relationship has a ``routine`` and neither pairs nor a junction.
     """
@@ -89,7 +89,7 @@ class Relationship:
 
 @frozen
 class Argument:
-    """``cast`` is the type to cast a value to: ``type``, but never cut to a length that nobody asked for."""
+    """``cast`` is the type to cast a value to: ``type``, but without an implied length that would cut values."""
 
     name: str
     type: str
@@ -102,8 +102,8 @@ class Argument:
 class Routine:
     """A function. ``returns`` is the relation whose rows it returns, where it does.
 
-    ``return_media`` is the media type that the one value it returns is a body in; ``is_bytes`` says that a value
-    comes from PostgreSQL as the bytes of a body.
+    ``return_media`` is the media type of a function whose one value is a whole body. ``is_bytes`` says that the value
+    can be sent as it comes from PostgreSQL.
     """
 
     schema: str
@@ -126,7 +126,7 @@ class Routine:
 
     @property
     def may_be_inlined(self) -> bool:
-        """PostgreSQL may write its text into the statement that reads its rows."""
+        """Whether PostgreSQL may inline it: replace the call by the function's own query."""
         return self.is_sql and self.is_set and self.is_composite and self.volatility != "v"
 
     @property
@@ -136,7 +136,7 @@ class Routine:
 
 @frozen
 class Handler:
-    """An aggregate that makes a whole body in ``media``; ``relation`` None takes rows of any."""
+    """An aggregate that makes a whole body of the type ``media``. With ``relation`` None it takes rows of any."""
 
     aggregate: Key
     media: str

@@ -1,6 +1,6 @@
-"""The catalogue queries. Each returns one text of JSON, so that no row becomes a tuple on the reactor's thread.
+"""The catalogue queries. Each returns one JSON text, because making tuples of many rows would block the reactor.
 
-They run with an empty search path, so that ``format_type`` qualifies and quotes whatever is not PostgreSQL's own.
+They run with an empty search path, so that ``format_type`` qualifies the names of all types but PostgreSQL's own.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ def _json(query: str, ctes: str = "") -> str:
     return f"{ctes} select coalesce(json_agg(found), '[]')::text from ({query}) as found"
 
 
-# Domains over domains, to their base: one row for each type that is a domain.
+# The base type of each domain, also of domains over domains.
 _BASES = """
 with recursive base as (
   select oid, typbasetype as parent, typbasetype as base from pg_type where typtype = 'd'
@@ -32,7 +32,7 @@ with recursive base as (
 )
 """
 
-# What partitions or heirs are read for, views of such, and views of functions whose text PostgreSQL may write in.
+# Relation.expands: partitioned tables, tables with heirs, and views that read such or a function that may be inlined.
 _EXPANDING = """
 , reads as (
   select c.oid as relation, 'pg_class'::regclass::oid as class, c.oid as object
@@ -94,7 +94,7 @@ order by n.nspname, c.relname
     _BASES + _EXPANDING,
 )
 
-# Columns that keys are made of, and all columns of views, by relation.
+# By relation: the columns of its keys, and all columns of views.
 _KEY_COLUMNS = """
 with needed as (
   select conrelid as relation, unnest(conkey) as number from pg_constraint where contype in ('p', 'f')
@@ -247,8 +247,8 @@ order by r.rolname, d.setdatabase
 """)
 
 
-# Changes with nearly every change of the catalogue that matters, not with a column's new name or type: asked on a
-# miss, it has to be quick.
+# A value that differs after nearly every change of the catalogue that matters here, though not after a change of a
+# column's name or type. It is asked for whenever a name is not found, so it has to be quick.
 FINGERPRINT = """
 (select concat_ws(':', count(*), max(c.oid::int8), sum(c.relnatts), sum(hashname(c.relname)::int8 # c.oid::int8))
   from pg_class c join pg_namespace n on n.oid = c.relnamespace

@@ -1,4 +1,4 @@
-"""Relationships from foreign keys: of the tables themselves, of the views that show their keys, through junctions.
+"""Derives relationships from foreign keys: between tables, between views that show the keys, and through junctions.
 
 PostgREST's reference: "Resource Embedding".
 """
@@ -18,7 +18,7 @@ from project_service.tables.catalog.views import Origin
 
 @frozen
 class Keyed:
-    """A relation as the foreign keys see it: by number, with its columns' names by number."""
+    """A relation as foreign keys refer to it: by oid, with the names of its columns by number."""
 
     oid: int
     key: Key
@@ -29,14 +29,14 @@ class Keyed:
 
 @frozen
 class _Showing:
-    """One way in which a relation shows the columns of a key."""
+    """The names of a relation's columns that show the columns of a key, in the key's order."""
 
     relation: Keyed
     columns: tuple[str, ...]
 
 
 class Shown:
-    """Finds the relations that show given columns of a table: the table itself and views."""
+    """Finds which relations show given columns of a table: the table itself and views of it."""
 
     def __init__(self, keyed: Mapping[int, Keyed], bases: Mapping[int, Mapping[Origin, list[int]]]) -> None:
         self._keyed = keyed
@@ -71,7 +71,7 @@ class Shown:
 def from_foreign_keys(
     rows: Iterable[Mapping[str, Any]], shown: Shown, exposed: frozenset[str]
 ) -> list[Relationship]:
-    """Both directions of every foreign key, wherever the far side is in an exposed schema."""
+    """Both directions of every foreign key, as far as the target is in an exposed schema."""
     found: list[Relationship] = []
     back: list[Relationship] = []
     for row in rows:
@@ -115,7 +115,10 @@ def _both_ways(
 def through_junctions(
     found: Iterable[Relationship], primary_keys: Mapping[Key, frozenset[str]]
 ) -> list[Relationship]:
-    """Many-to-many: two foreign keys of one relation, hidden or not, whose columns all belong to its primary key."""
+    """Many-to-many relationships, through relations two of whose foreign keys lie within the primary key.
+
+    The junction itself need not be exposed.
+    """
     leading: dict[Key, list[Relationship]] = defaultdict(list)
     for way in found:
         if way.cardinality == "m2o":
