@@ -25,6 +25,7 @@ class _Log:
     log_format: str = "text"
     levels: Levels = field(factory=lambda: Levels("info"))
     out: TextIO | None = None
+    on_output: str | None = "text"
 
 
 _log = _Log()
@@ -35,6 +36,7 @@ def install(twistd: Any, log_format: str, log_level: str) -> None:
     """``twistd`` are its options. A ``--logger`` or ``--syslog`` of the operator's own is left alone."""
     # Without it twistd would leave a pickle of the application behind.
     twistd["no_save"] = True
+    _log.on_output = log_format if _in_foreground(twistd) else None
     if twistd.get("logger") or twistd.get("syslog"):
         return
     _log.twistd, _log.log_format, _log.levels = twistd, log_format, Levels(log_level)
@@ -58,6 +60,11 @@ def set_level(name: str) -> None:
     _log.levels.set_default(name)
 
 
+def on_output() -> str | None:
+    """The format of the log where it is on standard output; None where it goes elsewhere."""
+    return _log.on_output
+
+
 def write_lines(lines: Sequence[str]) -> None:
     """Finished lines (a worker's) beside our own; as events where the operator's own observer has the log."""
     if _log.out is not None:
@@ -69,14 +76,18 @@ def write_lines(lines: Sequence[str]) -> None:
 
 
 def _output(twistd: Any) -> TextIO:
-    name = twistd.get("logfile")
-    if twistd.get("nodaemon") and name in (None, "", "-"):
+    if _log.on_output is not None:
         assert sys.__stdout__ is not None
         return cast(TextIO, _Unfailing(_foreground(any_text(sys.__stdout__))))
-    out = _Unfailing(LogFile.fromFullPath(name or "twistd.log", rotateLength=None))
+    out = _Unfailing(LogFile.fromFullPath(twistd.get("logfile") or "twistd.log", rotateLength=None))
     if not signal.getsignal(signal.SIGUSR1):
         _reopen_on_signal(out)
     return cast(TextIO, out)
+
+
+def _in_foreground(twistd: Any) -> bool:
+    elsewhere = twistd.get("logger") or twistd.get("syslog") or twistd.get("logfile") not in (None, "", "-")
+    return bool(twistd.get("nodaemon")) and not elsewhere
 
 
 def _foreground(out: TextIO) -> Output | TextIO:

@@ -201,14 +201,29 @@ class Startup:
             self._base_url(), keys[0], keys[1], dsn.reveal() if dsn is not None else ""
         )
         path = bootstrap.write_credentials(data_dir, credentials)
-        terminal = sys.__stdout__ is not None and sys.__stdout__.isatty()
-        say("\n".join(bootstrap.first_words(credentials, path, terminal)))
+        if logging_setup.on_output() != "text":
+            self.log.info("ready on {url}", url=credentials.base_url)
+        _print("\n".join(bootstrap.first_words(credentials, path, _on_terminal())))
 
 
 def say(line: str) -> None:
-    """To whoever started us, beside the log."""
+    """To whoever started us, and into the log where that is not beside it."""
+    if logging_setup.on_output() != "text":
+        Startup.log.info("{line}", line=line)
+    _print(line)
+
+
+def _print(text: str) -> None:
+    """Not between a log's lines of JSON, unless it is a person who reads them."""
+    if logging_setup.on_output() == "json" and not _on_terminal():
+        return
     if sys.__stdout__ is not None and not sys.__stdout__.closed:
         try:
-            print(line, file=sys.__stdout__, flush=True)  # progress is meant to be seen
+            print(text, file=sys.__stdout__, flush=True)  # progress is meant to be seen
         except OSError:
             return
+
+
+def _on_terminal() -> bool:
+    out = sys.__stdout__
+    return out is not None and not out.closed and out.isatty()

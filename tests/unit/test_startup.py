@@ -5,9 +5,12 @@ from __future__ import annotations
 import os
 import sys
 from io import StringIO
+from typing import Any
 
+from twisted.logger import formatEvent
 from twisted.trial.unittest import TestCase
 
+from project_service import logging_setup
 from project_service.assignment import Assignment
 from project_service.configure import BadSettings
 from project_service.launch import Launch
@@ -16,6 +19,7 @@ from project_service.startup import Startup, say
 from project_service.worker import Worker
 from tests.live.logged import errors_logged
 from tests.places import temporary_directory
+from tests.said import captured_logs
 
 
 class Saying(TestCase):
@@ -35,6 +39,34 @@ class Saying(TestCase):
             say("ready")
         # What is left in its buffer cannot be written at its end either.
         self.assertRaises(OSError, full.close)
+
+    def test_it_is_in_the_log_where_that_goes_elsewhere(self) -> None:
+        """A migration that waits for a table, say: as a daemon the service has no output that anybody sees."""
+        elsewhere: list[tuple[dict[str, Any], str]] = [
+            ({"nodaemon": False}, "text"),
+            ({"nodaemon": True, "logfile": "there"}, "text"),
+            ({"nodaemon": True, "syslog": True}, "text"),
+            ({"nodaemon": True, "logger": "their.observer"}, "text"),
+            ({"nodaemon": True}, "json"),
+        ]
+        for options, log_format in elsewhere:
+            self.assertEqual(self._logged(options, log_format), ["waiting"], options)
+        self.assertEqual(self._logged({"nodaemon": True}, "text"), [])
+
+    def test_no_line_of_a_log_in_json_is_anything_else(self) -> None:
+        out = StringIO()
+        self.patch(sys, "__stdout__", out)
+        self._logged({"nodaemon": True}, "json")
+        self.assertEqual(out.getvalue(), "")
+        self._logged({"nodaemon": True, "logfile": "there"}, "json")
+        self.assertEqual(out.getvalue(), "waiting\n")
+
+    def _logged(self, options: dict[str, Any], log_format: str) -> list[str]:
+        self.patch(logging_setup, "_log", logging_setup._Log())
+        logging_setup.install(options, log_format, "info")
+        with captured_logs() as events:
+            say("waiting")
+        return [str(formatEvent(event)) for event in events]
 
 
 class Reloading(TestCase):
