@@ -1,4 +1,4 @@
-"""From a parsed request to the statement that answers it: plan and SQL, without I/O."""
+"""Makes the statement that answers a parsed request: its plan, and the plan's SQL. No I/O."""
 
 from __future__ import annotations
 
@@ -30,9 +30,12 @@ from project_service.tables.sql.statement import (
 
 @frozen
 class Compiled:
-    """What is run and how its outcome is to be read; ``plan`` is None for reading a relation. ``leaves_things``: what
-    runs may leave more than settings on its connection; ``locks``: what goes before the statement where that is
-    prepared (see ``sql/locks``).
+    """What is to be run, and how to read its outcome. It is kept and used again for requests of the same shape.
+
+    ``plan`` is None for reading a relation. ``renamed`` are embedded relations to warn about. ``probe`` is set where
+    the result may have to be streamed, and ``last`` remembers whether it was. ``leaves_things`` says that running it
+    may leave more than settings behind on the connection. ``locks`` is run before the statement where that is
+    prepared (see ``sql.locks``).
     """
 
     statement: Statement
@@ -53,7 +56,8 @@ class Compiled:
 def compile_request(cache: SchemaCache, config: TablesConfig, request: Request) -> Compiled:
     """Raises PGRST107, 205, 54001 and what the planners raise."""
     found = _compiled(cache, config, request)
-    # Functions are called by name, by triggers, and before each request; of what a read calls ``_read`` tells.
+    # Functions run here if the request calls one, as triggers of a write, or before each request. The functions that
+    # a read may call are ``_read``'s concern.
     calls = config.pre_request is not None or found.routine is not None or not found.read_only
     return evolve(found, leaves_things=True) if cache.leaves_things and calls else found
 
@@ -109,7 +113,7 @@ def _read(cache: SchemaCache, config: TablesConfig, request: Request, relation: 
     count = request.head.preferences.get("count")
     bounds = _bounds(config, request, relation, True)
     if bounds.at_once and _is_by_key(plan):
-        # One row is one body, however large.
+        # A single row is sent in one piece, however large it is.
         bounds = Bounds()
     statement = read_statement(cache, plan, rendering, count, config.max_rows, bounds)
     leaves = cache.leaves_by_reading and (plan.calls or rendering.handler is not None)
@@ -139,7 +143,8 @@ def _call(cache: SchemaCache, config: TablesConfig, request: Request) -> Compile
 
 
 def _locks_of_call(cache: SchemaCache, plan: CallPlan, statement: Sql) -> Sql:
-    """Of what is read beside the function, which locks what it reads when it gets there, unless it is written out."""
+    """The locks for a call: those of embedded relations. The function takes its own when it runs, unless it is
+    inlined."""
     if plan.routine.may_be_inlined:
         return locks_by_planning(statement)
     return locks_of_reading(cache, plan.read, statement) if plan.read is not None else NOTHING

@@ -1,4 +1,4 @@
-"""What one database's table API needs to know of its settings (``[stages.<stage>.databases.<name>]``)."""
+"""The settings of one database's table API (``[stages.<stage>.databases.<name>]``)."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ TxEnd = Literal["commit", "commit-allow-override", "rollback", "rollback-allow-o
 
 @frozen
 class TablesConfig:
-    """The names are those of the configuration file; ``max_rows`` 0 is no limit.
+    """The names are those of the configuration file. ``max_rows`` 0 means no limit.
 
-    ``statement_timeout`` is the service's, as PostgreSQL takes it.
+    ``statement_timeout`` is the service's, written as PostgreSQL takes it ("0" for none).
     """
 
     schemas: tuple[str, ...] = ("public",)
@@ -61,5 +61,6 @@ class TablesConfig:
         return self.tx_end.endswith("allow-override")
 
     def may_end(self, asked: str) -> bool:
-        """Whether ``Prefer: tx=`` gets what it asks for, by its own or the configuration's word."""
+        """Whether a transaction will end as ``Prefer: tx=`` asks, because it may override the configuration or
+        agrees."""
         return self.tx_override or self.tx_end == asked

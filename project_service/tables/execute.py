@@ -1,4 +1,4 @@
-"""Running what was compiled, and reading its outcome."""
+"""Runs compiled requests and reads their outcomes."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from project_service.tables.respond.replies import check_outcome
 from project_service.tables.run import Ending, Preamble, Row, Work, run
 from project_service.tables.sql.fragment import Sql
 
-# PostgreSQL makes no value beyond a gigabyte: a body of too many wide rows.
+# program_limit_exceeded: PostgreSQL cannot make a value of more than a gigabyte, such as a body of many wide rows.
 _TOO_LARGE = "54000"
 
 
@@ -33,7 +33,10 @@ class Executor:
     pool: Pool
 
     async def execute(self, planned: Planned, preamble: Preamble, authenticated: bool) -> Outcome:
-        """The outcome, checked; for an execution plan its text is the body. Raises ``TableError``."""
+        """The outcome, which has passed ``check_outcome``. For an execution plan, the plan's text is the body.
+
+        Raises ``TableError``.
+        """
         request, compiled = planned.request, planned.compiled
         work = Work(
             preamble,
@@ -62,7 +65,8 @@ class Executor:
     async def read(
         self, preamble: Preamble, sql: Sql, authenticated: bool, leaves_things: bool = False
     ) -> list[Row]:
-        """The rows of a query that only reads; what runs before it may be what ``leaves_things``."""
+        """The rows of a query that only reads. ``leaves_things`` says that the pre-request function may leave
+        something behind on the connection."""
         work = Work(preamble, sql, authenticated=authenticated)
 
         async def used(session: Session) -> list[Row]:
@@ -75,7 +79,10 @@ class Executor:
         return await self.pool.use(used)
 
     async def _probed(self, session: Session, work: Work, planned: Planned) -> Outcome:
-        """What fits into one reply is in the outcome; of the rest as much as was read to know that it does not."""
+        """The outcome; its body is complete (``whole``) if the result fits into one reply.
+
+        Where the probe allowed too few rows, the statement is run again with more.
+        """
         probe, read = planned.compiled.probe, partial(_checked, planned)
         if probe is None:
             return await run(session, work, read)
@@ -95,7 +102,8 @@ class Executor:
             work = evolve(work, probe=probe.rows)
 
     async def _estimated(self, session: Session, work: Work, planned: Planned, outcome: Outcome) -> Outcome:
-        """The planner's number of rows, where that was asked for and there is nothing better."""
+        """``outcome`` with the planner's estimate as its total, where that was asked for and no exact number is
+        known."""
         count = planned.request.head.preferences.get("count")
         counting = planned.compiled.statement.count
         if counting is None or count not in ("planned", "estimated"):
@@ -109,7 +117,8 @@ class Executor:
         return evolve(outcome, total=likely if exact is None else max(likely, exact))
 
     def _ending(self, request: Request, compiled: Compiled) -> Ending:
-        """Explicit transaction control only where something is decided after the statement has run."""
+        """How the transaction ends. BEGIN and COMMIT of our own are used only where the outcome decides whether to
+        commit, since they cost round trips."""
         if compiled.read_only:
             return "implicit"
         if self.config.tx_end.startswith("rollback"):
@@ -130,7 +139,7 @@ class Executor:
 
 
 def _checked(planned: Planned, rows: list[Row]) -> Outcome:
-    """Raises what must not be committed."""
+    """The outcome; raises where it must not be committed."""
     compiled = planned.compiled
     outcome = _read(compiled, rows)
     check_outcome(planned.request, compiled.plan, compiled.rendering, outcome)

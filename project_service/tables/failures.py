@@ -57,7 +57,7 @@ _DETAIL_HINT = (
 def from_sqlstate(
     code: str, message: str, details: str | None, hint: str | None, authenticated: bool
 ) -> TableError:
-    """The response to an error of the database. ``authenticated`` tells 403 from 401 where a right is missing."""
+    """The response to an error of the database. Where a right is missing, ``authenticated`` decides on 403 or 401."""
     if code == "PGRST":
         return _raised_as_json(message, details)
     headers: Headers = ()
@@ -75,7 +75,7 @@ def from_sqlstate(
 
 
 def has_nul() -> TableError:
-    """What PostgreSQL says of a text with a NUL, which psycopg2 does not send."""
+    """The error that PostgreSQL gives for a text with a NUL, which psycopg2 refuses to send in the first place."""
     return from_sqlstate("22021", 'invalid byte sequence for encoding "UTF8": 0x00', None, None, True)
 
 

@@ -1,4 +1,4 @@
-"""What every response has in its head, and what SQL may say there."""
+"""Headers of the table API's responses: the one that all have, and the rules for those that SQL sets."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from collections.abc import Iterable
 from project_service.errors import Headers
 from project_service.http import fields, wire
 
-# Also on refusals, which hang on these as much (PostgREST's reference, "Vary Header").
+# On errors too, since they depend on these headers as much (PostgREST's reference, "Vary Header").
 VARY = ("Vary", "Accept, Prefer, Range")
 
 _NAME = re.compile(rf"[{fields.TCHAR}]+")
@@ -16,23 +16,22 @@ _VALUE = re.compile(rf"[^{fields.CONTROL}]*")
 
 
 def is_header(name: str, value: object) -> bool:
-    """Nothing that would start another header line or end the head."""
+    """Whether SQL may set this header: nothing in it may start another header line or end the head."""
     return isinstance(value, str) and bool(_NAME.fullmatch(name)) and bool(_VALUE.fullmatch(value))
 
 
 def settable(headers: Iterable[tuple[str, str]]) -> Headers:
-    """Those that are not the service's alone to set; where a body ends is never SQL's to say."""
+    """``headers`` without those that only the service may set; SQL never decides where a body ends."""
     return tuple((name, as_utf8(value)) for name, value in headers if name.lower() not in wire.OURS)
 
 
 def as_utf8(value: str) -> str:
-    """A header's text with a character for each byte of its UTF-8, which is how the edge writes it."""
+    """``value`` encoded as UTF-8, as text with one character for each byte: the edge writes headers as Latin-1."""
     return value if value.isascii() else value.encode().decode("latin-1")
 
 
 def read_utf8(value: bytes) -> str:
-    """A header as it came. RFC 9110 section 5.5 leaves bytes above 127 to whoever reads them: where they are no UTF-8
-    each is a character."""
+    """A request header as text: UTF-8 if it is valid, else Latin-1. RFC 9110 section 5.5 does not say which."""
     try:
         return value.decode()
     except UnicodeDecodeError:
@@ -40,5 +39,5 @@ def read_utf8(value: bytes) -> str:
 
 
 def is_status(value: object) -> bool:
-    """A final response's; JSON's ``true`` is an ``int`` to Python."""
+    """Whether ``value`` is the status of a final response. (JSON's ``true`` would be an ``int`` in Python.)"""
     return isinstance(value, int) and not isinstance(value, bool) and 200 <= value <= 599

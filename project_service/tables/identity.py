@@ -18,13 +18,13 @@ from project_service.tables.failures import from_sqlstate
 from project_service.tables.role_claim import RoleClaim
 from project_service.tables.tokens import OwnTokens
 
-# To PostgreSQL the end of any SET ROLE: whoever claimed it would act as the role that connects.
+# SET ROLE none means the role of the connection itself, so a token that claims it must be refused.
 _RESET = "none"
 
 
 @frozen
 class Identity:
-    """``claims`` is JSON; ``authenticated`` says that the role is not the anonymous one."""
+    """Who a request acts as. ``claims`` is JSON. ``authenticated`` says that the role is not the anonymous one."""
 
     role: str
     claims: str
@@ -41,10 +41,11 @@ class Identities:
     service: TokenVerifier | None
 
     def identify(self, authorization: Sequence[str], presented_key: str | None, is_service: bool) -> Identity:
-        """``presented_key`` repeated as a bearer token counts as no token: clients of this ecosystem do so.
+        """Who the request acts as, by its Authorization headers and project key.
 
-        Raises PGRST300, 301, 302 and 303, ``session_revoked`` for one of the service's own, and 22023 for a role
-        that cannot be.
+        ``presented_key`` sent as a bearer token as well counts as no token, since clients of this ecosystem do that.
+        Raises PGRST300, 301, 302 and 303, ``session_revoked`` for a token of the service's own, and 22023 for a role
+        that cannot exist.
         """
         token = _bearer(authorization)
         claims: Mapping[str, Any] = {}
@@ -81,7 +82,7 @@ class Identities:
 
 
 def _in_postgrests_words(fault: ApiError) -> ApiError:
-    """PGRST303 and 301, at which clients renew their token; the end of a session stays what it is."""
+    """``fault`` as PGRST303 or 301, which make clients renew their token. ``session_revoked`` stays as it is."""
     if fault.code != "invalid_token":
         return fault
     if fault.message == EXPIRED:
@@ -95,7 +96,7 @@ def _without_claims(role: str, authenticated: bool) -> Identity:
 
 
 def _as_json(claims: Mapping[str, Any]) -> str:
-    """As the token had them, integers beyond 64 bits too. Raises PGRST301 for text that is none."""
+    """The claims as JSON, also with integers beyond 64 bits. Raises PGRST301 for text that is not valid Unicode."""
     try:
         return orjson.dumps(claims).decode()
     except TypeError:
@@ -109,7 +110,7 @@ def _as_json(claims: Mapping[str, Any]) -> str:
 
 
 def _bearer(headers: Sequence[str]) -> str | None:
-    """The token of the first bearer header; other schemes are none of this service's."""
+    """The token of the first bearer header; other schemes are ignored."""
     for value in headers:
         scheme, _, token = value.partition(" ")
         if scheme.lower() == "bearer":

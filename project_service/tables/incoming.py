@@ -7,7 +7,7 @@ from collections.abc import Iterable
 import orjson
 from attrs import field, frozen
 
-# What of the headers decides how a request is understood; the rest only SQL sees.
+# The headers that decide how a request is understood. The others only SQL gets to see.
 _DECISIVE = frozenset(("accept", "prefer", "range", "content-type", "accept-profile", "content-profile"))
 # Project keys are for this service, not for SQL to read.
 _SECRET = frozenset(("x-service-key", "apikey", "cookie"))
@@ -15,9 +15,10 @@ _SECRET = frozenset(("x-service-key", "apikey", "cookie"))
 
 @frozen
 class Sent:
-    """A request's headers and what is made of them, once for all requests that come with the same ones.
+    """A request's headers and what is derived from them, made once for all requests with the same headers.
 
-    ``as_json`` and ``cookies`` are JSON objects for SQL.
+    ``decisive`` are those that decide how the request is understood. ``as_json`` and ``cookies`` are JSON objects for
+    SQL.
     """
 
     pairs: tuple[tuple[str, str], ...] = field(repr=False)

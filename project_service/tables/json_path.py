@@ -1,4 +1,4 @@
-"""JSON Path (RFC 9535) with the regular expressions that people write."""
+"""JSON Path (RFC 9535), but with Python's regular expressions instead of RFC 9485's."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ from jsonpath_rfc9535.function_extensions import ExpressionType, FilterFunction
 
 
 class _Matching(FilterFunction):
-    """``search`` and ``match``. The library's own know RFC 9485 alone, which has no ``\\w``, and find nothing by what
-    is not of it."""
+    """The functions ``search`` and ``match``. The library's own follow RFC 9485, which does not have ``\\w``, and
+    find nothing for a pattern that is not valid there."""
 
     arg_types = [ExpressionType.VALUE, ExpressionType.VALUE]  # noqa: RUF012  # declared as the library's own are
     return_type = ExpressionType.LOGICAL
@@ -26,12 +26,12 @@ class _Matching(FilterFunction):
         try:
             return self._find(pattern, text) is not None
         except re.error:
-            # One that the claims themselves hold.
+            # The pattern came from the claims, so it could not be checked before.
             return False
 
 
 class Environment(JSONPathEnvironment):
-    """``compile`` raises ``JSONPathError`` where a path is none, ``ValueError`` where a pattern in it is none."""
+    """``compile`` raises ``JSONPathError`` for a bad path, and ``ValueError`` for a bad pattern in one."""
 
     def setup_function_extensions(self) -> None:
         super().setup_function_extensions()

@@ -1,8 +1,8 @@
-"""Replies that are too large for one piece.
+"""Replies that are too large to be sent in one piece.
 
-That one is, its statement shows; then the cursor runs the query once more. The next request of the same shape opens
-its cursor at once, so that what is always large is run once, and if all its rows are there with the first, it is
-answered in one piece again.
+The first time, the ordinary statement shows that its result is too large, and a cursor then runs the query once more.
+The next request of the same shape opens a cursor at once, so that results which are always large are computed once.
+If the cursor's first rows turn out to be all, the reply is sent in one piece, and so are the next ones.
 """
 
 from __future__ import annotations
@@ -22,18 +22,20 @@ from project_service.tables.respond.replies import head_of_stream
 from project_service.tables.run import Preamble
 from project_service.tables.streaming import RowStream, Streams
 
-# SQL may have said so, however many rows there are.
+# Statuses without a body, which SQL may set however many rows there are.
 _BODILESS = (204, 304)
 
 
 @frozen
 class LargeReplies:
+    """Decides when to stream, and opens the streams."""
+
     config: TablesConfig
     streams: Streams
 
     def expected(self, planned: Planned) -> bool:
-        """Whether the cursor is to be opened at once: not where the reply would have to wait for its turn, nor where
-        more than the rows has to be looked at."""
+        """Whether to open a cursor at once. Not where a stream would have to wait for a connection, nor where the
+        number of rows has to be known first."""
         preferences = planned.request.head.preferences
         return (
             planned.compiled.last.streamed
@@ -50,7 +52,8 @@ class LargeReplies:
         identity: Identity,
         in_one_piece: Callable[[Outcome], Reply],
     ) -> Reply | StreamReply | None:
-        """Where it was ``expected``; None where the statement has to tell more. Raises as ``Streams.open`` does."""
+        """The reply by a cursor, to be called where it is ``expected``. None where the ordinary statement has to be
+        run after all, for the total. Raises what ``Streams.open`` raises."""
         probe = planned.compiled.probe
         assert probe is not None
         likely = Outcome(rows=probe.rows, size=probe.threshold_bytes)
@@ -69,7 +72,10 @@ class LargeReplies:
     async def after(
         self, incoming: Incoming, planned: Planned, outcome: Outcome, told: Preamble, identity: Identity
     ) -> Reply | StreamReply:
-        """Where ``outcome`` shows that it does not fit. Raises as ``Streams.open`` does."""
+        """The reply by a cursor, after ``outcome`` has shown that the result is too large for one piece.
+
+        Raises what ``Streams.open`` raises.
+        """
         head = self._head(incoming, planned, outcome)
         if not _has_body(head):
             return head
@@ -107,13 +113,17 @@ class LargeReplies:
 
 
 def _has_body(head: Reply) -> bool:
-    """A stream that the edge does not write never lets go of its connection. What SQL and clients say is looked at
-    before; a schema of the configuration may have any name, and stands in Content-Profile."""
+    """Whether the edge will write the body. If it does not, nobody closes the stream, which keeps its connection.
+
+    The edge refuses heads that it cannot write. SQL's headers have been checked by now, but the schema's name in
+    Content-Profile comes from the configuration and may be anything.
+    """
     return head.status not in _BODILESS and fault_of(head.status, head.headers) is None
 
 
 def _has_total(planned: Planned, outcome: Outcome) -> bool:
-    """It comes with the rows: where none are past an offset nothing says how many are before it."""
+    """Whether the total is known where it was asked for. It comes with each row, so there has to be a row, unless
+    there are none at all."""
     return outcome.rows > 0 or planned.request.range.offset == 0 or not _counts(planned)
 
 

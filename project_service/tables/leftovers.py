@@ -1,4 +1,4 @@
-"""What SQL can leave on a connection besides settings, which RESET ALL is for."""
+"""Clears what SQL may leave behind on a connection besides settings (which RESET ALL takes away)."""
 
 from __future__ import annotations
 
@@ -8,9 +8,10 @@ from project_service.database.session import DatabaseGone, Session
 
 
 async def clear(session: Session) -> None:
-    """After a request that may have left something; a connection on which that fails is not used again.
+    """Release locks, temporary tables, cursors and channels that a request may have left behind.
 
-    Settings first: by another search path a function of the application's would be called for PostgreSQL's own.
+    A connection on which that fails is never used again. Settings are reset first: with another search path, a
+    function of the application might be called in place of PostgreSQL's own.
     """
     if not session.usable:
         return

@@ -1,4 +1,4 @@
-"""From what came in to what is run, with the work of earlier requests of the same shape kept."""
+"""Turns requests into compiled statements, and keeps the work for later requests of the same shape."""
 
 from __future__ import annotations
 
@@ -25,14 +25,17 @@ from project_service.tables.recent import Recent
 from project_service.tables.shape import shape_of_payload, shape_of_query
 from project_service.tables.syntax import Operand, Query
 
-# Enough for every distinct request an application makes, little enough to be nothing in memory.
+# How many are kept of each: enough for all distinct requests of an application, with little memory.
 KEPT = 1000
 
 
 @frozen
 class Planned:
-    """``operands`` are this request's, in the order of the plan's slots; ``kept`` tells a plan worth preparing:
-    it was there before. ``version`` is the schema cache's."""
+    """A request and the statement that answers it.
+
+    ``operands`` are this request's, in the order of the plan's slots. ``kept`` says that the plan was made by an
+    earlier request, which makes it worth preparing. ``version`` is that of the schema cache.
+    """
 
     request: Request
     compiled: Compiled
@@ -68,7 +71,7 @@ class Planner:
         head = parse_head(incoming.method, incoming.segments, incoming.headers.decisive, self.config.schemas)
         asked = head.preferences.get("tx")
         writes = head.method not in READING
-        # Who only wants to try must not be surprised by what was written.
+        # A client that only wants to try a write must not find it committed.
         if writes and head.preferences.strict and asked is not None and not self.config.may_end(asked):
             raise errors.invalid_preferences([f"tx={asked}"])
         return head
@@ -93,7 +96,8 @@ class Planner:
         return Planned(request, made, operands, False, cache.version)
 
     def _compiled(self, cache: SchemaCache, request: Request) -> Compiled:
-        """With what has been learnt of the rows from requests of other shapes."""
+        """The compiled request, sharing its probe with other requests that select the same of the same relation: what
+        they have learnt about the size of rows holds for this one too."""
         compiled = compile_request(cache, self.config, request)
         first = compiled.probe
         if first is None:
@@ -104,14 +108,14 @@ class Planner:
 
 
 def _weight(compiled: Compiled) -> int:
-    """The SQL and the operands of the request it was made for, which it holds on to."""
+    """How many characters a kept plan holds: its SQL, and the operands of the request that it was made for."""
     sql = compiled.statement.sql
     operands = (found.text for found in sql.parameters if isinstance(found, Operand))
     return len(sql.text) + sum(len(text) for text in operands)
 
 
 def _without_body(request: Request) -> Request:
-    """What is kept for other requests holds nothing of this one's body."""
+    """``request`` without its body, so that a kept plan does not hold on to it."""
     if request.payload is None:
         return request
     return evolve(request, payload=evolve(request.payload, text="", raw=b"", arguments=()))

@@ -1,8 +1,8 @@
-"""How many rows are read at once to see whether they fit into one reply; what does not fit is streamed.
+"""How many rows to read at once, to see whether a result fits into one reply. What does not fit is streamed.
 
-PostgreSQL makes the body of at most so many rows and hands it over if it is not too large, so one statement answers
-whatever fits. How wide rows are is learnt from those that came: for a relation and what is selected of it, not for
-each request.
+PostgreSQL makes a body of at most so many rows, and returns it if it is not too large; so one statement answers
+whatever fits. The number follows from the size of rows, which is learnt from earlier results: for a relation and what
+is selected of it, and not for each request.
 """
 
 from __future__ import annotations
@@ -11,27 +11,28 @@ from attrs import define
 
 from project_service.tables.respond.outcome import Outcome
 
-# More small rows than these take PostgreSQL longer to gather than a cursor takes to begin.
+# PostgreSQL needs longer to make one body of more rows than these than to open a cursor.
 MOST_ROWS = 10_000
-# Where nothing is known of their size: of views, partitioned and foreign tables, or before ANALYZE.
+# The first number where nothing is known of the size: for views, partitioned and foreign tables, or before ANALYZE.
 UNKNOWN_ROWS = 100
 
 
 @define
 class Probe:
-    """``rows`` are read at once; a body beyond ``threshold_bytes`` is not handed over."""
+    """``rows`` are read at once; a body of more than ``threshold_bytes`` is left out."""
 
     rows: int
     threshold_bytes: int
 
     def fits(self, outcome: Outcome, asked: int) -> bool:
-        """Whether the body is there and whole, ``asked`` rows having been allowed."""
+        """Whether ``outcome`` has the whole result, given that ``asked`` rows were allowed."""
         return outcome.rows <= asked and outcome.size <= self.threshold_bytes
 
     def again(self, outcome: Outcome, asked: int) -> bool:
-        """What does not fit, of ``asked`` rows, teaches how many would: True if many more than that."""
+        """Learn from an outcome that did not fit. True where it is worth running the statement again, because many
+        more rows than ``asked`` would have fitted."""
         likely = self.threshold_bytes * outcome.rows // max(outcome.size, 1)
-        # Some more, since rows differ; never more of such that proved too wide.
+        # A quarter more, since rows differ, but never more than ``asked`` where those were too large.
         likely = max(1, min(MOST_ROWS, likely + likely // 4))
         if outcome.size > self.threshold_bytes:
             self.rows = min(asked, likely)

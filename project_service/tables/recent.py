@@ -1,28 +1,29 @@
-"""What was worked out for earlier requests and is kept for later ones, within bounds."""
+"""A bounded cache of what was worked out for earlier requests."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable
 from typing import Generic, TypeVar
 
-# More than an application's own requests are written in; a thousand of them are a few megabytes.
+# Longer keys and heavier values are not kept. Ordinary requests are shorter; a thousand entries take a few megabytes.
 MOST = 8192
 
 V = TypeVar("V")
 
 
 class Recent(Generic[V]):
-    """The values used last, at most ``capacity`` of them.
+    """Keeps the values that were used last, at most ``capacity`` of them.
 
-    What clients send makes the keys and values, so both are bounded: ``made`` keeps nothing whose key is written in
-    more than ``MOST`` characters, nor whose value ``weigh`` finds heavier.
+    Since clients determine keys and values, both are limited in size: ``made`` keeps nothing whose key has more than
+    ``MOST`` characters, or whose value weighs more than that by ``weigh``.
     """
 
     def __init__(self, capacity: int, weigh: Callable[[V], int] = lambda value: 0) -> None:
         self._capacity = capacity
         self._weigh = weigh
-        # Two generations: what is asked for in the older one moves to the younger, and what is left there when that
-        # is full is forgotten. A hit costs one look, where a list in order of use would cost three.
+        # Two generations of half the capacity each. A value that is used moves from the old to the young one; when
+        # the young one is full it becomes the old one, and what was left in that is forgotten. A hit costs one
+        # lookup; keeping a list in the order of use would cost three.
         self._young: dict[Hashable, V] = {}
         self._old: dict[Hashable, V] = {}
 
@@ -38,6 +39,7 @@ class Recent(Generic[V]):
         self._young[key] = value
 
     def made(self, key: Hashable, make: Callable[[], V]) -> V:
+        """The kept value of ``key``, else ``make()``, which is kept if it is small enough."""
         found = self.get(key)
         if found is None:
             found = make()
