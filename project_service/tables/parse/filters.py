@@ -12,7 +12,7 @@ from project_service.tables.parse.scanner import Scanner
 from project_service.tables.syntax import Compare, Filter, In, Is, Operand, Operation, Quantifier, Search
 from project_service.tables.syntax import Field as FieldName
 
-# Name in the request -> operator in SQL. The first group takes the modifiers any and all.
+# Operators: the name in the request and the operator in SQL. Those of the first group take the modifiers any and all.
 QUANTIFIABLE = {
     "eq": "=",
     "gte": ">=",
@@ -60,7 +60,7 @@ _LOGIC_ARRAY = re.compile(r"\{[^{}]*\}")
 
 @define
 class Operands:
-    """Numbers the operands of plain comparisons, so that a kept plan can be run with others."""
+    """Numbers the operands of plain comparisons, so that a kept plan can be run with other values in their places."""
 
     count: int = 0
 
@@ -70,15 +70,17 @@ class Operands:
 
 
 def looks_like_filter(value: str) -> bool:
-    """True where ``value`` starts with an operator: how a function's arguments and filters are told apart."""
+    """Whether ``value`` starts with an operator. That is how a function's arguments are told from filters."""
     word, dot, _ = value.partition(".")
     word = word.partition("(")[0]
     return bool(dot) and (word == "not" or word in OPERATORS)
 
 
 def shape_of_filter(value: str) -> tuple[str, str] | None:
-    """A plain comparison or a list, such as ``eq.5`` or ``not.in.(a,b)``: its operator, and its operand as
-    PostgreSQL takes it. None where the whole value belongs to the request's shape. Raises PGRST100 for a bad list.
+    """Splits a plain comparison or list, such as ``eq.5`` or ``not.in.(a,b)``, into its operator and its operand.
+
+    The operator is returned with its dots, the operand as PostgreSQL takes it. None for any other value, which
+    belongs to the request's shape as a whole. Raises PGRST100 for a bad list.
     """
     found = _PLAIN.match(value)
     if found is None:
@@ -87,7 +89,7 @@ def shape_of_filter(value: str) -> tuple[str, str] | None:
     if operator == "in":
         scanner = Scanner(value, "filter", value, found.end())
         values = _list(scanner)
-        # A bracket in a value that is not quoted ends the list: what comes after it must not be left out unsaid.
+        # A bracket in an unquoted value ends the list. What follows it must not be dropped silently.
         scanner.end()
         return found.group(), array_literal(values)
     return found.group(), rest.replace("*", "%") if operator in ("like", "ilike") else rest
@@ -126,7 +128,7 @@ def operation(scanner: Scanner, in_logic: bool) -> Operation:
 
 
 def negation(scanner: Scanner) -> bool:
-    """Step over the ``not.`` before an operator."""
+    """Step over ``not.`` before an operator; whether it was there."""
     if scanner.take("not.", '"not"'):
         return True
     if scanner.peek("not"):
@@ -136,8 +138,10 @@ def negation(scanner: Scanner) -> bool:
 
 
 def _operator(scanner: Scanner) -> tuple[str, str | None]:
-    """An operator up to its dot, with the language or the quantifier in its brackets. Raises PGRST100 for anything
-    else, where it stops being the operator that it begins as."""
+    """An operator up to its dot, and the language or quantifier in brackets behind it.
+
+    Raises PGRST100 for anything else, at the place where it ceases to be the operator that it begins like.
+    """
     found = scanner.match(_WORD)
     if found is None:
         scanner.fail(_OPERATION)
@@ -160,7 +164,7 @@ def _longest_operator(word: str) -> str:
 
 
 def _refuse_modifier(scanner: Scanner, pattern: re.Pattern[str]) -> NoReturn:
-    """A language ends at the first character that is none of its own, a quantifier is a word."""
+    """Raise PGRST100 where PostgREST does: behind the characters of a language, or at the quantifier."""
     scanner.pos += 1
     if pattern is _LANGUAGE:
         scanner.match(_LANGUAGE_NAME)
@@ -191,7 +195,7 @@ def _list(scanner: Scanner) -> list[str]:
 
 
 def _element(scanner: Scanner) -> str:
-    """A quoted value where the quotes enclose it whole, else everything up to ``,`` or ``)``."""
+    """The text within quotes if these enclose the whole value, else everything up to ``,`` or ``)``."""
     return _enclosed(scanner) or scanner.match(_UP_TO_END) or ""
 
 

@@ -70,7 +70,8 @@ def _filter(scanner: Scanner) -> Filter:
 
 
 def _refuse_operator(scanner: Scanner, start: int) -> None:
-    """Raises PGRST100 for ``ord(…)`` and ``not.xor(…)``: what begins like an operator and is no filter either."""
+    """Raise PGRST100 for terms such as ``ord(…)`` and ``not.xor(…)``, which begin like a logical operator and are no
+    filter either. Does nothing for others."""
     fresh = Scanner(scanner.text, scanner.what, scanner.shown, start)
     negated = fresh.take("not.")
     for operator in ("and", "or"):

@@ -34,7 +34,8 @@ _PLAN_OPTIONS = ("analyze", "verbose", "settings", "buffers", "wal")
 
 @frozen
 class MediaType:
-    """``shown`` is as the client wrote it. ``plan_of`` and ``plan_options`` belong to execution plans alone."""
+    """A media type. ``shown`` is how the client wrote it. ``plan_of`` and ``plan_options`` are for execution
+    plans."""
 
     name: str
     shown: str = ""
@@ -72,8 +73,10 @@ def parse_media(text: str) -> MediaType:
 
 
 def parse_accept(header: str) -> tuple[MediaType, ...]:
-    """What the client takes, best first: by weight, of equal ones the more specific before the others. Nothing sent
-    is anything. ``q=0`` is left out."""
+    """The types that the client accepts, best first: by weight, and the more specific first among equals.
+
+    An empty header accepts anything. Types with ``q=0`` are left out.
+    """
     if not header.strip():
         return (MediaType(ANY, ANY),)
     weighed: list[tuple[float, int, MediaType]] = []

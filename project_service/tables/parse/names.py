@@ -9,7 +9,7 @@ from project_service.tables.parse.scanner import END, Scanner
 from project_service.tables.syntax import Field, JsonStep
 
 FIELD_NAME = "field name (* or [a..z0..9_$])"
-# Parameters that are no filters.
+# Names of parameters that are not filters.
 _TAKEN = ("select", "columns", "on_conflict", "order", "limit", "offset", "and", "or")
 
 _NAME = re.compile(r"[\w$ ]+(?:-(?!>)[\w$ ]+)*")
@@ -21,13 +21,13 @@ _KEY = re.compile(r"[^(\-:.,>)]+(?:-(?!>)[^(\-:.,>)]+)*")
 
 
 def quoted(scanner: Scanner) -> str | None:
-    """The text between double quotes, ``\\`` escaping one character; None where no quote stands."""
+    """The text within double quotes, in which ``\\`` escapes the next character; None where there is no quote."""
     found = scanner.match(_QUOTED)
     return None if found is None else _UNESCAPE.sub(r"\1", found[1:-1])
 
 
 def begins(scanner: Scanner) -> bool:
-    """Whether a name stands here."""
+    """Whether a name begins here."""
     return (
         _QUOTED.match(scanner.text, scanner.pos) is not None
         or _NAME.match(scanner.text, scanner.pos) is not None
@@ -51,8 +51,7 @@ def name(scanner: Scanner) -> str:
 
 
 def _note_what_continues(scanner: Scanner) -> None:
-    """Where reading goes wrong after a name, the name could have been longer. Raises PGRST100 for a dash that ends
-    it."""
+    """Note that the name could have gone on here, for an error message. Raises PGRST100 for a dash at its end."""
     if scanner.peek("-") and not scanner.peek("->"):
         scanner.pos += 1
         scanner.fail("letter", "digit")
@@ -60,7 +59,7 @@ def _note_what_continues(scanner: Scanner) -> None:
 
 
 def as_parameter(name: str) -> str:
-    """A column's name as a filter has it: quoted where it would not be read as that column."""
+    """The parameter name for a filter on a column: quoted where the bare name would be read as something else."""
     if _NAME.fullmatch(name) and name == name.strip() and name not in _TAKEN:
         return name
     return '"' + name.replace("\\", "\\\\").replace('"', '\\"') + '"'
@@ -97,7 +96,7 @@ def _json_key(scanner: Scanner) -> str | int:
 
 
 def _refuse_index(scanner: Scanner) -> NoReturn:
-    """No key starts with a dash: what follows was meant as a negative index."""
+    """Raise PGRST100 for a dash. No key starts with one, so a negative index must have been meant."""
     scanner.pos += 1
     digits = scanner.match(_DIGITS)
     if digits is None or scanner.at_end:

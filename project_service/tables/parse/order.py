@@ -38,7 +38,7 @@ def _term(scanner: Scanner) -> OrderTerm:
 
 
 def _related(scanner: Scanner) -> Field:
-    """The field in brackets after a relation's name. What is none is refused at the bracket, as the end of a name."""
+    """The field in brackets after a relation's name. Raises PGRST100 at the opening bracket if there is none."""
     inside = Scanner(scanner.text, scanner.what, scanner.shown, scanner.pos + 1)
     try:
         found = names.field(inside)

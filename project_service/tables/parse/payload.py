@@ -18,25 +18,27 @@ from project_service.tables import errors
 from project_service.tables.parse import media
 
 _EMPTY_OR_INVALID = "Empty or invalid json"
-# What JSON allows around a value (RFC 8259 section 2).
+# The white space that JSON allows around a value (RFC 8259 section 2).
 _WHITESPACE = " \t\n\r"
-# What a number has that does not fit a double. Digits are looked at from their first one only: else each run of them
-# would be gone through again from every digit of it.
+# Signs of a number that does not fit a double. The search for long runs of digits begins only at the first digit of a
+# run; otherwise it would go through the run again from each of its digits.
 _FAR = re.compile(r"[0-9][eE]\+?[0-9]{3}|(?<![0-9])[0-9]{300}")
-# As JSON each line of CSV has the columns' names once more. A cell has its comma at least, and a name of PostgreSQL's
-# no more than 63 bytes; longer ones would make gigabytes of a small body.
+# CSV becomes JSON, in which each line repeats the columns' names. Each cell takes at least one byte, and a name in
+# PostgreSQL has at most 63, so the JSON is at most so many times larger. Longer names are refused where they would
+# make gigabytes of a small body.
 _MOST_AS_NAMES = 63
-# As many as an address has room for. A megabyte of them would keep a worker for seconds.
+# The fields of a form at most: as many as fit into a URL. A megabyte of fields would keep a worker busy for seconds.
 _MOST_FIELDS = 25_000
-# Python's own limit is 128 KiB a cell; how long a body may be is decided where it is read.
+# Lifts Python's limit of 128 KiB for a cell. The size of a body is limited where it is read.
 csv.field_size_limit(sys.maxsize)
 
 
 @frozen
 class Payload:
-    """``text`` is what PostgreSQL is given as JSON; ``keys`` are the members all its objects have, ordered by name.
+    """A request body. ``text`` is the JSON that PostgreSQL gets. ``keys`` are the members of its objects, ordered by
+    name.
 
-    ``raw`` is the body untouched, for a function's single unnamed argument; ``arguments`` are a form's pairs.
+    ``raw`` is the body as it came, for a function's single unnamed argument. ``arguments`` are the pairs of a form.
     """
 
     kind: Literal["json", "form", "raw"]
@@ -54,9 +56,8 @@ def parse_payload(
 ) -> Payload:
     """Read the body by its Content-Type (JSON where there is none).
 
-    ``columns`` names the members to take: objects need not have the same ones then, and only PostgreSQL reads the
-    JSON.
-    Raises PGRST102.
+    ``columns`` names the members to be used. The objects need not all have the same members then, and the JSON is not
+    parsed here but only by PostgreSQL. Raises PGRST102.
     """
     columns = _in_order(columns) if columns is not None else None
     name = media.parse_media(content_type).name if content_type else media.JSON
@@ -76,7 +77,7 @@ def parse_payload(
 
 
 def _in_order(names: Iterable[str]) -> tuple[str, ...]:
-    """Each once: the order in which a client names them makes neither another statement nor another error."""
+    """The names without repetitions, sorted, so that their order in a request makes no difference."""
     return tuple(sorted(set(names)))
 
 
@@ -100,18 +101,18 @@ def _json(body: bytes, routine: bool) -> Payload:
         return Payload("json", media.JSON, text, _in_order(value), raw=body)
     if not isinstance(value, list):
         if not routine:
-            # PostgREST writes no rows and says 201 (its issue 1323).
+            # PostgREST writes nothing here and answers 201 (its issue 1323).
             raise errors.invalid_body("The body is neither an object nor an array of objects")
         return Payload("json", media.JSON, "[]", (), True, True, raw=body)
     return Payload("json", media.JSON, text, _common_keys(value), True, not value, raw=body)
 
 
 def _value(body: bytes) -> Any:
-    """Raises ``ValueError`` for what is not JSON, half a surrogate pair included."""
+    """The value of ``body``. Raises ``ValueError`` for what is not JSON, which includes lone surrogates."""
     try:
         return orjson.loads(body)
     except ValueError:
-        # JSON sets no bounds to numbers and PostgreSQL's numeric has wide ones: they need not fit a double.
+        # orjson refuses numbers that do not fit a double. JSON allows them, and so does PostgreSQL's numeric.
         text = body.decode("utf-8")
         if not _FAR.search(text):
             raise

@@ -25,7 +25,7 @@ Representation = Literal["minimal", "headers-only", "representation"]
 
 @frozen
 class Preferences:
-    """What was asked for and understood; the first of two contradicting values counts."""
+    """The preferences that were sent and understood. Of several values for one preference the first counts."""
 
     values: tuple[tuple[str, str], ...] = ()
 

@@ -1,4 +1,4 @@
-"""The whole query string, sorted into what it selects, filters, orders and cuts."""
+"""Parses the whole query string: what it selects, filters, orders and limits."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from project_service.tables.parse.select import EVERYTHING, parse_select
 from project_service.tables.syntax import Condition, Field, Operand, OrderTerm, Path, Query, Range, SelectItem
 
 _INTEGER = re.compile(r"-?[0-9]{1,40}")
-# What HTTP libraries put behind the name where a parameter is one of a list: ``x[0]=gt.1&x[1]=lt.9``, ``x[]=gt.1``.
+# What HTTP libraries append to the name of a parameter that is a list: ``x[0]=gt.1&x[1]=lt.9`` or ``x[]=gt.1``.
 _LISTED = re.compile(r"\[[0-9]*\]$")
 
 
@@ -37,7 +37,7 @@ class _Gathered:
 
 
 def parse_query(pairs: Sequence[tuple[str, str]], arguments: bool = False) -> Query:
-    """Sort out the parameters; with ``arguments`` those that hold no operator are a function's arguments."""
+    """The parameters sorted out. With ``arguments``, values without an operator are arguments of a function."""
     found = _Gathered()
     for name, value in pairs:
         refuse_nul(name, value)
@@ -56,14 +56,14 @@ def parse_query(pairs: Sequence[tuple[str, str]], arguments: bool = False) -> Qu
 
 
 def refuse_nul(name: str, value: str) -> None:
-    """PostgreSQL has no text with a NUL. Raises PGRST100."""
+    """Raise PGRST100 for a parameter with a NUL character, which PostgreSQL's text cannot hold."""
     if "\0" in name or "\0" in value:
         raise errors.invalid_parameter("A parameter holds a NUL character")
 
 
 def refuse_no_numbers(pairs: Sequence[tuple[str, str]]) -> None:
-    """Of what limits a write: where it meant nothing, rows would be written that were not asked for. Raises
-    PGRST100."""
+    """Raise PGRST100 for a ``limit`` or ``offset`` that is not a number. For writes, which must not ignore it: more
+    rows than the client meant would be written."""
     for name, value in pairs:
         if name in ("limit", "offset") and not _INTEGER.fullmatch(value):
             raise errors.invalid_parameter(f"The {name} of a write has to be a number")
@@ -75,13 +75,13 @@ def _range(found: _Gathered, path: Path) -> Range:
     if path not in found.limits:
         return Range(max(0, found.offsets[path] or 0))
     range_ = window(found.offsets[path] or 0, found.limits[path] or 0)
-    # Of embedded rows there may be none.
+    # An empty window is an error for the requested relation, and no rows for an embedded one.
     return range_ or (refuse() if path == () else Range(0, 0))
 
 
 def _sort(found: _Gathered, name: str, value: str, arguments: bool) -> None:
     if name in ("select", "columns", "on_conflict"):
-        # The first one counts; what comes after it is not even read.
+        # The first one counts; later ones are not even parsed.
         if name not in found.whole:
             found.whole.add(name)
             _sort_whole(found, name, value)
@@ -123,7 +123,11 @@ def _sort_by_path(found: _Gathered, name: str, value: str) -> None:
 
 
 def _cut(found: _Gathered, which: str, path: Path, value: str) -> None:
-    """The last one counts. What is no number is no limit, beside an offset a limit of 0, and an offset of 0."""
+    """Note a ``limit`` or ``offset``; the last one counts.
+
+    One that is not a number is noted as None. For an offset that means 0; for a limit it means none, or, where there
+    is an offset too, 0 (see ``_range``).
+    """
     number = int(value) if _INTEGER.fullmatch(value) else None
     if which == "offset":
         found.offsets[path] = number
@@ -143,8 +147,11 @@ def _path(text: str) -> Path:
 
 
 def _target(text: str) -> tuple[Path, Field]:
-    """``a.b.column->>key``: the path to an embedded relation and the field there. Its place in a list means
-    nothing: filters on one field all hold. react-admin's provider for PostgREST asks like this for all from-to."""
+    """Splits ``a.b.column->>key`` into the path to an embedded relation and the field there.
+
+    An index behind it (``[0]``) is dropped: all filters on a field hold anyway. react-admin's provider for PostgREST
+    writes ranges that way.
+    """
     scanner = Scanner(text, "tree path", text)
     found = [names.name(scanner)]
     while scanner.take("."):

@@ -9,12 +9,12 @@ from project_service.tables import errors
 from project_service.tables.syntax import Range
 
 _RANGE = re.compile(r"([0-9]{1,40})-([0-9]{1,40})?")
-# PostgreSQL's largest bigint: more rows than that are not to be had.
+# The greatest limit: PostgreSQL's largest bigint.
 MOST = 2**63 - 1
 
 
 def parse_range(header: str | None) -> Range:
-    """Rows first to last, both included; anything else in the header is every row."""
+    """The rows from first to last, both included. A header in another form asks for every row."""
     found = _RANGE.fullmatch(header.strip()) if header else None
     if found is None:
         return Range()
@@ -30,15 +30,15 @@ def parse_range(header: str | None) -> Range:
 
 
 def limited(limit: int | None) -> Range:
-    """What ``limit`` leaves, None being no limit; raises PGRST103 where it is negative."""
+    """The first ``limit`` rows, or all for None. Raises PGRST103 where it is negative."""
     if limit is not None and limit < 0:
         refuse()
     return Range(0, limit)
 
 
 def window(offset: int, limit: int) -> Range | None:
-    """The rows of ``offset`` and ``limit`` together, of which those before the first are left out. None where there
-    are none; to ask for none of them from the first on is a range all the same."""
+    """The rows from ``offset`` on, ``limit`` of them, without those at negative positions. None if no row is left,
+    except that an offset and limit of 0 are a valid (empty) range."""
     if offset == limit == 0:
         return Range(0, 0)
     first, end = max(0, offset), offset + limit
@@ -46,7 +46,7 @@ def window(offset: int, limit: int) -> Range | None:
 
 
 def intersect(a: Range, b: Range) -> Range:
-    """The rows that both name; raises PGRST103 where there can be none, unless none were asked for."""
+    """The rows that are in both ranges. Raises PGRST103 where there can be none, unless none were asked for."""
     offset = max(a.offset, b.offset)
     ends = [r.offset + r.limit for r in (a, b) if r.limit is not None]
     if not ends:

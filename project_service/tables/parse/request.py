@@ -1,4 +1,4 @@
-"""One request as a value: ``parse`` takes method, path, query, headers and body, and nothing of the web framework."""
+"""Parses a request (method, path, query, headers, body) into one value. Knows nothing of the web framework."""
 
 from __future__ import annotations
 
@@ -37,6 +37,8 @@ class Head:
 
 @frozen
 class Request:
+    """A parsed request. ``range`` is that of query and Range header together; ``pairs`` is the query as sent."""
+
     head: Head
     query: Query
     range: Range
@@ -84,7 +86,7 @@ def make_request(head: Head, query: Query, pairs: Sequence[tuple[str, str]], bod
         refuse_no_numbers(pairs)
     payload = None
     if head.method in ("POST", "PATCH", "PUT"):
-        # What is put is the whole row.
+        # PUT replaces a whole row, so it has no ``columns``.
         columns = query.columns if head.method != "PUT" else None
         payload = parse_payload(head.content_type, body, columns, head.kind == "routine")
     return Request(head, query, intersect(asked, head.range), payload, tuple(pairs))
@@ -117,7 +119,7 @@ def _check_method(method: str, kind: Kind) -> None:
 
 
 def _schema(method: str, headers: Mapping[str, str], schemas: tuple[str, ...]) -> tuple[str, bool]:
-    """The schema that is meant, and whether there was a choice."""
+    """The schema asked for, and whether the reply has to name it (``profiled``): if it was named, or others exist."""
     asked = headers.get("content-profile" if method in _SENDING else "accept-profile")
     if asked is None:
         return schemas[0], len(schemas) > 1

@@ -1,4 +1,4 @@
-"""A cursor over one query parameter that remembers how far reading got and what could have stood there."""
+"""A cursor over one query parameter. For error messages it remembers how far it got and what it expected there."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from project_service.tables.errors import TableError
 
 END = "end of input"
 
-# Deeper than any real request, shallow enough for the interpreter's stack and PostgreSQL's.
+# Deeper than any real request, and shallow enough for the stacks of Python and PostgreSQL.
 MAX_DEPTH = 50
 
 
@@ -32,16 +32,17 @@ class Scanner:
     _tried: str = ""
 
     def expecting(self, *labels: str, tried: str = "") -> None:
-        """Note that each of ``labels`` could have stood here; forgotten once reading has got further.
+        """Note that each of ``labels`` would have been accepted here. Forgotten once the cursor has got further.
 
-        ``tried`` is the token that was looked for: where it begins to differ is told of, not where it would begin.
+        ``tried`` is the token that was looked for. The error message then quotes the first character that differs
+        from it, and not the one where it should have begun.
         """
         if self.pos > self._furthest:
             self._furthest, self._expected, self._tried = self.pos, [], tried
         self._expected.extend(label for label in labels if label not in self._expected)
 
     def fail(self, *labels: str) -> NoReturn:
-        """Raise PGRST100 at the furthest place that was tried."""
+        """Raise PGRST100 for the furthest place that was reached, with everything that was expected there."""
         self.expecting(*labels)
         details = f"unexpected {self._shown()}"
         *most, last = self._expected
@@ -49,7 +50,7 @@ class Scanner:
         raise self.error(self._furthest, details)
 
     def _shown(self) -> str:
-        """What stood there: in single quotes where the end would have done, as PostgREST has it."""
+        """The unexpected character, quoted as PostgREST does: in single quotes if the end was expected as well."""
         here = self.text[self._furthest : self._furthest + max(1, len(self._tried))]
         if END in self._expected:
             return _quoted(here[0], "'") if here else END
@@ -68,7 +69,7 @@ class Scanner:
         return self.text.startswith(token, self.pos)
 
     def take(self, token: str, label: str | None = None) -> bool:
-        """Step over ``token`` if it stands here; otherwise note that it could have."""
+        """Step over ``token`` if it is here, and True. Otherwise note that it was expected, and False."""
         if self.text.startswith(token, self.pos):
             self.pos += len(token)
             return True
@@ -87,7 +88,7 @@ class Scanner:
         return found.group()
 
     def along(self, words: Sequence[str]) -> None:
-        """Step on for as long as what stands here begins like one of ``words``, in any case."""
+        """Step over the longest text here with which one of ``words`` begins, ignoring case."""
         rest = self.text[self.pos : self.pos + max(map(len, words))].lower()
         while not any(word.startswith(rest) for word in words):
             rest = rest[:-1]
@@ -102,7 +103,7 @@ class Scanner:
             self.fail(END)
 
     def end_past_brackets(self) -> None:
-        """One bracket too many at the end does no harm; PostgREST's clients get away with it."""
+        """Expect the end, but allow closing brackets before it, as PostgREST does."""
         while self.take(")"):
             pass
         self.end()

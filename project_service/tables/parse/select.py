@@ -43,7 +43,7 @@ def _item(scanner: Scanner) -> SelectItem:
         return SelectColumn(Field("*"))
     scanner.expecting('"*"', '"count()"')
     alias = _alias(scanner)
-    # count() is the aggregate, and what else is in its brackets is nothing.
+    # ``count()`` is the aggregate; with anything in its brackets it is not an embedded relation either.
     if _OPENS_EMBED.match(scanner.text, scanner.pos) and not _COUNTS.match(scanner.text, scanner.pos):
         return _embed_or_count(scanner, alias)
     return _column(scanner, alias)
