@@ -105,7 +105,7 @@ async def test_no_function_calls_for_one_role_what_another_may(
         "$$ begin return (select count(*) from hidden_rows()); end $$;"
         # Too much for one piece: it is streamed.
         "create function fills() returns setof text language plpgsql stable as "
-        "$$ begin return query select repeat(hidden(), 100) from generate_series(1, 100); end $$;"
+        "$$ begin return query select repeat(hidden(), 100) from generate_series(1, 2000); end $$;"
     )
     path = f"/rpc/{function}"
     await until_answered(tables, "GET", path, 200, base=base, token=tables.token)
