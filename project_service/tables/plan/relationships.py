@@ -20,7 +20,8 @@ def find_relationship(
     computed = [way for way in ways if way.routine is not None and way.routine[1] == target]
     if computed:
         return computed[0]
-    found = _tables_first([way for way in ways if way.routine is None and _is_meant(way, target, hint)])
+    found = [way for way in ways if way.routine is None and _is_meant(way, target, hint)]
+    found = _tables_first(_own_junctions_first(found, schema))
     if not found:
         suggestion = _suggest(ways, target, hint) if ways or known == () else _other(cache, schema, origin)
         raise errors.no_relationship(origin[1], target, hint, schema, suggestion)
@@ -62,6 +63,18 @@ def _by_key(way: Relationship, target: str) -> bool:
     if way.junction is not None or (way.is_parent if way.is_self else way.target_is_view):
         return False
     return way.constraint == target or (len(way.pairs) == 1 and way.pairs[0][0] == target)
+
+
+def _own_junctions_first(found: list[Relationship], schema: str) -> list[Relationship]:
+    """Of junctions of one name, as in schemas that are versions of each other, the request's own: no hint could tell
+    them apart."""
+    junctions = (way.junction.key for way in found if way.junction is not None)
+    own = {name for of, name in junctions if of == schema}
+    return [
+        way
+        for way in found
+        if way.junction is None or way.junction.key[0] == schema or way.junction.key[1] not in own
+    ]
 
 
 def _tables_first(found: list[Relationship]) -> list[Relationship]:

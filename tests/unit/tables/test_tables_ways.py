@@ -19,9 +19,9 @@ def way(
     return Relationship(ORIGIN, (schema, target), "m2o", constraint, pairs, **more)
 
 
-def through(junction: str) -> Relationship:
+def through(junction: str, schema: str = "api") -> Relationship:
     between = Junction(
-        ("api", junction),
+        (schema, junction),
         f"{junction}_book",
         f"{junction}_person",
         (("id", "book"), ("edition", "edition")),
@@ -90,6 +90,16 @@ class Ways(SynchronousTestCase):
         second = way("shown", "books_editor", ("editor", "id"), target_is_view=True)
         self.assertIs(self.found((SHOWN, second), "shown", "editor"), second)
         self.assertEqual(self.refused((SHOWN, second), "shown").code, "PGRST201")
+
+    def test_of_junctions_of_one_name_that_of_the_requests_schema_is_meant(self) -> None:
+        there, others = through("wrote", "other"), through("read", "other")
+        for hint in (None, "wrote"):
+            self.assertIs(self.found((there, WROTE), "people", hint), WROTE)
+        self.assertIs(self.found((there,), "people", "wrote"), there)
+        # Any other can be named.
+        self.assertEqual(self.refused((WROTE, others, there), "people").code, "PGRST201")
+        self.assertIs(self.found((WROTE, others, there), "people", "read"), others)
+        self.assertEqual(self.refused((AUTHOR, WROTE, there), "people").code, "PGRST201")
 
     def test_several_are_described_by_what_they_lead_over(self) -> None:
         error = self.refused((PLACE, AUTHOR, WROTE, READ), "people")
