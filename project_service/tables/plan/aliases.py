@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-# PostgreSQL cuts longer names, and two that are cut may be one.
+# PostgreSQL truncates longer names, and two that are truncated may become equal.
 _NAME_BYTES = 63
 
 

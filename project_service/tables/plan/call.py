@@ -30,10 +30,13 @@ RAW_TYPES = {
 
 @frozen
 class CallPlan:
-    """``values`` are arguments from the query or a form, ``payload`` JSON or, with ``whole``, the raw body.
+    """A function and where its arguments come from.
 
-    ``read`` is None for a function that returns values, unless columns of theirs are asked for: there is only
-    ``pgrst_scalar``, so that PostgreSQL names what is missing.
+    ``values`` are arguments from the query or from a form. Otherwise the arguments come from ``payload``, which is
+    JSON, or with ``whole`` the raw body for a single argument. ``read`` is how the function's rows are read. It is
+    None for a function that returns plain values, unless the request names columns; there are none but
+    ``pgrst_scalar``, so PostgreSQL then says which is missing. ``everything`` and ``returning`` are the columns that
+    ``read`` needs.
     """
 
     routine: Routine
@@ -101,7 +104,11 @@ def _arguments(
 
 
 def find_routine(cache: SchemaCache, request: Request, names: tuple[str, ...]) -> tuple[Routine, bool]:
-    """The one overload that takes these names, or a single unnamed argument for the whole body (then True)."""
+    """The one overload that takes these names; or one that takes the whole body as a single unnamed argument, and
+    True.
+
+    Raises PGRST202 where there is none, and PGRST203 where there are several.
+    """
     key = (request.head.schema, request.head.name)
     overloads = cache.routines.get(key, ())
     raw = request.payload is not None and request.payload.kind == "raw"
@@ -153,13 +160,13 @@ def _missing(cache: SchemaCache, request: Request, names: tuple[str, ...], raw: 
     return errors.no_routine(
         f"Could not find the function {message} in the schema cache",
         f"Searched for the function {shown} {described}, but no matches were found in the schema cache.",
-        # Of a body that is one argument whole there is no name to go by.
+        # A body that is a single argument has no names by which to look for a similar function.
         None if raw else _hint(cache, schema, name, names),
     )
 
 
 def unknown_routine(cache: SchemaCache, schema: str, name: str) -> errors.TableError:
-    """PGRST202 where not even the name is known: said as of a call without arguments."""
+    """PGRST202 for a function whose name is unknown, worded as for a call without arguments."""
     shown = f"{schema}.{name} without parameters"
     return errors.no_routine(
         f"Could not find the function {shown} in the schema cache",
@@ -181,5 +188,5 @@ def _hint(cache: SchemaCache, schema: str, name: str, names: tuple[str, ...]) ->
 
 
 def _listed(names: Iterable[str]) -> str:
-    """Arguments' names as one text to compare: in alphabetical order, as theirs means nothing."""
+    """The names of arguments as one text for comparison, sorted because their order means nothing."""
     return f"({', '.join(sorted(names))})"

@@ -1,4 +1,4 @@
-"""Conditions, with filters on embedded relations' presence told from filters on columns."""
+"""Plans conditions: tells filters on columns from tests whether an embedded relation has rows."""
 
 from __future__ import annotations
 
@@ -13,8 +13,10 @@ from project_service.tables.syntax import Filter, Is, Logic
 def plan_conditions(
     filters: Iterable[Filter | Logic], relation: Relation | None, embedded: Mapping[str, str]
 ) -> tuple[tuple[Condition, ...], set[str]]:
-    """The conditions, and the embedded relations whose presence they test. ``embedded`` maps what may be written
-    to the name of the embedding. Raises PGRST120."""
+    """The planned conditions, and the names of the embedded relations whose presence they test.
+
+    ``embedded`` maps the names that a filter may use for an embedded relation to its name. Raises PGRST120.
+    """
     tested: set[str] = set()
     return tuple(_plan(found, relation, embedded, tested) for found in filters), tested
 

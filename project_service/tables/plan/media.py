@@ -26,8 +26,10 @@ _VENDORED = (media.OBJECT, media.ARRAY)
 
 @frozen
 class Rendering:
-    """How the body is made. ``handler`` is the aggregate of a custom form; ``explain`` asks for the plan instead;
-    ``is_bytes`` tells whether what a routine makes can be sent as it comes.
+    """How the body is made.
+
+    ``handler`` is the aggregate of the form "custom". With ``explain`` the body is the execution plan instead.
+    ``is_bytes`` says that the value that a routine makes can be sent as it comes.
     """
 
     form: Form
@@ -43,7 +45,7 @@ class Rendering:
 
     @property
     def takes_rows(self) -> bool:
-        """Whether the body is made of rows of one relation, and not of JSON."""
+        """Whether an aggregate makes the body of whole rows of one relation, and not of their JSON."""
         return self.handler is not None and self.handler.relation is not None
 
 
@@ -55,10 +57,10 @@ def negotiate(
     explain: bool,
     whole_rows: bool,
 ) -> Rendering:
-    """The best representation that the client takes and the database or this service makes. Raises PGRST107.
+    """The first of the types in ``accept`` that the database or this service can make. Raises PGRST107.
 
-    An aggregate over the rows of one relation, and what a function makes itself, can be used only for ``whole_rows``:
-    with nothing selected.
+    ``explain`` allows execution plans. ``whole_rows`` says that the request selects nothing in particular. Only then
+    may an aggregate for one relation's rows be used, or a function that makes a body itself.
     """
     asked = list(accept)
     offered = _Offered(cache, relation, routine, whole_rows)
@@ -98,7 +100,7 @@ def _rendering(offered: _Offered, wanted: MediaType) -> Rendering | None:
 
 
 def _of_routine(wanted: MediaType, routine: Routine | None) -> Rendering | None:
-    """A function whose result is a domain named like a media type makes that type, for who asks for it."""
+    """A function that returns a domain named like a media type makes that type, if the client accepts it."""
     if routine is None:
         return None
     if routine.return_media == media.ANY:
@@ -109,7 +111,8 @@ def _of_routine(wanted: MediaType, routine: Routine | None) -> Rendering | None:
 
 
 def _custom(offered: _Offered, wanted: MediaType) -> Rendering | None:
-    """What makes ``*/*`` of a relation goes before all others of it (PostgREST's reference: "The Any Handler")."""
+    """The rendering by an aggregate. One of the relation's for ``*/*`` goes before its others (PostgREST's reference,
+    "The Any Handler"), and those before aggregates for any relation."""
     handlers = offered.cache.handlers
     named = [found for found in handlers if found.media == wanted.name]
     anything = [found for found in handlers if found.media == media.ANY]

@@ -17,8 +17,11 @@ def needed_columns(plan: ReadPlan) -> tuple[bool, tuple[str, ...]]:
 
 
 def spelled_out(plan: ReadPlan, needed: Iterable[str]) -> ReadPlan:
-    """The plan with the relation's own columns for ``*`` and for a row of it, where computed ones are needed beside
-    them."""
+    """The plan with ``*``, and rows passed to functions, spelled out as the relation's own columns.
+
+    That is necessary where computed columns are among ``needed``: the statement's source then has more columns than
+    the relation. Otherwise the plan is returned as it is.
+    """
     relation = plan.relation
     if relation is None or all(name in relation.columns for name in needed):
         return plan

@@ -1,4 +1,4 @@
-"""Plans: requests whose names have been looked up."""
+"""The parts of a plan: what a request asks for, with all names looked up in the schema cache."""
 
 from __future__ import annotations
 
@@ -13,7 +13,8 @@ from project_service.tables.syntax import Field, Filter, Range
 
 @frozen
 class Output:
-    """One column of a result. ``format`` is the function that represents its type in JSON."""
+    """One column of a result. ``field`` is None for a bare ``count()``. ``column`` is None for computed columns and
+    what the schema cache does not know. ``format`` is the function that represents the column's type in JSON."""
 
     name: str
     field: Field | None
@@ -26,7 +27,8 @@ class Output:
 
 @frozen
 class Everything:
-    """All columns of the relation; ``named`` lists them where the schema cache knows them."""
+    """All columns of the relation. ``named`` lists them, if the schema cache knows them; ``formatted`` says that one
+    has a ``format``."""
 
     named: tuple[Output, ...] = ()
     formatted: bool = False
@@ -34,9 +36,9 @@ class Everything:
 
 @frozen
 class Hoisted:
-    """An aggregate asked for inside a spread relation: it groups the rows of the parent.
+    """An aggregate that was selected in a spread to-one relation, and is computed over the rows of its parent.
 
-    ``carrier`` is the column in which the relation's subquery hands its argument up.
+    ``carrier`` is the column in which the relation's subquery passes the aggregate's argument to the parent.
     """
 
     carrier: str
@@ -47,11 +49,12 @@ class Hoisted:
 
 @frozen
 class Embedded:
-    """A relation embedded in another as ``name``; ``alias`` is its joined subquery's.
+    """A relation embedded in another as ``name``; ``alias`` is the alias of its joined subquery.
 
-    ``needed`` says that a condition looks at it even if nothing of it is selected; with ``carries`` its hoisted
-    aggregates are handed on to a parent that is spread itself. ``row_columns`` are those of the parent's relation,
-    where what a function of its row is given has computed ones beside them.
+    ``needed`` says that a condition tests it, so that it is joined even if nothing of it is selected. With
+    ``carries`` the parent is spread itself, and passes the hoisted aggregates on to its own parent. ``row_columns``
+    are the columns of which to make the parent's row for a computed relationship, where its source has others besides
+    (see ``needs.spelled_out``).
     """
 
     name: str
@@ -72,7 +75,7 @@ class Embedded:
 
 @frozen
 class EmbedIsNull:
-    """Whether an embedded relation has no rows."""
+    """The condition that an embedded relation has no rows, or with ``negated`` that it has some."""
 
     embedded: str
     negated: bool
@@ -89,7 +92,7 @@ Condition = Filter | Tree | EmbedIsNull
 
 
 def filtered_names(conditions: Iterable[Condition]) -> Iterator[str]:
-    """The columns that conditions look at; an embedded relation that one tests is none."""
+    """The names of the columns that conditions look at. Tests of embedded relations name none."""
     for condition in conditions:
         if isinstance(condition, Filter):
             yield condition.field.name
@@ -110,9 +113,11 @@ class Order:
 
 @frozen
 class ReadPlan:
-    """``key`` None reads from the statement's own source: what was written, or what a function returned.
+    """How a relation is read. ``key`` None reads from the statement's own source: the rows written or returned by a
+    function.
 
-    ``renamed`` are embedded relations that the request named by their target although they have an alias.
+    ``renamed`` are embedded relations that the request refers to by their target although they have an alias, as
+    pairs of both.
     """
 
     key: Key | None
@@ -126,12 +131,12 @@ class ReadPlan:
 
     @property
     def shows(self) -> bool:
-        """False where nothing is selected, nor in anything that is embedded."""
+        """Whether anything is selected, here or in an embedded relation."""
         return any(not isinstance(output, Embedded) or output.plan.shows for output in self.outputs)
 
     @property
     def grouped(self) -> bool:
-        """True where the rows are aggregated."""
+        """Whether the rows are aggregated."""
         return any(
             bool(output.hoisted) and not output.carries if isinstance(output, Embedded) else output.aggregate
             for output in self.outputs
@@ -140,7 +145,7 @@ class ReadPlan:
 
     @property
     def names_one_row(self) -> bool:
-        """Whether the whole primary key is compared with values; of a view that may still be several rows."""
+        """Whether every column of the primary key has to equal a value. In a view that may still be several rows."""
         key = self.relation.primary_key if self.relation is not None else ()
         equal = {
             found.field.name for found in self.conditions if isinstance(found, Filter) and found.is_equality
@@ -153,7 +158,7 @@ class ReadPlan:
 
     @property
     def calls(self) -> bool:
-        """Whether something else than columns of tables may be read: a view, or what a function makes of a row."""
+        """Whether reading may call functions: through a view, a computed column or a computed relationship."""
         if self.relation is None or self.relation.is_view:
             return True
         for found in self.outputs:

@@ -56,7 +56,8 @@ def _name(item: SelectColumn) -> str:
 
 
 def as_stored(plan: ReadPlan) -> ReadPlan:
-    """The plan without what represents values as JSON, for who makes something else of the relation's rows."""
+    """The plan without the functions that represent values in JSON, for an aggregate that takes the relation's
+    rows."""
     return evolve(plan, outputs=tuple(_stored(output) for output in plan.outputs))
 
 
@@ -67,7 +68,7 @@ def _stored(output: Output | Everything | Embedded) -> Output | Everything | Emb
 
 
 def result_names(plan: ReadPlan) -> list[str] | None:
-    """The names of a plan's columns in order, carriers included; None where the schema cache cannot tell."""
+    """The names of the columns of a plan's result, in order and with carriers. None where they are not known."""
     found: list[str] = []
     for output in plan.outputs:
         if isinstance(output, Output):
@@ -88,7 +89,7 @@ def result_names(plan: ReadPlan) -> list[str] | None:
 
 
 def spread_names(embedded: Embedded) -> list[str] | None:
-    """What a spread relation adds to its parent's columns."""
+    """The names that a spread relation adds to its parent's columns; None where they are not known."""
     names = result_names(embedded.plan)
     if names is None:
         return None
@@ -98,7 +99,7 @@ def spread_names(embedded: Embedded) -> list[str] | None:
 
 
 def repeated_names(plan: ReadPlan) -> frozenset[str]:
-    """What more than one of a plan's columns is called."""
+    """The names that several columns of a plan's result have."""
     found: Counter[str] = Counter()
     for output in plan.outputs:
         if isinstance(output, Everything):
@@ -110,14 +111,14 @@ def repeated_names(plan: ReadPlan) -> frozenset[str]:
     return frozenset(name for name, times in found.items() if times > 1)
 
 
-# By name, and for all other names; None for no column.
+# By name, and for all other names: True for JSON made for the result, False for other columns, None for no column.
 Made = tuple[dict[str, bool | None], bool | None]
 
 
 def made_columns(plan: ReadPlan) -> Made:
-    """Whether each column is JSON made for the result, without order or equality.
+    """For each column of a plan's result, whether it is JSON made for the result, which has no order and no equality.
 
-    All at once: a request may ask about every name that it selects, level by level.
+    Computed for all columns at once, because a caller may ask about every selected name on every level.
     """
     found: dict[str, bool | None] = {}
     for output in plan.outputs:

@@ -139,14 +139,14 @@ class Reader:
             if child.embed.target == name:
                 if not self.options.legacy_target_names:
                     raise errors.not_embedded(name, child.embed.alias)
-                # Not found by its name, so that it has another one.
+                # It was not found by its name above, so it has an alias.
                 self._renamed[name] = child.name
                 return child
         raise errors.not_embedded(name)
 
     def _cap(self, node: Node) -> None:
-        """What there is one of counts as part of the row above; a LIMIT of its own would keep PostgreSQL from using
-        its indexes."""
+        """Apply ``max_rows`` to embedded relations. Not to to-one relations, which have one row; a needless LIMIT
+        would keep PostgreSQL from using their indexes."""
         for child in node.children:
             if child.relationship is None or not child.relationship.to_one:
                 child.range = child.range.capped(self.options.max_rows)
@@ -171,8 +171,11 @@ class Reader:
         return plan, tuple(hoisted)
 
     def _names(self, node: Node) -> dict[str, str]:
-        """What a condition may call the embedded relations -> their names. The target of one that has an alias may be
-        the key's column, which is meant then."""
+        """The names that a condition may use for embedded relations, with the relations' names.
+
+        That includes the target of one with an alias, unless the relation has a column of that name, which is meant
+        then.
+        """
         names = {child.name: child.name for child in node.children}
         columns = node.relation.columns if node.relation is not None else ()
         for child in node.children if self.options.legacy_target_names else ():
@@ -229,14 +232,14 @@ class Reader:
 
 
 def _alias(name: str, depth: int, above: str) -> str:
-    """By the depth, as PostgreSQL's messages name it: relations at one depth are in subqueries of their own. Never
-    that of the relation above, which may have such a name itself."""
+    """An SQL alias that ends with the depth, since PostgreSQL's messages show it. Relations at the same depth may
+    share one, being in separate subqueries. It must differ from the parent's, whose own name may end like that."""
     found = sql_alias(name, depth)
     return found if found != above else sql_alias(name, depth + 1)
 
 
 def _refuse_namesakes(node: Node, outputs: list[Output | Everything | Embedded]) -> None:
-    """Two embedded relations of one name: a client that reads the JSON would see one of them."""
+    """Raise 42712 for two embedded relations with the same name: a client would see only one of them in the JSON."""
     seen: set[str] = set()
     for output in outputs:
         if isinstance(output, Embedded) and output.plan.shows:

@@ -14,7 +14,10 @@ _CARDINALITIES = {"m2o": "many-to-one", "o2m": "one-to-many", "o2o": "one-to-one
 def find_relationship(
     cache: SchemaCache, origin: Key, schema: str, target: str, hint: str | None
 ) -> Relationship:
-    """Raises PGRST200 where there is none and PGRST201 where there are several."""
+    """The relationship that leads from ``origin`` to ``target``, which names a relation, a foreign key or its column.
+
+    Raises PGRST200 where there is none and PGRST201 where there are several.
+    """
     known = cache.relationships.get(origin)
     ways = [way for way in known or () if _reaches(way, schema)]
     computed = [way for way in ways if way.routine is not None and way.routine[1] == target]
@@ -39,7 +42,7 @@ def _is_meant(way: Relationship, target: str, hint: str | None) -> bool:
 
 
 def _by_name(way: Relationship, target: str, hint: str | None) -> bool:
-    """By the target's name; of a relation with itself that is its children."""
+    """Whether ``target`` is the name of the target. In a relation that refers to itself that means its children."""
     if way.target[1] != target:
         return False
     if way.is_self and not way.is_parent:
@@ -56,9 +59,9 @@ def _hinted(way: Relationship, hint: str) -> bool:
 
 
 def _by_key(way: Relationship, target: str) -> bool:
-    """By the constraint's name, or by the one column of this side: that leads to tables only, never to their views.
+    """Whether ``target`` names the foreign key, or its only column on this side. That never leads to a view.
 
-    Of a relation with itself, which may be a view, it leads to the parent.
+    In a relation that refers to itself, and may be a view, it leads to the parent.
     """
     if way.junction is not None or (way.is_parent if way.is_self else way.target_is_view):
         return False
@@ -90,7 +93,7 @@ def _suggest(ways: Sequence[Relationship], target: str, hint: str | None) -> str
 
 
 def _other(cache: SchemaCache, schema: str, origin: Key) -> str | None:
-    """Where nothing at all is related to the origin, another one may have been meant. Hidden ones are not named."""
+    """A hint for an origin that nothing is related to: a similar relation that has relationships to visible ones."""
     shown = (pair for pair in cache.relationships.items() if pair[0][0] == schema)
     return _instead(origin[1], (key[1] for key, ways in shown if any(_reaches(way, schema) for way in ways)))
 

@@ -24,7 +24,7 @@ _VERBS: dict[str, Verb] = {"POST": "insert", "PUT": "insert", "PATCH": "update",
 
 @frozen
 class Written:
-    """A column and how its value is read from the payload: ``reader`` turns JSON into its type."""
+    """A column to be written. ``reader`` is the function that turns JSON into its type, where there is one."""
 
     column: Column
     reader: Key | None = None
@@ -32,7 +32,13 @@ class Written:
 
 @frozen
 class WritePlan:
-    """``key_filters`` are a PUT's; ``conflict`` is the target of ON CONFLICT, ``merges`` what it does."""
+    """What is written, and what of it is returned.
+
+    ``key_filters`` are the filters of a PUT. ``conflict`` are the columns of ON CONFLICT; ``merges`` says whether it
+    updates (True) or ignores (False) rows that exist, None where there is no such clause. ``fills_defaults`` gives
+    missing members their column's default. ``everything`` and ``returning`` are the columns that ``read`` needs.
+    ``limited`` is the range of a limited UPDATE or DELETE.
+    """
 
     verb: Verb
     relation: Relation
@@ -55,17 +61,17 @@ class WritePlan:
 
     @property
     def may_find_more(self) -> bool:
-        """Whether a limited write finds its rows by no key: several of a view may have that of its table."""
+        """Whether a limited write may hit more rows than it chose: several rows of a view may have the same key."""
         return self.relation.is_view and not self.limited.whole
 
     @property
     def may_be_undone(self) -> bool:
-        """Whether the number of rows written decides if they stay."""
+        """Whether the write is undone for some numbers of written rows."""
         return self.is_put or self.may_find_more
 
     @property
     def location(self) -> tuple[str, ...]:
-        """The primary key's columns, in the order that they have in the table, where a Location is asked for."""
+        """The primary key's columns in the table's order, if a Location was asked for; else none."""
         if self.representation != "headers-only":
             return ()
         return tuple(name for name in self.relation.columns if name in self.relation.primary_key)
@@ -111,13 +117,14 @@ def _refuse_unfiltered(method: str, filtered: bool, options: PlanOptions) -> Non
 
 
 def _narrows(read: ReadPlan) -> bool:
-    """Whether a filter on an embedded relation leaves rows out, which are then not written either."""
+    """Whether filters on embedded relations leave out rows, which are not written then."""
     inner = (found.plan for found in read.embeddings if found.join == "inner")
     return any(plan.conditions or _narrows(plan) for plan in inner)
 
 
 def _read_plan(cache: SchemaCache, options: PlanOptions, relation: Relation, request: Request) -> ReadPlan:
-    """Reading what was written: the filters on its own columns have been applied by then."""
+    """The plan for reading what was written. Filters on the relation's own columns are left out: they choose what is
+    written."""
     query = evolve(
         request.query,
         filters=tuple(found for found in request.query.filters if found[0] != ()),
@@ -127,7 +134,7 @@ def _read_plan(cache: SchemaCache, options: PlanOptions, relation: Relation, req
 
 
 def _representation(method: str, asked: str | None) -> Representation:
-    """Only what was created has a header of its own: its location."""
+    """What the reply contains. "headers-only" means something for POST alone, which answers with a Location."""
     if asked == "representation":
         return "representation"
     return "headers-only" if asked == "headers-only" and method == "POST" else "minimal"
