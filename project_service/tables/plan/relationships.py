@@ -69,15 +69,11 @@ def _by_key(way: Relationship, target: str) -> bool:
 
 
 def _own_junctions_first(found: list[Relationship], schema: str) -> list[Relationship]:
-    """Of junctions of one name, as in schemas that are versions of each other, the request's own: no hint could tell
-    them apart."""
-    junctions = (way.junction.key for way in found if way.junction is not None)
-    own = {name for of, name in junctions if of == schema}
-    return [
-        way
-        for way in found
-        if way.junction is None or way.junction.key[0] == schema or way.junction.key[1] not in own
-    ]
+    """Junctions of other schemas, which may be another version of this one, are meant where it has none itself, or by
+    a hint."""
+    if not any(way.junction is not None and way.junction.key[0] == schema for way in found):
+        return found
+    return [way for way in found if way.junction is None or way.junction.key[0] == schema]
 
 
 def _tables_first(found: list[Relationship]) -> list[Relationship]:
