@@ -129,6 +129,7 @@ async def test_functions_that_set_a_role_are_noticed(database: str, text: str, c
     ("kind", "executes", "calls", "within"),
     [
         ("sql stable", "revoke", "inner_one()", True),
+        ("sql stable", "revoke", 'public."An (odd) one" ()', True),
         ("plpgsql immutable", "revoke", '"inner_one" (  )', True),
         ("plpgsql stable", "revoke", "inner_one()", False),
         ("sql stable", "grant", "inner_one()", False),
@@ -139,11 +140,12 @@ async def test_functions_that_set_a_role_are_noticed(database: str, text: str, c
 async def test_functions_that_call_what_not_everybody_may_call_are_noticed(
     database: str, kind: str, executes: str, calls: str, within: bool
 ) -> None:
+    odd = calls.removeprefix("public.").rstrip(" ()") if "odd" in calls else "inner_one"
     text = "select 1" if kind.startswith("sql") else "begin return 1; end"
     run_sql(
         database,
-        f"create function inner_one() returns int language {kind} as $$ {text} $$;"
-        f"{executes} execute on function inner_one {'from' if executes == 'revoke' else 'to'} public;"
+        f"create function {odd}() returns int language {kind} as $$ {text} $$;"
+        f"{executes} execute on function {odd} {'from' if executes == 'revoke' else 'to'} public;"
         f"create function outer_one() returns int language plpgsql as $$ begin return {calls}; end $$",
     )
     pool = Pool(raw(connector(database)), 1, 5.0, reactor)

@@ -38,34 +38,36 @@ or exists (select from pg_rewrite r
 # As a pre-request function may, for requests that then differ in their rights.
 CHANGES_ROLE = _speaks(_ANY_TEXT, "\\mset\\s+(local\\s+|session\\s+)?role\\M|set_config\\s*\\(\\s*''role''")
 
-# Which functions call which, as their texts show it: by names, without schemas.
-_CALLS = f"""
+_FUNCTIONS = f"""
 own as materialized (
   select p.oid, lower(p.proname) as name, n.nspname as schema, p.provolatile, p.prolang, {_ANY_TEXT} as text
   from {_OWN}
-), calls as materialized (
-  select distinct own.oid, own.name, own.schema, trim(found.called[1], '"') as called
-  from own cross join lateral regexp_matches(lower(own.text), '("[^"]+"|\\w+)\\s*\\(', 'g') as found (called)
 )
 """
 
-# Declared immutable, but its text, or that of a function it calls, reads settings or asks for the user.
+# Declared immutable, but its text, or that of a function it calls, reads settings or asks for the user. What a text
+# calls is told by names, without schemas.
 FALSE_CONSTANTS = f"""
-(with recursive {_CALLS}, asking as (
-  select oid, name from own where text ~* '\\m(current_setting|current_user|current_role|session_user)\\M'
+(with recursive {_FUNCTIONS}, needed as (
+  select oid as constant, oid, text from own where provolatile = 'i'
   union
-  select calls.oid, calls.name from calls join asking on calls.called = asking.name
+  select needed.constant, own.oid, own.text
+  from needed
+  cross join lateral regexp_matches(lower(needed.text), '("[^"]+"|\\w+)\\s*\\(', 'g') as found (called)
+  join own on own.name = trim(found.called[1], '"')
 )
-select coalesce(json_agg(own.oid::regprocedure::text order by own.oid), '[]')
-from own join asking using (oid) where own.provolatile = 'i')
+select coalesce(json_agg(distinct constant::regprocedure::text), '[]') from needed
+where text ~* '\\m(current_setting|current_user|current_role|session_user)\\M')
 """
 
 # Not for everybody, of a kind that is written into plans, and called from within a function: that one's plan is made
 # for whoever calls it first, and holds for all.
 GUARDED_WITHIN = f"""
-(with {_CALLS} select exists (
-  select from calls join own on own.name = calls.called and own.oid <> calls.oid
-  where calls.schema not in ('auth', 'storage', '_project_service')
-    and (own.provolatile = 'i' or own.prolang = (select oid from pg_language where lanname = 'sql'))
-    and not has_function_privilege('public', own.oid, 'execute')))
+(with {_FUNCTIONS}, guarded as (
+  select string_agg(regexp_replace(name, '(\\W)', '\\\\\\1', 'g'), '|') as names from own
+  where (provolatile = 'i' or prolang = (select oid from pg_language where lanname = 'sql'))
+    and schema not in ('auth', 'storage', '_project_service')
+    and not has_function_privilege('public', oid, 'execute')
+)
+select exists (select from own, guarded where own.text ~* ('\\m(' || names || ')"?\\s*\\(')))
 """
