@@ -206,6 +206,32 @@ async def test_a_stable_function_is_called_for_what_it_does_besides_its_result(t
 
 
 @pytest_twisted.ensureDeferred
+async def test_a_function_that_writes_runs_to_its_end_whatever_is_shown_of_it(tables: Tables) -> None:
+    tables.sql(
+        "create table noted (id int); create function note(i int) returns int language plpgsql security definer as $$"
+        " begin insert into noted values (i); perform set_config('response.headers',"
+        ' format(\'[{"X-Noted": "%s"}]\', i), true); return i; end $$;'
+        "create function note_all() returns setof int language sql as"
+        " $$ select note(i) from generate_series(1, 5) i $$;"
+        "create function note_books() returns setof books language sql as $$ select note_all();"
+        " select i, 'new', null::int, 1.0, 1999, '{}'::jsonb from generate_series(1, 5) i $$;"
+        "create function note_book() returns books language sql as $$ select note_all();"
+        " select 1, 'new', null::int, 1.0, 1999, '{}'::jsonb $$"
+    )
+    await until_answered(tables, "POST", "/rpc/note", 200, json={"i": 0})
+    ways = ["", "?limit=1", "?limit=0", "?limit=1&offset=3"]
+    hidden = ["?id=eq.8&id=eq.9", "?select=id,authors!inner(id)&authors.id=eq.-1"]
+    for name, asked in (("note_all", ways), ("note_books", ways + hidden), ("note_book", ways + hidden)):
+        for query in asked:
+            # "careful" cuts at two rows.
+            for base in (BASE, BASE.replace("main", "careful")):
+                tables.sql("truncate noted")
+                status, headers, _ = await tables.request("POST", f"/rpc/{name}{query}", base=base, json={})
+                found = (status, headers.getRawHeaders("x-noted"), tables.sql("select count(*) from noted"))
+                assert found == (200, ["5"], [(5,)]), (name, query, base)
+
+
+@pytest_twisted.ensureDeferred
 async def test_a_null_is_an_item_and_each_item_has_a_line(tables: Tables) -> None:
     tables.sql(
         "create function broken(most int) returns setof json language sql stable as"

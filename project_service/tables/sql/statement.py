@@ -175,6 +175,10 @@ def call_statement(
         streamed = source + _streamed(rendering, rows, scalar=routine.is_scalar)
         whole = source + f", {_apart('pgrst_rows', plan.read)} (" + rows + ")"
         return Statement(whole + _probing(total, body, bounds, "pgrst_rows"), None, streamed)
+    if routine.volatility == "v" and (routine.is_set or plan.read is not None):
+        # Nothing else makes PostgreSQL run it to its end: a limit, or a condition that no row can meet, leaves out
+        # what it would have written. Told first, before what it says of the response.
+        total = f"CASE WHEN (SELECT count(*) FROM {SOURCE}) IS NOT NULL THEN {total} END"
     # A filter may hide even that one.
     begin, end = (
         ("(SELECT) AS pgrst_one LEFT JOIN ", " ON TRUE") if single and plan.read is not None else ("", "")
