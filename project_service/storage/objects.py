@@ -275,7 +275,8 @@ class Objects:
         claimed = [] if attempt.asked else await self.garbage.discard([attempt.version])
         if attempt.parts is not None:
             await attempt.parts.abandon()
-        if attempt.asked:
+        # After a long pause of this process the sweeper may have deleted nothing, because the bytes came later.
+        if attempt.asked or (not claimed and await self.garbage.unknown([attempt.version])):
             await self.removal.tried(attempt.version, attempt.bucket)
         else:
             await self.removal.remove(claimed, attempt.bucket)

@@ -290,4 +290,4 @@ class Broken(TestCase):
         client.send(b"x")
         answer = client.received()
         self.assertTrue(answer.startswith(b"HTTP/1.1 408 ") and b'"request_timeout"' in answer, answer)
-        self.assertEqual((app.stored(), app.store.calls), ([], []))
+        self.assertEqual((app.stored(), app.store.calls), ([], ["delete"]))

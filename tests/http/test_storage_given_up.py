@@ -1,0 +1,81 @@
+"""Uploads and copies of a host that stood still until another host gave them up: nothing is left of them."""
+
+from __future__ import annotations
+
+from typing import Any
+from unittest.mock import patch
+
+from twisted.internet.defer import Deferred
+from twisted.trial.unittest import TestCase
+
+from project_service.deferreds import start
+from project_service.errors import database_unavailable
+from project_service.storage.sweeper import STALE_AFTER
+from tests.http.storage_app import OBJECTS, StorageApp, head
+from tests.storage_fakes import FakeObjects
+from tests.store_fake import MemoryStore
+
+COPY = "/storage/buckets/open/copy"
+# The store's last operation before the switch, and a request that comes to it.
+LAST = (
+    ("put", "PUT", OBJECTS + "/k", b"x"),
+    ("complete_multipart", "PUT", OBJECTS + "/k", b"x" * 25),
+    ("copy", "POST", COPY, b'{"from": "a", "to": "k"}'),
+)
+
+
+class GivenUp(TestCase):
+    def sweep(self, app: StorageApp) -> None:
+        self.successResultOf(start(app.storage.sweeper.sweep()))
+
+    def app_with(self, payload: bytes) -> StorageApp:
+        app = StorageApp(part_bytes=10)
+        app.put("a", payload)
+        return app
+
+    def sent(self, app: StorageApp, method: str, path: str, body: bytes) -> Any:
+        client = app.connect()
+        lines = {"Content-Length": str(len(body)), "Content-Type": "application/json"}
+        client.send(head(lines, method, path) + body)
+        return client
+
+    def test_bytes_that_come_after_the_sweeper_deleted_them(self) -> None:
+        for name, method, path, body in LAST:
+            for stays in (True, False):
+                app, going = self.app_with(b"first"), Deferred[None]()
+                real = getattr(MemoryStore, name)
+
+                async def late(store: MemoryStore, *how: Any, real: Any = real, going: Any = going) -> str:
+                    await going
+                    etag: str = await real(store, *how)
+                    return etag
+
+                with patch.object(MemoryStore, name, late):
+                    client = self.sent(app, method, path, body)
+                    app.clock.advance(STALE_AFTER.total_seconds())
+                    aborted = dict(app.store.multiparts)
+                    self.sweep(app)
+                    self.assertEqual((app.tables.uploads, app.tables.garbage), ({}, {}), name)
+                    # A store that had all parts before they were dropped.
+                    app.store.multiparts.update(aborted)
+                    if not stays:
+                        client.hang_up()
+                    going.callback(None)
+                if stays:
+                    self.assertTrue(client.received().startswith(b"HTTP/1.1 408 "), name)
+                self.assertEqual(app.stored(), [b"first"], (name, stays))
+
+    def test_what_became_an_object_stays(self) -> None:
+        """Its switch succeeded, and only the answer was lost."""
+        for _, method, path, body in LAST:
+            app = self.app_with(b"first")
+            put = FakeObjects.put
+
+            async def unheard(rows: FakeObjects, *how: Any, put: Any = put) -> None:
+                await put(rows, *how)
+                raise database_unavailable()
+
+            with patch.object(FakeObjects, "put", unheard):
+                client = self.sent(app, method, path, body)
+            self.assertTrue(client.received().startswith(b"HTTP/1.1 503 "))
+            self.assertEqual(app.stored(), sorted([b"first", b"first" if path == COPY else body]))
