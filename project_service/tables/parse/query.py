@@ -17,7 +17,8 @@ from project_service.tables.parse.scanner import Scanner
 from project_service.tables.parse.select import EVERYTHING, parse_select
 from project_service.tables.syntax import Condition, Field, Operand, OrderTerm, Path, Query, Range, SelectItem
 
-_INTEGER = re.compile(r"-?[0-9]{1,40}")
+# In a URL a plus is a space: ``limit=+5``.
+_INTEGER = re.compile(r"\s*-?[0-9]{1,40}\s*")
 # What HTTP libraries append to the name of a parameter that is a list: ``x[0]=gt.1&x[1]=lt.9`` or ``x[]=gt.1``.
 _LISTED = re.compile(r"\[[0-9]*\]$")
 

@@ -20,6 +20,7 @@ class Ranges(SynchronousTestCase):
         for text, expected in (
             ("limit=abc", Range()),
             ("limit=2&limit=abc", Range()),
+            ("limit= 2&offset=1\n", Range(1, 2)),
             ("limit=1&limit=2", Range(0, 2)),
             ("limit=0", Range(0, 0)),
             ("offset=-5", Range()),
