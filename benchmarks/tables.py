@@ -28,7 +28,7 @@ from project_service.tables.execute import Executor
 from project_service.tables.identity import Identity
 from project_service.tables.incoming import Incoming
 from project_service.tables.planner import Planner
-from project_service.tables.preamble import preamble
+from project_service.tables.preamble import preamble_of
 from project_service.tables.respond.outcome import Outcome
 
 SCHEMA = """
@@ -113,7 +113,7 @@ def message(running: Running, case: Case) -> tuple[str, list[str]]:
         head, key = planner.head(incoming)
         for _ in range(3):
             planned = planner.plan(cache, key, *planner.request(incoming, head))
-            told = preamble(config, cache, incoming, head, identity, planned.compiled.read_only, None)
+            told = preamble_of(config, cache, incoming, head, identity, planned.compiled.read_only, None)
             # Nothing in it waits, so it is over at once.
             done: Any = start(Executor(config, cast(Any, asked)).execute(planned, told, False)).result
             assert done.rows == 1 or case is not SINGLE, done

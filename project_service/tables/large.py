@@ -48,7 +48,7 @@ class LargeReplies:
         self,
         incoming: Incoming,
         planned: Planned,
-        told: Preamble,
+        preamble: Preamble,
         identity: Identity,
         in_one_piece: Callable[[Outcome], Reply],
     ) -> Reply | StreamReply | None:
@@ -57,7 +57,7 @@ class LargeReplies:
         probe = planned.compiled.probe
         assert probe is not None
         likely = Outcome(rows=probe.rows, size=probe.threshold_bytes)
-        stream = await self._open(planned, told, identity, likely)
+        stream = await self._open(planned, preamble, identity, likely)
         try:
             outcome = await stream.outcome(_counts(planned), self.config.stream_threshold_bytes)
             if outcome.whole:
@@ -70,7 +70,7 @@ class LargeReplies:
             raise
 
     async def after(
-        self, incoming: Incoming, planned: Planned, outcome: Outcome, told: Preamble, identity: Identity
+        self, incoming: Incoming, planned: Planned, outcome: Outcome, preamble: Preamble, identity: Identity
     ) -> Reply | StreamReply:
         """The reply by a cursor, after ``outcome`` has shown that the result is too large for one piece.
 
@@ -80,7 +80,7 @@ class LargeReplies:
         if not _has_body(head):
             return head
         planned.compiled.last.streamed = True
-        stream = await self._open(planned, told, identity, outcome)
+        stream = await self._open(planned, preamble, identity, outcome)
         try:
             streamed = evolve(outcome, rows=len(stream.fetched), total=stream.total)
             if _counts(planned) and _has_total(planned, streamed):
@@ -90,13 +90,15 @@ class LargeReplies:
             stream.close()
             raise
 
-    async def _open(self, planned: Planned, told: Preamble, identity: Identity, likely: Outcome) -> RowStream:
+    async def _open(
+        self, planned: Planned, preamble: Preamble, identity: Identity, likely: Outcome
+    ) -> RowStream:
         compiled = planned.compiled
         rows = compiled.statement.stream
         assert rows is not None
         values = rows.values(planned.operands, planned.body, planned.raw)
         return await self.streams.open(
-            told, rows, values, compiled.rendering, likely, identity.authenticated, compiled.leaves_things
+            preamble, rows, values, compiled.rendering, likely, identity.authenticated, compiled.leaves_things
         )
 
     def _head(self, incoming: Incoming, planned: Planned, outcome: Outcome) -> Reply:

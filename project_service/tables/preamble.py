@@ -11,7 +11,7 @@ from project_service.tables.failures import has_nul
 from project_service.tables.identity import Identity
 from project_service.tables.incoming import Incoming
 from project_service.tables.parse.request import Head
-from project_service.tables.run import Preamble, Told
+from project_service.tables.run import Preamble, PreparedPreamble
 from project_service.tables.sql.settings import (
     FORGET_PLANS,
     NO_JIT,
@@ -28,7 +28,7 @@ _LEVELS = ("SERIALIZABLE", "REPEATABLE READ", "READ COMMITTED", "READ UNCOMMITTE
 _SHORT = 4096
 
 
-def preamble(
+def preamble_of(
     config: TablesConfig,
     cache: SchemaCache,
     incoming: Incoming,
@@ -67,12 +67,12 @@ def preamble(
     sent = incoming.headers
     short = len(sent.as_json) + len(sent.cookies) + len(identity.claims) <= _SHORT
     try:
-        told = (_told_lately if short else _told)(
+        prepared = (_prepared_lately if short else _prepared)(
             tuple(pairs), config.pre_request, _forgets_plans(config, cache)
         )
     except ValueError:
         raise has_nul() from None
-    return Preamble(told.text, [incoming.resource], extra, told, identity.role, cache.guarded_within)
+    return Preamble(prepared.text, [incoming.resource], extra, prepared, identity.role, cache.guarded_within)
 
 
 def _forgets_plans(config: TablesConfig, cache: SchemaCache) -> bool:
@@ -82,17 +82,19 @@ def _forgets_plans(config: TablesConfig, cache: SchemaCache) -> bool:
     return bool(cache.false_constants) or unknown or (cache.changes_role and config.pre_request is not None)
 
 
-def _told(pairs: tuple[tuple[str, str], ...], pre_request: str | None, forgets_plans: bool) -> Told:
+def _prepared(
+    pairs: tuple[tuple[str, str], ...], pre_request: str | None, forgets_plans: bool
+) -> PreparedPreamble:
     """With ``forgets_plans`` no plan of an earlier request is used. Raises ``ValueError`` for a NUL."""
     # The isolation level has to be set before anything else is done.
     first = RESET + _isolation(pairs) + (f"{FORGET_PLANS}; " if forgets_plans else "")
     settings = settings_of(pairs, ("request.path",))
     last = "" if pre_request is None else f"; {pre_request_text(pre_request)}"
-    return Told(first + settings.text + last, first, settings, last)
+    return PreparedPreamble(first + settings.text + last, first, settings, last)
 
 
 # Clients come again with the same headers and claims.
-_told_lately = lru_cache(maxsize=512)(_told)
+_prepared_lately = lru_cache(maxsize=512)(_prepared)
 
 
 def _reads_alone(settings: Iterable[tuple[str, str]]) -> bool:

@@ -32,7 +32,7 @@ _SAID_BY_SQL = ("PT", "PGRST", "P0", "38")
 
 
 @frozen
-class Told:
+class PreparedPreamble:
     """What is set for the transaction: as ``text``, or ``first``, ``settings`` prepared, and ``last``."""
 
     text: str
@@ -46,14 +46,14 @@ class Told:
 
 @frozen
 class Preamble:
-    """What is set for the transaction, as psycopg2 takes it; ``told`` where that can be prepared. It may take
+    """What is set for the transaction, as psycopg2 takes it; ``prepared`` where that can be prepared. It may take
     ``extra_seconds`` longer than the service allows, None for as long as it takes. What is prepared is prepared for
     its ``role`` alone; where ``plans_apart``, functions' own plans may not be another role's either."""
 
     text: str
     values: Sequence[str]
     extra_seconds: float | None = 0.0
-    told: Told | None = None
+    prepared: PreparedPreamble | None = None
     role: str = ""
     plans_apart: bool = False
 
@@ -165,16 +165,18 @@ async def _send(session: Session, prefix: str, work: Work, text: str) -> list[Ro
 
 
 def _beginning(statements: Statements, work: Work) -> str:
-    told = work.preamble.told
-    execution = statements.execution(told.settings.statement.text, work.version) if told is not None else None
-    return work.preamble.text if told is None or execution is None else told.executed(execution)
+    prepared = work.preamble.prepared
+    if prepared is None:
+        return work.preamble.text
+    execution = statements.execution(prepared.settings.statement.text, work.version)
+    return work.preamble.text if execution is None else prepared.executed(execution)
 
 
 async def _prepare_and_send(session: Session, work: Work) -> list[Row]:
     """What names mean hangs on the preamble's role and search path."""
     await session.query(f"BEGIN; {work.preamble.text}", work.preamble.values)
-    if work.preamble.told is not None:
-        settings = work.preamble.told.settings.statement
+    if work.preamble.prepared is not None:
+        settings = work.preamble.prepared.settings.statement
         # Without places for values: theirs are written once for many requests.
         await session.statements.prepare(session.query, settings.text, settings.for_prepare, 0, work.version)
     texts = [

@@ -23,7 +23,7 @@ from project_service.tables.parse.request import Head, Request
 from project_service.tables.plan.call import CallPlan
 from project_service.tables.plan.write import WritePlan
 from project_service.tables.planner import Planned, Planner
-from project_service.tables.preamble import preamble
+from project_service.tables.preamble import preamble_of
 from project_service.tables.respond.options import options_reply
 from project_service.tables.respond.outcome import Outcome
 from project_service.tables.respond.replies import (
@@ -115,29 +115,29 @@ class TableService:
     ) -> Reply | StreamReply:
         compiled, head = planned.compiled, planned.request.head
         explains = compiled.rendering.explain is not None
-        told = preamble(
+        preamble = preamble_of(
             self.config, cache, incoming, head, identity, compiled.read_only, compiled.routine, explains
         )
         if self.large.expected(planned):
             in_one_piece = partial(self._reply, incoming, planned)
-            reply = await self.large.at_once(incoming, planned, told, identity, in_one_piece)
+            reply = await self.large.at_once(incoming, planned, preamble, identity, in_one_piece)
             if reply is not None:
                 return reply
-        outcome = await self.executor.execute(planned, told, identity.authenticated)
+        outcome = await self.executor.execute(planned, preamble, identity.authenticated)
         if not outcome.whole:
-            return await self.large.after(incoming, planned, outcome, told, identity)
+            return await self.large.after(incoming, planned, outcome, preamble, identity)
         return self._reply(incoming, planned, outcome)
 
     async def _root(
         self, incoming: Incoming, head: Head, identity: Identity, cache: SchemaCache, timing: Timing
     ) -> Reply | StreamReply:
-        told = preamble(self.config, cache, incoming, head, identity, True, None)
+        preamble = preamble_of(self.config, cache, incoming, head, identity, True, None)
         leaves_things = cache.leaves_things and self.config.pre_request is not None
         timing.mark("parse")
         timing.mark("plan")
 
         async def run(sql: Sql) -> list[Row]:
-            return await self.executor.read(told, sql, identity.authenticated, leaves_things)
+            return await self.executor.read(preamble, sql, identity.authenticated, leaves_things)
 
         reply = await self.root.answer(cache, incoming, head, run)
         timing.mark("transaction")

@@ -75,7 +75,7 @@ class Streams:
 
     async def open(
         self,
-        told: Preamble,
+        preamble: Preamble,
         rows: Sql,
         values: list[Any],
         rendering: Rendering,
@@ -92,7 +92,7 @@ class Streams:
         try:
             session = await self.pool.take()
             stream = RowStream(self, session, rendering, authenticated, _rows_of_chunk(likely), leaves_things)
-            await stream.open(told, rows, values)
+            await stream.open(preamble, rows, values)
         except BaseException:
             self.release(session)
             raise
@@ -131,17 +131,17 @@ class RowStream:
         """How many rows there are without the range, where the query counts them."""
         return self.fetched[0][1] if self.fetched else 0
 
-    async def open(self, told: Preamble, rows: Sql, values: list[Any]) -> None:
+    async def open(self, preamble: Preamble, rows: Sql, values: list[Any]) -> None:
         idle = ceil(self.streams.pace.patience_seconds) + _IDLE_MARGIN_SECONDS
         text = (
-            f"BEGIN READ ONLY; {told.text}; SET LOCAL cursor_tuple_fraction = 1; "
+            f"BEGIN READ ONLY; {preamble.text}; SET LOCAL cursor_tuple_fraction = 1; "
             f"SET LOCAL idle_in_transaction_session_timeout = '{idle}s'; "
             f"{locks_by_planning(rows).for_driver}; "
             f"DECLARE {_CURSOR} NO SCROLL CURSOR FOR {rows.for_driver}; {self._fetch()}"
         )
-        self.session.extra_seconds = told.extra_seconds
-        await self._passed(told)
-        self.fetched = await self._fetched(text, [*told.values, *values, *values])
+        self.session.extra_seconds = preamble.extra_seconds
+        await self._passed(preamble)
+        self.fetched = await self._fetched(text, [*preamble.values, *values, *values])
 
     async def __call__(self, sink: Sink) -> None:
         try:
@@ -219,9 +219,9 @@ class RowStream:
         self.more = len(rows) == self.count
         return rows
 
-    async def _passed(self, told: Preamble) -> None:
+    async def _passed(self, preamble: Preamble) -> None:
         try:
-            await pass_to_role(self.session, told)
+            await pass_to_role(self.session, preamble)
         except (psycopg2.Error, DatabaseGone) as fault:
             raise failure(fault, self.authenticated) from fault
 

@@ -90,9 +90,9 @@ class Case(SynchronousTestCase):
         return Streams(cast(Any, self.pool), DeferredSemaphore(1), self.clock, 5.0, pace)
 
     def opened(self, leaves_things: bool = False, expected_bytes: int = 1000) -> Deferred[RowStream]:
-        told, rows = Preamble("SELECT 1", []), Sql("SELECT 2")
+        preamble, rows = Preamble("SELECT 1", []), Sql("SELECT 2")
         likely = Outcome(rows=100, size=100 * expected_bytes)
-        return start(self.streams.open(told, rows, [], ROWS, likely, True, leaves_things))
+        return start(self.streams.open(preamble, rows, [], ROWS, likely, True, leaves_things))
 
     @property
     def given_back(self) -> bool:

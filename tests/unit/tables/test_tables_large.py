@@ -108,7 +108,7 @@ class AtOnce(Case):
 
     def answering(self) -> Deferred[Reply | StreamReply | None]:
         self.assertTrue(self.large.expected(self.planned))
-        told, identity = Preamble("SELECT 1", []), Identity("anon", "{}", False)
+        preamble, identity = Preamble("SELECT 1", []), Identity("anon", "{}", False)
         incoming = Incoming("GET", ("works",), (), (), b"")
         whole: list[Outcome] = []
 
@@ -116,7 +116,7 @@ class AtOnce(Case):
             whole.append(outcome)
             return read_reply(self.planned.request, ROWS, outcome, "/works", False)
 
-        return start(self.large.at_once(incoming, self.planned, told, identity, in_one_piece))
+        return start(self.large.at_once(incoming, self.planned, preamble, identity, in_one_piece))
 
     def test_what_is_large_again_is_run_once(self) -> None:
         reply = self.reply()

@@ -14,7 +14,7 @@ from project_service.tables.errors import TableError
 from project_service.tables.identity import Identity
 from project_service.tables.incoming import Incoming
 from project_service.tables.planner import Planned, Planner
-from project_service.tables.preamble import preamble
+from project_service.tables.preamble import preamble_of
 from project_service.tables.run import Preamble, Work, run
 from project_service.tables.sql.fragment import MOST_CHARACTERS, Sql, joined
 from project_service.tables.sql.settings import extra_seconds, routine_settings
@@ -28,7 +28,7 @@ def told(own: str | None) -> Preamble:
     incoming = Incoming("GET", ("items",))
     head, _ = Planner(LIMITED).head(incoming)
     identity = Identity("reader", "{}", True)
-    return preamble(LIMITED, evolve(CACHE, role_settings=settings), incoming, head, identity, True, None)
+    return preamble_of(LIMITED, evolve(CACHE, role_settings=settings), incoming, head, identity, True, None)
 
 
 class Driver:

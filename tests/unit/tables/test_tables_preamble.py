@@ -16,7 +16,7 @@ from project_service.tables.errors import TableError
 from project_service.tables.identity import Identity
 from project_service.tables.incoming import Incoming
 from project_service.tables.planner import Planner
-from project_service.tables.preamble import preamble
+from project_service.tables.preamble import preamble_of
 from project_service.tables.run import Preamble
 from project_service.tables.sql.settings import settings_of
 from tests.unit.tables.planning import CACHE, CONFIG
@@ -37,8 +37,8 @@ def _read(escapes: str, written: str) -> str:
     return text.replace("\\\\", "\\") if escapes else text
 
 
-class Told(SynchronousTestCase):
-    def told(
+class Preambles(SynchronousTestCase):
+    def preamble(
         self,
         *headers: tuple[str, str],
         method: str = "GET",
@@ -54,20 +54,20 @@ class Told(SynchronousTestCase):
         head, _ = Planner(found).head(incoming)
         cache = evolve(CACHE, role_settings={"reader": settings})
         identity = Identity(role, '{"role": "reader"}', True)
-        return preamble(found, cache, incoming, head, identity, read_only, routine)
+        return preamble_of(found, cache, incoming, head, identity, read_only, routine)
 
     def set(self, *headers: tuple[str, str], **more: Any) -> list[tuple[str, str]]:
-        found = _SET.findall(self.told(*headers, **more).text)
+        found = _SET.findall(self.preamble(*headers, **more).text)
         return [(name, value.strip("'")) for name, value in found]
 
     def test_the_request_and_who_makes_it(self) -> None:
-        told = self.told(
+        found = self.preamble(
             ("x-a", "1"), ("cookie", "c=2"), extra_search_path=("more",), statement_timeout="9ms"
         )
-        self.assertTrue(told.text.startswith("RESET ALL; SELECT "))
-        self.assertEqual(told.values, ["/works"])
+        self.assertTrue(found.text.startswith("RESET ALL; SELECT "))
+        self.assertEqual(found.values, ["/works"])
         self.assertEqual(
-            [(name, value.strip("'")) for name, value in _SET.findall(told.text)],
+            [(name, value.strip("'")) for name, value in _SET.findall(found.text)],
             [
                 ("jit", "off"),
                 ("statement_timeout", "9ms"),
@@ -83,7 +83,7 @@ class Told(SynchronousTestCase):
         )
 
     def test_what_can_be_prepared_has_nothing_of_the_request(self) -> None:
-        found = self.told(("x-a", "it's 1%"), pre_request="check", settings=_LEVEL).told
+        found = self.preamble(("x-a", "it's 1%"), pre_request="check", settings=_LEVEL).prepared
         assert found is not None
         statement = found.settings.statement
         self.assertEqual(len(statement.parameters), len(_SET.findall(found.text)))
@@ -152,8 +152,10 @@ class Told(SynchronousTestCase):
         head, _ = Planner(CONFIG).head(Incoming("GET", ("works",)))
         identity = Identity("reader", "{}", True)
         for explains in (True, False):
-            told = preamble(CONFIG, CACHE, Incoming("GET", ("works",)), head, identity, True, None, explains)
-            self.assertIs("jit" in told.text, not explains)
+            found = preamble_of(
+                CONFIG, CACHE, Incoming("GET", ("works",)), head, identity, True, None, explains
+            )
+            self.assertIs("jit" in found.text, not explains)
 
     def test_the_applications_settings_have_a_place_of_their_own(self) -> None:
         self.assertEqual(
@@ -162,18 +164,18 @@ class Told(SynchronousTestCase):
 
     def test_a_function_may_run_before_each_request(self) -> None:
         for said, called in {"check": '"check"', "auth.check": '"auth"."check"'}.items():
-            *_, last = self.told(pre_request=said).text.split("; ")
+            *_, last = self.preamble(pre_request=said).text.split("; ")
             self.assertEqual(last, f"SELECT {called}()")
-        self.assertEqual(self.told().text.count("; "), 1)
+        self.assertEqual(self.preamble().text.count("; "), 1)
 
     def test_a_level_of_isolation_is_set_before_anything_else(self) -> None:
         shouted = (("default_transaction_isolation", "REPEATABLE Read"),)
         routine = Routine("api", "f", settings=_LEVEL)
         for more in ({"settings": _LEVEL}, {"settings": shouted}, {"routine": routine}):
             begins = "RESET ALL; SET TRANSACTION ISOLATION LEVEL REPEATABLE READ; SELECT "
-            self.assertTrue(self.told(**more).text.startswith(begins))
+            self.assertTrue(self.preamble(**more).text.startswith(begins))
         no_level = (("default_transaction_isolation", "x; drop table works"),)
-        self.assertNotIn("ISOLATION LEVEL", self.told(settings=no_level).text)
+        self.assertNotIn("ISOLATION LEVEL", self.preamble(settings=no_level).text)
 
     def test_plans_are_forgotten_that_may_be_anothers(self) -> None:
         incoming = Incoming("GET", ("works",))
@@ -181,7 +183,7 @@ class Told(SynchronousTestCase):
         cache = evolve(CACHE, role_settings={"reader": _LEVEL})
         begins = "RESET ALL; SET TRANSACTION ISOLATION LEVEL REPEATABLE READ; DISCARD PLANS; "
         asked = evolve(CONFIG, pre_request="check")
-        for config, found, forgotten in (
+        for config, current, forgotten in (
             (CONFIG, cache, False),
             (CONFIG, evolve(cache, false_constants=("caller()",)), True),
             (CONFIG, evolve(cache, changes_role=True), False),
@@ -190,9 +192,9 @@ class Told(SynchronousTestCase):
             (CONFIG, evolve(cache, guarded_within=True), False),
             (evolve(CONFIG, prepare=False), evolve(cache, guarded_within=True), True),
         ):
-            told = preamble(config, found, incoming, head, Identity("reader", "{}", True), True, None)
-            assert told.told is not None
-            for text in (told.text, told.told.executed("EXECUTE s")):
+            found = preamble_of(config, current, incoming, head, Identity("reader", "{}", True), True, None)
+            assert found.prepared is not None
+            for text in (found.text, found.prepared.executed("EXECUTE s")):
                 self.assertEqual(text.startswith(begins), forgotten, text)
                 self.assertEqual("DISCARD" in text, forgotten)
 
@@ -206,8 +208,8 @@ class Told(SynchronousTestCase):
             "f": False,
         }.items():
             settings = (("default_transaction_read_only", value),)
-            told = self.set(settings=settings, read_only=False, method="POST")
-            self.assertEqual(("transaction_read_only", "on") in told, only_reads, value)
+            found = self.set(settings=settings, read_only=False, method="POST")
+            self.assertEqual(("transaction_read_only", "on") in found, only_reads, value)
         self.assertNotIn("transaction_read_only", dict(self.set(read_only=False, method="POST")))
 
     def test_long_headers_are_told_as_short_ones_are(self) -> None:
@@ -218,9 +220,9 @@ class Told(SynchronousTestCase):
         """However it came: what is kept is bounded in bytes."""
         for name in ("x-a", "cookie"):
             for length, kept in ((500, True), (5000, False)):
-                one, two = (self.told((name, "a=" + "z" * length)).told for _ in range(2))
+                one, two = (self.preamble((name, "a=" + "z" * length)).prepared for _ in range(2))
                 self.assertIs(one is two, kept, name)
 
     def test_no_role_has_a_nul_in_its_name(self) -> None:
-        error = self.assertRaises(TableError, self.told, role="rea\0der")
+        error = self.assertRaises(TableError, self.preamble, role="rea\0der")
         self.assertEqual((error.status, error.code), (400, "22021"))

@@ -17,7 +17,7 @@ from project_service.tables.execute import Executor
 from project_service.tables.parse.media import MediaType
 from project_service.tables.planner import Planner
 from project_service.tables.respond.outcome import Outcome
-from project_service.tables.run import Preamble, Told, Work, run
+from project_service.tables.run import Preamble, PreparedPreamble, Work, run
 from project_service.tables.sql.fragment import Sql
 from project_service.tables.sql.settings import settings_of
 from tests.unit.tables.planning import CONFIG, planned
@@ -68,8 +68,8 @@ class Messages(SynchronousTestCase):
 
     def test_what_is_told_is_prepared_with_what_is_asked(self) -> None:
         settings = settings_of((("role", "a%b"),), ("request.path",))
-        told = Told("at once", "RESET ALL; ", settings, "; SELECT before()")
-        work = evolve(self.work(), preamble=Preamble(told.text, ["/secret"], told=told))
+        prepared = PreparedPreamble("at once", "RESET ALL; ", settings, "; SELECT before()")
+        work = evolve(self.work(), preamble=Preamble(prepared.text, ["/secret"], prepared=prepared))
         connection = Connection()
         for said in (work, work, evolve(work, kept=False)):
             self.successResultOf(start(run(cast(Session, connection), said, list)))
