@@ -15,7 +15,6 @@ from urllib.parse import quote
 
 from attrs import define, frozen
 from twisted.internet.interfaces import IReactorTime
-from twisted.internet.task import deferLater
 from twisted.logger import Logger
 
 from project_service.auth.model import envelope
@@ -92,9 +91,17 @@ class SmtpTransport:
         await MailServer(self.reactor, self.settings).take(letter.recipient, written)
 
 
+@frozen
+class _Due:
+    """A letter to be sent, and the pauses before it is tried again."""
+
+    write: Callable[[], Letter]
+    pauses: tuple[float, ...] = PAUSES
+
+
 @define
 class Outbox:
-    """Implements ``Post``: a few letters at a time, each tried again twice.
+    """Implements ``Post``: a few letters at a time, each tried again twice; meanwhile it keeps no other back.
 
     Letters wait in memory only: one that is lost to a restart is asked for again by whoever waits for it.
     """
@@ -103,18 +110,19 @@ class Outbox:
 
     send: Callable[[Letter], Awaitable[None]]
     clock: IReactorTime
-    _waiting: deque[Callable[[], Letter]]
+    _waiting: deque[_Due]
     _under_way: int = 0
+    _pausing: int = 0
 
     @classmethod
     def over(cls, send: Callable[[Letter], Awaitable[None]], clock: IReactorTime) -> Outbox:
         return cls(send, clock, deque())
 
     def post(self, write: Callable[[], Letter]) -> None:
-        if len(self._waiting) >= MOST_WAITING:
+        if len(self._waiting) + self._pausing >= MOST_WAITING:
             self.log.error("too many letters are waiting; one was dropped")
             return
-        self._waiting.append(write)
+        self._waiting.append(_Due(write))
         # Later, so that the answer to who asked for the letter takes no longer than without one.
         self.clock.callLater(0, self._begin)
 
@@ -130,14 +138,19 @@ class Outbox:
         finally:
             self._under_way -= 1
 
-    async def _deliver(self, write: Callable[[], Letter]) -> None:
-        for pause in (*PAUSES, None):
-            try:
-                # Written anew: reading its template may fail too, and must not keep back the others.
-                await self.send(write())
-                return
-            except Exception as fault:
-                self.log.warn("a letter was not taken: {why}", why=why(fault))
-            if pause is not None:
-                await deferLater(self.clock, pause)
-        self.log.error("a letter was given up")
+    async def _deliver(self, due: _Due) -> None:
+        try:
+            # Written anew each time: reading its template may fail too.
+            await self.send(due.write())
+        except Exception as fault:
+            self.log.warn("a letter was not taken: {why}", why=why(fault))
+            if due.pauses:
+                self._pausing += 1
+                self.clock.callLater(due.pauses[0], self._again, _Due(due.write, due.pauses[1:]))
+            else:
+                self.log.error("a letter was given up")
+
+    def _again(self, due: _Due) -> None:
+        self._pausing -= 1
+        self._waiting.append(due)
+        self._begin()

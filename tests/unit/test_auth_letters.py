@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import email
 from email.policy import default
+from functools import partial
 from typing import Any
 
 from twisted.internet.defer import Deferred
@@ -119,6 +120,47 @@ class Letters(TestCase):
         assert len(sent) == 1
         clock.advance(5)
         assert len(sent) == 2
+
+    def test_letters_that_are_not_taken_keep_no_other_back(self) -> None:
+        """Of addresses that the mail server refuses anybody can name as many as he likes."""
+        sent: list[str] = []
+
+        async def take(letter: mail.Letter) -> None:
+            if letter.recipient.startswith("nobody"):
+                raise SMTPDeliveryError(550, b"no such user")
+            sent.append(letter.recipient)
+
+        clock = Clock()
+        outbox = mail.Outbox.over(take, clock)
+        for name in (*["nobody"] * 20, "ada"):
+            outbox.post(partial(mail.Letter, f"{name}@example.test", "s", "t"))
+        with captured_logs():
+            clock.advance(0)
+            assert sent == ["ada@example.test"]
+            clock.pump([5, 60])
+        assert clock.getDelayedCalls() == []
+
+    def test_letters_between_two_tries_are_among_the_thousand_that_wait(self) -> None:
+        sent: list[mail.Letter] = []
+        faults = [OSError()] * 1000
+
+        async def take(letter: mail.Letter) -> None:
+            if faults:
+                raise faults.pop()
+            sent.append(letter)
+
+        clock = Clock()
+        outbox = mail.Outbox.over(take, clock)
+        with captured_logs():
+            for _ in range(1000):
+                outbox.post(lambda: mail.Letter("ada@example.test", "s", "t"))
+            clock.advance(0)
+            outbox.post(lambda: mail.Letter("ada@example.test", "s", "t"))
+            clock.advance(5)
+            assert len(sent) == 1000
+            outbox.post(lambda: mail.Letter("ada@example.test", "s", "t"))
+            clock.advance(0)
+        assert len(sent) == 1001
 
     def test_a_thousand_letters_wait_and_one_more_is_dropped_with_a_word_in_the_log(self) -> None:
         sent: list[mail.Letter] = []
