@@ -12,7 +12,7 @@ from project_service.auth.context import Context
 from project_service.auth.hashing import Hashes
 from project_service.auth.metadata import checked
 from project_service.auth.model import Account, Email, IssuedSession, Origin, User
-from project_service.auth.ports import Event, LoginReservation, Sessions, Users
+from project_service.auth.ports import Event, LoginReservation, NewSession, Sessions, Users
 from project_service.auth.recovery import Letters
 from project_service.auth.throttle import Throttle
 from project_service.deferreds import shield
@@ -95,17 +95,32 @@ class Accounts:
             event = self._event("login", email, account, origin, refusal.code)
             await self.throttle.settle_login(email, origin, held, "released", event)
             raise refusal
+        session, refresh = self.context.new_session(origin)
+        try:
+            user = await self._begun(account, password, session, self._event("login", email, account, origin))
+        except BaseException:
+            await self.throttle.settle_login(email, origin, held, "released")
+            raise
+        await self.throttle.settle_login(email, origin, held, "cleared" if user is not None else "released")
+        if user is None:
+            raise errors.invalid_credentials()
+        return self.context.issued(user, session.id, refresh, session.created_at)
+
+    async def _begun(
+        self, account: Account, password: bytes | None, session: NewSession, event: Event
+    ) -> User | None:
+        """None where he was disabled, deleted or given another password while the old one was being checked."""
         new_hash = None
         if password is not None and self.hashes.outdated(account.password_hash):
             new_hash = await self.hashes.hash(password)
-        session, refresh = self.context.new_session(origin)
-        event = self._event("login", email, account, origin)
         user = await self.sessions.start(account, new_hash, session, event)
-        await self.throttle.settle_login(email, origin, held, "cleared" if user is not None else "released")
-        if user is None:
-            # Disabled, deleted or given another password while the old one was being checked.
-            raise errors.invalid_credentials()
-        return self.context.issued(user, session.id, refresh, session.created_at)
+        if user is not None:
+            return user
+        # Another login at the same time may have made an outdated hash anew: the password is right all the same.
+        again = await self.users.find(account.user.id)
+        if again is None or not await self.hashes.matches(password, again.password_hash):
+            return None
+        return await self.sessions.start(again, None, session, event)
 
     async def check_password(
         self, email: Email, password: bytes | None, action: str, origin: Origin

@@ -5,11 +5,15 @@ from __future__ import annotations
 from unittest.mock import patch
 
 import bcrypt
+import orjson
 from attrs import evolve
+from twisted.internet.defer import Deferred
 from twisted.trial.unittest import TestCase
 
 from project_service.auth import passwords
 from project_service.auth.model import Account
+from project_service.errors import database_unavailable, overloaded
+from tests.fakes import raw_request
 from tests.http.auth_app import PASSWORD, AuthApp
 
 
@@ -87,6 +91,32 @@ class LogIn(TestCase):
         assert stored.startswith(b"$2b$05$")
         assert self.app.log_in().status == 200
         assert self._account().password_hash == stored
+
+    def test_logins_at_once_with_an_older_hash_all_succeed(self) -> None:
+        """The first makes it anew while the second checks the old one."""
+        self._store_hash(bcrypt.hashpw(PASSWORD.encode(), bcrypt.gensalt(4)))
+        self.app.hashes.bcrypt = type(self.app.hashes.bcrypt)(5)
+        gate: Deferred[None] = Deferred()
+        self.app.hashes.gate = gate
+        client = self.app.app.connect()
+        body = orjson.dumps({"email": "ada@example.test", "password": PASSWORD})
+        client.send(raw_request("POST", "/auth/login", {"Content-Type": "application/json"}, body))
+        self.app.hashes.gate = None
+        assert self.app.log_in().status == 200
+        stored = self._account().password_hash
+        gate.callback(None)
+        assert client.received().startswith(b"HTTP/1.1 200 ")
+        assert self._account().password_hash == stored
+
+    def test_a_login_that_fails_after_its_password_was_right_is_no_failure(self) -> None:
+        for name, fault in (("hash", overloaded()), ("start", database_unavailable())):
+            self._store_hash(bcrypt.hashpw(PASSWORD.encode(), bcrypt.gensalt(4)))
+            self.app.hashes.bcrypt = type(self.app.hashes.bcrypt)(5)
+            where = self.app.hashes if name == "hash" else self.app.store
+            with patch.object(where, name, side_effect=fault):
+                assert self.app.log_in().status == 503
+            counter = self.app.store.counter("login", "ada@example.test")
+            assert (counter.failed, counter.pending) == ([], []), name
 
     def test_hashes_from_elsewhere_work(self) -> None:
         made = bcrypt.hashpw(PASSWORD.encode(), bcrypt.gensalt(4))
