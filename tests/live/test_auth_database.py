@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import uuid
-from collections.abc import Iterator
+from collections.abc import Awaitable, Callable, Iterator
 from datetime import UTC, datetime, timedelta
 
 import psycopg2
@@ -45,6 +45,15 @@ def pool(database: str) -> Iterator[Pool]:
     wait(pool.close)
 
 
+def waiting(database: str, count: int) -> Callable[[], Awaitable[bool]]:
+    """Whether so many queries wait for a lock."""
+
+    async def looked() -> bool:
+        return len(sql(database, "select 1 from pg_locks where not granted")) == count
+
+    return looked
+
+
 @pytest_twisted.ensureDeferred
 async def test_an_attempt_waits_for_the_one_under_way_and_counts_it(database: str, pool: Pool) -> None:
     attempts, now, limit = SqlAttempts(pool), datetime.now(UTC), Limit(1, timedelta(hours=1))
@@ -56,10 +65,7 @@ async def test_an_attempt_waits_for_the_one_under_way_and_counts_it(database: st
             cursor.execute("select from auth.throttle where scope = 't' for update")
             second = start(attempts.reserve("t", "who", limit, now))
 
-            async def waiting() -> bool:
-                return bool(sql(database, "select 1 from pg_locks where not granted"))
-
-            await until(waiting)
+            await until(waiting(database, 1))
             # Who holds the row is first; who waits for it goes by what he finds then.
             cursor.execute("select verdict from auth.reserve_attempt('t', 'who', 1, '1 hour', %s)", (now,))
             assert cursor.fetchall() == [("free",)]
@@ -80,16 +86,31 @@ async def test_of_refreshes_that_wait_for_each_other_each_goes_by_what_the_last_
         with other.cursor() as cursor:
             cursor.execute("select from auth.sessions for update")
             both = [start(rotate(stores, first.digest, successor)) for successor in (child, digest())]
-
-            async def waiting() -> bool:
-                return len(sql(database, "select 1 from pg_locks where not granted")) == 2
-
-            await until(waiting)
+            await until(waiting(database, 2))
         other.commit()
         assert sorted([(await one).outcome for one in both]) == ["repeated", "rotated"]
     finally:
         other.close()
     assert sql(database, "select count(*) from auth.refresh_tokens") == [(2,)]
+
+
+@pytest_twisted.ensureDeferred
+async def test_a_letter_to_somebody_who_is_just_being_deleted_is_one_to_nobody(
+    database: str, pool: Pool
+) -> None:
+    stores, email = sql_stores(pool), address()
+    await made(stores, email)
+    other = psycopg2.connect(database)
+    try:
+        with other.cursor() as cursor:
+            cursor.execute("delete from auth.users")
+            letter = start(issue(stores, email))
+            await until(waiting(database, 1))
+        other.commit()
+        assert (await letter)[1] is None
+    finally:
+        other.close()
+    assert sql(database, "select user_id from auth.audit where action = 'mail'") == [(None,)]
 
 
 @pytest_twisted.ensureDeferred

@@ -19,14 +19,16 @@ from project_service.auth.sql.rows import (
     user,
 )
 
-# The audit line is written for an unknown address as well, so that both answers wait for one commit.
+# The audit line is written for an unknown address as well, so that both answers wait for one commit. Without the lock
+# a user who is being deleted would still be found, and his token refused by its foreign key.
 _ISSUE = Query(
     "a token for the user of an address, if there is one",
     f"""
 with u as (
     select * from auth.users
     where email_key = %(email_key)s and disabled_at is null
-        and (%(purpose)s <> 'confirmation' or confirmed_at is null)),
+        and (%(purpose)s <> 'confirmation' or confirmed_at is null)
+    for key share),
 t as (
     insert into auth.one_time_tokens as known (token_hash, user_id, purpose, created_at, expires_at)
     select %(digest)s, id, %(purpose)s, %(at)s, %(expires)s from u
