@@ -15,6 +15,7 @@ from project_service.auth.hashing import Hashes
 from project_service.auth.metadata import checked
 from project_service.auth.model import Account, Email, Origin, email_of
 from project_service.auth.ports import Actor, Event, Sessions, Users
+from project_service.deferreds import shield
 from project_service.errors import ApiError, refuse_unknown, validation_failed
 
 PAGE, LARGEST_PAGE = 50, 1000
@@ -83,6 +84,10 @@ class Administration:
     async def change(self, identity: str, wanted: Mapping[str, Any], origin: Origin) -> Account:
         """Set ``disabled`` (ends every session), ``password`` (ends every session), ``metadata``."""
         refuse_unknown(wanted, CHANGEABLE)
+        # Once begun it ends: of several changes who hangs up does not get some.
+        return await shield(self._change(identity, wanted, origin))
+
+    async def _change(self, identity: str, wanted: Mapping[str, Any], origin: Origin) -> Account:
         account = await self.find(identity)
         key, email = account.user.id, email_of(account.user)
         metadata = checked(wanted["metadata"]) if "metadata" in wanted else None

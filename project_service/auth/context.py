@@ -9,9 +9,10 @@ from attrs import define
 
 from project_service.auth import secrets
 from project_service.auth.model import IssuedSession, Origin, User, moment
-from project_service.auth.ports import Limit, NewSession
+from project_service.auth.ports import Event, Limit, NewSession
 from project_service.auth.secrets import Opaque, Randomness
 from project_service.auth.tokens import Verifier
+from project_service.http.caller import Claims
 from project_service.settings import Auth as AuthSettings
 
 SIGNUP_WINDOW = timedelta(hours=1)
@@ -69,6 +70,10 @@ class Context:
             origin=origin,
         )
         return session, refresh
+
+    def done_by(self, action: str, caller: Claims, origin: Origin) -> Event:
+        """What a user did to his own account, for the audit."""
+        return Event(self.now(), action, actor="user", user_id=caller.sub, email=caller.email, origin=origin)
 
     def issued(self, user: User, session_id: str, refresh: Opaque, now: datetime) -> IssuedSession:
         """The interface's Session, with an access token made ``now``."""

@@ -13,7 +13,7 @@ from project_service.auth.context import Context
 from project_service.auth.hashing import Hashes
 from project_service.auth.metadata import checked
 from project_service.auth.model import Account, Email, Origin, User, email_of
-from project_service.auth.ports import Event, Proof, Users
+from project_service.auth.ports import Proof, Users
 from project_service.auth.throttle import Throttle
 from project_service.deferreds import shield
 from project_service.errors import refuse_unknown, session_revoked, validation_failed
@@ -40,30 +40,32 @@ class Profile:
         Raises ``validation_failed``, ``weak_password``, ``invalid_credentials``, ``rate_limited``.
         """
         refuse_unknown(wanted, CHANGEABLE, "cannot be changed here")
+        # Once begun it ends: of two changes who hangs up does not get one.
+        return (await shield(self._change(caller, wanted, origin))).user
+
+    async def _change(self, caller: Claims, wanted: Mapping[str, Any], origin: Origin) -> Account:
         account = await self._account(caller)
         metadata = checked(wanted["metadata"]) if "metadata" in wanted else None
         if "password" in wanted:
             email = email_of(account.user)
             raw = passwords.acceptable(wanted["password"], email, self.context.settings.password_min_bytes)
-            account = await shield(
-                self._set_password(caller, email, wanted.get("current_password"), raw, origin)
-            )
+            account = await self._set_password(caller, email, wanted.get("current_password"), raw, origin)
         elif "current_password" in wanted:
             raise validation_failed({"current_password": "goes with a new password"})
         if metadata is not None:
             account = self._there(
                 await self.users.set_metadata(
-                    caller.sub, metadata, self._event("set_metadata", caller, origin)
+                    caller.sub, metadata, self.context.done_by("set_metadata", caller, origin)
                 )
             )
-        return account.user
+        return account
 
     async def _set_password(
         self, caller: Claims, email: Email, current: object, new: bytes, origin: Origin
     ) -> Account:
         proof = await self._prove(caller, email, current, "set_password", origin)
         hashed = await self.hashes.hash(new)
-        event = self._event("set_password", caller, origin)
+        event = self.context.done_by("set_password", caller, origin)
         account = await self.users.set_password(caller.sub, hashed, proof, event)
         if account is None:
             await self._outrun(caller)
@@ -79,7 +81,8 @@ class Profile:
 
     async def _delete(self, caller: Claims, email: Email, current: object, origin: Origin) -> None:
         proof = await self._prove(caller, email, current, "delete_user", origin)
-        if not await self.users.delete(caller.sub, self._event("delete_user", caller, origin), proof):
+        event = self.context.done_by("delete_user", caller, origin)
+        if not await self.users.delete(caller.sub, event, proof):
             await self._outrun(caller)
 
     async def _prove(
@@ -107,8 +110,3 @@ class Profile:
         if account is None or account.disabled_at is not None:
             raise session_revoked()
         return account
-
-    def _event(self, action: str, caller: Claims, origin: Origin) -> Event:
-        return Event(
-            self.context.now(), action, actor="user", user_id=caller.sub, email=caller.email, origin=origin
-        )

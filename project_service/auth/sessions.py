@@ -58,7 +58,7 @@ class SessionService:
         """End the caller's session (local), all of his (global) or all but this one (others)."""
         if scope not in (None, *SCOPES):
             raise validation_failed({"scope": f"must be one of {', '.join(SCOPES)}"})
-        event = self._event(f"logout_{scope or 'local'}", caller, origin)
+        event = self.context.done_by(f"logout_{scope or 'local'}", caller, origin)
         await self._end(
             caller.sub,
             event,
@@ -76,15 +76,10 @@ class SessionService:
         wanted = session_id.lower()
         if wanted not in known:
             raise errors.session_not_found()
-        await self._end(caller.sub, self._event("end_session", caller, origin), only=wanted)
+        await self._end(caller.sub, self.context.done_by("end_session", caller, origin), only=wanted)
 
     async def _end(
         self, user_id: str, event: Event, *, only: str | None = None, but: str | None = None
     ) -> None:
         for session_id, until in await self.sessions.end(user_id, event, only=only, but=but):
             self.revoked.add(session_id, until)
-
-    def _event(self, action: str, caller: Claims, origin: Origin) -> Event:
-        return Event(
-            self.context.now(), action, actor="user", user_id=caller.sub, email=caller.email, origin=origin
-        )

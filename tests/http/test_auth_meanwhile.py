@@ -67,3 +67,23 @@ class Meanwhile(TestCase):
         gate.callback(None)
         assert client.received().startswith(b"HTTP/1.1 401 ")
         assert self.app.log_in().status == 200
+
+    def test_who_hangs_up_gets_all_that_he_asked_for(self) -> None:
+        client, gate = self.begin(
+            "PATCH", {"password": ANOTHER, "current_password": PASSWORD, "metadata": {"a": 1}}
+        )
+        client.hang_up()
+        gate.callback(None)
+        assert self.app.log_in(password=ANOTHER).data["user"]["metadata"] == {"a": 1}
+
+    def test_an_operator_who_hangs_up_too(self) -> None:
+        gate: Deferred[None] = Deferred()
+        self.app.hashes.gate = gate
+        client = self.app.app.connect()
+        headers = {"X-Service-Key": "service-key", "Content-Type": "application/json"}
+        wanted = {"password": ANOTHER, "disabled": True}
+        client.send(raw_request("PATCH", self.path, headers, orjson.dumps(wanted)))
+        client.hang_up()
+        self.app.hashes.gate = None
+        gate.callback(None)
+        assert self.app.log_in(password=ANOTHER).code == "user_disabled"
