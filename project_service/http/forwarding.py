@@ -15,6 +15,8 @@ Network = ipaddress.IPv4Network | ipaddress.IPv6Network
 
 # A reg-name, IPv4 address or bracketed IPv6 address with an optional port (RFC 3986 section 3.2.2).
 _HOST = re.compile(r"(?:[A-Za-z0-9._~-]{1,255}|\[[0-9A-Fa-f:.]{2,45}\])(?::[0-9]{1,5})?\Z")
+# What stands before an IPv4 address within IPv6.
+_MAPPED_BITS = 96
 # The host for clients that send none, as HTTP/1.0 allows.
 LOCAL_HOST = "localhost"
 
@@ -39,7 +41,15 @@ def _host(headers: HeaderView) -> str | None:
 
 def parse_networks(texts: Sequence[str]) -> tuple[Network, ...]:
     """CIDR blocks or single addresses; raises ``ValueError`` for anything else."""
-    return tuple(ipaddress.ip_network(text, strict=False) for text in texts)
+    return tuple(_unmapped(ipaddress.ip_network(text, strict=False)) for text in texts)
+
+
+def _unmapped(network: Network) -> Network:
+    """IPv4 in the form in which a socket for both kinds has it, and the log with it: peers are compared without."""
+    mapped = getattr(network.network_address, "ipv4_mapped", None)
+    if mapped is None or network.prefixlen < _MAPPED_BITS:
+        return network
+    return ipaddress.IPv4Network((mapped, network.prefixlen - _MAPPED_BITS))
 
 
 def locate(peer: str | None, secure: bool, headers: HeaderView, trusted: Sequence[Network]) -> Sender:
