@@ -6,7 +6,7 @@
 ``identity``                        who acts: ``tokens`` of the database's own keys, ``role_claim`` with ``json_path``
 ``planner``                         ``parse``, then ``compile``: ``plan`` and ``sql``. What earlier requests of the
                                     same ``shape`` were made into is kept (``recent``)
-``preamble``                        what the transaction is told
+``preamble``                        what is set for the transaction before its statement runs
 ``execute``, ``run``                the round trip; ``probe``: how many rows at once; ``failures``: PostgreSQL's
                                     errors as responses; ``leftovers``: what SQL left on the connection
 ``respond``                         from the outcome to the reply

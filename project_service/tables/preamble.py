@@ -1,4 +1,4 @@
-"""What a request's transaction is told: search path, role, claims and the request itself."""
+"""What is set for a request's transaction: search path, role, claims and the request itself."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from project_service.tables.sql.settings import (
 )
 
 _LEVELS = ("SERIALIZABLE", "REPEATABLE READ", "READ COMMITTED", "READ UNCOMMITTED")
-# Headers, cookies and claims as most are; longer ones are not worth keeping.
+# Most headers, cookies and claims together have fewer characters; what is longer is not worth caching.
 _SHORT = 4096
 
 
@@ -38,9 +38,12 @@ def preamble_of(
     routine: Routine | None,
     explains: bool = False,
 ) -> Preamble:
-    """What an earlier request may have left is reset, then one SELECT of settings, and the call of the pre-request
-    function where there is one, with the request's path for a parameter. What only ``explains`` is to show the plan,
-    and the settings, as the server has them.
+    """Resets what an earlier request may have left, then makes the settings with one SELECT, whose parameter is the
+    request's path, and calls the pre-request function if there is one.
+
+    ``routine`` is the function that the request calls, whose own settings may have to hold for the whole transaction.
+    With ``explains`` PostgreSQL's settings for planning stay as they are: the plan is to be the server's usual one,
+    and EXPLAIN lists settings that differ. Raises ``TableError`` for a value with a NUL.
     """
     own = cache.role_settings.get(identity.role, ())
     pairs = [
@@ -76,8 +79,12 @@ def preamble_of(
 
 
 def _forgets_plans(config: TablesConfig, cache: SchemaCache) -> bool:
-    """Whether a plan may hold what is not the next caller's: a value of another's claims, or what another's rights
-    allowed where requests do not keep to the role that they begin with, or nobody knows whose connection it was."""
+    """Whether a cached plan may contain what is not the next caller's.
+
+    That may be a value from another caller's claims. Or it is something that another role's rights allowed, where
+    ``pass_to_role`` cannot see to it: if requests change their role themselves, or if nothing is prepared, so that
+    nobody knows whose connection it was before.
+    """
     unknown = cache.guarded_within and not config.prepare
     return bool(cache.false_constants) or unknown or (cache.changes_role and config.pre_request is not None)
 
@@ -85,8 +92,8 @@ def _forgets_plans(config: TablesConfig, cache: SchemaCache) -> bool:
 def _prepared(
     pairs: tuple[tuple[str, str], ...], pre_request: str | None, forgets_plans: bool
 ) -> PreparedPreamble:
-    """With ``forgets_plans`` no plan of an earlier request is used. Raises ``ValueError`` for a NUL."""
-    # The isolation level has to be set before anything else is done.
+    """With ``forgets_plans`` no plan of an earlier request is used. Raises ``ValueError`` for a value with a NUL."""
+    # The isolation level can only be set before the transaction's first query.
     first = RESET + _isolation(pairs) + (f"{FORGET_PLANS}; " if forgets_plans else "")
     settings = settings_of(pairs, ("request.path",))
     last = "" if pre_request is None else f"; {pre_request_text(pre_request)}"
@@ -98,12 +105,14 @@ _prepared_lately = lru_cache(maxsize=512)(_prepared)
 
 
 def _reads_alone(settings: Iterable[tuple[str, str]]) -> bool:
-    """Whether the role's transactions are read-only: PostgreSQL looks at the default where one begins, not later."""
+    """Whether the role's transactions are read-only by default. PostgreSQL applies the default where a transaction
+    begins, which is before the role's settings are made, so it has to be set for the transaction itself."""
     value = dict(settings).get("default_transaction_read_only", "").lower()
     return value == "on" or value.startswith(("t", "y", "1"))
 
 
 def _isolation(pairs: Iterable[tuple[str, str]]) -> str:
-    """A role's or function's isolation level. PostgreSQL keeps it as it was written, and takes it in capitals too."""
+    """Sets the isolation level that a role's or function's own settings ask for, if any. The setting may be written
+    in any case."""
     level = dict(pairs).get("default_transaction_isolation", "").upper()
     return f"SET TRANSACTION ISOLATION LEVEL {level}; " if level in _LEVELS else ""

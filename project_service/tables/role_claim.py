@@ -1,7 +1,7 @@
-"""Where in a token's claims the role is: ``$.role``, ``$.roles[?@ != "guest" && search(@, "^app_")]``.
+"""The path to the role in a token's claims: ``$.role``, ``$.roles[?@ != "guest" && search(@, "^app_")]``.
 
-What begins with ``$`` is JSON Path (RFC 9535). What does not is a path as PostgREST had them before version 16, such
-as ``.app.roles[?(@ ^== "admin")]``. PostgREST's reference: ``jwt-role-claim-key``.
+A path that begins with ``$`` is JSON Path (RFC 9535). Any other is in the form that PostgREST used before version 16,
+such as ``.app.roles[?(@ ^== "admin")]``. PostgREST's reference: ``jwt-role-claim-key``.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from project_service.tables import errors
 
 Read = Callable[[Any], Iterable[Any]]
 
-# Most paths are these, and each request follows them: a general reader takes five times as long.
+# Most paths are names only. They are followed in each request, and a JSON Path library takes five times as long.
 _NAMES_ONLY = re.compile(r"\$((?:\.[^\W\d]\w*)+)")
 _STEP = re.compile(
     r"\.(?P<key>[\w$@-]+)|\.(?P<quoted>\"(?:[^\"\\]|\\.)*\")|\[(?P<index>-?\d+)\]|\[(?P<start>-?\d*):(?P<stop>-?\d*)\]"
@@ -34,8 +34,9 @@ _TESTS: Mapping[str, Callable[[str, str], bool]] = {
 
 @frozen
 class RoleClaim:
-    """A parsed path. ``of`` returns the text there, the first of several, None where nothing is; what is no text is
-    no role's name, so that acting in it fails instead of acting as nobody. Raises PGRST301 for claims too deep."""
+    """A parsed path. ``of`` returns the text that the path leads to, the first if there are several, None if nothing
+    is there. A value that is no text is returned as JSON: no role is called so, and the request fails instead of
+    running as if there were no role. Raises PGRST301 for claims that are nested too deeply."""
 
     read: Read
 
@@ -45,9 +46,9 @@ class RoleClaim:
 
 
 def parse_role_claim(text: str) -> RoleClaim:
-    """Raises ``ValueError`` where ``text`` is not a path to a claim.
+    """Raises ``ValueError`` if ``text`` is not a path to a claim.
 
-    One that begins with ``$$`` is written as in PostgREST's configuration file, where each ``$`` is doubled.
+    A text that begins with ``$$`` is taken as from PostgREST's configuration file, where each ``$`` is doubled.
     """
     path = text.replace("$$", "$") if text.startswith("$$") else text
     names = _NAMES_ONLY.fullmatch(path)
@@ -62,7 +63,7 @@ def parse_role_claim(text: str) -> RoleClaim:
 
 
 def _by_json_path(path: str) -> Read | None:
-    # Imported where there is such a path: it takes a tenth of a second and six MiB.
+    # Imported only if there is such a path: the library takes a tenth of a second and 6 MiB.
     from jsonpath_rfc9535 import JSONPathError
 
     from project_service.tables import json_path
@@ -98,7 +99,7 @@ def _by_steps(path: str) -> Read | None:
 
 
 def _step(found: re.Match[str]) -> Callable[[Any], Any]:
-    """From a value to the one that the step leads to, or to None."""
+    """The function that follows one step: from a value to the value there, or None."""
     if found["test"] is not None:
         test, wanted = _TESTS[found["test"]], _unquoted(found["text"])
         return lambda value: next((item for item in _texts(value) if test(item, wanted)), None)

@@ -1,4 +1,4 @@
-"""The root of a database's table API: its description, or what a function of the database says there."""
+"""The root of a database's table API: its OpenAPI description, or the result of a function of the database."""
 
 from __future__ import annotations
 
@@ -28,14 +28,14 @@ _NOTHING = Sql("SELECT 1")
 
 @frozen
 class Root:
-    """``in_thread`` makes the description: of a thousand tables that takes the better part of a second."""
+    """``in_thread`` runs what makes the description in a thread: for a thousand tables it takes most of a second."""
 
     config: TablesConfig
     in_thread: InThread
 
     def delegated(self, head: Head) -> Head | None:
-        """For the function that answers here instead, where ``root_spec`` names one: of the request's schema where
-        it names none."""
+        """The head for a call of the function that answers here instead, if ``root_spec`` names one. A name without a
+        schema means the request's schema."""
         if self.config.root_spec is None:
             return None
         schema, _, name = self.config.root_spec.rpartition(".")
@@ -44,8 +44,11 @@ class Root:
     async def answer(
         self, cache: SchemaCache, incoming: Incoming, head: Head, run: RunReadOnly
     ) -> Reply | StreamReply:
-        """Raises PGRST107 and 126. ``run`` runs a query as the caller, which it does in any case: whoever may not be
-        here is told so by the database, or by the function that runs before every request."""
+        """The description. Raises PGRST107 and PGRST126, and what ``run`` raises.
+
+        ``run`` runs a query as the caller. There always is one, so that the database, or the pre-request function,
+        can refuse the caller.
+        """
         if self.config.openapi == "disabled":
             raise errors.root_disabled()
         profile = (("Content-Profile", as_utf8(head.schema)),) if head.profiled else ()
@@ -66,7 +69,7 @@ class Root:
         return Reply(200, headers, await self.in_thread(described))
 
     def _url(self, incoming: Incoming) -> str:
-        """That of the root, as clients reach it."""
+        """The URL at which clients reach the root."""
         said = self.config.openapi_server_proxy_uri
         return public_url(said) if said is not None else incoming.base_url + incoming.path.rstrip("/")
 
@@ -81,4 +84,4 @@ def _content_type(head: Head) -> str:
 
 
 async def nothing(sink: Sink) -> None:
-    """A HEAD has no body; its length is not worked out."""
+    """Writes no body, for a HEAD, whose length is not worked out either."""

@@ -34,7 +34,7 @@ class TableRoutes:
             (_BASE, described.AT_ROOT, _READING),
             (f"{_BASE}/<path:below>", described.BELOW, (*_READING, *_WRITING)),
         ):
-            # What is none of PostgREST's methods is refused as PostgREST does.
+            # Other methods come to the handler too, so that they are refused as PostgREST does it.
             router.route(url, *said, methods=methods, refuses=True, bearer="own", errors="tables")(
                 self.answer
             )
@@ -61,7 +61,7 @@ async def _incoming(inbound: Inbound) -> Incoming:
     return Incoming(
         inbound.method,
         _segments(below.strip("/"), inbound.raw_path),
-        # A name without a value is no parameter to PostgREST.
+        # PostgREST ignores a name without ``=``.
         tuple(inbound.query(bare_names=False)),
         inbound.headers.derived(_sent),
         body,
@@ -73,7 +73,7 @@ async def _incoming(inbound: Inbound) -> Incoming:
 
 
 def _segments(below: str, raw_path: bytes) -> tuple[str, ...]:
-    """An encoded slash is part of a name."""
+    """The path's segments, decoded. An encoded slash is part of a name and separates nothing."""
     if b"%2f" not in raw_path.lower():
         return tuple(below.split("/")) if below else ()
     raw = raw_path.split(b"/", _BASE.count("/") + 1)[-1].strip(b"/")

@@ -1,8 +1,10 @@
-"""Running a statement: settings, pre-request and query in one message where nothing has to be decided in between.
+"""Runs a statement: settings, pre-request function and query go in one message unless something has to be decided in
+between.
 
 Several statements in one simple-protocol message are one implicit transaction, so the settings, which are local to a
 transaction, leave nothing behind on the connection (PostgreSQL's manual, "Multiple Statements in a Simple Query").
-Preparing the query is a message between the two, once on each connection.
+The first time a query is to be prepared on a connection, there is one more message between the settings and the
+query.
 """
 
 from __future__ import annotations
@@ -27,13 +29,15 @@ _NO_RIGHT = "42501"
 Row = tuple[Any, ...]
 Ending = Literal["implicit", "commit", "rollback"]
 T = TypeVar("T")
-# How the SQLSTATEs begin that functions raise to answer with, and those of RAISE in PL/pgSQL and of other languages.
+# The beginnings of SQLSTATEs that come from an application's own functions: those that choose the response, that of
+# RAISE in PL/pgSQL, and those of functions in other languages.
 _SAID_BY_SQL = ("PT", "PGRST", "P0", "38")
 
 
 @frozen
 class PreparedPreamble:
-    """What is set for the transaction: as ``text``, or ``first``, ``settings`` prepared, and ``last``."""
+    """What is set for the transaction: all of it as ``text``; or in three parts, ``first``, the ``settings``, which
+    can be prepared, and ``last``."""
 
     text: str
     first: str
@@ -46,9 +50,12 @@ class PreparedPreamble:
 
 @frozen
 class Preamble:
-    """What is set for the transaction, as psycopg2 takes it; ``prepared`` where that can be prepared. It may take
-    ``extra_seconds`` longer than the service allows, None for as long as it takes. What is prepared is prepared for
-    its ``role`` alone; where ``plans_apart``, functions' own plans may not be another role's either."""
+    """What is set for the transaction: ``text`` and ``values`` for psycopg2, and ``prepared`` if it can be prepared.
+
+    The transaction may take ``extra_seconds`` longer than the service allows otherwise; None means any time.
+    Statements are prepared for its ``role`` alone. With ``plans_apart`` the plans that PostgreSQL caches for the
+    queries inside functions may not be used for another role either.
+    """
 
     text: str
     values: Sequence[str]
@@ -60,10 +67,12 @@ class Preamble:
 
 @frozen
 class Work:
-    """``probe`` rows and one more are read where the result may turn out too large. ``ending`` implicit commits with
-    the message itself; otherwise what was done can still be refused before it is committed or rolled back. ``kept``
-    allows the statement to be prepared, for that ``version`` of the schema cache; then ``locks``, where there are
-    any, are run before it (see ``locks``).
+    """A statement to run, with its preamble and its values.
+
+    Where the result may turn out too large, ``probe`` rows and one more are read. With the ``ending`` implicit the
+    end of the message commits. With the others there is time in between to refuse what was done. ``kept`` allows the
+    statement to be prepared, for that ``version`` of the schema cache; then ``locks``, if there are any, run before
+    it (see ``sql.locks``). ``authenticated`` decides the status for missing rights: 403, or 401 if not.
     """
 
     preamble: Preamble
@@ -92,37 +101,41 @@ class Work:
 
 
 async def run(session: Session, work: Work, read: Callable[[list[Row]], T]) -> T:
-    """What ``read`` makes of the rows of ``work.statement``. Raises ``TableError`` for what is refused, and what
-    ``read`` raises, in time for nothing to be committed where the work's ending is explicit."""
+    """Run the work and return what ``read`` makes of the statement's rows.
+
+    Raises ``TableError`` for what PostgreSQL refuses or if it is away, and what ``read`` raises. Unless the work's
+    ending is implicit, nothing is committed if ``read`` raises.
+    """
     session.extra_seconds = work.preamble.extra_seconds
     try:
         await pass_to_role(session, work.preamble)
         try:
             return await _run(session, work, read)
         except psycopg2.Error as fault:
-            # It has undone everything.
+            # The error has undone everything, so it may be run again.
             if not work.kept or not _refused(session.statements, work, fault.pgcode):
                 raise
         return await _run(session, evolve(work, kept=False), read)
     except (psycopg2.Error, DatabaseGone) as fault:
         raise failure(fault, work.authenticated) from fault
     except ValueError as fault:
-        # What psycopg2 itself refuses to send; what clients send is looked at before, so this is for the rest.
+        # psycopg2 refuses to send a NUL. What clients send has been checked before, so this is for all other values.
         if "NUL" not in str(fault):
             raise
         raise has_nul() from fault
 
 
 async def pass_to_role(session: Session, preamble: Preamble) -> None:
-    """The connection is the role's from here on. To be called outside a transaction; raises what a query raises."""
+    """Make sure that functions' cached plans of another role are not used. Call it outside a transaction. Raises what
+    ``Session.execute`` raises."""
     if preamble.plans_apart and session.statements.passes_to(preamble.role):
         await session.execute(FORGET_PLANS)
 
 
 def _refused(statements: Statements, work: Work, code: str | None) -> bool:
-    """Whether it is worth running unprepared; nobody knows which part was refused."""
+    """Whether it is worth running unprepared. All parts are told, for nothing says which of them was refused."""
     if code == _NO_RIGHT and work.locks:
-        # They are refused before the statement's values are looked at, of which one may be no value at all.
+        # Without the locks the response may be another: the statement itself is refused for a wrong value first.
         return True
     refused = [statements.refused(part.text, code, work.preamble.role) for part in work.parts]
     return any(refused)
@@ -139,7 +152,7 @@ async def _run(session: Session, work: Work, read: Callable[[list[Row]], T]) -> 
             rows = await _send(session, "BEGIN; ", work, text)
         found = read(rows)
         if work.ending == "rollback":
-            # Deferred constraints speak up as they would have done at a commit.
+            # A violated deferred constraint raises its error now, as it would at a commit.
             await session.execute("SET CONSTRAINTS ALL IMMEDIATE")
     except BaseException:
         if session.in_transaction:
@@ -150,7 +163,7 @@ async def _run(session: Session, work: Work, read: Callable[[list[Row]], T]) -> 
 
 
 def _prepared(statements: Statements, work: Work) -> str | None:
-    """What runs all parts; None where one of them has to be prepared first."""
+    """The EXECUTE of each part; None if one of them has to be prepared first."""
     version, role = work.version, work.preamble.role
     found = statements.execution(work.statement.text, version, role)
     if found is None or not work.locks:
@@ -173,11 +186,12 @@ def _beginning(statements: Statements, work: Work) -> str:
 
 
 async def _prepare_and_send(session: Session, work: Work) -> list[Row]:
-    """What names mean hangs on the preamble's role and search path."""
+    """Prepare what is not prepared yet, and run it. The preamble goes first: names are looked up by its role and its
+    search path."""
     await session.query(f"BEGIN; {work.preamble.text}", work.preamble.values)
     if work.preamble.prepared is not None:
         settings = work.preamble.prepared.settings.statement
-        # Without places for values: theirs are written once for many requests.
+        # Prepared without psycopg2's placeholders: the values of settings are written once for many requests.
         await session.statements.prepare(session.query, settings.text, settings.for_prepare, 0, work.version)
     texts = [
         await session.statements.prepare(
@@ -194,13 +208,13 @@ async def _prepare_and_send(session: Session, work: Work) -> list[Row]:
 
 
 def failure(fault: psycopg2.Error | DatabaseGone, authenticated: bool) -> TableError:
-    """The response to a connection that is lost, or to what PostgreSQL refuses.
+    """The error response for a connection that is lost, or for what PostgreSQL refuses.
 
-    The log has the reason of a 5xx, where it is not what a function's own code says.
+    A 5xx gets a reason for the log, ``why``, unless an application's own function chose that response.
     """
     if isinstance(fault, DatabaseGone) or fault.pgcode is None:
         error = errors.database_unreachable()
-        # libpq's own text names addresses.
+        # libpq's own text contains addresses, which do not belong in the log.
         error.why = str(fault) if isinstance(fault, DatabaseGone) else type(fault).__name__
         return error
     diagnosis = fault.diag

@@ -38,7 +38,8 @@ from project_service.tables.run import Row
 from project_service.tables.sql.fragment import Sql
 from project_service.tables.timing import Timing
 
-# What is not in the schema cache: what makes a media type, a relationship, a function, a column, a relation.
+# The errors for something that the schema cache does not have: a handler of a media type, a relationship, a function,
+# a column, a relation.
 _MISSES = ("PGRST107", "PGRST200", "PGRST202", "PGRST204", "PGRST205")
 
 R = TypeVar("R", Reply, StreamReply, Reply | StreamReply)
@@ -46,7 +47,7 @@ R = TypeVar("R", Reply, StreamReply, Reply | StreamReply)
 
 @frozen
 class TableService:
-    """Answers for one database. Raises ``TableError`` for everything that is not a success."""
+    """Answers requests to one database. Raises ``TableError`` for everything that is not a success."""
 
     config: TablesConfig
     holder: CacheHolder
@@ -99,7 +100,8 @@ class TableService:
     async def _planned(
         self, cache: SchemaCache, head_key: Hashable, shape: Hashable, request: Request, operands: list[str]
     ) -> tuple[SchemaCache, Planned]:
-        """With the cache it was planned with: what ``cache`` lacks may have been made since it was read."""
+        """The plan, and the schema cache that it was made with. If ``cache`` lacks something that the request names,
+        it may have been created since, so a newer cache is tried. Raises ``TableError``."""
         try:
             return cache, self.planner.plan(cache, head_key, shape, request, operands)
         except TableError as fault:

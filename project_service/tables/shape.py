@@ -1,6 +1,6 @@
-"""The shape of a request: everything but the operands of its filters, its arguments and its body.
+"""The shape of a request: everything but the operands of its filters, the values of its arguments, and its body.
 
-Requests of one shape are answered by one plan; only the parameters differ.
+Requests of one shape have the same plan; only the parameters differ.
 """
 
 from __future__ import annotations
@@ -11,13 +11,16 @@ from project_service.tables.parse.filters import shape_of_filter
 from project_service.tables.parse.payload import Payload
 from project_service.tables.parse.query import is_argument, refuse_nul
 
-# Parameters whose values are part of the shape: by name, and of embedded relations too.
+# Parameters whose values are part of the shape: under this name only, and also with an embedded relation before it.
 _WHOLE = ("select", "columns", "on_conflict")
 _WHOLE_ANYWHERE = ("order", "limit", "offset", "and", "or")
 
 
 def shape_of_query(pairs: Sequence[tuple[str, str]], arguments: bool) -> tuple[Hashable, list[str]]:
-    """The shape and the operands, numbered as ``parse_query`` numbers them. Raises PGRST100."""
+    """The shape, and the operands in the order in which ``parse_query`` numbers them. Raises PGRST100.
+
+    ``arguments``: parameters may be arguments of a function.
+    """
     shape: list[tuple[str, str]] = []
     operands: list[str] = []
     for name, value in pairs:
@@ -42,7 +45,7 @@ def shape_of_query(pairs: Sequence[tuple[str, str]], arguments: bool) -> tuple[H
 
 
 def shape_of_payload(payload: Payload | None) -> Hashable | None:
-    """None where the body is part of the plan itself."""
+    """The payload's part of the shape; None where the body itself is part of the plan, which then is not kept."""
     if payload is None:
         return ()
     if payload.kind != "json":

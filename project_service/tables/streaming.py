@@ -1,12 +1,13 @@
 """Replies too large to be made in one piece: rows from a server-side cursor, as fast as the client reads them.
 
-One statement, so one snapshot, the total included where it was asked for. The cursor is open and its first rows are
-there before the head goes out, so that what can fail does so in a proper response: no connection free in time is
-PGRST003. An error in the middle breaks the connection to the client off: a body that ends politely is whole.
+All rows, and the total if it was asked for, come from one statement and so from one snapshot. The cursor is open and
+the first rows have arrived before the head is sent, so most failures still get a proper response; if no connection is
+free in time, that is PGRST003. After an error in the middle the connection to the client is broken off, so a body
+that ends properly is complete.
 
-A stream holds a connection to the database for as long as its client reads, so clients that read slowly are dropped
-(``Pace``) and there are never as many streams as connections (``Streams``). What is left in the middle of its
-transaction is thrown away by the pool.
+A stream holds a connection to the database for as long as its client reads. So clients that read too slowly are
+dropped (``Pace``), and there are always fewer streams than connections (``Streams``). The pool closes a connection
+that is given back in the middle of its transaction.
 """
 
 from __future__ import annotations
@@ -39,7 +40,8 @@ FIRST_ROWS = 500
 MOST_ROWS = 5000
 # What one FETCH is meant to bring.
 CHUNK_BYTES = 256 * 1024
-# Beyond what a client may take for a chunk: then the database ends the transaction of a process that hangs.
+# How much longer than a client may take for a chunk PostgreSQL waits before it ends the transaction. That only
+# happens if this process hangs.
 _IDLE_MARGIN_SECONDS = 10
 _CURSOR = "pgrst_rows"
 
@@ -50,14 +52,15 @@ class _TooSlow(Exception):
 
 @frozen
 class Pace:
-    """A client may be ``patience_seconds`` behind one that takes ``bytes_per_second`` (0: however slow it is, as long
-    as it takes each chunk within that time), whatever it has read before."""
+    """How slowly a client may read. It may fall ``patience_seconds`` behind a client that takes ``bytes_per_second``;
+    what it has read faster before does not count. With 0 bytes it has to take each chunk within that time."""
 
     patience_seconds: float
     bytes_per_second: int
 
     def left(self, before: float, waited: float, taken: int) -> float:
-        """How long the next chunk may take; ``before`` is what this one was allowed, which had ``taken`` bytes."""
+        """How many seconds the next chunk may take, after one of ``taken`` bytes that was allowed ``before`` seconds
+        and took ``waited``."""
         if not self.bytes_per_second:
             return self.patience_seconds
         return min(self.patience_seconds, before - waited + taken / self.bytes_per_second)
@@ -65,7 +68,7 @@ class Pace:
 
 @frozen
 class Streams:
-    """Where streams get their connections: at most as many at a time as ``places`` has."""
+    """Gives streams their connections: at most as many at a time as ``places`` has."""
 
     pool: Pool
     places: DeferredSemaphore
@@ -83,9 +86,10 @@ class Streams:
         authenticated: bool,
         leaves_things: bool = False,
     ) -> RowStream:
-        """The cursor's first rows are there; to be written or closed. ``likely`` is what is known of their size.
+        """A stream whose first rows have been read. The caller has to write it or to close it.
 
-        Raises PGRST003 where no connection is free in time and what running the query raises.
+        ``likely`` is an outcome whose rows are likely to be as large. Raises PGRST003 if no connection is free in
+        time, and what running the query raises.
         """
         await self._place()
         session = None
@@ -112,7 +116,11 @@ class Streams:
 
 @define(eq=False)
 class RowStream:
-    """Writes the body of one reply, once; ``close`` instead where it is not to be written."""
+    """Writes the body of one reply, once: it is called with a sink. If it is not to be written, call ``close``.
+
+    ``fetched`` are the rows that were read last, ``count`` is how many the next FETCH asks for, and ``more`` says
+    whether there may be more. ``leaves_things``: the connection has to be cleared afterwards (``leftovers``).
+    """
 
     streams: Streams
     session: Session
@@ -151,8 +159,8 @@ class RowStream:
             self.close()
 
     async def outcome(self, counted: bool, threshold_bytes: int) -> Outcome:
-        """What is known with the first rows; the body where they are all, else it is not ``whole``. So many rows are
-        read as have more bytes than ``threshold_bytes``."""
+        """The outcome as far as it is known once more than ``threshold_bytes`` have been read. If that is everything
+        it has the whole body; otherwise ``whole`` is false."""
         size = _size(self.fetched)
         while self.more and size <= threshold_bytes:
             self._suit(size)
@@ -165,11 +173,11 @@ class RowStream:
         return evolve(found, whole=not self.more)
 
     async def finish(self) -> None:
-        """Everything has been read."""
+        """To be called when everything has been read: ends the transaction and gives the connection back."""
         try:
             await self._asked("COMMIT")
         finally:
-            # A commit that is refused leaves a connection that others may have.
+            # Even if the commit is refused, others may get the connection.
             if self.leaves_things:
                 await clear(self.session)
         self.close()
@@ -196,7 +204,8 @@ class RowStream:
         sink.write(end(self.rendering, first))
 
     async def _taken(self, sink: Sink, allowed: float, size: int) -> float:
-        """Returns once the client has read enough for more, with the time it has for that."""
+        """Wait until the client has read enough to be sent more. Returns how many seconds it may take for the next
+        chunk; raises ``ClientGone`` if it took too long for this one."""
         clock, pace = self.streams.clock, self.streams.pace
         since = clock.seconds()
         try:
@@ -207,8 +216,8 @@ class RowStream:
         return pace.left(allowed, clock.seconds() - since, size)
 
     def _suit(self, size: int) -> None:
-        """Wide rows make the next fetch shorter, so that memory stays bounded by bytes. ``size`` is that of those
-        that have been fetched."""
+        """Set the number of rows for the next FETCH by the ``size`` in bytes of those fetched last, so that memory is
+        bounded however wide the rows are."""
         self.count = max(1, min(MOST_ROWS, len(self.fetched) * CHUNK_BYTES // max(size, 1)))
 
     def _fetch(self) -> str:
@@ -233,10 +242,10 @@ class RowStream:
 
 
 def _size(rows: list[Any]) -> int:
-    """Of the body made of them, about."""
+    """About how many bytes of the body these rows are."""
     return sum([len(row[0]) for row in rows]) + len(rows)
 
 
 def _rows_of_chunk(likely: Outcome) -> int:
-    """So many rows as one FETCH is meant to bring, by those that have been seen."""
+    """How many rows one FETCH is to bring, judged by an outcome with similar rows."""
     return max(1, min(FIRST_ROWS, CHUNK_BYTES * likely.rows // max(likely.size, 1)))

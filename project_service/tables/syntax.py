@@ -1,6 +1,6 @@
-"""What a request says, as values: the trees that ``parse`` makes and ``plan`` reads.
+"""The values that ``parse`` makes of a request and that ``plan`` reads.
 
-Names are as the client wrote them; nothing here has been looked up in the schema cache.
+Names are as the client wrote them; nothing has been looked up in the schema cache.
 """
 
 from __future__ import annotations
@@ -15,10 +15,11 @@ Quantifier = Literal["any", "all"]
 
 @frozen
 class Operand:
-    """A value from the request: reaches PostgreSQL as a parameter only.
+    """A value from the request. It reaches PostgreSQL as a parameter only.
 
-    ``slot`` is its place among the request's operands, so that a kept plan can be run with others; -1 for one
-    that is part of the request's shape (and less for what is no operand: see ``sql.fragment``).
+    ``slot`` is its index among the request's operands, so that a cached plan can be run with the operands of another
+    request. It is -1 for a value that is part of the request's shape; lower numbers stand for other values than
+    operands (see ``sql.fragment``).
     """
 
     text: str
@@ -27,7 +28,7 @@ class Operand:
 
 @frozen
 class JsonStep:
-    """``->key``, ``->>key`` (``as_text``) or the same with an index into an array."""
+    """``->key``, or ``->>key`` with ``as_text``; a number as ``key`` is an index into an array."""
 
     key: str | int
     as_text: bool
@@ -52,7 +53,7 @@ class SelectColumn:
 
 @frozen
 class SelectEmbed:
-    """``alias:target!hint!inner(items)``; with ``spread`` its columns join the parent's."""
+    """``alias:target!hint!inner(items)``; with ``spread``, ``...target(items)``, its columns become the parent's."""
 
     target: str
     items: tuple[SelectItem, ...]
@@ -76,7 +77,7 @@ class Compare:
 
 @frozen
 class In:
-    """``operand`` is the list as an array literal, so that any number of values is one parameter."""
+    """``operand`` is the list as an array literal, so that any number of values takes one parameter."""
 
     operand: Operand
 
@@ -88,7 +89,7 @@ class Is:
 
 @frozen
 class Search:
-    """Full-text search: ``function`` makes the tsquery, ``language`` is its configuration."""
+    """Full-text search: ``function`` makes the tsquery, ``language`` names the text search configuration."""
 
     function: str
     operand: Operand
@@ -124,7 +125,7 @@ Condition = Filter | Logic
 
 @frozen
 class OrderTerm:
-    """``relation`` names an embedded to-one relation whose column is ordered by."""
+    """``relation`` names the embedded to-one relation that ``field`` belongs to, if it is not the plan's own."""
 
     field: Field
     direction: Literal["asc", "desc"] | None = None
@@ -134,7 +135,7 @@ class OrderTerm:
 
 @frozen
 class Range:
-    """Rows ``offset`` to ``offset + limit``; ``limit`` None is all of them."""
+    """The rows from ``offset`` up to ``offset + limit``; with ``limit`` None all from ``offset`` on."""
 
     offset: int = 0
     limit: int | None = None
@@ -144,7 +145,7 @@ class Range:
         return self.offset == 0 and self.limit is None
 
     def capped(self, most: int) -> Range:
-        """The same, never more than ``most`` rows (0: no limit)."""
+        """The same range with at most ``most`` rows (0: no limit)."""
         if most <= 0:
             return self
         return Range(self.offset, most if self.limit is None else min(self.limit, most))
@@ -155,7 +156,8 @@ Path = tuple[str, ...]
 
 @frozen
 class Query:
-    """The query string, sorted out. Paths lead from the requested relation through embedded ones."""
+    """The parsed query string. A path names the embedded relations that lead from the requested relation to the one
+    that something applies to; it is empty for the requested relation itself."""
 
     select: tuple[SelectItem, ...]
     filters: tuple[tuple[Path, Condition], ...] = ()

@@ -1,4 +1,4 @@
-"""The clock of a request's stages."""
+"""Measures the stages of a request."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from attrs import define, field
 
 @define
 class Timing:
-    """How long each stage took, for ``Server-Timing``; without ``wanted`` nothing is looked at."""
+    """How long each stage took, in milliseconds, for ``Server-Timing``; without ``wanted`` nothing is measured."""
 
     wanted: bool = True
     _marks: list[tuple[str, float]] = field(factory=list)

@@ -1,4 +1,4 @@
-"""Tokens of a database that names its own ``jwt_secret`` or JWK Set, with PostgREST's errors (PGRST301, 303)."""
+"""Tokens for a database that has its own ``jwt_secret`` or JWK Set, with PostgREST's errors (PGRST301, PGRST303)."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ _ALGORITHMS = frozenset(chain.from_iterable(_BY_TYPE.values()))
 
 @frozen
 class TokenKey:
-    """A key and the algorithms it may verify: never chosen by the token alone."""
+    """A key, and the algorithms that it may be used with: the token alone never chooses them."""
 
     key: Any = field(repr=False)
     algorithms: tuple[str, ...]
@@ -39,9 +39,10 @@ class TokenKey:
 
 
 def parse_keys(secret: str | None, jwks: str | None) -> tuple[TokenKey, ...]:
-    """``secret`` is a shared secret, or a JWK or JWK Set as PostgREST allows there, ``jwks`` a JWK Set or a JWK.
+    """``secret`` is a shared secret or, as PostgREST allows, a JWK or JWK Set; ``jwks`` is a JWK Set or a JWK.
 
-    Raises ``ValueError``, also for what was meant to be a JWK: public keys must not be taken for a secret.
+    Raises ``ValueError`` for keys that cannot be used. A secret that looks like a broken JWK is refused too: a public
+    key must never be used as a shared secret.
     """
     found: list[TokenKey] = []
     for name, text in (("jwt_secret", secret), ("jwks", jwks)):
@@ -73,9 +74,9 @@ def _from_jwks(name: str, document: Mapping[str, Any]) -> list[TokenKey]:
 
 
 def from_base64(secret: str) -> str:
-    """A shared secret of any bytes, as a JWK. Raises ``ValueError``.
+    """The JWK of a shared secret that is given in base64. Raises ``ValueError``.
 
-    With or without padding, in either alphabet (PostgREST's documentation, "jwt-secret-is-base64").
+    Padding is optional, and both alphabets are allowed (PostgREST's documentation, "jwt-secret-is-base64").
     """
     plain = secret.strip().replace("+", "-").replace("/", "_").rstrip("=")
     try:
@@ -94,7 +95,7 @@ def _json_object(text: str) -> dict[str, Any] | None:
 
 
 def _verifies(item: Any) -> bool:
-    """Providers publish their keys for encryption in the same set (RFC 7517 section 4.2)."""
+    """False for keys for encryption, which providers publish in the same set (RFC 7517 section 4.2)."""
     return not (isinstance(item, dict) and item.get("use") == "enc")
 
 
@@ -108,14 +109,14 @@ def _from_jwk(document: Mapping[str, Any]) -> TokenKey:
         key = jwt.PyJWK(dict(document), algorithm=algorithms[0]).key
     except (jwt.PyJWTError, KeyError, TypeError) as fault:
         raise ValueError(f"not a usable JWK: {fault}") from None
-    # A private key is more than is needed to verify.
+    # To verify, the public part of a private key is enough.
     public = key.public_key() if hasattr(key, "public_key") else key
     return TokenKey(public, algorithms, document.get("kid"))
 
 
 @define
 class OwnTokens:
-    """Verifies tokens by the database's own keys; a signature that was good is remembered."""
+    """Verifies tokens with the database's own keys. The claims of verified tokens are cached."""
 
     keys: tuple[TokenKey, ...]
     audience: str | None
@@ -123,7 +124,7 @@ class OwnTokens:
     _known: Recent[dict[str, Any]] = field(factory=lambda: Recent(_KEPT), init=False)
 
     def claims(self, token: str) -> Mapping[str, Any]:
-        """The claims of a good token. Raises PGRST301 or PGRST303."""
+        """The claims of a valid token. Raises PGRST301 or PGRST303."""
         claims = self._known.made(token, lambda: self._decoded(token))
         _check_times(claims, self.now())
         _check_audience(claims, self.audience)
@@ -137,7 +138,7 @@ class OwnTokens:
         if header is None or signature is None or _bytes(parts[1]) is None:
             raise errors.undecodable_token(_UNREADABLE)
         if "crit" in header:
-            # What must be understood, and none of it is (RFC 7515 section 4.1.11).
+            # It lists extensions that the reader must understand; none is supported (RFC 7515 section 4.1.11).
             raise errors.undecodable_token(_UNREADABLE)
         self._check_signature(header, f"{parts[0]}.{parts[1]}".encode(), signature)
         claims = _part(parts[1])
@@ -154,7 +155,7 @@ class OwnTokens:
             )
         if not isinstance(algorithm, str) or algorithm not in _ALGORITHMS:
             raise errors.undecodable_token(_UNREADABLE)
-        # A token that names its key is that key's alone.
+        # If the token names a key, only that one counts.
         fitting = [key for key in self.keys if algorithm in key.algorithms and kid in (None, key.kid)]
         if not fitting:
             raise errors.no_key("No suitable key was found to decode the JWT")
@@ -171,7 +172,8 @@ def _bytes(text: str) -> bytes | None:
 
 
 def _none(constant: str) -> NoReturn:
-    """Not JSON: NaN and the infinities, which Python reads. No time ever comes that a NaN is before."""
+    """Refuses NaN and the infinities, which are not JSON though Python reads them. With an ``exp`` of NaN a token
+    would never expire."""
     raise ValueError(constant)
 
 

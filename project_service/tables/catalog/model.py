@@ -100,10 +100,10 @@ class Argument:
 
 @frozen
 class Routine:
-    """A function. ``returns`` is the relation whose rows it returns, where it does.
+    """A function. ``returns`` is the relation whose rows it returns, if it returns rows of one.
 
-    ``return_media`` is the media type of a function whose one value is a whole body. ``is_bytes`` says that the value
-    can be sent as it comes from PostgreSQL.
+    ``return_media`` is the media type of a function whose single value is a whole body. ``is_bytes`` says that the
+    value can be sent as it comes from PostgreSQL.
     """
 
     schema: str
@@ -145,14 +145,15 @@ class Handler:
 
 @frozen
 class SchemaCache:
-    """Everything one reading of the catalogue found. ``representations`` maps (from type, to type) to a function.
-    Overloads of a routine are ordered by the number of their arguments.
+    """Everything that one reading of the catalogue found. ``representations`` maps (from type, to type) to a
+    function. Overloads of a routine are ordered by the number of their arguments.
 
-    ``leaves_things``: some function of the database speaks of what outlives a transaction and is no setting;
-    ``leaves_by_reading``: of such that a transaction leaves which only reads. ``false_constants``: the functions that
-    are declared immutable although they read settings, or whom a request is for; ``changes_role``: some function
-    sets a role; ``guarded_within``: some function calls one that not everybody may call, and its plan may keep what
-    that one says.
+    The last ones say what the text of the database's own functions mentions (see ``texts``). ``leaves_things``: some
+    function mentions something, other than a setting, that stays on the connection after the transaction.
+    ``leaves_by_reading``: the same for what a read-only transaction can leave. ``false_constants``: functions that
+    are declared immutable although they read settings or the current user. ``changes_role``: some function sets a
+    role. ``guarded_within``: some function calls one that not every role may execute, whose result its cached plan
+    may keep.
     """
 
     version: int

@@ -1,13 +1,14 @@
-"""What the text of an application's functions tells of them: SQL expressions, parts of a catalogue query.
+"""What the text of an application's functions tells about them, as SQL expressions for a query of the catalogue.
 
-PostgreSQL knows no more of a function than what it was declared to be, so its text is searched for words. Functions
-that are PostgreSQL's own or an extension's are left out.
+PostgreSQL records only how a function was declared, so its text is searched for words. PostgreSQL's own functions and
+those of extensions are left out.
 """
 
 from __future__ import annotations
 
 _NOT_SYSTEM = "n.nspname not in ('pg_catalog', 'information_schema')"
-# A function whose body is SQL's own has no text; PostgreSQL writes one.
+# A function with a body in standard SQL (BEGIN ATOMIC, RETURN) has no text in the catalogue; PostgreSQL can print
+# one.
 _ANY_TEXT = "case when p.prosrc = '' and p.prokind <> 'a' then pg_get_functiondef(p.oid) else p.prosrc end"
 _OWN = f"""
 pg_proc p join pg_namespace n on n.oid = p.pronamespace
@@ -20,10 +21,10 @@ def _speaks(text: str, words: str) -> str:
     return f"exists (select from {_OWN} and {text} ~* '{words}')"
 
 
-# Locks that are not the transaction's, temporary tables, held cursors and channels that are listened to stay with the
-# connection; so does the default isolation level, because the next transaction has begun when RESET ALL runs in it.
-# Where no function's text speaks of them, and no view takes a lock itself, nothing has to be cleared away. Temporary
-# tables are made neither by a body that is SQL's own nor by a request that only reads.
+# Session-level locks, temporary tables, held cursors and LISTEN stay with the connection after a transaction. So does
+# the default isolation level, because the next transaction has already begun when RESET ALL runs in it. If no
+# function's text mentions any of these, and no view takes a lock itself, nothing has to be cleared away. Temporary
+# tables can be made neither by a body in standard SQL nor by a request that only reads.
 MAKES_TEMPORARY = _speaks("p.prosrc", "\\mtemp(orary)?\\M|\\mpg_temp\\.")
 _LEAVES = _speaks(_ANY_TEXT, "advisory_lock|\\mwith\\s+hold\\M|\\mlisten\\M|isolation")
 LEAVES_BY_READING = f"""
@@ -35,7 +36,7 @@ or exists (select from pg_rewrite r
     where pronamespace = 'pg_catalog'::regnamespace and proname ~ 'advisory_lock'))
 """
 
-# As a pre-request function may, for requests that then differ in their rights.
+# A pre-request function may do so: then requests that began with the same role differ in their rights.
 CHANGES_ROLE = _speaks(_ANY_TEXT, "\\mset\\s+(local\\s+|session\\s+)?role\\M|set_config\\s*\\(\\s*''role''")
 
 _FUNCTIONS = f"""
@@ -45,8 +46,8 @@ own as materialized (
 )
 """
 
-# Declared immutable, but its text, or that of a function it calls, reads settings or asks for the user. What a text
-# calls is told by names, without schemas.
+# The functions that are declared immutable although their text, or that of a function they call, reads settings or
+# the current user. Which functions a text calls is judged by their names alone, without schemas.
 FALSE_CONSTANTS = f"""
 (with recursive {_FUNCTIONS}, needed as (
   select oid as constant, oid, text from own where provolatile = 'i'
@@ -60,8 +61,9 @@ select coalesce(json_agg(distinct constant::regprocedure::text), '[]') from need
 where text ~* '\\m(current_setting|current_user|current_role|session_user)\\M')
 """
 
-# Not for everybody, of a kind that is written into plans, and called from within a function: that one's plan is made
-# for whoever calls it first, and holds for all.
+# Whether some function calls another that not every role may execute, and that PostgreSQL may evaluate or inline
+# while planning. The plan of the calling function is then made with the rights of its first caller, and used for all
+# others.
 GUARDED_WITHIN = f"""
 (with {_FUNCTIONS}, guarded as (
   select string_agg(regexp_replace(name, '(\\W)', '\\\\\\1', 'g'), '|') as names from own

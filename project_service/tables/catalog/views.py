@@ -1,7 +1,7 @@
-"""Which base column a view's column shows, read from the rule that defines the view.
+"""Finds out which base column each column of a view shows, from the rule that defines the view.
 
-PostgreSQL keeps a view as a ``pg_node_tree`` text; each entry of its outermost target list names the relation and
-column it comes from (``resorigtbl``, ``resorigcol``), itself perhaps a view's.
+PostgreSQL stores a view's rule as a ``pg_node_tree`` text. Each entry of its outermost target list names the relation
+and column that it comes from (``resorigtbl``, ``resorigcol``), which may belong to a view again.
 """
 
 from __future__ import annotations
@@ -14,12 +14,12 @@ Origin = tuple[int, int]
 
 _BRACKET = re.compile(r"\\.|[(){}]", re.DOTALL)
 _ENTRY = re.compile(r":resno (\d+) .*:resorigtbl (\d+) :resorigcol (\d+) :resjunk false\}?$", re.DOTALL)
-# ({QUERY … :targetList ({TARGETENTRY …: the fourth bracket opens an entry.
+# In "({QUERY … :targetList ({TARGETENTRY …" the fourth bracket opens an entry.
 _ENTRY_DEPTH = 4
 
 
 def target_list(rule: str) -> dict[int, Origin]:
-    """Column number of the view -> (relation, column number) it shows unchanged."""
+    """For each column of the view, by number, that shows another unchanged: that column's (relation, number)."""
     found: dict[int, Origin] = {}
     depth, opened = 0, -1
     for bracket in _BRACKET.finditer(rule):
@@ -43,7 +43,8 @@ def _note(found: dict[int, Origin], entry: str) -> None:
 
 
 def base_columns(rules: Mapping[int, str]) -> dict[int, dict[Origin, list[int]]]:
-    """For each view: base (relation, column) -> the view's column numbers that show it, through views of views."""
+    """For each view: by base column, (relation, number), the numbers of the view's columns that show it, directly or
+    through other views."""
     direct = {view: target_list(rule) for view, rule in rules.items()}
     found: dict[int, dict[Origin, list[int]]] = {}
     for view, columns in direct.items():
