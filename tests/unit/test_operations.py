@@ -5,9 +5,12 @@ from __future__ import annotations
 import re
 from importlib import import_module
 from pathlib import Path
+from tempfile import TemporaryDirectory
+from textwrap import dedent
 
 from twisted.trial.unittest import TestCase
 
+from project_service.configure import load
 from project_service.http.metrics import Metrics
 from project_service.settings import Settings
 
@@ -28,6 +31,19 @@ class Documented(TestCase):
         for noun, verb in named:
             group = import_module(f"project_service.cli.{noun.replace('-', '_')}").command
             self.assertIn(verb, group.commands)
+
+    def test_the_configuration_that_it_shows(self) -> None:
+        """With the secrets that it puts into the environment, left out there."""
+        shown = re.search(r"\.\. code-block:: toml\n   :name: configuration\n\n((?:   .*\n|\n)+)", DOCUMENT)
+        secrets = dict(re.findall(r"^    (PROJECT_SERVICE__\w+)='(.*)'$", DOCUMENT, re.MULTILINE))
+        assert shown is not None
+        folder = TemporaryDirectory()
+        self.addCleanup(folder.cleanup)
+        config = Path(folder.name) / "project-service.toml"
+        config.write_text(dedent(shown[1]))
+        settings = load(config, {name: value.replace("…", "x") for name, value in secrets.items()}, {}, False)
+        self.assertEqual(set(settings.stages), {"prod"})
+        self.assertEqual(settings.server.public_url, "https://project.example.com")
 
     def test_every_setting_it_names(self) -> None:
         settings = Settings()
