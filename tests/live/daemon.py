@@ -20,7 +20,7 @@ import requests
 from project_service.embedded.identity import PROC, identify, works_on
 
 ROOT = Path(__file__).parents[2]
-READY = re.compile(r"project-service is ready on (http://\S+)")
+READY = re.compile(r"ready on (http://[^\s\"]+)")  # a line of text, or of JSON
 PATIENCE_SECONDS = 60.0
 
 
