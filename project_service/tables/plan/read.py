@@ -79,7 +79,7 @@ class Reader:
     ) -> ReadPlan:
         """The plan of reading ``key``; ``from_source`` reads its rows from what the statement wrote or called.
 
-        Raises PGRST108, 118, 120, 123, 127, 200 and 201, and 42712.
+        Raises PGRST108, 118, 120, 123, 127, 200, 201 and 204, and 42712.
         """
         root = Node(key, self.cache.relations.get(key), key[1], [])
         root.items = self._items(root, query.select)

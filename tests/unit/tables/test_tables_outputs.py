@@ -5,6 +5,7 @@ from __future__ import annotations
 from attrs import evolve
 from twisted.trial.unittest import SynchronousTestCase
 
+from project_service.tables.errors import TableError
 from tests.unit.tables.planning import CACHE, planned, text
 
 FORMATTED = evolve(CACHE, representations={("text", "json"): ("api", "shown")})
@@ -31,6 +32,23 @@ class Names(SynchronousTestCase):
         columns = found.partition("SELECT ")[2].partition(" FROM ")[0].split(", ")
         names = [column.rpartition(" AS ")[2] for column in columns]
         self.assertEqual(names, ['"tag_id"', '"title"', '"authors"'])
+
+    def test_what_would_gather_all_rows_into_one_is_no_column(self) -> None:
+        for select in (
+            "json_agg",
+            "x:array_agg->0",
+            "id,tags(jsonb_agg)",
+            "id,...authors!author_id(json_agg)",
+        ):
+            error = self.assertRaises(TableError, read, "works", select)
+            self.assertEqual((error.status, error.code), (400, "PGRST204"), select)
+        # It may be one, and what PostgreSQL makes of a row by itself is.
+        works = CACHE.relations["api", "works"]
+        named = evolve(works, columns={**works.columns, "json_agg": works.columns["title"]})
+        known = evolve(CACHE, relations={**CACHE.relations, named.key: named})
+        for select in ("json_agg", "count"):
+            found = text(planned("GET", "works", ("select", select), cache=known))
+            self.assertIn(f'"works"."{select}"', found)
 
 
 class Represented(SynchronousTestCase):
