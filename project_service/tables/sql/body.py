@@ -1,4 +1,4 @@
-"""The response body, made by PostgreSQL from the rows ``_t``."""
+"""Expressions that make the response body in PostgreSQL, from the rows that are called ``_t``."""
 
 from __future__ import annotations
 
@@ -7,14 +7,15 @@ from project_service.tables.sql.call import SCALAR
 from project_service.tables.sql.names import qualified
 
 ROWS = "_t"
-# One of them whole: the bare name would be a column, where there is one that is called so. What takes such a row is
-# called with its schema: a computed column of any table, ``count(authors)``, would take it as well.
+# A whole row. The bare name would mean a column, if there is one of that name. Functions that take such a row are
+# called with their schema, because an application's computed column, such as ``count(authors)``, would match it too.
 ROW = f"{ROWS}.*"
 NUMBER = f"pg_catalog.count({ROW})"
 
 
 def body_sql(rendering: Rendering, scalar: bool = False, single: bool = False) -> str:
-    """``scalar``: the rows hold one value each; ``single``: there is one row and it is the result itself."""
+    """The body as an SQL expression. ``scalar``: each row has one value only. ``single``: the one row is the result
+    itself, not an array with it."""
     if rendering.form == "routine":
         return f"{ROWS}.{SCALAR}" + ("" if rendering.is_bytes else "::text")
     if rendering.handler is not None:
@@ -46,22 +47,23 @@ def _json(item: str, rendering: Rendering, single: bool) -> str:
 
 
 def _csv() -> str:
-    """The column names of the first row, then the rows."""
+    """A line with the names of the columns, taken from the first row, then the rows."""
     names = f"(SELECT string_agg(k, ',') FROM json_object_keys((pg_catalog.json_agg({ROW}) -> 0)) AS k)"
     return f"coalesce({names}, '') || E'\\n' || coalesce(string_agg({csv_row()}, E'\\n'), '')"
 
 
 def json_row(item: str) -> str:
-    """A value as JSON; one that is null too, for it is an item like any other."""
+    """A value as JSON. SQL's null becomes JSON's: it is an item like any other."""
     return f"coalesce(pg_catalog.to_json({item}), 'null')"
 
 
 def ndjson_row(item: str) -> str:
-    """One value on one line: PostgreSQL breaks the arrays that it makes, and keeps the breaks in a ``json`` value."""
+    """A value as JSON on one line. PostgreSQL breaks lines in the arrays that it makes, and keeps line breaks that a
+    ``json`` value has."""
     return f"replace(replace({json_row(item)}::text, E'\\n', ' '), E'\\r', ' ')"
 
 
 def csv_row() -> str:
-    """A row in the text form of its type without the brackets, as in PostgREST's CSV."""
+    """A row as CSV, made as PostgREST does it: PostgreSQL's text of the row without its brackets."""
     text = f"({ROW})::text"
     return f"substring({text}, 2, length({text}) - 2)"

@@ -1,4 +1,4 @@
-"""Calls of functions: arguments by name, each cast to its type."""
+"""Calls of functions, with each argument given by name and cast to its type."""
 
 from __future__ import annotations
 
@@ -13,7 +13,8 @@ SCALAR = "pgrst_scalar"
 
 
 def call_sql(plan: CallPlan) -> Sql:
-    """The statement that calls: rows for a function that returns them, else one column ``pgrst_scalar``."""
+    """The SELECT that calls the function: with the columns of its rows, or with one column ``pgrst_scalar`` if it
+    returns plain values."""
     routine = plan.routine
     from_body, arguments = _arguments(plan)
     call = qualified(routine.key) + "(" + arguments + ")"
@@ -27,7 +28,7 @@ def call_sql(plan: CallPlan) -> Sql:
 
 
 def _arguments(plan: CallPlan) -> tuple[Sql, Sql]:
-    """What the call reads from, and its argument list."""
+    """The FROM clause that the arguments come from, which may be empty, and the argument list."""
     if plan.whole:
         argument = plan.arguments[0]
         return Sql(""), (BYTES if argument.type == "bytea" else TEXT) + f"::{argument.type}"

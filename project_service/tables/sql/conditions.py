@@ -1,4 +1,4 @@
-"""WHERE clauses: operators from a closed list, operands as parameters."""
+"""The conditions of WHERE clauses. Operators come from a fixed list; operands are parameters."""
 
 from __future__ import annotations
 
@@ -26,7 +26,8 @@ _PATTERNS = ("LIKE", "ILIKE")
 def condition_sql(
     cache: SchemaCache, plan: ReadPlan, condition: Condition, presence: Presence | None = None
 ) -> Sql:
-    """``presence`` renders tests of embedded relations where they are not joined."""
+    """A planned condition as SQL. ``presence`` renders tests whether an embedded relation has rows, where the
+    embedded relations are not joined."""
     if isinstance(condition, Tree):
         terms = [condition_sql(cache, plan, term, presence) for term in condition.terms]
         body = "(" + joined(terms, f" {condition.operator.upper()} ") + ")"
@@ -48,7 +49,7 @@ def filter_sql(cache: SchemaCache, source: str, column: Column | None, found: Fi
 
 
 def filtered_value(cache: SchemaCache, field: str, column: Column | None, found: Filter) -> Sql:
-    """The filter on ``field``, an expression of the column's type."""
+    """The filter applied to ``field``, an SQL expression of the column's type."""
     reader = None if column is None or found.field.path else cache.representations.get(("text", column.type))
     body = _operation(field, column, found, reader)
     return "NOT " + body if found.negated else body
@@ -68,7 +69,7 @@ def _operation(field: str, column: Column | None, found: Filter, reader: Key | N
 def _compare(field: str, operation: Compare, reader: Key | None) -> Sql:
     value = parameter(operation.operand)
     if operation.operator in _PATTERNS:
-        # It represents no value.
+        # A pattern is no value of the column's type, so it is not read as one.
         reader = None
     if operation.quantifier is not None:
         value = value if reader is None else _read(reader, value)

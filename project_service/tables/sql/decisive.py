@@ -1,10 +1,11 @@
-"""Which embedded relations decide whether a row is there, by filters of their own or by having no rows.
+"""Finds the embedded relations that decide which rows of the parent are shown, so that EXISTS can be asked for as
+well.
 
-Their rows are gathered for each row of the parent. Asked for with EXISTS as well, PostgreSQL may begin with them: it
-gathers for the rows that are left, and has not looked at all the others one by one.
+The joined subquery of such a relation gathers its rows for each row of the parent. With an EXISTS beside it
+PostgreSQL can begin with the embedded relation, and gathers only for the rows of the parent that are left.
 
-Only of rows that are sorted: others come as the table is read, in PostgREST's statements and so in ours, and clients
-have come to count on it.
+This is done only for rows that are sorted. Others come in the order in which the table is read, here as with
+PostgREST, and clients have come to rely on that.
 """
 
 from __future__ import annotations
@@ -15,8 +16,11 @@ from project_service.tables.plan.nodes import Embedded, EmbedIsNull, ReadPlan
 
 
 def decisive(plan: ReadPlan) -> Iterator[tuple[Embedded, bool]]:
-    """Those of a relation that is read in some order, each with whether there has to be one. None where one row of
-    the relation is meant anyway; what a function makes is made once only."""
+    """The deciding embedded relations of a plan, each with True if it must have rows, or False if it must have none.
+
+    There are none if the plan names a single row anyway. A relation that a function makes is left out: the EXISTS
+    would call it once more.
+    """
     if plan.key is None or not plan.order or plan.names_one_row:
         return
     tested = {found.embedded: found.negated for found in plan.conditions if isinstance(found, EmbedIsNull)}
@@ -31,12 +35,13 @@ def decisive(plan: ReadPlan) -> Iterator[tuple[Embedded, bool]]:
 
 
 def is_aggregated(embedded: Embedded) -> bool:
-    """Whether rows are made of others, here or below: a count is there where none of those is."""
+    """Whether its rows, or those of a relation embedded in it, are aggregates. A count is there even if there is
+    nothing to count."""
     return embedded.plan.grouped or any(map(is_aggregated, embedded.plan.embeddings))
 
 
 def _needing(embedded: Embedded) -> Iterator[Embedded]:
-    """The embedded relation, and those without which its rows are left out."""
+    """The embedded relation, and all that are inner joined below it: without rows of theirs it shows none."""
     yield embedded
     for found in embedded.plan.embeddings:
         if found.join == "inner":

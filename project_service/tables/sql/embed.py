@@ -1,4 +1,5 @@
-"""The joined subqueries of embedded relations: where their rows come from and what of them the parent shows."""
+"""Embedded relations in SQL: where their rows come from, how they are tied to the parent's row, and which columns of
+theirs the parent shows."""
 
 from __future__ import annotations
 
@@ -12,12 +13,14 @@ from project_service.tables.sql.names import ident, qualified
 
 
 def is_joined(embedded: Embedded) -> bool:
-    """An embedding with nothing selected is joined only where it decides which rows there are."""
+    """Whether the embedded relation is joined. If it shows nothing, it is only joined if it decides which rows the
+    parent shows."""
     return embedded.plan.shows or embedded.needed or embedded.join == "inner"
 
 
 def source_of(embedded: Embedded, origin: str) -> str:
-    """What an embedding reads: a relation, a relation and a junction, or a function of the parent's row."""
+    """What the FROM of an embedding reads: a relation, a relation and its junction, or a function of the parent's
+    row, whose alias is ``origin``."""
     way = embedded.relationship
     plan = embedded.plan
     alias = ident(plan.alias)
@@ -32,7 +35,7 @@ def source_of(embedded: Embedded, origin: str) -> str:
 
 
 def condition_of_relationship(embedded: Embedded, origin: str) -> Iterator[str]:
-    """How the embedded rows are tied to the parent's row."""
+    """The conditions that tie the embedded rows to the parent's row, whose alias is ``origin``."""
     way = embedded.relationship
     alias = ident(embedded.plan.alias)
     if way.junction is None:
@@ -54,7 +57,8 @@ def _junction_alias(embedded: Embedded) -> str:
 
 
 def embedded_columns(embedded: Embedded, grouped: bool) -> Iterator[tuple[str | None, str]]:
-    """The columns that an embedding adds to its parent, with their names where they are known."""
+    """The columns that an embedding adds to its parent: (name, SQL), where the name is None for all of a relation's
+    columns, whose names are not known."""
     if not embedded.plan.shows:
         return
     alias = ident(embedded.alias)
@@ -76,7 +80,7 @@ def embedded_columns(embedded: Embedded, grouped: bool) -> Iterator[tuple[str | 
 
 
 def embedded_groups(embedded: Embedded) -> Iterator[str]:
-    """What the parent's rows are grouped by because of this embedding."""
+    """What an embedding adds to its parent's GROUP BY."""
     if not embedded.plan.shows:
         return
     alias = ident(embedded.alias)
@@ -105,7 +109,8 @@ def _spread_value(embedded: Embedded, name: str, as_json: bool) -> str:
 
 
 def _to_group_as_json(embedded: Embedded, names: Iterable[str]) -> frozenset[str]:
-    """The columns that have no equality as they are: JSON made for the result."""
+    """The names of the columns that are made as ``json``, which has no equality: to be grouped by they are cast to
+    ``jsonb``."""
     if not embedded.to_one:
         return frozenset(names)
     made, others = made_columns(embedded.plan)

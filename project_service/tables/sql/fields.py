@@ -11,8 +11,11 @@ _JSON_TYPES = ("json", "jsonb")
 
 
 def field_sql(source: str, field: Field, column: Column | None) -> str:
-    """``source`` is a relation's alias, unquoted. Arrays and composites are walked as JSON too, and so is what the
-    schema cache does not know: the columns of a function's own table, computed columns."""
+    """A column, or a JSON path into it. ``source`` is a relation's alias, unquoted.
+
+    A path into anything but JSON goes through ``to_jsonb``: arrays, composites, and columns that the schema cache
+    does not have (computed columns, and those of a function that RETURNS TABLE).
+    """
     base = f"{ident(source)}.{ident(field.name)}"
     if not field.path:
         return base
@@ -25,7 +28,7 @@ def field_sql(source: str, field: Field, column: Column | None) -> str:
 
 
 def expression(source: str, output: Output) -> str:
-    """An output without its name and without its aggregate."""
+    """The SQL expression of an output, without its aggregate and without its name."""
     if output.field is None:
         return "1"
     found = field_sql(source, output.field, output.column)
@@ -49,6 +52,6 @@ def hoisted_sql(alias: str, hoisted: Hoisted) -> str:
 
 
 def aggregated(function: str, argument: str, cast: str | None) -> str:
-    """``function`` is one of the five that the grammar knows."""
+    """``function`` is one of the five aggregates that the grammar allows."""
     found = f"{function.upper()}({argument})"
     return f"CAST({found} AS {cast_type(cast)})" if cast is not None else found

@@ -1,4 +1,4 @@
-"""SQL text with its parameters, kept apart until psycopg2 or PREPARE joins them."""
+"""SQL text and its parameters, which stay apart until psycopg2 or PREPARE puts them together."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ from attrs import field, frozen
 from project_service.tables import errors
 from project_service.tables.syntax import Operand
 
-# No application's statement is as long; PostgreSQL would take minutes to plan one.
+# No application needs a statement that long, and PostgreSQL would take minutes to plan it.
 MOST_CHARACTERS = 1024 * 1024
 
-# PostgreSQL allows no NUL in SQL, so it can stand for a parameter.
+# Stands for a parameter in ``Sql.text``. PostgreSQL allows no NUL in SQL, so it cannot mean anything else.
 PLACE = "\0"
 _SPECIAL = re.compile(r"[\0%]")
 _BODY_SLOT, _TEXT_SLOT, _BYTES_SLOT, _PROBE_SLOT = -2, -3, -4, -5
@@ -24,10 +24,11 @@ Parameter = Operand | str | bytes | None
 
 @frozen(slots=False)
 class Sql:
-    """Immutable; ``+`` and ``joined`` put fragments together. Raises 54001 for a text that is too long.
+    """A piece of SQL with its parameters. Immutable; ``+`` and ``joined`` put pieces together.
 
-    Not only for the whole: a few embeddings within each other may ask for more than there is memory, each of their
-    levels for several times the one below.
+    Raises 54001 for a text that is too long. This holds for each piece and not only for the whole statement: with
+    embeddings inside each other every level may be several times as long as the one below, and memory would run out
+    before the statement is complete.
     """
 
     text: str
@@ -50,19 +51,20 @@ class Sql:
 
     @cached_property
     def for_driver(self) -> str:
-        """With psycopg2's placeholders; a literal ``%`` is doubled."""
+        """The text with psycopg2's placeholders, in which a literal ``%`` is doubled."""
         return _SPECIAL.sub(lambda found: "%s" if found.group() == PLACE else "%%", self.text)
 
     @cached_property
     def for_prepare(self) -> str:
-        """With PostgreSQL's own placeholders, ``$1`` and so on."""
+        """The text with PostgreSQL's own placeholders, ``$1`` and so on."""
         pieces = self.text.split(PLACE)
         return "".join(piece if number == 0 else f"${number}{piece}" for number, piece in enumerate(pieces))
 
     def values(
         self, operands: Sequence[str] = (), body: str = "", raw: bytes = b"", probe: int = 0
     ) -> list[str | bytes | None]:
-        """The parameters' values, those with a slot taken from ``operands``, ``body``, ``raw`` and ``probe``."""
+        """The parameters' values in their order. An operand with a slot is replaced by what the slot stands for: one
+        of ``operands``, the ``body``, the body untouched (``raw``), or ``probe``."""
         found: list[str | bytes | None] = []
         for value in self.parameters:
             if not isinstance(value, Operand):
@@ -89,11 +91,11 @@ def parameter(value: Parameter) -> Sql:
     return Sql(PLACE, (value,))
 
 
-# The request's body: as JSON, as text untouched and as bytes untouched.
+# The request's body: as JSON; untouched, as text; untouched, as bytes.
 BODY = parameter(Operand("", _BODY_SLOT))
 TEXT = parameter(Operand("", _TEXT_SLOT))
 BYTES = parameter(Operand("", _BYTES_SLOT))
-# How many rows are read to see whether they fit into one reply.
+# How many rows are read to see whether the result fits into a reply in one piece.
 PROBE = parameter(Operand("", _PROBE_SLOT))
 
 

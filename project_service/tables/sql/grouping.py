@@ -1,4 +1,4 @@
-"""GROUP BY: beside aggregates whatever else is selected groups."""
+"""GROUP BY. Everything that is selected beside aggregates is grouped by."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from project_service.tables.sql.fields import expression, field_sql
 
 
 def group_by(plan: ReadPlan) -> str:
-    """GROUP BY; nothing where all rows are one group."""
+    """The GROUP BY clause; empty if there is none, or if all rows are one group."""
     if not plan.grouped:
         return ""
     keys: list[str] = []
@@ -23,9 +23,10 @@ def group_by(plan: ReadPlan) -> str:
 
 
 def _group_key(plan: ReadPlan, output: Output) -> str:
-    """What represents a value as JSON has no equality; the value itself may have."""
+    """The expression to group by. A data representation's JSON has no equality, so the value itself is grouped by."""
     if output.cast is not None:
         return expression(plan.alias, output)
-    # A count without an aggregate is what a spread relation hands up, whose own rows are not grouped.
+    # Only a count has no field. One without an aggregate is handed up by a spread relation, whose own rows are not
+    # grouped.
     assert output.field is not None
     return field_sql(plan.alias, output.field, output.column)

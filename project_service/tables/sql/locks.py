@@ -1,9 +1,9 @@
-"""What runs before a prepared statement, or a cursor, in its transaction, so that it has its locks before it looks.
+"""Statements that take the locks of a query, to be run before it in its transaction if it is prepared or a cursor.
 
-EXECUTE and DECLARE see the database as it was before they waited for a lock: a table that was emptied and filled
-again meanwhile, or written anew for a column's new type, has no rows for them (PostgreSQL's manual, "Caveats" of
-concurrency control). What waits in a statement before them is there for them. Writes need none of it: PostgreSQL has
-them look when they begin.
+EXECUTE and DECLARE take their snapshot before they wait for a lock. A table that was meanwhile truncated and filled
+again, or rewritten for a column's new type, looks empty to them (PostgreSQL's manual, "Caveats" of concurrency
+control). If the statement before them waits for the lock, their snapshot is taken afterwards. Writes do not need
+this: PostgreSQL takes a new snapshot when they begin.
 """
 
 from __future__ import annotations
@@ -18,7 +18,8 @@ from project_service.tables.sql.names import qualified
 
 
 def locks_of_reading(cache: SchemaCache, plan: ReadPlan, statement: Sql) -> Sql:
-    """Of what ``statement`` reads by ``plan``, and what the policies of that read."""
+    """The statement that locks what ``statement`` reads, whose plan is ``plan``, and what its tables' policies
+    read."""
     found = list(_read_by(cache, plan))
     if any(one is None or one.expands for one in found):
         return locks_by_planning(statement)
@@ -26,24 +27,30 @@ def locks_of_reading(cache: SchemaCache, plan: ReadPlan, statement: Sql) -> Sql:
 
 
 def locks_by_planning(statement: Sql) -> Sql:
-    """Of all that ``statement``, a SELECT, reads, such as partitions: it is planned, and does not run."""
+    """The statement that locks all that ``statement``, a SELECT, reads, including partitions: PostgreSQL locks them
+    to plan it, and it reads nothing."""
     return "SELECT * FROM (" + statement + ") AS pgrst_planned LIMIT 0"
 
 
 def _nothing_of(relation: Relation) -> str:
-    """A view is planned as it is: a false condition would leave none of its own, by which its tables are joined, and
-    PostgreSQL would try every order of them, for seconds. For the same reason nothing is joined here."""
+    """A SELECT of no rows from the relation.
+
+    A view gets a LIMIT instead of a false condition. The condition would remove the view's own, by which its tables
+    are joined, and for many tables PostgreSQL would spend seconds trying every order of them. For the same reason the
+    relations are not joined with each other here.
+    """
     name = qualified(relation.key)
     return f"(SELECT FROM {name} LIMIT 0)" if relation.is_view else f"SELECT FROM {name} WHERE false"
 
 
 def _read_by(cache: SchemaCache, plan: ReadPlan) -> Iterator[Relation | None]:
-    """None for functions, and for what the schema cache does not know."""
+    """The relations that the plan reads; None for a function and for a relation that the schema cache does not
+    have."""
     if plan.key is not None:
         yield plan.relation
     ordering = {order.embedded for order in plan.order}
     for way in plan.embeddings:
-        # What the statement does not name need not be allowed either.
+        # The statement does not name it, so the caller may have no right to it.
         if not is_joined(way) and way.name not in ordering:
             continue
         junction = way.relationship.junction

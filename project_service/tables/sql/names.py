@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from project_service.tables.catalog.model import Key
 
-# Types that SQL spells with key words; any other is an identifier and is quoted.
+# Types whose names are key words of SQL; any other name is quoted as an identifier.
 _KEYWORD_TYPES = {
     *("int", "integer", "smallint", "bigint", "real", "float", "double precision"),
     *("decimal", "dec", "numeric", "boolean", "bit", "bit varying"),
@@ -24,7 +24,8 @@ def qualified(key: Key) -> str:
 
 
 def literal(text: str) -> str:
-    """A quoted literal, for what is part of a statement's shape (the keys of JSON paths)."""
+    """A quoted literal, for values that belong to a statement's shape (such as the keys of JSON paths). Other values
+    are parameters."""
     quoted = text.replace("\0", "").replace("'", "''")
     if "\\" in quoted:
         return " E'" + quoted.replace("\\", "\\\\") + "'"
@@ -32,7 +33,7 @@ def literal(text: str) -> str:
 
 
 def cast_type(name: str) -> str:
-    """The type of a cast as the client named it: key words as they are, everything else quoted."""
+    """The type of a cast, as the client named it: key words as they are, everything else as a quoted identifier."""
     folded = " ".join(name.lower().split())
     array = folded.endswith("[]")
     base = folded.removesuffix("[]").strip()

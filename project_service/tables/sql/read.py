@@ -1,4 +1,4 @@
-"""SELECT statements: one for each relation of the tree, embedded ones joined laterally."""
+"""SELECT statements: one for each relation of the plan's tree, with the embedded ones as lateral joins."""
 
 from __future__ import annotations
 
@@ -38,8 +38,8 @@ SOURCE = "pgrst_source"
 
 
 def select_sql(cache: SchemaCache, plan: ReadPlan, parent: Embedded | None = None, origin: str = "") -> Sql:
-    """The rows of ``plan``; inside an embedding those that belong to the row of ``origin``."""
-    # A spread relation's columns go by name: of two with one name the first is meant.
+    """The rows of ``plan``; inside an embedding, those that belong to the parent's row, whose alias is ``origin``."""
+    # A spread relation's columns are read by name. If two have the same name, the first is meant.
     columns = _columns(cache, plan, by_name=parent is not None and parent.spread)
     if not columns and parent is not None:
         columns = [Sql("1 AS pgrst_one")]  # only looked at for being there
@@ -56,7 +56,7 @@ def select_sql(cache: SchemaCache, plan: ReadPlan, parent: Embedded | None = Non
 
 
 def count_sql(cache: SchemaCache, plan: ReadPlan, at_most: int | None = None) -> Sql:
-    """One row for each row of ``plan``, its range left aside; no more than ``at_most``."""
+    """As many rows as ``plan`` has without its range, but not more than ``at_most``."""
     limit = f" LIMIT {at_most}" if at_most is not None else ""
     if plan.grouped:
         return select_sql(cache, evolve(plan, range=Range(), order=())) + limit
@@ -64,10 +64,8 @@ def count_sql(cache: SchemaCache, plan: ReadPlan, at_most: int | None = None) ->
 
 
 def _filtered(cache: SchemaCache, plan: ReadPlan, terms: list[Sql]) -> Sql:
-    """What comes after FROM: WHERE, with embedded relations tested by EXISTS instead of being joined.
-
-    What has to hold anyway is said once, however often it was asked for.
-    """
+    """What follows the FROM, where embedded relations are not joined but tested by EXISTS. ``terms`` are further
+    conditions. A test that has to hold for the whole is written once, however often it was asked for."""
     named = {embedded.name: embedded.alias for embedded in reversed([*plan.embeddings])}
     inner = [(embedded.alias, True) for embedded in plan.embeddings if embedded.join == "inner"]
     asked = [found for found in plan.conditions if isinstance(found, EmbedIsNull)]
@@ -85,11 +83,12 @@ def _filtered(cache: SchemaCache, plan: ReadPlan, terms: list[Sql]) -> Sql:
 
 
 def _looked_for(cache: SchemaCache, plan: ReadPlan, tests: Mapping[str, int]) -> tuple[Sql, dict[str, Sql]]:
-    """Whether there is one of each embedded relation, by its alias, with what has to stand before.
+    """For each tested embedded relation, by its alias, the expression that is true if it has rows; and what has to
+    stand before the WHERE for it. ``tests`` says how often each is tested.
 
-    One that is tested more than once, and in which others are tested, is looked for only once, before: else each
-    level of such would multiply the statement. OFFSET keeps PostgreSQL from putting it back into each place; it keeps
-    it from joins and hashes too.
+    One that is tested more than once, and that has such tests inside, is looked for only once, in a subquery:
+    otherwise each level would multiply the statement's length. OFFSET keeps PostgreSQL from putting the subquery back
+    into each place; it also rules out joins and hashes.
     """
     before, there = Sql(""), {}
     for embedded in plan.embeddings:
@@ -118,15 +117,15 @@ def _tested(conditions: Iterable[Condition]) -> Iterator[str]:
 
 
 def inner_terms(cache: SchemaCache, plan: ReadPlan) -> list[Sql]:
-    """That a row to be written has one in each embedded relation without which it is left out: of an aggregate one
-    that it is made of, since it is there itself where there is none."""
+    """The conditions of a write that each inner joined embedded relation has rows. An aggregate always is there, so
+    for one its source rows are asked for."""
     inner = [embedded for embedded in plan.embeddings if embedded.join == "inner"]
     apart = [_rows_of(embedded) for embedded in inner if is_aggregated(embedded)]
     return [_exists(cache, plan, embedded) for embedded in (*inner, *apart)]
 
 
 def _rows_of(embedded: Embedded) -> Embedded:
-    """Without what is made of them, here or below."""
+    """The embedding without its aggregates, here and below: what they are made of."""
     within = tuple(map(_rows_of, embedded.plan.embeddings))
     return evolve(embedded, plan=evolve(embedded.plan, outputs=within), hoisted=())
 
@@ -135,13 +134,13 @@ def _exists(cache: SchemaCache, plan: ReadPlan, embedded: Embedded) -> Sql:
     range_ = embedded.plan.range
     is_cut = range_.offset > 0 or range_.limit == 0
     if embedded.plan.grouped and not group_by(embedded.plan):
-        # An aggregate of all rows has one where none of those is there.
+        # An aggregate of all rows is one row, even of no rows.
         return Sql("false" if is_cut else "true")
     if embedded.plan.grouped and is_cut:
         return "EXISTS (" + select_sql(cache, embedded.plan, embedded, plan.alias) + ")"
     tied = [Sql(text) for text in condition_of_relationship(embedded, plan.alias)]
     rows = " FROM " + source_of(embedded, plan.alias) + _filtered(cache, embedded.plan, tied)
-    # Of rows, or groups of them, that are counted from the first on there is one among any number of them.
+    # A range that begins with the first row has rows if there are any at all, so only others are cut.
     return "EXISTS (SELECT 1" + rows + (range_sql(range_) if is_cut else Sql("")) + ")"
 
 
@@ -169,9 +168,11 @@ def _columns(cache: SchemaCache, plan: ReadPlan, by_name: bool) -> list[Sql]:
 
 
 def _is_made_last(plan: ReadPlan, embedded: Embedded) -> bool:
-    """Whether many related rows are gathered by a column of their own instead of a join: of rows that are sorted and
-    cut PostgreSQL makes such a column for those that are left. Cut they have to be, for else it could write the
-    column out at each place that reads the row, and gather twice."""
+    """Whether the rows of a to-many embedding are gathered by a subquery in the select list instead of a join.
+
+    If rows are sorted and limited, PostgreSQL computes such a column only for those that are left. Without a limit it
+    could copy the subquery to each place that reads the row, and gather twice.
+    """
     if not plan.order or plan.range.limit is None or plan.grouped:
         return False
     decides = embedded.join == "inner" or embedded.needed
@@ -209,7 +210,7 @@ def _join(cache: SchemaCache, plan: ReadPlan, embedded: Embedded) -> Sql:
 
 
 def _gathered(embedded: Embedded) -> str:
-    """A to-many embedding's rows as one row: a JSON array of them, or of each of their columns."""
+    """SELECTs a to-many embedding's rows as one row: a JSON array of them or, if spread, one of each column."""
     alias = ident(embedded.alias)
     if not embedded.spread:
         return f"SELECT pg_catalog.json_agg({alias}.*) AS pgrst_rows"
@@ -231,9 +232,9 @@ def _where(cache: SchemaCache, plan: ReadPlan, parent: Embedded | None, origin: 
 
 @frozen
 class _Ordering:
-    """An embedded relation that is ordered by, looked at once for all terms that name it. ``made`` tells of the
-    columns that its joined rows have, ``twice`` of names that several of them have; ``rows`` makes where one is read
-    from that they have not, or as JSON only, or more than once."""
+    """An embedded relation that is ordered by, prepared once for all terms that name it. ``made`` says which columns
+    its joined rows have (``plan.outputs``), and ``twice`` which names are ambiguous. ``rows`` makes the FROM for a
+    column that cannot be taken from the joined rows."""
 
     embedded: Embedded
     made: Made
@@ -242,7 +243,7 @@ class _Ordering:
 
 
 def order_sql(cache: SchemaCache, plan: ReadPlan, joins: bool = True) -> Sql:
-    """ORDER BY; without ``joins`` embedded relations that are ordered by are not joined."""
+    """The ORDER BY clause. Without ``joins`` the statement does not join the embedded relations that it names."""
     names = {order.embedded for order in plan.order if order.embedded is not None}
     orderings = {name: _ordering(cache, plan, name, joins) for name in names}
     terms = [_order(plan, order, orderings) for order in plan.order]
@@ -260,7 +261,7 @@ def _ordering(cache: SchemaCache, plan: ReadPlan, name: str, joins: bool) -> _Or
         return _from(inner, embedded, plan.alias) + _filtered(cache, inner, tied)
 
     made = made_columns(inner) if joins and is_joined(embedded) else ({}, None)
-    # Those that are spread go by name.
+    # In a spread relation a name is never ambiguous: the first column counts.
     twice = frozenset[str]() if embedded.spread else repeated_names(inner)
     return _Ordering(embedded, made, twice, rows)
 
@@ -281,7 +282,7 @@ def _ordered_by(plan: ReadPlan, order: Order, orderings: Mapping[str, _Ordering]
     embedded, (columns, others) = ordering.embedded, ordering.made
     if columns.get(order.field.name, others) is False and order.field.name not in ordering.twice:
         return Sql(field_sql(embedded.alias, order.field, order.column))
-    # What is ordered by need not be selected, and JSON that represents it, or many, has no order.
+    # The column may not be selected, or it is JSON there, which has no order: then it is read from the relation.
     column = field_sql(embedded.plan.alias, order.field, order.column)
     return f"(SELECT {column}" + ordering.rows() + " LIMIT 1)"
 

@@ -1,4 +1,4 @@
-"""The columns a statement hands on, as a list: all of the relation's, or those that are needed."""
+"""The list of columns that a write or a call returns: all of the relation's, or those that are needed."""
 
 from __future__ import annotations
 
@@ -7,7 +7,8 @@ from project_service.tables.sql.names import ident
 
 
 def returned(alias: str, relation: Relation | None, everything: bool, names: tuple[str, ...]) -> str:
-    """Computed columns are asked for by name beside ``*``; nothing needed is the constant 1."""
+    """``everything`` asks for ``*``, beside which ``names`` adds computed columns, since ``*`` does not contain them.
+    The constant 1 if nothing is needed."""
     source = ident(alias)
     found = [f"{source}.*"] if everything else []
     for name in names:

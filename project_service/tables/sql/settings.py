@@ -1,4 +1,5 @@
-"""What is set for one transaction only: role, claims and the request. PostgREST's reference: "Transactions"."""
+"""SQL that makes the settings of one transaction: role, claims and the request. PostgREST's reference:
+"Transactions"."""
 
 from __future__ import annotations
 
@@ -11,29 +12,29 @@ from attrs import frozen
 from project_service.tables.sql.fragment import PLACE, Sql
 from project_service.tables.sql.names import ident, literal, qualified
 
-# The connection's own, which RESET ALL takes away.
+# The connection's own settings, which RESET ALL has removed.
 _KEPT = (
     "set_config('standard_conforming_strings', 'on', false)",
     "set_config('idle_in_transaction_session_timeout', '60s', false)",
 )
 
-# What SQL of an earlier request has set for the session. Some microseconds; DISCARD ALL would take the prepared
-# statements along.
+# Removes what SQL of an earlier request has set for the session, in a few microseconds. DISCARD ALL would remove the
+# prepared statements too.
 RESET = "RESET ALL; "
-# After which every plan is made anew, those of functions' own queries included.
+# Drops all cached plans, including those of the queries inside functions.
 FORGET_PLANS = "DISCARD PLANS"
 
-# Nothing that is asked for takes long enough to be worth a compiler, and what that does for many embeddings
-# statement_timeout does not end.
+# Queries of requests do not run long enough for compiling them to pay off, and statement_timeout does not interrupt
+# the compiler, which may take long if there are many embeddings.
 NO_JIT = ("jit", "off")
 
 
 @frozen
 class Settings:
-    """A SELECT that sets names to values in their order, as ``text`` with the values in it, in psycopg2's form, or
-    prepared: ``statement`` is the same whatever the values are, and ``arguments`` are those.
+    """A SELECT that sets names to values, one after the other, in two forms. ``text`` has the values in it, quoted
+    for psycopg2. ``statement`` is the same whatever the values are; prepared, it is executed with ``arguments``.
 
-    To read and plan it costs PostgreSQL more than to read a row does; prepared it costs a tenth of that.
+    For PostgreSQL parsing and planning it costs more than reading a row; prepared it costs a tenth of that.
     """
 
     text: str
@@ -42,8 +43,8 @@ class Settings:
 
 
 def settings_of(pairs: Iterable[tuple[str, str]], parameters: Iterable[str] = ()) -> Settings:
-    """Sets each name to its value, and then each of ``parameters`` to one that psycopg2 is to put in. Raises
-    ``ValueError`` for a value with a NUL."""
+    """The SELECT that sets each name of ``pairs`` to its value, and then each of ``parameters`` to a value that
+    psycopg2 is to insert. Raises ``ValueError`` for a value with a NUL."""
     found = [(name, _quoted(value)) for name, value in pairs]
     found += [(name, "%s") for name in parameters]
     text = _select([f"set_config({_quoted(name)}, {value}, true)" for name, value in found])
@@ -58,7 +59,7 @@ def _statement(names: Sequence[str]) -> Sql:
 
 
 def _select(sets: Iterable[str]) -> str:
-    """One number is the answer, not a row with all that was set."""
+    """The array and its length make the result one number instead of a row with all values."""
     return f"SELECT cardinality(ARRAY[{', '.join([*_KEPT, *sets])}])"
 
 
@@ -69,7 +70,7 @@ def _quoted(text: str) -> str:
 
 
 def pre_request_text(function: str) -> str:
-    """A call of the function that runs before each request."""
+    """The SELECT that calls the pre-request function."""
     schema, _, name = function.rpartition(".")
     called = qualified((schema, name)) if schema else ident(name)
     return f"SELECT {called}()".replace("%", "%%")
@@ -80,14 +81,14 @@ def search_path(schema: str, extra: tuple[str, ...]) -> str:
     return ", ".join(ident(name) for name in (schema, *extra))
 
 
-# As PostgreSQL writes a time; milliseconds without a unit.
+# How PostgreSQL writes a time; without a unit it is in milliseconds.
 _TIME = re.compile(r"\s*([0-9]+(?:\.[0-9]+)?)\s*(us|ms|s|min|h|d)?\s*\Z")
 _UNITS = {"us": 1e-6, "ms": 1e-3, "s": 1.0, "min": 60.0, "h": 3600.0, "d": 86400.0}
 
 
 def extra_seconds(usual: str, own: str) -> float | None:
-    """By how much a ``statement_timeout`` of a role's or function's own is longer than the usual one, 0 where it is
-    not; None where it ends nothing."""
+    """How many seconds a role's or function's own ``statement_timeout`` is longer than the usual one; 0 if it is not
+    longer, None if it sets no limit."""
     usual_seconds, own_seconds = _seconds(usual), _seconds(own)
     if own_seconds == 0:
         return None
@@ -96,10 +97,10 @@ def extra_seconds(usual: str, own: str) -> float | None:
 
 def _seconds(time: str) -> float:
     found = _TIME.match(time)
-    # What is no time PostgreSQL refuses.
+    # PostgreSQL refuses any other text, so the number does not matter.
     return float(found[1]) * _UNITS[found[2] or "ms"] if found is not None else 1.0
 
 
 def routine_settings(settings: Iterable[tuple[str, str]], hoisted: Container[str]) -> list[tuple[str, str]]:
-    """A function's own settings that must hold for the transaction around it to mean anything."""
+    """Those of a function's own settings that have to be made for the whole transaction to have any effect."""
     return [(name, value) for name, value in settings if name in hoisted]

@@ -1,4 +1,4 @@
-"""INSERT, UPDATE and DELETE, their values read from the payload by PostgreSQL."""
+"""INSERT, UPDATE and DELETE statements. PostgreSQL itself reads the values from the payload."""
 
 from __future__ import annotations
 
@@ -12,20 +12,20 @@ from project_service.tables.sql.returning import returned
 from project_service.tables.syntax import Filter
 
 _BODY = "pgrst_body"
-# An object as it came, beside what it is filled up with.
+# The column with an object as the client sent it, beside the same object filled up with defaults.
 _GIVEN = "pgrst_given"
-# A function takes a hundred arguments.
+# PostgreSQL allows a hundred arguments in a call.
 _PAIRS = 50
-# Counts the rows that ON CONFLICT updated instead of inserting.
+# The setting that counts the rows that ON CONFLICT updated instead of inserting.
 UPDATED = "pgrst.updated"
-# The rows of a limited write, where they have to be counted.
+# The name of the query for the rows of a limited write, if they have to be counted.
 CHOSEN = "pgrst_chosen"
 _UPDATED_BEFORE = f"coalesce(nullif(current_setting('{UPDATED}', true), ''), '0')::int"
 _COUNTED = f"set_config('{UPDATED}', ({_UPDATED_BEFORE} + 1)::text, true)"
 
 
 def write_sql(cache: SchemaCache, plan: WritePlan) -> Sql:
-    """The statement that writes, returning what the plan needs of the rows."""
+    """The statement that writes. It returns the columns that the plan needs of the rows written."""
     if plan.verb == "insert":
         return _insert(cache, plan)
     if plan.verb == "update":
@@ -40,7 +40,7 @@ def _returned(plan: WritePlan) -> str:
 
 
 def _nothing(plan: WritePlan) -> Sql:
-    """No rows, of the shape that the statement would have returned."""
+    """A SELECT of no rows, with the columns that the write would have returned."""
     columns = _returned(plan)
     if columns == "1":
         return Sql("SELECT 1 WHERE false")
@@ -61,7 +61,7 @@ def _insert(cache: SchemaCache, plan: WritePlan) -> Sql:
 
 
 def _defaults_alone(plan: WritePlan) -> Sql:
-    """A row of defaults for every empty object."""
+    """The source of an INSERT without columns: a row of defaults for every object in the payload."""
     assert plan.payload is not None
     if not plan.payload.is_array:
         return Sql(" DEFAULT VALUES")
@@ -79,13 +79,13 @@ def _value(plan: WritePlan, written: Written) -> str:
     read = f"{qualified(written.reader)}({column})"
     if not plan.fills_defaults or written.column.default is None:
         return read
-    # A default is a value of the column's type, and nothing that stands for one in JSON.
+    # The default is a value of the column's type already and not its JSON representation, so it must not be read.
     default = _default(written.column.default, written.column.base_type)
     return f"CASE WHEN {_BODY}.{_GIVEN} ? {literal(written.column.name)} THEN {read} ELSE {default} END"
 
 
 def _from_payload(plan: WritePlan) -> Sql:
-    """The payload's rows as ``pgrst_body``. One object or many: both are read as a set of rows."""
+    """FROM with the payload's rows as ``pgrst_body``, be it one object or an array of them."""
     assert plan.payload is not None
     kind = "jsonb" if plan.fills_defaults else "json"
     several = plan.payload.is_array
@@ -113,14 +113,16 @@ def _definition(written: Written) -> str:
 
 
 def _keeps_given(plan: WritePlan) -> bool:
-    """Whether the members that an object had are to be known once it is filled up."""
+    """Whether, after defaults have been filled in, it still has to be known which members the client sent."""
     represented = (written.column for written in plan.columns if written.reader is not None)
     return plan.fills_defaults and any(column.default is not None for column in represented)
 
 
 def _defaults(plan: WritePlan, several: bool) -> str:
-    """Members that are missing from an object get their column's default, as JSON beneath the object. Those that
-    functions read are left to them."""
+    """Fills in the defaults of missing members: an object with the defaults, overlaid by the one the client sent.
+
+    Columns that are read by a data representation are not filled in here; ``_value`` does it.
+    """
     pairs = [
         f"{literal(written.column.name)}, {_default(written.column.default, written.column.base_type)}"
         for written in plan.columns
@@ -141,15 +143,18 @@ def _defaults(plan: WritePlan, several: bool) -> str:
 
 
 def _default(expression: str, type_: str) -> str:
-    """The catalogue leaves out what turns a default into its column's type: a row into one with names, a fraction
-    into an integer. To these types a cast cuts what is too long, where it would be refused otherwise."""
+    """A column's default as a value of the column's type.
+
+    The catalogue has the default without the conversion to that type, from a row to a composite for example, so it is
+    cast. Not to ``character`` and ``bit`` types: such a cast would silently cut a value that is too long.
+    """
     if expression.startswith("nextval(") or type_.startswith(("character", "bit")):
         return expression
     return f"({expression})::{type_}"
 
 
 def _key_condition(cache: SchemaCache, plan: WritePlan) -> Sql:
-    """A PUT writes the row only if it has the key that its URL names."""
+    """The condition that a PUT writes its row only if it has the key that the URL names."""
     if not plan.key_filters:
         return Sql("")
     given = {written.column.name: written for written in plan.columns}
@@ -169,7 +174,7 @@ def _on_conflict(plan: WritePlan) -> str:
     target = ", ".join(ident(name) for name in plan.conflict)
     if not plan.merges or not plan.columns:
         return f" ON CONFLICT({target}) DO NOTHING"
-    # Those of the target too, as PostgREST does: equal need not be the same (citext, numeric).
+    # The columns of the conflict target are set too, as PostgREST does: equal values may differ (citext, numeric).
     names = [ident(found.column.name) for found in plan.columns]
     sets = ", ".join(f"{name} = EXCLUDED.{name}" for name in names)
     return f" ON CONFLICT({target}) DO UPDATE SET {sets} WHERE {_COUNTED} <> ''"
@@ -191,7 +196,8 @@ def _update(cache: SchemaCache, plan: WritePlan) -> Sql:
 def _where(cache: SchemaCache, plan: WritePlan) -> Sql:
     terms = _terms(cache, plan)
     if not plan.limited.whole:
-        # Both: of two that want the same row at once the second sees that it is no longer one of those it asked for.
+        # The other conditions stay: if two writes want the same row, the second checks them again after its wait, and
+        # sees that the row no longer meets them.
         chosen = Sql(f"SELECT * FROM {CHOSEN}") if plan.may_find_more else chosen_sql(cache, plan)
         terms = [*terms, f"({_place(plan)}) IN (" + chosen + ")"]
     return _filtered(terms)
@@ -209,7 +215,7 @@ def _filtered(terms: list[Sql]) -> Sql:
 
 
 def chosen_sql(cache: SchemaCache, plan: WritePlan) -> Sql:
-    """What a limited write finds its rows by: the first rows in the order given."""
+    """The SELECT that finds the rows of a limited write: the first ones in the order given."""
     where = _filtered(_terms(cache, plan))
     order = order_sql(cache, plan.read, joins=False)
     return (
@@ -218,7 +224,7 @@ def chosen_sql(cache: SchemaCache, plan: WritePlan) -> Sql:
 
 
 def _place(plan: WritePlan) -> str:
-    """The primary key, or else the row's place in its table."""
+    """What a limited write identifies rows by: the primary key, or else the row's place in its table."""
     keys = [ident(column) for column in plan.relation.primary_key]
     if plan.relation.inherited or not keys:
         keys = ["tableoid", "ctid"]
