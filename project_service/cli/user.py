@@ -39,7 +39,7 @@ def create(invocation: frame.Invocation, email: str, password_stdin: bool, passw
     if password_stdin:
         # One character more than is allowed, so that a longer one is refused and not cut.
         try:
-            wanted["password"] = sys.stdin.read(MAX_BYTES + 2).removesuffix("\n")
+            wanted["password"] = sys.stdin.read(MAX_BYTES + 2).removesuffix("\n").removesuffix("\r")
         except UnicodeDecodeError:
             raise click.UsageError("the password is not in the encoding of standard input") from None
     if password_hash is not None:

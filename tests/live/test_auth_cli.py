@@ -23,11 +23,13 @@ def project(database: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> C
 
 
 @beside_the_reactor
-def test_the_life_of_a_user(project: Command, tmp_path: Path) -> None:
-    # A program, with a pipe for its standard input.
+def test_the_life_of_a_user(project: Command, database: str, tmp_path: Path) -> None:
+    # A program, with a pipe for its standard input, and a line as it ends in files from Windows.
     words = ("user", "create", "Ada@example.test", "--password-stdin", "--json", "--data-dir", tmp_path)
-    made = cli(*words, stdin=PASSWORD + "\n")
+    made = cli(*words, stdin=PASSWORD + "\r\n")
     assert made.code == 0, made.err
+    ((stored,),) = sql(database, "select password_hash from auth.users")
+    assert bcrypt.checkpw(PASSWORD.encode(), stored.encode())
     user = made.json
     assert (user["email"], user["disabled"], user["email_confirmed"]) == ("Ada@example.test", False, True)
     again = project("user", "create", "ADA@example.test")
