@@ -24,6 +24,10 @@ create function pairs() returns table (name text, both_ pair) language sql stabl
 create function shown(name text) returns text language sql stable as $$ select current_setting(name, true) $$;
 create function silent() returns void language sql as '';
 create function several(n int) returns setof int language sql stable as $$ select generate_series(1, n) $$;
+create table others (id int primary key references counted); grant select on others to anon; analyze others;
+create function speak() returns trigger language plpgsql as $$ begin
+  perform set_config('response.headers', '[{"X-Said": "yes"}]', true); return new; end $$;
+create trigger speaks before insert on counted for each row execute function speak();
 create function left_alone() returns bool language sql security definer
   as $$ select pg_terminate_backend(pg_backend_pid()) $$;
 create function full_disk() returns void language plpgsql
@@ -40,7 +44,7 @@ def outcomes(tables: Tables) -> Iterator[Tables]:
     yield tables
     tables.sql(
         "drop function several, pairs, shown, silent, left_alone, full_disk, in_vain;"
-        "drop type pair; drop table counted"
+        "drop type pair; drop table counted, others; drop function speak"
     )
 
 
@@ -83,6 +87,16 @@ async def test_an_upsert_that_inserts_nothing_creates_nothing(outcomes: Tables) 
         more = {"headers": {"Prefer": f"resolution={how}-duplicates"}, "json": []}
         found = await answered(outcomes, "POST", "/counted", **more)
         assert found == (status, b"", [f"resolution={how}-duplicates"])
+
+
+@pytest_twisted.ensureDeferred
+async def test_what_is_written_has_been_before_it_is_told_of(outcomes: Tables) -> None:
+    """Joined with an empty table the rows are nothing that PostgreSQL would look at first."""
+    merged, path = "return=representation, resolution=merge-duplicates", "/counted?select=id,others!inner()"
+    more: dict[str, Any] = {"headers": {"Prefer": merged}, "json": [{"id": 55}]}
+    for expected in (201, 200):
+        status, headers, body = await outcomes.request("POST", path, **more)
+        assert (status, headers.getRawHeaders("x-said"), body) == (expected, ["yes"], [])
 
 
 @pytest_twisted.ensureDeferred

@@ -125,17 +125,27 @@ def write_statement(cache: SchemaCache, plan: WritePlan, rendering: Rendering) -
     if plan.representation == "representation":
         body, rows = body_sql(rendering), select_sql(cache, plan.read)
     updated = f"nullif(current_setting('{UPDATED}', true), '')" if plan.merges else "null"
+    written = _written(plan)
+    if written:
+        updated = _at_its_end(updated)
     sql = (
         "WITH "
         + (f"{CHOSEN} AS (" + chosen_sql(cache, plan) + "), " if plan.may_find_more else "")
         + f"{SOURCE} AS ("
         + write_sql(cache, plan)
         + f") SELECT {updated} AS updated, {NUMBER} AS page_total, {_location(cache, plan)} AS location, "
-        + f"{body} AS body, {_GUCS}{_written(plan)} FROM ("
+        + f"{body} AS body, {_GUCS}{written} FROM ("
         + rows
         + f") AS {ROWS}"
     )
     return Statement(_explained(sql, rendering))
+
+
+def _at_its_end(first: str) -> str:
+    """The first column, and with it those after it, which tell what SQL has said, once the source has run to its end.
+    Where a limit, or a condition that no row can meet, leaves little to show, PostgreSQL would run a function no
+    further than for that, and a write only when everything has been told."""
+    return f"CASE WHEN (SELECT count(*) FROM {SOURCE}) IS NOT NULL THEN {first} END"
 
 
 def _written(plan: WritePlan) -> str:
@@ -176,9 +186,7 @@ def call_statement(
         whole = source + f", {_apart('pgrst_rows', plan.read)} (" + rows + ")"
         return Statement(whole + _probing(total, body, bounds, "pgrst_rows"), None, streamed)
     if routine.volatility == "v" and (routine.is_set or plan.read is not None):
-        # Nothing else makes PostgreSQL run it to its end: a limit, or a condition that no row can meet, leaves out
-        # what it would have written. Told first, before what it says of the response.
-        total = f"CASE WHEN (SELECT count(*) FROM {SOURCE}) IS NOT NULL THEN {total} END"
+        total = _at_its_end(total)
     # A filter may hide even that one.
     begin, end = (
         ("(SELECT) AS pgrst_one LEFT JOIN ", " ON TRUE") if single and plan.read is not None else ("", "")
