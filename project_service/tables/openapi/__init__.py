@@ -1,1 +1,1 @@
-"""The description of a schema in PostgREST's form of OpenAPI 2.0. PostgREST's reference: "OpenAPI"."""
+"""The description of a schema as an OpenAPI 2.0 document in PostgREST's form. PostgREST's reference: "OpenAPI"."""

@@ -1,4 +1,4 @@
-"""The whole document for one schema and what its reader may use of it."""
+"""Makes the whole document for one schema, with what the caller may use."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ _BODIES = [media.JSON, media.OBJECT + ";nulls=stripped", media.OBJECT, media.CSV
 
 
 def public_url(said: str) -> str:
-    """The address that the configuration gives, with its port, as PostgREST shows it."""
+    """The configured URL with its port, which PostgREST always shows."""
     where = urlsplit(said)
     if where.port is None:
         where = where._replace(netloc=f"{where.netloc}:{443 if where.scheme == 'https' else 80}")
@@ -47,15 +47,15 @@ def document(
     callable_: Container[str] | None,
     secured: bool = False,
 ) -> dict[str, Any]:
-    """``usable`` relations and ``callable_`` functions by name, None for all; ``url`` is that of the root;
-    ``secured`` says how a token is sent."""
+    """The document as JSON values. ``url`` is the root's. Only relations in ``usable`` and functions in ``callable_``
+    are described, by name; None means all. ``secured`` adds how a token is sent."""
     shown = [
         relation
         for (of, name), relation in cache.relations.items()
         if of == schema and (usable is None or name in usable)
     ]
     functions = [
-        # Of overloads the one with the most arguments: one path has one description.
+        # A path has one description: that of the overload with the most arguments.
         found[-1]
         for (of, name), overloads in cache.routines.items()
         if of == schema and (callable_ is None or name in callable_)
@@ -87,7 +87,7 @@ def document(
 
 
 def _info(comment: str | None) -> dict[str, str]:
-    """A comment of one line is a title whose description is empty."""
+    """The schema's comment as title and description. With a comment of one line the description is empty."""
     said = {"description": "", **relations.summary_of(comment)} if comment else {}
     return {
         "title": said.get("summary", _TITLE),

@@ -1,4 +1,4 @@
-"""Relations as paths, definitions and parameters."""
+"""Describes relations: their paths, definitions and parameters."""
 
 from __future__ import annotations
 
@@ -9,14 +9,14 @@ from project_service.tables.catalog.model import Column, Relation, Relationship
 from project_service.tables.openapi.types import default_of, schema_of
 from project_service.tables.parse import names
 
-# RFC 6901: the first two in any pointer, the others in one that is a URI's fragment.
+# How names are escaped in a JSON pointer (RFC 6901): the first two in any, the others in the fragment of a URI.
 _POINTER = str.maketrans({"~": "~0", "/": "~1", "%": "%25", "#": "%23"})
-# Parameters that mean something else.
+# The parameters of a read that are no filters.
 _READ = ("select", "order", "range", "rangeUnit", "offset", "limit", "preferCount")
 
 
 def summary_of(comment: str | None) -> dict[str, str]:
-    """A comment's first line is the summary, the rest, after blank lines, the description."""
+    """A comment's first line as the summary, and the rest, after blank lines, as the description."""
     if not comment:
         return {}
     first, _, rest = comment.partition("\n")
@@ -25,7 +25,7 @@ def summary_of(comment: str | None) -> dict[str, str]:
 
 
 def path_of(relation: Relation) -> dict[str, Any]:
-    # openapi-typescript reads nothing at all where a parameter's name has quotes.
+    # openapi-typescript fails for the whole document if the name of a parameter has quotes, so those are left out.
     plain = [name for name in relation.columns if names.as_parameter(name) == name]
     filters = [_ref(f"rowFilter.{relation.name}.{name}") for name in plain]
     common = {"tags": [relation.name], **summary_of(relation.description)}
@@ -54,7 +54,7 @@ def _rows_of(relation: Relation) -> dict[str, str]:
 
 def definition_of(relation: Relation, ways: Iterable[Relationship]) -> dict[str, Any]:
     keys: dict[str, Relationship] = {}
-    # A table is named rather than a view of it.
+    # If a foreign key is known to lead to a table and to views of it, the table is named.
     for way in sorted(filter(_is_foreign_key, ways), key=lambda way: way.target_is_view):
         keys.setdefault(way.pairs[0][0], way)
     properties = {
@@ -90,7 +90,7 @@ def _property(column: Column, is_key: bool, way: Relationship | None) -> dict[st
 
 
 def _shown(column: Column) -> str:
-    """A domain is what it is made of, as long as that is a type of PostgreSQL's own."""
+    """The type to show: for a domain its base type, if that is one of PostgreSQL's own."""
     return column.type if "." in column.base_type else column.base_type
 
 

@@ -1,4 +1,4 @@
-"""What a role may use: asked of PostgreSQL as that role."""
+"""Asks PostgreSQL what the current role may use."""
 
 from __future__ import annotations
 
@@ -12,7 +12,8 @@ _RELATION = (
 
 
 def rights_sql(schema: str) -> Sql:
-    """One row: JSON arrays of the names of the relations and the functions that may be used."""
+    """A query for one row: the names of the relations and of the functions that the current role may use, as JSON
+    arrays."""
     return (
         "SELECT (SELECT coalesce(json_agg(c.relname), '[]') FROM pg_class c "
         "JOIN pg_namespace n ON n.oid = c.relnamespace "

@@ -1,4 +1,4 @@
-"""Functions as paths."""
+"""Describes functions: their paths."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ _PRODUCES = [media.JSON, media.OBJECT + ";nulls=stripped", media.OBJECT]
 
 
 def is_reachable(routine: Routine) -> bool:
-    """Whether a request can say what its arguments are: by their names, or by its body where there is but one."""
+    """Whether a request can give all arguments: by name, or a single one as the whole body."""
     return len(routine.arguments) == 1 or all(argument.name for argument in routine.arguments)
 
 
 def path_of(routine: Routine) -> dict[str, Any]:
-    """POST for every function, GET as well for one that does not write: not where the whole body is the argument."""
+    """Every function has POST. One that does not write has GET too, unless its argument is the whole body."""
     common = {
         "tags": [f"(rpc) {routine.name}"],
         **summary_of(routine.description),
@@ -50,12 +50,12 @@ def _body(routine: Routine) -> dict[str, Any]:
 
 
 def _schema(schema: str, argument: Argument) -> dict[str, Any]:
-    """Types of the function's own schema go by their bare name."""
+    """The JSON Schema of an argument. Types of the function's own schema are shown without it."""
     return schema_of(argument.type.removeprefix(f"{schema}."))
 
 
 def _parameter(schema: str, argument: Argument) -> dict[str, Any]:
-    """In a query arrays and JSON are written as PostgreSQL's text."""
+    """An argument as a parameter of the query, where arrays and JSON are written as PostgreSQL's text."""
     found: dict[str, Any] = {"name": argument.name, "required": argument.required, "in": "query"}
     described = _schema(schema, argument)
     if argument.variadic:

@@ -1,4 +1,4 @@
-"""PostgreSQL's types as JSON Schema, and columns' defaults as JSON."""
+"""Describes PostgreSQL's types as JSON Schema, and the defaults of columns as JSON."""
 
 from __future__ import annotations
 
@@ -27,7 +27,8 @@ def _plain(type_: str) -> str:
 
 
 def schema_of(type_: str) -> dict[str, Any]:
-    """``format`` names the type; json and jsonb may be anything."""
+    """The JSON Schema of a type. ``format`` has the type's name; json and jsonb have no ``type``, for they may be
+    anything."""
     name = _plain(type_)
     found: dict[str, Any] = {"format": _FORMATS.get(name, name)}
     if name in ("json", "jsonb"):
@@ -43,14 +44,15 @@ def _item(name: str) -> dict[str, Any]:
 
 
 def default_of(type_: str, expression: str) -> Any | None:
-    """The default as JSON where it is a constant; for types shown as text, the expression itself otherwise."""
+    """A default as a JSON value if it is a constant. If not: for a type that is shown as a string the SQL expression
+    itself, and None for others."""
     quoted = _QUOTED.fullmatch(expression)
     text = quoted.group(1).replace("''", "'") if quoted else expression
     kind = schema_of(type_).get("type")
     if kind == "string":
         return text
     if kind == "array":
-        # As PostgreSQL writes one, which is no array to JSON.
+        # Otherwise it is in PostgreSQL's notation, which is not JSON.
         return [] if text == "{}" else None
     try:
         return orjson.loads(text)

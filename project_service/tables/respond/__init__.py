@@ -1,1 +1,1 @@
-"""From what PostgreSQL answered to status, headers and body."""
+"""Makes the response, status, headers and body, of what PostgreSQL returned."""

@@ -1,4 +1,4 @@
-"""``OPTIONS``: what may be done with a relation, a function or the root."""
+"""``OPTIONS``: which methods a relation, a function or the root has."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from project_service.tables.plan.relation import find_relation
 
 
 def options_reply(cache: SchemaCache, head: Head) -> Reply:
-    """Raises PGRST202 and 205."""
+    """The reply with ``Allow``. Raises PGRST202 and PGRST205 for what the schema cache does not have."""
     if head.kind == "root":
         allowed = ["GET", "HEAD"]
     elif head.kind == "routine":

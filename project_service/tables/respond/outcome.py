@@ -1,4 +1,4 @@
-"""The one row that a statement answers with."""
+"""The one row that a statement returns, as a value."""
 
 from __future__ import annotations
 
@@ -15,10 +15,15 @@ from project_service.tables.headers import is_header, settable
 
 @frozen
 class Outcome:
-    """``total`` is the number of rows without the range, where it was asked for; ``size`` the bytes of a body that
-    may have been left out for its size; not ``whole``, there are more rows or bytes than are answered at once;
-    ``written`` the number of rows written or made by a function, where ``rows`` are what is shown of them; ``chosen``
-    how many were to be, where more may have been found."""
+    """What a statement returned (see ``sql.statement.Statement``).
+
+    ``rows`` is the number of rows in the body, ``total`` the number without the range, if it was asked for. ``size``
+    is the length of the body in bytes, also if it was left out because of that. If it is not ``whole``, there are
+    more rows or bytes than are sent in one piece. ``written`` is the number of rows that were written, or that a
+    function made, where the body may show fewer. ``chosen`` is how many a limited write was to affect, where it may
+    have affected more. ``location`` is the primary key of an inserted row; ``headers`` and ``status`` are what SQL
+    set for the response.
+    """
 
     rows: int = 0
     total: int | None = None
@@ -38,7 +43,7 @@ class Outcome:
 
     @property
     def inserted(self) -> int:
-        # A trigger may drop a row on its way to be updated.
+        # Never negative: a trigger may drop a row after it was counted as updated.
         return max(0, self.affected - self.updated)
 
 
@@ -76,7 +81,8 @@ def _optional(value: Any) -> bytes | None:
 
 
 def headers_from_sql(outcome: Outcome) -> Headers:
-    """``response.headers``: a JSON array of objects with one member each. Raises PGRST111 for what is no header."""
+    """The headers in ``response.headers``, a JSON array of objects with one member each. Raises PGRST111 for anything
+    else."""
     if outcome.headers is None:
         return ()
     try:
@@ -97,7 +103,7 @@ def headers_from_sql(outcome: Outcome) -> Headers:
 
 
 def status_from_sql(outcome: Outcome) -> int | None:
-    """``response.status``. Raises PGRST112."""
+    """The status in ``response.status``. Raises PGRST112 if it is none."""
     if outcome.status is None:
         return None
     if not outcome.status.isdigit() or not 200 <= int(outcome.status) <= 599:

@@ -11,7 +11,7 @@ def content_range(offset: int, rows: int, total: int | None) -> str:
 
 
 def status_of_range(offset: int, rows: int, total: int | None) -> int:
-    """200 for everything, 206 for a part; raises PGRST103 for a range that begins past the end."""
+    """200 for all rows, 206 for a part. Raises PGRST103 for a range that begins after the end."""
     if total is None:
         return 200
     if offset > total:

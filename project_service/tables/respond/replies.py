@@ -1,4 +1,4 @@
-"""Replies to readings, writes and calls."""
+"""Makes the replies to reads, writes and calls."""
 
 from __future__ import annotations
 
@@ -19,9 +19,10 @@ from project_service.tables.plan.write import WritePlan
 from project_service.tables.respond.outcome import Outcome, headers_from_sql, status_from_sql
 from project_service.tables.respond.ranges import content_range, status_of_range
 
-# Clients and proxies give up on a response whose head is large (nginx above 4 KiB), and this header is a courtesy.
+# In characters. Clients and proxies refuse a response with a large head (nginx above 4 KiB), and this header is
+# optional.
 LONGEST_CONTENT_LOCATION = 2048
-# RFC 3986 section 2.3: what is never escaped.
+# The characters that are never escaped (RFC 3986 section 2.3).
 _UNRESERVED = re.compile(r"[A-Za-z0-9._~-]*")
 _COMMON = ("count", "handling", "timezone", "tx")
 _CALLED = (*_COMMON, "max-affected")
@@ -38,7 +39,8 @@ _APPLIED = {
 def check_outcome(
     request: Request, plan: WritePlan | CallPlan | None, rendering: Rendering, found: Outcome
 ) -> None:
-    """What must not be committed: raises PGRST115, 116, 124, 127. What is only explained has no rows to look at."""
+    """Refuses an outcome that must not be committed: raises PGRST115, 116, 124 and 127. An EXPLAIN has no rows to
+    check and passes. ``plan`` is None for a read."""
     if rendering.explain is not None:
         return
     most = request.head.preferences.max_affected
@@ -54,7 +56,7 @@ def check_outcome(
     selects = not isinstance(plan, CallPlan) or plan.routine.is_set
     rows = found.rows
     if isinstance(plan, WritePlan) and not plan.read.grouped:
-        # What is not shown was written all the same.
+        # Rows count that were written, even if an inner join keeps them out of the body.
         rows = rows if found.affected == 1 else found.affected
     if rendering.singular and selects and rows != 1:
         raise errors.not_singular(rows)
@@ -85,7 +87,8 @@ def read_reply(request: Request, rendering: Rendering, found: Outcome, path: str
 def head_of_stream(
     request: Request, rendering: Rendering, found: Outcome, path: str, allow_tx: bool
 ) -> Reply:
-    """The reply without its body: how many rows there will be is known only where the total was asked for."""
+    """The reply that a stream begins with, without its body. Only if the total was asked for is it known how many
+    rows there will be; otherwise there is no ``Content-Range``."""
     rows = 0
     if found.total is not None:
         rows = max(0, found.total - request.range.offset)
@@ -133,7 +136,7 @@ def _write_status(head: Head, plan: WritePlan, found: Outcome) -> int:
 
 
 def _write_range(request: Request, found: Outcome) -> Headers:
-    # The rows that were written are counted either way; what is planned tells nothing of them.
+    # The rows written are known exactly, so an estimate is exact too. ``count=planned`` has no number for a write.
     total = found.rows if request.head.preferences.get("count") in ("exact", "estimated") else None
     if request.head.method == "PATCH":
         return (("Content-Range", content_range(0, found.rows, total)),)
@@ -151,7 +154,8 @@ def _finished(
     allow_tx: bool,
     plan: WritePlan | None = None,
 ) -> Reply:
-    """With what SQL said: its status wins, and its headers over those of the same name."""
+    """The reply, with the headers that all replies have. A status that SQL set replaces ``status``, and headers that
+    SQL set replace those of the same name."""
     said = headers_from_sql(found)
     status = status_from_sql(found) or status
     is_call = request.head.kind == "routine"
@@ -174,7 +178,8 @@ def _finished(
 
 
 def deprecated_names(renamed: tuple[tuple[str, str], ...]) -> tuple[str, str]:
-    """The warning for a request that names an embedded relation otherwise than it did itself."""
+    """The ``Warning`` for a request that refers to an embedded relation by the relation's name although it gave it an
+    alias. ``renamed`` are such (name, alias)."""
     changes = ", ".join(f"`{target}` to `{alias}`" for target, alias in renamed)
     text = (
         "Embedded resource was referenced by relation name even though it has an alias. "
@@ -186,13 +191,13 @@ def deprecated_names(renamed: tuple[tuple[str, str], ...]) -> tuple[str, str]:
 
 
 def content_location(request: Request, path: str) -> str:
-    """The request's path with its parameters in order of their names."""
+    """The request's path and query, with the parameters sorted by name."""
     query = "&".join(f"{_escaped(name)}={_escaped(value)}" for name, value in sorted(request.pairs))
     return f"{path}?{query}" if query else path
 
 
 def location(path: str, names: tuple[str, ...], values: tuple[str | None, ...]) -> str:
-    """A request that would read the row: its primary key as filters."""
+    """The path and query that read one row: its primary key, ``names`` and ``values``, as filters."""
     pairs = zip(names, values, strict=True)
     filters = (
         f"{_escaped(as_parameter(name))}={'is.null' if value is None else 'eq.' + _escaped(value)}"

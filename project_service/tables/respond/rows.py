@@ -1,4 +1,4 @@
-"""A body put together from its rows, each of which is a text already: what a stream writes, piece by piece."""
+"""Puts a body together from rows that are texts already, piece by piece, for a stream."""
 
 from __future__ import annotations
 
@@ -11,18 +11,19 @@ from project_service.tables.respond.outcome import as_bytes
 
 
 def joined(rendering: Rendering, rows: Sequence[Any], first: bool) -> bytes:
-    """Some rows, ``first`` those at the beginning. Of CSV the very first brings the columns' names."""
+    """The piece of the body with these rows; ``first`` if the body begins with them. In CSV the first row comes with
+    the names of the columns."""
     if rendering.form == "csv":
         head = _names(rows[0][2]) + b"\n" if first else b"\n"
         return head + b"\n".join([row[0] for row in rows])
     if rendering.form == "ndjson":
         return b"\n".join([row[0] for row in rows]) + b"\n"
-    # As PostgreSQL's json_agg puts it.
+    # The same separators as of PostgreSQL's json_agg.
     return (_begin(rendering) if first else b", \n ") + b", \n ".join([row[0] for row in rows])
 
 
 def _names(first_row: Any) -> bytes:
-    """As they are; two of them may be the same."""
+    """The names of the columns, unquoted, as PostgREST writes them. The JSON may contain the same name twice."""
     names = json.loads(as_bytes(first_row), object_pairs_hook=lambda pairs: [name for name, _ in pairs])
     return ",".join(names).encode()
 
@@ -32,7 +33,7 @@ def _begin(rendering: Rendering) -> bytes:
 
 
 def end(rendering: Rendering, empty: bool) -> bytes:
-    """What comes after the last; the whole body where there are none."""
+    """The end of the body; if it is ``empty``, the whole body."""
     if rendering.form in ("json", "geojson"):
         closed = b"]}" if rendering.form == "geojson" else b"]"
         return _begin(rendering) + closed if empty else closed
