@@ -223,11 +223,14 @@ class Settings:
         # A key pair is one store's: another store, or an embedded one, which the configuration does not know.
         if new.store.endpoint_url != self.store.endpoint_url:
             sections["store"] = self.store
+        # Until the mail server is there nobody could confirm anything.
+        if self.smtp.host is None and new.smtp.host is not None:
+            sections["auth"] = attrs.evolve(sections["auth"], confirm_email=self.auth.confirm_email)
         return attrs.evolve(self, **sections)
 
     def waiting_for_restart(self, new: Settings) -> list[str]:
         """The dotted names of what is otherwise in ``new`` and not taken over by ``changed_without_restart``."""
-        before, after = self._by_section(), new._by_section()
+        before, after = self.changed_without_restart(new)._by_section(), new._by_section()
         found = []
         for path in sorted(before.keys() | after.keys()):
             old_section, new_section = before.get(path), after.get(path)
@@ -237,8 +240,7 @@ class Settings:
             found += [
                 f"{path}.{one.name}"
                 for one in attrs.fields(type(old_section))
-                if not one.metadata.get("reloads")
-                and getattr(old_section, one.name) != getattr(new_section, one.name)
+                if getattr(old_section, one.name) != getattr(new_section, one.name)
             ]
         return found
 

@@ -55,6 +55,19 @@ class Sample(TestCase):
         }
         self.assertEqual(marked, reloads)
 
+    def test_confirmation_by_mail_waits_for_the_mail_server(self) -> None:
+        """Both are changed at once, and the server waits for a restart: nobody could sign up until then."""
+        old = Settings()
+        new = attrs.evolve(
+            old,
+            smtp=attrs.evolve(old.smtp, host="mail.test", sender="a@mail.test"),
+            auth=attrs.evolve(old.auth, confirm_email=True, password_min_bytes=9),
+        )
+        found = old.changed_without_restart(new)
+        self.assertEqual((found.auth.confirm_email, found.auth.password_min_bytes), (False, 9))
+        waiting = old.waiting_for_restart(new)
+        self.assertEqual(waiting, ["auth.confirm_email", "smtp.host", "smtp.sender"])
+
     def compare(self, name: str, cls: type, documented: dict[str, Any]) -> None:
         fields = {field.name: field for field in attrs.fields(cls)}
         self.assertEqual(set(documented), set(fields), name)

@@ -104,7 +104,8 @@ class TakenOver(TestCase):
         elsewhere = Store(endpoint_url="http://other.test", access_key_id="new")
         new = evolve(self.old, store=elsewhere)
         self.assertEqual(self.old.changed_without_restart(new), self.old)
-        self.assertEqual(self.old.waiting_for_restart(new), ["store.endpoint_url"])
+        waiting = self.old.waiting_for_restart(new)
+        self.assertEqual(waiting, ["store.endpoint_url", "store.access_key_id"])
 
     def test_the_pair_of_an_embedded_store_stays(self) -> None:
         """It is in no configuration."""
