@@ -1,5 +1,5 @@
-"""PostgreSQL and SeaweedFS as supervised children, with their state below one data directory.
+"""Runs PostgreSQL and SeaweedFS as supervised children, with their state below one data directory.
 
-``assemble.Embedded`` is the way in. The service starts them itself as direct children, so that their output is in
-its log and their end is noticed; the wheels only supply the programs.
+The entry point is ``assemble.Embedded``. The service starts both itself as direct children, so that their output is
+in its log and it notices their end; the wheels only supply the programs.
 """

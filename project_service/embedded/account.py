@@ -1,4 +1,4 @@
-"""The unprivileged user that PostgreSQL, which refuses to be root, runs as when the service does."""
+"""The unprivileged user that PostgreSQL runs as if the service runs as root, which PostgreSQL itself refuses."""
 
 from __future__ import annotations
 
@@ -15,7 +15,8 @@ NAME = "embedded_postgres"
 
 
 async def unprivileged(reactor: Any) -> Account | None:
-    """None for an ordinary user. As root: the account, made if it is not there. Raises ``ChildFailed``."""
+    """The account to run PostgreSQL as, which is created if it does not exist; None if the service is not root.
+    Raises ``ChildFailed``."""
     if os.geteuid() != 0:
         return None
     found = _look_up()
@@ -39,6 +40,7 @@ def _look_up() -> Account | None:
 
 
 async def _make(reactor: Any) -> str:
+    """Returns what useradd said if it failed."""
     argv = ["--system", "--user-group", "--no-create-home", "--shell", "/usr/sbin/nologin", NAME]
     path = {"PATH": "/usr/sbin:/usr/bin:/sbin:/bin"}
     try:

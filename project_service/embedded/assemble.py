@@ -1,4 +1,4 @@
-"""Embedded mode as one thing that starts and stops."""
+"""Embedded mode as one part that starts and stops."""
 
 from __future__ import annotations
 
@@ -27,14 +27,14 @@ from project_service.settings import Secret, Store
 
 log = Logger()
 
-# Where a service says how to reach its children, for the command line beside it.
+# The file in which a service notes how to reach its children, for commands that run beside it.
 RUNNING = "running.json"
 BUCKET = "project-service"
 
 
 @frozen
 class Running:
-    """How to reach what runs; None for what was not asked for.
+    """How to reach the children; None for what was not asked for.
 
     ``admin_dsn`` is the PostgreSQL superuser's; ``store`` has endpoint, region, bucket and keys.
     """
@@ -47,10 +47,13 @@ class Running:
 class Embedded:
     """PostgreSQL and SeaweedFS below ``data_dir``, or one of them.
 
-    ``start`` returns when both have done real work, and raises ``InUse`` when another service works on the
-    directory, ``ChildFailed`` (with the program's last output) or ``ValueError`` when one cannot be had; then nothing
-    is left running. ``say`` hears of what takes time. ``stop`` may be called at any moment, also while starting.
-    ``shared`` lets ``running_beside`` tell others what runs; not for who stops it again without regard to them.
+    ``start`` returns when both have passed a test of real work. It raises ``InUse`` if another service works on the
+    directory, and ``ChildFailed`` (with the program's last output) or ``ValueError`` if one of them cannot be
+    started; then nothing is left running. ``say`` is called with a line about each step that takes time. ``stop`` may
+    be called at any moment, also during ``start``.
+
+    With ``shared`` other processes can find out by ``running_beside`` how to reach the children. Leave it out if they
+    are to be stopped without waiting for others.
     """
 
     def __init__(
@@ -65,7 +68,8 @@ class Embedded:
         say: Callable[[str], None] = lambda line: None,
     ) -> None:
         self._reactor = reactor
-        # One name for it, whatever link it is given by: left-over processes are known by their directory.
+        # Resolved, because left-over processes are recognised by the directory they work in, whatever link it was
+        # given by.
         self.data_dir = data_dir.resolve()
         self._wanted = (database, store)
         self._bucket = bucket
@@ -79,12 +83,12 @@ class Embedded:
 
     @property
     def pids(self) -> dict[str, int]:
-        """The children that live now, by name: ``postgres``, ``weed``."""
+        """The pids of the children that are alive, by name: ``postgres``, ``weed``."""
         return {name: one.pid for name, one in self._children() if one.pid is not None}
 
     @property
     def ready_pids(self) -> dict[str, int]:
-        """Those of them that do their work; one that was started again may not yet."""
+        """The same for the children that are ready; one that has just been started again is not yet."""
         return {name: one.pid for name, one in self._children() if one.is_ready and one.pid is not None}
 
     def _children(self) -> list[tuple[str, Supervised]]:
@@ -98,7 +102,7 @@ class Embedded:
         self._lock.take()
         try:
             self._refuse_anothers()
-            # What a killed service has noted is true no more.
+            # The note of a service that was killed is out of date.
             self._running_file.unlink(missing_ok=True)
             return await self._start()
         except BaseException:
@@ -106,7 +110,7 @@ class Embedded:
             raise
 
     def _refuse_anothers(self) -> None:
-        """What we started on somebody else's data, as root may, he could not start any more."""
+        """Refuse the data of another user. Root could work on it, but would leave files that its owner cannot use."""
         made = self.data_dir / SECRETS
         owner = made.stat().st_uid if made.exists() else os.geteuid()
         if owner != os.geteuid():
@@ -153,7 +157,7 @@ class Embedded:
         return deferLater(self._reactor, seconds)
 
     async def stop(self) -> None:
-        """Both children, cleanly; the directory is free afterwards."""
+        """Stop both children cleanly. Afterwards the directory is free for others."""
         if self._lock.held:
             self._forget()
         await all_of([one.stop() for one in (self._database, self._store) if one is not None])
@@ -161,8 +165,8 @@ class Embedded:
         self._lock.release()
 
     def _forget(self) -> None:
-        """Best effort: on a file system that takes no changes any more the children have to be stopped as well, and
-        the next start does not believe what stands there."""
+        """Remove the note, if possible. On a read-only or full file system it is not, but the children have to be
+        stopped all the same, and the next start does not trust the note."""
         try:
             self._running_file.unlink(missing_ok=True)
         except OSError as fault:
@@ -170,7 +174,8 @@ class Embedded:
 
 
 def _let_through(directory: Path) -> None:
-    """As root, whatever the umask: PostgreSQL's own user has to pass, and nobody has to look."""
+    """If we are root, let others pass through the directory, for PostgreSQL's own user, but not list it; whatever the
+    umask."""
     if os.geteuid() == 0:
         directory.chmod(0o711)
 
@@ -183,7 +188,10 @@ def _name_of(uid: int) -> str:
 
 
 def running_beside(data_dir: Path) -> Running | None:
-    """What the service that runs on ``data_dir`` has written down; None while it has not. Take the lock first."""
+    """How to reach the children of the service that runs on ``data_dir``; None if it has not noted it yet.
+
+    Try the lock first: the note is only valid while the lock is held.
+    """
     value = private_file.read_json(data_dir.absolute() / "run" / RUNNING)
     if value is None:
         return None

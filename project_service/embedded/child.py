@@ -1,4 +1,4 @@
-"""The protocol of one run of a program: its lines to our log, its end to who waits for it."""
+"""The protocol for one run of a program: its output goes to our log, and its end to those who wait for it."""
 
 from __future__ import annotations
 
@@ -16,11 +16,16 @@ from twisted.python.failure import Failure
 
 TAIL_LINES = 20
 LONGEST_LINE = 2000
-# Grandchildren may hold the pipes open after the program's end; its last lines arrive within this.
+# How long to wait for the last lines after the program's end. Its own children may hold the pipes open longer.
 LAST_WORDS_SECONDS = 0.1
 
 
 class Child(ProcessProtocol):
+    """``name`` is what the log calls it; ``level`` returns the log level for a line of its output.
+
+    ``pid`` is 0 until the program has been started. ``end`` says in words how it ended.
+    """
+
     log = Logger()
 
     def __init__(self, name: str, reactor: Any, level: Callable[[str], str]) -> None:
@@ -36,11 +41,11 @@ class Child(ProcessProtocol):
 
     @property
     def tail(self) -> str:
-        """The last lines it wrote."""
+        """The last lines that it wrote."""
         return "\n".join(self._lines)
 
     def when_ended(self) -> Deferred[None]:
-        """Fires when the program is gone and reaped."""
+        """Fires when the program has ended and has been reaped."""
         waiting: Deferred[None] = Deferred(self._waiting.remove)
         if self.ended:
             waiting.callback(None)
@@ -49,12 +54,12 @@ class Child(ProcessProtocol):
         return waiting
 
     def signal(self, number: signal.Signals) -> None:
-        """Sent unless it has ended: Twisted knows when a pid has been given up and may be another process's."""
+        """Send a signal, unless the program has ended. Twisted knows when the pid is no longer the program's."""
         if self.transport is not None:
             with contextlib.suppress(ProcessExitedAlready):
                 self.transport.signalProcess(int(number))
 
-    # Twisted's side.
+    # Called by Twisted.
 
     def connectionMade(self) -> None:
         assert self.transport is not None

@@ -1,4 +1,5 @@
-"""A PostgreSQL cluster below the data directory: made once, prepared before every start, asked whether it is up."""
+"""A PostgreSQL cluster below the data directory: how it is made, prepared before every start, and tested for being
+ready."""
 
 from __future__ import annotations
 
@@ -23,14 +24,15 @@ from project_service.embedded.command import Account, ChildFailed, Command, run
 from project_service.embedded.secrets_file import Secrets
 from project_service.embedded.supervised import Program
 
-# A fast shutdown, then an immediate one, which the next start recovers from, then no more questions (postgres(1)).
+# First a fast shutdown, then an immediate one, from which the next start recovers, then a kill (postgres(1)).
 STOPS = ((signal.SIGINT, 10.0), (signal.SIGQUIT, 5.0), (signal.SIGKILL, 5.0))
-# What a server does to its processes when one of them has crashed.
+# The signals that a server itself sends to its processes after one of them has crashed.
 ORPHAN_STOPS = ((signal.SIGQUIT, 3.0), (signal.SIGKILL, 5.0))
 
 
 class Cluster:
-    """``program`` is what ``Supervised`` runs. ``say`` hears what takes time at a first start."""
+    """``program`` is what ``Supervised`` runs. ``say`` is called with a line about each step that takes time or that
+    the user should know of."""
 
     def __init__(
         self,
@@ -52,12 +54,12 @@ class Cluster:
 
     @property
     def dsn(self) -> str:
-        """The owner's; known once the program has been prepared."""
+        """The DSN of the database's owner; known once the program has been prepared."""
         return self._dsn(postgres.OWNER, self._secrets.owner_password, postgres.DATABASE)
 
     @property
     def admin_dsn(self) -> str:
-        """The superuser's."""
+        """The DSN of the superuser; known once the program has been prepared."""
         return self._dsn(postgres.SUPERUSER, self._secrets.superuser_password, postgres.SUPERUSER)
 
     def _dsn(self, user: str, password: str, database: str) -> str:
@@ -94,13 +96,14 @@ class Cluster:
 
     async def _stop_leftovers(self) -> None:
         await leftovers.stop_leftover(self._run / "postgres.pid", self._data, STOPS, self._sleep)
-        # Ours may have been killed before it wrote its own file; the server's says the same.
+        # The service may have been killed before it wrote its own pid file; the server's file has the same pid.
         await leftovers.stop_postmaster(self._data, STOPS, self._sleep)
         program = Path(self._programs.postgres)
         await leftovers.stop_orphans(program, self._data, ORPHAN_STOPS, self._sleep)
 
     async def _initialise(self, account: Account | None) -> None:
-        """Into a directory of another name first, so that a start that is killed leaves nothing half made."""
+        """Make the cluster in a directory of another name, which is renamed at the end, so that a start that is
+        killed leaves no half made one."""
         self._say("Making the database (once)")
         draft = self._home / "postgres.new"
         if draft.exists():
@@ -132,12 +135,14 @@ class Cluster:
             )
 
     def _offered_version(self) -> int:
-        """From the wheel's own files: asking the program would cost a process at every start."""
+        """The major version of the wheel, from a file of it: asking the program would cost a process at every
+        start."""
         header = (self._programs.directory.parent / "include" / "pg_config.h").read_text()
         return int(header.partition('PG_MAJORVERSION "')[2].partition('"')[0])
 
     def _socket_directory(self, account: Account | None) -> Path:
-        """Below the data directory where its name is short enough, else a remembered one in the temporary folder."""
+        """The directory for the server's socket: below the data directory, if the path is short enough; otherwise one
+        in the temporary folder, which is remembered for the next start."""
         inside = self._run / "socket"
         if postgres.fits(inside):
             inside.mkdir(mode=0o700, exist_ok=True)
@@ -156,7 +161,8 @@ class Cluster:
         return made
 
     def _noted_sockets(self, note: Path) -> Path | None:
-        """None in a copy of the data directory: there the service that it was copied from has its socket."""
+        """The remembered directory; None if there is none. In a copy of the data directory it is ignored, for it
+        belongs to the service that the directory was copied from."""
         try:
             sockets, _, home = os.fsdecode(note.read_bytes()).partition("\0")
         except FileNotFoundError:
@@ -172,7 +178,7 @@ class Cluster:
         return {"PATH": "/usr/bin:/bin", "LC_ALL": "C", "TZ": "UTC", "HOME": str(self._home)}
 
     async def _ready(self) -> None:
-        """A real query as the owner, who is made along with his database where they are missing."""
+        """Run a query as the owner. The owner and his database are created first if they are missing."""
         admin = await self._connect(self.admin_dsn)
         try:
             await _make_owner(admin, self._secrets.owner_password)
@@ -197,7 +203,7 @@ async def _make_owner(admin: Session, password: str) -> None:
         )
     )[0]
     if not role:
-        # bypassrls: only who has it may give it to service_role.
+        # bypassrls, because only a role that has it may give it to service_role.
         await admin.query(
             f"create role {postgres.OWNER} login createrole createdb bypassrls password %s", (password,)
         )
@@ -211,7 +217,7 @@ def _give(path: Path, account: Account | None) -> None:
 
 
 def _is_ours(path: Path, account: Account | None) -> bool:
-    """A directory in a shared folder that nobody else can have put there."""
+    """Whether the path is a directory of ours that nobody else can have put there, although the folder is shared."""
     try:
         found = path.lstat()
     except OSError:

@@ -1,4 +1,4 @@
-"""How a program is started: what, where, as whom."""
+"""The description of a program to start (arguments, directory, user), and a way to run one to its end."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ LAUNCHER = Path(__file__).with_name("launcher.py")
 
 
 class ChildFailed(Exception):
-    """A program of ours did not do what it was started for; the message has its last output."""
+    """A child program did not do what it was started for. The message contains its last output."""
 
 
 @frozen
 class Account:
-    """An operating system user that root turns into."""
+    """An operating system user that a program runs as if the service is root."""
 
     name: str
     uid: int
@@ -34,7 +34,8 @@ class Account:
 
 @frozen
 class Command:
-    """``environ`` is the whole environment, and is not shown: it may hold secrets."""
+    """``environ`` is the whole environment; it is left out of ``repr`` because it may contain secrets.
+    ``parent_death_signal`` is what the kernel sends to the program when the service dies."""
 
     argv: tuple[str, ...]
     cwd: Path
@@ -43,16 +44,16 @@ class Command:
     parent_death_signal: int = signal.SIGTERM
 
     def launched(self, parent: int) -> list[str]:
-        """The arguments with the launcher before them."""
+        """The arguments to start it by the launcher; ``parent`` is the pid of this process."""
         uid, gid = (self.account.uid, self.account.gid) if self.account else (-1, -1)
         options = [str(one) for one in (parent, int(self.parent_death_signal), uid, gid)]
         return [sys.executable, "-I", "-S", str(LAUNCHER), *options, *self.argv]
 
 
 async def run(reactor: Any, command: Command) -> bytes:
-    """Run a program to its end; its standard output. Raises ``ChildFailed``.
+    """Run a program to its end and return its standard output. Raises ``ChildFailed``.
 
-    Cancelled, the program and all it started are killed first.
+    If this is cancelled, the program and everything that it started are killed first.
     """
     argv = command.launched(os.getpid())
     name = Path(command.argv[0]).name
@@ -73,7 +74,7 @@ async def run(reactor: Any, command: Command) -> bytes:
 
 
 class _Run(ProcessProtocol):
-    """Ends when nobody is left who could write: the program, and what it started."""
+    """One run. It ends when the program and all processes that share its output have ended."""
 
     def __init__(self) -> None:
         self.out = bytearray()
@@ -82,7 +83,7 @@ class _Run(ProcessProtocol):
         self._waiting: Deferred[ProcessDone | ProcessTerminated] | None = None
 
     def when_ended(self) -> Deferred[ProcessDone | ProcessTerminated]:
-        """One waits at a time."""
+        """Only one caller may wait at a time."""
         if self._end is not None:
             return succeed(self._end)
         self._waiting = Deferred(lambda _: self._forget())
@@ -92,7 +93,7 @@ class _Run(ProcessProtocol):
         assert self.transport is not None
         with contextlib.suppress(ProcessLookupError):
             os.killpg(self.transport.pid, signal.SIGKILL)
-        # Until the launcher has made a session of it, it is in none of its own.
+        # The launcher may not have put it in a session of its own yet, so it gets the signal directly as well.
         with contextlib.suppress(ProcessExitedAlready):
             self.transport.signalProcess("KILL")
 

@@ -1,4 +1,4 @@
-"""Which process a pid was, so that a process that merely got the same number later is left alone."""
+"""The identity of a process, so that another process that later gets the same pid is left alone."""
 
 from __future__ import annotations
 
@@ -12,7 +12,8 @@ PROC = Path("/proc")
 
 @frozen
 class Identity:
-    """A pid with what makes it unique: the clock tick it started at, and the boot that tick counts from."""
+    """A pid and what makes it unique: the clock tick at which it started, and the id of the boot that ticks are
+    counted from."""
 
     pid: int
     started: int
@@ -20,7 +21,7 @@ class Identity:
 
 
 def identify(pid: int, proc: Path = PROC) -> Identity | None:
-    """The process that has this pid now; None when there is none, or only a zombie nobody reaped."""
+    """The process that has this pid now; None if there is none, or only a zombie."""
     try:
         stat = (proc / str(pid) / "stat").read_text("utf-8", "replace")
         boot = (proc / "sys/kernel/random/boot_id").read_text().strip()
@@ -37,7 +38,7 @@ def alive(identity: Identity, proc: Path = PROC) -> bool:
 
 
 def works_on(pid: int, directory: Path, proc: Path = PROC) -> bool:
-    """Whether the process names ``directory`` in its arguments or works in it."""
+    """Whether ``directory`` is among the process's arguments, or is its working directory."""
     home = proc / str(pid)
     try:
         arguments = (home / "cmdline").read_bytes().split(b"\0")
@@ -69,7 +70,8 @@ def processes_of(program: Path, directory: Path, proc: Path = PROC) -> list[Iden
 
 
 def _parse_stat(stat: str) -> tuple[str, int] | None:
-    """State and start time (fields 3 and 22 of proc_pid_stat(5)); the name before them may hold anything."""
+    """State and start time (fields 3 and 22 of proc_pid_stat(5)). The name before them, in brackets, may contain
+    anything, even brackets."""
     fields = stat.rpartition(")")[2].split()
     try:
         return fields[0], int(fields[19])

@@ -1,9 +1,10 @@
-"""Run as a script between ``spawnProcess`` and the program: ``launcher.py PARENT SIGNAL UID GID PROGRAM ARGS…``.
+"""A script that runs between ``spawnProcess`` and the program: ``launcher.py PARENT SIGNAL UID GID PROGRAM ARGS…``.
 
-It puts the program in a session of its own (a Ctrl-C at the terminal must reach the service alone, which then stops
-its children in order), drops root where asked (UID and GID of -1: do not), has the kernel send SIGNAL when the
-service dies, lets it interrupt nobody who is at work, and becomes the program. Only the standard library, and little
-of it: this runs at every start.
+It puts the program into a session of its own, so that a Ctrl-C at the terminal reaches only the service, which then
+stops its children in order. It gives up root, unless UID and GID are -1. It makes the kernel send SIGNAL to the
+program when the service, whose pid is PARENT, dies. It gives the program a scheduling policy under which it does not
+preempt others. Then it becomes the program. It uses only the standard library, and little of it, because it runs at
+every start.
 """
 
 import _signal  # type: ignore[import-not-found]  # "signal" without what it imports
@@ -14,11 +15,11 @@ PR_SET_PDEATHSIG = 1
 
 
 def main(argv: list[str]) -> None:
-    # A stop may come this early. Python makes an exception of it, which is lost where it strikes the machinery of
-    # imports; the program would run on, and be killed when its time is over.
+    # A SIGINT may come this early. Python would turn it into an exception, which gets lost if it is raised inside an
+    # import; then the program would run on until it is killed.
     _signal.signal(_signal.SIGINT, _signal.SIG_DFL)
     parent, signal, uid, gid = (int(one) for one in argv[:4])
-    # Found while this is still root: the standard library may be where the other user cannot read.
+    # Looked up while this is still root: the other user may not be able to read the standard library.
     prctl = _prctl()
     os.setsid()
     _be_patient()
@@ -26,7 +27,7 @@ def main(argv: list[str]) -> None:
         os.setgroups([])
         os.setgid(gid)
         os.setuid(uid)
-    # After the change of user, which clears it (prctl(2)).
+    # This comes after the change of user, which would clear it (prctl(2)).
     prctl(PR_SET_PDEATHSIG, signal, 0, 0, 0)
     if os.getppid() != parent:
         sys.exit("the service ended before its child began")
@@ -37,8 +38,9 @@ def main(argv: list[str]) -> None:
 
 
 def _be_patient() -> None:
-    """Who asks it something goes on with his own work, and his caches stay as they are (sched(7), SCHED_BATCH).
-    Another policy than the usual one is somebody's choice."""
+    """Use the policy SCHED_BATCH (sched(7)): the program does not preempt the service when that sends it something,
+    so that the service goes on with its work and its CPU caches stay warm. A policy that somebody has chosen is
+    kept."""
     try:
         if os.sched_getscheduler(0) == os.SCHED_OTHER:
             os.sched_setscheduler(0, os.SCHED_BATCH, os.sched_param(0))
@@ -47,7 +49,8 @@ def _be_patient() -> None:
 
 
 def _prctl():  # type: ignore[no-untyped-def]  # its type would be an import at every start
-    """The system call; where there is none, a killed service leaves the child to its next start."""
+    """The system call prctl. On a system without it, a child survives a service that is killed, and is stopped by its
+    next start."""
     try:
         import ctypes
 

@@ -1,4 +1,4 @@
-"""What a service that was killed left behind: children that still run, and files that say so."""
+"""Removes what a killed service left behind: children that still run, and stale pid files."""
 
 from __future__ import annotations
 
@@ -24,9 +24,10 @@ async def stop_leftover(
     signals: tuple[tuple[signal.Signals, float], ...],
     sleep: Callable[[float], Awaitable[None]],
 ) -> None:
-    """Stop the process that ``pid_file`` remembers, if it is that process still and works on ``directory``.
+    """Stop the process that ``pid_file`` names, if it is still that process and works on ``directory``.
 
-    Each signal of ``signals`` gets its seconds; then the next. Returns when the process is gone.
+    ``signals`` are sent one after the other, each followed by a wait of up to its number of seconds. Returns when the
+    process is gone; raises ``RuntimeError`` if it does not end.
     """
     identity = remembered(pid_file)
     if identity is not None and alive(identity) and works_on(identity.pid, directory):
@@ -56,7 +57,7 @@ async def _stop(
 
 
 def remembered(pid_file: Path) -> Identity | None:
-    """The identity in a pid file; None where there is none or it cannot be read as one."""
+    """The identity in a pid file; None if there is no file or it is not one of ours."""
     try:
         value = private_file.read_json(pid_file)
         return Identity(int(value["pid"]), int(value["started"]), str(value["boot"])) if value else None
@@ -65,11 +66,11 @@ def remembered(pid_file: Path) -> Identity | None:
 
 
 def drop_stale_pid_files(files: tuple[Path, ...], directory: Path) -> None:
-    """Remove PostgreSQL's own lock files whose pid now belongs to a process that is none of ours.
+    """Remove PostgreSQL's own lock files if their pid now belongs to a process that does not work on ``directory``.
 
-    PostgreSQL takes any living process with that number for a rival and refuses to start, which is what happens
-    after a crash in a container, where numbers are small and come again. A file whose process is gone it sorts
-    out itself.
+    PostgreSQL takes any living process with that pid for another server and refuses to start. After a crash in a
+    container this is likely, because pids there are small and soon used again. A lock file whose process is gone
+    PostgreSQL removes itself.
     """
     for file in files:
         try:
@@ -86,7 +87,8 @@ async def stop_postmaster(
     signals: tuple[tuple[signal.Signals, float], ...],
     sleep: Callable[[float], Awaitable[None]],
 ) -> None:
-    """Stop the server that PostgreSQL's own ``postmaster.pid`` in ``data`` names, if it works there."""
+    """Stop the server that PostgreSQL's own ``postmaster.pid`` in ``data`` names, if it works on ``data``. Otherwise
+    as ``stop_leftover``."""
     try:
         identity = identify(int((data / "postmaster.pid").read_text().split("\n", 1)[0]))
     except (OSError, ValueError):
@@ -102,10 +104,10 @@ async def stop_orphans(
     signals: tuple[tuple[signal.Signals, float], ...],
     sleep: Callable[[float], Awaitable[None]],
 ) -> None:
-    """End what a killed PostgreSQL server left of itself; to be called when that server is gone.
+    """Stop the processes that a killed PostgreSQL server left behind. Call it when that server is gone.
 
-    Its processes end by themselves once they look up from their work. Until then they hold its shared memory, and
-    the next server would refuse to start.
+    They would end by themselves as soon as they are done with what they are doing. But until then they hold the
+    shared memory, and a new server would refuse to start.
     """
     for identity in processes_of(program, data):
         await _stop(identity, signals, sleep)

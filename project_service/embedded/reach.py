@@ -1,8 +1,8 @@
-"""Lets one user pass through the directories above a path, and nobody else.
+"""Lets one user pass through the directories above a path.
 
-A root-owned home is usually closed to others, so PostgreSQL, which must not be root, could reach neither its data nor
-its program below it. One access control list entry ("this user may pass", acl(5)) on each closed directory opens
-exactly that; nothing is made listable or readable, and no mode that others see is widened.
+Root's home is usually closed to others, so PostgreSQL, which must not run as root, could reach neither its data nor
+its program below it. An entry in the access control list of each closed directory ("this user may pass", acl(5)) is
+enough. Nothing becomes listable or readable by it, and others get no rights.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ PASS = 0o1
 
 @frozen(order=True)
 class Entry:
-    """Sorted as the kernel wants them: by tag, then by id."""
+    """An entry of an access control list. Entries sort as the kernel requires it: by tag, then by id."""
 
     tag: int
     identifier: int
@@ -32,9 +32,10 @@ class Entry:
 
 
 def let_pass(path: Path, account: Account) -> list[Path]:
-    """Make ``path`` (a directory) and all above it passable for ``account``; the directories that were changed.
+    """Let ``account`` pass through the directory ``path`` and all above it. Returns the directories that were
+    changed.
 
-    Raises ``ChildFailed`` with the remedies where that is not possible.
+    Raises ``ChildFailed``, which names remedies, if that is not possible.
     """
     path = path.resolve()
     changed = []
@@ -56,7 +57,7 @@ def let_pass(path: Path, account: Account) -> list[Path]:
 
 
 def may_pass(entries: tuple[Entry, ...], owner: int, group: int, account: Account) -> bool:
-    """The access check algorithm of acl(5), for passing through a directory."""
+    """Whether the account may pass through a directory, by the access check algorithm of acl(5)."""
     by_tag = {entry.tag: entry.permissions for entry in entries if entry.tag not in {USER, GROUP}}
     mask = by_tag.get(MASK, 0o7)
     if account.uid == owner:
@@ -73,7 +74,7 @@ def may_pass(entries: tuple[Entry, ...], owner: int, group: int, account: Accoun
 
 
 def with_pass(entries: tuple[Entry, ...], uid: int) -> tuple[Entry, ...]:
-    """``entries`` with the right to pass for one user; the mask is opened for passing as that needs."""
+    """``entries`` with the right to pass for one user. The mask, which limits such entries, allows passing too."""
     kept = [
         entry
         for entry in entries
@@ -87,7 +88,7 @@ def with_pass(entries: tuple[Entry, ...], uid: int) -> tuple[Entry, ...]:
 
 
 def from_mode(mode: int) -> tuple[Entry, ...]:
-    """The list that a plain mode stands for."""
+    """The access control list that is equivalent to a plain mode."""
     return (
         Entry(USER_OBJ, NO_ID, mask_of(mode, 6)),
         Entry(GROUP_OBJ, NO_ID, mask_of(mode, 3)),
@@ -100,13 +101,13 @@ def mask_of(mode: int, shift: int) -> int:
 
 
 def pack(entries: tuple[Entry, ...]) -> bytes:
-    """The extended attribute's form (linux/posix_acl_xattr.h)."""
+    """The list in the form of the extended attribute (linux/posix_acl_xattr.h)."""
     packed = [struct.pack("<HHI", entry.tag, entry.permissions, entry.identifier) for entry in entries]
     return struct.pack("<I", VERSION) + b"".join(packed)
 
 
 def unpack(attribute: bytes) -> tuple[Entry, ...]:
-    """Raises ``ValueError`` for what is no access control list."""
+    """The inverse of ``pack``. Raises ``ValueError`` for anything else."""
     if len(attribute) % 8 != 4 or struct.unpack_from("<I", attribute)[0] != VERSION:
         raise ValueError("not an access control list")
     found = struct.iter_unpack("<HHI", attribute[4:])

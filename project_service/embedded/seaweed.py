@@ -1,8 +1,8 @@
-"""What SeaweedFS is run with, and whether it serves.
+"""The SeaweedFS object store: how it is run, and tested for being ready.
 
-``weed mini`` is the whole store in one process that starts each part as soon as the one before is ready: it serves
-objects after 0.8 s and stops within 1.2 s. ``weed server`` sleeps between its parts: 3 s to a first answer, up to
-15 s at a later start, 15 to 25 s to stop (measured with 4.48).
+``weed mini`` runs the whole store in one process and starts each part as soon as the one before is ready: it serves
+objects after 0.8 s and stops within 1.2 s. ``weed server`` sleeps between its parts: 3 s until it first answers, up
+to 15 s at later starts, and 15 to 25 s to stop (measured with 4.48).
 """
 
 from __future__ import annotations
@@ -31,8 +31,8 @@ from project_service.storage.s3.errors import StoreError, StoreUnreachable
 REGION: Final = "us-east-1"
 PROBE_KEY = ".project-service-probe"
 PROBE = b"written and read back at start"
-# A clean stop takes 1 s, but now and then (1 in 10, tried) its volume server waits for an idle connection for ever.
-# Killing it loses nothing: what it acknowledged is in its files, and those belong to the kernel by then.
+# A clean stop takes 1 s, but in about 1 of 10 its volume server waits for an idle connection for ever. Killing it
+# loses nothing: what it has acknowledged has been written to its files.
 STOP_SECONDS = 3.0
 STOPS = ((signal.SIGTERM, STOP_SECONDS), (signal.SIGKILL, 5.0))
 
@@ -62,7 +62,7 @@ class ObjectStore:
         self._claims = ports.Claims()
 
     def settings(self) -> Store:
-        """How to reach it; known once the program has been prepared."""
+        """The settings to reach the store; known once the program has been prepared."""
         return Store(
             endpoint_url=f"http://127.0.0.1:{self._ports['s3']}",
             region=REGION,
@@ -94,7 +94,7 @@ class ObjectStore:
         self._remove_sockets()
         identities = self._data / "identities.json"
         private_file.write_json(identities, identity_file(self._secrets))
-        # What it was started with last time, which it would mix into the arguments.
+        # The arguments of the last start, which it would mix with these.
         (self._data / "mini.options").unlink(missing_ok=True)
         argv = arguments(self._weed, identities, self._ports)
         return Command(
@@ -105,7 +105,7 @@ class ObjectStore:
         )
 
     def _choose_ports(self) -> None:
-        """Once a start: a restart keeps the address that the service has been given."""
+        """Called once for each start of the service: a restart of the store alone must keep its address."""
         remembered = load_ports(self._home)
         self._ports = ports.choose(
             remembered, lambda port: ports.is_free(port) and self._claims.claim(port), self._pick
@@ -114,7 +114,8 @@ class ObjectStore:
             save_ports(self._home, self._ports)
 
     def _outrun(self) -> bool:
-        """Others choose ports as well; between our look at one and the store's use of it, it may be gone."""
+        """Whether somebody else took one of the ports between our check and the store's use of it. Then the next
+        attempt chooses new ones."""
         if all(
             ports.is_free(number)
             for name, port in self._ports.items()
@@ -126,18 +127,19 @@ class ObjectStore:
         return True
 
     def release(self) -> None:
-        """Others may have its ports; to be called when it has stopped for good."""
+        """Let others have its ports. Call it when the store has been stopped for good."""
         self._claims.release()
 
     def _remove_sockets(self) -> None:
         for name in socket_names(self._ports):
-            # One that is another user's stays; then its port is not free either, and another one was chosen.
+            # Another user's file cannot be removed. Then its port does not count as free, and is not one of ours.
             with contextlib.suppress(PermissionError):
                 (ports.SOCKETS / name).unlink(missing_ok=True)
 
     async def _ready(self) -> None:
-        """Write an object, read it back, delete it: the port answers before objects can be read."""
-        # Asked first so that the client does not warn of a store that merely starts; loopback answers at once.
+        """Write an object, read it back and delete it: the port answers before objects can be read."""
+        # First a bare connection, so that the client does not log warnings while the store is starting. On loopback
+        # this does not block.
         with socket.create_connection(("127.0.0.1", self._ports["s3"]), timeout=1):
             pass
         impatient = evolve(self.settings(), connect_timeout_seconds=0.5, idle_timeout_seconds=2.0)
@@ -157,7 +159,8 @@ async def _at_once(work: Callable[..., Any], *args: Any) -> Any:
 
 
 def program_file() -> str:
-    """The wheel's program, which pip puts among the environment's scripts. Raises ``ChildFailed``."""
+    """The path of the program from the wheel, which pip puts among the environment's scripts; otherwise the one in
+    ``PATH``. Raises ``ChildFailed`` if there is none."""
     beside = Path(sysconfig.get_path("scripts")) / "weed"
     found = str(beside) if beside.exists() else shutil.which("weed")
     if found is None:
@@ -169,26 +172,26 @@ def program_file() -> str:
 
 
 def arguments(weed: str, identities: Path, port: Mapping[str, int]) -> tuple[str, ...]:
-    """To be run in the directory where it keeps its data."""
+    """The command line. It has to be run in the directory where the store keeps its data."""
     return (
         weed,
         "-logtostderr",
         "mini",
-        # Where it works: a name with a comma would be several directories.
+        # The working directory: a path with a comma would be read as several directories.
         "-dir=.",
         "-ip=127.0.0.1",
         "-ip.bind=127.0.0.1",
         f"-master.port={port['master']}",
         f"-master.port.grpc={port['master_grpc']}",
         "-master.telemetry=false",
-        # Resuming, the master may become leader a moment after the volume server asked for one, and that asks again
-        # only 5 s later (1 start in 15, tried). A new master learns all it needs from its volume server.
+        # If it resumes, the master may become leader just after the volume server asked for the leader, which asks
+        # again only after 5 s (1 start in 15). A new master learns all it needs from its volume server.
         "-master.resumeState=false",
-        # Volumes grow to this before the next one begins; the default of the server would be 30 GB.
+        # A volume grows to this size before the next one is begun; the default of ``weed server`` is 30 GB.
         "-master.volumeSizeLimitMB=256",
         f"-volume.port={port['volume']}",
         f"-volume.port.grpc={port['volume_grpc']}",
-        # Nobody else has to learn that it stops.
+        # There are no other servers that have to be told before it stops.
         "-volume.preStopSeconds=0",
         f"-filer.port={port['filer']}",
         f"-filer.port.grpc={port['filer_grpc']}",
@@ -200,13 +203,14 @@ def arguments(weed: str, identities: Path, port: Mapping[str, int]) -> tuple[str
         "-s3.iam=false",
         "-webdav=false",
         "-admin.ui=false",
-        # Its gRPC port is this one plus ports.GRPC_OFFSET, which its worker takes for granted.
+        # Its gRPC port is this one plus ports.GRPC_OFFSET, as its worker expects.
         f"-admin.port={port['admin']}",
     )
 
 
 def environment(data: Path, secrets: Secrets) -> dict[str, str]:
-    """All it sees: a developer's own ``AWS_…`` or ``~/.seaweedfs`` would change who may do what."""
+    """Its whole environment. A developer's own ``AWS_…`` variables or ``~/.seaweedfs`` would change who may do
+    what."""
     key = secrets.store_signing_key
     return {
         "PATH": "/usr/bin:/bin",
@@ -221,13 +225,13 @@ def environment(data: Path, secrets: Secrets) -> dict[str, str]:
 
 
 def identity_file(secrets: Secrets) -> dict[str, Any]:
-    """The one identity there is; without it everybody on the machine could read and write."""
+    """The store's only identity. Without one everybody on the machine could read and write."""
     credentials = {"accessKey": secrets.access_key_id, "secretKey": secrets.secret_access_key}
     return {"identities": [{"name": "project-service", "credentials": [credentials], "actions": ["Admin"]}]}
 
 
 def socket_names(port: Mapping[str, int]) -> tuple[str, ...]:
-    """The socket files it leaves behind."""
+    """The names of the socket files that it leaves behind."""
     plain = [f"seaweedfs-{name}-{port[name]}.sock" for name in ("filer", "s3") if name in port]
     grpc = [
         f"seaweedfs-{name}-grpc-{port[key] + offset}.sock"
@@ -244,7 +248,7 @@ def socket_names(port: Mapping[str, int]) -> tuple[str, ...]:
 
 
 def level(line: str) -> str:
-    """How loud a line is, by the letter that SeaweedFS' logger puts first."""
+    """The level at which a line is logged, by the letter that SeaweedFS' logger puts first."""
     if len(line) > 5 and line[1:5].isdigit():
         return {"W": "info", "E": "warn", "F": "error"}.get(line[0], "debug")
     return "debug"

@@ -1,4 +1,4 @@
-"""The passwords and keys that embedded mode makes for itself, and the ports it found."""
+"""The files with the passwords and keys that embedded mode makes for itself, and with the ports it uses."""
 
 from __future__ import annotations
 
@@ -14,18 +14,21 @@ NAME = "embedded.json"
 
 @frozen
 class Secrets:
-    """None of it is ever shown."""
+    """All of them are left out of ``repr``."""
 
     superuser_password: str = field(repr=False)
     owner_password: str = field(repr=False)
     access_key_id: str = field(repr=False)
     secret_access_key: str = field(repr=False)
-    # Signs SeaweedFS' internal requests, so that its other ports refuse the machine's other users.
+    # Signs the requests between SeaweedFS' parts, so that their ports refuse the machine's other users.
     store_signing_key: str = field(repr=False)
 
 
 def load_or_make(data_dir: Path, token: Callable[[], str]) -> Secrets:
-    """What the data directory has, made from ``token()`` at its first use. Raises ``ValueError``."""
+    """The secrets of the data directory. At its first use they are made of ``token()``.
+
+    Raises ``ValueError`` if the file is damaged, or missing although there is a database.
+    """
     path = data_dir / NAME
     value = private_file.read_json(path)
     if value is None:
@@ -43,7 +46,7 @@ def load_or_make(data_dir: Path, token: Callable[[], str]) -> Secrets:
 
 
 def load_ports(data_dir: Path) -> dict[str, int]:
-    """The ports of the last start; none where they cannot be read."""
+    """The ports of the last start by name; none if the file cannot be read."""
     try:
         value = private_file.read_json(data_dir / "run" / "ports.json") or {}
     except ValueError:

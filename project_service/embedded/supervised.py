@@ -1,4 +1,4 @@
-"""One child program: started, watched, started again when it dies, stopped."""
+"""Supervises a child program: starts it, watches it, starts it again when it dies, and stops it."""
 
 from __future__ import annotations
 
@@ -24,20 +24,20 @@ from project_service.embedded.command import ChildFailed, Command
 from project_service.embedded.identity import identify
 
 POLL_SECONDS = 0.03
-# Of a first start, each against somebody who was quicker.
+# How often a first start is tried if somebody else takes its ports.
 FIRST_STARTS = 3
-# One look whether the child is ready; a hanging one must not outlast the child's time to start.
+# How long one check whether the child is ready may take. If it hangs, it must not use up the child's time to start.
 LOOK_SECONDS = 5.0
 
 
 @frozen
 class Program:
-    """What ``Supervised`` needs to know of a program.
+    """What ``Supervised`` needs to know about a program.
 
-    ``prepare`` runs before every start and gives the command; ``ready`` raises one of ``not_yet`` while the program
-    does not do its work; ``cleanup`` runs after every end. ``outrun`` is asked when a first start has failed: whether
-    somebody else took what ``prepare`` had found free, so that another may go better. ``level`` says how loud a line
-    of its output is, by the names of twisted.logger.
+    ``prepare`` runs before every start and returns the command. ``ready`` raises one of ``not_yet`` as long as the
+    program does not work yet. ``cleanup`` runs after every end. When a first start has failed, ``outrun`` says
+    whether somebody else took what ``prepare`` had found free, so that another attempt is worth while. ``level``
+    returns the level, one of twisted.logger's names, at which a line of the program's output is logged.
     """
 
     name: str
@@ -56,8 +56,8 @@ class Program:
 class Supervised:
     """A ``Part``: ``start`` returns when the program is ready, ``stop`` when it is gone.
 
-    ``start`` raises ``ChildFailed``. Later deaths are logged with the program's last output and answered by a new
-    start after a growing pause, for as long as it takes.
+    ``start`` raises ``ChildFailed``. If the program dies later, that is logged with its last output, and it is
+    started again after a pause that grows, until it succeeds or ``stop`` is called.
     """
 
     log = Logger()
@@ -70,7 +70,7 @@ class Supervised:
         self._ready_at: float | None = None
         self._stopping = False
         self._again: IDelayedCall | None = None
-        # What a start prepares can take seconds and starts programs of its own: stopping waits for it.
+        # Preparing a start can take seconds and runs programs of its own; ``stop`` waits for it.
         self._preparing = DeferredLock()
 
     @property
@@ -125,7 +125,7 @@ class Supervised:
             self._remember(child)
             await self._until_ready(child)
         except BaseException:
-            # Not left half started; _ended sees that it never was ready and does nothing more.
+            # It must not be left half started. _ended sees that it was never ready, and does not start it again.
             await self._end(child)
             raise
         self._ready_at = self._reactor.seconds()
@@ -148,7 +148,7 @@ class Supervised:
             await deferLater(self._reactor, POLL_SECONDS)
 
     async def _look(self) -> Exception | None:
-        """None when the program does its work."""
+        """None if the program is ready, otherwise why it is not."""
         not_yet: tuple[type[Exception], ...] = (TimeoutError, *self._program.not_yet)
         looking = start(self._program.ready())
         try:
@@ -186,7 +186,7 @@ class Supervised:
             self._program.cleanup()
             self._program.pid_file.unlink(missing_ok=True)
         except OSError as fault:
-            # A file system that takes no changes for a while; the next start looks at what is there.
+            # For instance a full disk. The next start deals with whatever is there.
             self.log.warn(
                 "what {name} left cannot be removed: {why}", name=self._program.name, why=str(fault)
             )
@@ -207,7 +207,7 @@ class Supervised:
         try:
             await self._bring_up()
         except Exception as fault:
-            # Whatever it is, as a full disk, may pass; who waits for the program would wait for ever.
+            # Any failure, such as a full disk, may pass. If we gave up, the program would be missing for ever.
             if not self._stopping:
                 why = str(fault) or type(fault).__name__
                 self.log.error("{name} did not start again: {why}", name=self._program.name, why=why)
