@@ -26,6 +26,12 @@ def socket_progress(transport: Any) -> object:
     return (queued, _buffered(transport))
 
 
+def unsent(transport: Any) -> int:
+    """How many bytes are in our buffers, and not yet in the kernel's. 0 for a transport without a socket."""
+    transport = _innermost(transport)
+    return _buffered(transport) if isinstance(transport, Connection) else 0
+
+
 def read_widely(transport: Any, size: int) -> None:
     """Read up to ``size`` bytes at a time from now on. For large bodies: each read costs a turn of the reactor."""
     _innermost(transport).bufferSize = size

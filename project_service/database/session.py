@@ -113,6 +113,8 @@ class Session(txpostgres.Connection):  # type: ignore[misc]  # txpostgres is not
         """The rows of the last statement of ``sql``; an empty list where it returns none."""
         cursor = await self.execute(sql, params)
         rows: list[Row] = cursor.fetchall() if cursor.description is not None else []
+        if len(rows) == 1 and max((value.__sizeof__() for value in rows[0]), default=0) > 2**20:
+            self._cursor = None  # it would keep the result until the next message, which may be hours away
         return rows
 
     @property
@@ -296,5 +298,3 @@ _REPORTED = (
 )
 _IN_TRANSACTION = (extensions.TRANSACTION_STATUS_INTRANS, extensions.TRANSACTION_STATUS_INERROR)
 _CONNECTION_FAULTS = (psycopg2.OperationalError, psycopg2.InterfaceError)
-
-__all__ = ["DatabaseGone", "Params", "Row", "Session"]

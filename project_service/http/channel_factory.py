@@ -15,6 +15,7 @@ from project_service.http.far_end import LINGER_SECONDS, FarEnd
 from project_service.http.lean_channel import LeanChannel
 from project_service.http.room import Room
 from project_service.http.twisted_channel import TwistedChannel
+from project_service.http.untaken import Untaken
 
 Channel = LeanChannel | TwistedChannel
 # By the name of the parser, as the setting ``server.http_parser`` has it.
@@ -47,6 +48,7 @@ class ChannelFactory(Factory):
         self._clock = clock
         self._idle_seconds = idle_seconds
         self._room: Room[Channel] = Room(most, clock.seconds)
+        self._untaken: Untaken[Channel] = Untaken(clock.seconds)
         self._empty: Deferred[None] | None = None
 
     @property
@@ -57,8 +59,12 @@ class ChannelFactory(Factory):
     def opened(self, channel: Channel) -> None:
         self._room.enter(channel)
 
+    def wrote_much(self, channel: Channel) -> None:
+        self._untaken.wrote(channel)
+
     def gone(self, channel: Channel) -> None:
         self._room.leave(channel)
+        self._untaken.leave(channel)
         if not self._room.connections and self._empty is not None:
             empty, self._empty = self._empty, None
             empty.callback(None)

@@ -8,7 +8,8 @@ from twisted.internet.interfaces import IAddress, IDelayedCall, IReactorTime, IS
 
 from project_service.deferreds import cancel
 from project_service.http.stall import Stall
-from project_service.sockets import socket_progress
+from project_service.http.untaken import LARGE_BYTES
+from project_service.sockets import socket_progress, unsent, write_now
 
 # For how long what a client still sends after its last answer is read and thrown away.
 LINGER_SECONDS = 5.0
@@ -22,6 +23,7 @@ class FarEnd:
     """
 
     transport: Any
+    factory: Any
     _peer: IAddress | None = None
     _lingering: IDelayedCall | None = None
 
@@ -36,6 +38,16 @@ class FarEnd:
         if self._peer is None:
             self._peer = self.transport.getPeer()
         return self._peer
+
+    def write(self, data: bytes) -> None:
+        write_now(self.transport, data)
+        if len(data) > LARGE_BYTES:
+            self.factory.wrote_much(self)
+
+    @property
+    def untaken(self) -> int:
+        """As ``untaken.Reader``."""
+        return unsent(self.transport)
 
     def abort(self) -> None:
         self.transport.abortConnection()

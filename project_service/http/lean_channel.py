@@ -23,7 +23,7 @@ from project_service.http.far_end import LONG_AGO, FarEnd
 from project_service.http.framing import persistent
 from project_service.http.outbound import Producer
 from project_service.http.request_parser import RequestHead, RequestParser
-from project_service.sockets import read_widely, tune, write_now
+from project_service.sockets import read_widely, tune
 
 # Bytes parsed at a time outside bodies. Small, since what follows an unanswered request has to stay unparsed.
 HEAD_SLICE = 4096
@@ -220,9 +220,6 @@ class LeanChannel(FarEnd, Protocol):
             self._work()
         else:
             self.loseConnection()
-
-    def write(self, data: bytes) -> None:
-        write_now(self.transport, data)
 
     def pause_reading(self) -> None:
         # Only called from within ``_work``, which pauses the transport at its end.

@@ -1,0 +1,72 @@
+"""Clients that ask for large answers and do not read them: the memory that they take is bounded, and given back."""
+
+from __future__ import annotations
+
+import socket
+from functools import partial
+from pathlib import Path
+
+import pytest
+import pytest_twisted
+from twisted.internet import reactor
+
+from project_service.database.pool import Pool
+from project_service.http import channel_factory
+from project_service.http.untaken import Untaken
+from project_service.settings import Store
+from tests.live.application import Api, serving, settings_for
+from tests.live.tables_service import BASE, run_sql
+from tests.live.test_database import connector
+from tests.live.waiting import until
+
+MIB = 1024 * 1024
+CLIENTS = 12
+WIDE = """
+create table wide (id int, words text); insert into wide values (1, repeat('x', 100000)); grant select on wide to anon
+"""
+PATH = f"{BASE}/wide?select={','.join(f'a{number}:words' for number in range(120))}"
+
+
+def asking(api: Api) -> socket.socket:
+    client = socket.socket()
+    client.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+    client.connect(("127.0.0.1", api.application.addresses[0].port))
+    headers = f"Host: a\r\nApikey: {api.anon_key}\r\nAccept: application/vnd.pgrst.object+json"
+    client.sendall(f"GET {PATH} HTTP/1.1\r\n{headers}\r\n\r\n".encode())
+    return client
+
+
+@pytest.mark.parametrize("parser", ["httptools", "twisted"])
+@pytest_twisted.ensureDeferred
+async def test_of_those_who_take_nothing_some_are_cut_off(
+    parser: str, database: str, store_settings: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(channel_factory, "Untaken", partial(Untaken, most=30 * MIB))
+    run_sql(database, WIDE)
+    settings = settings_for(database, store_settings, tmp_path, server={"http_parser": parser})
+    async with serving(settings) as api:
+        cut_off: set[socket.socket] = set()
+        clients = [asking(api) for _ in range(CLIENTS)]
+
+        def some_are() -> bool:
+            cut_off.update(one for one in clients if one.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR))
+            return len(cut_off) >= CLIENTS - 5
+
+        await until(some_are)
+        assert len(cut_off) < CLIENTS
+        # Who reads gets all of his.
+        status, _, body = await api.request("GET", PATH)
+        assert (status, len(body[0])) == (200, 120)
+        for client in clients:
+            client.close()
+
+
+@pytest_twisted.ensureDeferred
+async def test_a_connection_to_the_database_keeps_no_large_result(database: str) -> None:
+    pool = Pool(connector(database), 1, 5.0, reactor)
+    await pool.query("select repeat('x', 100)")
+    assert pool._idle[0]._cursor is not None
+    await pool.query("select repeat('x', 2000000)")
+    assert pool._idle[0]._cursor is None
+    assert await pool.query("select 1") == [(1,)]
+    await pool.close()
