@@ -130,9 +130,12 @@ class Executor:
             ending = "rollback" if asked == "rollback" else "commit" if asked == "commit" else ending
         if ending == "rollback":
             return "rollback"
+        preferences = request.head.preferences
         decides = (
             compiled.rendering.singular
-            or request.head.preferences.max_affected is not None
+            or preferences.max_affected is not None
+            # A range of a function's rows that begins after the last of them is refused.
+            or (compiled.routine is not None and request.range.offset > 0 and preferences.get("count"))
             or (isinstance(compiled.plan, WritePlan) and compiled.plan.may_be_undone)
         )
         return "commit" if decides else "implicit"

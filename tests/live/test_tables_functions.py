@@ -229,6 +229,9 @@ async def test_a_function_that_writes_runs_to_its_end_whatever_is_shown_of_it(ta
                 status, headers, _ = await tables.request("POST", f"/rpc/{name}{query}", base=base, json={})
                 found = (status, headers.getRawHeaders("x-noted"), tables.sql("select count(*) from noted"))
                 assert found == (200, ["5"], [(5,)]), (name, query, base)
+    tables.sql("truncate noted")
+    past = tables.request("POST", "/rpc/note_all?offset=6", headers={"Prefer": "count=exact"}, json={})
+    assert ((await past)[0], tables.sql("select count(*) from noted")) == (416, [(0,)])
 
 
 @pytest_twisted.ensureDeferred

@@ -39,8 +39,8 @@ _APPLIED = {
 def check_outcome(
     request: Request, plan: WritePlan | CallPlan | None, rendering: Rendering, found: Outcome
 ) -> None:
-    """Refuses an outcome that must not be committed: raises PGRST115, 116, 124 and 127. An EXPLAIN has no rows to
-    check and passes. ``plan`` is None for a read."""
+    """Refuses an outcome that must not be committed: raises PGRST103, 115, 116, 124 and 127. An EXPLAIN has no rows
+    to check and passes. ``plan`` is None for a read."""
     if rendering.explain is not None:
         return
     most = request.head.preferences.max_affected
@@ -60,6 +60,8 @@ def check_outcome(
         rows = rows if found.affected == 1 else found.affected
     if rendering.singular and selects and rows != 1:
         raise errors.not_singular(rows)
+    if isinstance(plan, CallPlan) and plan.routine.is_set:
+        status_of_range(request.range.offset, found.rows, found.total)
 
 
 def explained(body: bytes, rendering: Rendering) -> Reply:

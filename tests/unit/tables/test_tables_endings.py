@@ -95,6 +95,14 @@ class Endings(Case):
             self.assertEqual(self.ending(found, self.written), "COMMIT", found.request.head)
         found = planned("PATCH", "works", body=b'{"title": "a"}')
         self.assertEqual(self.ending(found, self.written), "implicit")
+        # A range may begin after the last row, of those of a function.
+        for offset, prefer, expected in (
+            ("0", "count=exact", "implicit"),
+            ("1", "", "implicit"),
+            ("1", "count=exact", "COMMIT"),
+        ):
+            found = planned("POST", "rpc/whole", ("offset", offset), body=b"{}", prefer=prefer)
+            self.assertEqual(self.ending(found, self.read), expected, (offset, prefer))
 
 
 class Estimates(Case):
