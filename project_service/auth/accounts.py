@@ -1,4 +1,4 @@
-"""Signing up and logging in."""
+"""Sign-up and login."""
 
 from __future__ import annotations
 
@@ -31,10 +31,10 @@ class Accounts:
     async def sign_up(
         self, email: object, password: object, metadata: object, origin: Origin
     ) -> IssuedSession | User:
-        """A new user with his first session, or the user alone where his address must be confirmed first.
+        """Create a user. Returns his first session, or only the user if his address has to be confirmed first.
 
         Raises ``signup_disabled``, ``validation_failed``, ``weak_password``, ``email_taken``, ``rate_limited``,
-        ``overloaded`` and, where addresses are confirmed and there is no mail server, ``email_not_configured``.
+        ``overloaded`` and, if addresses have to be confirmed but there is no mail server, ``email_not_configured``.
         """
         settings = self.context.settings
         if not settings.allow_signup:
@@ -66,7 +66,7 @@ class Accounts:
             session=None if confirm else session,
             event=event,
         )
-        # A taken address counts as well: it is a way to find out who has an account.
+        # An attempt with a taken address counts too, because it tells who has an account.
         await self.throttle.settle("signup", origin, held, "failed")
         if account is None:
             raise errors.email_taken()
@@ -76,16 +76,16 @@ class Accounts:
         return self.context.issued(account.user, session.id, refresh, session.created_at)
 
     async def log_in(self, email: object, password: object, origin: Origin) -> IssuedSession:
-        """A new session of an existing user.
+        """Start a new session of an existing user.
 
-        Raises ``invalid_credentials`` for an unknown email and a wrong password alike and in the same time;
-        ``user_disabled`` and ``email_not_confirmed`` only to who knows the password; ``rate_limited``,
-        ``overloaded``, ``validation_failed``.
+        Raises ``invalid_credentials`` for an unknown email as for a wrong password, after the same time;
+        ``user_disabled`` and ``email_not_confirmed``, but only to those who know the password; ``rate_limited``,
+        ``overloaded`` and ``validation_failed``.
         """
         require_texts({"email": email, "password": password})
         address = Email.parse(email)
         candidate = passwords.candidate(password)
-        # Once begun it ends: hanging up does not spare an attempt from being counted.
+        # Shielded, so that an attempt is counted even if the client hangs up.
         return await shield(self._log_in(address, candidate, origin))
 
     async def _log_in(self, email: Email, password: bytes | None, origin: Origin) -> IssuedSession:
@@ -109,14 +109,15 @@ class Accounts:
     async def _begun(
         self, account: Account, password: bytes | None, session: NewSession, event: Event
     ) -> User | None:
-        """None where he was disabled, deleted or given another password while the old one was being checked."""
+        """Start the session, with the password hashed again if its hash is outdated. None if the user was disabled or
+        deleted, or his password changed, while the password was being checked."""
         new_hash = None
         if password is not None and self.hashes.outdated(account.password_hash):
             new_hash = await self.hashes.hash(password)
         user = await self.sessions.start(account, new_hash, session, event)
         if user is not None:
             return user
-        # Another login at the same time may have made an outdated hash anew: the password is right all the same.
+        # It may only be that another login replaced the outdated hash at the same time; then the password still fits.
         again = await self.users.find(account.user.id)
         if again is None or not await self.hashes.matches(password, again.password_hash):
             return None
@@ -125,9 +126,10 @@ class Accounts:
     async def check_password(
         self, email: Email, password: bytes | None, action: str, origin: Origin
     ) -> tuple[Account, LoginReservation]:
-        """The account whose password it is, with an attempt that is still to be settled.
+        """Returns the account and the reserved attempt, which the caller has to settle.
 
-        A wrong password counts as a failure of ``action``, and raises ``invalid_credentials``.
+        If the password is wrong, the attempt is settled as a failure, recorded in the audit as ``action``, and
+        ``invalid_credentials`` is raised. Raises ``rate_limited`` and ``overloaded`` too.
         """
         held = await self.throttle.reserve_login(email, origin)
         account = held.account
@@ -145,7 +147,7 @@ class Accounts:
     def _refusal(self, account: Account) -> ApiError | None:
         if account.disabled_at is not None:
             return errors.user_disabled()
-        # Who was in before confirmation was switched on is not locked out by it.
+        # Users who have logged in before ``confirm_email`` was switched on are not locked out by it.
         unconfirmed = account.confirmed_at is None and account.last_login_at is None
         if self.context.settings.confirm_email and unconfirmed:
             return errors.email_not_confirmed()

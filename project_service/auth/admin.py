@@ -1,4 +1,4 @@
-"""What an operator may do to users: with the service key, or at the command line."""
+"""What an operator may do with users, with the service key or at the command line."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from project_service.deferreds import shield
 from project_service.errors import ApiError, refuse_unknown, validation_failed
 
 PAGE, LARGEST_PAGE = 50, 1000
-# A hash of a higher cost would keep a core busy for minutes at each login.
+# With a higher cost each login would keep a core busy for minutes.
 HIGHEST_IMPORTED_COST = 16
 CHANGEABLE = ("disabled", "metadata", "password")
 
@@ -32,7 +32,8 @@ class Page:
 
 @frozen
 class Administration:
-    """``ended`` hears of each session that is ended here, with the time its access tokens end."""
+    """``ended`` is called with the id of each session that is ended here, and the Unix time until which access tokens
+    of it may be valid. ``actor`` is who the audit says has done it."""
 
     users: Users
     sessions: Sessions
@@ -43,7 +44,8 @@ class Administration:
     actor: Actor
 
     async def page(self, cursor: str | None, limit: str | None) -> Page:
-        """Users in the order they were made; raises ``validation_failed``."""
+        """A page of the users, in the order in which they were created. ``cursor`` is the ``next_cursor`` of the page
+        before. Raises ``validation_failed``."""
         size = page_size(limit)
         found = await self.users.page(None if cursor is None else read_cursor(cursor), size + 1)
         if len(found) <= size:
@@ -57,10 +59,10 @@ class Administration:
         return _there(await self.users.find(user_id(id_or_email)))
 
     async def create(self, wanted: Mapping[str, Any], origin: Origin) -> Account:
-        """A user with ``password``, an imported bcrypt ``password_hash``, or neither (then he recovers one).
+        """Create a user with a ``password``, with an imported bcrypt ``password_hash``, or with neither; then he sets
+        one by "forgotten password".
 
-        ``email_confirmed`` is true unless said otherwise. Raises ``email_taken``, ``weak_password``,
-        ``validation_failed``.
+        ``email_confirmed`` is true by default. Raises ``email_taken``, ``weak_password`` and ``validation_failed``.
         """
         known = ("email", "password", "password_hash", "metadata", "email_confirmed")
         refuse_unknown(wanted, known)
@@ -82,9 +84,12 @@ class Administration:
         return account
 
     async def change(self, identity: str, wanted: Mapping[str, Any], origin: Origin) -> Account:
-        """Set ``disabled`` (ends every session), ``password`` (ends every session), ``metadata``."""
+        """Set ``disabled`` or ``password``, both of which end all sessions, or ``metadata``.
+
+        Raises ``user_not_found``, ``weak_password`` and ``validation_failed``.
+        """
         refuse_unknown(wanted, CHANGEABLE)
-        # Once begun it ends: of several changes who hangs up does not get some.
+        # Shielded, so that of several changes not only some are made if the client hangs up.
         return await shield(self._change(identity, wanted, origin))
 
     async def _change(self, identity: str, wanted: Mapping[str, Any], origin: Origin) -> Account:
@@ -107,14 +112,14 @@ class Administration:
         return account
 
     async def delete(self, identity: str, origin: Origin) -> None:
-        """Raises ``user_in_use``."""
+        """Raises ``user_not_found``, and ``user_in_use`` if rows of the project's own tables refer to the user."""
         account = await self.find(identity)
         event = self._event("delete_user", account.user.id, origin, account.user.email)
         if not await self.users.delete(account.user.id, event):
             raise errors.user_not_found()
 
     async def end_sessions(self, identity: str, origin: Origin) -> int:
-        """How many there were."""
+        """End all sessions of a user and return their number. Raises ``user_not_found``."""
         account = await self.find(identity)
         event = self._event("end_sessions", account.user.id, origin, account.user.email)
         gone = await self.sessions.end(account.user.id, event)
@@ -137,7 +142,7 @@ class Administration:
 
 
 def user_id(text: str) -> str:
-    """A user's id as it is stored; raises ``user_not_found`` for what cannot be one."""
+    """A user's id in the form in which it is stored. Raises ``user_not_found`` for a text that is no UUID."""
     try:
         return str(uuid.UUID(text))
     except ValueError:
@@ -145,7 +150,7 @@ def user_id(text: str) -> str:
 
 
 def _email(text: str) -> Email:
-    """As ``user_id``: what is no address is nobody's."""
+    """The address. Raises ``user_not_found`` for a text that is none, since nobody has it."""
     try:
         return Email.parse(text)
     except ApiError:
@@ -171,7 +176,7 @@ def _imported(value: object) -> bytes:
 
 
 def page_size(limit: str | None) -> int:
-    """Raises ``validation_failed``."""
+    """How many entries a page has. Raises ``validation_failed``."""
     if limit is None:
         return PAGE
     if not (limit.isascii() and limit.isdigit() and len(limit) < 6 and 1 <= int(limit) <= LARGEST_PAGE):
@@ -180,20 +185,22 @@ def page_size(limit: str | None) -> int:
 
 
 def cursor_after(last: Account) -> str:
-    """Where the page after this account begins."""
+    """The cursor for the page that begins after this account."""
     text = f"{last.user.created_at.isoformat()} {last.user.id}"
     return base64url.encode(text.encode())
 
 
 def read_cursor(cursor: str) -> tuple[datetime, str]:
-    """Raises ``validation_failed`` for what ``cursor_after`` never made."""
+    """The inverse of ``cursor_after``: (created, id) of the account. Raises ``validation_failed`` for anything
+    else."""
     try:
         text = base64url.decode(cursor).decode("ascii")
         moment, _, key = text.partition(" ")
         when = datetime.fromisoformat(moment)
         if when.tzinfo is None:
             raise ValueError
-        # In UTC: PostgreSQL takes neither every offset nor a moment outside Python's calendar.
+        # In UTC, because PostgreSQL does not accept all of Python's offsets. The conversion also fails for a moment
+        # that is outside Python's calendar in UTC.
         return when.astimezone(UTC), str(uuid.UUID(key))
     except (ValueError, OverflowError):
         raise validation_failed({"cursor": "is not one that was handed out"}) from None

@@ -1,4 +1,4 @@
-"""The operator's endpoints, below ``/admin/users``: the service key alone opens them."""
+"""The operator's endpoints, below ``/admin/users``, for the service key only."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Authentication put together from its parts, for ``application.py``."""
+"""Puts authentication together from its parts, for ``application.py``."""
 
 from __future__ import annotations
 
@@ -43,14 +43,14 @@ from project_service.lifecycle import Every
 from project_service.process import cpus
 from project_service.settings import Settings
 
-# The issuer where neither auth.issuer nor server.public_url names one.
+# The issuer of tokens if neither auth.issuer nor server.public_url is set.
 DEFAULT_ISSUER = "project-service"
 CLEAN_SECONDS = 60.0
 
 
 @frozen
 class Auth:
-    """``verifier`` is what the edge and the tables ask; ``services`` start after the listener is subscribed."""
+    """``verifier`` is used by the edge and by the table API. The ``services`` have to be started."""
 
     verifier: Verifier
     services: tuple[Service, ...]
@@ -63,13 +63,13 @@ class Auth:
         self.admin.mount(router)
 
     def reload(self, settings: Settings) -> None:
-        """Take over changed limits, lifetimes and keys; raises ``KeySetError`` and then changes nothing."""
+        """Apply changed limits, lifetimes and keys. Raises ``KeySetError``; then nothing is changed."""
         self.verifier.replace(issuer_of(settings))
         self.context.settings = settings.auth
 
 
 def issuer_of(settings: Settings) -> Issuer:
-    """Who signs; reads ``auth.jwt_keys_file``. Raises ``KeySetError``."""
+    """The issuer of access tokens, with the keys in ``auth.jwt_keys_file``. Raises ``KeySetError``."""
     assert settings.auth.jwt_keys_file is not None
     name = settings.auth.issuer or settings.server.public_url or DEFAULT_ISSUER
     try:
@@ -87,17 +87,18 @@ def assemble(
     processes: int = 1,
     changes: Changes | None = None,
 ) -> Auth:
-    """Subscribes to ``listener``, so it is called before that starts.
+    """Authentication with PostgreSQL, bcrypt threads and SMTP.
 
-    ``processes`` is how many workers share this machine's CPUs. The key file must exist: whoever starts the
-    workers makes it with ``keyfile.load_or_create`` first. ``changes`` are what those workers tell each other; None
-    for the only one. Raises ``KeySetError``.
+    It subscribes to ``listener``, so call it before that is started. ``processes`` is the number of workers that
+    share this machine's CPUs. The key file must exist: whoever starts the workers makes it with
+    ``keyfile.load_or_create`` first. ``changes`` is how the workers tell each other of changes, None for a single
+    one. Raises ``KeySetError``.
     """
     hashing = Hashing(reactor, Bcrypt(settings.auth.bcrypt_cost), cpus(processes))
     auth = put_together(
         settings, sql_stores(pool), hashing, _post(settings, reactor), listener, reactor, time.time, changes
     )
-    # Read once here, rather than in somebody's first signup.
+    # Read the list now, so that the first sign-up does not have to.
     common_passwords()
     return evolve(auth, services=(hashing, *auth.services))
 
@@ -118,7 +119,7 @@ def put_together(
     clock: Callable[[], float],
     changes: Changes | None = None,
 ) -> Auth:
-    """Everything but the threads and the database, which tests bring themselves. ``clock`` tells the date."""
+    """Everything except threads, database and mail, which tests replace. ``clock`` returns the Unix time."""
 
     def read_revoked(since: float | None) -> Awaitable[list[tuple[str, float]]]:
         return stores.sessions.revoked(context.now(), None if since is None else moment(since))
@@ -156,7 +157,7 @@ def put_together(
 
 
 async def clean(housekeeping: Housekeeping, context: Context) -> None:
-    """Remove what has expired; another worker that is at it already is enough."""
+    """Remove what has expired, unless another worker is doing so."""
     now = context.now()
     await housekeeping.clean(
         now,

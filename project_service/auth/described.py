@@ -1,4 +1,4 @@
-"""What ``/openapi.json`` says of the routes below ``/auth`` and ``/admin/users``."""
+"""What ``/openapi.json`` says about the routes below ``/auth`` and ``/admin/users``."""
 
 from __future__ import annotations
 

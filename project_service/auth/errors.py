@@ -1,4 +1,4 @@
-"""The codes that only authentication raises. Each is listed in docs/auth.rst."""
+"""The errors that only authentication raises. Their codes are listed in docs/auth.rst."""
 
 from __future__ import annotations
 
@@ -6,17 +6,18 @@ from project_service.errors import ApiError, challenge
 
 
 def _challenged(code: str, message: str) -> ApiError:
-    """401 needs a challenge (RFC 9110 section 11.6.1); no bearer token was sent, so it names no error."""
+    """A 401, which needs a challenge (RFC 9110 section 11.6.1). It names no error, because no bearer token was
+    sent."""
     return ApiError(401, code, message, headers=challenge())
 
 
 def invalid_credentials() -> ApiError:
-    """The same for an unknown email and for a wrong password."""
+    """For an unknown email as for a wrong password."""
     return _challenged("invalid_credentials", "The email or the password is wrong.")
 
 
 def invalid_refresh_token() -> ApiError:
-    """Unknown, expired or revoked: the caller is not told which."""
+    """The token is unknown, expired or revoked; the caller is not told which."""
     return _challenged("invalid_refresh_token", "The refresh token is not valid; log in again.")
 
 
@@ -48,7 +49,7 @@ def weak_password(why: str) -> ApiError:
 
 
 def invalid_one_time_token() -> ApiError:
-    """Unknown, used, expired or made for something else: the caller is not told which."""
+    """The token is unknown, used, expired or for another purpose; the caller is not told which."""
     return ApiError(422, "invalid_one_time_token", "The token is not valid any more; ask for a new one.")
 
 
@@ -61,7 +62,7 @@ def user_not_found() -> ApiError:
 
 
 def user_in_use() -> ApiError:
-    """A foreign key of a table that is not ours keeps him."""
+    """A foreign key of one of the project's own tables refers to the user."""
     return ApiError(409, "user_in_use", "Rows of other tables refer to this user, so he cannot be deleted.")
 
 

@@ -1,4 +1,5 @@
-"""bcrypt in threads of its own (the reactor's resolve names too): one for each CPU, a bounded queue in front."""
+"""bcrypt in threads of its own, one for each CPU, with a bounded queue. The reactor's threads are left to others,
+such as the resolver of names."""
 
 from __future__ import annotations
 
@@ -16,14 +17,14 @@ from project_service.deferreds import in_thread, shield
 
 T = TypeVar("T")
 
-# At cost 12 a core does some four hashes a second: these are eight seconds of waiting, and then 503.
+# At cost 12 a core makes about four hashes a second, so the last one waits for eight seconds. Beyond that it is 503.
 QUEUE_PER_THREAD = 32
-# Hashing takes every cycle it gets; the reactor and the database go first.
+# Hashing uses all the CPU time that it gets, so the reactor and the database go first.
 NICENESS = 10
 
 
 class Hashes(Protocol):
-    """Raises ``overloaded`` where the queue is full."""
+    """Hashes and checks passwords. The asynchronous methods raise ``overloaded`` if too many hashes are waiting."""
 
     async def hash(self, password: bytes) -> bytes: ...
 
@@ -33,7 +34,7 @@ class Hashes(Protocol):
 
 
 class Hashing(Service):
-    """Implements ``Hashes``. Its threads live from ``startService`` to ``stopService``."""
+    """Implements ``Hashes``. Its threads exist from ``startService`` to ``stopService``."""
 
     def __init__(
         self, reactor: Any, bcrypt: Bcrypt, threads: int, queue_per_thread: int = QUEUE_PER_THREAD
@@ -56,7 +57,7 @@ class Hashing(Service):
 
     @property
     def under_way(self) -> int:
-        """How many hashes are being made or wait to be."""
+        """How many hashes are being made or are waiting."""
         return self._under_way
 
     async def hash(self, password: bytes) -> bytes:
@@ -71,7 +72,7 @@ class Hashing(Service):
     async def _run(self, work: Callable[..., T], *args: object) -> T:
         if self._under_way >= self._most:
             raise errors.overloaded()
-        # Counted until the thread is done with it, not until somebody stops waiting.
+        # Shielded, so that it is counted until the thread is done with it and not only until the caller gives up.
         return await shield(self._in_turn(work, *args))
 
     async def _in_turn(self, work: Callable[..., T], *args: object) -> T:
@@ -84,6 +85,6 @@ class Hashing(Service):
     def _politely(self, work: Callable[..., T], *args: object) -> T:
         if not getattr(self._polite, "done", False):
             self._polite.done = True
-            # On Linux a niceness is a thread's own.
+            # On Linux each thread has a niceness of its own.
             os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), NICENESS)
         return work(*args)

@@ -1,4 +1,4 @@
-"""The file that holds the signing keys."""
+"""The file with the signing keys."""
 
 from __future__ import annotations
 
@@ -9,22 +9,23 @@ from project_service.auth.keyset import KeySet, KeySetError, announced, promoted
 
 
 def create(path: Path, algorithm: str) -> bool:
-    """A file with one new key; False where there is a file, which stays as it is."""
+    """Create a file with one new key. If there is a file already, it is left as it is and False is returned."""
     return private_file.create(path, rotated(None, algorithm).encode())
 
 
 def rotate(path: Path, algorithm: str, keep: int) -> None:
-    """A new key in front of ``keep`` of the file's; raises ``KeySetError`` where those cannot be used."""
+    """Add a new key that signs from now on, and keep ``keep`` of the others. Raises ``KeySetError`` if the file
+    cannot be used."""
     _replace(path, rotated(path.read_bytes(), algorithm, keep))
 
 
 def announce(path: Path, algorithm: str, keep: int) -> None:
-    """A new key that verifies and does not sign yet, and ``keep`` older ones; raises ``KeySetError``."""
+    """Add a new key that verifies but does not sign yet, and keep ``keep`` of the others. Raises ``KeySetError``."""
     _replace(path, announced(path.read_bytes(), algorithm, keep))
 
 
 def promote(path: Path, kid: str, keep: int) -> None:
-    """The file's key ``kid`` signs from now on, ``keep`` others verify; raises ``KeySetError``."""
+    """Make the key ``kid`` sign from now on, and keep ``keep`` of the others. Raises ``KeySetError``."""
     _replace(path, promoted(path.read_bytes(), kid, keep))
 
 
@@ -34,7 +35,7 @@ def _replace(path: Path, text: str) -> None:
 
 
 def load(path: Path) -> KeySet:
-    """The keys in a file; raises ``KeySetError`` with the file's name."""
+    """The keys in a file. Raises ``KeySetError``, whose message names the file."""
     try:
         return KeySet.parse(path.read_bytes())
     except FileNotFoundError:
@@ -45,7 +46,7 @@ def load(path: Path) -> KeySet:
 
 
 def load_or_create(path: Path, algorithm: str) -> KeySet:
-    """As ``load``; where there is no file, one is made with a new key."""
+    """As ``load``, but if there is no file one is created with a new key."""
     if not path.exists():
         create(path, algorithm)
     return load(path)

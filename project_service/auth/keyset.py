@@ -1,4 +1,4 @@
-"""Signing keys as a JWK Set (RFC 7517): the first key signs, all of them verify."""
+"""The signing keys as a JWK Set (RFC 7517). The first key signs, and all of them verify."""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ from project_service import base64url
 ALGORITHMS = ("ES256", "HS256", "RS256", "EdDSA")
 
 _TYPES = {"ES256": "EC", "HS256": "oct", "RS256": "RSA", "EdDSA": "OKP"}
-# RFC 7638 section 3.2 and RFC 8037 section 2: what a thumbprint is made of.
+# The members that a thumbprint is made of (RFC 7638 section 3.2, RFC 8037 section 2).
 _THUMBPRINT = {
     "EC": ("crv", "kty", "x", "y"),
     "RSA": ("e", "kty", "n"),
     "OKP": ("crv", "kty", "x"),
 }
 _PUBLIC = {"EC": ("crv", "x", "y"), "RSA": ("n", "e"), "OKP": ("crv", "x")}
-# RFC 7518 sections 3.2 and 3.3.
+# The least lengths that RFC 7518 allows (sections 3.2 and 3.3).
 _MIN_HMAC_BYTES, _MIN_RSA_BITS = 32, 2048
 _MAKERS: Mapping[str, Callable[[], dict[str, Any]]] = {
     "ES256": lambda: ECAlgorithm.to_jwk(ec.generate_private_key(ec.SECP256R1()), as_dict=True),
@@ -37,12 +37,13 @@ _MAKERS: Mapping[str, Callable[[], dict[str, Any]]] = {
 
 
 class KeySetError(Exception):
-    """The JWK Set cannot be used; the message says why and holds no key material."""
+    """The JWK Set cannot be used. The message says why, and contains no key material."""
 
 
 @frozen
 class Key:
-    """One key. ``private`` signs (None where only the public half was given), ``public`` verifies."""
+    """One key. ``private`` signs; it is None if only the public half is known. ``public`` verifies. ``public_jwk`` is
+    what is published; None for a shared secret."""
 
     kid: str
     algorithm: str
@@ -53,14 +54,14 @@ class Key:
 
 @frozen
 class KeySet:
-    """At least one key; ``signing`` is the first and can sign."""
+    """One or more keys. The first, ``signing``, has a private part."""
 
     keys: tuple[Key, ...]
     _by_kid: Mapping[str, Key] = field(repr=False, eq=False)
 
     @classmethod
     def parse(cls, text: str | bytes) -> KeySet:
-        """The keys of a JWK Set; raises ``KeySetError``."""
+        """The keys of a JWK Set as JSON. Raises ``KeySetError``."""
         return cls.of([_key(jwk, position) for position, jwk in enumerate(_jwks(text), 1)])
 
     @classmethod
@@ -80,12 +81,13 @@ class KeySet:
         return self._by_kid.get(kid) if isinstance(kid, str) else None
 
     def published(self) -> dict[str, list[dict[str, str]]]:
-        """The public halves, for ``/.well-known/jwks.json``. A shared secret has none."""
+        """The public keys, for ``/.well-known/jwks.json``. Shared secrets have none and are left out."""
         return {"keys": [dict(key.public_jwk) for key in self.keys if key.public_jwk is not None]}
 
 
 def generate(algorithm: str) -> dict[str, str]:
-    """A new private JWK for one of ``ALGORITHMS``, named by its thumbprint (RFC 7638)."""
+    """A new private JWK for one of ``ALGORITHMS``. Its ``kid`` is its thumbprint (RFC 7638), or random for a shared
+    secret."""
     made = _MAKERS[algorithm]()
     made.pop("key_ops", None)
     kid = secrets.token_urlsafe(16) if algorithm == "HS256" else _thumbprint(made)
@@ -93,19 +95,20 @@ def generate(algorithm: str) -> dict[str, str]:
 
 
 def rotated(text: str | bytes | None, algorithm: str, keep: int = 2) -> str:
-    """The set with a new signing key in front and at most ``keep`` older ones behind it."""
+    """The set with a new signing key as its first, and at most ``keep`` of the older ones."""
     older = _jwks(text)[:keep] if text is not None else []
     return _written([generate(algorithm), *older])
 
 
 def announced(text: str | bytes, algorithm: str, keep: int = 2) -> str:
-    """The set with a new key behind the one that signs, which verifies until ``promoted`` has it sign."""
+    """The set with a new key as its second, which only verifies until ``promoted`` makes it sign."""
     signing, *older = _jwks(text)
     return _written([signing, generate(algorithm), *older[:keep]])
 
 
 def promoted(text: str | bytes, kid: str, keep: int = 2) -> str:
-    """The set with its key ``kid`` in front and at most ``keep`` others; raises ``KeySetError`` without it."""
+    """The set with its key ``kid`` as the first, and at most ``keep`` others. Raises ``KeySetError`` if it has no
+    such key."""
     kids = [key.kid for key in KeySet.parse(text).keys]
     if kid not in kids:
         raise KeySetError(f"has no key {kid}")
@@ -134,7 +137,7 @@ def _key(jwk: dict[str, Any], position: int) -> Key:
     try:
         parsed = PyJWK(jwk)
     except (PyJWTError, ValueError, TypeError, KeyError, NotImplementedError):
-        # The library's message quotes the whole key.
+        # The library's message contains the whole key, so it is not passed on.
         raise KeySetError(f"{where} is not a usable JWK") from None
     algorithm = parsed.algorithm_name
     if _TYPES.get(algorithm) != jwk.get("kty"):
@@ -161,7 +164,7 @@ def _refuse_weak(where: str, algorithm: str, key: Any) -> None:
 
 def _thumbprint(jwk: Mapping[str, Any]) -> str:
     if jwk["kty"] == "oct":
-        # A thumbprint of a shared secret would help to guess a weak one: every token shows its kid.
+        # Every token shows its kid, and the thumbprint of a shared secret would help to guess a weak one.
         return "shared"
     members = {name: jwk[name] for name in _THUMBPRINT[jwk["kty"]]}
     text = json.dumps(members, separators=(",", ":"), sort_keys=True)

@@ -1,4 +1,4 @@
-"""Letters: what they say, and how they leave."""
+"""Letters: how they are written and sent."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from project_service.auth.smtp import MailServer, why
 from project_service.deferreds import start
 from project_service.settings import Smtp
 
-# One try and two more, after these pauses.
+# A letter that was not taken is tried again after these pauses, in seconds.
 PAUSES = (5.0, 60.0)
 AT_ONCE = 4
 MOST_WAITING = 1000
@@ -37,13 +37,14 @@ class Letter:
 
 class Post(Protocol):
     def post(self, write: Callable[[], Letter]) -> None:
-        """Have a letter written and sent once this turn of the reactor is over; what becomes of it is logged."""
+        """Have a letter written and sent after this turn of the reactor. Failures are logged, not raised."""
 
 
 def compose(template: str, recipient: str, token: str, url: str | None, hours: int) -> Letter:
-    """A letter from ``templates/<template>.txt``: the subject, an empty line, the text.
+    """A letter made of ``templates/<template>.txt``, which consists of the subject, an empty line and the text.
 
-    The token stands on a line of its own. A paragraph with ``$link`` is left out where there is no ``url``.
+    The token is on a line of its own. Paragraphs with ``$link`` are left out if there is no ``url``. ``hours`` is how
+    long the token is valid.
     """
     source = files("project_service.auth").joinpath(f"templates/{template}.txt").read_text("utf-8")
     subject, _, body = source.partition("\n\n")
@@ -55,22 +56,24 @@ def compose(template: str, recipient: str, token: str, url: str | None, hours: i
 
 
 def with_token(url: str, token: str) -> str:
-    """``url`` with ``token`` as one more query parameter, in front of a fragment."""
+    """``url`` with ``token`` as another parameter of its query."""
     base, hash_mark, fragment = url.partition("#")
     return f"{base}{'&' if '?' in base else '?'}token={quote(token, safe='')}{hash_mark}{fragment}"
 
 
 def message(letter: Letter, sender: str, now: float, message_id: str) -> bytes:
-    """RFC 5322, with CRLF. An address or subject with a line break raises ``ValueError``."""
+    """The letter as a message (RFC 5322), with CRLF. Raises ``ValueError`` if an address or the subject has a line
+    break."""
     mail = EmailMessage(policy=SMTP)
-    # Domains in ASCII: left to itself the library writes encoded words, which RFC 2047 section 5 bars from addresses.
+    # Domains are converted to ASCII: the library would write them as encoded words, which RFC 2047 section 5 forbids
+    # in addresses.
     address = envelope(sender)
     mail["From"] = Address(parseaddr(sender)[0], addr_spec=address)
     mail["To"] = envelope(letter.recipient)
     mail["Subject"] = letter.subject
     mail["Date"] = formatdate(now)
     mail["Message-ID"] = f"<{message_id}@{address.rpartition('@')[2]}>"
-    # RFC 3834: no out-of-office replies to this.
+    # Prevents out-of-office replies (RFC 3834).
     mail["Auto-Submitted"] = "auto-generated"
     mail.set_content(letter.text, cte="quoted-printable" if not letter.text.isascii() else "7bit")
     return mail.as_bytes()
@@ -78,7 +81,7 @@ def message(letter: Letter, sender: str, now: float, message_id: str) -> bytes:
 
 @frozen
 class SmtpTransport:
-    """Sends one message and returns when the server has taken it; raises Twisted's SMTP errors otherwise."""
+    """Sends a letter and returns when the server has taken it. Otherwise raises Twisted's SMTP errors."""
 
     reactor: Any
     settings: Smtp
@@ -93,7 +96,7 @@ class SmtpTransport:
 
 @frozen
 class _Due:
-    """A letter to be sent, and the pauses before it is tried again."""
+    """A letter to be sent, and the pauses after which it may be tried again."""
 
     write: Callable[[], Letter]
     pauses: tuple[float, ...] = PAUSES
@@ -101,9 +104,10 @@ class _Due:
 
 @define
 class Outbox:
-    """Implements ``Post``: a few letters at a time, each tried again twice; meanwhile it keeps no other back.
+    """Implements ``Post``. It sends up to ``AT_ONCE`` letters at a time. Each is tried again twice, and does not hold
+    up others while it waits for that.
 
-    Letters wait in memory only: one that is lost to a restart is asked for again by whoever waits for it.
+    Letters are in memory only. If one is lost to a restart, its recipient has to ask for another.
     """
 
     log = Logger()
@@ -123,7 +127,7 @@ class Outbox:
             self.log.error("too many letters are waiting; one was dropped")
             return
         self._waiting.append(_Due(write))
-        # Later, so that the answer to who asked for the letter takes no longer than without one.
+        # Later, so that the response to the request takes no longer than one that causes no letter.
         self.clock.callLater(0, self._begin)
 
     def _begin(self) -> None:
@@ -140,7 +144,7 @@ class Outbox:
 
     async def _deliver(self, due: _Due) -> None:
         try:
-            # Written anew each time: reading its template may fail too.
+            # It is written here, because reading its template may fail too, and is then tried again.
             await self.send(due.write())
         except Exception as fault:
             self.log.warn("a letter was not taken: {why}", why=why(fault))

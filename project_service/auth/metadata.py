@@ -1,4 +1,4 @@
-"""What a user's metadata may be."""
+"""Checks what a user's metadata may contain."""
 
 from __future__ import annotations
 
@@ -14,7 +14,8 @@ MAX_BYTES = 16 * 1024
 
 
 def checked(value: object) -> dict[str, Any]:
-    """An object of at most 16 KiB that PostgreSQL can store; None is an empty one. Raises ``validation_failed``."""
+    """The metadata, an object of at most ``MAX_BYTES`` as JSON that PostgreSQL can store; None means an empty one.
+    Raises ``validation_failed``."""
     if value is None:
         return {}
     if not isinstance(value, dict):
@@ -24,46 +25,48 @@ def checked(value: object) -> dict[str, Any]:
     text = orjson.dumps(value)
     if len(text) > MAX_BYTES:
         raise validation_failed({"metadata": f"must be at most {MAX_BYTES} bytes as JSON"})
-    # A backslash before it makes it six characters of text.
+    # After an escaped backslash these six characters are ordinary text.
     if rb"\u0000" in text.replace(rb"\\", b""):
         raise validation_failed({"metadata": "must not contain NUL"})
     return value
 
 
 def loaded(text: str) -> dict[str, Any]:
-    """What the database holds, as something that can be sent: what came in by SQL may hold any number.
-
-    An integer beyond 64 bits becomes the nearest float, one beyond all floats infinity, which is sent as null.
+    """The metadata in the database, as something that can be sent. If it was written by SQL it may contain any
+    number: an integer beyond 64 bits becomes the nearest float, and one beyond all floats infinity, which is sent as
+    null.
     """
     value: dict[str, Any]
     try:
         value = orjson.loads(text)
     except orjson.JSONDecodeError:
-        # There is a number beyond all floats; for every user's metadata the library's own reader would be too slow.
+        # It has a number beyond all floats. The standard library can read it, but is too slow for all users'
+        # metadata.
         value = json.loads(text, parse_int=_integer)
     return value
 
 
 def _integer(digits: str) -> int | float:
-    # Python itself refuses to read very long ones.
+    # Python refuses to convert very long texts to integers.
     number = int(digits) if len(digits) <= 20 else float(digits)
     return number if _fits(number) else float(number)
 
 
 def _fits(number: float) -> bool:
-    """Whether it is within what a JSON writer takes for an integer: 64 bits, with or without a sign."""
+    """Whether orjson can write it as an integer: it takes 64 bits, signed or unsigned."""
     return -(2**63) <= number < 2**64
 
 
 def _survives(number: float) -> bool:
-    """PostgreSQL keeps numbers as decimals and gives a great float back as an integer of as many digits."""
+    """Whether the number can be read back. PostgreSQL stores decimals, and returns a large float as an integer with
+    all its digits."""
     if isinstance(number, int):
         return _fits(number)
     return math.isfinite(number) and (abs(number) < 2**63 or not number.is_integer())
 
 
 def _numbers(value: object) -> list[float]:
-    """Every number in it, however deep."""
+    """All numbers in the value, at any depth."""
     found: list[float] = []
     left = [value]
     while left:

@@ -1,4 +1,4 @@
-"""The values authentication is about. Pure: no Twisted, no database."""
+"""The values that authentication works with. No Twisted, no database."""
 
 from __future__ import annotations
 
@@ -13,36 +13,37 @@ from email_validator import SPECIAL_USE_DOMAIN_NAMES, EmailNotValidError, valida
 from project_service.clocks import timestamp
 from project_service.errors import require_text, validation_failed
 
-# The validator's documented switch: a project may live on an intranet, and tests on ``.test``.
+# This is the documented way to allow special domains: a project may be on an intranet, and tests use ``.test``.
 SPECIAL_USE_DOMAIN_NAMES.clear()
 
-# The whole address in octets: RFC 5321 section 4.5.3.1.3 less the angle brackets.
+# The whole address (RFC 5321 section 4.5.3.1.3, without the angle brackets).
 EMAIL_MAX_BYTES = 254
 
 
 def envelope(address: str) -> str:
-    """The address with its domain in ASCII, as SMTP without extensions takes it; raises ``EmailNotValidError``."""
+    """The address with its domain in ASCII, which SMTP needs without extensions. Raises ``EmailNotValidError``."""
     found = validate_email(address, check_deliverability=False, allow_display_name=True)
     return found.ascii_email or found.normalized
 
 
 def moment(seconds: float) -> datetime:
-    """A clock's seconds as an aware datetime."""
+    """Unix time as an aware datetime."""
     return datetime.fromtimestamp(seconds, UTC)
 
 
 @frozen
 class Email:
-    """``address`` is what is shown and mailed to; ``key`` is what is compared."""
+    """An email address. ``address`` is for showing and mailing; ``key`` is for comparing."""
 
     address: str
     key: str
 
     @classmethod
     def parse(cls, text: object) -> Email:
-        """An address without regard to DNS (RFC 6531 letters allowed); raises ``validation_failed``."""
+        """An address; letters outside ASCII are allowed (RFC 6531), and DNS is not asked. Raises
+        ``validation_failed``."""
         text = require_text("email", text)
-        # The validator's own work grows with the length of what it is given.
+        # Checked first, because the validator takes the longer the longer its input is.
         if len(text.encode("utf-8", "surrogatepass")) > EMAIL_MAX_BYTES:
             raise validation_failed({"email": f"must be at most {EMAIL_MAX_BYTES} bytes"})
         try:
@@ -53,9 +54,8 @@ class Email:
 
     @classmethod
     def parse_new(cls, text: object) -> Email:
-        """As ``parse``, for a new account: letters must be able to reach it.
-
-        The SMTP client has no SMTPUTF8 (RFC 6531), without which what is before the @ is ASCII.
+        """As ``parse``, for a new account, which has to be reachable by mail: the SMTP client does not support
+        SMTPUTF8 (RFC 6531), so the part before the @ must be ASCII.
         """
         email = cls.parse(text)
         if not email.address.rpartition("@")[0].isascii():
@@ -64,9 +64,8 @@ class Email:
 
 
 def folded(address: str) -> str:
-    """The form in which two addresses are the same: case-folded and composed (Unicode section 3.13).
-
-    Of the domain the letter case alone: ß folded is ss, and as domains (RFC 5891) those are two.
+    """The form in which equal addresses are equal: the part before the @ case-folded and composed (Unicode section
+    3.13), the domain in lower case. Folding would turn ß into ss, which is another domain (RFC 5891).
     """
     local, at, domain = address.rpartition("@")
     return unicodedata.normalize("NFC", local.casefold()) + at + domain.lower()
@@ -74,7 +73,7 @@ def folded(address: str) -> str:
 
 @frozen
 class User:
-    """A user as everyone who may see him does."""
+    """A user, with what everyone may see who may see him at all."""
 
     id: str
     email: str
@@ -92,7 +91,7 @@ class User:
 
 @frozen
 class Account:
-    """A user with what only the service and its operator see."""
+    """A user, with what only the service and its operator may see."""
 
     user: User
     password_hash: bytes = field(repr=False, default=b"")
@@ -101,7 +100,7 @@ class Account:
     last_login_at: datetime | None = None
 
     def view(self) -> dict[str, Any]:
-        """What ``/admin/users`` and the command line show; never the hash."""
+        """What ``/admin/users`` and the command line show. It never contains the hash."""
         return {
             **self.user.view(),
             "disabled": self.disabled_at is not None,
@@ -111,13 +110,13 @@ class Account:
 
 
 def email_of(user: User) -> Email:
-    """The stored address, which was checked when it was stored."""
+    """The user's address as ``Email``; it was validated when it was stored."""
     return Email(user.email, folded(user.email))
 
 
 @frozen
 class SessionInfo:
-    """One session in the list a user sees of his own."""
+    """One session in a user's list of his own."""
 
     id: str
     created_at: datetime
@@ -140,7 +139,8 @@ class SessionInfo:
 
 @frozen
 class IssuedSession:
-    """What signup, login and refresh hand out: ``Session`` in ``/openapi.json``."""
+    """What sign-up, login and refresh return: ``Session`` in ``/openapi.json``. ``expires_at`` is the Unix time at
+    which the access token expires."""
 
     user: User
     access_token: str = field(repr=False)
@@ -159,7 +159,7 @@ class IssuedSession:
 
 @frozen
 class Origin:
-    """Where a request came from, for limits, the session list and the audit."""
+    """Where a request came from, for the limits, the list of sessions and the audit."""
 
     address: str = ""
     user_agent: str = ""

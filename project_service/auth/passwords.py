@@ -1,4 +1,4 @@
-"""What a password may be, and bcrypt. Pure: whoever calls the slow functions does so in a thread."""
+"""The rules for passwords, and bcrypt. Hashing is slow, so call it in a thread."""
 
 from __future__ import annotations
 
@@ -14,21 +14,22 @@ from project_service.auth.errors import weak_password
 from project_service.auth.model import Email, folded
 from project_service.errors import require_text, validation_failed
 
-# bcrypt reads no more than this; a longer password is refused and never cut.
+# bcrypt reads no more than this. A longer password is refused, never truncated.
 MAX_BYTES = 72
-# Of the salt's last character two bits count: bcrypt takes none that has others, and no password would match.
+# Only two bits of the salt's last character count. bcrypt refuses a hash in which others are set, so it would never
+# match.
 _HASH = re.compile(rb"\$2[aby]\$(\d\d)\$[./A-Za-z0-9]{21}[.Oeu][./A-Za-z0-9]{31}\Z")
 
 
 @cache
 def common_passwords() -> frozenset[str]:
-    """The shipped list, in the form in which passwords are compared with it."""
+    """The list of common passwords, case-folded."""
     text = files("project_service.auth").joinpath("data/common-passwords.txt").read_text("utf-8")
     return frozenset(line for line in text.splitlines() if line and not line.startswith("#"))
 
 
 def acceptable(password: object, email: Email, min_bytes: int) -> bytes:
-    """The bytes of a new password; raises ``validation_failed`` (not text) or ``weak_password``."""
+    """The bytes of a new password. Raises ``validation_failed`` if it is not text, and ``weak_password``."""
     text = require_text("password", password)
     try:
         raw = text.encode("utf-8")
@@ -48,12 +49,12 @@ def acceptable(password: object, email: Email, min_bytes: int) -> bytes:
 
 
 def candidate(password: object, name: str = "password") -> bytes | None:
-    """The bytes of a password that is to be checked, or None where no stored password can be equal to it.
+    """The bytes of a password that is to be checked; None if no stored password can equal it.
 
-    Raises ``validation_failed`` where it is not text at all.
+    Raises ``validation_failed`` if it is not text. ``name`` is the field's name for that.
     """
     text = require_text(name, password)
-    # No stored password is longer, so a huge one needs no copy.
+    # No stored password has more characters. Checked first, so that a huge one is not encoded.
     if len(text) > MAX_BYTES:
         return None
     raw = text.encode("utf-8", "surrogatepass")
@@ -61,7 +62,7 @@ def candidate(password: object, name: str = "password") -> bytes | None:
 
 
 def cost_of(stored: bytes) -> int | None:
-    """The cost of a bcrypt hash of the kinds ``$2a$``, ``$2b$`` and ``$2y$``; None for anything else."""
+    """The cost of a bcrypt hash (``$2a$``, ``$2b$`` or ``$2y$``); None for anything else."""
     found = _HASH.match(stored)
     if found is None or not 4 <= int(found[1]) <= 31:
         return None
@@ -70,7 +71,7 @@ def cost_of(stored: bytes) -> int | None:
 
 @frozen
 class Bcrypt:
-    """Hashes at ``cost`` and checks so that every failure takes the time of one hash at ``cost``."""
+    """bcrypt with a ``cost`` for new hashes. A failed check always takes as long as making one hash of that cost."""
 
     cost: int = 12
     salt: Callable[[int], bytes] = field(default=bcrypt.gensalt, repr=False)
@@ -79,21 +80,22 @@ class Bcrypt:
         return bcrypt.hashpw(password, self.salt(self.cost))
 
     def matches(self, password: bytes | None, stored: bytes | None) -> bool:
-        """Whether ``stored`` is the hash of ``password``; None: unknown user, impossible password."""
+        """Whether ``stored`` is the hash of ``password``. False if one is None: an unknown user, or a password that
+        cannot be right."""
         cost = None if stored is None else cost_of(stored)
         if password is None or stored is None or cost is None:
             self._spend(self.cost)
             return False
         if bcrypt.checkpw(password, stored):
             return True
-        # An older, cheaper hash would otherwise tell that the account exists:
-        # 2^c + (2^c + 2^(c+1) + ... + 2^(cost-1)) = 2^cost.
+        # With an older, cheaper hash the check was faster, which would tell that the account exists. So it is made up
+        # for: 2^c + (2^c + 2^(c+1) + ... + 2^(cost-1)) = 2^cost.
         for cheaper in range(cost, self.cost):
             self._spend(cheaper)
         return False
 
     def outdated(self, stored: bytes) -> bool:
-        """Whether the hash is to be made again at the next login."""
+        """Whether the hash is cheaper than new ones, so that the next login should replace it."""
         cost = cost_of(stored)
         return cost is not None and cost < self.cost
 

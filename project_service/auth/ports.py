@@ -1,6 +1,7 @@
-"""What accounts need of a store of users: implemented by ``sql``, and by a verified fake in the tests.
+"""What authentication needs of its database, as protocols. ``sql`` implements them, and the tests have a verified
+fake.
 
-Every method takes the time it is to count with, so that limits and lifetimes can be tested on a clock.
+All methods are told the current time, so that limits and lifetimes can be tested with a clock of the test's own.
 """
 
 from __future__ import annotations
@@ -21,7 +22,8 @@ Purpose = Literal["recovery", "confirmation"]
 
 @frozen
 class Event:
-    """A line of the audit: who did what to whom, from where, with what result ("ok" or an error's code)."""
+    """An entry of the audit: who did what to whom, from where, and with what result ("ok" or the code of an
+    error)."""
 
     at: datetime
     action: str
@@ -34,7 +36,7 @@ class Event:
 
 @frozen
 class NewSession:
-    """A session to be stored. ``digest`` is its first refresh token's."""
+    """A session to be stored. ``digest`` is that of its first refresh token."""
 
     id: str
     digest: bytes = field(repr=False)
@@ -46,7 +48,7 @@ class NewSession:
 
 @frozen
 class Limit:
-    """At most ``most`` failures in ``window``; 0 is no limit."""
+    """At most ``most`` failures within ``window``; 0 means no limit."""
 
     most: int
     window: timedelta
@@ -54,7 +56,9 @@ class Limit:
 
 @frozen
 class Reservation:
-    """The answer to an attempt: reserved under ``mark`` where ``verdict`` is "free"."""
+    """The answer to the request for an attempt. If ``verdict`` is "free" it is reserved, and ``mark`` identifies it.
+    It is "busy" if attempts that are not settled yet use up the limit, "refused" if failures do; then the next
+    attempt is possible after ``wait_seconds``."""
 
     verdict: Verdict
     wait_seconds: float = 0.0
@@ -63,7 +67,8 @@ class Reservation:
 
 @frozen
 class LoginReservation:
-    """Both counters of a login, and the account that goes with the email."""
+    """A reservation with both counters of a login, by email and by client address, and the account with that
+    email."""
 
     verdict: Verdict
     wait_seconds: float = 0.0
@@ -76,8 +81,9 @@ class LoginReservation:
 class Rotation:
     """What became of a refresh token.
 
-    ``rotated``: the successor is active. ``repeated``: it was replaced a moment ago, and ``salts``, by the digests
-    of the tokens that they go with, lead to the active one. ``stolen``: a late reuse, and the session has been ended.
+    ``rotated``: its successor is active now. ``repeated``: it was replaced a moment ago, and ``salts``, by the digest
+    of the token that each belongs to, lead to the active one. ``stolen``: it was used again too late, and the session
+    has been ended.
     """
 
     outcome: Literal["rotated", "repeated", "stolen"]
@@ -98,12 +104,13 @@ class Attempts(Protocol):
     async def settle_login(
         self, email: Email, address: str, held: LoginReservation, outcome: Outcome, event: Event | None
     ) -> None:
-        """The account's counter takes ``outcome``; the address's is cleared of no failure but this one."""
+        """Settle both counters and, if there is an ``event``, record it. "cleared" clears the account's counter, but
+        in the address's only this attempt."""
 
 
 @frozen
 class Proof:
-    """On what a user may change his account: the hash of the password that he knew, and the session he is in."""
+    """Why a user may change his account: the hash of the password that he has given, and the session that he used."""
 
     password_hash: bytes = field(repr=False)
     session_id: str
@@ -120,7 +127,7 @@ class Users(Protocol):
         session: NewSession | None,
         event: Event,
     ) -> Account | None:
-        """The new account, with ``session`` as its first; None where the email is taken."""
+        """Create an account, with ``session`` as its first if there is one. None if the email is taken."""
 
     async def find(self, user_id: str) -> Account | None: ...
 
@@ -135,24 +142,26 @@ class Users(Protocol):
     async def set_password(
         self, user_id: str, password_hash: bytes, proof: Proof | None, event: Event
     ) -> Account | None:
-        """Ends every session but the ``proof``'s.
+        """Set the password and end all sessions except the ``proof``'s.
 
-        With a proof that does not hold any more nothing is changed: while he was at it the password was changed, the
-        user disabled or the session ended.
+        If the proof does not hold any more, nothing is changed and None is returned: meanwhile the password was
+        changed, the user disabled, or the session ended.
         """
 
     async def set_disabled(self, user_id: str, disabled: bool, event: Event) -> Account | None:
-        """Disabling ends every session."""
+        """Disable the user, which ends all sessions, or enable him again."""
 
     async def delete(self, user_id: str, event: Event, proof: Proof | None = None) -> bool:
-        """``proof`` as of ``set_password``. Raises ``user_in_use`` where a table of the project's keeps him."""
+        """False if there is no such user or the ``proof`` does not hold any more, as for ``set_password``. Raises
+        ``user_in_use`` if rows of the project's own tables refer to him."""
 
 
 class Sessions(Protocol):
     async def start(
         self, account: Account, new_hash: bytes | None, session: NewSession, event: Event
     ) -> User | None:
-        """Store a session after a login; None where the account was disabled or changed meanwhile."""
+        """Store a session after a login, and ``new_hash`` if there is one. None if the account was disabled, or its
+        password changed, since ``account`` was read."""
 
     async def rotate(
         self,
@@ -166,20 +175,22 @@ class Sessions(Protocol):
         access_expires_at: datetime,
         origin: Origin,
     ) -> Rotation | None:
-        """One message; None for a token that is unknown, expired or of an ended session."""
+        """Replace a refresh token by its ``successor``, or find out that it has been replaced before. None if the
+        token is unknown or expired, or its session has ended."""
 
     async def alive(self, user_id: str, now: datetime) -> list[SessionInfo]: ...
 
     async def end(
         self, user_id: str, event: Event, *, only: str | None = None, but: str | None = None
     ) -> list[tuple[str, float]]:
-        """End sessions of a user: all, ``only`` one or all ``but`` one.
+        """End sessions of a user: all, ``only`` one, or all ``but`` one. The event's action is the recorded reason.
 
-        Returned are their ids with the Unix time their access tokens end; the reason is the event's action.
+        Returns their ids, each with the Unix time until which access tokens of it may be valid.
         """
 
     async def revoked(self, now: datetime, since: datetime | None = None) -> list[tuple[str, float]]:
-        """Ended sessions whose access tokens may still be valid: all, or those that ended after ``since``."""
+        """The ended sessions whose access tokens may still be valid, as ``end`` returns them: all, or those that
+        ended after ``since``."""
 
 
 class OneTimeTokens(Protocol):
@@ -193,34 +204,35 @@ class OneTimeTokens(Protocol):
         expires_at: datetime,
         event: Event,
     ) -> User | None:
-        """A token for the user of ``email``, replacing his older one; None where there is nobody to mail to.
-
-        That is: no such user, a disabled one, a confirmed one (for confirmation), one whose token is younger
-        than ``pause``.
+        """Store a token for the user of ``email``, in place of his older one. None if there is nobody to mail it to:
+        no such user, a disabled one, one whose address is confirmed already (for confirmation), or one whose last
+        token is younger than ``pause``.
         """
 
     async def owner(self, digest: bytes, purpose: Purpose, now: datetime) -> User | None: ...
 
     async def reset_password(self, digest: bytes, password_hash: bytes, event: Event) -> User | None:
-        """Consume a recovery token: the password is set and every session ended. None: not valid any more."""
+        """Use up a recovery token: set the password and end all sessions. None if the token is not valid."""
 
     async def confirm(self, digest: bytes, session: NewSession, event: Event) -> User | None:
-        """Consume a confirmation token: the address is confirmed and ``session`` begins."""
+        """Use up a confirmation token: the address is confirmed and ``session`` starts. None if the token is not
+        valid."""
 
 
 class Housekeeping(Protocol):
     async def clean(
         self, now: datetime, salt_before: datetime, tokens_before: datetime, audit_before: datetime
     ) -> bool:
-        """Delete what has expired; False where another worker is at it.
+        """Delete what has expired. False if another worker is doing so.
 
-        ``tokens_before``: of refresh tokens issued before only a session's last two are kept.
+        Salts of refresh tokens that were replaced before ``salt_before`` are deleted. Of refresh tokens issued before
+        ``tokens_before`` only the last two of each session are kept.
         """
 
 
 @frozen
 class Stores:
-    """Everything authentication keeps, as one value."""
+    """All the stores that authentication needs."""
 
     users: Users
     sessions: Sessions

@@ -1,4 +1,4 @@
-"""What a signed-in user may do to his own account."""
+"""What a signed-in user may do with his own account."""
 
 from __future__ import annotations
 
@@ -31,16 +31,18 @@ class Profile:
     context: Context
 
     async def read(self, caller: Claims) -> User:
-        """Raises ``session_revoked`` where the user is gone and the news has not arrived yet."""
+        """Raises ``session_revoked`` if the user has been deleted or disabled, of which this worker may not have
+        heard yet."""
         return (await self._account(caller)).user
 
     async def change(self, caller: Claims, wanted: Mapping[str, Any], origin: Origin) -> User:
-        """Set ``metadata``, or ``password`` (with ``current_password``; the other sessions end), or both.
+        """Set ``metadata``, or ``password``, or both. A password needs ``current_password``, and ends the other
+        sessions.
 
-        Raises ``validation_failed``, ``weak_password``, ``invalid_credentials``, ``rate_limited``.
+        Raises ``validation_failed``, ``weak_password``, ``invalid_credentials`` and ``rate_limited``.
         """
         refuse_unknown(wanted, CHANGEABLE, "cannot be changed here")
-        # Once begun it ends: of two changes who hangs up does not get one.
+        # Shielded, so that of two changes not only one is made if the client hangs up.
         return (await shield(self._change(caller, wanted, origin))).user
 
     async def _change(self, caller: Claims, wanted: Mapping[str, Any], origin: Origin) -> Account:
@@ -72,9 +74,9 @@ class Profile:
         return self._there(account)
 
     async def delete(self, caller: Claims, current: object, origin: Origin) -> None:
-        """Delete the account with all its sessions.
+        """Delete the account and all its sessions.
 
-        Raises ``invalid_credentials``, ``rate_limited``, ``user_in_use``.
+        Raises ``invalid_credentials``, ``rate_limited`` and ``user_in_use``.
         """
         account = await self._account(caller)
         await shield(self._delete(caller, email_of(account.user), current, origin))
@@ -98,7 +100,8 @@ class Profile:
         return Proof(account.password_hash, caller.sid)
 
     async def _outrun(self, caller: Claims) -> NoReturn:
-        """The proof does not hold any more: raises ``session_revoked`` where the user is gone or disabled."""
+        """The proof does not hold any more. Raises ``session_revoked`` if the user is deleted or disabled, otherwise
+        ``invalid_credentials``."""
         await self._account(caller)
         raise errors.invalid_credentials()
 

@@ -1,6 +1,6 @@
-"""What is done by mail: a new password, and the confirmation of an address.
+"""What is done by mail: setting a new password and confirming an address.
 
-A GET never uses a token up: mail programs and virus scanners follow links.
+No GET uses up a token, because mail programs and virus scanners follow links.
 """
 
 from __future__ import annotations
@@ -18,13 +18,13 @@ from project_service.auth.throttle import Throttle
 from project_service.errors import require_text, require_texts
 
 LIFETIME = timedelta(hours=1)
-# A letter a minute to one address is plenty; who asks more often is told the same.
+# An address gets at most one letter in this time. Whoever asks more often gets the same response.
 PAUSE = timedelta(minutes=1)
 
 
 @frozen
 class Letters:
-    """Mails one-time tokens. ``post`` None: no mail server is configured."""
+    """Mails one-time tokens. ``post`` is None if no mail server is configured."""
 
     tokens: OneTimeTokens
     post: mail.Post | None
@@ -32,13 +32,14 @@ class Letters:
     context: Context
 
     def require(self) -> mail.Post:
-        """Raises ``email_not_configured``."""
+        """The post. Raises ``email_not_configured`` if there is none."""
         if self.post is None:
             raise errors.email_not_configured()
         return self.post
 
     async def requested(self, email: object, purpose: Purpose, origin: Origin) -> None:
-        """As ``send``, for anybody who asks: limited per client address."""
+        """As ``send``, for anybody who asks, and therefore limited by client address. Raises ``rate_limited`` and
+        ``validation_failed`` too."""
         self.require()
         address = Email.parse(email)
         held = await self.throttle.reserve("mail", origin, self.context.per_address())
@@ -46,9 +47,9 @@ class Letters:
         await self.send(address, purpose, origin)
 
     async def send(self, email: Email, purpose: Purpose, origin: Origin) -> None:
-        """Mail a token to ``email`` if it is somebody's who may have one; nobody can tell whether it was.
-
-        The letter leaves after the answer, so that the answer takes the same time either way.
+        """Mail a token to ``email`` if there is a user of that address who may have one. The caller cannot tell: the
+        letter is sent after the response, so that this takes the same time either way. Raises
+        ``email_not_configured``.
         """
         post = self.require()
         token, now = secrets.fresh(self.context.randomness), self.context.now()
@@ -76,17 +77,17 @@ class Recovery:
     context: Context
 
     async def recover(self, email: object, origin: Origin) -> None:
-        """Mail a token for a new password. Raises ``email_not_configured``, ``rate_limited`` (per address)."""
+        """Mail a token for a new password. Raises what ``Letters.requested`` raises."""
         await self.letters.requested(email, "recovery", origin)
 
     async def resend(self, email: object, origin: Origin) -> None:
-        """Mail another token for the confirmation of an address."""
+        """Mail another token for the confirmation of an address. Raises what ``Letters.requested`` raises."""
         await self.letters.requested(email, "confirmation", origin)
 
     async def reset(self, token: object, password: object, origin: Origin) -> None:
-        """Set a new password and end every session.
+        """Set a new password and end all sessions.
 
-        Raises ``invalid_one_time_token`` and ``weak_password``; a password that is refused leaves the token good.
+        Raises ``invalid_one_time_token``, and ``weak_password``, after which the token can still be used.
         """
         require_texts({"token": token, "password": password})
         digest = _digest(token)
@@ -101,7 +102,7 @@ class Recovery:
             raise errors.invalid_one_time_token()
 
     async def verify(self, token: object, origin: Origin) -> IssuedSession:
-        """Confirm an address; its owner is logged in. Raises ``invalid_one_time_token``."""
+        """Confirm an address and log its owner in. Raises ``invalid_one_time_token``."""
         session, refresh = self.context.new_session(origin)
         event = Event(session.created_at, "confirm_email", origin=origin)
         user = await self.tokens.confirm(_digest(token), session, event)
@@ -111,7 +112,7 @@ class Recovery:
 
 
 def _digest(token: object) -> bytes:
-    # Copied out of a letter by hand, it comes with the white space around it.
+    # A token that is copied from a letter may have white space around it.
     digest = secrets.digest(require_text("token", token).strip())
     if digest is None:
         raise errors.invalid_one_time_token()

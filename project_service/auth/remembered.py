@@ -1,8 +1,8 @@
-"""What was answered lately about users, so that ``GET /auth/user`` need not ask the database each time.
+"""A cache of recent replies about users, so that ``GET /auth/user`` need not ask the database each time.
 
-On one host nobody is shown an older user than somebody has been told of: a worker counts each change where all see
-it, from before it is made (``changes``). Of what other hosts change, or SQL, it is notified some milliseconds later;
-and a user is read again after a second, whatever was heard.
+Changes that are made on the same host show at once: from before it makes a change, a worker counts it where all
+workers see it (``changes``). Of changes by other hosts, or by SQL, the worker is notified some milliseconds later.
+And a user is read again after a second in any case.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ class _Answer(Generic[T]):
 
 
 class Remembered(Generic[T]):
-    """Answers by user. ``seconds`` is any clock that only goes forward."""
+    """Answers by user id. ``seconds`` is any clock that never goes back."""
 
     def __init__(self, changes: Changes, listener: Currency, seconds: Callable[[], float]) -> None:
         self._changes = changes
@@ -43,16 +43,15 @@ class Remembered(Generic[T]):
         listener.subscribe(CHANNEL, self._hear, self._nothing_missed)
 
     def find(self, user_id: str) -> T | None:
-        """None where it has to be made."""
+        """The cached answer; None if it has to be made."""
         found = self._kept.get(user_id)
         if found is None or not self._listener.current or found.until <= self._seconds():
             return None
         return found.value if found.stamp == self._changes.stamp(place_of(user_id)) else None
 
     async def make(self, user_id: str, answer: Awaitable[T]) -> T:
-        """``answer``, which is to read the user only when it is awaited; remembered where nothing changes meanwhile.
-
-        Raises what it raises.
+        """The result of ``answer``, which must not read the user before it is awaited. It is cached unless a change
+        is under way. Raises what ``answer`` raises.
         """
         stamp, until = self._changes.stamp(place_of(user_id)), self._seconds() + FRESH_SECONDS
         value = await answer
@@ -63,7 +62,7 @@ class Remembered(Generic[T]):
         return value
 
     def _forget(self) -> None:
-        """Whatever is remembered for nothing; the oldest come first."""
+        """Drop the oldest answers: those that have expired, and those beyond ``MOST_ANSWERS``."""
         now = self._seconds()
         while len(self._kept) > MOST_ANSWERS or next(iter(self._kept.values())).until <= now:
             self._kept.popitem(last=False)
@@ -74,18 +73,18 @@ class Remembered(Generic[T]):
         self._changes.happened(place_of(payload))
 
     async def _nothing_missed(self) -> None:
-        """What was read while nobody listened is forgotten."""
+        """Called after a gap in the notifications: drops everything."""
         self._kept.clear()
 
 
 class CountedUsers:
-    """``users``, whose changes are counted for who remembers what he has read. Implements ``ports.Users``."""
+    """Implements ``ports.Users`` by another one, and counts each change to a user, so that caches notice it."""
 
     def __init__(self, users: Users, changes: Changes) -> None:
         self._users = users
         self._changes = changes
 
-    # What changes nobody who is there passes as it is.
+    # Methods that change no existing user are passed on as they are.
 
     @property
     def create(self) -> Callable[..., Coroutine[Any, Any, Account | None]]:
@@ -118,7 +117,7 @@ class CountedUsers:
         return await self._counted(user_id, self._users.delete(user_id, event, proof))
 
     async def _counted(self, user_id: str, change: Coroutine[Any, Any, T]) -> T:
-        """Who has asked for it may leave before it is over, and then it is counted nevertheless."""
+        """Make the change, counted. Shielded, so that it is counted to its end even if the client hangs up."""
 
         async def counted() -> T:
             with self._changes.under_way(place_of(user_id)):

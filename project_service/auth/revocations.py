@@ -1,4 +1,5 @@
-"""The ended sessions whose access tokens may still be valid, in memory: one lookup a request, no database read."""
+"""The ended sessions whose access tokens may still be valid. They are kept in memory, so that a request costs one
+lookup and no query."""
 
 from __future__ import annotations
 
@@ -11,19 +12,19 @@ from twisted.logger import Logger
 from project_service.errors import database_unavailable
 
 CHANNEL = "auth_revocations"
-# Other workers must hear of a logout within a second; an answer older than this is not trusted.
+# In seconds. A logout must take effect in all workers within this time, so what was read longer ago is not trusted.
 FRESH_SECONDS = 1.0
-# How often ``poll`` is to be called. While notifications arrive it reads every other time: a listening connection
-# can be dead for long before anybody notices.
+# How often ``poll`` has to be called. Even while notifications arrive it reads every other time, because a listening
+# connection may be dead for a long time before that is noticed.
 POLL_SECONDS = 0.4
-# What is new is asked for with so much overlap: clocks differ, and a transaction may have been under way.
+# Each reading for what is new goes back this much further: clocks differ, and transactions may take time to commit.
 OVERLAP_SECONDS = 60.0
 
 Ended = list[tuple[str, float]]
 
 
 class Currency(Protocol):
-    """What this needs of ``database.listener.Listener``."""
+    """What is needed of ``database.listener.Listener``."""
 
     @property
     def current(self) -> bool: ...
@@ -34,10 +35,11 @@ class Currency(Protocol):
 
 
 class RevokedSessions:
-    """Kept current by notifications; read whole after every gap, and by ``poll`` what is new.
+    """The set of ended sessions. Notifications keep it current; it is read completely after a gap in them, and
+    ``poll`` reads what is new.
 
-    Where neither works for a second the set is not trusted, and asking it raises ``database_unavailable``:
-    somebody's logout may have been missed. ``read`` is given the time from which on it is to tell, or None.
+    If neither has worked for a second, a logout may have been missed; then ``is_revoked`` raises
+    ``database_unavailable``. ``read`` returns the sessions that ended since the given Unix time, or all for None.
     """
 
     log = Logger()
@@ -64,25 +66,27 @@ class RevokedSessions:
         return False
 
     def add(self, session_id: str, until: float) -> None:
-        """A session that ended here, before the notification comes around."""
+        """Add a session that this worker has ended, without waiting for the notification. Access tokens of it may be
+        valid until ``until``, in Unix time."""
         self._ended[session_id] = max(until, self._ended.get(session_id, until))
 
     async def reread(self) -> None:
-        """Add all the database knows; what was heard while reading stays."""
+        """Read all ended sessions and add them."""
         await self._add_read(None)
 
     async def poll(self) -> None:
-        """Read what is new, and forget what has expired."""
+        """Read what is new, if necessary, and drop what has expired. It does not raise."""
         if not self._listener.current or not self._known_within(FRESH_SECONDS - POLL_SECONDS):
             await self._read_quietly()
         self._forget()
 
     def _known_within(self, seconds: float) -> bool:
-        """No answer is younger than now: then the clock was set back, and how old it is nobody can say."""
+        """Whether the last reading is at most this old. If it seems to be in the future, the clock was set back and
+        its age is unknown."""
         return 0.0 <= self._now() - self._known_at <= seconds
 
     async def _read_quietly(self) -> None:
-        """Says once that the database is away; whoever asks meanwhile gets ``database_unavailable``."""
+        """Read what is new. A failure is logged once until it succeeds again; ``is_revoked`` notices by itself."""
         try:
             told_apart = -math.inf < self._known_at <= self._now()
             await self._add_read(self._known_at - OVERLAP_SECONDS if told_apart else None)

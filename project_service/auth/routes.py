@@ -21,7 +21,7 @@ from project_service.http.inbound import Inbound
 from project_service.http.outbound import NO_STORE, Reply, envelope, json_reply
 from project_service.http.router import Router
 
-# What the audit and the session list keep of a client's own words.
+# How much of a User-Agent the audit and the list of sessions keep.
 USER_AGENT_CHARACTERS = 256
 
 
@@ -31,7 +31,7 @@ def origin_of(inbound: Inbound) -> Origin:
 
 
 def signed_in(inbound: Inbound) -> Claims:
-    """The user of the bearer token: a project key alone is nobody's session."""
+    """The claims of the caller's access token. Raises ``authentication_required`` if he has only a project key."""
     if inbound.caller.user is None:
         raise authentication_required()
     return inbound.caller.user
@@ -52,7 +52,7 @@ class AuthRoutes:
 
     def mount(self, router: Router) -> None:
         key: KeyDemand = "required" if self.context.settings.require_project_key else "optional"
-        # These take no bearer token, and a stale one in a client's default headers must not be in their way.
+        # These need no bearer token, and must not fail if a client sends an expired one by default.
         for url, said, handler in (
             ("/auth/signup", described.SIGN_UP, self.sign_up),
             ("/auth/login", described.LOG_IN, self.log_in),
@@ -147,6 +147,7 @@ class AuthRoutes:
         return envelope(None)
 
     async def jwks(self, inbound: Inbound) -> Reply:
-        """RFC 7517. A new key signs as soon as it is loaded, hence the short life in caches."""
+        """The JWK Set (RFC 7517). Caches may keep it for a short time only, because a new key signs as soon as it is
+        loaded."""
         keys = self.context.verifier.issuer.keys.published()
         return json_reply(keys, headers=(("Cache-Control", "public, max-age=300"),))

@@ -1,4 +1,4 @@
-"""Opaque tokens: refresh tokens and one-time tokens. Only their SHA-256 is ever stored."""
+"""Opaque tokens: refresh tokens and one-time tokens. Only their SHA-256 digests are stored."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from attrs import field, frozen
 from project_service import base64url
 
 BYTES = 32
-# What 32 bytes are in base64url without padding.
+# The length of so many bytes in base64url without padding.
 LENGTH = 43
 
 Randomness = Callable[[int], bytes]
@@ -19,7 +19,7 @@ Randomness = Callable[[int], bytes]
 
 @frozen
 class Opaque:
-    """A token as its owner holds it, and the digest that is stored."""
+    """A token as its owner has it, and the digest that is stored."""
 
     text: str = field(repr=False)
     digest: bytes = field(repr=False)
@@ -31,17 +31,18 @@ def fresh(randomness: Randomness) -> Opaque:
 
 
 def successor(text: str, salt: bytes) -> Opaque:
-    """The token that follows ``text`` under ``salt``.
+    """The token that follows the token ``text``, derived from it with ``salt``.
 
-    It is derived, so that a client which asks twice with one token (a retry, two tabs) gets the same
-    successor although only digests are stored. Without both the old token and the 256-bit salt it is as
-    unpredictable as a random one; the salt is wiped once the reuse window is over.
+    Because it is derived, a client that uses a token twice (a retry, two tabs) gets the same successor, although only
+    digests are stored. To anybody who does not have both the old token and the 256-bit salt it is as unpredictable as
+    a random one; and the salt is deleted when the reuse window is over.
     """
     return _from_bytes(hmac.digest(salt, text.encode("ascii"), "sha256"))
 
 
 def latest(text: str, salts: Mapping[bytes, bytes]) -> Opaque:
-    """The last of the tokens that follow ``text``; ``salts`` are by the digests of the tokens that they go with."""
+    """The last of the tokens that follow the token ``text``. ``salts`` has each salt by the digest of the token that
+    it was used with."""
     token = Opaque(text, hashlib.sha256(text.encode("ascii")).digest())
     while token.digest in salts:
         token = successor(token.text, salts[token.digest])
@@ -49,7 +50,7 @@ def latest(text: str, salts: Mapping[bytes, bytes]) -> Opaque:
 
 
 def digest(text: str) -> bytes | None:
-    """The stored form of a presented token; None for what cannot be one."""
+    """The digest of a token that a client has sent; None for a text that cannot be a token."""
     if len(text) != LENGTH or not text.isascii():
         return None
     return hashlib.sha256(text.encode("ascii")).digest()

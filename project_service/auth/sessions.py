@@ -1,4 +1,4 @@
-"""What becomes of a session after it began: refreshed, listed, ended."""
+"""Sessions after they have started: refreshing, listing and ending them."""
 
 from __future__ import annotations
 
@@ -22,10 +22,10 @@ class SessionService:
     context: Context
 
     async def refresh(self, token: object, origin: Origin) -> IssuedSession:
-        """The next tokens of a session.
+        """Exchange a refresh token for new tokens of its session.
 
-        One with a token that was replaced within ``refresh_reuse_seconds`` gets the refresh token that is active.
-        Raises ``invalid_refresh_token``, ``refresh_token_reused`` (the session has been ended) and
+        For a token that was replaced less than ``refresh_reuse_seconds`` ago, that is the refresh token which is
+        active now. Raises ``invalid_refresh_token``, ``refresh_token_reused`` (the session has been ended) and
         ``validation_failed``.
         """
         presented = require_text("refresh_token", token)
@@ -47,7 +47,7 @@ class SessionService:
         if rotation is None:
             raise errors.invalid_refresh_token()
         if rotation.outcome == "stolen":
-            # At most the last access token's time; the notification brings the exact one.
+            # No access token of it is valid for longer than this; the notification has the exact time.
             self.revoked.add(rotation.session_id, self.context.access_expires(now).timestamp())
             raise errors.refresh_token_reused()
         if rotation.outcome == "repeated":
@@ -55,7 +55,8 @@ class SessionService:
         return self.context.issued(rotation.user, rotation.session_id, successor, now)
 
     async def log_out(self, caller: Claims, scope: str | None, origin: Origin) -> None:
-        """End the caller's session (local), all of his (global) or all but this one (others)."""
+        """End the caller's session (``local``), all of his sessions (``global``), or all except this one
+        (``others``). Raises ``validation_failed`` for another scope."""
         if scope not in (None, *SCOPES):
             raise validation_failed({"scope": f"must be one of {', '.join(SCOPES)}"})
         event = self.context.done_by(f"logout_{scope or 'local'}", caller, origin)
@@ -70,7 +71,7 @@ class SessionService:
         return await self.sessions.alive(caller.sub, self.context.now())
 
     async def end_one(self, caller: Claims, session_id: str, origin: Origin) -> None:
-        """Raises ``session_not_found`` for what is not a living session of the caller."""
+        """End one session. Raises ``session_not_found`` if it is not an active session of the caller's."""
         known = {session.id for session in await self.alive(caller)}
         # Some platforms write UUIDs in upper case.
         wanted = session_id.lower()

@@ -1,4 +1,4 @@
-"""The mail server, spoken to by Twisted's own SMTP client: to hand a letter over, or to see that one could be."""
+"""Talks to the mail server by Twisted's SMTP client, to hand over a letter, or to check that it could be done."""
 
 from __future__ import annotations
 
@@ -23,7 +23,8 @@ from project_service.settings import Smtp
 
 TIMEOUT_SECONDS = 30.0
 
-# In words of ours, because Twisted's hold the conversation; ``code`` is the server's.
+# What to tell the operator. Twisted's own texts contain the conversation, so they are not used. ``code`` is the
+# server's.
 _MISMATCH = "are smtp.port and smtp.tls what it speaks?"
 _WORDS: tuple[tuple[type[Exception], str], ...] = (
     (error.TimeoutError, f"the mail server does not answer in time; {_MISMATCH}"),
@@ -46,26 +47,26 @@ _WORDS: tuple[tuple[type[Exception], str], ...] = (
 
 
 class Unusable(Exception):
-    """The mail server would take no letter; the message says why, without an address, a credential or its words."""
+    """The mail server would not take a letter. The message says why; it contains no address, no credential and
+    nothing that the server said."""
 
 
 @frozen
 class MailServer:
-    """``timeout`` is for connecting, for each answer to a letter, and for a whole ``reach``."""
+    """``timeout``, in seconds, is for connecting, for each of the server's answers, and for ``reach`` as a whole."""
 
     reactor: Any
     settings: Smtp
     timeout: float = TIMEOUT_SECONDS
 
     async def take(self, recipient: str, message: bytes) -> None:
-        """Returns when the server has taken ``message``; raises Twisted's SMTP errors otherwise.
-
-        Their text holds the conversation with the credentials: it is not to be shown.
+        """Returns when the server has taken ``message``. Otherwise raises Twisted's SMTP errors, whose text must not
+        be shown: it contains the conversation with the credentials.
         """
         await self._converse(Sender, recipient, message)
 
     async def reach(self) -> None:
-        """Connect, secure the connection, log in as for a letter, and leave. Raises ``Unusable``."""
+        """Connect, secure the connection and log in as for a letter, then leave. Raises ``Unusable``."""
         assert self.settings.sender is not None
         conversation = start(self._converse(Visitor, self.settings.sender, b""))
         try:
@@ -83,7 +84,7 @@ class MailServer:
             settings.password.reveal().encode() if settings.password else b"",
             envelope(settings.sender).encode("ascii"),
             envelope(recipient).encode("ascii"),
-            # The client itself makes each LF a CRLF.
+            # The client turns each LF into CRLF itself.
             BytesIO(message.replace(b"\r\n", b"\n")),
             ended,
             retries=0,
@@ -101,13 +102,13 @@ class MailServer:
         try:
             await ended
         finally:
-            # Nobody waits any more, so that the end of the connection is nothing to report.
+            # Nobody waits any more, so the end of the connection must not be reported.
             factory.sendFinished = True
             connector.disconnect()
 
 
 class Sender(smtp.ESMTPSender):
-    """Once the sending has ended, a connection that does not end with it is no news to anybody."""
+    """Twisted's client. Once the letter is done with, an error is not reported but only closes the connection."""
 
     transport: Any
 
@@ -119,12 +120,12 @@ class Sender(smtp.ESMTPSender):
 
 
 class Visitor(Sender):
-    """Leaves where a letter would begin: connected, secured and logged in as whoever brings one."""
+    """A client that leaves at the point where a letter would begin: it has connected and logged in."""
 
     _seen = False
 
     def getMailFrom(self) -> None:
-        """No letter, upon which the client sends QUIT. Whatever a server says to that, it has let us in."""
+        """There is no letter, so the client sends QUIT. Whatever the server answers to that, the login has worked."""
         self._seen = True
 
     def smtpState_disconnect(self, code: int, resp: bytes | None) -> None:
@@ -150,7 +151,7 @@ def _late() -> Exception:
 
 
 def why(fault: BaseException) -> str:
-    """What went wrong with a letter or server, for the operator: no address, no credential, none of their words."""
+    """What went wrong, for the operator's log: without an address, a credential, or anything that the server said."""
     if isinstance(fault, smtp.SMTPConnectError) and fault.__cause__ is not None:
         fault = fault.__cause__
     if isinstance(fault, SSL.Error):
@@ -162,7 +163,7 @@ def why(fault: BaseException) -> str:
 
 
 def _why_no_tls(fault: SSL.Error) -> str:
-    """OpenSSL's errors are triples; the last is the reason."""
+    """OpenSSL's errors are triples, whose last element is the reason."""
     reasons = ", ".join(one[-1] for one in fault.args[0]) if fault.args else ""
     if "certificate verify failed" in reasons:
         return "the mail server's certificate is not trusted"

@@ -1,4 +1,4 @@
-"""Limits on attempts, counted in the database so that they hold across workers and hosts."""
+"""Limits on attempts. They are counted in the database, so that they hold for all workers and hosts together."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ from project_service.auth.model import Email, Origin
 from project_service.auth.ports import Attempts, Event, Limit, LoginReservation, Outcome, Reservation
 from project_service.errors import rate_limited
 
-# Attempts that are under way may turn out to be no failures: who comes behind them waits, up to a few seconds.
+# Attempts under way may turn out not to be failures, so if they use up the limit, the next one asks again so often.
 PAUSE_SECONDS = 0.1
 PAUSES = 50
-# RFC 6052 section 2.1: every IPv4 client of a network that speaks IPv6 alone comes from here.
+# In networks with IPv6 only, IPv4 addresses are translated to these (RFC 6052 section 2.1).
 _TRANSLATED = ipaddress.IPv6Network("64:ff9b::/96")
 
 R = TypeVar("R", Reservation, LoginReservation)
@@ -27,9 +27,10 @@ R = TypeVar("R", Reservation, LoginReservation)
 
 @frozen
 class Throttle:
-    """An attempt is reserved before its outcome is known and settled after: a burst cannot slip past.
+    """An attempt is reserved before its outcome is known, and settled afterwards, so that many at once cannot exceed
+    the limit.
 
-    A reservation raises ``rate_limited`` with the seconds until one more attempt is allowed.
+    Reserving raises ``rate_limited``, with the seconds until another attempt is allowed.
     """
 
     attempts: Attempts
@@ -52,12 +53,12 @@ class Throttle:
         outcome: Outcome,
         event: Event | None = None,
     ) -> None:
-        # Without limits nothing was counted, and a login is not worth asking the database once more.
+        # If there are no limits nothing was counted, and the query can be spared.
         if event is not None or held.mark is not None or held.address_mark is not None:
             await self.attempts.settle_login(email, place(origin.address), held, outcome, event)
 
     async def reserve(self, scope: str, origin: Origin, limit: Limit) -> Reservation:
-        """An attempt of another kind, counted per address alone."""
+        """An attempt of another kind, ``scope``, counted by client address only."""
         return await self._reserved(
             lambda: self.attempts.reserve(scope, place(origin.address), limit, self.context.now())
         )
@@ -77,7 +78,8 @@ class Throttle:
 
 
 def place(address: str) -> str:
-    """What counts as one address: an IPv4 address, or the /64 that a single IPv6 host has all of to itself."""
+    """What counts as one client address: an IPv4 address, or an IPv6 network /64, which a single host usually has for
+    itself."""
     try:
         found = ipaddress.ip_address(address)
     except ValueError:

@@ -1,6 +1,6 @@
-"""Access tokens: made by ``mint``, checked by ``Verifier``. Pure: the time is an argument.
+"""Access tokens (RFC 7519): made by ``Issuer.mint``, checked by ``Verifier``.
 
-RFC 7519 (JWT), RFC 8725 (its best current practices): the algorithm is the key's, never the token's.
+The algorithm is always taken from the key, never from the token (RFC 8725).
 """
 
 from __future__ import annotations
@@ -23,9 +23,9 @@ from project_service.http.caller import Claims
 AUDIENCE = "authenticated"
 ROLE = "authenticated"
 LEEWAY_SECONDS = 30
-# A token of ours has some 500 characters; headers are limited, this is the limit for other entrances.
+# Our tokens have about 500 characters. Headers are limited anyway; this limits tokens that come in other ways.
 MAX_TOKEN_CHARACTERS = 8192
-# The time of a token is judged here, against the clock that was passed in.
+# The library's own checks of times are off, because times are checked here, by the clock that was passed in.
 _OPTIONS: Any = {
     "require": ["exp", "iat", "iss", "aud", "sub", "sid", "role"],
     "verify_exp": False,
@@ -45,19 +45,19 @@ class Minted:
 
 class Revocations(Protocol):
     def is_revoked(self, session_id: str) -> bool:
-        """Whether the session has ended; raises where that cannot be known at the moment."""
+        """Whether the session has ended. Raises if that cannot be known at the moment."""
 
 
 @frozen
 class Issuer:
-    """What goes into every token: who signs, as whom, for how long."""
+    """What all tokens have in common: the keys, the issuer's name, and how many seconds they are valid."""
 
     keys: KeySet
     name: str
     seconds: int
 
     def mint(self, user: User, session_id: str, now: float, token_id: str) -> Minted:
-        """A token for one session of ``user``, valid from ``now``; ``token_id`` is its ``jti``."""
+        """A token for a session of ``user``, valid from ``now``, in Unix time. ``token_id`` becomes its ``jti``."""
         issued = int(now)
         expires = issued + self.seconds
         claims = {
@@ -76,10 +76,10 @@ class Issuer:
 
 
 class Verifier:
-    """Implements ``http.caller.TokenVerifier``: no I/O, so it is asked on every request.
+    """Implements ``http.caller.TokenVerifier``, without I/O, since it is called for every request.
 
-    A signature is checked once: the claims are kept until the token expires, the least recently used leaving
-    first. Expiry and revocation are looked at every time.
+    A signature is checked only once: the claims are cached until the token expires, and the ones that were least
+    recently used are dropped first. Expiry and revocation are checked every time.
     """
 
     def __init__(
@@ -96,12 +96,13 @@ class Verifier:
         return self._issuer
 
     def replace(self, issuer: Issuer) -> None:
-        """Use other keys from now on; tokens known by the old ones are checked again."""
+        """Use another issuer from now on. All tokens are checked again."""
         self._issuer = issuer
         self._known.clear()
 
     def verify(self, token: str) -> Claims:
-        """The claims of a good token; raises ``invalid_token`` or ``session_revoked``."""
+        """The claims of a valid token. Raises ``invalid_token``, ``expired_token`` or ``session_revoked``, and
+        ``database_unavailable`` if it is unknown whether the session has ended."""
         claims = self._known.get(token)
         if claims is None:
             claims = self._checked(token)
@@ -109,7 +110,7 @@ class Verifier:
         else:
             self._known.move_to_end(token)
         if claims.exp + LEEWAY_SECONDS <= self._now():
-            # It takes no place from those that are good.
+            # It must not take up space in the cache.
             self._known.pop(token, None)
             raise expired_token()
         if self._revocations.is_revoked(claims.sid):
@@ -129,7 +130,7 @@ class Verifier:
             payload = jwt.decode(
                 text,
                 key.public,
-                # RFC 8725 section 3.1: the key says how it is checked, not the token.
+                # The key decides on the algorithm, not the token (RFC 8725 section 3.1).
                 algorithms=[key.algorithm],
                 audience=AUDIENCE,
                 issuer=self._issuer.name,
@@ -163,7 +164,8 @@ def _text(value: object) -> str:
 
 
 def _id(value: object) -> str:
-    """As the database has it: who holds a key of ours may sign anything, and the queries take it for a UUID."""
+    """An id in the form that the database has. It is checked because others may sign with our keys too, and queries
+    need a UUID."""
     try:
         return str(uuid.UUID(_text(value)))
     except ValueError:

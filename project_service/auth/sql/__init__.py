@@ -1,1 +1,1 @@
-"""Authentication in PostgreSQL: the ports of ``ports.py``, one module a concern, SQL as named queries."""
+"""The protocols of ``ports.py`` implemented in PostgreSQL, one module for each, with SQL in named queries."""

@@ -1,4 +1,4 @@
-"""Counters of attempts: the logic is in functions of ``0002_auth.sql``, where attempts meet."""
+"""Counters of attempts. The logic is in functions of the database (``0002_auth.sql``), which see all attempts."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""One-time tokens, for what is done by mail."""
+"""One-time tokens for what is done by mail."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ from project_service.auth.sql.rows import (
     user,
 )
 
-# The audit line is written for an unknown address as well, so that both answers wait for one commit. Without the lock
-# a user who is being deleted would still be found, and his token refused by its foreign key.
+# An entry of the audit is written for an unknown address too, so that both responses take the time of a commit.
+# Without the lock a user who is being deleted would be found, and his token would violate its foreign key.
 _ISSUE = Query(
     "a token for the user of an address, if there is one",
     f"""
@@ -47,9 +47,9 @@ select {USER} from auth.one_time_tokens t join auth.users u on u.id = t.user_id
 where t.token_hash = %(digest)s and t.purpose = %(purpose)s and t.expires_at > %(now)s
 """,
 )
-# The user's row is locked before the token's, as everywhere else.
+# The user's row is locked before the token's, as everywhere else, to avoid deadlocks.
 _LOCK_OWNER = Query("lock the owner of a token", f"{_OWNER.text} for no key update of u")
-# Who waited for the user's row read the token's before: it may have been made worthless since.
+# The token is looked for again here, because it was read before the wait for the user's row, and may be gone since.
 _CONSUME = Query(
     "use a token up; of two attempts at once only one finds it",
     """

@@ -1,4 +1,4 @@
-"""A query with a name, and what runs it."""
+"""Queries with descriptions, and the protocols of what runs them."""
 
 from __future__ import annotations
 
@@ -21,14 +21,14 @@ class Prepares(Protocol):
 
 
 class Database(Runs, Prepares, Protocol):
-    """What authentication needs of ``database.pool.Pool``."""
+    """What authentication needs of the database: ``database.pool.Pool``."""
 
     async def transaction(self, work: Callable[[Any], Awaitable[T]]) -> T: ...
 
 
 @frozen
 class Query:
-    """``description`` says what it is for; ``text`` may be several statements, the last one's rows count."""
+    """``description`` says what the query is for. ``text`` may be several statements; the rows are the last one's."""
 
     description: str
     text: str
@@ -44,7 +44,8 @@ class Query:
 
 @frozen
 class Often:
-    """A query that is asked often, so that it is prepared: one statement with ``%s`` for its parameters."""
+    """A query that is run often and is therefore prepared. ``text`` is one statement with ``%s`` for its
+    parameters."""
 
     description: str
     text: str

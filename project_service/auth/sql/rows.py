@@ -1,4 +1,4 @@
-"""Between rows and values."""
+"""Converts between rows and values."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ from project_service.auth.model import Account, User
 from project_service.auth.ports import Event, NewSession
 from project_service.auth.sql.query import Row
 
-# The columns of ``account``, of a table or a subquery called u.
+# The columns that ``account`` takes, and ``user``, from a table or a subquery called u.
 ACCOUNT = """u.id::text, u.email, u.created_at, u.metadata::text,
     u.password_hash, u.disabled_at, u.confirmed_at, u.last_login_at"""
 USER = "u.id::text, u.email, u.created_at, u.metadata::text"
 
-# One audit line; ``{who}`` and ``{result}`` are expressions.
+# Writes one entry of the audit. ``{who}`` and ``{result}`` are SQL expressions.
 AUDIT = """insert into auth.audit (at, actor, user_id, email, action, result, address, user_agent, request_id)
     select %(at)s, %(actor)s, {who}, %(audit_email)s, %(action)s, {result}, %(address)s, %(user_agent)s,
         %(request_id)s"""
@@ -45,7 +45,7 @@ def event_params(event: Event) -> dict[str, Any]:
 
 
 def session_params(session: NewSession | None) -> dict[str, Any]:
-    """All None where there is no session: the inserts then do nothing."""
+    """The parameters of ``ADD_SESSION``. Without a session all are None, and nothing is inserted."""
     return {
         "sid": session and session.id,
         "digest": session and session.digest,
@@ -55,7 +55,7 @@ def session_params(session: NewSession | None) -> dict[str, Any]:
     }
 
 
-# For a CTE that follows one called u (an id): the session of ``session_params`` and its first token.
+# CTEs, to follow one called u that has the user's id, which insert a session and its first refresh token.
 ADD_SESSION = """s as (
     insert into auth.sessions (id, user_id, created_at, refreshed_at, rotated_at, expires_at,
         access_expires_at, current_hash, user_agent, address)

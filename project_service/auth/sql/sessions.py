@@ -12,8 +12,8 @@ from project_service.auth.ports import Event, NewSession, Rotation
 from project_service.auth.sql.query import Database, Query
 from project_service.auth.sql.rows import ADD_SESSION, RECORD, USER, event_params, session_params, user
 
-# Locking the user's row first settles who wins against a change of password or a disabling: a session that
-# starts before is ended by it, one that starts after is not started.
+# Because the user's row is locked first, a change of password, or a disabling, at the same time is safe: it ends a
+# session that was started before it, and none is started after it.
 _START = Query(
     "begin a session for a user whose password was right",
     f"""

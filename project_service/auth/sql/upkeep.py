@@ -1,4 +1,4 @@
-"""The removal of what has expired."""
+"""Removes what has expired."""
 
 from __future__ import annotations
 
@@ -8,12 +8,12 @@ from attrs import frozen
 
 from project_service.auth.sql.query import Database, Query, Runs
 
-# Any constant that no other advisory lock of the service has.
+# A number that no other advisory lock of the service uses.
 LOCK = 7_201_501_002
 _LOCK = Query(
     "one worker at a time; the lock goes with the transaction", "select pg_try_advisory_xact_lock(%(lock)s)"
 )
-# So many rows at a time: no statement runs long, however much has piled up.
+# How many rows are removed at a time, so that no statement runs long, however much there is to remove.
 BATCH = 5000
 _EXPIRED = tuple(
     Query(
@@ -28,12 +28,12 @@ delete from {table} where ctid in (select ctid from gone) returning 1
         ("auth.throttle", "expires_at < %(now)s"),
         ("auth.revocations", "expires_at < %(now)s"),
         ("auth.one_time_tokens", "expires_at < %(now)s"),
-        # An ended session stays until its refresh tokens would have expired: a reuse is still recognised.
+        # An ended session stays until its refresh tokens would have expired, so that their reuse is recognised.
         ("auth.sessions", "expires_at < %(now)s and access_expires_at < %(now)s"),
         ("auth.audit", "at < %(audit_before)s"),
         (
             "auth.refresh_tokens",
-            # One that would have expired unused, but for the last two of a session.
+            # All that would have expired by now if they had not been used, except the last two of each session.
             """issued_at < %(tokens_before)s and not exists (select from auth.sessions s
                 where s.id = session_id and token_hash in (s.current_hash, s.previous_hash))""",
         ),

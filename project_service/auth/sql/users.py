@@ -1,4 +1,4 @@
-"""Users: made, found, changed, deleted."""
+"""Creates, finds, changes and deletes users."""
 
 from __future__ import annotations
 
@@ -58,14 +58,15 @@ select {ACCOUNT} from u
 """,
 )
 
-# The later statements of each message have a snapshot of their own: they see the sessions that began until
-# the first locked the user's row.
+# Each statement of a message has a snapshot of its own. So the later ones see all sessions that were started before
+# the first statement locked the user's row.
 _END_SESSIONS = """update auth.sessions set ended_at = %(at)s, end_reason = %(action)s
     where user_id = %(id)s::uuid and ended_at is null and (%(keep)s is null or id <> %(keep)s::uuid)"""
-# Of two changes at once the second waits for the user's row and is then judged by what the first made of it.
+# If there are two changes at once, the second waits for the user's row, and its proof is checked against what the
+# first has made of it.
 _PROVEN = """(%(known_hash)s is null or password_hash = %(known_hash)s and disabled_at is null
         and not exists (select from auth.sessions where id = %(keep)s::uuid and ended_at is not null))"""
-# Salted, so that nobody else's change is taken for this one.
+# Hashes are salted, so this cannot be true because of somebody else's change.
 _IS_SET = "exists (select from auth.users where id = %(id)s::uuid and password_hash = %(hash)s)"
 _SET_PASSWORD = Query(
     "a new password ends the other sessions",
@@ -174,7 +175,7 @@ class SqlUsers:
         try:
             return await _DELETE.one(self.database, id=user_id, **params) is not None
         except psycopg2.IntegrityError:
-            # The project's own tables may refer to auth.users, and say what becomes of their rows.
+            # The project's own tables may have foreign keys to auth.users, which decide on this.
             raise errors.user_in_use() from None
 
 
