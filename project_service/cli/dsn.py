@@ -16,8 +16,8 @@ from project_service.settings import Settings
 def command(invocation: frame.Invocation, stage: str | None, database: str | None) -> None:
     """Print a connection string, with its password.
 
-    The database embedded in a data directory can only be used while a service runs there; without one the string is
-    printed all the same, with a word on standard error.
+    A database embedded in a data directory can only be used while a service runs there. If none does, the string is
+    printed all the same, with a note on standard error.
     """
     if (stage is None) != (database is None):
         raise click.UsageError("--stage and --database go together")
