@@ -25,6 +25,10 @@ STANDBY_SECONDS = 5.0
 # As a parameter of the connection: psycopg2 looks only once, as it connects, how strings are to be written. Where
 # that is set afterwards it writes E'…' with single backslashes: one before a quote lets a value out of its string.
 _PLAIN_STRINGS = "-c standard_conforming_strings=on"
+# After half a minute of silence TCP asks whether the other side is still there, and gives it up half a minute later.
+# By itself Linux asks after two hours. _SETUP has the server do the same, because it keeps the locks of a host that
+# was switched off, and other hosts wait for them to migrate or to sweep.
+_KEEPALIVES = {"keepalives_idle": 30, "keepalives_interval": 10, "keepalives_count": 3}
 
 # Nothing but PostgreSQL's own is found without its schema: else whoever may make functions in one of the search path
 # makes some that fit our arguments better (CVE-2018-1058), and they run with our rights.
@@ -35,6 +39,9 @@ select set_config('search_path', '', false),
        set_config('client_encoding', 'UTF8', false),
        set_config('standard_conforming_strings', 'on', false),
        set_config('timezone', coalesce(%(timezone)s, current_setting('timezone')), false),
+       set_config('tcp_keepalives_idle', '30', false),
+       set_config('tcp_keepalives_interval', '10', false),
+       set_config('tcp_keepalives_count', '3', false),
        pg_is_in_recovery(), current_setting('default_transaction_read_only')::bool
 """
 
@@ -60,7 +67,8 @@ class Connector:
 
     async def _attempt(self, candidate: Candidate) -> Session:
         # As a parameter of the connection, so that RESET ALL comes back to it.
-        params = {"application_name": "project-service", "client_encoding": "UTF8", **candidate.params}
+        ours = {"application_name": "project-service", "client_encoding": "UTF8", **_KEEPALIVES}
+        params = {**ours, **candidate.params}
         if not candidate.needs_resolving:
             return await self._open(params)
         assert candidate.host is not None

@@ -109,7 +109,9 @@ async def migrate(
 
     Raises ``MigrationRefused``, or ``psycopg2.Error`` from a migration, which is then rolled back whole.
     """
-    await session.query("select pg_advisory_lock(%s)", (LOCK,))
+    if not (await session.query("select pg_try_advisory_lock(%s)", (LOCK,)))[0][0]:
+        say("Another process migrates the database; waiting until it has ended")
+        await session.query("select pg_advisory_lock(%s)", (LOCK,))
     try:
         todo = pending(known, await state(session))
         if todo:

@@ -19,6 +19,7 @@ from twisted.python.failure import Failure
 from txpostgres import txpostgres
 
 from project_service.database.statements import Statements
+from project_service.database.unsent import drop_unsent
 from project_service.errors import Away
 
 Params = Mapping[str, Any] | Sequence[Any] | None
@@ -74,10 +75,7 @@ class Session(txpostgres.Connection):  # type: ignore[misc]  # txpostgres is not
         return waiting
 
     def fileno(self) -> int:
-        if self._descriptor is not None:
-            return self._descriptor
-        found: int = super().fileno()
-        return found
+        return int(super().fileno()) if self._descriptor is None else self._descriptor
 
     async def execute(self, sql: str | bytes, params: Params = None) -> Any:
         """Run one message (one or several statements) and return psycopg2's cursor on its last result, which is there
@@ -265,6 +263,7 @@ class Session(txpostgres.Connection):  # type: ignore[misc]  # txpostgres is not
             self._guard = self.reactor.callLater(left, self._look)
         else:
             # statement_timeout should have ended it: the server or the network is gone.
+            drop_unsent(self.fileno())
             self._lost(DatabaseGone("the database did not answer"))
 
     def _allowed(self) -> float | None:

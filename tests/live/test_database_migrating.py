@@ -49,3 +49,22 @@ async def test_a_long_transaction_keeps_a_migration_waiting_and_nobody_behind_it
     assert len(said) == 2
     for one in (session, beside):
         one.close()
+
+
+@pytest_twisted.ensureDeferred
+async def test_who_waits_for_another_that_migrates_says_so(database: str) -> None:
+    """It may be one that stands still, or a host that was switched off: the start would wait without a word."""
+    first, second = [await Connector(reactor, dsns.parse(database), 0.0)() for _ in range(2)]
+    said: list[str] = []
+    await first.query("select pg_advisory_lock(%s)", (migrating.LOCK,))
+    done = start(migrate(second, shipped(), said.append))
+
+    async def waits() -> bool:
+        return said == ["Another process migrates the database; waiting until it has ended"]
+
+    await until(waits)
+    assert not done.called
+    first.close()
+    assert await done == ()
+    assert len(said) == 1
+    second.close()

@@ -1,0 +1,77 @@
+"""A connection to a database on another host, which may become silent without a sign."""
+
+from __future__ import annotations
+
+import socket
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from typing import Any
+
+import pytest
+import pytest_twisted
+from psycopg2.extensions import make_dsn, parse_dsn
+from twisted.internet import reactor as _reactor
+
+from project_service.database import dsn as dsns
+from project_service.database.connect import Connector
+from project_service.database.session import DatabaseGone, Session
+from tests.live.proxy import RudeProxy, rude_proxy
+from tests.live.tables_service import run_sql
+from tests.live.waiting import until
+
+reactor: Any = _reactor
+# Enough of a statement to fill what the kernel holds for the other side, and less than it holds for this one.
+LARGE = "x" * 40_000
+SMALL_WINDOW = 4096
+
+
+@asynccontextmanager
+async def over_tcp(database: str, **more: str) -> AsyncIterator[tuple[Session, RudeProxy]]:
+    known = parse_dsn(database)
+    async with rude_proxy(f"unix:{known['host']}/.s.PGSQL.{known['port']}") as (proxy, port):
+        dsn = make_dsn(database, host="127.0.0.1", port=port, **more)
+        session = await Connector(reactor, dsns.parse(dsn), 10.0)()
+        try:
+            yield session, proxy
+        finally:
+            session.close()
+
+
+@pytest.mark.parametrize(("more", "idle"), [({}, 30), ({"keepalives_idle": "7"}, 7)])
+@pytest_twisted.ensureDeferred
+async def test_both_sides_ask_whether_the_other_is_still_there(
+    database: str, more: dict[str, str], idle: int
+) -> None:
+    async with over_tcp(database, **more) as (session, _):
+        with socket.fromfd(session.fileno(), socket.AF_INET, socket.SOCK_STREAM) as seen:
+            assert seen.getsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE) == 1
+            asked = (socket.TCP_KEEPIDLE, socket.TCP_KEEPINTVL, socket.TCP_KEEPCNT)
+            assert [seen.getsockopt(socket.IPPROTO_TCP, one) for one in asked] == [idle, 10, 3]
+        # The server's own socket is no TCP one here, so that it has no values to show.
+        sources = await session.query(
+            "select distinct source from pg_settings where name like 'tcp_keepalives_%%'", ()
+        )
+        assert sources == [("session",)]
+
+
+@pytest_twisted.ensureDeferred
+async def test_what_was_given_up_is_not_done_later(database: str) -> None:
+    """As after an interruption of the network: the kernel would send for minutes what nobody waits for any more."""
+    run_sql(database, "create table public.given_up (said text)")
+    async with over_tcp(database, application_name="given up") as (session, proxy):
+        (client,) = proxy.open
+        transport: Any = client.transport
+        transport.getHandle().setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, SMALL_WINDOW)
+        transport.pauseProducing()
+        session.guard_seconds = 0.2
+        with pytest.raises(DatabaseGone, match="did not answer"):
+            await session.query("insert into public.given_up values (%s)", [LARGE])
+        transport.resumeProducing()
+
+        async def over() -> bool:
+            return (
+                run_sql(database, "select 1 from pg_stat_activity where application_name = 'given up'") == []
+            )
+
+        await until(over)
+    assert run_sql(database, "select length(said) from public.given_up") == []
