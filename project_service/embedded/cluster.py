@@ -92,7 +92,7 @@ class Cluster:
         locks = (self._data / "postmaster.pid", self._socket_lock(self._sockets))
         leftovers.drop_stale_pid_files(locks, self._data)
         argv = postgres.server_arguments(self._programs.postgres, self._data, self._sockets)
-        return Command(argv, self._home, self._environ(), account, signal.SIGINT)
+        return Command(argv, self._home, self._environ(), account, signal.SIGINT, postgres.MOST_BYTES)
 
     async def _stop_leftovers(self) -> None:
         await leftovers.stop_leftover(self._run / "postgres.pid", self._data, STOPS, self._sleep)

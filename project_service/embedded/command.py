@@ -35,18 +35,20 @@ class Account:
 @frozen
 class Command:
     """``environ`` is the whole environment; it is left out of ``repr`` because it may contain secrets.
-    ``parent_death_signal`` is what the kernel sends to the program when the service dies."""
+    ``parent_death_signal`` is what the kernel sends to the program when the service dies. ``most_bytes`` is how much
+    memory each of its processes may take, not counting what they share; 0 sets no limit."""
 
     argv: tuple[str, ...]
     cwd: Path
     environ: Mapping[str, str] = field(repr=False, factory=dict)
     account: Account | None = None
     parent_death_signal: int = signal.SIGTERM
+    most_bytes: int = 0
 
     def launched(self, parent: int) -> list[str]:
         """The arguments to start it by the launcher; ``parent`` is the pid of this process."""
         uid, gid = (self.account.uid, self.account.gid) if self.account else (-1, -1)
-        options = [str(one) for one in (parent, int(self.parent_death_signal), uid, gid)]
+        options = [str(one) for one in (parent, int(self.parent_death_signal), uid, gid, self.most_bytes)]
         return [sys.executable, "-I", "-S", str(LAUNCHER), *options, *self.argv]
 
 

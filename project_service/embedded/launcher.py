@@ -1,10 +1,10 @@
-"""A script that runs between ``spawnProcess`` and the program: ``launcher.py PARENT SIGNAL UID GID PROGRAM ARGS…``.
+"""A script that runs between ``spawnProcess`` and the program: ``launcher.py PARENT SIGNAL UID GID BYTES PROGRAM …``.
 
 It puts the program into a session of its own, so that a Ctrl-C at the terminal reaches only the service, which then
 stops its children in order. It gives up root, unless UID and GID are -1. It makes the kernel send SIGNAL to the
 program when the service, whose pid is PARENT, dies. It gives the program a scheduling policy under which it does not
-preempt others. Then it becomes the program. It uses only the standard library, and little of it, because it runs at
-every start.
+preempt others, and limits the memory of each of its processes to BYTES, unless they are 0. Then it becomes the program.
+It uses only the standard library, and little of it, because it runs at every start.
 """
 
 import _signal  # type: ignore[import-not-found]  # "signal" without what it imports
@@ -18,11 +18,13 @@ def main(argv: list[str]) -> None:
     # A SIGINT may come this early. Python would turn it into an exception, which gets lost if it is raised inside an
     # import; then the program would run on until it is killed.
     _signal.signal(_signal.SIGINT, _signal.SIG_DFL)
-    parent, signal, uid, gid = (int(one) for one in argv[:4])
+    parent, signal, uid, gid, most_bytes = (int(one) for one in argv[:5])
     # Looked up while this is still root: the other user may not be able to read the standard library.
     prctl = _prctl()
     os.setsid()
     _be_patient()
+    if most_bytes:
+        _be_modest(most_bytes)
     if uid >= 0:
         os.setgroups([])
         os.setgid(gid)
@@ -32,9 +34,9 @@ def main(argv: list[str]) -> None:
     if os.getppid() != parent:
         sys.exit("the service ended before its child began")
     try:
-        os.execv(argv[4], argv[4:])  # noqa: S606  # the whole point
+        os.execv(argv[5], argv[5:])  # noqa: S606  # the whole point
     except OSError as fault:
-        sys.exit(f"{argv[4]} cannot be run: {fault.strerror}")
+        sys.exit(f"{argv[5]} cannot be run: {fault.strerror}")
 
 
 def _be_patient() -> None:
@@ -46,6 +48,16 @@ def _be_patient() -> None:
             os.sched_setscheduler(0, os.SCHED_BATCH, os.sched_param(0))
     except (AttributeError, OSError):
         return  # another system, or one that does not allow it
+
+
+def _be_modest(most_bytes: int) -> None:
+    """Limit what a process may allocate (getrlimit(2), RLIMIT_DATA). A lower limit that is there already is kept."""
+    try:
+        import resource
+
+        resource.setrlimit(resource.RLIMIT_DATA, (most_bytes, most_bytes))
+    except (ImportError, AttributeError, OSError, ValueError):
+        return  # another system, or the limit is lower
 
 
 def _prctl():  # type: ignore[no-untyped-def]  # its type would be an import at every start

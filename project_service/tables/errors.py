@@ -224,9 +224,9 @@ def ambiguous_routine(choices: list[str]) -> TableError:
     return TableError(300, "PGRST203", message, hint=hint)
 
 
-def statement_too_large(most: int) -> TableError:
+def statement_too_large(most: int, of: str = "characters") -> TableError:
     """Few characters can ask for a hundred times as many: conditions and embeddings within each other."""
-    details = f"It would have more than {most} characters."
+    details = f"It would have more than {most} {of}."
     return TableError(400, "54001", "The statement for this request is too large", details)
 
 

@@ -26,8 +26,8 @@ async def _all_alone(running: Running) -> bool:
     assert running.dsn is not None
     session = await Connector(reactor, dsns.parse(running.dsn), 10)()
     try:
-        found = await session.query("select to_regclass('left_behind') is null")
-        await session.query("create table if not exists left_behind ()")
+        found = await session.query("select to_regclass('public.left_behind') is null")
+        await session.query("create table if not exists public.left_behind ()")
     finally:
         session.close()
     return bool(found[0][0]) and (running.store is None or await _alone_in(running.store))

@@ -60,7 +60,7 @@ async def test_killed_children_come_back_with_their_data(
     embedded: Embedded, logged_errors: LoggedErrors
 ) -> None:
     running = await embedded.start()
-    await _query(running.dsn, "create table kept as select 7 as n")
+    await _query(running.dsn, "create table public.kept as select 7 as n")
     before = embedded.pids
     assert set(before) == {"postgres", "weed"}
     # A process of the server that is too busy to notice its end holds what the next one needs.
@@ -73,7 +73,7 @@ async def test_killed_children_come_back_with_their_data(
     for pid in before.values():
         os.kill(pid, signal.SIGKILL)
     await until(lambda: set(embedded.ready_pids) == set(before) and _disjoint(embedded.pids, before))
-    assert await _query(running.dsn, "select n from kept") == 7
+    assert await _query(running.dsn, "select n from public.kept") == 7
     assert len(logged_errors.flush("died (signal SIGKILL)")) == 2
     with pytest.raises(DatabaseGone):
         await busy

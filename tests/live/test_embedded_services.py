@@ -39,6 +39,15 @@ async def test_the_owner_is_no_superuser_and_has_the_database(services: Services
     assert await _query(database, "select to_regclass('auth.project_keys') is not null") is True
 
 
+@pytest_twisted.ensureDeferred
+async def test_a_statement_that_wants_too_much_memory_is_refused(database: str) -> None:
+    """And not the whole server ended by the kernel. One of less goes on."""
+    made = "select length(json_agg(repeat('x', 1000))::text) from generate_series(1, %s000)"
+    with pytest.raises(psycopg2.errors.OutOfMemory):
+        await _query(database, made % 900)
+    assert await _query(database, made % 9) == 9000 * 1004
+
+
 def test_an_empty_database_has_nothing(empty_database: str) -> None:
     connection = psycopg2.connect(empty_database)
     cursor = connection.cursor()

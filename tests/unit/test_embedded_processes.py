@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import os
+import resource
 import signal
 import subprocess
 import sys
@@ -131,7 +132,7 @@ class Launching(TestCase):
         command = Command(("/bin/true", "x"), Path("/"), {}, Account("somebody", 1001, 1002), signal.SIGINT)
         argv = command.launched(4)
         self.assertEqual(argv[0], sys.executable)
-        self.assertEqual(argv[-6:], ["4", "2", "1001", "1002", "/bin/true", "x"])
+        self.assertEqual(argv[-7:], ["4", "2", "1001", "1002", "0", "/bin/true", "x"])
 
     def test_the_environment_is_not_shown(self) -> None:
         self.assertNotIn("hush", repr(Command(("/bin/true",), Path("/"), {"SECRET": "hush"})))
@@ -149,6 +150,14 @@ class Launching(TestCase):
         argv = Command((sys.executable, "-c", script), Path("/")).launched(os.getpid())
         self.assertEqual(subprocess.run(argv, capture_output=True, text=True, check=True).stdout, "True\n")
         self.assertEqual(os.sched_getscheduler(0), os.SCHED_OTHER)
+
+    def test_the_program_may_be_given_a_limit_of_memory(self) -> None:
+        script = "import resource; print(resource.getrlimit(resource.RLIMIT_DATA))"
+        for most, shown in (0, resource.getrlimit(resource.RLIMIT_DATA)), (2**30, (2**30, 2**30)):
+            command = Command((sys.executable, "-c", script), Path("/"), most_bytes=most)
+            argv = command.launched(os.getpid())
+            child = subprocess.run(argv, capture_output=True, text=True, check=True)
+            self.assertEqual(child.stdout, f"{shown}\n")
 
     def test_a_policy_that_somebody_has_chosen_for_the_service_is_the_programs_too(self) -> None:
         chosen = (

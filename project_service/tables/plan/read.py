@@ -25,6 +25,9 @@ from project_service.tables.syntax import (
     SelectItem,
 )
 
+# PostgreSQL takes half a second to plan a hundred, and half a minute for eight hundred.
+MOST_EMBEDDED = 100
+
 
 @define
 class Node:
@@ -112,6 +115,8 @@ class Reader:
 
     def _next(self) -> int:
         self._count += 1
+        if self._count > MOST_EMBEDDED:
+            raise errors.statement_too_large(MOST_EMBEDDED, "embedded relations")
         return self._count
 
     def _attach(self, root: Node, query: Query) -> None:

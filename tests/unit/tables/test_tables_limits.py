@@ -13,6 +13,7 @@ from project_service.tables.config import TablesConfig
 from project_service.tables.errors import TableError
 from project_service.tables.identity import Identity
 from project_service.tables.incoming import Incoming
+from project_service.tables.plan.read import MOST_EMBEDDED
 from project_service.tables.planner import Planned, Planner
 from project_service.tables.preamble import preamble_of
 from project_service.tables.run import Preamble, Work, run
@@ -95,6 +96,14 @@ class Limits(SynchronousTestCase):
         fault = self.assertRaises(TableError, lambda: longest + "x")
         self.assertEqual((fault.status, fault.code), (400, "54001"))
         self.assertRaises(TableError, joined, [longest, longest])
+
+    def test_more_embeddings_than_the_planner_is_quick_with(self) -> None:
+        def embedded(number: int) -> Planned:
+            return planned("GET", "works", ("select", ",".join(f"a{one}:tags(id)" for one in range(number))))
+
+        embedded(MOST_EMBEDDED)
+        fault = self.assertRaises(TableError, embedded, MOST_EMBEDDED + 1)
+        self.assertEqual((fault.status, fault.code), (400, "54001"))
 
     def test_each_level_asks_for_the_one_below_a_fixed_number_of_times(self) -> None:
         """Else a level more made the statement several times as long, and 20 of them one without end."""
