@@ -3,8 +3,8 @@
 It puts the program into a session of its own, so that a Ctrl-C at the terminal reaches only the service, which then
 stops its children in order. It gives up root, unless UID and GID are -1. It makes the kernel send SIGNAL to the
 program when the service, whose pid is PARENT, dies. It gives the program a scheduling policy under which it does not
-preempt others, and limits the memory of each of its processes to BYTES, unless they are 0. Then it becomes the program.
-It uses only the standard library, and little of it, because it runs at every start.
+preempt others, and limits the memory of each of its processes to BYTES, unless that is 0. Then it becomes the
+program. It uses only the standard library, and little of it, because it runs at every start.
 """
 
 import _signal  # type: ignore[import-not-found]  # "signal" without what it imports

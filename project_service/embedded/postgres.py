@@ -19,8 +19,8 @@ PORT = 5432  # names the socket file; nothing listens on TCP
 # In bytes: sun_path has 108 with the NUL at its end (unix(7)).
 LONGEST_SOCKET_PATH = 107
 
-# The memory of each of its processes besides the shared buffers. A request of a hundred characters for rows within rows
-# within rows took 18 GB. Refusing one caller is better than the kernel ending the server, or another program.
+# The memory of each of its processes besides the shared buffers. A request of a hundred characters for rows within
+# rows within rows took 18 GB. Refusing one caller is better than the kernel ending the server, or another program.
 MOST_BYTES = 1024 * 1024 * 1024
 
 SETTINGS: Mapping[str, str] = {
