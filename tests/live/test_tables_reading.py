@@ -20,6 +20,7 @@ insert into notes values
   (2, '{"text": "nothing"}', 'nothing');
 create function letters(notes) returns int language sql stable as 'select length($1.body)';
 create function count(notes) returns int language sql stable as 'select 3 * $1.id';
+create function count(text) returns int language sql immutable as 'select 42';
 create function json_agg(notes) returns int language sql stable as 'select 5 * $1.id';
 create function to_json(notes) returns int language sql stable as 'select 7 * $1.id';
 create table leaf (id int primary key, note int references notes);
@@ -45,7 +46,8 @@ def reading(tables: Tables) -> Iterator[Tables]:
     tables.sql(SCHEMA)
     yield tables
     tables.sql(
-        "drop view odd; drop table twig cascade; drop table leaf_1, leaf, mixed; drop table notes cascade"
+        "drop view odd; drop table twig cascade; drop table leaf_1, leaf, mixed; "
+        "drop table notes cascade; drop function count(text)"
     )
 
 
@@ -136,8 +138,10 @@ async def test_a_column_may_be_computed_by_what_is_called_like_a_function_of_pos
     reading: Tables,
 ) -> None:
     """Which takes any row as well: all requests of the database, of whatever table, call it."""
-    _, _, body = await reading.request("GET", "/notes?select=count,to_json,n:count()&count=eq.3")
-    assert body == [{"count": 3, "to_json": 7, "n": 1}]
+    _, _, body = await reading.request(
+        "GET", "/notes?select=count,to_json,n:count(),m:body.count()&count=eq.3"
+    )
+    assert body == [{"count": 3, "to_json": 7, "n": 1, "m": 1}]
     for limit in (1, 300):
         for media in ("application/json", "application/x-ndjson", "text/csv"):
             accept = {"Accept": media, "Prefer": "count=exact"}

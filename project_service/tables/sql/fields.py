@@ -52,6 +52,11 @@ def hoisted_sql(alias: str, hoisted: Hoisted) -> str:
 
 
 def aggregated(function: str, argument: str, cast: str | None) -> str:
-    """``function`` is one of the five aggregates that the grammar allows."""
-    found = f"{function.upper()}({argument})"
+    """``function`` is one of the five aggregates that the grammar allows.
+
+    An application may define the others for types of its own. PostgreSQL's ``count`` takes every type, but a function
+    ``count(text)`` would be called instead of it.
+    """
+    name = "pg_catalog.count" if function == "count" else function.upper()
+    found = f"{name}({argument})"
     return f"CAST({found} AS {cast_type(cast)})" if cast is not None else found
