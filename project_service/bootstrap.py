@@ -1,4 +1,4 @@
-"""What a data directory has after its first start: keys, buckets, ``credentials.json``."""
+"""What the first start makes for a data directory: keys, buckets and ``credentials.json``."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ CREDENTIALS = "credentials.json"
 
 @frozen(repr=False)
 class Credentials:
-    """Never printed as a whole; ``credentials.json`` has mode 0600."""
+    """What ``credentials.json``, of mode 0600, contains. It is never printed as a whole."""
 
     base_url: str
     anon_key: str
@@ -28,7 +28,8 @@ class Credentials:
 
 
 async def ensure_keys(rows: Database, data_dir: Path) -> tuple[str, str]:
-    """The anon and the service key of ``credentials.json``, made anew where the database does not know them."""
+    """The anon key and the service key in ``credentials.json``. One that is missing, or not valid in the database, is
+    created."""
     found = private_file.read_json(data_dir / CREDENTIALS) or {}
     known = await rows.query("select sha256 from auth.project_keys where revoked_at is null")
     active = {bytes(row[0]) for row in known}
@@ -38,7 +39,7 @@ async def ensure_keys(rows: Database, data_dir: Path) -> tuple[str, str]:
 
 
 async def ensure_buckets(rows: Database) -> None:
-    """One public and one private bucket, unless somebody has made, or removed, buckets already."""
+    """Create one public and one private bucket if there are none."""
     buckets = SqlBuckets(rows)
     if not await buckets.all():
         await buckets.create("public", BucketRules("public"))
@@ -68,7 +69,7 @@ def write_credentials(data_dir: Path, credentials: Credentials) -> Path:
 
 
 def first_words(credentials: Credentials, path: Path, on_terminal: bool) -> list[str]:
-    """What is printed when requests are answered; the keys themselves only where a person reads."""
+    """What to print when the service is ready. The keys themselves are only printed on a terminal."""
     url, anon, shown = credentials.base_url, "$ANON_KEY", [f"  keys: {path}"]
     if on_terminal:
         anon = credentials.anon_key

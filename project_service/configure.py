@@ -1,4 +1,4 @@
-"""TOML file, environment and options -> ``Settings``, or every fault at once."""
+"""Reads ``Settings`` from the TOML file, the environment and the command line, or reports all faults at once."""
 
 from __future__ import annotations
 
@@ -20,14 +20,15 @@ PREFIX = "PROJECT_SERVICE__"
 
 Tree = dict[str, Any]
 
-# What settings stand in.
+# The names of the sections.
 _KEYS = ("access_key_id", "secret_access_key", "session_token")
 _TABLES = frozenset(section.name for section in attrs.fields(Settings))
 
 
 @frozen
 class Fault:
-    """``where`` is the file, "environment" or "command line"; ``name`` the dotted key."""
+    """Something wrong with a setting. ``where`` is the file's name, "environment" or "command line"; ``name`` is the
+    dotted name, or empty for the whole file."""
 
     where: str
     name: str
@@ -38,7 +39,7 @@ class Fault:
 
 
 class BadSettings(Exception):
-    """The configuration cannot be used; ``faults`` says everything that is wrong with it."""
+    """The configuration cannot be used. ``faults`` has everything that is wrong with it."""
 
     def __init__(self, faults: list[Fault]) -> None:
         super().__init__("\n".join(str(fault) for fault in faults))
@@ -56,10 +57,10 @@ class _Given:
 def load(
     config: Path | None, environ: Mapping[str, str], options: Mapping[str, Any], embedded: bool
 ) -> Settings:
-    """The settings; the environment wins over the file, options (dotted names) over both.
+    """The settings. The environment takes precedence over the file, and ``options``, by dotted name, over both.
 
-    ``embedded`` says that a database or store which is not named will be started; else their absence is a fault.
-    Raises ``BadSettings``.
+    With ``embedded`` a database or store that is not configured will be started; otherwise it is a fault that it is
+    missing. Raises ``BadSettings``.
     """
     faults: list[Fault] = []
     given: dict[str, _Given] = {}
@@ -68,7 +69,7 @@ def load(
     given.update(_own_names(_from_environment(environ), faults))
     given.update({name: _Given(value, "command line") for name, value in options.items()})
     settings = _with_keys(_Reader(given, faults).settings())
-    # Of a file that could not be read nothing is known to be missing.
+    # If the file could not be read, it is unknown what is missing.
     if all(fault.name for fault in faults):
         _cross_check(settings, given, str(config or "configuration"), embedded, faults)
     if faults:
@@ -78,24 +79,24 @@ def load(
 
 def _from_file(path: Path, faults: list[Fault]) -> dict[str, _Given]:
     try:
-        # Some editors put a mark before UTF-8.
+        # Some editors write a byte order mark.
         tree = tomllib.loads(path.read_text("utf-8-sig"))
     except OSError as fault:
         faults.append(Fault(str(path), "", f"cannot be read: {fault.strerror}"))
         return {}
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as fault:
-        # A TOML error says line and column, and never the line itself, which may hold a secret.
+        # A TOML error contains line and column but not the text of the line, which may be a secret.
         faults.append(Fault(str(path), "", f"is not TOML: {str(fault).partition(chr(10))[0]}"))
         return {}
     except (ValueError, RecursionError):
-        # What Python itself would not read: thousands of digits, or of brackets within each other.
+        # Python refuses numbers of thousands of digits, and thousands of nested brackets.
         faults.append(Fault(str(path), "", "has a number that is too long, or is nested too deeply"))
         return {}
     return {name: _Given(value, str(path)) for name, value in _flattened(tree, ())}
 
 
 def _flattened(tree: Mapping[str, Any], above: tuple[str, ...]) -> list[tuple[str, Any]]:
-    """Dotted names of all values; a table that is itself a value (``app_settings``) stays whole."""
+    """All values with their dotted names. A table that is a setting's value (``app_settings``) is not taken apart."""
     found: list[tuple[str, Any]] = []
     for name, value in tree.items():
         path = (*above, name)
@@ -108,7 +109,8 @@ def _flattened(tree: Mapping[str, Any], above: tuple[str, ...]) -> list[tuple[st
 
 
 def _from_environment(environ: Mapping[str, str]) -> dict[str, _Given]:
-    """``PROJECT_SERVICE__AUTH__BCRYPT_COST`` is ``auth.bcrypt_cost``; a table (``…__AUTH``) is a JSON object."""
+    """``PROJECT_SERVICE__AUTH__BCRYPT_COST`` is ``auth.bcrypt_cost``. A whole table (``PROJECT_SERVICE__AUTH``) can
+    be given as a JSON object."""
     found: dict[str, _Given] = {}
     for name, value in sorted(environ.items()):
         if not name.startswith(PREFIX):
@@ -132,7 +134,8 @@ def _json_object(value: str) -> Tree | None:
 
 
 def _own_names(given: dict[str, _Given], faults: list[Fault]) -> dict[str, _Given]:
-    """With PostgREST's names in the sections of databases as ours. One source says a thing once."""
+    """The same with our names for settings of the table API that have PostgREST's. It is a fault if one source has
+    both."""
     known = {one.name for one in attrs.fields(StageDatabase)}
     found: dict[str, _Given] = {}
     for dotted, one in given.items():
@@ -147,7 +150,7 @@ def _own_names(given: dict[str, _Given], faults: list[Fault]) -> dict[str, _Give
 
 
 def _why_left(name: str, left: _Given) -> str:
-    """What is wrong with what no setting took."""
+    """What is wrong with a value that belongs to no setting."""
     parts = name.split(".")
     of_stages = parts[0] == "stages" and len(parts) <= 4 and parts[2:3] in ([], ["databases"])
     if name not in _TABLES and not of_stages:
@@ -222,7 +225,7 @@ def _cross_check(
     faulty = {one.name for one in faults}
 
     def fault(name: str, reason: str) -> None:
-        """One fault a key: what could not be read is not missing as well."""
+        """Only one fault for each key: what could not be read must not be reported as missing too."""
         if name not in faulty:
             faults.append(Fault(given[name].where if name in given else where, name, reason))
 
@@ -257,7 +260,8 @@ def _store_faults(store: Store, embedded: bool) -> Iterator[tuple[str, str]]:
 
 
 def _goes_before(bucket: str, url: str) -> bool:
-    """Whether ``bucket`` before the host in ``url`` is the name of another host, as virtual addressing has it."""
+    """Whether ``bucket`` can be put before the host in ``url`` to make another host's name, as "virtual" addressing
+    does."""
     try:
         ip_address(urlsplit(url).hostname or "")
     except ValueError:

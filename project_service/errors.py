@@ -1,7 +1,7 @@
-"""``ApiError`` and the codes every part shares.
+"""``ApiError``, and the errors that all parts share. Each part has a module of its own for others.
 
-Pure: no Twisted, no HTTP library. ``code`` is stable and part of the interface; a message is one sentence for a
-person and never carries SQL, a stack, an address or a credential. A part adds its own codes in a module of its own.
+No Twisted and no HTTP library here. ``code`` is part of the interface and does not change. A message is one sentence
+for a person; it never contains SQL, a stack, an address or a credential.
 """
 
 from __future__ import annotations
@@ -12,22 +12,22 @@ import orjson
 
 Headers = tuple[tuple[str, str], ...]
 
-# How long a client should wait before it tries again a part that is away, in seconds.
+# How many seconds a client should wait before it tries again when a part is away.
 RETRY_AFTER = ("Retry-After", "2")
-# What tells an expired token from another bad one; the code is the same.
+# The code of an expired token is the same as of any invalid one; only this message is different.
 EXPIRED = "The access token has expired."
 
 
 class ApiError(Exception):
-    """A refusal or failure with its HTTP status and stable code.
+    """A refusal or failure with its HTTP status and code.
 
-    Raised anywhere; only the router turns it into a response, by ``body()`` and ``headers``.
+    It may be raised anywhere; only the router turns it into a response, by ``body()`` and ``headers``.
     """
 
     content_type = "application/json; charset=utf-8"
-    # The reason phrase, where it is not the status's own.
+    # The reason phrase, if it is not the usual one of the status.
     reason: str | None = None
-    # For the log alone: what was wrong, where the answer is not to say it.
+    # What was wrong, for the log only, if the response must not say it.
     why: str | None = None
 
     def __init__(
@@ -46,34 +46,36 @@ class ApiError(Exception):
         self.headers = headers
 
     def body(self) -> bytes:
-        """The error in the envelope of the auth and storage endpoints."""
+        """The error in the JSON envelope of authentication and storage."""
         error: dict[str, object] = {"code": self.code, "message": self.message}
         if self.details:
             error["details"] = dict(self.details)
         return orjson.dumps({"data": None, "error": error})
 
     def table_body(self) -> bytes:
-        """The same error with PostgREST's four members, for paths of the table API: no field there has details."""
+        """The same error with PostgREST's four members, for paths of the table API. ``details`` by field do not occur
+        there."""
         return orjson.dumps({"code": self.code, "message": self.message, "details": None, "hint": None})
 
     def table_headers(self) -> Headers:
-        """With the code, since the answer to a HEAD has it nowhere else: PostgREST's clients look for it here."""
+        """The headers, with the code in one of them, where PostgREST's clients look for it: the response to a HEAD
+        has no body."""
         return (*self.headers, ("Proxy-Status", f"PostgREST; error={self.code}"))
 
 
 class Away(Exception):
-    """The database or the store cannot be reached: no fault of ours, and it may come back."""
+    """The database or the store cannot be reached. This is not a fault of ours, and may be over soon."""
 
 
 def outage_of(failure: BaseException) -> str | None:
-    """What to call a failure that comes of a part that is away, or has too much to do; None for a fault of ours."""
+    """The name, for the log, of a failure because a part is away or overloaded; None for a fault of ours."""
     if isinstance(failure, ApiError) and failure.status == 503:
         return failure.code if failure.why is None else f"{failure.code}, {failure.why}"
     return type(failure).__name__ if isinstance(failure, Away) else None
 
 
 def challenge(error: str | None = None, description: str | None = None) -> Headers:
-    """RFC 6750 section 3: no error code where no credentials were sent."""
+    """The header of a 401. Without credentials in the request it must not name an error (RFC 6750 section 3)."""
     value = "Bearer"
     if error is not None:
         value += f' error="{error}"'
@@ -100,31 +102,31 @@ def invalid_query(why: str = "The query string cannot be read.") -> ApiError:
 
 
 def validation_failed(details: Mapping[str, str]) -> ApiError:
-    """422: readable, but a value is not allowed; ``details`` is field to reason."""
+    """422: the request can be read, but a value is not allowed. ``details`` has the reason by field."""
     return ApiError(422, "validation_failed", "A value is not allowed.", details)
 
 
 def no_text(value: object) -> str:
-    """What is wrong with ``value`` where a string has to be."""
+    """What is wrong with ``value``, which should be a string and is not."""
     return "is required" if value is None else "must be a string"
 
 
 def require_text(name: str, value: object) -> str:
-    """``value``; raises ``validation_failed`` where it is missing or no string."""
+    """Returns ``value``. Raises ``validation_failed`` if it is missing or no string."""
     if not isinstance(value, str):
         raise validation_failed({name: no_text(value)})
     return value
 
 
 def require_texts(given: Mapping[str, object]) -> None:
-    """The same for several at once, every one of which is named."""
+    """Raises ``validation_failed`` naming all of ``given`` that are missing or no strings."""
     faults = {name: no_text(value) for name, value in given.items() if not isinstance(value, str)}
     if faults:
         raise validation_failed(faults)
 
 
 def refuse_unknown(given: Iterable[str], known: Container[str], why: str = "is not known here") -> None:
-    """Raises ``validation_failed`` naming every one of ``given`` that is not ``known``."""
+    """Raises ``validation_failed`` naming all of ``given`` that are not ``known``."""
     unknown = {name: why for name in given if name not in known}
     if unknown:
         raise validation_failed(unknown)
@@ -178,7 +180,7 @@ def project_key_required() -> ApiError:
 
 
 def project_key_invalid(mistyped: bool = False) -> ApiError:
-    """``mistyped``: its own checksum says that it was never a key."""
+    """``mistyped``: the key's checksum is wrong, so it never was a key."""
     why = "mistyped or cut short" if mistyped else "unknown or revoked"
     return ApiError(401, "project_key_invalid", f"The project key is {why}.", headers=challenge())
 

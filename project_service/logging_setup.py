@@ -1,4 +1,4 @@
-"""Puts our observer where twistd would put its own, with twistd's ``--logfile`` and SIGUSR1 kept."""
+"""Replaces twistd's log observer by ours. ``--logfile`` and SIGUSR1 work as they do with twistd's."""
 
 from __future__ import annotations
 
@@ -19,7 +19,8 @@ from project_service.output import Output
 
 @define
 class _Log:
-    """The process's log: twistd asks for the observer by name, so its making has to be kept somewhere."""
+    """The log of this process. It is global because twistd only takes the name of a function that makes the
+    observer."""
 
     twistd: Any = None
     log_format: str = "text"
@@ -33,8 +34,8 @@ _logger = Logger()
 
 
 def install(twistd: Any, log_format: str, log_level: str) -> None:
-    """``twistd`` are its options. A ``--logger`` or ``--syslog`` of the operator's own is left alone."""
-    # Without it twistd would leave a pickle of the application behind.
+    """Have twistd use our observer. ``twistd`` are its options; ``--logger`` and ``--syslog`` are respected."""
+    # Otherwise twistd would write a pickle of the application at its end.
     twistd["no_save"] = True
     _log.on_output = log_format if _in_foreground(twistd) else None
     if twistd.get("logger") or twistd.get("syslog"):
@@ -44,13 +45,13 @@ def install(twistd: Any, log_format: str, log_level: str) -> None:
 
 
 def make_observer() -> ILogObserver:
-    """Called by twistd once it knows where the log goes."""
+    """Called by twistd when it starts logging."""
     _log.out = batched(_output(_log.twistd))
     return observer(_log.out, _log.log_format, _log.levels)
 
 
 def batched(out: TextIO) -> TextIO:
-    """``out``, with lines that may wait written together."""
+    """``out``, for which lines that can wait are collected and written together."""
     from twisted.internet import reactor
 
     return cast(TextIO, Batched(out, reactor.callLater))
@@ -61,12 +62,13 @@ def set_level(name: str) -> None:
 
 
 def on_output() -> str | None:
-    """The format of the log where it is on standard output; None where it goes elsewhere."""
+    """The format of the log if it goes to standard output; None if it goes elsewhere."""
     return _log.on_output
 
 
 def write_lines(lines: Sequence[str]) -> None:
-    """Finished lines (a worker's) beside our own; as events where the operator's own observer has the log."""
+    """Write a worker's lines, which are formatted already, into our log. With an observer of the operator's own they
+    become events instead."""
     if _log.out is not None:
         _log.out.write("".join(f"{line}\n" for line in lines))
         _log.out.flush()
@@ -102,7 +104,8 @@ def _tell_lost(lines: int) -> None:
 
 
 def any_text(out: TextIO, encoding: str | None = None) -> TextIO:
-    """``out``, which refuses no character. ``encoding`` None: that of the environment, whatever it has none of."""
+    """``out``, changed so that it accepts all characters: those that the encoding does not have are escaped. With
+    ``encoding`` None it is that of the environment."""
     if isinstance(out, TextIOWrapper):
         out.reconfigure(encoding=encoding, errors="backslashreplace")
     return out
@@ -118,8 +121,8 @@ def _reopen_on_signal(out: _Unfailing) -> None:
 
 
 class _Unfailing:
-    """A log file whose disk may be full, or an output that nobody reads any more: a line that cannot be written is
-    lost, and the service goes on, to its end too."""
+    """A log file on a disk that may be full, or an output that nobody reads any more. A line that cannot be written
+    is lost, but the service works on, and can be stopped."""
 
     def __init__(self, log_file: Any) -> None:
         self._log_file = log_file
@@ -138,7 +141,8 @@ class _Unfailing:
             return
 
     def reopen(self) -> None:
-        """A file that cannot be opened anew, in a folder that is gone, say, stays: the next time it may be."""
+        """Open the file again, after it was moved away. If that fails, because its folder is gone for instance, the
+        old one stays in use until the next time."""
         old = self._log_file
         try:
             self._log_file = LogFile(old.name, old.directory, rotateLength=None, defaultMode=old.defaultMode)

@@ -1,6 +1,6 @@
-"""Every setting: its name, kind, default and meaning. Frozen; secrets print as ``***``.
+"""All settings, with kind and default. They are immutable; secrets print as ``***``.
 
-``etc/project-service.toml`` documents each with its default, and a test holds the two together.
+``etc/project-service.toml`` says what each one means and has its default; a test compares the two.
 """
 
 from __future__ import annotations
@@ -42,9 +42,8 @@ __all__ = ["Secret", "Settings"]
 
 
 def key(kind: Kind, default: Any, *, reloads: bool = False, shown: bool = True) -> Any:
-    """A setting. ``reloads``: a changed value is taken over on SIGHUP, without a restart.
-
-    ``shown`` False: people keep secrets in it, so it is not printed.
+    """A setting. With ``reloads`` a changed value is applied on SIGHUP, without a restart. Without ``shown`` it is
+    left out of ``repr``, because people keep secrets in it.
     """
     return attrs.field(default=default, metadata={"kind": kind, "reloads": reloads}, repr=shown)
 
@@ -96,7 +95,7 @@ class Store:
     access_key_id: str | None = key(optional(word), None, reloads=True)
     secret_access_key: Secret | None = key(optional(secret), None, reloads=True)
     session_token: Secret | None = key(optional(header_secret), None, reloads=True)
-    # Stands for the three above; they are what everybody reads.
+    # Sets the three above, which are the ones to read.
     credentials_file: StoreKeys | None = key(optional(keys_file), None, reloads=True)
     addressing_style: str = key(choice("path", "virtual"), "path")
     connect_timeout_seconds: float = key(seconds(0.01), 5.0)
@@ -148,13 +147,13 @@ class Smtp:
     tls: str = key(choice("starttls", "tls", "none"), "starttls")
 
 
-# PostgREST's own list ("db-hoisted-tx-settings").
+# PostgREST's default of "db-hoisted-tx-settings".
 HOISTED = ("statement_timeout", "plan_filter.statement_cost_limit", "default_transaction_isolation")
 
 
 @frozen
 class StageDatabase:
-    """``[stages.<stage>.databases.<name>]``, in PostgREST's terms. ``dsn`` None: the system database's."""
+    """``[stages.<stage>.databases.<name>]``, in PostgREST's terms. With ``dsn`` None it is the system database."""
 
     dsn: Secret | None = key(optional(or_file(dsn)), None)
     schemas: tuple[str, ...] = key(listed(own_schema, least=1), ("public",))
@@ -167,7 +166,7 @@ class StageDatabase:
     service_role: str = key(text, "service_role")
     jwt_secret: Secret | None = key(optional(or_file(shared_secret)), None)
     jwt_secret_is_base64: bool = key(flag, False)
-    # A key in it may be a shared one.
+    # It may contain shared secrets.
     jwks: str | None = key(optional(text), None, shown=False)
     jwt_aud: str | None = key(optional(text), None)
     role_claim: str = key(claim_path, ".role")
@@ -208,7 +207,7 @@ class Settings:
     stages: dict[str, Stage] = attrs.field(factory=dict)
 
     def changed_without_restart(self, new: Settings) -> Settings:
-        """These settings with what ``reloads`` taken from ``new``."""
+        """These settings, with those that can be reloaded taken from ``new``."""
         sections = {}
         for section in attrs.fields(Settings):
             if "section" not in section.metadata:
@@ -220,16 +219,16 @@ class Settings:
                 if one.metadata.get("reloads")
             }
             sections[section.name] = attrs.evolve(old_section, **fresh)
-        # A key pair is one store's: another store, or an embedded one, which the configuration does not know.
+        # A key pair belongs to one store. If ``new`` names another store, or none because it is embedded, keep ours.
         if new.store.endpoint_url != self.store.endpoint_url:
             sections["store"] = self.store
-        # Until the mail server is there nobody could confirm anything.
+        # The mail server is only used after a restart, and until then nobody could confirm an address.
         if self.smtp.host is None and new.smtp.host is not None:
             sections["auth"] = attrs.evolve(sections["auth"], confirm_email=self.auth.confirm_email)
         return attrs.evolve(self, **sections)
 
     def waiting_for_restart(self, new: Settings) -> list[str]:
-        """The dotted names of what is otherwise in ``new`` and not taken over by ``changed_without_restart``."""
+        """The dotted names of settings that are different in ``new`` but need a restart."""
         before, after = self.changed_without_restart(new)._by_section(), new._by_section()
         found = []
         for path in sorted(before.keys() | after.keys()):

@@ -1,4 +1,4 @@
-"""Kinds of settings that say where something is, or who: as ``settings_kinds``."""
+"""Kinds of settings that are addresses: more of ``settings_kinds``."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ def network(value: Any) -> str:
     return str(value)
 
 
-# A Twisted server endpoint. What it names (a port, a certificate) is tried when it is opened.
+# A Twisted server endpoint. Whether its port and certificate can be used shows only when it is opened.
 endpoint = matching(
     r"(?:tcp6?:(?:port=)?[0-9]{1,5}|ssl:(?:port=)?[0-9]{1,5}|unix:|systemd:|haproxy:).*",
     "endpoints such as tcp:8080:interface=127.0.0.1, ssl:443:… or unix:/run/…",
@@ -25,7 +25,7 @@ endpoint = matching(
 
 
 def web_origin(value: Any) -> str:
-    """``*`` or an origin as browsers send it: scheme, host and port, nothing behind."""
+    """``*``, or an origin as browsers send it: scheme, host and port only."""
     try:
         parts = urlsplit(text(value))
         whole_of = f"{parts.scheme}://{parts.netloc}" if parts.scheme and parts.netloc else "*"
@@ -47,7 +47,7 @@ def url(value: Any) -> str:
         parts = urlsplit(value)
     except ValueError:
         raise ValueError("must be an http or https address") from None
-    # urlsplit leaves out what would end a header or a line of a letter.
+    # urlsplit silently removes line breaks, which would end a header or a line of a letter.
     if parts.scheme not in ("http", "https") or not parts.hostname or not _is_a_word(value):
         raise ValueError("must be an http or https address")
     if parts.username or parts.password or parts.query or parts.fragment:

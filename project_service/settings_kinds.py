@@ -1,4 +1,5 @@
-"""How one setting's value is read: a kind turns what TOML or the environment gave into a value, or says why not."""
+"""Kinds of settings. A kind is a function that converts a value from TOML or the environment, or raises
+``ValueError`` with the reason."""
 
 from __future__ import annotations
 
@@ -15,15 +16,15 @@ from project_service.http import fields
 
 Kind = Callable[[Any], Any]
 
-# Longer ones are out of every range.
+# A number with more digits is out of every range.
 _NUMBER = re.compile(r"[+-]?[0-9]{1,100}\Z")
-# PostgREST's reference, "jwt-secret".
+# In characters: PostgREST's reference, "jwt-secret".
 _LEAST_SECRET = 32
 
 
 @frozen(repr=False, str=False)
 class Secret:
-    """A value that prints as ``***``; ``reveal()`` gives it."""
+    """A value that prints as ``***``. ``reveal()`` returns it."""
 
     _value: str
 
@@ -47,7 +48,7 @@ def text(value: Any) -> str:
 
 
 def _is_unicode(value: str) -> bool:
-    """False for what the environment had in bytes that are no UTF-8."""
+    """False for a value from the environment whose bytes are not UTF-8."""
     try:
         value.encode()
     except UnicodeEncodeError:
@@ -60,14 +61,15 @@ def secret(value: Any) -> Secret:
 
 
 def shared_secret(value: Any) -> Secret:
-    """What signs tokens: a shorter one can be guessed from a token."""
+    """A secret that signs tokens. A shorter one could be guessed with the help of a token."""
     if len(text(value)) < _LEAST_SECRET:
         raise ValueError(f"must have at least {_LEAST_SECRET} characters")
     return Secret(value)
 
 
 def or_file(kind: Kind) -> Kind:
-    """``@name`` is a file that holds the value, as PostgREST has it. The reason repeats neither."""
+    """As ``kind``, but ``@name`` stands for the content of a file, as with PostgREST. The reason contains neither
+    name nor content."""
 
     def read(value: Any) -> Any:
         if not isinstance(value, str) or not value.startswith("@"):
@@ -84,7 +86,7 @@ def or_file(kind: Kind) -> Kind:
 
 
 def flag(value: Any) -> bool:
-    """A boolean; from the environment ``true`` or ``false``."""
+    """A boolean; in the environment ``true`` or ``false``."""
     if isinstance(value, bool):
         return value
     found = {"true": True, "false": False}.get(value.lower()) if isinstance(value, str) else None
@@ -110,9 +112,9 @@ def _range(least: int, most: int | None) -> str:
     return f"at least {least}" if most is None else f"from {least} to {most}"
 
 
-# 68 years: as far as a moment can be moved, and what PostgreSQL's integer holds.
+# The largest integer in PostgreSQL. In seconds it is 68 years, which can safely be added to a date.
 MOST_WHOLE = 2**31 - 1
-# PostgreSQL and the reactor count milliseconds in 32 bits.
+# PostgreSQL and the reactor count milliseconds in 32 bits, so this is the longest time in seconds.
 MOST_SECONDS = 2147483
 
 
@@ -140,7 +142,7 @@ def choice(*allowed: str) -> Kind:
 
 
 def optional(kind: Kind) -> Kind:
-    """Nothing (not set, or empty in the environment) is None."""
+    """As ``kind``, but no value, or an empty one, is None."""
 
     def read(value: Any) -> Any:
         return None if value is None or value == "" else kind(value)
@@ -149,7 +151,7 @@ def optional(kind: Kind) -> Kind:
 
 
 def several(kind: Kind, least: int = 0) -> Kind:
-    """A list; from the environment a JSON array."""
+    """A list of ``kind``; in the environment a JSON array."""
 
     def read(value: Any) -> tuple[Any, ...]:
         value = from_json(value, "a list")
@@ -163,7 +165,7 @@ def several(kind: Kind, least: int = 0) -> Kind:
 
 
 def matching(pattern: str, what: str) -> Kind:
-    """Text that is ``pattern`` from end to end; else it must be ``what``."""
+    """A text that matches ``pattern`` as a whole. ``what`` says in the reason what it must be."""
     whole_of = re.compile(rf"(?:{pattern})\Z")
 
     def read(value: Any) -> str:
@@ -174,10 +176,10 @@ def matching(pattern: str, what: str) -> Kind:
     return read
 
 
-# What is sent in a header of ours to the store, as part of it.
+# Values that become part of a header in requests to the store.
 word = matching(r"[!-~]+", "printable ASCII without blanks")
-# What stores have taken as a name so far, some with a tenant before a colon; the rules for new ones are stricter, and
-# theirs.
+# All names that stores have ever accepted, some with a tenant before a colon. The rules for new buckets are stricter,
+# and the store's business.
 store_bucket = matching(
     r"[A-Za-z0-9][A-Za-z0-9._:-]{2,254}", "the name of a bucket in the store, such as project-service"
 )
@@ -185,7 +187,7 @@ header_name = matching(rf"[{fields.TCHAR}]+", "the name of a header")
 
 
 def pem_file(value: Any) -> str:
-    """The path of a file with certificates."""
+    """The path of a file with certificates in PEM."""
     try:
         held = Path(text(value)).read_bytes()
     except OSError as fault:
@@ -196,7 +198,7 @@ def pem_file(value: Any) -> str:
 
 
 def mailbox(value: Any) -> str:
-    """An email address, a name before it or not."""
+    """An email address, with or without a name before it."""
     from project_service.auth.model import envelope
 
     try:
@@ -206,7 +208,7 @@ def mailbox(value: Any) -> str:
             "must be an email address, such as Example <no-reply@example.com>, "
             'or with any other name in quotes "Söhne & Co." <no-reply@example.com>'
         ) from None
-    # The SMTP client has no SMTPUTF8 (RFC 6531); not every server has, and what it does not take is lost.
+    # The SMTP client does not support SMTPUTF8 (RFC 6531).
     if not address.isascii():
         raise ValueError("must be ASCII before the @")
     return str(value)
@@ -223,7 +225,7 @@ def claim_path(value: Any) -> str:
 
 
 def listed(kind: Kind, least: int = 0) -> Kind:
-    """``several``, or one string with commas between, as PostgREST has it."""
+    """As ``several``, but one string with commas is allowed too, as with PostgREST."""
     read = several(kind, least)
 
     def listed_or_read(value: Any) -> tuple[Any, ...]:
@@ -235,14 +237,14 @@ def listed(kind: Kind, least: int = 0) -> Kind:
 
 
 def own_schema(value: Any) -> str:
-    """A schema that may be exposed: PostgreSQL's own are for those who look after it."""
+    """A schema that may be exposed, which PostgreSQL's own may not."""
     if text(value) in ("pg_catalog", "information_schema"):
         raise ValueError(f"must not name {value}: PostgreSQL's own schemas are never exposed")
     return str(value)
 
 
 def table_of(kind: Kind) -> Kind:
-    """A table of names; from the environment a JSON object."""
+    """A table whose values are of ``kind``; in the environment a JSON object."""
 
     def read(value: Any) -> dict[str, Any]:
         value = from_json(value, "a table")
@@ -263,7 +265,7 @@ def from_json(value: Any, what: str) -> Any:
 
 
 def dsn(value: Any) -> Secret:
-    """A libpq connection string or URI; the reason never repeats it."""
+    """A libpq connection string or URI. The reason never contains it."""
     from project_service.database.dsn import parse
 
     parse(text(value))

@@ -1,6 +1,6 @@
-"""PostgREST's own names for the settings of a database of the table API (its documentation, "Configuration").
+"""PostgREST's names for the settings of a database of the table API (its documentation, "Configuration").
 
-Someone who comes from there may keep them, with dashes or underscores.
+Whoever comes from PostgREST may keep using them, with dashes or underscores.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ _OTHERS = {
 
 
 def own_name(name: str, known: Container[str]) -> str:
-    """The name in ``known`` that ``name`` stands for; ``name`` itself where there is none."""
+    """The name in ``known`` that ``name`` stands for, or ``name`` itself if there is none."""
     whole = name.replace("-", "_").removesuffix(_SUFFIX)
     for prefix in _PREFIXES:
         plain = whole.removeprefix(prefix)

@@ -75,7 +75,8 @@ class Startup:
         await self._ordered.stop()
 
     def reload(self) -> None:
-        """SIGHUP: read the configuration again and take over what can change; a bad one changes nothing."""
+        """On SIGHUP: read the configuration again and apply what can change without a restart. If it cannot be used,
+        nothing changes."""
         fresh = reread(self._settings, self._load, self._take_over, self._launch.settings)
         if fresh is not None:
             self._settings = fresh
@@ -83,7 +84,8 @@ class Startup:
         self._renew()
 
     def _renew(self) -> None:
-        """Whatever the configuration is like by now: an expired certificate would end the service for its clients."""
+        """Read certificates again, even if the configuration cannot be used: with an expired one clients could not
+        connect any more."""
         for found in self._certificates.renew():
             self.log.info("a new certificate was taken over at {found}", found=found)
         if isinstance(self._serving, Workers):
@@ -117,7 +119,7 @@ class Startup:
             self._settings = with_embedded_store(self._settings, running.store)
 
     async def _migrate(self) -> None:
-        """Waits for a database that is away; raises for one that does not fit."""
+        """Migrate the database, and wait for it while it is away. Raises if it cannot be migrated."""
         connect = evolve(connector(self._reactor, self._settings), statement_timeout_seconds=0.0)
         pause = FIRST_PAUSE_SECONDS
         while True:
@@ -141,7 +143,7 @@ class Startup:
             self.log.warn("{shortcoming}", shortcoming=shortcoming)
 
     async def _watch_as_admin(self) -> None:
-        """The embedded database's superuser may do what its owner may not."""
+        """Have the embedded database's superuser do what its owner may not: notice changes of the schema."""
         if self._admin_dsn is None:
             self.log.info(
                 "changes of the schema are not noticed by themselves: notify pgrst, 'reload schema'"
@@ -157,7 +159,7 @@ class Startup:
 
     async def _first_start(self, data_dir: Path) -> tuple[str, str]:
         assert self._settings.auth.jwt_keys_file is not None
-        # Nobody has made it yet where nothing is embedded.
+        # If nothing is embedded, the directory may not exist yet.
         data_dir.mkdir(mode=0o700, parents=True, exist_ok=True)  # noqa: ASYNC240  # one call on a local disk
         keyfile.load_or_create(Path(self._settings.auth.jwt_keys_file), self._settings.auth.jwt_algorithm)
         pool = Pool(connector(self._reactor, self._settings), 1, 10.0, self._reactor)
@@ -207,14 +209,14 @@ class Startup:
 
 
 def say(line: str) -> None:
-    """To whoever started us, and into the log where that is not beside it."""
+    """Tell whoever has started us, and write it to the log, unless the log goes to the same output as text."""
     if logging_setup.on_output() != "text":
         Startup.log.info("{line}", line=line)
     _print(line)
 
 
 def _print(text: str) -> None:
-    """Not between a log's lines of JSON, unless it is a person who reads them."""
+    """Print to standard output; not if there are lines of JSON of the log, unless it is a terminal."""
     if logging_setup.on_output() == "json" and not _on_terminal():
         return
     if sys.__stdout__ is not None and not sys.__stdout__.closed:

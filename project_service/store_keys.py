@@ -1,4 +1,4 @@
-"""The store's key pair in a file of its own, as AWS's tools write and renew it (``~/.aws/credentials``)."""
+"""Reads the store's key pair from a file in the form of AWS's tools, which also renew it (``~/.aws/credentials``)."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ SECTION = "default"
 
 @frozen
 class StoreKeys:
-    """What the file at ``path`` held when it was read."""
+    """What was in the file at ``path`` when it was read."""
 
     path: str
     access_key_id: str
@@ -25,7 +25,7 @@ class StoreKeys:
 
 
 def keys_file(value: Any) -> StoreKeys:
-    """The path of such a file; the reason repeats nothing of what is in it."""
+    """The setting that is the path of such a file. The ``ValueError`` contains nothing of what is in the file."""
     # No interpolation: a secret may have a percent sign.
     parser = ConfigParser(interpolation=None)
     try:
@@ -47,7 +47,7 @@ def keys_file(value: Any) -> StoreKeys:
 
 
 def header_secret(value: Any) -> Secret:
-    """One that is sent in a header."""
+    """A setting that is secret and is sent in a header."""
     return Secret(word(value))
 
 

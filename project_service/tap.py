@@ -1,4 +1,4 @@
-"""The ``twistd`` subcommand: options in, one service out."""
+"""The ``twistd`` subcommand: reads its options and makes the service."""
 
 from __future__ import annotations
 
@@ -52,10 +52,10 @@ class Options(usage.Options):
     opt_l = opt_listen
 
     def postOptions(self) -> None:
-        """Read the configuration, so that a bad one is refused before anything is started."""
+        """Read the configuration, so that one that cannot be used is refused before anything is started."""
         for option, value in self.items():
             if value == "":
-                # A variable that nobody has set, and no reason to start on an embedded database.
+                # Probably a shell variable that is not set. It must not start the service on an embedded database.
                 raise usage.UsageError(f"--{option} has an empty value")
         embedded = self["config"] is None or self["data-dir"] is not None
         given: dict[str, Any] = {}
@@ -69,14 +69,14 @@ class Options(usage.Options):
             worker_count(settings)
         except (BadSettings, TooManyWorkers) as fault:
             raise usage.UsageError(f"the configuration cannot be used\n{fault}") from None
-        # From now on a reload that comes too early is not the end; the daemon takes the signal when it runs.
+        # From now on a SIGHUP that comes too early does not end the process. The daemon handles it when it runs.
         signal.signal(signal.SIGHUP, signal.SIG_IGN)
         self.launch = Launch(settings, config, given, data_dir)
         logging_setup.install(self.parent, settings.server.log_format, settings.server.log_level)
 
 
 def makeService(options: Options) -> IService:
-    """The composition root; the reactor is imported here and nowhere above."""
+    """The composition root. The reactor is imported here, and passed on from here."""
     from twisted.internet import reactor
 
     from project_service.clocks import count_steadily

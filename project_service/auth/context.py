@@ -1,4 +1,4 @@
-"""What every authentication service shares: settings, clock, randomness, and how a session is issued."""
+"""What all parts of authentication share: settings, clock, randomness, and how a session is issued."""
 
 from __future__ import annotations
 
@@ -20,7 +20,8 @@ SIGNUP_WINDOW = timedelta(hours=1)
 
 @define
 class Context:
-    """``settings`` is replaced when the configuration is read again; services look at it each time."""
+    """``settings`` is replaced when the configuration is read again, so nobody may keep it. ``clock`` returns the
+    Unix time."""
 
     settings: AuthSettings
     verifier: Verifier
@@ -47,18 +48,18 @@ class Context:
         return timedelta(seconds=self.settings.refresh_reuse_seconds)
 
     def expires(self, now: datetime) -> datetime:
-        """When a refresh token that is unused from ``now`` on expires."""
+        """When a refresh token expires if it is not used after ``now``."""
         return now + self.refresh_lifetime()
 
     def refresh_lifetime(self) -> timedelta:
         return timedelta(seconds=self.settings.refresh_token_seconds)
 
     def access_expires(self, now: datetime) -> datetime:
-        """When an access token made at ``now`` has expired."""
+        """When an access token that is made ``now`` expires."""
         return now + timedelta(seconds=self.verifier.issuer.seconds)
 
     def new_session(self, origin: Origin) -> tuple[NewSession, Opaque]:
-        """A session to be stored, and the refresh token that belongs to it."""
+        """A new session, to be stored, and its refresh token."""
         now = self.now()
         refresh = secrets.fresh(self.randomness)
         session = NewSession(
@@ -72,10 +73,10 @@ class Context:
         return session, refresh
 
     def done_by(self, action: str, caller: Claims, origin: Origin) -> Event:
-        """What a user did to his own account, for the audit."""
+        """The entry of the audit for what a user did to his own account."""
         return Event(self.now(), action, actor="user", user_id=caller.sub, email=caller.email, origin=origin)
 
     def issued(self, user: User, session_id: str, refresh: Opaque, now: datetime) -> IssuedSession:
-        """The interface's Session, with an access token made ``now``."""
+        """The session as it is returned to the client, with a new access token."""
         access = self.verifier.issuer.mint(user, session_id, now.timestamp(), self.new_id())
         return IssuedSession(user, access.text, refresh.text, access.expires_at)

@@ -86,9 +86,9 @@ LISTED_SESSION = Named(
 _KEY_TEXTS = dict.fromkeys(("kid", "use", "alg", "crv", "x", "y", "n", "e"), STRING)
 JWKS = Named("JwkSet", obj(("keys",), keys=array(obj(("kty",), False, kty=STRING, **_KEY_TEXTS))))
 
-# The cost and the time of a guess.
+# Errors of the routes where a password can be guessed.
 _GUESSED: tuple[ApiError, ...] = (errors.invalid_credentials(), rate_limited(1))
-# The cost of a letter.
+# Errors of the routes that send a letter.
 _MAILED: tuple[ApiError, ...] = (rate_limited(1), errors.email_not_configured())
 _WEAK = errors.weak_password("why")
 _UNKNOWN_USER = errors.user_not_found()
@@ -106,7 +106,7 @@ NOTHING = Answer(200, "Done.", {JSON: _enveloped({"type": "null"})})
 
 
 def _takes(optional: Mapping[str, Schema] | None = None, **required: Schema) -> Taken:
-    """Other members are read past."""
+    """A body with these members; unknown ones are ignored."""
     return takes(optional, False, **required)
 
 

@@ -90,9 +90,10 @@ class Profile:
     async def _prove(
         self, caller: Claims, email: Email, current: object, action: str, origin: Origin
     ) -> Proof:
-        """A stolen access token is not enough: the password is asked for, under the limits of a login.
+        """Check the caller's password, under the limits of a login: a stolen access token must not be enough.
 
-        To check it takes a while, in which it may be changed: whoever knows the old one must not come after that.
+        Returns what the change has to be made on condition of, because the password may be changed while it is being
+        checked, and then the old one must not be enough either.
         """
         candidate = passwords.candidate(current, "current_password")
         account, held = await self.accounts.check_password(email, candidate, action, origin)

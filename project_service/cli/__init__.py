@@ -1,16 +1,15 @@
-"""The ``project-service`` console script: one module per noun.
+"""The ``project-service`` console script, with one module for each noun.
 
-To add a noun, write ``project_service/cli/<noun>.py`` with a click command or group named ``command``, and put the
-module's name into ``NOUNS``. ``keys.py`` is an example of everything a noun does:
+To add a noun, write ``project_service/cli/<noun>.py`` with a click command or group named ``command``, and add its
+name to ``NOUNS``. ``keys.py`` is an example:
 
-- every command that does something has ``@frame.options`` directly above its function, which then takes an
-  ``Invocation`` first; that gives it ``--config``, ``--data-dir`` and ``--json``;
-- the work is an ``async def`` that takes an ``Opened`` (settings, database pool, store) and is run by
-  ``invocation.run(work, database=True, store=False)``. Whether nothing runs yet, a service runs on the data directory
-  or the config names servers elsewhere: ``run`` takes care of it;
-- what it has to say goes out by ``invocation.show(value, *lines)``: ``value`` with ``--json``, else the lines;
-- it fails by raising: ``ApiError``, ``frame.Failed("why")`` and what database and store raise end with exit code 1, a
-  ``click.UsageError`` and a configuration that cannot be used with 2.
+- Each command has ``@frame.options`` directly above its function, which gives it ``--config``, ``--data-dir`` and
+``--json`` and passes an ``Invocation`` as the first argument. - The work is an ``async def`` that takes an ``Opened``
+(settings, database pool, store), and is run by ``invocation.run(work, database=True, store=False)``. ``run`` uses the
+servers that the configuration names, or those of the service that runs on the data directory, or starts them there. -
+The result is shown by ``invocation.show(value, *lines)``: ``value`` with ``--json``, otherwise the lines. - A command
+fails by raising an exception. ``ApiError``, ``frame.Failed("why")`` and what database and store raise end with exit
+code 1; ``click.UsageError`` and a configuration that cannot be used, with 2.
 """
 
 from __future__ import annotations
@@ -40,10 +39,10 @@ NOUNS = {
 
 
 class _Nouns(click.Group):
-    """Imports a noun's module when the noun is used: ``--help`` and short commands need not load every part."""
+    """Imports a noun's module only when it is used, so that ``--help`` and short commands are fast."""
 
     def main(self, *args: Any, **kwargs: Any) -> Any:
-        # Who starts us may have closed these: then there is nothing to read, and nowhere to say what came of it.
+        # Whoever starts us may have closed these. Then there is nothing to read, or nowhere to write the result.
         if sys.stdin is None:
             sys.stdin = Path(os.devnull).open()  # noqa: SIM115  # for as long as the process lives
         if sys.stdout is None:
@@ -51,7 +50,7 @@ class _Nouns(click.Group):
         try:
             return super().main(*args, **kwargs)
         except OSError as fault:
-            # A help text that a full disk does not take.
+            # For instance a help text that is written to a full disk.
             sys.exit(f"project-service: {fault}")
 
     def list_commands(self, ctx: click.Context) -> list[str]:

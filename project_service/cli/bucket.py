@@ -21,7 +21,7 @@ def command() -> None:
 
 
 def _rules(function: Callable[..., None]) -> Callable[..., None]:
-    """The options that set a bucket's rules; one that is not given is not in ``given``."""
+    """Add the options for a bucket's rules to a command."""
     for option in (
         click.option("--public/--private", "public", default=None, help="Who may list and download."),
         click.option("--max-object-bytes", metavar="N|none", help="The greatest size of one object."),
@@ -53,7 +53,7 @@ def _changes(
     content_types: tuple[str, ...],
     owner_only_writes: bool | None,
 ) -> dict[str, Any]:
-    """The rules that were given, by their names in ``/admin/buckets``; it is for ``parse_rules`` to check them."""
+    """The rules that were given, by their names in ``/admin/buckets``. ``parse_rules`` checks them."""
     changes: dict[str, Any] = {}
     if public is not None:
         changes["visibility"] = "public" if public else "private"
@@ -68,7 +68,7 @@ def _changes(
 
 
 def _whole(name: str, text: str) -> int:
-    # Longer ones Python would not read, and no size is.
+    # Python refuses to read longer numbers, and no size is as large.
     if not (text.isascii() and text.isdigit() and len(text) <= 100):
         raise click.BadParameter("must be a whole number or none", param_hint=f"--{name.replace('_', '-')}")
     return int(text)
@@ -80,7 +80,7 @@ def _line(bucket: Bucket) -> str:
 
 
 def _buckets(open_: Opened) -> Buckets:
-    """Needs no store, so that none is started for it."""
+    """Buckets without a store, so that an embedded one need not be started."""
     return Buckets(SqlBuckets(open_.pool), open_.reactor)
 
 

@@ -1,4 +1,4 @@
-"""What ``check`` says of the certificates that the service would serve with."""
+"""Checks the certificates that the service would use, for ``project-service check``."""
 
 from __future__ import annotations
 
@@ -12,15 +12,16 @@ from project_service.settings import Settings
 
 
 def secured(settings: Settings) -> list[str]:
-    """The endpoints at which TLS ends in the service."""
+    """The endpoints that speak TLS in the service itself."""
     listened = (*settings.server.listen, settings.server.admin_listen or "")
     return [one for one in listened if one.removeprefix(PROXIED).startswith(TLS)]
 
 
 def certificate_of(reactor: Any, endpoint: str, now: datetime) -> str:
-    """Until when the certificate of an ``ssl:`` endpoint is good; raises ``Failed`` for one that clients refuse."""
+    """Says until when the certificate of an ``ssl:`` endpoint is valid. Raises ``Failed`` for one that clients would
+    refuse."""
     try:
-        # Nothing is opened; the endpoint is only asked for what it was described with.
+        # The endpoint is not opened, only made, for what it has read of the description.
         options: Any = described(reactor, endpoint.removeprefix(PROXIED))._sslContextFactory
     except Exception as fault:
         why = why_not(fault)

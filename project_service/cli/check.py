@@ -1,4 +1,4 @@
-"""``project-service check``: every database, the store and the mail server reached once, every fault named."""
+"""``project-service check``: reaches all databases, the store and the mail server once, and reports all faults."""
 
 from __future__ import annotations
 
@@ -97,7 +97,7 @@ async def _looked(what: str, look: Callable[[], Awaitable[str]]) -> Finding:
     except CancelledError:
         raise
     except Exception as fault:
-        # Whatever it is, it is a finding; the other parts are still worth looking at.
+        # Any failure is a finding, and the other parts are still worth checking.
         return Finding(what, False, frame.explained(fault) or type(fault).__name__)
 
 
@@ -127,7 +127,7 @@ async def _service_role(open_: Opened) -> str:
 
 
 async def _clock(open_: Opened) -> str:
-    """Every host has the database in common: who agrees with its clock agrees with the others."""
+    """Compare this host's clock with the database's, which all hosts have in common."""
     async with open_.session() as session:
         before = time.time()
         rows = await session.query("select extract(epoch from clock_timestamp())::float8")
@@ -140,7 +140,7 @@ async def _clock(open_: Opened) -> str:
 
 
 async def _store(open_: Opened) -> str:
-    """Write, read back, delete: what the service needs to be allowed to."""
+    """Do what the service has to be allowed to do: write an object, read it back and delete it."""
     key = f".project-service-check/{uuid4()}"
     try:
         await open_.store.ensure_bucket()
@@ -158,7 +158,7 @@ async def _store(open_: Opened) -> str:
 
 
 async def _why_refused(store: S3Store, key: str) -> None:
-    """An answer to HEAD has no body that could say why; raises what one to GET says."""
+    """Raises the error with the reason, by a GET: the response to a HEAD has no body that could say it."""
     with suppress(NoSuchObject):
         await store.exchange.whole("GET", key)
 

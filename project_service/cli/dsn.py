@@ -1,4 +1,4 @@
-"""``project-service dsn``: for ``psql "$(project-service dsn)"``."""
+"""``project-service dsn``, as in ``psql "$(project-service dsn)"``."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def command(invocation: frame.Invocation, stage: str | None, database: str | Non
 
 
 def _dsn(settings: Settings, stage: str | None, database: str | None) -> str:
-    """A stage's database without a DSN of its own is the system database."""
+    """The DSN of a stage's database; that of the system database if it has none of its own."""
     own = None
     if stage is not None and database is not None:
         own = frame.stage_database(settings, stage, database).dsn

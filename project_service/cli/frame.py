@@ -1,4 +1,4 @@
-"""What all commands share: their options, their output, how they end."""
+"""What all commands share: options, output, and how they end."""
 
 from __future__ import annotations
 
@@ -40,12 +40,12 @@ FAILED = 1
 
 
 class Failed(Exception):
-    """The command could not do what it was asked for; the message says why."""
+    """The command could not do what it was asked for. The message says why."""
 
 
 @frozen
 class Invocation:
-    """The shared options of one call."""
+    """The options that all commands have, as they were given."""
 
     config: Path | None
     data_dir: Path | None
@@ -54,13 +54,13 @@ class Invocation:
 
     @property
     def embeds_into(self) -> Path | None:
-        """The data directory; None where the config has to name everything. Raises ``BadSettings``."""
+        """The data directory; None if the configuration has to name all servers. Raises ``BadSettings``."""
         if self.config is not None and self.data_dir is None:
             return None
         return placed(self.data_dir or Path(DEFAULT_DATA_DIR))
 
     def settings(self) -> Settings:
-        """As the service would have them. Ends the command with exit code 2 where they cannot be used."""
+        """The same settings that the service would have. Ends the command with exit code 2 if they cannot be used."""
         try:
             return settings_for(self.config, self.environ, {}, self.embeds_into)
         except BadSettings as fault:
@@ -72,7 +72,8 @@ class Invocation:
     def run(
         self, work: Callable[[Opened], Awaitable[None]], *, database: bool = True, store: bool = False
     ) -> None:
-        """``work`` with what it needs open; ends the command with exit code 1 where that or ``work`` fails."""
+        """Run ``work`` with the database and the store open, as asked for. Ends the command with exit code 1 if
+        something fails."""
         try:
             self.attempt(work, database=database, store=store, insist=True)
         except EXPECTED as fault:
@@ -86,10 +87,10 @@ class Invocation:
         store: bool = False,
         insist: bool = False,
     ) -> None:
-        """As ``run``, but raises what went wrong, one of ``EXPECTED`` or a fault in the program.
+        """As ``run``, but raises what went wrong: one of ``EXPECTED``, or a fault in the program.
 
-        Interrupted, the command ends with exit code 1 all the same. Without ``insist`` ``work`` runs even where the
-        database cannot be reached.
+        If it is interrupted, the command ends with exit code 1 all the same. Without ``insist`` the work is run even
+        if the database cannot be reached.
         """
         launch = self.launch()
 
@@ -103,18 +104,18 @@ class Invocation:
             end("interrupted", FAILED)
 
     def show(self, value: Any, *lines: str) -> None:
-        """The result: ``value`` as JSON with ``--json``, else ``lines``."""
+        """Print the result: ``value`` as JSON with ``--json``, otherwise ``lines``."""
         shown = [orjson.dumps(value, option=orjson.OPT_INDENT_2).decode()] if self.json else lines
         try:
             for line in shown:
                 click.echo(printable(line))
         except OSError as fault:
-            # Done is done; only nobody has seen, for instance, the new key.
+            # The work is done, but nobody has seen the result, such as a new key.
             end(f"done, but what came of it cannot be written: {fault.strerror}", FAILED)
 
 
 def stage_database(settings: Settings, stage: str, name: str) -> StageDatabase:
-    """The database ``name`` of ``stage``; raises ``Failed`` where the configuration has none."""
+    """The database ``name`` of ``stage``. Raises ``Failed`` if the configuration has none."""
     try:
         return settings.stages[stage].databases[name]
     except KeyError:
@@ -139,7 +140,7 @@ EXPECTED = (
 _NOT_MIGRATED = frozenset({"42P01", "3F000", "42883"})
 
 
-# By ``storage.s3.errors.kind_of``; what else it may be says nothing to a person.
+# What to say, by ``storage.s3.errors.kind_of``. Other kinds mean nothing to a person.
 _STORE_AWAY = {
     "ConnectionRefusedError": "no server listens there",
     "DNSLookupError": "unknown host",
@@ -157,7 +158,7 @@ _STORE_AWAY = {
 
 
 def explained(fault: BaseException) -> str:
-    """One of the expected faults, for a person; never with an address or a credential."""
+    """A text for a person about one of ``EXPECTED``, without addresses and credentials."""
     if isinstance(fault, ApiError):
         details = "".join(f"\n  {name}: {why}" for name, why in (fault.details or {}).items())
         return f"{fault.message}{details}"
@@ -176,7 +177,7 @@ def explained(fault: BaseException) -> str:
 
 
 def end(why: str, code: int) -> NoReturn:
-    """Say why on standard error and leave."""
+    """Print why on standard error, and exit with ``code``."""
     click.echo(f"project-service: {why}", err=True)
     sys.exit(code)
 
@@ -186,13 +187,13 @@ class Place(click.Path):
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
         if value == "":
-            # A variable that nobody has set, and not the directory we happen to be in.
+            # Probably a shell variable that is not set. It must not mean the current directory.
             self.fail("it is empty", param, ctx)
         return super().convert(value, param, ctx)
 
 
 def options(function: Callable[..., None]) -> Callable[..., None]:
-    """``--config``, ``--data-dir`` and ``--json`` for a command, handed to it as an ``Invocation``."""
+    """Give a command ``--config``, ``--data-dir`` and ``--json``, which are passed to it as an ``Invocation``."""
 
     @click.option("--config", type=Place(path_type=Path), help="TOML file with the settings.")
     @click.option("--data-dir", type=Place(path_type=Path), help="Where embedded parts keep their state.")

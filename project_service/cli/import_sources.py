@@ -1,4 +1,4 @@
-"""What ``storage import`` reads: a directory, or what another bucket of the store holds."""
+"""What ``storage import`` reads from: a directory, or another bucket of the store."""
 
 from __future__ import annotations
 
@@ -18,17 +18,17 @@ from project_service.storage.upload import PartStream
 
 READ_BYTES = 1024 * 1024
 
-# Uploads it under the key that the object gets.
+# Uploads one file or object, given the key that it is to have.
 Upload = Callable[[str, PartStream], Awaitable[Received]]
 
 
 class Unreadable(Exception):
-    """A file or object could not be read as what it is; the message says why."""
+    """A file or object could not be read as it is. The message says why."""
 
 
 class Source(Protocol):
     def found(self) -> AsyncIterator[tuple[str, Upload]]:
-        """Everything there is, in order: its name within the source, and how it is read."""
+        """All files or objects, in order: the name within the source, and what uploads it."""
 
 
 @frozen
@@ -36,19 +36,19 @@ class Directory:
     path: Path
 
     async def found(self) -> AsyncIterator[tuple[str, Upload]]:
-        """Raises ``OSError`` for a folder that cannot be listed."""
+        """Raises ``OSError`` if a folder cannot be listed."""
         for path in sorted(self._files()):
             yield path.relative_to(self.path).as_posix(), partial(_file, path)
 
     def _files(self) -> Iterator[Path]:
-        """Path.rglob() would leave a folder that may not be listed out without a word."""
+        """Path.rglob() is not used because it silently leaves out folders that cannot be listed."""
         for folder, _, names in os.walk(self.path, onerror=_not_listed):
             yield from (path for name in names if (path := Path(folder, name)).is_file())
 
 
 @frozen
 class StoreBucket:
-    """The objects under ``folder`` ("" for all) of the bucket that ``store`` is the client of."""
+    """The objects under ``folder`` ("" for all) in the bucket of ``store``."""
 
     store: Store
     folder: str
@@ -56,7 +56,7 @@ class StoreBucket:
     async def found(self) -> AsyncIterator[tuple[str, Upload]]:
         async for page in reading.pages(self.store, self.folder):
             for entry in page.objects:
-                # What other programs leave to show an empty folder is no object.
+                # Other programs make such objects to represent empty folders.
                 if not (entry.key.endswith("/") and entry.size == 0):
                     yield entry.key.removeprefix(self.folder), partial(_object, self.store, entry.key)
 
@@ -92,7 +92,7 @@ async def _object(store: Store, name: str, key: str, parts: PartStream) -> Recei
         length = min(READ_BYTES, before.size - first)
         await parts.write(await reading.whole(await store.open(name, first, length, before.size)))
     if await store.stat(name) != before:
-        # Overwritten meanwhile: what was read may be half of each.
+        # It was overwritten meanwhile, so part of what was read may be old and part new.
         raise errors.precondition_failed()
     return Received(key, content_type)
 
@@ -105,8 +105,8 @@ def _type(declared: str, key: str) -> str:
 
 
 def _packed(coding: str) -> bool:
-    """Whether bytes with this Content-Encoding are not the object itself, but something that it is packed in.
+    """Whether bytes with this Content-Encoding are compressed or otherwise encoded.
 
-    "aws-chunked" is how an SDK sent them, which some stores keep; it says nothing of the bytes.
+    "aws-chunked" is only how an SDK has sent them. Some stores keep it, although it says nothing about the bytes.
     """
     return bool({one.strip().lower() for one in coding.split(",")} - {"", "identity", "aws-chunked"})

@@ -1,4 +1,4 @@
-"""A command's work on the reactor, until it is done or somebody has had enough of it."""
+"""Runs a command's work on the reactor, until it is done or interrupted."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ from project_service.deferreds import start
 
 
 class Interrupted(Exception):
-    """Ctrl-C or SIGTERM came before the work was done; what it had opened is closed again."""
+    """SIGINT or SIGTERM came before the work was done. What it had opened has been closed."""
 
 
 def run_on_reactor(work: Callable[[Any], Awaitable[None]]) -> None:
-    """Run the reactor until ``work`` is done, and raise what it raised, or ``Interrupted``."""
+    """Run the reactor until ``work`` is done. Raises what it raised, or ``Interrupted``."""
     from twisted.internet import reactor
 
     running = _Running(work)
@@ -40,7 +40,7 @@ class _Running:
 
     def begin(self, reactor: Any) -> Deferred[None]:
         working = start(self._kept(reactor))
-        # react() itself would end the process in the middle of the work, with exit code 0.
+        # On a signal react() alone would end the process in the middle of the work, with exit code 0.
         reactor.addSystemEventTrigger("before", "shutdown", self._leave, working)
         return working
 
@@ -54,7 +54,7 @@ class _Running:
     def _leave(self, working: Deferred[None]) -> Deferred[None]:
         if not self.over.called:
             self.interrupted = True
-            # Who says it twice does not want to wait.
+            # A second signal ends the process at once.
             for number in (signal.SIGINT, signal.SIGTERM):
                 signal.signal(number, signal.SIG_DFL)
             working.cancel()

@@ -1,4 +1,5 @@
-"""``project-service openapi``: the description that a database's table API serves at its root, without a service."""
+"""``project-service openapi``: prints the description that a database's table API has at its root; no service is
+needed."""
 
 from __future__ import annotations
 
@@ -17,7 +18,7 @@ from project_service.tables.catalog.model import SchemaCache
 from project_service.tables.openapi.document import document, public_url
 from project_service.tables.openapi.rights import rights_sql
 
-# Where nothing says how clients reach the service.
+# The URL to show if server.public_url is not set.
 LOCAL_URL = "http://127.0.0.1:8080"
 
 
@@ -40,7 +41,7 @@ def command(
         chosen = schema or found.schemas[0]
         if chosen not in found.schemas:
             raise frame.Failed(f"the database does not expose the schema {chosen}")
-        # Its own server instead of the system database's.
+        # It may be another database than the system database.
         pool = open_.pool if found.dsn is None else Pool(open_.connector(found.dsn), 1, 10.0, open_.reactor)
         try:
             described = await pool.transaction(lambda run: _described(run, found, chosen, role))
@@ -61,13 +62,13 @@ _Catalogue = tuple[SchemaCache, frozenset[str] | None, frozenset[str] | None]
 
 
 async def _described(run: Transaction, database: StageDatabase, schema: str, role: str | None) -> _Catalogue:
-    """The schema cache, and the names of relations and functions that ``role`` may use."""
+    """The schema cache, and the names of the relations and functions that ``role`` may use; None for all."""
 
     async def one(sql: str, params: Mapping[str, Any]) -> str:
         value = (await run.query(sql, params))[0][0]
         return value if isinstance(value, str) else orjson.dumps(value).decode()
 
-    # So that catalogue queries name every schema, as the service's do.
+    # With this the catalogue queries return names with their schemas, as they do for the service.
     await run.query("set local search_path = ''")
     answers = await read(one, database.schemas, database.extra_search_path)
     cache = build(answers, database.schemas, 0)

@@ -1,4 +1,4 @@
-"""What a command works on, opened for as long as it runs."""
+"""Opens what a command works on, for as long as it runs."""
 
 from __future__ import annotations
 
@@ -23,17 +23,15 @@ from project_service.settings import Secret, Settings
 from project_service.storage.assemble import Storage, build, connect_store, sql_rows
 from project_service.storage.s3.client import S3Store
 
-# How long a service that is just starting may take until it says how its database is reached, and other commands,
-# until they are done.
+# How long to wait for a service that is starting to note how its database is reached, or for other commands to end.
 PATIENCE_SECONDS = 30.0
 POLL_SECONDS = 0.1
 
 
 @frozen
 class Opened:
-    """``pool`` and ``store`` are what ``Invocation.run`` was asked for; using the other fails.
-
-    ``started_here``: the embedded parts run only for this command.
+    """``pool`` and ``store`` can be used only if ``Invocation.run`` was asked for them. ``started_here`` says that
+    the embedded parts were started for this command, and stop with it.
     """
 
     reactor: Any
@@ -55,11 +53,11 @@ class Opened:
 
     @property
     def storage(self) -> Storage:
-        """The part on ``pool`` and ``store``."""
+        """Storage, made of ``pool`` and ``store``."""
         return build(self.reactor, self.settings.storage, self.store, sql_rows(self.pool))
 
     def connector(self, dsn: Secret | None = None) -> Connector:
-        """To the system database, or to the one that ``dsn`` names."""
+        """Connects to the system database, or to the one that ``dsn`` names."""
         settings = self.settings
         if dsn is not None:
             settings = evolve(settings, database=evolve(settings.database, dsn=dsn))
@@ -67,9 +65,9 @@ class Opened:
 
     @asynccontextmanager
     async def session(self, dsn: Secret | None = None, *, unhurried: bool = False) -> AsyncIterator[Session]:
-        """A connection of its own. ``unhurried``: its statements may take longer than any request's should.
+        """A connection apart from the pool. With ``unhurried`` there is no limit on the time of statements.
 
-        One that is under way when the command is interrupted is undone.
+        If the command is interrupted, the statement under way is undone.
         """
         connect = self.connector(dsn)
         session = await (evolve(connect, statement_timeout_seconds=0.0) if unhurried else connect)()
@@ -86,10 +84,11 @@ class Opened:
 async def opened(
     reactor: Any, launch: Launch, *, database: bool, store: bool, insist: bool = True
 ) -> AsyncIterator[Opened]:
-    """The config's database and store, or the data directory's: of the service that runs there, else started here.
+    """Open the database and the store: those in the configuration, or those in the data directory, which are the
+    running service's or are started here.
 
-    Raises ``ChildFailed`` where there is no data directory yet, or its parts do not start; with ``insist`` also
-    ``DatabaseGone`` where the database is away, at once: a pool would wait for it to come back.
+    Raises ``ChildFailed`` if there is no data directory yet or its parts do not start. With ``insist`` it also raises
+    ``DatabaseGone`` if the database is away, at once; the pool would wait for it to come back.
     """
     async with _reached(reactor, launch, database, store) as (settings, started_here):
         if database and insist:
@@ -109,7 +108,7 @@ async def opened(
 async def _reached(
     reactor: Any, launch: Launch, database: bool, store: bool
 ) -> AsyncIterator[tuple[Settings, bool]]:
-    """The settings with addresses for what is embedded, and whether it was started here."""
+    """The settings, with the addresses of embedded parts, and whether those were started here."""
     wants = (database and launch.embeds_database, store and launch.embeds_store)
     if launch.data_dir is None or not any(wants):
         yield launch.settings, False
@@ -135,9 +134,9 @@ async def _reached(
 
 
 async def _started_or_beside(reactor: Any, embedded: Embedded) -> tuple[Running, bool]:
-    """What runs now, and whether it was started here.
+    """How to reach the embedded parts, and whether they were started here.
 
-    Commands take turns: what one of them has started it stops when it is done, whoever else would like to use it.
+    Commands without a service take turns: each stops what it has started, so others cannot share it.
     """
     deadline = reactor.seconds() + PATIENCE_SECONDS
     while True:

@@ -1,4 +1,4 @@
-"""``project-service sql``: an SQL file as the owner of the database, where no client of PostgreSQL's is."""
+"""``project-service sql``: runs an SQL file as the owner of the database, for hosts without psql."""
 
 from __future__ import annotations
 
@@ -50,12 +50,12 @@ def _text(file: IO[str]) -> str:
     except UnicodeDecodeError as fault:
         raise click.BadParameter(f"is not UTF-8 ({fault.reason})", param_hint="FILE") from None
     if "\0" in text:
-        # The end of the message to libpq: what follows would be left out without a word.
+        # libpq would end the message there and silently leave out the rest.
         raise click.BadParameter("has a NUL character in it", param_hint="FILE")
     return text
 
 
-# Every type that psycopg2 knows a Python value for: not all that PostgreSQL has to say goes into one.
+# Replaces psycopg2's conversion to Python values, which cannot represent everything, for all types that have one.
 _AS_WRITTEN: Any = extensions.new_type(
     tuple(extensions.string_types), "AS_WRITTEN", lambda value, cursor: value
 )
@@ -64,7 +64,7 @@ _AS_WRITTEN: Any = extensions.new_type(
 async def _rows(session: Session, text: str) -> tuple[list[Sequence[str | None]], list[int]]:
     """The rows of the last statement, and the types (``pg_type.oid``) of their columns."""
     extensions.register_type(_AS_WRITTEN, (await session.execute("select")).connection)
-    # The one that psql would have. Ours is empty.
+    # Our connections have an empty search path. This is the one that psql would have.
     await session.execute("reset search_path")
     # Several statements in one message are one transaction.
     cursor = await session.execute(text)
@@ -88,7 +88,7 @@ _AS_JSON: dict[int, Callable[[str], Any]] = {
 
 
 def _json(value: str | None, type_: int) -> Any:
-    """What JSON can say as it is; the rest as text."""
+    """The value as JSON if its type has an equivalent there, otherwise as text."""
     return _AS_JSON.get(type_, str)(value) if value is not None else None
 
 

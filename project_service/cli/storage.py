@@ -84,7 +84,7 @@ def sweep(invocation: frame.Invocation, stale_after: int) -> None:
 
 @define
 class _Import:
-    """Brings objects into ``bucket`` and keeps what became of each; ``refused`` has a reason for each."""
+    """Imports objects into ``bucket`` and records what became of each. ``refused`` has the reason by key."""
 
     objects: Objects
     bucket: Bucket
@@ -95,7 +95,7 @@ class _Import:
     refused: dict[str, str] = field(factory=dict)
 
     async def bring(self, key: str, upload: Upload) -> None:
-        """Raises what concerns more than this object."""
+        """Import one object. Raises only errors that concern more than this object."""
         try:
             fill = partial(upload, keys.parse_key(key))
             await self.objects.check_write(self.bucket, key, SERVICE, self.conditions)
@@ -145,7 +145,7 @@ def import_(invocation: frame.Invocation, bucket: str, source: str, prefix: str,
         except ValueError:
             raise click.BadParameter("names no bucket", param_hint="s3://BUCKET") from None
     elif not source or not Path(source).is_dir():
-        # An empty one is a variable that nobody has set, and not the directory we happen to be in.
+        # An empty one is probably a shell variable that is not set. It must not mean the current directory.
         raise click.BadParameter("there is no such directory", param_hint="DIRECTORY")
 
     async def work(open_: Opened) -> None:

@@ -37,7 +37,7 @@ def create(invocation: frame.Invocation, email: str, password_stdin: bool, passw
     """Make a user. Without a password he cannot log in until he sets one by recovery."""
     wanted: dict[str, Any] = {"email": email}
     if password_stdin:
-        # One character more than is allowed, so that a longer one is refused and not cut.
+        # Read more than is allowed, so that a longer one is refused and not truncated.
         try:
             wanted["password"] = sys.stdin.read(MAX_BYTES + 2).removesuffix("\n").removesuffix("\r")
         except UnicodeDecodeError:
@@ -116,7 +116,7 @@ def end_sessions(invocation: frame.Invocation, user: str) -> None:
 
 @frozen
 class _AtOnce:
-    """``Hashes`` without threads: a command has nothing else to do."""
+    """``Hashes`` without threads, because a command has nothing else to do meanwhile."""
 
     bcrypt: Bcrypt
 

@@ -1,8 +1,8 @@
-"""Which queries are prepared on a connection.
+"""Keeps track of the queries that are prepared on a connection.
 
-PREPARE is a message of its own: PostgreSQL keeps the whole message as long as the statement, and shows it to every
-role (``pg_prepared_statements``), so nothing of a request may be in it. What was prepared outlives a transaction that
-is rolled back, and DEALLOCATE is not undone by one either.
+PREPARE is sent as a message of its own: PostgreSQL keeps the text of the whole message for as long as the statement
+exists, and shows it to all roles (``pg_prepared_statements``), so it must not contain anything from a request.
+Neither PREPARE nor DEALLOCATE is undone by a rollback.
 """
 
 from __future__ import annotations
@@ -15,15 +15,16 @@ from attrs import Factory, define, frozen
 
 Ask = Callable[[str], Awaitable[list[tuple[Any, ...]]]]
 
-# Each costs PostgreSQL some ten kilobytes on each connection.
+# Each statement costs PostgreSQL about 10 kB on each connection.
 PER_CONNECTION = 200
-# Others prepare as well: SQL of an application.
+# Sets our statements apart from those that an application's own SQL prepares.
 _PREFIX = "service_"
 _THERE = "SELECT name FROM pg_prepared_statements"
-# No such operator or function, a wrong type, a result of another type than before; a parameter's type that is gone,
-# even where there is another of its name, is PostgreSQL's internal error (cache lookup failed).
+# SQLSTATEs that a prepared statement can raise after the schema has changed: no such operator or function, a wrong
+# type, a result of another type than before. If the type of a parameter was dropped, even if there is a new one of
+# its name, it is an internal error (cache lookup failed).
 _STALE = ("42883", "42804", "42846", "42725", "0A000", "XX000")
-# A function has said DEALLOCATE ALL, perhaps the very one that runs.
+# The statement does not exist: an application's function has run DEALLOCATE ALL.
 _GONE = "26000"
 
 
@@ -35,13 +36,14 @@ class _Statement:
 
 @define
 class Statements:
-    """Those of one connection, the least recently used leaving first.
+    """The prepared statements of one connection. Beyond ``most`` the least recently used ones are dropped.
 
-    A statement's parameters have for ever the types they had when it was prepared, so it is used for one ``version``
-    of what its text means only: with another schema cache, the same text may mean another operator.
+    The types of a statement's parameters are fixed when it is prepared. With another schema cache the same text may
+    mean another operator, so a statement is only used for the ``version`` of the schema cache that it was prepared
+    for.
 
-    It is one ``role``'s as well: PostgreSQL asks for the right to a function when it plans, where it writes out the
-    function's body or its value, and would give another role what it planned for this one.
+    It is also used for one ``role`` only. When PostgreSQL inlines a function's body, or its value, into a plan, it
+    checks the right to that function while planning, and would use the plan for other roles without checking again.
     """
 
     most: int = PER_CONNECTION
@@ -53,12 +55,13 @@ class Statements:
     _role: str | None = None
 
     def passes_to(self, role: str) -> bool:
-        """Whether what functions have planned on the connection may be another role's; from now on it is not."""
+        """Whether plans that PostgreSQL has cached for queries inside functions may be another role's. The caller
+        then has to discard them: from now on they are taken to be ``role``'s."""
         known, self._role = self._role == role, role
         return not known
 
     def execution(self, query: str, version: int = 0, role: str = "") -> str | None:
-        """What runs ``query``, with ``%s`` for its parameters; None where it has to be prepared first."""
+        """The EXECUTE of ``query``, with ``%s`` for its parameters; None if it has to be prepared first."""
         if self._unsure:
             return None
         if version != self._version:
@@ -74,8 +77,8 @@ class Statements:
     async def prepare(
         self, ask: Ask, query: str, definition: str, count: int, version: int = 0, role: str = ""
     ) -> str:
-        """As ``execution``, after PREPARE where it is not there. ``definition`` is the query with PostgreSQL's own
-        placeholders, ``count`` of them. Raises what ``ask`` raises."""
+        """As ``execution``, but the query is prepared if necessary. ``definition`` is the query with PostgreSQL's own
+        placeholders, and ``count`` their number. ``ask`` sends a message; what it raises is raised."""
         if self._unsure:
             self._settle(await ask(_THERE))
         known = self.execution(query, version, role)
@@ -86,7 +89,7 @@ class Statements:
         self._number += 1
         name = f"{_PREFIX}{self._number}"
         dropped = "".join(f"DEALLOCATE {unwanted}; " for unwanted in self._unwanted)
-        # Of a message that fails nobody knows how many it let go of.
+        # If the message fails, it is unknown how many of these have been deallocated.
         self._unsure = bool(dropped)
         await ask(f"{dropped}PREPARE {name} AS {definition}")
         self._unsure = False
@@ -96,7 +99,8 @@ class Statements:
         return made.execution
 
     def refused(self, query: str, code: str | None, role: str = "") -> bool:
-        """Whether the SQLSTATE may be for the prepared ``query`` alone, so that it is worth running as it is."""
+        """To be told of an error of a prepared query. Whether it may be due to its being prepared, so that the query
+        is worth running unprepared."""
         if code == _GONE:
             self._unsure = True
             return True
@@ -108,7 +112,7 @@ class Statements:
         return True
 
     def _settle(self, rows: list[tuple[Any, ...]]) -> None:
-        # The table API's connections hand out texts as bytes.
+        # The connections of the table API return texts as bytes.
         there = [name if isinstance(name, str) else bytes(name).decode() for (name,) in rows]
         self._known = OrderedDict(found for found in self._known.items() if found[1].name in there)
         wanted = {statement.name for statement in self._known.values()}
