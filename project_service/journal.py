@@ -35,15 +35,16 @@ _REQUEST_ID = re.compile(rb"[A-Za-z0-9._-]{1,128}\Z")
 
 # What must not reach the log, alternative by alternative: project keys; the value of ``token=`` in a link, also where
 # a program that passed the link on has escaped its "?" or "="; a token in a download path; passwords and user names
-# in a libpq DSN or a URL; JWTs. The last alternative, ``innocent``, takes text that only begins like a JWT in one
-# piece and leaves it alone. Without it the search would start again at each "eyJ", and a path full of those would
-# take seconds.
+# in a libpq DSN or a URL; bcrypt hashes, which PostgreSQL shows of a user whom a constraint refuses; JWTs. The last
+# alternative, ``innocent``, takes text that only begins like a JWT in one piece and leaves it alone. Without it the
+# search would start again at each "eyJ", and a path full of those would take seconds.
 _SECRETS = re.compile(
     r"psk_(?:anon|service)_[A-Za-z0-9_-]{8,}"
     r"|(?:(?<=[?&]token=)|(?<=%3[Ff]token=)|(?<=%3[Ff]token%3[Dd]))[^&\s\"']+"
     r"|(?:(?<=\s/storage/download/)|(?<=^/storage/download/))[^\s\"']+"
     r"|(?<=password=)(?:'(?:[^'\\]|\\.)*'|[^&\s\"']+)"
     r"|(?<=://)[^/\s:@]*:[^/\s@]+(?=@)"
+    r"|\$2[abxy]\$\d\d\$[./A-Za-z0-9]{53}"
     r"|eyJ[A-Za-z0-9_-]{8,}+\.[A-Za-z0-9_-]{8,}+\.[A-Za-z0-9_-]*"
     r"|(?P<innocent>eyJ(?:(?!psk_(?:anon|service)_)[A-Za-z0-9_-])*+)"
 )
@@ -71,7 +72,7 @@ class RequestIds:
 
 
 # Whatever ``_SECRETS`` finds contains one of these. Most lines contain none, which is much cheaper to find out.
-_SIGNS = ("psk_", "token=", "token%3", "/storage/download/", "password=", "://", "eyJ")
+_SIGNS = ("psk_", "token=", "token%3", "/storage/download/", "password=", "://", "$2", "eyJ")
 
 
 def redact(text: str) -> str:
