@@ -1,4 +1,4 @@
-"""Whole statements: the rows, how many there are, the body made of them and what SQL said about the response."""
+"""Whole statements: the rows, their number, the body made of them, and what SQL has set for the response."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _GUCS = (
     "nullif(current_setting('response.headers', true), '') AS response_headers, "
     "nullif(current_setting('response.status', true), '') AS response_status"
 )
-# What SQL has said of the response so far.
+# Reads what SQL has set for the response so far.
 SAID = f"SELECT {_GUCS}"
 _MOMENT = re.compile(r"date|timestamp(\(\d\))? with(out)? time zone")
 _EXPLAIN_OPTIONS = {
@@ -37,13 +37,13 @@ _EXPLAIN_OPTIONS = {
 
 @frozen
 class Statement:
-    """``sql`` returns one row: total, rows, body, headers, status; of a write updated, rows, location, body, headers,
-    status, where the body stands fourth as in PostgREST's: a plan tells the output by position.
+    """``sql`` returns one row: total, rows, body, headers, status; for a write: updated, rows, location, body,
+    headers, status. The body of a write is fourth as with PostgREST, because EXPLAIN shows outputs by their position.
 
-    With a ``stream`` it reads no more rows than the probe allows and one more, leaves out a body that is too large,
-    and returns its size as well, and the number of all rows where the bounds say so: what does not fit is to be read
-    by the stream instead, whose rows are texts (and the total, where it was asked for). ``count`` is what an estimate
-    of the total explains.
+    If there is a ``stream``, ``sql`` reads at most one row more than the probe allows, and leaves out a body that is
+    too large. It then also returns the body's size and, if the bounds ask for it, the number of all rows. A result
+    that does not fit is read by ``stream`` instead, each row of which is a text, the total if it was asked for, and
+    the names of the columns if it is CSV. ``count`` is the query to EXPLAIN for an estimate of the total.
     """
 
     sql: Sql
@@ -53,10 +53,11 @@ class Statement:
 
 @frozen
 class Bounds:
-    """``at_once`` rows are never streamed, nor are bodies of up to ``threshold_bytes``; 0 rows: nothing is.
+    """What decides whether a result is streamed. A range of at most ``at_once`` rows is not, and neither is a body of
+    at most ``threshold_bytes``; with ``at_once`` 0 nothing is.
 
-    With ``bodiless`` rows are only counted: nobody reads a body. With ``counts_all`` those are counted too that are
-    not read at once.
+    With ``bodiless`` nobody reads the body (HEAD, ``return=minimal``), so rows are only counted. With ``counts_all``
+    rows beyond the probe are counted too.
     """
 
     at_once: int = 0
@@ -70,8 +71,8 @@ class Bounds:
         return range_.limit is None or range_.limit > self.at_once
 
     def leaves_out(self, rendering: Rendering) -> bool:
-        """Whether no body is made. A plan's has to be, and what the database makes itself: it may set headers, or
-        refuse."""
+        """Whether the statement makes no body. It does for EXPLAIN, and for a handler of the application's, which may
+        set headers or refuse."""
         return self.bodiless and rendering.explain is None and rendering.handler is None
 
 
@@ -100,15 +101,18 @@ def _answer(total: str, body: str, number: str = NUMBER) -> str:
 
 
 def _apart(name: str, plan: ReadPlan | None) -> str:
-    """What the first rows are read from. For the first rows PostgreSQL may join relations another way round than for
-    all, and rows that nobody sorted come in another order than from PostgREST's statement, which has no LIMIT.
-    Materialized they are planned as without, and read no further all the same."""
+    """The head of the CTE that the probe reads its rows from.
+
+    With a LIMIT PostgreSQL may join relations in another order than without, and then rows that are not sorted come
+    in another order than from PostgREST's statement, which has no LIMIT here. A materialized CTE is planned as if it
+    had none, and still no more rows are read than are wanted.
+    """
     unsorted = plan is not None and not plan.order and any(plan.embeddings)
     return f"{name} AS MATERIALIZED" if unsorted else f"{name} AS"
 
 
 def _probing(total: str, body: str, bounds: Bounds, source: str) -> Sql:
-    """A body is made of the first rows alone, and handed over if it is not too large."""
+    """The SELECT that makes a body of the first rows, and returns it if it is not too large."""
     made = f"SELECT {total} AS total_result_set, {NUMBER} AS page_total, ({body})::text AS body"
     size = "octet_length(body)"
     number = f", (SELECT count(*) FROM {source}) AS all_rows" if bounds.counts_all else ""
@@ -142,15 +146,18 @@ def write_statement(cache: SchemaCache, plan: WritePlan, rendering: Rendering) -
 
 
 def _at_its_end(first: str) -> str:
-    """The first column, and with it those after it, which tell what SQL has said, once the source has run to its end.
-    Where a limit, or a condition that no row can meet, leaves little to show, PostgreSQL would run a function no
-    further than for that, and a write only when everything has been told."""
+    """The statement's first column, computed after the source has run to its end, and so are the columns after it,
+    which read what SQL has set for the response.
+
+    Without this, if a limit or a condition that no row can meet leaves little to show, PostgreSQL would run a
+    function only as far as that needs, and a write only after the other columns were computed.
+    """
     return f"CASE WHEN (SELECT count(*) FROM {SOURCE}) IS NOT NULL THEN {first} END"
 
 
 def _written(plan: WritePlan) -> str:
-    """Columns of the number of rows written, where the representation may show fewer, and of those that were to be,
-    where it may be more."""
+    """Further columns: the number of rows written, if the representation may show fewer; and the number that were
+    chosen, if more may have been written."""
     fewer = plan.read.grouped or any(found.join == "inner" for found in plan.read.embeddings)
     written = f", (SELECT count(*) FROM {SOURCE}) AS written"
     if plan.may_find_more:
@@ -166,12 +173,12 @@ def call_statement(
     range_: Range,
     bounds: Bounds,
 ) -> Statement:
-    """A function that is streamed is called more than once."""
+    """The statement of a call. A function whose result is streamed is called more than once."""
     routine = plan.routine
-    # One value is one row, and a body of its own is not aggregated.
+    # A single value is one row; and if it is the body itself, nothing is aggregated.
     single = rendering.form == "routine" or (plan.read is None and not routine.is_set)
     empty = routine.is_void or bounds.leaves_out(rendering)
-    # What nobody reads PostgreSQL would not call for, if it is stable: then it is called to be counted.
+    # PostgreSQL would not call a stable function whose result nobody reads: counting the rows makes it do so.
     number = "1::bigint" if single and not (empty and plan.read is None) else NUMBER
     if plan.read is not None:
         rows = select_sql(cache, plan.read)
@@ -187,7 +194,7 @@ def call_statement(
         return Statement(whole + _probing(total, body, bounds, "pgrst_rows"), None, streamed)
     if routine.volatility == "v" and (routine.is_set or plan.read is not None):
         total = _at_its_end(total)
-    # A filter may hide even that one.
+    # A filter may hide even the single row, but the statement has to return one.
     begin, end = (
         ("(SELECT) AS pgrst_one LEFT JOIN ", " ON TRUE") if single and plan.read is not None else ("", "")
     )
@@ -210,8 +217,8 @@ def _total(cache: SchemaCache, plan: ReadPlan, count: str | None, max_rows: int)
 def _total_of_call(
     cache: SchemaCache, plan: CallPlan, count: str | None, all_there: str | None
 ) -> tuple[Sql, str]:
-    """The function has run: its rows are there to be counted, and no plan could tell more. ``all_there`` is their
-    number where the answer has every one."""
+    """The function has run, so an estimate counts its rows too: no plan could know better. ``all_there`` is the
+    expression of their number if the reply has all of them."""
     if count not in ("exact", "estimated"):
         return Sql(""), "null::bigint"
     if all_there is not None:
@@ -221,12 +228,13 @@ def _total_of_call(
 
 
 def _streamable(rendering: Rendering) -> bool:
-    """Whether the body is no more than its rows one after the other."""
+    """Whether the body is simply its rows, one after the other."""
     return rendering.explain is None and rendering.form in ("json", "csv", "ndjson", "geojson")
 
 
 def _streamed(rendering: Rendering, rows: Sql, total: str = "null", scalar: bool = False) -> Sql:
-    """Each row as the text it has in the body; then the total, and for CSV the first row with its names."""
+    """The SELECT of a stream: each row as its text in the body, the total, and for CSV, with the first row, that row
+    as JSON for the columns' names."""
     item = f"{ROWS}.{SCALAR}" if scalar else ROW
     text = json_row(item)
     names = "null"
@@ -248,7 +256,7 @@ def _scalars(routine: Routine, range_: Range) -> Sql:
 
 
 def _location(cache: SchemaCache, plan: WritePlan) -> str:
-    """The primary key of the row that was inserted, as a JSON array of texts; of several none is meant."""
+    """The primary key of the row that was inserted, as a JSON array of texts; null if it was not exactly one row."""
     if not plan.location:
         return "null::text"
     values = ", ".join(_filtered_by(cache, plan.relation.columns[name]) for name in plan.location)
@@ -256,12 +264,13 @@ def _location(cache: SchemaCache, plan: WritePlan) -> str:
 
 
 def _filtered_by(cache: SchemaCache, column: Column) -> str:
-    """What a filter on the column takes for its value: where a function reads filters, what clients are shown."""
+    """The column's value as text, in the form that a filter on it takes: if a data representation reads filters, that
+    is the value as clients are shown it."""
     shown = cache.representations.get((column.type, "json"))
     if shown is not None and ("text", column.type) in cache.representations:
         return f"{qualified(shown)}({ident(column.name)}) #>> '{{}}'"
     if _MOMENT.fullmatch(column.base_type):
-        # DateStyle may name zones by letters that mean several.
+        # With some settings of DateStyle a time zone is an abbreviation, which may be ambiguous. JSON has the offset.
         return f"to_json({ident(column.name)}) #>> '{{}}'"
     return f"{ident(column.name)}::text"
 
