@@ -71,6 +71,29 @@ def cancel(call: IDelayedCall | None) -> None:
         call.cancel()
 
 
+class Sleep:
+    """A pause that can be ended early. One caller waits at a time."""
+
+    def __init__(self, clock: IReactorTime) -> None:
+        self._clock = clock
+        self._waking: Deferred[None] | None = None
+
+    async def wait(self, seconds: float) -> None:
+        """Returns after ``seconds``, or when ``wake`` is called."""
+        self._waking = waking = Deferred[None]()
+        call = self._clock.callLater(seconds, waking.callback, None)
+        try:
+            await waking
+        finally:
+            self._waking = None
+            cancel(call)
+
+    def wake(self) -> None:
+        """End the pause, if there is one."""
+        if self._waking is not None:
+            self._waking.callback(None)
+
+
 def with_timeout(
     clock: IReactorTime, seconds: float, waiting: Deferred[T], error: Callable[[], Exception]
 ) -> Deferred[T]:

@@ -16,7 +16,7 @@ from twisted.python.failure import Failure
 
 from project_service import errors
 from project_service.database.sqlstate import translate
-from project_service.deferreds import cancel, start
+from project_service.deferreds import Sleep, start
 
 log = Logger()
 
@@ -107,9 +107,8 @@ class Every(Service):
         self.setName(name)
         self._seconds = seconds
         self._work = work
-        self._clock = clock
+        self._sleep = Sleep(clock)
         self._loop: Deferred[None] | None = None
-        self._sleeping: Deferred[None] | None = None
 
     def startService(self) -> None:
         super().startService()
@@ -119,8 +118,7 @@ class Every(Service):
     def stopService(self) -> Deferred[None] | None:
         super().stopService()
         loop, self._loop = self._loop, None
-        if self._sleeping is not None:
-            self._sleeping.callback(None)
+        self._sleep.wake()
         return loop
 
     def _ended(self, failure: Failure) -> None:
@@ -129,7 +127,7 @@ class Every(Service):
 
     async def _run(self) -> None:
         while self.running:
-            await self._sleep()
+            await self._sleep.wait(self._seconds)
             if not self.running:
                 return
             try:
@@ -142,13 +140,3 @@ class Every(Service):
                     log.failure("{name} failed; it will be tried again", name=self.name)
                 else:
                     log.warn("{name} failed, it will be tried again: {why}", name=self.name, why=outage)
-
-    async def _sleep(self) -> None:
-        sleeping: Deferred[None] = Deferred()
-        self._sleeping = sleeping
-        call = self._clock.callLater(self._seconds, sleeping.callback, None)
-        try:
-            await sleeping
-        finally:
-            self._sleeping = None
-            cancel(call)

@@ -13,7 +13,7 @@ from twisted.logger import Logger
 from twisted.python.failure import Failure
 
 from project_service.database.session import DatabaseGone, Session
-from project_service.deferreds import cancel, start
+from project_service.deferreds import Sleep, start
 
 _CHANNEL = re.compile(r"[a-z_][a-z0-9_]{0,62}\Z")
 # How often to send a query to find out about a connection that has died silently.
@@ -47,11 +47,10 @@ class Listener(Service):
     ) -> None:
         self.of = of
         self._connect = connect
-        self._clock = clock
+        self._sleep = Sleep(clock)
         self._subscriptions: list[_Subscription] = []
         self._session: Session | None = None
         self._loop: Deferred[None] | None = None
-        self._lost: Deferred[None] | None = None
         self._ready: list[Deferred[None]] = []
         self.current = False
 
@@ -107,7 +106,7 @@ class Listener(Service):
                 if self._session is not None:
                     self._session.close()
                     self._session = None
-            await self._sleep(pause)
+            await self._sleep.wait(pause)
             pause = min(pause * 2, LONGEST_PAUSE_SECONDS)
 
     async def _listen(self) -> None:
@@ -130,24 +129,13 @@ class Listener(Service):
     async def _watch(self) -> None:
         """Returns when the connection is lost. Sends a query now and then, since a dead server says nothing."""
         while self._session is not None and self._session.usable:
-            await self._sleep(PROBE_SECONDS)
+            await self._sleep.wait(PROBE_SECONDS)
             if self._session is not None and self._session.usable:
                 await self._session.query("select 1")
 
-    async def _sleep(self, seconds: float) -> None:
-        waking: Deferred[None] = Deferred()
-        self._lost = waking
-        call = self._clock.callLater(seconds, waking.callback, None)
-        try:
-            await waking
-        finally:
-            self._lost = None
-            cancel(call)
-
     def _gone(self, session: Session) -> None:
         self.current = False
-        if self._lost is not None:
-            self._lost.callback(None)
+        self._sleep.wake()
 
     def _dispatch(self, channel: str, payload: str) -> None:
         for subscription in self._subscriptions:
