@@ -38,7 +38,7 @@ def bind_endpoints(
         ports: list[IListeningPort] = []
         for text in endpoints:
             try:
-                ports.append(await described(reactor, text, certificates).listen(factory))
+                ports.append(await endpoint_from(reactor, text, certificates).listen(factory))
                 if not _says_its_queue(text):
                     _lengthen_queue(ports[-1])
             except Exception as fault:
@@ -54,19 +54,19 @@ def cannot_listen(text: str, fault: Exception) -> CannotListen:
     return CannotListen(f"cannot listen on {shown(text)}: {_reason(fault)}")
 
 
-def described(reactor: Any, text: str, certificates: Certificates | None = None) -> Any:
+def endpoint_from(reactor: Any, text: str, certificates: Certificates | None = None) -> Any:
     """The endpoint that ``text`` describes, not open yet.
 
     Where it has TLS, its certificate is registered with ``certificates``, which can renew it from then on.
     """
     if text.startswith(PROXIED):
-        return proxied(described(reactor, text.removeprefix(PROXIED), certificates))
+        return proxied(endpoint_from(reactor, text.removeprefix(PROXIED), certificates))
     found: Any = serverFromString(reactor, text)
     if text.startswith(TLS):
         options = with_chain(found._sslContextFactory, text)
         if certificates is not None:
             found._sslContextFactory = certificates.shown_at(
-                shown(text), options, lambda: described(reactor, text)._sslContextFactory
+                shown(text), options, lambda: endpoint_from(reactor, text)._sslContextFactory
             )
     return found
 
@@ -83,7 +83,7 @@ async def close(port: IListeningPort) -> None:
 
 def queue_length(reactor: Any, endpoint: str) -> int:
     """How many connections may wait to be accepted at a port that was opened as ``endpoint``."""
-    return int(described(reactor, endpoint)._backlog) if _says_its_queue(endpoint) else BACKLOG
+    return int(endpoint_from(reactor, endpoint)._backlog) if _says_its_queue(endpoint) else BACKLOG
 
 
 def _says_its_queue(endpoint: str) -> bool:

@@ -31,7 +31,7 @@ from project_service.journal import Levels, observer
 from project_service.launch import settings_again
 from project_service.logging_setup import any_text, batched
 from project_service.metrics_folder import hold
-from project_service.ports import PROXIED, TLS, Binder, cannot_listen, described, queue_length, take_turns
+from project_service.ports import PROXIED, TLS, Binder, cannot_listen, endpoint_from, queue_length, take_turns
 from project_service.process import settle
 from project_service.proxied import proxied
 from project_service.roll_call import Parent
@@ -80,7 +80,7 @@ class _Adopted:
         serving: Any = protocolFactory
         if self.endpoint.startswith(TLS):
             # This endpoint is never opened; it is only made to get at the certificate.
-            options = described(self.reactor, self.endpoint, self.certificates)._sslContextFactory
+            options = endpoint_from(self.reactor, self.endpoint, self.certificates)._sslContextFactory
             serving = TLSMemoryBIOFactory(options, False, serving)
         with socket.socket(fileno=os.dup(self.descriptor)) as seen:
             family = seen.family

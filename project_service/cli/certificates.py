@@ -7,7 +7,7 @@ from typing import Any
 
 from project_service.certificates import day, why_not
 from project_service.cli.frame import Failed
-from project_service.ports import PROXIED, TLS, described
+from project_service.ports import PROXIED, TLS, endpoint_from
 from project_service.settings import Settings
 
 
@@ -22,7 +22,7 @@ def certificate_of(reactor: Any, endpoint: str, now: datetime) -> str:
     refuse."""
     try:
         # The endpoint is not opened, only made, for what it has read of the description.
-        options: Any = described(reactor, endpoint.removeprefix(PROXIED))._sslContextFactory
+        options: Any = endpoint_from(reactor, endpoint.removeprefix(PROXIED))._sslContextFactory
     except Exception as fault:
         why = why_not(fault)
         if why is None:

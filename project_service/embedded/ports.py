@@ -52,7 +52,7 @@ def numbers(name: str, port: int) -> tuple[int, ...]:
     return (port, port + GRPC_OFFSET) if name in PAIRED else (port,)
 
 
-class Claims:
+class PortClaims:
     """Ports that this service uses or is about to use. While they are claimed no other project-service of the host
     takes them, not even between our check of a port and the store's use of it.
 

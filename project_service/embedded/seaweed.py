@@ -59,7 +59,7 @@ class ObjectStore:
         self._pick = pick
         self._weed = program_file()
         self._ports: Mapping[str, int] = {}
-        self._claims = ports.Claims()
+        self._claims = ports.PortClaims()
 
     def settings(self) -> Store:
         """The settings to reach the store; known once the program has been prepared."""

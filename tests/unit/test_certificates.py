@@ -13,7 +13,7 @@ from twisted.trial.unittest import SynchronousTestCase
 
 from project_service.certificates import Certificates
 from project_service.deferreds import start
-from project_service.ports import CannotListen, described
+from project_service.ports import CannotListen, endpoint_from
 from project_service.worker import adopt
 from tests.certificates import Issued, issue
 from tests.live.logged import errors_logged
@@ -28,7 +28,7 @@ class Renewing(SynchronousTestCase):
         self.certificate, self.key = self.first.written(self.folder)
         self.endpoint = f"ssl:443:privateKey={self.key}:certKey={self.certificate}"
         self.certificates = Certificates()
-        self.shown: Any = described(reactor, self.endpoint, self.certificates)._sslContextFactory
+        self.shown: Any = endpoint_from(reactor, self.endpoint, self.certificates)._sslContextFactory
 
     def written(self, issued: Issued, *chain: Issued) -> None:
         issued.written(self.folder)
@@ -90,7 +90,7 @@ class Renewing(SynchronousTestCase):
         other = self.folder / "other"
         other.mkdir()
         certificate, key = self.first.written(other)
-        described(reactor, f"haproxy:ssl:444:privateKey={key}:certKey={certificate}", self.certificates)
+        endpoint_from(reactor, f"haproxy:ssl:444:privateKey={key}:certKey={certificate}", self.certificates)
         self.key.unlink()
         issue("localhost").written(other)
         (found,) = self.certificates.renew()

@@ -12,7 +12,7 @@ from twisted.trial.unittest import SynchronousTestCase
 
 from project_service.cli.certificates import certificate_of, secured
 from project_service.cli.frame import Failed
-from project_service.ports import described
+from project_service.ports import endpoint_from
 from project_service.settings import Server, Settings
 from tests.certificates import Issued, issue
 from tests.places import temporary_directory
@@ -69,7 +69,7 @@ class Certificates(Files):
 class Chains(Files):
     def sent(self, endpoint: str) -> list[str]:
         """The names in the certificates behind the first one."""
-        options = described(reactor, endpoint)._sslContextFactory
+        options = endpoint_from(reactor, endpoint)._sslContextFactory
         found = (one.to_cryptography().subject for one in options.extraCertChain)
         return [str(name.get_attributes_for_oid(NameOID.COMMON_NAME)[0].value) for name in found]
 

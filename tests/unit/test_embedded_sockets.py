@@ -30,9 +30,9 @@ class Sockets(TestCase):
         self.assertTrue(ports.is_free(port))
 
 
-class Claims(TestCase):
+class PortClaims(TestCase):
     def test_a_port_is_one_services_until_it_lets_go(self) -> None:
-        one, other, port = ports.Claims(), ports.Claims(), free_port()
+        one, other, port = ports.PortClaims(), ports.PortClaims(), free_port()
         self.addCleanup(one.release)
         self.addCleanup(other.release)
         self.assertTrue(one.claim(port))
