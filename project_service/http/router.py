@@ -51,7 +51,7 @@ class Route:
     access: Access
     error_style: ErrorStyle
     described: tuple[Described, ...]
-    refuses: bool
+    any_method: bool
 
 
 @frozen
@@ -87,22 +87,24 @@ class Router:
         key: KeyDemand = "required",
         bearer: BearerDemand = "optional",
         errors: ErrorStyle = "envelope",
-        refuses: bool = False,
+        any_method: bool = False,
     ) -> Callable[[Handler], Handler]:
-        """Declare ``async def handler(inbound)`` for ``url`` (werkzeug's syntax), as ``/openapi.json`` tells it.
+        """Declare ``async def handler(inbound)`` for ``url``, in werkzeug's syntax.
 
-        ``<path:name>`` takes the rest of the raw path, slashes included. Path arguments are percent-decoded
-        once; a ``path`` argument that is not UTF-8 keeps its bytes as surrogate escapes for the handler to
-        refuse, any other such argument is 404. A handler that ``refuses`` is given every method that the path does
-        not have, to refuse it in its own words. Raises ``ValueError`` for a method of ``methods`` or a path argument
-        that is not ``described``.
+        ``<path:name>`` takes the rest of the raw path, slashes included. Path arguments are percent-decoded once. A
+        ``path`` argument that is not UTF-8 keeps its bytes as surrogate escapes, and the handler has to refuse it; any
+        other such argument is 404. With ``any_method`` the handler also gets the methods that the path does not have,
+        to refuse them in its own words.
+
+        ``described`` is what ``/openapi.json`` says. Raises ``ValueError`` if it lacks one of ``methods`` or an argument
+        of the path.
         """
         descriptions.check(url, methods, described)
 
         def declare(handler: Handler) -> Handler:
             endpoint = f"{'|'.join(methods)} {url}"
             self._recent.cache_clear()
-            self._routes[endpoint] = Route(url, handler, Access(key, bearer), errors, described, refuses)
+            self._routes[endpoint] = Route(url, handler, Access(key, bearer), errors, described, any_method)
             declare_on_klein: Any = self.app.route(url, methods=[*methods], endpoint=endpoint)
             declare_on_klein(handler)
             return handler
@@ -137,13 +139,13 @@ class Router:
         return Match(route, {name: _decoded(name, raw, rule) for name, raw in raw_args.items()})
 
     def _refusing(self, path: str) -> Match:
-        """The route for a method that the path does not have: one that ``refuses`` methods itself.
+        """The route for a method that the path does not have: one with ``any_method``.
 
         Raises ``not_found`` or ``method_not_allowed`` where there is none.
         """
         for method in self._adapter.allowed_methods(path):
             found = self._found(path, method)
-            if found.route.refuses:
+            if found.route.any_method:
                 return found
         raise errors.method_not_allowed(self.allowed(path.encode("latin-1")))
 

@@ -35,7 +35,7 @@ class TableRoutes:
             (f"{_BASE}/<path:below>", described.BELOW, (*_READING, *_WRITING)),
         ):
             # Other methods come to the handler too, so that they are refused as PostgREST does it.
-            router.route(url, *said, methods=methods, refuses=True, bearer="own", errors="tables")(
+            router.route(url, *said, methods=methods, any_method=True, bearer="own", errors="tables")(
                 self.answer
             )
 

@@ -237,7 +237,7 @@ class Declaring(TestCase):
         only_get = Described("read", "test", "Reads", (), methods=("GET",))
         with self.assertRaisesRegex(ValueError, "POST /x is not described"):
             Router().route("/x", only_get, methods=("GET", "POST"))
-        Router().route("/x", only_get, methods=("GET",), refuses=True)(nothing)
+        Router().route("/x", only_get, methods=("GET",), any_method=True)(nothing)
 
     def test_arguments_of_the_path_and_their_descriptions_go_together(self) -> None:
         with self.assertRaisesRegex(ValueError, "/x/{id} takes other arguments"):
