@@ -92,12 +92,12 @@ class Router:
         """Declare ``async def handler(inbound)`` for ``url``, in werkzeug's syntax.
 
         ``<path:name>`` takes the rest of the raw path, slashes included. Path arguments are percent-decoded once. A
-        ``path`` argument that is not UTF-8 keeps its bytes as surrogate escapes, and the handler has to refuse it; any
-        other such argument is 404. With ``any_method`` the handler also gets the methods that the path does not have,
-        to refuse them in its own words.
+        ``path`` argument that is not UTF-8 keeps its bytes as surrogate escapes, and the handler has to refuse it;
+        any other such argument is 404. With ``any_method`` the handler also gets the methods that the path does not
+        have, to refuse them in its own words.
 
-        ``described`` is what ``/openapi.json`` says. Raises ``ValueError`` if it lacks one of ``methods`` or an argument
-        of the path.
+        ``described`` is what ``/openapi.json`` says. Raises ``ValueError`` if it lacks one of ``methods`` or an
+        argument of the path.
         """
         descriptions.check(url, methods, described)
 
