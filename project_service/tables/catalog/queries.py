@@ -123,6 +123,7 @@ where {_SYSTEM}
     _KEY_COLUMNS,
 )
 
+# Keys with PERIOD (PostgreSQL 18; before it the column does not exist) relate overlapping ranges, not equal ones.
 FOREIGN_KEYS = _json(f"""
 select con.conname as name, con.conrelid::int8 as origin, con.confrelid::int8 as target,
   con.conkey as origin_key, con.confkey as target_key,
@@ -132,6 +133,7 @@ from pg_constraint con
 join pg_class c on c.oid = con.conrelid
 join pg_namespace n on n.oid = c.relnamespace
 where con.contype = 'f' and con.conparentid = 0 and {_SYSTEM}
+  and to_jsonb(con) -> 'conperiod' is distinct from 'true'
 order by con.conrelid, con.conname
 """)
 
