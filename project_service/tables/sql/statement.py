@@ -145,14 +145,15 @@ def write_statement(cache: SchemaCache, plan: WritePlan, rendering: Rendering) -
     return Statement(_explained(sql, rendering))
 
 
-def _at_its_end(first: str) -> str:
+def _at_its_end(first: str, rows: str = SOURCE) -> str:
     """The statement's first column, computed after the source has run to its end, and so are the columns after it,
     which read what SQL has set for the response.
 
     Without this, if a limit or a condition that no row can meet leaves little to show, PostgreSQL would run a
-    function only as far as that needs, and a write only after the other columns were computed.
+    function only as far as that needs, and a write only after the other columns were computed. ``rows`` are those
+    that have to be read for the source to be at its end.
     """
-    return f"CASE WHEN (SELECT count(*) FROM {SOURCE}) IS NOT NULL THEN {first} END"
+    return f"CASE WHEN (SELECT count(*) FROM {rows}) IS NOT NULL THEN {first} END"
 
 
 def _written(plan: WritePlan) -> str:
@@ -193,7 +194,10 @@ def call_statement(
         whole = source + f", {_apart('pgrst_rows', plan.read)} (" + rows + ")"
         return Statement(whole + _probing(total, body, bounds, "pgrst_rows"), None, streamed)
     if routine.volatility == "v" and (routine.is_set or plan.read is not None):
-        total = _at_its_end(total)
+        # A function in FROM has run to its end before PostgreSQL hands on its first row.
+        total = _at_its_end(
+            total, SOURCE if routine.is_scalar else f"(SELECT FROM {SOURCE} LIMIT 1) AS pgrst_first"
+        )
     # A filter may hide even the single row, but the statement has to return one.
     begin, end = (
         ("(SELECT) AS pgrst_one LEFT JOIN ", " ON TRUE") if single and plan.read is not None else ("", "")
