@@ -118,7 +118,16 @@ def _read(cache: SchemaCache, config: TablesConfig, request: Request, relation: 
     statement = read_statement(cache, plan, rendering, count, config.max_rows, bounds)
     leaves = cache.leaves_by_reading and (plan.calls or rendering.handler is not None)
     locks = locks_of_reading(cache, plan, statement.sql)
-    return Compiled(statement, rendering, None, True, plan.renamed, _probe(statement, bounds), leaves, locks)
+    return Compiled(
+        statement,
+        rendering,
+        plan=None,
+        read_only=True,
+        renamed=plan.renamed,
+        probe=_probe(statement, bounds),
+        leaves_things=leaves,
+        locks=locks,
+    )
 
 
 def _call(cache: SchemaCache, config: TablesConfig, request: Request) -> Compiled:
@@ -138,8 +147,15 @@ def _call(cache: SchemaCache, config: TablesConfig, request: Request) -> Compile
         bounds = evolve(bounds, counts_all=True)
     statement = call_statement(cache, plan, rendering, count, range_, bounds)
     renamed = plan.read.renamed if plan.read is not None else ()
-    found = Compiled(statement, rendering, plan, read_only, renamed, _probe(statement, bounds))
-    return evolve(found, locks=_locks_of_call(cache, plan, statement.sql))
+    return Compiled(
+        statement,
+        rendering,
+        plan,
+        read_only,
+        renamed=renamed,
+        probe=_probe(statement, bounds),
+        locks=_locks_of_call(cache, plan, statement.sql),
+    )
 
 
 def _locks_of_call(cache: SchemaCache, plan: CallPlan, statement: Sql) -> Sql:

@@ -80,22 +80,25 @@ def build(answers: Mapping[str, str], schemas: tuple[str, ...], version: int) ->
     direct = from_foreign_keys(rows["foreign_keys"], shown, exposed)
     junctions = through_junctions(direct, {key: frozenset(names) for key, names in primary_keys.items()})
     computed = [_computed(row) for row in rows["computed"]]
+    extras = rows["extras"]
     return SchemaCache(
-        version,
-        {(row["schema"], row["name"]): _relation(row, primary_keys) for row in rows["relations"]},
-        _grouped([*computed, *direct, *junctions], exposed),
-        _routines(rows["routines"]),
-        {(row["source"], row["target"]): (row["schema"], row["name"]) for row in rows["representations"]},
-        tuple(_handler(row) for row in rows["handlers"]),
-        _role_settings(rows["roles"]),
-        {name: text for name, text in rows["extras"]["comments"].items() if text},
-        rows["extras"]["postgis"],
-        rows["extras"]["fingerprint"],
-        rows["extras"]["leaves_by_reading"] or rows["extras"]["makes_temporary"],
-        rows["extras"]["leaves_by_reading"],
-        tuple(rows["extras"]["false_constants"]),
-        rows["extras"]["changes_role"],
-        rows["extras"]["guarded_within"],
+        version=version,
+        relations={(row["schema"], row["name"]): _relation(row, primary_keys) for row in rows["relations"]},
+        relationships=_grouped([*computed, *direct, *junctions], exposed),
+        routines=_routines(rows["routines"]),
+        representations={
+            (row["source"], row["target"]): (row["schema"], row["name"]) for row in rows["representations"]
+        },
+        handlers=tuple(_handler(row) for row in rows["handlers"]),
+        role_settings=_role_settings(rows["roles"]),
+        schema_comments={name: text for name, text in extras["comments"].items() if text},
+        has_postgis=extras["postgis"],
+        fingerprint=extras["fingerprint"],
+        leaves_things=extras["leaves_by_reading"] or extras["makes_temporary"],
+        leaves_by_reading=extras["leaves_by_reading"],
+        false_constants=tuple(extras["false_constants"]),
+        changes_role=extras["changes_role"],
+        guarded_within=extras["guarded_within"],
     )
 
 
@@ -134,17 +137,18 @@ def _relation(row: Rows, primary_keys: Mapping[Key, tuple[str, ...]]) -> Relatio
     columns = {found[0]: _column(found) for found in row["columns"] or []}
     events = row["events"]
     return Relation(
-        *key,
-        columns,
-        tuple(name for name in primary_keys.get(key, ()) if name in columns),
-        row["kind"] in ("v", "m"),
-        bool(events & _INSERT),
-        bool(events & _UPDATE),
-        bool(events & _DELETE),
-        row["description"],
-        row["row_bytes"] or 0,
-        row["inherited"],
-        row["expands"],
+        schema=row["schema"],
+        name=row["name"],
+        columns=columns,
+        primary_key=tuple(name for name in primary_keys.get(key, ()) if name in columns),
+        is_view=row["kind"] in ("v", "m"),
+        insertable=bool(events & _INSERT),
+        updatable=bool(events & _UPDATE),
+        deletable=bool(events & _DELETE),
+        description=row["description"],
+        row_bytes=row["row_bytes"] or 0,
+        inherited=row["inherited"],
+        expands=row["expands"],
     )
 
 
@@ -205,19 +209,19 @@ def _routine(row: Rows) -> Routine:
     returns = row["returns"]
     settings = (setting.partition("=") for setting in row["settings"])
     return Routine(
-        row["schema"],
-        row["name"],
-        tuple(_argument(found) for found in row["arguments"] or []),
-        (returns[0], returns[1]) if returns else None,
-        row["is_composite"],
-        row["is_set"],
-        row["is_void"],
-        row["volatility"],
-        tuple((name, value) for name, _, value in settings),
-        row["description"],
-        row["return_media"],
-        row["is_bytes"],
-        row["is_sql"],
+        schema=row["schema"],
+        name=row["name"],
+        arguments=tuple(_argument(found) for found in row["arguments"] or []),
+        returns=(returns[0], returns[1]) if returns else None,
+        is_composite=row["is_composite"],
+        is_set=row["is_set"],
+        is_void=row["is_void"],
+        volatility=row["volatility"],
+        settings=tuple((name, value) for name, _, value in settings),
+        description=row["description"],
+        return_media=row["return_media"],
+        is_bytes=row["is_bytes"],
+        is_sql=row["is_sql"],
     )
 
 

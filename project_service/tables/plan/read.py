@@ -213,14 +213,14 @@ class Reader:
                 f"The columns of '{child.name}' are not known: name those that are to be spread."
             )
         return Embedded(
-            child.name,
-            plan,
-            child.relationship,
-            child.joined,
-            child.embed.join or "left",
-            child.embed.spread,
-            tested,
-            hoisted,
+            name=child.name,
+            plan=plan,
+            relationship=child.relationship,
+            alias=child.joined,
+            join=child.embed.join or "left",
+            spread=child.embed.spread,
+            needed=tested,
+            hoisted=hoisted,
             carries=parent.spreads_one,
         )
 

@@ -94,20 +94,20 @@ def plan_write(cache: SchemaCache, options: PlanOptions, relation: Relation, req
     if not limited.whole and relation.is_view and not relation.primary_key:
         raise errors.not_implemented("A limited write to a view needs the primary key of its table.")
     return WritePlan(
-        _VERBS[method],
-        relation,
-        _columns(cache, relation, request.payload),
-        request.payload,
-        preferences.get("missing") == "default" and method != "PUT",
-        conditions,
-        conflict,
-        merges,
-        key_filters,
-        spelled_out(read, returning),
-        representation,
-        everything,
-        returning,
-        limited,
+        verb=_VERBS[method],
+        relation=relation,
+        columns=_columns(cache, relation, request.payload),
+        payload=request.payload,
+        fills_defaults=preferences.get("missing") == "default" and method != "PUT",
+        conditions=conditions,
+        conflict=conflict,
+        merges=merges,
+        key_filters=key_filters,
+        read=spelled_out(read, returning),
+        representation=representation,
+        everything=everything,
+        returning=returning,
+        limited=limited,
     )
 
 
