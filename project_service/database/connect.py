@@ -1,4 +1,4 @@
-"""Making connections: one attempt per server and address, each with its own time limit."""
+"""Makes connections: one attempt for each server and address, each with its own time limit."""
 
 from __future__ import annotations
 
@@ -15,23 +15,25 @@ from project_service.database.session import DatabaseGone, Session
 from project_service.deferreds import start, with_timeout
 from project_service.settings import Settings
 
-# For each server and address, and each step: its name, the connection, the settings.
+# The limit for each step with each server and address: resolving the name, connecting, making the settings.
 CONNECT_TIMEOUT_SECONDS = 5.0
-# The guard beyond statement_timeout after which a silent server counts as gone.
+# How long after statement_timeout a server that does not answer counts as gone.
 GUARD_MARGIN_SECONDS = 5.0
-# How long a connection to a standby is used: the address may lead to another server once a failover is over, and who
-# is connected would not notice.
+# How long a connection to a standby is used. After a failover the address may lead to another server, which an
+# existing connection would not notice.
 STANDBY_SECONDS = 5.0
-# As a parameter of the connection: psycopg2 looks only once, as it connects, how strings are to be written. Where
-# that is set afterwards it writes E'…' with single backslashes: one before a quote lets a value out of its string.
+# Has to be a parameter of the connection, because psycopg2 looks up how to quote strings only once, when it connects.
+# If it is set afterwards, psycopg2 writes E'…' with single backslashes, and one before a quote would end the string
+# early.
 _PLAIN_STRINGS = "-c standard_conforming_strings=on"
 # After half a minute of silence TCP asks whether the other side is still there, and gives it up half a minute later.
 # By itself Linux asks after two hours. _SETUP has the server do the same, because it keeps the locks of a host that
 # was switched off, and other hosts wait for them to migrate or to sweep.
 _KEEPALIVES = {"keepalives_idle": 30, "keepalives_interval": 10, "keepalives_count": 3}
 
-# Nothing but PostgreSQL's own is found without its schema: else whoever may make functions in one of the search path
-# makes some that fit our arguments better (CVE-2018-1058), and they run with our rights.
+# With an empty search path only PostgreSQL's own functions are found without their schema. Otherwise, whoever may
+# create functions in a schema of the search path could create some that fit our arguments better, and they would run
+# with our rights (CVE-2018-1058).
 _SETUP = """
 select set_config('search_path', '', false),
        set_config('statement_timeout', %(timeout)s, false),
@@ -48,7 +50,8 @@ select set_config('search_path', '', false),
 
 @frozen
 class Connector:
-    """Connects to the first server of ``target`` that answers and is what ``target`` asks for."""
+    """Connects to the first server of ``target`` that answers and can do what ``target`` asks for. A
+    ``statement_timeout_seconds`` of 0 is no limit."""
 
     reactor: Any
     target: Target
@@ -56,7 +59,7 @@ class Connector:
     timezone: str | None = None
 
     async def __call__(self) -> Session:
-        """Raises ``DatabaseGone`` where no server could be reached; its text names no address or secret."""
+        """Raises ``DatabaseGone`` if no server could be reached. Its text contains no address and no secret."""
         why = "no server"
         for candidate in self.target.candidates:
             try:
@@ -66,7 +69,7 @@ class Connector:
         raise DatabaseGone(why)
 
     async def _attempt(self, candidate: Candidate) -> Session:
-        # As a parameter of the connection, so that RESET ALL comes back to it.
+        # Parameters of the connection, so that RESET ALL returns to them.
         ours = {"application_name": "project-service", "client_encoding": "UTF8", **_KEEPALIVES}
         params = {**ours, **candidate.params}
         if not candidate.needs_resolving:
@@ -131,7 +134,7 @@ class Connector:
 
 
 def _has_plain_strings(session: Session) -> bool:
-    """As psycopg2 sees it, for which what no server says is on."""
+    """Whether psycopg2 takes standard_conforming_strings to be on, as it does if the server says nothing."""
     return bool(session._connection.get_parameter_status("standard_conforming_strings") != "off")
 
 
@@ -147,19 +150,20 @@ def connector(reactor: Any, settings: Settings) -> Connector:
 
 
 def milliseconds(seconds: float) -> str:
-    """A time limit as PostgreSQL takes it; rounded up, as 0 means none."""
+    """A time limit in PostgreSQL's notation. It is rounded up, because 0 would mean no limit."""
     return f"{ceil(seconds * 1000)}ms"
 
 
 def _reason(fault: Exception) -> str:
-    """What may be shown: never the server's address or libpq's text, which names user and host."""
+    """Why, in words that may be shown: without the server's address, and without libpq's text, which names user and
+    host."""
     if isinstance(fault, DatabaseGone):
         return str(fault)
     text = str(fault)
     return next((meaning for words, meaning in _MEANINGS if words in text), "refused")
 
 
-# libpq gives no SQLSTATE for a connection that was refused; its words (in English or not at all) say why.
+# For a connection that was refused libpq has no SQLSTATE, only a text. If it is not in English, we cannot tell why.
 _MEANINGS = (
     ("password authentication failed", "the password was refused"),
     ("no password supplied", "a password is needed"),

@@ -1,7 +1,7 @@
-"""One PostgreSQL connection that stays registered with the reactor.
+"""A PostgreSQL connection that stays registered with the reactor.
 
-txpostgres' own cursors add themselves to and remove themselves from the reactor for each query and fire in a later
-turn; this reader does neither. Nothing here is safe to cancel: callers shield (see ``pool``).
+txpostgres' own cursors register with the reactor for each query and fire in a later turn; this class does neither.
+Nothing here is safe to cancel, so callers have to shield (see ``pool``).
 """
 
 from __future__ import annotations
@@ -27,13 +27,13 @@ Row = tuple[Any, ...]
 
 
 class DatabaseGone(Away):
-    """The connection was lost, or could not be made, or did not answer. The work may or may not have been done."""
+    """The connection was lost, could not be made, or does not answer. The work may or may not have been done."""
 
 
 class Session(txpostgres.Connection):  # type: ignore[misc]  # txpostgres is not typed
-    """Made by ``connect``; used by one caller at a time, whom the pool chooses.
+    """Made by ``connect``. Only one caller may use it at a time; the pool sees to that.
 
-    ``on_lost`` is called once when the connection dies while nobody uses it.
+    ``on_lost`` is called once if the connection is lost while nobody uses it.
     """
 
     def __init__(self, reactor: Any) -> None:
@@ -41,7 +41,7 @@ class Session(txpostgres.Connection):  # type: ignore[misc]  # txpostgres is not
         self.on_lost: Callable[[Session], None] | None = None
         self.on_notify: Callable[[str, str], None] | None = None
         self.guard_seconds: float | None = None
-        # So much more is allowed to who has the session now; None for as long as it takes.
+        # How much more than guard_seconds the present user is allowed; None for any time.
         self.extra_seconds: float | None = 0.0
         self.statements = Statements()
         self._running: Deferred[None] | None = None
@@ -49,22 +49,22 @@ class Session(txpostgres.Connection):  # type: ignore[misc]  # txpostgres is not
         self._leaves: float | None = None
         self._since = 0.0
         self._guard: IDelayedCall | None = None
-        # One is enough: a message is sent when the one before it is answered.
+        # One cursor is enough, since there is one message at a time.
         self._cursor: Any = None
         self._descriptor: int | None = None
         self._settled: tuple[str | None, ...] | None = None
 
     async def open(self, **params: Any) -> None:
-        """Connect with libpq's parameters (one host). May be cancelled; ``close`` afterwards."""
+        """Connect with libpq's parameters, for one host. This may be cancelled; then call ``close``."""
         await self._connected(params)
-        # libpq closes its socket when the server hangs up, and the reactor must still be able to let go of it:
-        # from here on it watches a descriptor of our own for the same socket.
+        # libpq closes its socket when the server hangs up, but the reactor must still be able to unregister it. So
+        # from here on the reactor watches a duplicate of the descriptor.
         self.reactor.removeReader(self)
         self._descriptor = os.dup(self._connection.fileno())
         self.reactor.addReader(self)
 
     def _connected(self, params: dict[str, Any]) -> Deferred[None]:
-        """txpostgres' own Deferred raises out of ``cancel``, so it is not what callers wait on."""
+        """Callers do not wait on txpostgres' own Deferred, because its ``cancel`` raises."""
         waiting: Deferred[None] = Deferred()
 
         def passed(result: Any) -> None:
@@ -78,11 +78,11 @@ class Session(txpostgres.Connection):  # type: ignore[misc]  # txpostgres is not
         return int(super().fileno()) if self._descriptor is None else self._descriptor
 
     async def execute(self, sql: str | bytes, params: Params = None) -> Any:
-        """Run one message (one or several statements) and return psycopg2's cursor on its last result, which is there
-        until the next message.
+        """Send one message of one or several statements. Returns psycopg2's cursor with the last result, which is
+        valid until the next message.
 
-        Raises ``psycopg2.Error`` for what the server refuses, ``DatabaseGone`` when the connection is lost or does
-        not answer within ``guard_seconds``.
+        Raises ``psycopg2.Error`` for what the server refuses, and ``DatabaseGone`` if the connection is lost or the
+        server does not answer within ``guard_seconds``.
         """
         if self._running is not None:
             raise RuntimeError("the session is busy")
@@ -108,7 +108,7 @@ class Session(txpostgres.Connection):  # type: ignore[misc]  # txpostgres is not
         return cursor
 
     async def query(self, sql: str | bytes, params: Params = None) -> list[Row]:
-        """The rows of the last statement of ``sql``; an empty list where it returns none."""
+        """The rows of the last statement of ``sql``; an empty list if it returns none."""
         cursor = await self.execute(sql, params)
         rows: list[Row] = cursor.fetchall() if cursor.description is not None else []
         if len(rows) == 1 and max((value.__sizeof__() for value in rows[0]), default=0) > 2**20:
@@ -117,7 +117,7 @@ class Session(txpostgres.Connection):  # type: ignore[misc]  # txpostgres is not
 
     @property
     def usable(self) -> bool:
-        """Connected, idle and outside a transaction: only then another caller may have it."""
+        """Whether another caller may have it: it is connected, idle and outside a transaction."""
         raw = self._connection
         if self._doomed or self._running is not None or raw is None or raw.closed:
             return False
@@ -126,21 +126,22 @@ class Session(txpostgres.Connection):  # type: ignore[misc]  # txpostgres is not
         return bool(raw.get_transaction_status() == extensions.TRANSACTION_STATUS_IDLE)
 
     def leave_after(self, seconds: float) -> None:
-        """Nobody else gets it then."""
+        """Not to be given to another caller after this time."""
         self._leaves = self.reactor.seconds() + seconds
 
     def settle(self) -> None:
-        """What has been set up so far is how every caller is to find the session."""
+        """Note the present settings as those that every caller is to find."""
         self._settled = self._reported()
 
     @property
     def altered(self) -> bool:
-        """Whether SQL has changed for the session what the next message's meaning hangs on: its encoding, how it
-        quotes, who sends it, and whether it may write."""
+        """Whether SQL has changed settings of the session on which the meaning of the next message depends: its
+        encoding, how it quotes, who sends it, and whether it may write."""
         return self._settled is not None and self._reported() != self._settled
 
     def _reported(self) -> tuple[str | None, ...]:
-        """libpq knows these without asking: the server reports each change (PostgreSQL's manual, section 55.2.7)."""
+        """The server reports changes of these by itself, so libpq knows them (PostgreSQL's manual, section
+        55.2.7)."""
         status = self._connection.get_parameter_status
         return tuple([status(name) for name in _REPORTED])
 
@@ -154,7 +155,7 @@ class Session(txpostgres.Connection):  # type: ignore[misc]  # txpostgres is not
         self._doomed = True
 
     def call_off(self) -> None:
-        """Have the server undo the statement under way, and close. Blocks while the server is told."""
+        """Have the server cancel the statement under way, and close. This blocks until the server has been told."""
         if self._connection is not None and not self._connection.closed:
             with suppress(psycopg2.Error):
                 self._connection.cancel()
@@ -166,12 +167,12 @@ class Session(txpostgres.Connection):  # type: ignore[misc]  # txpostgres is not
         self._let_go()
         self._fail(DatabaseGone("closed"))
 
-    # The reactor's side.
+    # Called by the reactor.
 
     def doRead(self) -> None:
         if self._pollingD is not None:
-            # Still connecting. The step alone: txpostgres' own goes on to watch a socket that libpq closes when the
-            # server hangs up on it.
+            # Still connecting. Only the mixin's step: txpostgres' own method would then watch a socket that libpq
+            # closes when the server hangs up.
             txpostgres._PollingMixin.doRead(self)
             return
         self._advance()
@@ -243,7 +244,7 @@ class Session(txpostgres.Connection):  # type: ignore[misc]  # txpostgres is not
             running.errback(fault)
 
     def _watch(self) -> None:
-        """One delayed call serves many messages: to make and cancel one for each costs as much as sending it."""
+        """Start the guard. One delayed call serves many messages: one for each would cost as much as sending it."""
         self._since = self.reactor.seconds()
         allowed = self._allowed()
         if allowed is None:
@@ -262,7 +263,7 @@ class Session(txpostgres.Connection):  # type: ignore[misc]  # txpostgres is not
         if left > 0:
             self._guard = self.reactor.callLater(left, self._look)
         else:
-            # statement_timeout should have ended it: the server or the network is gone.
+            # statement_timeout should have ended it, so the server or the network is gone.
             drop_unsent(self.fileno())
             self._lost(DatabaseGone("the database did not answer"))
 
@@ -282,7 +283,7 @@ class Session(txpostgres.Connection):  # type: ignore[misc]  # txpostgres is not
         return self._cursor
 
     def _judged(self, fault: psycopg2.Error) -> Exception:
-        """A fault without SQLSTATE is the connection's, not the statement's."""
+        """The exception to raise: an error without SQLSTATE is one of the connection, not of the statement."""
         if self._connection.closed or (fault.pgcode is None and isinstance(fault, _CONNECTION_FAULTS)):
             self._doomed = True
             return DatabaseGone(type(fault).__name__)
