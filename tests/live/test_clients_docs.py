@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -42,6 +43,23 @@ await fetch('%(url)s/auth/user', {
   headers: { 'Content-Type': 'application/json', Authorization: 'Bearer %(teller)s' },
 })
 </script>"""
+
+# What a browser has and Node has not. The session is one whose access token has to be refreshed first.
+NODE = """
+const store = {}, locks = { request: (name, work) => work() }
+globalThis.localStorage = {
+  getItem: key => store[key] ?? null,
+  setItem: (key, value) => { store[key] = value },
+  removeItem: key => delete store[key],
+}
+Object.defineProperty(globalThis, 'navigator', { value: { locks } })
+%(functions)s
+keep(%(session)s)
+await read(await send(`${rest}/notes`, json('POST', { text: 'for the library' })))
+keep({ ...await current(), expires_at: 0 })
+%(documented)s
+console.log(JSON.stringify([error, notes.map(note => note.text).filter(text => text.endsWith('library'))]))
+"""
 
 
 @pytest.fixture(scope="module")
@@ -90,6 +108,29 @@ def test_a_page(project: dict[str, str], tmp_path: Path) -> None:
     assert (one, again) == ("shown", "shown")
     assert refused == [404, "PGRST205"]
     assert (renewed, ended, after) == (200, None, 401)
+
+
+def test_the_client_library(project: dict[str, str], tmp_path: Path) -> None:
+    if shutil.which("npm") is None:
+        pytest.skip("npm, which comes with Node, is not installed")
+    (tmp_path / "package.json").write_text('{"type": "module"}')
+    install = ["npm", "install", "--loglevel=error", "--no-audit", "--no-fund", "@supabase/postgrest-js@2"]
+    made = subprocess.run(install, cwd=tmp_path, capture_output=True, text=True, timeout=120, check=False)
+    if made.returncode:
+        pytest.skip(f"npm could not install @supabase/postgrest-js: {made.stderr.strip()[:200]}")
+    expired = {**session(project, ANN), "expires_at": 0}
+    functions = examples("js", "project", "session", "send")
+    script = NODE % {
+        "functions": filled_in(functions, project["base_url"], project["anon_key"]),
+        "session": json.dumps(expired),
+        "documented": examples("javascript"),
+    }
+    (tmp_path / "page.mjs").write_text(script, "utf-8")
+    done = subprocess.run(
+        ["node", "page.mjs"], cwd=tmp_path, capture_output=True, text=True, timeout=60, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    assert json.loads(done.stdout) == [None, ["for the library"]]
 
 
 def test_a_python_program(project: dict[str, str], tmp_path: Path) -> None:
