@@ -7,11 +7,11 @@ from base64 import b64decode, b64encode
 from typing import Any
 
 import orjson
-from attrs import asdict, frozen
+from attrs import asdict, fields, frozen
 
 from project_service import __version__
 from project_service.launch import Launch
-from project_service.settings import Settings
+from project_service.settings import Settings, StageDatabase
 
 # Settings of an embedded store that only the parent knows, because it started the store. The secret key goes with
 # them, see ``assignment``.
@@ -46,16 +46,27 @@ class Assignment:
 
     def to_json(self) -> bytes:
         pickled = b64encode(pickle.dumps(self.settings)).decode()
-        return orjson.dumps({**asdict(self, recurse=False), "settings": pickled, "version": __version__})
+        return orjson.dumps({**asdict(self, recurse=False), "settings": pickled, "version": version()})
 
     @classmethod
     def from_json(cls, raw: bytes) -> Assignment:
         told = orjson.loads(raw)
-        version, pickled = told.pop("version", None), told.pop("settings", None)
+        theirs, pickled = told.pop("version", None), told.pop("settings", None)
         # Unpickling is safe, because the line comes from our own parent through a pipe. The versions can differ when
         # the package was upgraded under a running parent; a pickle of another version must not be loaded.
-        found = pickle.loads(b64decode(pickled)) if version == __version__ else None  # noqa: S301  # see above
+        found = pickle.loads(b64decode(pickled)) if theirs == version() else None  # noqa: S301  # see above
         return cls(**told, settings=found)
+
+
+def version() -> list[str]:
+    """The package's version and the names of all settings. The number alone does not tell what a pickle of the
+    settings has: a checkout that the package was installed from changes without a new number."""
+    sections = [one.metadata["section"] for one in fields(Settings) if "section" in one.metadata]
+    return [__version__, *(name for section in (*sections, StageDatabase) for name in _names(section))]
+
+
+def _names(section: type) -> list[str]:
+    return [f"{section.__name__}.{one.name}" for one in fields(section)]
 
 
 def assignment(launch: Launch, settings: Settings, processes: int) -> Assignment:

@@ -45,7 +45,14 @@ class Telling(TestCase):
     def test_a_worker_of_another_version_reads_its_settings_by_itself(self) -> None:
         told = assignment(Launch(Settings(), Path("/c.toml"), {}, None), Settings(), 2)
         with_version = orjson.loads(told.to_json())
-        for other in ({**with_version, "version": "0"}, {**with_version, "version": None, "settings": None}):
+        number, *names = with_version["version"]
+        for other in (
+            {**with_version, "version": "0"},
+            {**with_version, "version": ["0", *names]},
+            # Of the same number: a checkout that was pulled, with a setting more.
+            {**with_version, "version": [number, *names[1:]]},
+            {**with_version, "version": None, "settings": None},
+        ):
             self.assertEqual(Assignment.from_json(orjson.dumps(other)), evolve(told, settings=None))
 
     def test_of_servers_elsewhere_it_reads_by_itself(self) -> None:
