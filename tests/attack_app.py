@@ -1,4 +1,4 @@
-"""The application that the attack corpus is sent to, and the reading of what it answers."""
+"""The application that the attack corpus is sent to, and the parsing of its responses."""
 
 from __future__ import annotations
 
@@ -34,9 +34,9 @@ def router() -> Router:
 
 
 def answers_in(raw: bytes, to_head: bool = False) -> list[Answer]:
-    """Every response in ``raw``, which has to be made of whole ones with a length and nothing else.
+    """All responses in ``raw``, which must consist of complete ones with a length.
 
-    ``to_head``: the first one has no body, whatever length it tells.
+    ``to_head``: the first is the response to a HEAD and has no body, whatever length it says.
     """
     found: list[Answer] = []
     while raw:
@@ -54,7 +54,7 @@ def answers_in(raw: bytes, to_head: bool = False) -> list[Answer]:
 
 
 def fault_in(case: Case, answers: list[Answer], then: Then) -> str | None:
-    """What is wrong with this end of a case; None where it is one of those that are allowed."""
+    """What is wrong with the way a case has ended; None if it is one of the allowed outcomes."""
     for outcome in case.outcomes:
         wanted = outcome.answers
         matches = len(wanted) == len(answers) and all(

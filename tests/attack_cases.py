@@ -1,4 +1,4 @@
-"""What a case of the attack corpus is, and the bytes that its cases are put together of. Pure."""
+"""What a case of the attack corpus is, and the pieces that cases are made of. Pure data."""
 
 from __future__ import annotations
 
@@ -6,8 +6,8 @@ from typing import Literal
 
 from attrs import frozen
 
-# open: the connection takes another request; closed: the server has closed it, and what followed was not read;
-# waiting: the request is not whole yet, nothing is answered, and the connection is given up in time.
+# open: the connection accepts another request. closed: the server has closed it and not read what followed.
+# waiting: the request is not complete, there is no response, and the connection is closed after a timeout.
 Then = Literal["open", "closed", "waiting"]
 Answer = tuple[int, str | None]  # status, and the body where it matters
 
@@ -20,7 +20,7 @@ class Outcome:
 
 @frozen
 class Case:
-    """``sent`` in one connection has to end in one of ``outcomes``, in however many pieces it arrives."""
+    """``sent``, on one connection, has to have one of ``outcomes``, into however many pieces it is split."""
 
     name: str
     section: str
@@ -42,7 +42,8 @@ HIDDEN_TOO = (200, "HIDDEN")
 
 
 def refused(name: str, section: str, sent: bytes, *others: Outcome) -> Case:
-    """400 and closed; the request hidden behind it is never answered."""
+    """The outcome of a request that is refused: 400, the connection is closed, and a request hidden behind it is not
+    answered."""
     return Case(name, section, sent, (REFUSED, *others))
 
 
@@ -51,7 +52,7 @@ def answered(name: str, section: str, sent: bytes, status: int, then: Then = "cl
 
 
 def taken(name: str, section: str, sent: bytes, *answers: Answer, then: Then = "open") -> Case:
-    """Answered with exactly these, in this order."""
+    """The outcome of requests that are answered with exactly these responses, in this order."""
     return Case(name, section, sent, (Outcome(answers, then),))
 
 

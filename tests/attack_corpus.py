@@ -1,4 +1,4 @@
-"""Hostile and odd HTTP/1.1, byte for byte, with what has to come of it. Pure data.
+"""Hostile and odd HTTP/1.1, byte for byte, with the outcomes that are allowed. Pure data.
 
 Sections are RFC 9112's unless another RFC is named. The application that the corpus is meant for is
 ``tests.attack_app``: ``/echo`` answers 200 and ``METHOD target|body|X-Mark``, ``/early`` 200 and ``EARLY`` without

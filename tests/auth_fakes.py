@@ -1,4 +1,4 @@
-"""Users, sessions and counters in memory: a verified fake, it passes ``tests/contracts/test_user*.py``."""
+"""Users, sessions and counters in memory. The fakes are verified: they pass ``tests/contracts/test_user*.py``."""
 
 from __future__ import annotations
 
@@ -215,7 +215,8 @@ class MemoryStore(MemoryUsers, MemorySessions, MemoryAttempts, MemoryTokens):
 
 
 class InlineHashes:
-    """``Hashes`` without threads; ``checks`` counts what was spent, ``failure`` is raised and ``gate`` waited for."""
+    """``Hashes`` without threads. ``checks`` counts the checks; ``failure`` is raised, and ``gate`` waited for, if
+    set."""
 
     def __init__(self, cost: int = 4) -> None:
         self.bcrypt = Bcrypt(cost)
@@ -243,7 +244,7 @@ class InlineHashes:
 
 
 class FakeListener:
-    """A listener whose connection a test can lose and bring back."""
+    """A listener whose connection a test can break and restore."""
 
     def __init__(self) -> None:
         self.current = True
@@ -258,7 +259,7 @@ class FakeListener:
 
 
 class KeptPost:
-    """``Post`` that keeps the letters."""
+    """A ``Post`` that only keeps the letters."""
 
     def __init__(self) -> None:
         self.letters: list[Letter] = []

@@ -1,4 +1,4 @@
-"""What the fakes of auth keep in memory, and how it changes."""
+"""The state that the fakes of authentication share, and how it changes."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ class SessionRow:
     address: str
     previous: bytes | None = None
     salt: bytes = b""
-    # Of tokens before the previous one: their salts, and when they were replaced.
+    # The salts of tokens older than the previous one, and when those tokens were replaced.
     older: dict[bytes, tuple[bytes, datetime]] = field(factory=dict)
     ended: bool = False
 
@@ -52,7 +52,8 @@ class LetterRow:
 
 
 class State:
-    """``events`` is the audit, ``ended`` what workers are told: until when it counts, and when it was added."""
+    """``events`` is the audit. ``ended`` are the ended sessions that workers are told of: until when access tokens of
+    theirs may be valid, and when the entry was added."""
 
     def __init__(self) -> None:
         self.events: list[Event] = []

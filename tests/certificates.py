@@ -30,7 +30,7 @@ class Issued:
         return self.key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption())
 
     def written(self, folder: Path) -> tuple[Path, Path]:
-        """The files of certificate and key."""
+        """Writes the certificate and its key to files and returns their paths."""
         certificate, key = folder / "certificate.pem", folder / "key.pem"
         certificate.write_bytes(self.pem)
         key.write_bytes(self.key_pem)
@@ -38,9 +38,8 @@ class Issued:
 
 
 def issue(name: str, issuer: Issued | None = None, authority: bool = True) -> Issued:
-    """A certificate by ``issuer``, or by itself, with all that a strict reader asks for (RFC 5280 section 4.2.1).
-
-    Python is one from 3.13 on.
+    """A certificate, issued by ``issuer`` or by itself. It has all extensions that strict clients require (RFC 5280
+    section 4.2.1), as Python does from 3.13 on.
     """
     key = ec.generate_private_key(ec.SECP256R1())
     now = datetime.datetime.now(datetime.UTC)

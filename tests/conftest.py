@@ -1,4 +1,5 @@
-"""One pytest run for three kinds of test: trial's TestCases, plain functions, pytest-twisted's on real servers."""
+"""Makes one pytest run of three kinds of tests: trial's TestCases, plain functions, and pytest-twisted's on real
+servers."""
 
 from __future__ import annotations
 
@@ -21,11 +22,11 @@ from tests.live.services import (  # noqa: F401  # fixtures, for tests/live and 
     template,
 )
 
-# How long an example takes is the machine's matter, which may have other work.
+# No limit on the time of an example, since the machine may be busy with other work.
 settings.register_profile("patient", deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("patient")
 
-# Files that take longest, in this order. They come first, so that no process ends with one while the others are done.
+# The files that take longest, which are run first, so that not one process still runs one when the others are done.
 LONGEST = (
     *("test_openapi_fuzz", "test_faults_processes", "test_workers", "test_run", "test_embedded_deaths"),
     *("test_proxies", "test_endpoints", "test_auth_service", "test_wheel", "test_attacks_sockets"),
@@ -44,21 +45,22 @@ def _turn(item: pytest.Item) -> int:
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Trial's tests first: after each one trial empties the reactor, which would take the live servers with it."""
+    """Run trial's tests first: after each one trial empties the reactor, which would break the live servers."""
     items.sort(key=lambda item: (not _is_trial(item), _turn(item)))
 
 
 @pytest.fixture(scope="session")
 def small_heap() -> None:
-    """Modules and what trial's tests left are not looked through after every test: that took longer than most."""
+    """Exclude what exists now from garbage collection, which otherwise takes longer after each test than most
+    tests."""
     settle()
 
 
 @pytest.fixture(autouse=True)
 def logged_errors(request: pytest.FixtureRequest) -> Iterator[LoggedErrors]:
-    """Fails a test that logs an error or drops a failing Deferred, as trial does for its own.
+    """Fails a test that logs an error or drops a failed Deferred, as trial does for its own tests.
 
-    A test that provokes one takes it out with ``logged_errors.flush(…)``, like trial's ``flushLoggedErrors``.
+    A test that provokes an error removes it by ``logged_errors.flush(…)``, like trial's ``flushLoggedErrors``.
     """
     seen = LoggedErrors()
     if _is_trial(request.node):
@@ -68,7 +70,7 @@ def logged_errors(request: pytest.FixtureRequest) -> Iterator[LoggedErrors]:
     globalLogPublisher.addObserver(seen)
     try:
         yield seen
-        # A Deferred that failed unseen says so when it is collected.
+        # A failed Deferred that nobody has handled logs that when it is collected.
         gc.collect()
     finally:
         globalLogPublisher.removeObserver(seen)

@@ -1,4 +1,4 @@
-"""Working in-memory stand-ins that several tests share."""
+"""Fakes that work in memory and that several tests share."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ SERVICE_KEY = "service-key"
 
 
 class FakeKeys:
-    """Two keys, or those a test names."""
+    """A key ring with two keys, or with those that a test names."""
 
     def __init__(self, kinds: dict[str, KeyKind] | None = None) -> None:
         self.kinds: dict[str, KeyKind] = kinds or {ANON_KEY: "anon", SERVICE_KEY: "service"}
@@ -38,7 +38,7 @@ class FakeKeys:
 
 
 class FakeTokens:
-    """Token ``user:<id>`` is good for that user."""
+    """A verifier of tokens for which ``user:<id>`` is a valid token of that user."""
 
     def verify(self, token: str) -> Claims:
         kind, _, user = token.partition(":")
@@ -48,7 +48,7 @@ class FakeTokens:
 
 
 class MemoryTransport(StringTransport):
-    """A client's socket: keeps what is written, can stop reading, can hang up."""
+    """A client's socket. It keeps what is written, and can stop reading and hang up."""
 
     def __init__(self, host: str = "192.0.2.7") -> None:
         super().__init__(peerAddress=IPv4Address("TCP", host, 50000))
@@ -62,13 +62,13 @@ class MemoryTransport(StringTransport):
             self.producer.pauseProducing()
 
     def drain(self) -> None:
-        """The client has read what was written."""
+        """The client reads what was written."""
         self.full = False
         if self.producer is not None:
             self.producer.resumeProducing()
 
     def resumeProducing(self) -> None:
-        """As a socket: after its end it does nothing."""
+        """Does nothing after the end, as a socket."""
         if not self.closed:
             self.producerState = "producing"
 
@@ -76,12 +76,12 @@ class MemoryTransport(StringTransport):
         """Nothing to set."""
 
     def loseWriteConnection(self) -> None:
-        """The end of what the client is told; what it sends is read."""
+        """Ends what is sent to the client; what the client sends is still read."""
         self.shut = True
 
     @property
     def ended(self) -> bool:
-        """For the client, who has been told, or soon will be."""
+        """Whether the connection has ended for the client, or soon will."""
         return self.shut or self.disconnecting
 
     def loseConnection(self) -> None:
@@ -107,7 +107,7 @@ class Response:
 
 @define
 class Client:
-    """One connection to an app in memory. Bytes in, bytes out."""
+    """One connection to an app in memory: bytes in, bytes out."""
 
     channel: Any
     transport: MemoryTransport
@@ -120,7 +120,7 @@ class Client:
         self.clock.advance(0)
 
     def received(self) -> bytes:
-        """What was written since the last call."""
+        """What was written to the client since the last call."""
         data: bytes = self.transport.value()
         fresh, self._seen = data[self._seen :], len(data)
         return fresh
@@ -134,7 +134,7 @@ class Client:
     def request(
         self, method: str, target: str, headers: dict[str, str] | None = None, body: bytes | None = None
     ) -> Response:
-        """Send a request and parse the one response that must be there."""
+        """Send a request, and return the one response that there must be."""
         self.send(raw_request(method, target, headers or {}, body))
         return parse_response(self.received(), method)
 
@@ -148,7 +148,7 @@ def raw_request(method: str, target: str, headers: dict[str, str], body: bytes |
 
 
 def parse_response(raw: bytes, method: str = "GET") -> Response:
-    """One response, whole; anything more or less fails."""
+    """Parses exactly one complete response; fails for anything more or less."""
     head, separator, rest = raw.partition(b"\r\n\r\n")
     assert separator, f"no whole response head in {raw!r}"
     status_line, *lines = head.decode("latin-1").split("\r\n")
@@ -175,7 +175,7 @@ def _dechunk(raw: bytes) -> tuple[bytes, bytes]:
 
 
 class App:
-    """A router behind the real edge and a real HTTP channel, in memory."""
+    """A router behind the real edge and a real HTTP channel, all in memory."""
 
     # Tests that are to hold for each channel are run again with another one here.
     parser = "httptools"

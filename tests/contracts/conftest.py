@@ -1,4 +1,4 @@
-"""The fake and the real thing, for one suite each."""
+"""Fixtures that give each contract suite the fake and the real implementation."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the suites of the rows of storage work with."""
+"""Helpers for the contract suites of the rows of storage."""
 
 from __future__ import annotations
 

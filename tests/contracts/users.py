@@ -1,4 +1,4 @@
-"""What the suites of a store of users work with."""
+"""Helpers for the contract suites of the stores of authentication."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Authentication in memory: real edge, routes, services and tokens; users in the verified fake."""
+"""Authentication in memory: with the real edge, routes, services and tokens, and the verified fake for its stores."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ class Answer:
 
 
 class AuthApp:
-    """``store``, ``hashes``, ``post`` and ``listener`` are there to be looked at and broken."""
+    """Tests may look at ``store``, ``hashes``, ``post`` and ``listener``, and break them."""
 
     def __init__(
         self, test: TestCase, *, mail: bool = True, trusted: tuple[str, ...] = (), **auth: Any

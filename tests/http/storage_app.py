@@ -1,4 +1,4 @@
-"""The whole storage part in memory, behind the real edge."""
+"""All of storage in memory, behind the real edge."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def file_form(payload: bytes = b"hello", filename: str = "a.txt", key: str | Non
 
 
 def head(lines: dict[str, str], method: str = "POST", path: str = OBJECTS) -> bytes:
-    """The head of a request by ``USER``, to be followed by as much of a body as a test likes."""
+    """The head of a request by ``USER``. The test itself sends the body, or part of it."""
     sent = {"Host": "x", **USER, **lines}
     return (
         f"{method} {path} HTTP/1.1\r\n" + "".join(f"{k}: {v}\r\n" for k, v in sent.items()) + "\r\n"
@@ -51,9 +51,9 @@ def head(lines: dict[str, str], method: str = "POST", path: str = OBJECTS) -> by
 
 
 class StorageApp(App):
-    """Buckets ``open`` (public) and ``shut`` (private); ``time`` is both the edge's clock and the date.
+    """It has the buckets ``open`` (public) and ``shut`` (private). ``time`` is the edge's clock and also the date.
 
-    ``in_force`` are the settings, which may be replaced as by a reload.
+    ``in_force`` are the settings, which a test may replace as a reload does.
     """
 
     def __init__(self, **settings: Any) -> None:
@@ -84,7 +84,7 @@ class StorageApp(App):
         return START + timedelta(seconds=self.clock.seconds() if hasattr(self, "clock") else 0)
 
     def rules(self, bucket: str, **rules: Any) -> None:
-        """Change a bucket's rules and let what is remembered of it grow old."""
+        """Change a bucket's rules, and let the cached ones expire."""
         visibility = self.tables.buckets[bucket][0].visibility
         self.tables.buckets[bucket] = (BucketRules(visibility, **rules), START)
         self.clock.advance(1)
@@ -105,7 +105,7 @@ class StorageApp(App):
         return self.request("POST", f"/storage/buckets/{bucket}/objects", {**headers, **FORM}, body)
 
     def stored(self) -> list[bytes]:
-        """The payloads that rows point at; the store holds these and no other."""
+        """The payloads of the versions that rows refer to. Asserts that the store has these and no others."""
         payloads = [self.store.objects[row.path].payload for row in self.tables.objects.values()]
         assert len(self.store.objects) == len(payloads), "the store holds what no row knows"
         assert not self.tables.uploads

@@ -1,4 +1,4 @@
-"""An application of one route, behind the real edge."""
+"""An application with one route, behind the real edge."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A whole serving application on the real database and store, in the test's own process."""
+"""A whole application on the real database and store, in the test's own process."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ class Api:
         headers: dict[str, str] | None = None,
         **more: Any,
     ) -> tuple[int, Any, Any]:
-        """Status, headers and body (JSON where it is, else bytes)."""
+        """Returns status, headers and body, which is parsed if it is JSON and otherwise bytes."""
         sent: dict[bytes | str, bytes | str] = {}
         sent.update(headers or {})
         if key is not None:
@@ -74,7 +74,7 @@ class Api:
 
 
 def settings_for(dsn: str, store: Store, data_dir: Path, **sections: Any) -> Settings:
-    """Settings for tests: cheap password hashes, no limits that a busy test would meet."""
+    """Settings for tests, with cheap password hashes and without limits that a test might exceed."""
     settings = Settings(
         server=Server(listen=("tcp:0:interface=127.0.0.1",), shutdown_seconds=5.0),
         store=store,
@@ -88,7 +88,7 @@ def settings_for(dsn: str, store: Store, data_dir: Path, **sections: Any) -> Set
 
 @asynccontextmanager
 async def serving(settings: Settings) -> AsyncIterator[Api]:
-    """The application of ``settings``, with keys and the first buckets, until the block ends."""
+    """An application with these settings, keys and the first buckets, for as long as the block lasts."""
     from twisted.internet import reactor
 
     assert settings.database.dsn is not None and settings.auth.jwt_keys_file is not None

@@ -1,4 +1,4 @@
-"""A service with two stages, three databases and two users, for others to attack."""
+"""A service with two stages, three databases and two users, for tests that attack it."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ def project(
     store_settings: Store,
     tmp_path_factory: pytest.TempPathFactory,
 ) -> Iterator[Project]:
-    """Stage ``dev`` with two databases, stage ``prod`` with one and a token secret of its own."""
+    """The stage ``dev`` has two databases, and ``prod`` has one with a token secret of its own."""
     with services.database("other", template) as other, services.database("prod", template) as prod:
         with_tables(module_database, "mains")
         main = StageDatabase(pool_size=2)

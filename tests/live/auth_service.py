@@ -1,4 +1,4 @@
-"""Auth on a real database, for tests."""
+"""Authentication on a real database, for tests."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ def listening(database: str, channel: str) -> Iterator[Told]:
 
 
 def heard(told: Told) -> list[str]:
-    """What has been told by now: a notification comes before the answer to a later question."""
+    """Returns when notifications sent until now have arrived: they come before the answer to a later query."""
     told.cursor().execute("select")
     texts = [notice.payload for notice in told.notifies]
     told.notifies.clear()

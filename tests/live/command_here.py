@@ -1,4 +1,5 @@
-"""``project-service`` in the test's own process: as ``command_line``, without a start of Python for each command."""
+"""``project-service`` in the test's own process: as ``command_line``, but without starting Python for each
+command."""
 
 from __future__ import annotations
 
@@ -22,12 +23,12 @@ Command = Callable[..., Ended]
 
 
 def on_reactor(work: Any) -> None:
-    """Run it to its end; for a test that is ``beside_the_reactor``."""
+    """Run work on the reactor to its end, from a test that is ``beside_the_reactor``."""
     blockingCallFromThread(reactor, lambda: start(work))
 
 
 def beside_the_reactor(test: Callable[..., None]) -> Any:
-    """Runs the test in a thread, since commands wait for what they do on the reactor."""
+    """Runs a test in a thread, because commands block until their work on the reactor is done."""
 
     @pytest_twisted.ensureDeferred
     @wraps(test)
@@ -38,7 +39,7 @@ def beside_the_reactor(test: Callable[..., None]) -> Any:
 
 
 def commands_of(monkeypatch: pytest.MonkeyPatch, *options: str | Path) -> Command:
-    """Commands with these options, on the reactor that runs already."""
+    """A function that runs commands with these options on the running reactor."""
     monkeypatch.setattr(frame, "run_on_reactor", lambda work: on_reactor(work(reactor)))
 
     def run(*words: str, stdin: str = "") -> Ended:

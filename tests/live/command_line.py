@@ -26,7 +26,7 @@ class Ended:
 
 
 def cli(*arguments: str | Path, stdin: str = "") -> Ended:
-    """How it ended; a traceback fails the test."""
+    """Runs a command to its end. A traceback fails the test."""
     with beginning(*arguments) as begun:
         try:
             out, err = begun.communicate(stdin, timeout=60)
@@ -38,7 +38,7 @@ def cli(*arguments: str | Path, stdin: str = "") -> Ended:
 
 
 def beginning(*arguments: str | Path) -> subprocess.Popen[str]:
-    """Under way, in a process group of its own."""
+    """Starts a command, in a process group of its own."""
     script = Path(sys.executable).with_name("project-service")
     return subprocess.Popen(
         [str(one) for one in (script, *arguments)],

@@ -1,4 +1,4 @@
-"""Services that more than one file of tests uses."""
+"""Fixtures that several files of live tests use."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def running(
 
 @pytest.fixture
 def rows(database: str) -> Iterator[Rows]:
-    """Those of storage, with a bucket ``b``."""
+    """The rows of storage, with a bucket ``b``."""
     pool = pool_on(database)
     made = sql_rows(pool)
     wait(lambda: bucket_b(made))

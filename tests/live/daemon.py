@@ -1,4 +1,4 @@
-"""The service as its users have it: a ``twistd`` process on a free port, and what is left when it is gone."""
+"""The service as a ``twistd`` process on a free port, and what is left when it has ended."""
 
 from __future__ import annotations
 
@@ -33,15 +33,15 @@ def twistd_beside(python: str) -> str:
 
 
 def twistd(python: str) -> list[str]:
-    """The environment's own script, or for a Python outside the environment what the script does."""
+    """The command line of twistd: the environment's script, or its equivalent for another Python."""
     script = twistd_beside(python)
     return [script] if Path(script).exists() else [python, "-c", RUN_TWISTD]
 
 
 class Daemon:
-    """``twistd … project-service …`` in the foreground, with everything it prints kept.
+    """``twistd … project-service …`` in the foreground. Everything that it prints is kept.
 
-    ``before`` goes in front of the command line, e.g. ``setpriv``.
+    ``before`` is put before the command line, for instance ``setpriv``.
     """
 
     def __init__(
@@ -65,7 +65,7 @@ class Daemon:
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
-            # Not below the repository: it must not matter where it is started.
+            # Not started in the repository, because it must not matter where it is started.
             cwd="/",
             env=environ,
             text=True,
@@ -83,7 +83,7 @@ class Daemon:
         self._lines.put(None)
 
     def wait_until_ready(self) -> str:
-        """The address it prints once it answers."""
+        """Waits until the service is ready, and returns the address that it prints."""
         deadline = monotonic() + PATIENCE_SECONDS
         while True:
             line = self._next(deadline)
@@ -109,7 +109,7 @@ class Daemon:
         return line
 
     def collect(self) -> None:
-        """What it has printed until now is in ``output``."""
+        """Reads what it has printed until now into ``output``."""
         while not self._lines.empty():
             self._next(monotonic())
 
@@ -118,7 +118,7 @@ class Daemon:
         return "\n".join(self.output)
 
     def hang_up(self, said: str) -> None:
-        """SIGHUP; returns when ``said`` has been printed once more."""
+        """Sends SIGHUP, and returns when ``said`` has been printed again."""
         self.collect()
         before = self.text.count(said)
         self.process.send_signal(signal.SIGHUP)
@@ -130,7 +130,7 @@ class Daemon:
         eventually(is_said, said)
 
     def stop(self) -> int:
-        """SIGTERM; its exit code."""
+        """Sends SIGTERM and returns the exit code."""
         self.process.send_signal(signal.SIGTERM)
         return self.wait_until_ended()
 
@@ -160,14 +160,14 @@ class Daemon:
 
 
 def children_on(data_dir: Path) -> list[int]:
-    """The pids of everything that works in or on a data directory."""
+    """The pids of all processes that work in or on a data directory."""
     places = [data_dir, *(data_dir / name for name in ("postgres", "postgres.new", "store"))]
     pids = [int(entry.name) for entry in PROC.iterdir() if entry.name.isdigit()]
     return [pid for pid in pids if identify(pid) and any(works_on(pid, one) for one in places)]
 
 
 def workers_of(daemon: Daemon) -> set[int]:
-    """The pids of the parent's serving children."""
+    """The pids of the parent's worker processes."""
     found = set()
     for entry in PROC.iterdir():
         if not entry.name.isdigit():
@@ -183,7 +183,7 @@ def workers_of(daemon: Daemon) -> set[int]:
 
 
 def pid_of(data_dir: Path, name: str) -> int:
-    """The embedded server's pid; 0 while there is none."""
+    """The pid of an embedded server; 0 if there is none."""
     try:
         return int(json.loads((data_dir / "run" / f"{name}.pid").read_text())["pid"])
     except FileNotFoundError:
@@ -191,7 +191,7 @@ def pid_of(data_dir: Path, name: str) -> int:
 
 
 def eventually(condition: Callable[[], bool], what: str) -> None:
-    """Wait for a condition; only how long is given up after is timed."""
+    """Wait for a condition. There is a limit on the time, after which the test fails."""
     deadline = monotonic() + PATIENCE_SECONDS
     while not condition():
         assert monotonic() < deadline, f"{what} did not happen in time"

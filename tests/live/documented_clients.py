@@ -1,4 +1,4 @@
-"""The examples of docs/clients.rst, and a browser to run those of a page in."""
+"""The examples of docs/clients.rst, and a browser that runs those for web pages."""
 
 from __future__ import annotations
 
@@ -18,7 +18,8 @@ ADDRESS, KEY = "http://127.0.0.1:8080", "psk_anon_…"
 
 
 def examples(language: str, *names: str) -> str:
-    """Every example in a language, or those of the given names, in their order; the address is to be filled in."""
+    """The examples in a language, all or those with the given names, in their order. The address has to be filled
+    in."""
     found = [
         (name, textwrap.dedent(text))
         for kind, name, text in BLOCK.findall(DOCS.read_text("utf-8"))
@@ -30,7 +31,7 @@ def examples(language: str, *names: str) -> str:
 
 
 def filled_in(text: str, address: str, key: str) -> str:
-    """With what the reader puts there himself; both have to be there."""
+    """The example with the values that a reader has to fill in. Fails if it lacks the place for one of them."""
     assert ADDRESS in text
     assert KEY in text
     return text.replace(ADDRESS, address).replace(KEY, key)

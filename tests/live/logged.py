@@ -1,4 +1,4 @@
-"""What was logged as an error while a test ran."""
+"""Collects what is logged as an error while a test runs."""
 
 from __future__ import annotations
 
@@ -22,21 +22,22 @@ class LoggedErrors:
             self._events.append(event)
 
     def flush(self, *wanted: type[BaseException] | str) -> list[LogEvent]:
-        """Take out the events with a failure of one of these types, or with one of these texts; all without any."""
+        """Remove and return the events with a failure of one of these types, or with one of these texts; without
+        arguments all."""
         taken = [event for event in self._events if not wanted or _matches(event, wanted)]
         self._events = [event for event in self._events if event not in taken]
         return taken
 
     def raise_if_any(self) -> None:
         if self._events:
-            # Not pytest.fail: trial passes over it in a cleanup, since it is no Exception.
+            # Not pytest.fail, which trial ignores in a cleanup because it raises no Exception.
             raise AssertionError(
                 "\n".join(["errors were logged during the test:", *map(_described, self._events)])
             )
 
 
 def errors_logged(test: SynchronousTestCase) -> LoggedErrors:
-    """For trial's tests, which count failures alone: what is left at the end fails ``test``."""
+    """For trial's tests, since trial only counts logged failures: at the end, errors that are left fail ``test``."""
     seen = LoggedErrors()
     globalLogPublisher.addObserver(seen)
     test.addCleanup(seen.raise_if_any)
@@ -46,7 +47,7 @@ def errors_logged(test: SynchronousTestCase) -> LoggedErrors:
 
 @contextmanager
 def warnings_logged() -> Iterator[list[str]]:
-    """What is logged as a warning until the end of the context; what is worse fails the test anyway."""
+    """Collects what is logged as a warning in the context. Errors fail the test anyway."""
     seen: list[str] = []
 
     @provider(ILogObserver)

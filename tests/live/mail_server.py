@@ -1,4 +1,4 @@
-"""A real mail server that keeps what it takes."""
+"""A real mail server that keeps the letters it takes."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from tests.places import free_port
 
 
 class Mailbox:
-    """What a mail server took."""
+    """The letters that a mail server took."""
 
     def __init__(self) -> None:
         self.letters: list[Any] = []
