@@ -22,7 +22,8 @@ def find_relationship(
     ways = [way for way in known or () if _reaches(way, schema)]
     computed = [way for way in ways if way.routine is not None and way.routine[1] == target]
     if computed:
-        return computed[0]
+        # Another schema may have a function of the same name, as another version of this one does.
+        return min(computed, key=lambda way: way.routine != (schema, target))
     found = [way for way in ways if way.routine is None and _is_meant(way, target, hint)]
     found = _tables_first(_own_junctions_first(found, schema))
     if not found:

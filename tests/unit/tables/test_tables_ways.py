@@ -84,6 +84,9 @@ class Ways(SynchronousTestCase):
         self.assertIs(self.found((other, AUTHOR, EDITOR, computed), "people"), computed)
         self.assertIs(self.found((AUTHOR, other), "people"), AUTHOR)
         self.assertIs(self.found((AUTHOR, other), "friends"), other)
+        elsewhere = way("authors", "", schema="hidden", routine=("other", "people"))
+        self.assertIs(self.found((elsewhere, computed), "people"), computed)
+        self.assertIs(self.found((elsewhere, AUTHOR), "people"), elsewhere)
 
     def test_a_table_goes_before_views_of_its_name_or_key(self) -> None:
         self.assertIs(self.found((SHOWN, AUTHOR), "books_author"), AUTHOR)
