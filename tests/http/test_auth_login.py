@@ -73,7 +73,8 @@ class LogIn(TestCase):
 
         async def changed_meanwhile(password: bytes | None, stored: bytes | None) -> bool:
             found = await right(password, stored)
-            self._store_hash(hashes.bcrypt.hash(b"the new one"))
+            if stored == account.password_hash:
+                self._store_hash(hashes.bcrypt.hash(b"the new one"))
             return found
 
         with patch.object(hashes, "matches", changed_meanwhile):
@@ -82,6 +83,16 @@ class LogIn(TestCase):
         assert self._account().last_login_at == account.last_login_at
         counter = self.app.store.counter("login", "ada@example.test")
         assert (len(counter.failed), counter.pending) == (1, [])
+
+    def test_who_is_deleted_while_his_password_is_checked_is_unknown(self) -> None:
+        right = self.app.hashes.matches
+
+        async def deleted_meanwhile(password: bytes | None, stored: bytes | None) -> bool:
+            self.app.store.accounts.clear()
+            return await right(password, stored)
+
+        with patch.object(self.app.hashes, "matches", deleted_meanwhile):
+            assert self.app.log_in().code == "invalid_credentials"
 
     def test_an_older_hash_is_made_again_at_the_next_login(self) -> None:
         self._store_hash(bcrypt.hashpw(PASSWORD.encode(), bcrypt.gensalt(4)))
