@@ -1,4 +1,4 @@
-"""Places for a test's files, and for what it listens on."""
+"""Directories for a test's files, and ports to listen on."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from twisted.trial.unittest import SynchronousTestCase
 
 
 def temporary_directory(test: SynchronousTestCase) -> Path:
-    """An empty directory that is gone after ``test``. Trial's own ``mktemp`` leaves its files where pytest runs."""
+    """An empty directory that is removed after ``test``. Trial's own ``mktemp`` leaves files where pytest runs."""
     path = Path(tempfile.mkdtemp(prefix="project-service-test-"))
     test.addCleanup(shutil.rmtree, path)
     return path

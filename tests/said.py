@@ -1,4 +1,4 @@
-"""What is logged meanwhile, and by nobody else."""
+"""Captures what a test logs, and nothing that others log meanwhile."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ from twisted.logger import LogEvent, capturedLogs
 
 @contextmanager
 def captured_logs() -> Iterator[Sequence[LogEvent]]:
-    """``capturedLogs`` with the collector at rest: coroutines that other tests have left behind say that their client
-    is gone when they are collected, and that may be at any moment."""
+    """``capturedLogs`` with garbage collection switched off. Otherwise coroutines that other tests have left behind
+    may be collected meanwhile, and log that their client is gone."""
     was_on = gc.isenabled()
     gc.disable()
     try:

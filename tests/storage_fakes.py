@@ -1,4 +1,5 @@
-"""The rows of storage in memory: they pass ``tests/contracts/test_store_rows.py`` and ``test_store_garbage.py``."""
+"""The rows of storage in memory. The fakes pass ``tests/contracts/test_store_rows.py`` and
+``test_store_garbage.py``."""
 
 from __future__ import annotations
 
@@ -30,7 +31,7 @@ START = datetime(2026, 11, 21, tzinfo=UTC)
 
 @define
 class Tables:
-    """The state behind all the fake rows."""
+    """The state that the fakes share."""
 
     now: Callable[[], datetime] = lambda: START
     buckets: dict[str, tuple[BucketRules, datetime]] = field(factory=dict)
@@ -89,7 +90,7 @@ class FakeBuckets:
 
 
 def _check_text(text: str) -> None:
-    """What PostgreSQL takes for text: psycopg2 says this of what it does not."""
+    """Raises what psycopg2 raises for a text that PostgreSQL does not accept."""
     if "\0" in text:
         raise ValueError("A string literal cannot contain NUL (0x00) characters.")
 

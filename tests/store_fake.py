@@ -1,4 +1,4 @@
-"""A store in memory that passes ``tests/contracts/test_store_bytes.py``."""
+"""A store in memory. The fake passes ``tests/contracts/test_store_bytes.py``."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ AT_HAND_BYTES = 4096
 
 
 async def unneeded() -> None:
-    """Keeps nothing alive."""
+    """A source that has nothing to stop."""
 
 
 @frozen
@@ -38,7 +38,8 @@ class FakeObject:
 
 @define(eq=False)
 class FakeOpened:
-    """Small ones are at hand, others pour in pieces; ``dropped`` says how it ended."""
+    """An opened object. A small one has its bytes at once, others are poured in pieces. ``dropped`` says how it
+    ended."""
 
     payload: bytes
     dropped: bool = False
@@ -71,7 +72,7 @@ class FakeOpened:
 
 @define(eq=False)
 class MemoryStore:
-    """``away`` makes every call fail, ``calls`` counts them by name."""
+    """With ``away`` all calls fail. ``calls`` counts them by name."""
 
     objects: dict[str, FakeObject] = field(factory=dict)
     multiparts: dict[tuple[str, str], dict[int, bytes]] = field(factory=dict)
@@ -172,7 +173,7 @@ class MemoryStore:
 
 
 class Collected:
-    """A sink that takes everything at once."""
+    """A sink that accepts everything at once."""
 
     def __init__(self) -> None:
         self.data = bytearray()

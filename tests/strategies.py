@@ -1,4 +1,4 @@
-"""What Hypothesis makes for tests."""
+"""Hypothesis strategies that several tests share."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A description for a route that exists for one test alone."""
+"""The description, for ``/openapi.json``, of a route that exists only in a test."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Worker processes that only exist here, for what their parent does about them."""
+"""Fake worker processes, for tests of what their parent does."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ SETTINGS = Settings(server=Server(listen=(), workers=2, shutdown_seconds=30.0))
 
 
 class FakeReactor(Clock):
-    """A clock with ports and processes that only exist here; ``full`` lets no process begin."""
+    """A clock with fake ports and processes. With ``full`` no process can be started."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -48,7 +48,7 @@ class FakeReactor(Clock):
 
 @define(eq=False)
 class FakePort:
-    """``slow``: closed when ``left`` says so."""
+    """A port. If it is ``slow``, it is closed only when ``left`` says so."""
 
     number: int
     reading: bool = True
@@ -101,7 +101,7 @@ def two_workers(reactor: FakeReactor, settings: Settings = SETTINGS) -> Workers:
 
 
 class TwoWorkers(TestCase):
-    """Both have been started; that they are up they have yet to say."""
+    """A parent with two workers that have been started but have not yet said that they are ready."""
 
     settings = SETTINGS
 

@@ -1,4 +1,4 @@
-"""A service with everything embedded, short timeouts and a table for the mixed load, as a process of its own."""
+"""A service as a process of its own, with everything embedded, short timeouts, and a table for the mixed load."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from project_service.settings import Store
 from tests.live.daemon import ROOT, Daemon, eventually
 from tests.live.mixed_load import LEDGER, PACE_SECONDS, PARTS, ROWS, Load
 
-# Short, so that an absence of a second is seen as 503 and not as a slow answer.
+# Short, so that an outage of a second shows as 503 and not as a slow response.
 CONFIG = """
 [server]
 workers = 2
@@ -68,7 +68,7 @@ def sections(dsn: str, store: Store) -> dict[str, str]:
 
 
 def make_ledger(place: Path) -> None:
-    """The load's table, known to every worker."""
+    """Create the load's table, and wait until every worker knows it."""
     known = credentials(place)
     with closing(psycopg2.connect(known["dsn"])) as connection:
         connection.autocommit = True
@@ -77,7 +77,7 @@ def make_ledger(place: Path) -> None:
 
 
 def wait_for_ledger(place: Path) -> None:
-    """For a service beside the one that made it."""
+    """Wait until another service than the one that made the table knows it."""
     known = credentials(place)
     eventually(lambda: _knows_the_ledger(known), "the schema cache's reload in every worker")
 
@@ -115,7 +115,7 @@ def gone_on(load: Load) -> None:
 
 
 def judge(load: Load, fault: str, since: float) -> None:
-    """Prints what happened. To be called when the load has ended."""
+    """Print what happened. Call it when the load has ended."""
     lost = load.lost()
     print("\n" + load.report(fault, since, lost))  # noqa: T201  # pytest shows it with -s or -rP
     assert lost == []

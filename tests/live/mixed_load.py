@@ -1,4 +1,4 @@
-"""A modest load on all three parts that remembers what was acknowledged, and asks for it again afterwards."""
+"""A modest load on all three parts. It records what was acknowledged, and asks for it afterwards."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ VERIFYING_SECONDS = 60.0
 
 @define
 class Tally:
-    """What one part was sent and how that ended."""
+    """The requests to one part, and how they ended."""
 
     sent: int = 0
     acknowledged: int = 0
@@ -42,13 +42,13 @@ class Tally:
     acknowledged_at: list[float] = field(factory=list)
 
     def outage(self, since: float) -> float:
-        """The longest time without an acknowledgement, from ``since`` on."""
+        """The longest time without an acknowledgement after ``since``."""
         times = [since, *(at for at in self.acknowledged_at if at > since)]
         return max((later - earlier for earlier, later in pairwise(times)), default=0.0)
 
 
 class Threads:
-    """What they do lasts as long as the context, or until ``stop``; they have to look whether it has ``ended``."""
+    """Threads that run as long as the context, or until ``stop``. They have to check whether it has ``ended``."""
 
     def __init__(self, works: Iterable[Callable[[], None]]) -> None:
         self._done = threading.Event()
@@ -78,7 +78,7 @@ class Threads:
 
 
 class Load(Threads):
-    """``base_url`` may change while it lasts, when a service comes back elsewhere."""
+    """The load. ``base_url`` may be changed meanwhile, if a service comes back at another address."""
 
     def __init__(self, base_url: str, service_key: str, clients: int = 2, pace: float = PACE_SECONDS) -> None:
         self.base_url = base_url
@@ -117,7 +117,7 @@ class Load(Threads):
         self.recent_objects.append((key, digest))
 
     def has_gone_on(self, before: dict[str, int], more: int = 5) -> bool:
-        """Every part has acknowledged ``more`` than ``before``."""
+        """Whether every part has acknowledged ``more`` requests than ``before``."""
         return all(self.acknowledged()[part] >= before[part] + more for part in PARTS)
 
     def record(self, part: str, begun: float, outcome: str, remember: Callable[[], None]) -> None:
@@ -136,11 +136,11 @@ class Load(Threads):
                 tally.wrong.append(outcome)
 
     def wrong(self) -> list[str]:
-        """Answers that are neither a success nor an honest refusal, and requests that hung."""
+        """The responses that are neither a success nor a proper refusal, and the requests that hung."""
         return [f"{part}: {text}" for part, tally in self.tallies.items() for text in tally.wrong]
 
     def lost(self) -> list[str]:
-        """Acknowledged, and not there now; to be asked after ``stop``."""
+        """What was acknowledged and is not there now. Call it after ``stop``."""
         return [*self._lost_objects(), *self._lost_rows(), *self._lost_accounts()]
 
     def _lost_objects(self) -> list[str]:
@@ -199,7 +199,7 @@ class Load(Threads):
 
 
 class _Client:
-    """One client of one part, in a thread of its own."""
+    """A client of one part, in a thread of its own."""
 
     def __init__(self, load: Load, part: str, number: int) -> None:
         self._load = load
@@ -254,7 +254,7 @@ class _Client:
 
 
 def judged(answer: requests.Response) -> str:
-    """How a request ended: acknowledged, refused as it should be, or what is wrong with the answer."""
+    """How a request ended: acknowledged, properly refused, or what is wrong with the response."""
     if answer.status_code in {200, 201}:
         return "acknowledged"
     if answer.status_code in {503, 504} and answer.headers.get("Retry-After", "").isdigit():

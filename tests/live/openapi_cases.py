@@ -1,4 +1,5 @@
-"""The served document, narrowed to what exists in one service, so that what is made from it gets past the door."""
+"""Narrows the served OpenAPI document to what exists in one service, so that requests made from it are not all
+refused at once."""
 
 from __future__ import annotations
 
@@ -86,7 +87,7 @@ _CALL: Json = {
 
 @frozen
 class Existing:
-    """What was put into the service before."""
+    """What exists in the service."""
 
     ids: tuple[str, ...]
     emails: tuple[str, ...]
@@ -94,7 +95,7 @@ class Existing:
 
 
 def narrowed(document: Json, existing: Existing) -> Json:
-    """Changes the document in place. What SQL may choose is left out: the SQL here chooses nothing."""
+    """Changes the document in place. What SQL could set is left out, since the SQL here sets nothing."""
     for path, operations in document["paths"].items():
         for operation in operations.values():
             operation["responses"].pop("default", None)

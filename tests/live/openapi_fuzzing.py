@@ -1,4 +1,4 @@
-"""Schemathesis over a narrowed document: blocking, for a thread of its own."""
+"""Runs Schemathesis on a narrowed document. It blocks, so it needs a thread of its own."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ _CHECKS = {
 
 @define
 class Found:
-    """What was seen: ``faults`` are told so that they can be tried again, ``answers`` are counted by operation."""
+    """The result: ``faults`` with what is needed to reproduce them, and the ``answers`` counted by operation."""
 
     faults: list[str] = Factory(list)
     answers: dict[str, Counter[int]] = Factory(dict)
@@ -63,7 +63,7 @@ def _is_beside_the_point(case: Any, response: Any) -> bool:
 
 
 def fuzz(document: Json, base_url: str, anon_key: str, service_key: str, examples: int) -> Found:
-    """Every case that the schemas define at their limits, then ``examples`` random ones for each operation.
+    """Sends all cases at the limits of the schemas, then ``examples`` random ones for each operation.
 
     The service key, a signed-in user and the anon key alone take turns (``_Callers``).
     """
@@ -103,7 +103,7 @@ def fuzz(document: Json, base_url: str, anon_key: str, service_key: str, example
 
 
 class _Callers:
-    """Who calls, in turn; and what a case needs to find, which another may have deleted or ended."""
+    """Chooses the caller of each case, in turn, and restores what a case needs and another has deleted or ended."""
 
     def __init__(self, base_url: str, anon_key: str, service_key: str) -> None:
         self._base_url = base_url
@@ -115,7 +115,7 @@ class _Callers:
         self._user = self._signed_in()
 
     def next(self, operation: Json) -> dict[str, str]:
-        """Mostly one who may, so that most cases get past the door."""
+        """The next caller: mostly one with enough rights, so that most cases are not refused at once."""
         name = operation["operationId"]
         if self._moved:
             self._put_back()

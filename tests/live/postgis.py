@@ -1,4 +1,4 @@
-"""A PostgreSQL with PostGIS where the machine has one: the wheel is without, Debian has a package."""
+"""A PostgreSQL with PostGIS, if the machine has one: the wheel does not have PostGIS, but Debian has a package."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _USER = "postgres"
 
 
 def programs() -> Path | None:
-    """Where the newest server with PostGIS has its programs."""
+    """The folder with the programs of the newest server that has PostGIS; None if there is none."""
     found = []
     for version in _DEBIAN.iterdir() if _DEBIAN.is_dir() else ():
         control = Path("/usr/share/postgresql", version.name, "extension", "postgis.control")
@@ -27,7 +27,7 @@ def programs() -> Path | None:
 
 @contextmanager
 def cluster(bin_: Path) -> Iterator[str]:
-    """The DSN of a server of its own, on a Unix socket, for as long as the block lasts."""
+    """The DSN of a new server on a Unix socket, which runs for as long as the block."""
     # PostgreSQL does not run as root.
     user = _USER if os.getuid() == 0 else None
     place = Path(tempfile.mkdtemp(prefix="postgis"))

@@ -1,4 +1,5 @@
-"""A TCP proxy without manners: it refuses, says nothing, resets in mid-body, dribbles, answers for the server."""
+"""A TCP proxy that misbehaves: it refuses, stays silent, resets in the middle of a body, sends byte by byte, or
+answers in place of the server."""
 
 from __future__ import annotations
 
@@ -20,9 +21,9 @@ from tests.live.waiting import until
 
 @frozen
 class Manners:
-    """How a connection is treated; the plain value passes everything on. *Up* is towards the server.
+    """How connections are treated; by default everything is passed on. *Up* is towards the server.
 
-    Bytes are counted from the moment these manners were set. ``times`` resets happen, then all is well.
+    Bytes are counted from the moment when these manners were set. After ``times`` resets everything is passed on.
     """
 
     refuse: bool = False
@@ -38,7 +39,7 @@ BUSY = b"HTTP/1.1 503 Slow Down\r\nContent-Length: 0\r\nConnection: close\r\n\r\
 
 
 class RudeProxy(Factory):
-    """``manners`` may be set at any time, and holds for open connections too. ``target`` is a client endpoint."""
+    """``manners`` may be set at any time, also for open connections. ``target`` is a client endpoint."""
 
     noisy = False
 
@@ -76,7 +77,7 @@ class RudeProxy(Factory):
 
 
 class _Client(Protocol):
-    """The side of who connects to us."""
+    """The connection from the client."""
 
     def __init__(self, proxy: RudeProxy) -> None:
         self.proxy = proxy
@@ -187,7 +188,7 @@ class _Client(Protocol):
 
 
 class _Server(Protocol):
-    """The side of the server."""
+    """The connection to the server."""
 
     def __init__(self, client: _Client) -> None:
         self.client = client
@@ -210,7 +211,7 @@ class _Server(Protocol):
 
 @asynccontextmanager
 async def rude_proxy(target: str) -> AsyncIterator[tuple[RudeProxy, int]]:
-    """The proxy and its port on loopback; every connection is gone at the end of the block."""
+    """A proxy and its port on loopback. At the end of the block all its connections are closed."""
     from twisted.internet import reactor as running
 
     reactor: Any = running

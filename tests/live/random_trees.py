@@ -1,4 +1,4 @@
-"""Requests for trees of related rows, put together at random."""
+"""Makes random requests for trees of related rows."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def opposite(value: bool | None) -> bool | None:
 
 @define
 class Asking:
-    """Puts requests together. Their aliases are numbered: no two columns of one result have the same name."""
+    """Makes requests. Aliases are numbered, so that no two columns of a result have the same name."""
 
     random: Random
     data: Data
@@ -149,7 +149,8 @@ def _of_known(value: Any, test: Callable[[Any], bool]) -> bool | None:
 
 
 def _joined(operator: str, negated: bool, tests: list[Test]) -> Test:
-    """By the logic of three values: the least of all, or the greatest, where unknown lies between."""
+    """AND or OR of three-valued logic: the least of all values, or the greatest, with unknown between false and
+    true."""
     rank = {False: 0, None: 1, True: 2}
 
     def test(found: Found) -> bool | None:

@@ -1,4 +1,4 @@
-"""The proxies of docs/operations.rst as they are there, in front of one service. Their programs are Debian's."""
+"""Proxies in front of one service, configured exactly as in docs/operations.rst. The programs are Debian's."""
 
 from __future__ import annotations
 
@@ -58,14 +58,14 @@ backend hosts
 
 
 def documented(after: str) -> str:
-    """The block of docs/operations.rst that follows the line ``after``."""
+    """The literal block in docs/operations.rst that follows the line ``after``."""
     found = re.search(rf"^{re.escape(after)}\n\n((?:    .*\n|\n)+)", DOCS.read_text("utf-8"), re.MULTILINE)
     assert found is not None, after
     return dedent(found[1])
 
 
 def replaced(text: str, changes: dict[str, str]) -> str:
-    """What is the reader's own to fill in; every one of them has to be there."""
+    """The text with the values that a reader has to fill in. Fails if the place for one of them is missing."""
     for old, new in changes.items():
         assert old in text, old
         text = text.replace(old, new)
@@ -121,7 +121,7 @@ def caddy(folder: Path, service: str) -> Iterator[Front]:
 
 @contextmanager
 def haproxy(folder: Path, service: str) -> Iterator[Front]:
-    """``service`` listens for the PROXY protocol."""
+    """``service`` is an address at which the service expects the PROXY protocol."""
     port = free_port()
     found = re.search(r"``(server a \S+ send-proxy)``", DOCS.read_text("utf-8"))
     assert found is not None

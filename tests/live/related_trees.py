@@ -1,4 +1,4 @@
-"""Trees of related rows as a request asks for them, and what they are: worked out from the rows of each table."""
+"""Trees of related rows as a request asks for them, and the expected result, computed in Python from the rows."""
 
 from __future__ import annotations
 
@@ -15,7 +15,8 @@ Data = Mapping[str, list[Row]]
 
 @frozen
 class Way:
-    """How rows of ``target`` belong to a row: as ``written`` in a select, one of them or many."""
+    """A relationship: which rows of ``target`` belong to a row, whether there is one or many, and how it is
+    ``written`` in a select."""
 
     written: str
     target: str
@@ -29,7 +30,7 @@ class Way:
 
 @frozen
 class Found:
-    """A row that is kept, with what is kept below it: what is shown of it, and what sums are made of."""
+    """A row of the result with what is embedded in it: what is shown of it, and what sums are made of."""
 
     row: Row
     below: dict[str, list[Found]]
@@ -99,7 +100,7 @@ class Asked:
 
 
 def kept(asked: Asked, rows: Iterable[Row]) -> list[Found]:
-    """Those that the conditions leave, in order; the range is left aside."""
+    """The rows that meet the conditions, in order, without regard to the range."""
     found = []
     for row in rows:
         below = {child.name: cut(child, kept(child, child.of(row))) for child in asked.children}
@@ -138,7 +139,7 @@ def _said(asked: Asked, row: Row, below: dict[str, list[Found]]) -> tuple[Row, R
 
 
 def grouped(asked: Asked, found: list[Found]) -> list[Row]:
-    """One for all that show the same."""
+    """One row for all that show the same values."""
     groups: dict[str, list[Found]] = {} if asked.names() else {"{}": []}
     for one in found:
         groups.setdefault(json.dumps(one.shown), []).append(one)

@@ -17,7 +17,7 @@ Answer = Callable[["Scripted", str, dict[str, str], bytes], None]
 
 
 class Scripted(Protocol):
-    """An HTTP server that answers each request with the next entry of its factory's script."""
+    """The protocol of an HTTP server that answers each request with the next entry of its factory's script."""
 
     factory: Script
 
@@ -90,7 +90,7 @@ async def against(
     ca_pem: bytes | None = None,
     idle_seconds: float = 5.0,
 ) -> None:
-    """``work`` with a client of the scripted server, which it waits for as long as a busy machine needs."""
+    """Runs ``work`` with a client of the scripted server. The time limit is long enough for a busy machine."""
     from twisted.internet import reactor as running
 
     reactor: Any = running

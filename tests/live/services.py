@@ -1,4 +1,4 @@
-"""One real PostgreSQL and one real SeaweedFS for a whole pytest run, and fresh databases and buckets on them.
+"""One real PostgreSQL and one real SeaweedFS for the whole pytest run, and fresh databases and buckets on them.
 
 Fixtures (``tests/conftest.py`` offers them to every test):
 
@@ -8,9 +8,9 @@ Fixtures (``tests/conftest.py`` offers them to every test):
 ``store_settings``   ``settings.Store`` with a bucket of its own, one per module
 ``services``         what runs: ``.running``, ``.embedded``, ``.database(template)``
 
-``pool_on`` and ``store_client`` are for tests of what works on them without a service around it.
+``pool_on`` and ``store_client`` are for tests of parts that work on them without a service.
 
-A plain ``def`` fixture here may wait for the reactor with ``wait``; a test or async fixture just awaits.
+A fixture that is a plain ``def`` can wait for the reactor by ``wait``; tests and async fixtures just await.
 """
 
 from __future__ import annotations
@@ -45,7 +45,8 @@ T = TypeVar("T")
 
 
 def wait(work: Callable[[], Awaitable[T]]) -> T:
-    """Run ``work`` on the reactor from a fixture that is no coroutine (pytest-twisted has none per session)."""
+    """Run ``work`` on the reactor from a fixture that is no coroutine; pytest-twisted has no coroutine fixtures per
+    session."""
     from twisted.internet import reactor
 
     async def working() -> T:
@@ -71,19 +72,19 @@ def store_client(settings: Store, ca_pem: bytes | None = None) -> S3Store:
 
 @frozen
 class Services:
-    """The two servers. ``database`` makes a database that is dropped at the end of the context."""
+    """The two servers. ``database`` creates a database that is dropped at the end of the context."""
 
     embedded: Embedded
     running: Running
     _numbers: Iterator[int] = field(factory=itertools.count)
 
     def unique(self, name: str) -> str:
-        """A name that no other test has."""
+        """A name that no other test uses."""
         cleaned = re.sub(r"[^a-z0-9]+", "-", name.lower()).strip("-")[:30]
         return f"{cleaned}-{next(self._numbers)}"
 
     def dsn(self, name: str) -> str:
-        """The owner's DSN for a database of this name."""
+        """The DSN of the owner for the database of this name."""
         assert self.running.dsn is not None
         return str(make_dsn(self.running.dsn, dbname=name))
 
@@ -129,7 +130,8 @@ async def migrated(dsn: str) -> None:
 
 @pytest.fixture(scope="session")
 def template(services: Services) -> Iterator[str]:
-    """The name of a migrated database that nobody connects to, to copy from: a copy takes a tenth of migrating."""
+    """The name of a migrated database to copy, which takes a tenth of the time of migrating. Nobody connects to
+    it."""
     with services.database("template") as dsn:
         wait(lambda: migrated(dsn))
         yield str(psycopg2.extensions.parse_dsn(dsn)["dbname"])

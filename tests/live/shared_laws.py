@@ -1,4 +1,4 @@
-"""Requests at random, each to whichever worker, and what one acknowledged as all others have it at once."""
+"""Random requests, each to a random worker: what one worker has acknowledged must hold for all others at once."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ PASSWORDS = ("a long enough one", "another long one", "yet another one")
 
 
 class Shared:
-    """What is known to be there, and connections to every worker."""
+    """What must exist according to the responses so far, and connections to every worker."""
 
     def __init__(self, daemon: Daemon, place: Path, random: Random) -> None:
         known = credentials(place)
@@ -36,7 +36,7 @@ class Shared:
         self.passwords: dict[str, str] = {}
 
     def _connected(self, daemon: Daemon) -> list[requests.Session]:
-        """Kept open, until each worker has two."""
+        """Opens connections, which are kept open, until each worker has two."""
         before = {pid: sockets_of(pid) for pid in workers_of(daemon)}
         sessions: list[requests.Session] = []
         while any(sockets_of(pid) < count + 2 for pid, count in before.items()):

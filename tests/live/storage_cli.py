@@ -1,4 +1,4 @@
-"""``project-service`` on the real database and store, as a program."""
+"""``project-service``, as a program, on the real database and store."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from tests.live.command_line import cli
 
 
 def config_file(dsn: str, store: Store, directory: Path) -> Path:
-    """A configuration of that database and store, in ``directory``."""
+    """Writes a configuration for that database and store into ``directory``."""
     assert store.secret_access_key is not None
     path = directory / "service.toml"
     path.write_text(
@@ -31,6 +31,6 @@ def config_file(dsn: str, store: Store, directory: Path) -> Path:
 
 
 def run(config: Path, *words: str) -> tuple[int, Any, str]:
-    """Exit code, what is printed as JSON, and what is said on standard error."""
+    """Runs a command. Returns the exit code, the JSON that it prints, and its standard error."""
     done = cli(*words, "--config", config, "--json")
     return done.code, done.json if done.out else None, done.err

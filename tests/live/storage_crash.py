@@ -1,7 +1,7 @@
-"""Run as a program: do one thing to storage and die, by SIGKILL, at a given step. For ``test_storage_crash``.
+"""A program that does one thing to storage and dies by SIGKILL at a given step, for ``test_storage_crash``.
 
-Each line on standard input says what to do, and is answered with the exit code of the process that did it: a fork, so
-that only the first one has to import everything.
+Each line on standard input says what to do, and is answered with the exit code of the process that did it. That is a
+fork, so that modules are imported only once.
 """
 
 from __future__ import annotations

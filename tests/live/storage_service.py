@@ -1,4 +1,4 @@
-"""Storage as its users have it, for tests."""
+"""A running service, for tests of storage."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ MIB = 1024 * 1024
 
 
 def call(method: str, url: str, **more: Any) -> requests.Response:
-    """A request that does not wait for ever."""
+    """Send a request, with a time limit."""
     return requests.request(method, url, timeout=30, **more)
 
 
 @frozen
 class Running:
-    """The service, a signed-in user, and its storage seen from behind."""
+    """The service, a signed-in user, and access to the rows and the store behind the API."""
 
     api: Api
     token: str
@@ -44,7 +44,7 @@ class Running:
 
 
 async def nothing_left(running: Running) -> bool:
-    """The store holds exactly what rows point at, and no upload is open."""
+    """Whether the store has exactly the versions that rows refer to, and no upload is open."""
     report = await running.behind.sweeper.verify()
     assert report.sound
     store, rows = running.behind.objects.store, running.behind.objects.garbage

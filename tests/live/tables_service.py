@@ -1,4 +1,4 @@
-"""The table API on a real database, with the schema that its documentation shows."""
+"""A service with the table API on a real database, which has the schema of the documentation's examples."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ end $$
 
 @frozen
 class Tables:
-    """The running service and a signed-in user's token."""
+    """The running service, and the token of a signed-in user."""
 
     api: Api
     token: str
@@ -37,16 +37,16 @@ class Tables:
     async def request(
         self, method: str, path: str, *, base: str = BASE, token: str | None = None, **more: Any
     ) -> tuple[int, Any, Any]:
-        """Status, headers and body, as the anon key alone unless ``key`` or ``token`` say otherwise."""
+        """Send a request, by default with the anon key and no token. Returns status, headers and body."""
         return await self.api.request(method, base + path, token=token, **more)
 
     def sql(self, text: str) -> list[Any]:
-        """As the owner of the database."""
+        """Run SQL as the owner of the database."""
         return run_sql(self.api.dsn, text)
 
 
 async def until_answered(tables: Tables, method: str, path: str, expected: int, **more: Any) -> None:
-    """For what the schema cache is to know."""
+    """Repeat a request until its status is the expected one, once the schema cache knows what it names."""
 
     async def answered() -> bool:
         return (await tables.request(method, path, **more))[0] == expected
@@ -63,7 +63,7 @@ def run_sql(dsn: str, text: str) -> list[Any]:
 
 
 def blocks(kind: str) -> list[tuple[int, str]]:
-    """The code blocks of one kind in the documentation, with the line each begins on."""
+    """The code blocks of one kind in the documentation, each with its line number."""
     found: list[tuple[int, str]] = []
     lines = DOCS.read_text("utf-8").split("\n")
     at = 0

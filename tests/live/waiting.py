@@ -1,4 +1,4 @@
-"""Waiting for a condition, with a limit."""
+"""Waits for a condition, with a time limit."""
 
 from __future__ import annotations
 
@@ -11,7 +11,8 @@ LONGEST_SECONDS = 30.0
 
 
 async def until(condition: Callable[[], bool | Awaitable[bool]]) -> None:
-    """Returns once ``condition()`` (awaited where it has to be) is true; fails if no machine needs so long."""
+    """Returns when ``condition()``, which may be a coroutine function, is true. Fails after a time that no machine
+    should need."""
     from twisted.internet import reactor
 
     deadline = reactor.seconds() + LONGEST_SECONDS

@@ -1,4 +1,4 @@
-"""Plans of requests on the schema cache of these tests."""
+"""Plans requests with the schema cache of these tests."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Syntax trees made by Hypothesis, and their text as a client would write it."""
+"""Syntax trees made by Hypothesis, and the text that a client would write for them."""
 
 from __future__ import annotations
 
@@ -70,7 +70,7 @@ def _array(values: list[str]) -> str:
 
 
 def operation_text(operation: Operation) -> str:
-    """As it stands in a logic tree, where operands are quoted."""
+    """An operation as it is written in a logic tree, where operands are quoted."""
     if isinstance(operation, Is):
         return f"is.{operation.value}"
     if isinstance(operation, In):
@@ -94,7 +94,7 @@ logic: st.SearchStrategy[Logic] = st.deferred(
 
 
 def logic_text(tree: Logic) -> str:
-    """Without the operator in front: what stands after the ``=`` of a parameter."""
+    """A logic tree without the operator before it, as it is written after the ``=`` of a parameter."""
     return "(" + ",".join(_term(term) for term in tree.terms) + ")"
 
 

@@ -71,7 +71,7 @@ def _routine(name: str, arguments: list[object], **more: object) -> dict[str, ob
     }
 
 
-# The rule of a view "recent" that shows the columns 1, 2 and 3 of works under other names.
+# The rule of a view "recent" that shows columns 1, 2 and 3 of works under other names.
 _RULE = (
     "({QUERY :targetList ("
     + " ".join(

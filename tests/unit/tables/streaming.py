@@ -1,4 +1,4 @@
-"""Streams from connections that are none, to clients that read when they are told."""
+"""Streams from fake connections to clients that read when they are told to."""
 
 from __future__ import annotations
 
@@ -21,7 +21,8 @@ ROWS = Rendering("json", "application/json")
 
 
 class Connection:
-    """A cursor with ``left`` rows, of which SQL ``said`` headers and status; remembers what it was asked."""
+    """A connection with a cursor that has ``left`` more rows. ``said`` are the headers and the status that SQL has
+    set. It records the queries."""
 
     usable = True
 
@@ -45,7 +46,7 @@ class Connection:
 
 
 class Connections:
-    """A pool of any number of them."""
+    """A pool of any number of such connections."""
 
     def __init__(self, *connections: Connection) -> None:
         self.free = list(connections)
@@ -59,7 +60,7 @@ class Connections:
 
 
 class Client:
-    """Takes what is written when ``take`` is called."""
+    """A sink that accepts what was written only when ``take`` is called."""
 
     def __init__(self) -> None:
         self.written = b""
@@ -96,5 +97,5 @@ class Case(SynchronousTestCase):
 
     @property
     def given_back(self) -> bool:
-        """The one connection and the one place."""
+        """Whether the one connection and the one place have been given back."""
         return (self.pool.back, self.streams.places.tokens) == ([self.connection], 1)
