@@ -17,7 +17,7 @@ AT_HAND_BYTES = 4096
 
 
 async def unneeded() -> None:
-    """A source that has nothing to stop."""
+    """A ``keep_alive`` for ``copy`` that does nothing."""
 
 
 @frozen
