@@ -133,10 +133,17 @@ async def _clock(open_: Opened) -> str:
         rows = await session.query("select extract(epoch from clock_timestamp())::float8")
         after = time.time()
     ahead, behind = before - rows[0][0], rows[0][0] - after
-    if max(ahead, behind) > LEEWAY_SECONDS:
+    if max(ahead, behind) > _clock_tolerance(open_.settings.auth.refresh_reuse_seconds):
         off = f"{ahead:.0f} s ahead of" if ahead > behind else f"{behind:.0f} s behind"
         raise frame.Failed(f"{off} the database's; all hosts need the same time")
     return "as the database's"
+
+
+def _clock_tolerance(reuse_seconds: int) -> float:
+    """How many seconds one host may be off. Another may be off as much in the other direction: if they differ by more
+    than the time for which a replaced refresh token is accepted, one takes it for stolen that the other has just
+    replaced."""
+    return min(LEEWAY_SECONDS, reuse_seconds / 2) if reuse_seconds else LEEWAY_SECONDS
 
 
 async def _store(open_: Opened) -> str:

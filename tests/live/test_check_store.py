@@ -57,17 +57,26 @@ def test_what_it_writes_to_see_whether_it_may_it_takes_away(
     assert found == []
 
 
-@pytest.mark.parametrize(("off", "says"), [(-40, "behind"), (40, "ahead of"), (-20, None), (20, None)])
+@pytest.mark.parametrize(
+    ("off", "reuse", "says"),
+    [
+        *((-40, 0, "behind"), (40, 0, "ahead of"), (-20, 0, None), (20, 0, None)),
+        *((-8, 10, "behind"), (8, 10, "ahead of"), (-3, 10, None), (3, 10, None)),
+        *((40, 600, "ahead of"), (20, 600, None)),
+    ],
+)
 @beside_the_reactor
 def test_a_clock_that_is_not_the_databases(
     off: int,
+    reuse: int,
     says: str | None,
     database: str,
     store_settings: Store,
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """As far off as a token may come from the future it may be."""
+    """It may be as far off as a token may come from the future, or half as far as a refresh token may be repeated."""
+    monkeypatch.setenv("PROJECT_SERVICE__AUTH__REFRESH_REUSE_SECONDS", str(reuse))
     monkeypatch.setattr(check, "time", SimpleNamespace(time=lambda: time.time() + off))
     config = config_file(database, store_settings, tmp_path)
     checked = commands_of(monkeypatch, "--config", config)("check", "--json")
