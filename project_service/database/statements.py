@@ -21,9 +21,9 @@ PER_CONNECTION = 200
 _PREFIX = "service_"
 _THERE = "SELECT name FROM pg_prepared_statements"
 # SQLSTATEs that a prepared statement can raise after the schema has changed: no such operator or function, a wrong
-# type, a result of another type than before. If the type of a parameter was dropped, even if there is a new one of
-# its name, it is an internal error (cache lookup failed).
-_STALE = ("42883", "42804", "42846", "42725", "0A000", "XX000")
+# type, a result of another type than before, a dropped column in the rows of a function. If the type of a parameter
+# was dropped, even if there is a new one of its name, it is an internal error (cache lookup failed).
+_STALE = ("42883", "42804", "42846", "42725", "42703", "0A000", "XX000")
 # The statement does not exist: an application's function has run DEALLOCATE ALL.
 _GONE = "26000"
 

@@ -62,6 +62,22 @@ async def test_a_type_that_another_of_its_name_took_the_place_of_is_no_failure(d
 
 
 @pytest_twisted.ensureDeferred
+async def test_a_column_that_was_dropped_is_not_missed_in_the_rows_of_a_function(database: str) -> None:
+    pool = Pool(connector(database), 1, 5.0, reactor)
+    await pool.query(
+        "create table public.kept (id int, dropped int, note text); insert into public.kept values (1, 2, 'a');"
+        " create function public.all_kept() returns setof public.kept language plpgsql as"
+        " $$ begin return query select * from public.kept; end $$"
+    )
+    asked = "select found.* from public.all_kept() as found where found.id = %s"
+    assert await pool.prepared(asked, (1,)) == [(1, 2, "a")]
+    await pool.query("alter table public.kept drop column dropped")
+    for _ in range(3):
+        assert await pool.prepared(asked, (1,)) == [(1, "a")]
+    await pool.close()
+
+
+@pytest_twisted.ensureDeferred
 async def test_what_it_refuses_is_told_as_ever(database: str) -> None:
     pool = Pool(connector(database), 1, 5.0, reactor)
     with pytest.raises(Exception, match="nowhere"):
