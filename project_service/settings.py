@@ -26,6 +26,7 @@ from project_service.settings_kinds import (
     or_file,
     own_schema,
     pem_file,
+    role,
     seconds,
     secret,
     several,
@@ -158,12 +159,12 @@ class StageDatabase:
     dsn: Secret | None = key(optional(or_file(dsn)), None)
     schemas: tuple[str, ...] = key(listed(own_schema, least=1), ("public",))
     extra_search_path: tuple[str, ...] = key(listed(text), ("public",))
-    max_rows: int = key(whole(0), 1000)
+    max_rows: int = key(whole(0, 2**63 - 1), 1000)  # as far as PostgreSQL's bigint goes
     pool_size: int = key(whole(1, 10000), 10)
     unfiltered_writes: str = key(choice("refuse", "allow"), "refuse")
-    anon_role: str = key(text, "anon")
-    authenticated_role: str = key(text, "authenticated")
-    service_role: str = key(text, "service_role")
+    anon_role: str = key(role, "anon")
+    authenticated_role: str = key(role, "authenticated")
+    service_role: str = key(role, "service_role")
     jwt_secret: Secret | None = key(optional(or_file(shared_secret)), None)
     jwt_secret_is_base64: bool = key(flag, False)
     # It may contain shared secrets.

@@ -243,6 +243,13 @@ def own_schema(value: Any) -> str:
     return str(value)
 
 
+def role(value: Any) -> str:
+    """A role to act as. PostgreSQL takes ``none`` for whoever logged in, which may be the owner of everything."""
+    if text(value) == "none":
+        raise ValueError('must not be "none"; anon_role = "" lets nobody in without a token')
+    return str(value)
+
+
 def table_of(kind: Kind) -> Kind:
     """A table whose values are of ``kind``; in the environment a JSON object."""
 

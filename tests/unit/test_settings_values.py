@@ -43,6 +43,15 @@ class Values(TestCase):
             self.assertIn("to 2147483647", self.refused(name, "2147483648"))
             self.loaded(name, "2147483647")
         self.assertEqual(self.refused("auth.audit_days", "36501"), "must be from 1 to 36500")
+        self.assertIn("to 9223372036854775807", self.refused(f"{MAIN}.max_rows", "9223372036854775808"))
+        self.loaded(f"{MAIN}.max_rows", "9223372036854775807")
+
+    def test_no_role_is_that_of_the_connection(self) -> None:
+        """Who writes "none" means nobody; PostgreSQL means the role that logged in, often the tables' owner."""
+        for name in ("anon_role", "authenticated_role", "service_role"):
+            self.assertIn('must not be "none"', self.refused(f"{MAIN}.{name}", '"none"'))
+            for fine in ("", "None", "nobody"):
+                self.loaded(f"{MAIN}.{name}", f'"{fine}"')
 
     def test_what_goes_into_headers_and_paths_of_the_store(self) -> None:
         for name in ("store.region", "store.access_key_id"):
