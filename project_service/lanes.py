@@ -16,6 +16,8 @@ from project_service.settings import Settings, StageDatabase
 # for them; a request that waits in its lane has cost next to nothing yet.
 PLACES_MORE = 2
 LEAST_STORAGE_PLACES = 16
+# Of those where passwords are hashed, no client has the last two: a few logins a second keep all threads busy.
+SPARE = 2
 
 
 def lanes(settings: Settings, threads: int) -> dict[str, Limits]:
@@ -26,7 +28,9 @@ def lanes(settings: Settings, threads: int) -> dict[str, Limits]:
     waiting, patience = settings.server.max_waiting, settings.database.acquire_timeout_seconds
     found = {
         "auth": Limits(settings.database.pool_size + PLACES_MORE, waiting, patience),
-        "passwords": Limits(2 * threads + 2, min(waiting, QUEUE_PER_THREAD * threads), patience, patience),
+        "passwords": Limits(
+            2 * threads + SPARE, min(waiting, QUEUE_PER_THREAD * threads), patience, patience, SPARE
+        ),
         "storage": Limits(max(settings.store.max_connections, LEAST_STORAGE_PLACES), waiting, patience),
     }
     for lane, database in _databases(settings):

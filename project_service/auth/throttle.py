@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ipaddress
 import math
 from collections.abc import Awaitable, Callable
 from typing import TypeVar
@@ -15,12 +14,11 @@ from project_service.auth.context import Context
 from project_service.auth.model import Email, Origin
 from project_service.auth.ports import Attempts, Event, Limit, LoginReservation, Outcome, Reservation
 from project_service.errors import rate_limited
+from project_service.http.forwarding import place
 
 # Attempts under way may turn out not to be failures, so if they use up the limit, the next one asks again so often.
 PAUSE_SECONDS = 0.1
 PAUSES = 50
-# In networks with IPv6 only, IPv4 addresses are translated to these (RFC 6052 section 2.1).
-_TRANSLATED = ipaddress.IPv6Network("64:ff9b::/96")
 
 R = TypeVar("R", Reservation, LoginReservation)
 
@@ -75,19 +73,3 @@ class Throttle:
                 raise rate_limited(math.ceil(held.wait_seconds))
             await deferLater(self.reactor, PAUSE_SECONDS)
         raise rate_limited(1)
-
-
-def place(address: str) -> str:
-    """What counts as one client address: an IPv4 address, or an IPv6 network /64, which a single host usually has for
-    itself."""
-    try:
-        found = ipaddress.ip_address(address)
-    except ValueError:
-        return address
-    if isinstance(found, ipaddress.IPv4Address):
-        return str(found)
-    if found.ipv4_mapped is not None:
-        return str(found.ipv4_mapped)
-    if found in _TRANSLATED:
-        return str(ipaddress.IPv4Address(int(found) & 0xFFFFFFFF))
-    return str(ipaddress.ip_network((int(found), 64), strict=False))

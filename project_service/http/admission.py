@@ -12,13 +12,15 @@ read its answer, it has none.
 
 from __future__ import annotations
 
-from collections import OrderedDict
-from collections.abc import Callable, Mapping
+from collections import Counter, OrderedDict
+from collections.abc import Callable, Collection, Mapping
 from functools import lru_cache
 from typing import Literal
 from urllib.parse import unquote_to_bytes
 
 from attrs import define, field, frozen
+
+from project_service.http import fairness
 
 STANDING_SECONDS = 0.5
 SHORT_SECONDS = 0.1
@@ -46,13 +48,15 @@ class Limits:
     """The limits of a lane.
 
     ``places`` requests are served at a time, and ``waiting`` more may wait, each for at most ``patience_seconds``, or
-    ``short_seconds`` while the lane is overloaded.
+    ``short_seconds`` while the lane is overloaded. With ``spare`` clients take turns, and none of them has the last
+    so many places; a full queue makes room for whoever has less in it.
     """
 
     places: int
     waiting: int
     patience_seconds: float
     short_seconds: float = SHORT_SECONDS
+    spare: int = 0
 
 
 @define(eq=False)
@@ -67,6 +71,7 @@ class Place:
     since: float
     turn: Callable[[bool], None]
     state: State = "outside"
+    who: str = ""
 
     @property
     def waiting(self) -> bool:
@@ -78,7 +83,7 @@ class Place:
         if before == "waiting":
             self.lane.forget(self)
         elif before == "served":
-            self.lane.free()
+            self.lane.free(self)
 
     def awaits_client(self, waiting: bool) -> None:
         """Tell that it begins (True) or ceases to wait for its own client."""
@@ -91,7 +96,7 @@ class Place:
         """Give its place to the next, while it waits for its own client."""
         if self.state == "served":
             self.state = "outside"
-            self.lane.free()
+            self.lane.free(self)
 
     def step_in(self) -> None:
         """Take a place again, even if that is one too many: it was admitted before."""
@@ -105,6 +110,7 @@ class Lane:
     clock: Callable[[], float]
     served: int = 0
     _queue: OrderedDict[Place, None] = field(factory=OrderedDict)
+    _served_by: Counter[str] = field(factory=Counter)
     _full_since: float | None = None
     _strict_until: float = float("-inf")
     _calling: bool = False
@@ -123,28 +129,31 @@ class Lane:
         bearable = max(1 / REFUSALS_PER_SECOND, SERVED_FOR_EACH_REFUSAL * self._pace)
         return min(bearable, 1 / LEAST_REFUSALS_PER_SECOND)
 
-    def enter(self, turn: Callable[[bool], None]) -> Place | Reason:
+    def enter(self, turn: Callable[[bool], None], who: str = "") -> Place | Reason:
         """A place, which the request has at once or has to wait for (``Place.waiting``), or the reason for
-        refusal."""
+        refusal. ``who`` is its client."""
         now = self.clock()
-        place = Place(self, now, turn)
-        if self.served < self.limits.places and not self._queue:
+        place = Place(self, now, turn, who=who)
+        if self._next_of([*self._queue, place] if self.limits.spare else self._queue or [place]) is place:
             self.take(place)
             return place
         if self._full_since is None:
             self._full_since = self._measured_since = now
             self._freed = 0
-        reason = self._why_not(now, self._full_since)
+        reason = self._why_not(who, now, self._full_since)
         if reason is not None:
             return reason
         place.state = "waiting"
         self._queue[place] = None
         return place
 
-    def _why_not(self, now: float, full_since: float) -> Reason | None:
+    def _why_not(self, who: str, now: float, full_since: float) -> Reason | None:
         if len(self._queue) >= self.limits.waiting:
-            return "full"
-        wait = self._wait(now)
+            last = fairness.gives_way(who, self._queue) if self.limits.spare else None
+            if last is None:
+                return "full"
+            self._send_away(last)
+        wait = self._wait(who, now)
         if wait > self.limits.patience_seconds:
             return "late"
         if wait > self.limits.short_seconds and (
@@ -154,11 +163,12 @@ class Lane:
             return "standing"
         return None
 
-    def _wait(self, now: float) -> float:
+    def _wait(self, who: str, now: float) -> float:
         """An estimate of how long another request would wait: at least as long as the first in the queue has."""
-        if not self._queue:
-            return 0.0
-        return max(now - next(iter(self._queue)).since, len(self._queue) * self._pace)
+        if self.limits.spare:
+            return fairness.before(who, self._queue) * self._pace
+        first = next(iter(self._queue), None)
+        return max(now - first.since, len(self._queue) * self._pace) if first is not None else 0.0
 
     def expire(self) -> float | None:
         """Send those away that have waited for too long. Returns after how many seconds to call this again, None
@@ -168,18 +178,25 @@ class Lane:
             first = next(iter(self._queue))
             if first.since > due:
                 return first.since - due
-            self._queue.popitem(last=False)
-            first.state = "left"
-            first.turn(False)
+            self._send_away(first)
         return None
+
+    def _send_away(self, place: Place) -> None:
+        del self._queue[place]
+        place.state = "left"
+        place.turn(False)
 
     def take(self, place: Place) -> None:
         place.state = "served"
         self.served += 1
+        if self.limits.spare:
+            self._served_by[place.who] += 1
 
-    def free(self) -> None:
+    def free(self, place: Place) -> None:
         """A place has become free: the next in the queue gets it."""
         self.served -= 1
+        if self.limits.spare:
+            self._served_by -= Counter((place.who,))  # which forgets those that have none
         if self._full_since is not None:
             self._measure()
         self._go_on()
@@ -201,14 +218,21 @@ class Lane:
             return
         self._calling = True
         try:
-            while self._queue and self.served < self.limits.places:
-                place, _ = self._queue.popitem(last=False)
+            while (place := self._next_of(self._queue)) is not None:
+                del self._queue[place]
                 self.take(place)
                 place.turn(True)
         finally:
             self._calling = False
-        if self.served < self.limits.places:
+        if not self._queue and self.served < self.limits.places:
             self._full_since = None
+
+    def _next_of(self, queue: Collection[Place]) -> Place | None:
+        if not queue or self.served >= self.limits.places:
+            return None
+        if not self.limits.spare:
+            return next(iter(queue))
+        return fairness.next_of(queue, self._served_by, self.limits.places - self.limits.spare)
 
 
 class Pauses:

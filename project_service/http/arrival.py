@@ -42,3 +42,9 @@ def inbound_of(
         base_url=settings.public_url or f"{where.scheme}://{where.host}",
         max_json_bytes=settings.max_json_bytes,
     )
+
+
+def client_of(settings: EdgeSettings, exchange: Exchange, peer: IAddress) -> str:
+    """The client as limits count it. It is asked for before there is an ``Inbound``."""
+    where = forwarding.locate(getattr(peer, "host", None), False, exchange.headers, settings.trusted)
+    return forwarding.place(where.address)

@@ -14,7 +14,7 @@ from project_service import errors, journal
 from project_service.errors import ApiError, Headers
 from project_service.http import cors, trace, wire
 from project_service.http.admission import Admission
-from project_service.http.arrival import EdgeSettings, inbound_of
+from project_service.http.arrival import EdgeSettings, client_of, inbound_of
 from project_service.http.body import ClientGone
 from project_service.http.caller import KeyRing, TokenVerifier, identify
 from project_service.http.doors import Doors
@@ -81,7 +81,7 @@ class Edge:
             assert passed is not None
             self._start(exchange, peer, secure, started, passed, refused)
 
-        passed = self._gate.enter(exchange, turn)
+        passed = self._gate.enter(exchange, turn, lambda: client_of(self.settings, exchange, peer))
         if passed is None:
             return
         if passed.waiting:

@@ -17,6 +17,8 @@ Network = ipaddress.IPv4Network | ipaddress.IPv6Network
 _HOST = re.compile(r"(?:[A-Za-z0-9._~-]{1,255}|\[[0-9A-Fa-f:.]{2,45}\])(?::[0-9]{1,5})?\Z")
 # What stands before an IPv4 address within IPv6.
 _MAPPED_BITS = 96
+# In networks with IPv6 only, IPv4 addresses are translated to these (RFC 6052 section 2.1).
+_TRANSLATED = ipaddress.IPv6Network("64:ff9b::/96")
 # The host for clients that send none, as HTTP/1.0 allows.
 LOCAL_HOST = "localhost"
 
@@ -96,3 +98,19 @@ def _is_trusted(address: str, trusted: Sequence[Network]) -> bool:
         return False
     mapped = getattr(parsed, "ipv4_mapped", None)
     return any((mapped or parsed) in network for network in trusted)
+
+
+def place(address: str) -> str:
+    """What counts as one client address: an IPv4 address, or an IPv6 network /64, which a single host usually has for
+    itself."""
+    try:
+        found = ipaddress.ip_address(address)
+    except ValueError:
+        return address
+    if isinstance(found, ipaddress.IPv4Address):
+        return str(found)
+    if found.ipv4_mapped is not None:
+        return str(found.ipv4_mapped)
+    if found in _TRANSLATED:
+        return str(ipaddress.IPv4Address(int(found) & 0xFFFFFFFF))
+    return str(ipaddress.ip_network((int(found), 64), strict=False))

@@ -59,16 +59,18 @@ class Gate:
         self._unreported = 0
         self._reported_at = float("-inf")
 
-    def enter(self, exchange: Exchange, turn: Callable[[Exception | None], None]) -> Pass | None:
+    def enter(
+        self, exchange: Exchange, turn: Callable[[Exception | None], None], who: Callable[[], str]
+    ) -> Pass | None:
         """Let the request in. None where there is no room for it; it has been answered with 503 then.
 
         As long as the pass is ``waiting``, nothing must be done for the request. ``turn`` is then called once: with
-        None when its turn has come, otherwise with the error to answer with.
+        None when its turn has come, otherwise with the error to answer with. ``who`` names the client.
         """
         name, lane = self._admission.lane(exchange.method, exchange.target)
         if lane is None:
             return Pass()
-        place = lane.enter(lambda mine: self._turned(name, turn, mine))
+        place = lane.enter(lambda mine: self._turned(name, turn, mine), who() if lane.limits.spare else "")
         if not isinstance(place, Place):
             self._refuse(exchange, name, place, lane.spacing)
             return None

@@ -14,10 +14,10 @@ from twisted.trial.unittest import TestCase
 
 from project_service.auth import hashing, passwords
 from project_service.auth.model import Email, moment
-from project_service.auth.throttle import place
 from project_service.clocks import timestamp
 from project_service.deferreds import start
 from project_service.errors import ApiError
+from project_service.http.forwarding import place
 
 ADA = Email.parse("ada@example.test")
 

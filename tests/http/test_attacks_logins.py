@@ -1,0 +1,52 @@
+"""One client with a few logins a second keeps nobody else from logging in."""
+
+from __future__ import annotations
+
+from twisted.internet.defer import Deferred
+from twisted.trial.unittest import TestCase
+
+from project_service.http.admission import Limits
+from project_service.http.inbound import Inbound
+from project_service.http.outbound import Reply, envelope
+from project_service.http.router import Router
+from tests.fakes import App, raw_request
+from tests.told import told
+
+PROXY = "198.51.100.1"
+
+
+class Logins(TestCase):
+    def setUp(self) -> None:
+        self.seen: list[str] = []
+        router = Router()
+        router.route("/auth/login", told(), methods=("POST",), key="optional")(self.login)
+        limits = {"passwords": Limits(4, 4, 5.0, 5.0, spare=2)}
+        self.app = App(router, limits=limits, trusted_proxies=(PROXY,))
+
+    async def login(self, inbound: Inbound) -> Reply:
+        self.seen.append(inbound.client_address)
+        await Deferred()
+        return envelope({})
+
+    def ask(self, client: str, via: str | None = None) -> None:
+        headers = {} if via is None else {"X-Forwarded-For": client}
+        self.app.connect(via or client).send(raw_request("POST", "/auth/login", headers, b""))
+
+    def test_others_are_served_at_once(self) -> None:
+        for _ in range(20):
+            self.ask("192.0.2.1")
+        self.ask("192.0.2.2")
+        self.assertEqual(self.seen, ["192.0.2.1", "192.0.2.1", "192.0.2.2"])
+
+    def test_clients_are_told_apart_behind_a_trusted_proxy_and_only_there(self) -> None:
+        for number in range(5):
+            self.ask(f"192.0.2.{number}", via="203.0.113.9")  # which nobody trusts
+        self.ask("192.0.2.7", via=PROXY)
+        self.assertEqual(self.seen, ["203.0.113.9", "203.0.113.9", "192.0.2.7"])
+
+    def test_a_network_of_ipv6_is_one_client(self) -> None:
+        for number in range(5):
+            self.ask(f"2001:db8::{number:x}")
+        self.assertEqual(len(self.seen), 2)
+        self.ask("2001:db8:0:1::1")
+        self.assertEqual(len(self.seen), 3)

@@ -1,0 +1,72 @@
+"""Clients of one lane take turns, so that one that asks for all that there is keeps nobody out."""
+
+from __future__ import annotations
+
+from twisted.internet.task import Clock
+from twisted.trial.unittest import SynchronousTestCase
+
+from project_service.http.admission import PACE_SECONDS, Lane, Limits, Place, Reason
+
+
+class Taking(SynchronousTestCase):
+    """Four places, of which nobody has the last two, and a queue of four."""
+
+    def setUp(self) -> None:
+        self.clock = Clock()
+        self.lane = Lane(Limits(4, 4, 5.0, 5.0, spare=2), self.clock.seconds)
+        self.turns: list[tuple[str, bool]] = []
+
+    def ask(self, who: str) -> Place | Reason:
+        return self.lane.enter(lambda mine: self.turns.append((who, mine)), who)
+
+    def enter(self, who: str) -> Place:
+        place = self.ask(who)
+        assert isinstance(place, Place), place
+        return place
+
+    def test_the_last_places_are_for_others(self) -> None:
+        many = [self.enter("many") for _ in range(4)]
+        self.assertEqual([place.waiting for place in many], [False, False, True, True])
+        self.assertEqual([self.enter(who).waiting for who in ("one", "two", "three")], [False, False, True])
+        self.assertEqual(self.turns, [])
+
+    def test_who_has_less_under_way_is_next(self) -> None:
+        many = [self.enter("many") for _ in range(4)]
+        others = [self.enter(who) for who in ("one", "two", "three")]
+        others[0].leave()
+        self.assertEqual(self.turns, [("three", True)])
+        others[1].leave()
+        self.assertEqual(self.turns, [("three", True)])
+        many[0].leave()
+        self.assertEqual(self.turns, [("three", True), ("many", True)])
+
+    def test_who_has_most_in_a_full_queue_makes_room(self) -> None:
+        for _ in range(6):
+            self.enter("many")
+        self.assertEqual(self.ask("many"), "full")
+        others = [self.enter(who) for who in ("one", "two", "three", "three")]
+        self.assertEqual([place.waiting for place in others], [False, False, True, True])
+        self.assertEqual(self.turns, [("many", False)] * 2)
+        self.assertEqual(self.ask("three"), "full")
+        self.assertEqual(self.lane.waiting, 4)
+
+    def test_how_long_one_would_wait_is_told_by_who_it_is(self) -> None:
+        many = [self.enter("many") for _ in range(6)]
+        for place in many[:4]:
+            self.clock.advance(PACE_SECONDS + 2.0)
+            place.leave()
+        for who in ("many", "many", "many", "one", "two"):
+            self.enter(who)
+        self.assertEqual(self.ask("many"), "late")
+        self.assertTrue(self.enter("three").waiting)
+
+    def test_who_waits_for_its_own_client_comes_back(self) -> None:
+        first = self.enter("many")
+        self.enter("many")
+        third = self.enter("many")
+        first.awaits_client(True)
+        self.assertEqual(third.state, "served")
+        first.awaits_client(False)
+        first.leave()
+        third.leave()
+        self.assertEqual((self.lane.served, self.enter("many").waiting), (1, False))
