@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import shutil
 import subprocess
 import sys
+import tarfile
 import venv
 from importlib.metadata import Distribution, distribution, distributions
 from pathlib import Path
@@ -33,6 +35,22 @@ def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
     _run([sys.executable, "-m", "pip", "wheel", "--quiet", "--no-deps", "-w", "dist", "."], copy)
     (built,) = (copy / "dist").glob("*.whl")
     return built
+
+
+def test_the_sources_have_what_the_readme_points_to(tmp_path: Path) -> None:
+    copy = tmp_path / "copy"
+    shutil.copytree(
+        ROOT, copy, ignore=shutil.ignore_patterns(".*", "var", "tests", "benchmarks*", "*.egg-info")
+    )
+    _run([sys.executable, "-m", "build", "--sdist", "."], copy)
+    (built,) = (copy / "dist").glob("*.tar.gz")
+    with tarfile.open(built) as archive:
+        held = {name.partition("/")[2] for name in archive.getnames()}
+    named = set(
+        re.findall(r"``([A-Za-z_./-]+\.(?:rst|toml|service))``", (ROOT / "README.rst").read_text("utf-8"))
+    )
+    assert {"docs/operations.rst", "etc/project-service.toml"} <= named
+    assert named - held == set()
 
 
 @pytest.fixture(scope="module")
