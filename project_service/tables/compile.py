@@ -90,7 +90,7 @@ def _bounds(config: TablesConfig, request: Request, relation: Relation | None, r
     if request.head.method == "HEAD":
         return Bounds(bodiless=True)
     if not read_only:
-        return Bounds()
+        return Bounds(to_the_end=True)
     row_bytes = relation.row_bytes if relation is not None else 0
     probe = first_probe(row_bytes, config.stream_threshold_bytes)
     return Bounds(probe.rows, probe.threshold_bytes)

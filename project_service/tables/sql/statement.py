@@ -57,13 +57,15 @@ class Bounds:
     at most ``threshold_bytes``; with ``at_once`` 0 nothing is.
 
     With ``bodiless`` nobody reads the body (HEAD, ``return=minimal``), so rows are only counted. With ``counts_all``
-    rows beyond the probe are counted too.
+    rows beyond the probe are counted too. With ``to_the_end`` a function may write, so it runs to its end whatever is
+    shown of it.
     """
 
     at_once: int = 0
     threshold_bytes: int = 0
     bodiless: bool = False
     counts_all: bool = False
+    to_the_end: bool = False
 
     def streams(self, range_: Range, rendering: Rendering) -> bool:
         if self.at_once == 0 or self.bodiless or not _streamable(rendering):
@@ -193,7 +195,7 @@ def call_statement(
         streamed = source + _streamed(rendering, rows, scalar=routine.is_scalar)
         whole = source + f", {_apart('pgrst_rows', plan.read)} (" + rows + ")"
         return Statement(whole + _probing(total, body, bounds, "pgrst_rows"), None, streamed)
-    if routine.volatility == "v" and (routine.is_set or plan.read is not None):
+    if bounds.to_the_end and (routine.is_set or plan.read is not None):
         # A function in FROM has run to its end before PostgreSQL hands on its first row.
         total = _at_its_end(
             total, SOURCE if routine.is_scalar else f"(SELECT FROM {SOURCE} LIMIT 1) AS pgrst_first"

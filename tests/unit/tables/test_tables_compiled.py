@@ -51,6 +51,9 @@ class Transactions(SynchronousTestCase):
         for method, path, volatility, expected in cases:
             found = compiled(method, path, cache=with_volatility(volatility))
             self.assertIs(found.read_only, expected, (method, path, volatility))
+            # Nor does what is not shown have to be run then.
+            ends = "LIMIT 1) AS pgrst_first" in found.statement.sql.text
+            self.assertIs(ends, path.startswith("rpc") and not expected, (method, path, volatility))
 
     def test_only_functions_leave_things_and_only_where_they_hold_the_words_for_it(self) -> None:
         """They are called by name, by triggers of what is written, and before each request."""
