@@ -1,4 +1,5 @@
-"""One suite for the store: in memory, SeaweedFS, and moto's server, path-style and virtual-hosted."""
+"""The contract of the store, for the fake, for SeaweedFS, and for moto's server with path-style and virtual-hosted
+addresses."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Uploads, garbage and links, in memory and on PostgreSQL; and many changes at once."""
+"""The contract of uploads, garbage and links, for the fake and for PostgreSQL; and many changes at the same time."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""One suite for the rows of storage: in memory and on PostgreSQL."""
+"""The contract of the rows of storage, for the fake and for PostgreSQL."""
 
 from __future__ import annotations
 

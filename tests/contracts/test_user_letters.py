@@ -1,4 +1,4 @@
-"""One-time tokens that letters carry, in memory and on PostgreSQL."""
+"""The contract of one-time tokens, for the fake and for PostgreSQL."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Limits on attempts, in memory and on PostgreSQL."""
+"""The contract of limits on attempts, for the fake and for PostgreSQL."""
 
 from __future__ import annotations
 

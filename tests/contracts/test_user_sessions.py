@@ -1,4 +1,4 @@
-"""Sessions and refresh tokens, in memory and on PostgreSQL."""
+"""The contract of sessions and refresh tokens, for the fake and for PostgreSQL."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a store of users does: one suite for the fake in memory and for PostgreSQL."""
+"""The contract of the store of users, for the fake and for PostgreSQL."""
 
 from __future__ import annotations
 

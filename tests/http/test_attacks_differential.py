@@ -1,4 +1,4 @@
-"""Two parsers, one meaning: no spoiled request is two different requests to them."""
+"""The two HTTP parsers agree: no malformed request means different requests to them."""
 
 from __future__ import annotations
 

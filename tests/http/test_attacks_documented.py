@@ -1,4 +1,4 @@
-"""SECURITY.rst names only tests that exist, and every module of attacks."""
+"""SECURITY.rst names only tests that exist, and names all modules of attacks."""
 
 from __future__ import annotations
 

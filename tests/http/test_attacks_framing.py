@@ -1,4 +1,5 @@
-"""The attack corpus in memory, whole and in pieces: what is no request is refused, and nothing hides behind it."""
+"""The attack corpus in memory, sent whole and in pieces: what is no valid request is refused, and no request can be
+hidden behind it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Values that are meant to break what reads them: bombs, bytes that are no text, forged hosts, line breaks."""
+"""Hostile values: compression and JSON bombs, bytes that are not UTF-8, forged hosts, line breaks."""
 
 from __future__ import annotations
 

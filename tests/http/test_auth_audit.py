@@ -1,4 +1,4 @@
-"""What is recorded of requests: who did what to whom, when, from where and with what result."""
+"""The audit: who did what to whom, when, from where and with what result."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Guessing passwords and opening accounts in bulk are limited."""
+"""The limits on guessing passwords and on creating many accounts."""
 
 from __future__ import annotations
 

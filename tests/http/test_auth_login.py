@@ -1,4 +1,4 @@
-"""Logging in, and what an attacker can tell from it."""
+"""Login, and that an attacker cannot learn from it who has an account."""
 
 from __future__ import annotations
 

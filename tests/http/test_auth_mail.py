@@ -1,4 +1,4 @@
-"""Recovery and confirmation, over HTTP in memory."""
+"""Recovery of passwords and confirmation of addresses, over HTTP in memory."""
 
 from __future__ import annotations
 

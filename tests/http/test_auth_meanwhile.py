@@ -1,4 +1,4 @@
-"""What happens to an account while its password is being checked, which takes a while."""
+"""Changes to an account while its password is being checked, which takes time."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which user ``GET /auth/user`` shows without asking the database, and when it asks again."""
+"""When ``GET /auth/user`` answers from its cache, and when it asks the database again."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Signing up, and what is refused."""
+"""Sign-up, and what it refuses."""
 
 from __future__ import annotations
 

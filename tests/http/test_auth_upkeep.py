@@ -1,4 +1,4 @@
-"""What has expired is cleaned up, and nothing that counts."""
+"""The cleanup removes what has expired, and nothing that is still needed."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Who waits for ``100 Continue`` is not late with its body, however long that takes."""
+"""A client that waits for ``100 Continue`` is not timed out for its body, however long the invitation takes."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Whatever happens on connections, in whatever order: afterwards nothing is counted as there, and nobody stays on."""
+"""Random events on connections, in any order: at the end nothing is counted as open, and no connection stays."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""More connections than there is room for: who waits for nothing makes room, and nobody is left without a word."""
+"""More connections than are allowed: idle ones are closed to make room, and nobody is dropped without a response."""
 
 from __future__ import annotations
 

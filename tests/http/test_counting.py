@@ -1,4 +1,4 @@
-"""What an operator sees in the metrics of failures, and of how much is taken."""
+"""The metrics about failures, and about how much of the limits is used."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""New connections wait outside while those that come in are refused."""
+"""While many connections are being refused, new ones are left waiting in the kernel."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The web edge: routes, request ids, HEAD, 404 and 405, and how failures are told."""
+"""The web edge: routes, request ids, HEAD, 404 and 405, and the responses to failures."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Bodies and how requests are framed."""
+"""Bodies, and the framing of requests."""
 
 from __future__ import annotations
 

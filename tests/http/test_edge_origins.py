@@ -1,4 +1,4 @@
-"""Other origins, and where a request says it comes from."""
+"""CORS, and where a request says it comes from: proxies' headers, the public URL."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The end of a connection whose client may still be sending: a reset would take its answer from it."""
+"""Closing a connection while its client is still sending: a reset could destroy the response before it is read."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Methods that a path does not have, those that no parser knows among them."""
+"""Methods that a path does not have, including those that no parser knows."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""``/openapi.json``: whole, valid, and of one mind with the routes, the catalogues of codes and the handlers."""
+"""``/openapi.json`` is complete and valid, and agrees with the routes, the lists of codes and the handlers."""
 
 from __future__ import annotations
 

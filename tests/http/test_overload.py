@@ -1,4 +1,5 @@
-"""Past the places and the queue there is 503 at once; what was let in is served, what left makes room."""
+"""Admission over HTTP: beyond the places and the queue there is 503 at once, what was admitted is served, and what
+has left makes room."""
 
 from __future__ import annotations
 

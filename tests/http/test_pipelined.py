@@ -1,4 +1,4 @@
-"""Several requests at once on one connection: none of them is a way around what keeps a single one within bounds."""
+"""Pipelined requests: they cannot be used to evade the limits that hold for a single request."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Clients that send a body a byte at a time keep nobody out when there is no room, and nobody else goes for them."""
+"""Clients that send bodies very slowly: when connections run out they are the ones to be closed."""
 
 from __future__ import annotations
 

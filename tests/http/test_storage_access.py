@@ -1,4 +1,4 @@
-"""The access matrix of the interface, every cell; buckets that do not exist; owner_only_writes."""
+"""Every cell of the access matrix of storage, buckets that do not exist, and owner_only_writes."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Buckets, made and changed with the service key."""
+"""Creating and changing buckets with the service key."""
 
 from __future__ import annotations
 

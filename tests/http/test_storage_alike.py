@@ -1,4 +1,4 @@
-"""A law: whichever way an object's bytes come, and whoever asks, what is answered is the same."""
+"""A law: the response to a download is the same wherever the object's bytes come from and whoever asks."""
 
 from __future__ import annotations
 

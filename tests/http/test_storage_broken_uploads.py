@@ -1,4 +1,4 @@
-"""Uploads that the store, the database or time gets in the way of: who is told what, and what is left."""
+"""Uploads disturbed by the store, the database or a timeout: what the client is told, and what is left behind."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Copy, move and delete, one by one and in bulk."""
+"""Copying, moving and deleting objects, one at a time and in bulk."""
 
 from __future__ import annotations
 

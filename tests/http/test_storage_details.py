@@ -1,4 +1,4 @@
-"""What a refusal of a value says of it: the field or parameter by the name that it was sent under."""
+"""Refusals of values name the field or parameter as it was sent."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Upload forms, as browsers and clients send them, and every way in which one can be broken."""
+"""Upload forms as browsers and clients send them, and the ways in which they can be malformed."""
 
 from __future__ import annotations
 

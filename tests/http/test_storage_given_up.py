@@ -1,4 +1,4 @@
-"""Uploads and copies of a host that stood still until another host gave them up: nothing is left of them."""
+"""Uploads and copies of a host that was suspended until another host gave them up: nothing of them is left."""
 
 from __future__ import annotations
 

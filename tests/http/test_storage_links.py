@@ -1,4 +1,4 @@
-"""Download links: made, used once, expired, forgotten; the token stays out of sight."""
+"""Download links: made, used once, expired and removed; their token is never shown or logged."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The quota of a bucket: exact at the switch, and told from the headers where they say enough."""
+"""The quota of a bucket: exact when an object is switched, and checked early if the headers say the size."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the section ``[storage]`` says is done, and what a reload changes from then on."""
+"""The settings of ``[storage]`` take effect, and a reload changes them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Small objects from memory: fetched once, and never other than what the row says now."""
+"""The cache of small objects: each is fetched once, and is never other than what the row says now."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Objects that do not come at once: streamed, broken off, given up."""
+"""Downloads of large objects: streamed, broken off, given up."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What is left behind and removed later, what is checked, and whether the store can be used at all."""
+"""The sweeper, the verification of objects, and the check whether the store can be used."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Uploads: by form and raw, streamed, limited, conditional; what fails leaves nothing behind."""
+"""Uploads by form and raw: streamed, limited, conditional; one that fails leaves nothing behind."""
 
 from __future__ import annotations
 

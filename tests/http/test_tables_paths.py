@@ -1,4 +1,4 @@
-"""From a path to the names in it, behind the real edge."""
+"""The names in paths of the table API, behind the real edge."""
 
 from __future__ import annotations
 

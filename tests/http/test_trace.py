@@ -1,4 +1,4 @@
-"""The header by which clients follow their requests comes back with whatever is answered."""
+"""The trace header is returned with every response."""
 
 from __future__ import annotations
 

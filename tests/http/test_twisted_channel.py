@@ -1,4 +1,4 @@
-"""The tests of the HTTP edge once more, over twisted.web's parser (``server.http_parser = "twisted"``)."""
+"""The tests of the HTTP edge run again with twisted.web's parser (``server.http_parser = "twisted"``)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Nobody gets at another bucket, another database or another stage."""
+"""Nobody reaches another bucket, another database or another stage."""
 
 from __future__ import annotations
 

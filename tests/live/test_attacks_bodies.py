@@ -1,4 +1,4 @@
-"""Bodies, queries and headers for the table API that are meant to break what reads them."""
+"""Hostile bodies, queries and headers for the table API."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the service is installed with has no published vulnerability, as far as a database can be asked."""
+"""The installed packages have no published vulnerability, if a database of vulnerabilities can be reached."""
 
 from __future__ import annotations
 

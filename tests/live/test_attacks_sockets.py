@@ -1,4 +1,4 @@
-"""Hostile bytes on real sockets: the attack corpus, and 20,000 spoiled requests to a whole service."""
+"""Hostile bytes on real sockets: the attack corpus, and 20,000 malformed requests to a whole service."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Clients that ask for large answers and do not read them: the memory that they take is bounded, and given back."""
+"""Clients that ask for large responses and do not read them: the memory for them is bounded and freed again."""
 
 from __future__ import annotations
 

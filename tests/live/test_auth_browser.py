@@ -1,4 +1,4 @@
-"""What docs/clients.rst has a page do to keep its session, in headless Chromium."""
+"""How a web page keeps its session according to docs/clients.rst, in headless Chromium."""
 
 from __future__ import annotations
 

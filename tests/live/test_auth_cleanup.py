@@ -1,4 +1,4 @@
-"""The removal of what has expired, beside others at work: it waits for nobody and nobody waits long for it."""
+"""The cleanup while others are at work: it does not wait for locks, and nobody waits long for it."""
 
 from __future__ import annotations
 

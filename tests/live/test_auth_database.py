@@ -1,4 +1,4 @@
-"""What authentication asks of PostgreSQL where its stores do not tell: locks, the audit, the cleanup."""
+"""What authentication does in PostgreSQL that its contract suites cannot show: locks, the audit, the cleanup."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""One-time tokens where their store does not tell: what waits for what, and what is undone together."""
+"""One-time tokens in PostgreSQL, as far as their contract suite cannot show it: what waits for which lock, and what
+is undone together."""
 
 from __future__ import annotations
 

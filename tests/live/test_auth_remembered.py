@@ -1,4 +1,4 @@
-"""Users are remembered for a moment; what changes them, wherever that is, is heard of."""
+"""The cache of users: it hears of changes wherever they are made."""
 
 from __future__ import annotations
 

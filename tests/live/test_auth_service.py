@@ -1,4 +1,4 @@
-"""Authentication whole: real PostgreSQL, real threads, real sockets, two workers."""
+"""All of authentication with a real PostgreSQL, threads and sockets, and two workers."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""What every worker is told of sessions that end, however they do: at once, once, and until when it counts."""
+"""Every worker is told of sessions that end, in whatever way: at once, only once, and with the time until which it
+matters."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A backup that is made while clients write, and the service on what was restored from it (docs/operations.rst)."""
+"""A backup made while clients write, and the service on what is restored from it (docs/operations.rst)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A renewed certificate: SIGHUP brings it to every process, and whoever is there already stays."""
+"""A renewed certificate: after SIGHUP all processes use it, and existing connections stay."""
 
 from __future__ import annotations
 

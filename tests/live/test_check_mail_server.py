@@ -1,4 +1,4 @@
-"""``project-service check`` on real mail servers: each way in which one cannot be used has words of its own."""
+"""``project-service check`` with real mail servers: every reason why one cannot be used has its own message."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""``project-service check`` on a store and a clock that are not as they should be."""
+"""``project-service check`` with a store and a clock that are wrong."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""``project-service`` beside a service that runs, on data at rest, on a config's servers.
+"""Commands of ``project-service`` beside a running service, on a data directory without one, and on configured
+servers.
 
 The first migration and the commands that take turns are processes of their own; the others run in the test's.
 """

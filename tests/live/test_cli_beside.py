@@ -1,4 +1,4 @@
-"""Commands on a data directory where somebody is already."""
+"""Commands on a data directory that somebody else is using."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A command that somebody ends before it is done: it says so, by its exit code too, and leaves nothing under way."""
+"""Commands that are interrupted: they say so, also by the exit code, and leave nothing running."""
 
 from __future__ import annotations
 

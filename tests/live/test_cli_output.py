@@ -1,4 +1,4 @@
-"""What the commands print and how they end, run in the test's own process on a real database and store."""
+"""The output and exit codes of commands, run in the test's own process on a real database and store."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which server is connected to, and what is told where none is, against a real PostgreSQL."""
+"""Which of several servers is connected to, and the error if none can be, with a real PostgreSQL."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Migrations of a database that others are at work on."""
+"""Migrating a database while others use it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Queries that are prepared once per connection, and what may happen to them meanwhile."""
+"""Prepared queries, and what may make them invalid."""
 
 from __future__ import annotations
 

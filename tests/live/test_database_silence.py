@@ -1,4 +1,4 @@
-"""A connection to a database on another host, which may become silent without a sign."""
+"""A connection to a database on another host that stops answering without closing it."""
 
 from __future__ import annotations
 

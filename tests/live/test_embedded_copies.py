@@ -1,4 +1,4 @@
-"""A data directory and its copy, which brings the noted ports, the noted socket and every password along."""
+"""A data directory and a copy of it, which contains the same ports, socket and passwords."""
 
 from __future__ import annotations
 

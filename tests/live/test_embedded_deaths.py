@@ -1,4 +1,4 @@
-"""What dies and what comes back: children killed, services killed, directories found in a bad state."""
+"""Recovery of embedded mode: from killed children, killed services and damaged directories."""
 
 from __future__ import annotations
 

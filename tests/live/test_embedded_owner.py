@@ -1,4 +1,4 @@
-"""Whose the data directory is, and who may pass through it, where root starts the service."""
+"""The owners and permissions of the data directory if root starts the service."""
 
 from __future__ import annotations
 

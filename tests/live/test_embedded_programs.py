@@ -1,4 +1,4 @@
-"""Programs that run to their end: what they say, how they fail, and that nothing outlives who gave up on them."""
+"""Running a program to its end: its output, its failures, and that nothing survives a cancellation."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The embedded servers as the fixtures start them: what listens, who may in, what a death leads to."""
+"""The embedded servers: what they listen on, who may connect, and what happens when one dies."""
 
 from __future__ import annotations
 

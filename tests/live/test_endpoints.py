@@ -1,4 +1,4 @@
-"""What a daemon can serve on: TLS, Unix sockets, a second endpoint for health; with one process and with several."""
+"""The endpoints of a service: TLS, Unix sockets, a separate one for health; with one process and with several."""
 
 from __future__ import annotations
 

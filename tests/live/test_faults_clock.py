@@ -1,4 +1,4 @@
-"""The system's clock is set forward and back an hour while clients write: nothing is lost, closed or kept waiting."""
+"""The system clock is set forward and back by an hour while clients write: nothing is lost, closed or delayed."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A database that drops its clients, has no room, hangs or says nothing: 503 in time, then all is well by itself."""
+"""A database that drops connections, accepts no more, hangs or stays silent: 503 in time, and recovery by itself."""
 
 from __future__ import annotations
 

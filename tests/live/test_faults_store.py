@@ -1,4 +1,5 @@
-"""A store that is rude: refusals, resets, silence and dribbling never hang a request or show half an object."""
+"""A misbehaving store: with refusals, resets, silence and very slow data no request hangs or returns half an
+object."""
 
 from __future__ import annotations
 

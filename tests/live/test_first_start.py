@@ -1,4 +1,4 @@
-"""A start with a data directory, beside servers that are there already, in the test's own process."""
+"""The first start with a data directory but external servers, in the test's own process."""
 
 from __future__ import annotations
 

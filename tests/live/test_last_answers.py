@@ -1,4 +1,4 @@
-"""Who is not served any further is told why whatever it still sends, and is gone in the end whatever it does not."""
+"""Clients that are refused read the reason although they are still sending, and are closed in the end in any case."""
 
 from __future__ import annotations
 

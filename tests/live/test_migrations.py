@@ -1,4 +1,4 @@
-"""What the migrations made that the service itself does not ask for: who calls, what is announced, who may what."""
+"""What the migrations create for SQL of applications: the caller's identity, notifications, and rights."""
 
 from __future__ import annotations
 

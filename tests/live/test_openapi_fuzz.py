@@ -1,4 +1,5 @@
-"""The whole service against its own document: no 500, no undocumented status, nothing accepted that it refuses."""
+"""The whole service tested against its OpenAPI document: no 500, no undocumented status, and nothing is accepted that
+the document excludes."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""More than the service can do, and more connections than it likes: who is served, who is refused, who is sent away.
+"""Overload: more requests and connections than the service can take, and who is served, refused or closed.
 
 The loads that take a minute, with their figures, are in ``tests/chaos/overload.py``.
 """

@@ -1,4 +1,4 @@
-"""Opening and closing ports, and taking clients from one that several processes share."""
+"""Opening and closing ports, and accepting connections on one that several processes share."""
 
 from __future__ import annotations
 

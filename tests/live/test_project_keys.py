@@ -1,4 +1,4 @@
-"""Project keys where they are kept."""
+"""Project keys in the database."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""The store client against a server that misbehaves on purpose: retries, timeouts, what must not pass."""
+"""The store client against a server that misbehaves on purpose: retries, timeouts, and responses that must not be
+accepted."""
 
 from __future__ import annotations
 

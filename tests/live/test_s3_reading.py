@@ -1,4 +1,4 @@
-"""Bodies that come from the store: whole or not at all, as fast as they are read, as they are."""
+"""Bodies from the store: complete or broken off, unchanged, and no faster than they are read."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Clients that leave or stall, and a store that is away: nothing piles up, nothing is left."""
+"""Clients that leave or stall, and a store that is away: nothing accumulates or is left behind."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A stored page that is opened inline cannot act as the site: shown in headless Chromium."""
+"""A stored HTML page that is opened inline cannot act as the site, shown in headless Chromium."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""SIGKILL at every step of every change: nothing acknowledged is lost or torn, and the sweeper finds the rest."""
+"""SIGKILL at every step of every change: nothing acknowledged is lost or mixed up, and the sweeper removes the
+rest."""
 
 from __future__ import annotations
 

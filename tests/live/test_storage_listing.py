@@ -1,4 +1,4 @@
-"""What a page of a listing costs in PostgreSQL: as many rows looked at as it shows, wherever it is."""
+"""The cost of a page of a listing in PostgreSQL: it reads only about as many rows as it shows, wherever it begins."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Who waits for whom where several write into one bucket: each in a transaction of his own."""
+"""Which locks wait for each other when several write into one bucket."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the rows of storage do beside others who are at work on them, and whatever order PostgreSQL keeps them in."""
+"""The rows of storage when others work on them at the same time, and in whatever order PostgreSQL stores them."""
 
 from __future__ import annotations
 

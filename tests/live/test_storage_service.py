@@ -1,4 +1,4 @@
-"""Storage as its users have it: real sockets, PostgreSQL and SeaweedFS, real clients."""
+"""All of storage with real sockets, PostgreSQL, SeaweedFS and clients."""
 
 from __future__ import annotations
 

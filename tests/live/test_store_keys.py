@@ -1,4 +1,5 @@
-"""Temporary credentials of the store: sent, signed, told of when they end, and replaced without a restart."""
+"""Temporary credentials of the store: they are sent and signed, an expiry is reported, and they can be replaced
+without a restart."""
 
 from __future__ import annotations
 

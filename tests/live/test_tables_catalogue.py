@@ -1,4 +1,4 @@
-"""How the catalogue is read: as of one moment, whatever is made meanwhile."""
+"""The catalogue is read as of one moment, whatever is created meanwhile."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The sample cases of PostgREST's conventions, where ``POSTGREST_SUITE`` names the suite and its database can run."""
+"""The sample cases of PostgREST's conventions, if ``POSTGREST_SUITE`` names the suite and its database can be run."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Every request that ``docs/tables.rst`` shows gets the answer that it shows."""
+"""All requests shown in ``docs/tables.rst`` get the responses shown there."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Functions as the schema cache of a real database knows them: bodies of their own, overloads."""
+"""Functions in a real database: those that make bodies themselves, and overloads."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Large results as their readers have them: whole in every form, and taking no more than their share."""
+"""Large results: complete in every format, and without taking too many connections or too much memory."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What is found in a table that is being emptied and filled again, or written anew, by who has to wait for that.
+"""Reads that have to wait while a table is emptied and filled again, or rewritten, still find its rows.
 
 EXECUTE and DECLARE look before they wait, and would find it empty. With one connection, so that what is prepared is.
 """

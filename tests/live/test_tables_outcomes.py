@@ -1,4 +1,4 @@
-"""What comes back where few would look: empty objects, keys that are put, sets of scalars, composites in tables."""
+"""Responses in rare cases: empty objects, keys in a PUT, sets of scalars, composites in tables."""
 
 from __future__ import annotations
 

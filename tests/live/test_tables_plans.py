@@ -1,4 +1,4 @@
-"""Plans that PostgreSQL keeps with a connection, and who comes next.
+"""Plans that PostgreSQL caches with a connection are not used for another caller.
 
 They may hold the value of a function that is declared to be constant, and is not: it reads whom a request is for. And
 they hold what the role that they were made for was allowed to call.

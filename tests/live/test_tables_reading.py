@@ -1,4 +1,4 @@
-"""What is read where few would look: searches within JSON, relations named like PostgREST's own names for them."""
+"""Reads in rare cases: searches within JSON, relations with names that statements use themselves."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Related rows where what is selected of them has no order or equality of its own: JSON that was made of it."""
+"""Related rows of which JSON is selected, which has neither an order nor an equality."""
 
 from __future__ import annotations
 

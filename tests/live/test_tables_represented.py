@@ -1,4 +1,4 @@
-"""Types that functions turn into JSON and read from it, where something else than a client gives the value."""
+"""Data representations (types that functions convert to and from JSON) for values that do not come from a client."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the schema cache knows of a schema: types, keys, ways between tables, functions and what makes bodies."""
+"""What the schema cache knows of a real schema: types, keys, relationships, functions and handlers of media types."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The table API as its users have it: rights, hostile input, large results, a changing schema, clients that leave."""
+"""The table API in a whole service: rights, hostile input, large results, a changing schema, clients that leave."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What SQL of an application does to the session of one request, and what the next one finds of it.
+"""What an application's SQL leaves in the session of one request must not affect the next.
 
 With one connection, so that each request finds what the last one left.
 """

@@ -1,4 +1,4 @@
-"""Trees of related rows, put together at random from a seed: what is read is what is worked out by hand."""
+"""Random trees of related rows: what is read equals what is computed in Python."""
 
 from __future__ import annotations
 

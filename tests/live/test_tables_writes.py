@@ -1,4 +1,4 @@
-"""Which rows a write touches, and what it sets."""
+"""Which rows a write affects, and what it sets."""
 
 from __future__ import annotations
 

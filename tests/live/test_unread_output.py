@@ -1,4 +1,5 @@
-"""A service whose output nobody reads any more: its reader, a pager say, has ended, or is not scrolled."""
+"""A service whose output nobody reads any more, because the reader, a pager for instance, has ended or is not
+scrolled."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Two hosts on one database and one store, restarted one after the other under load: nobody notices."""
+"""Two hosts on one database and one store that are restarted one after the other under load: no client notices."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A wheel built from this tree, installed into a new environment, does the same job."""
+"""A wheel built from this tree works in a new environment."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Several processes on one port: they share the work, are replaced when they die and leave with their parent."""
+"""Several processes on one port: they share the work, are replaced when they die, and end with their parent."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Two workers are as one service: what either acknowledged, both know at once."""
+"""Two workers act as one service: what one has acknowledged, the other knows at once."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Who is served, who waits and who is refused, on a clock that the test turns."""
+"""Admission: who is served, who waits and who is refused, with a clock of the test's own."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""One serving process from its start to its end, with parts and ports that only remember."""
+"""A serving process from start to end, with fake parts and ports."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The rules of docs/architecture.rst, read off the source: what may import what, how large a file may be."""
+"""The rules of docs/architecture.rst, checked in the source: what may import what, and how long a file may be."""
 
 from __future__ import annotations
 

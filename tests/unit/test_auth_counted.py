@@ -1,4 +1,4 @@
-"""Whatever changes a user is counted, from before it is made until it is known to be."""
+"""All changes to a user are counted, from before they are made until they are known to be made."""
 
 from __future__ import annotations
 

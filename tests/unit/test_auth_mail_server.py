@@ -1,4 +1,4 @@
-"""What a conversation with a mail server comes to, played line by line."""
+"""Conversations with a mail server, played line by line, and what they result in."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What auth reads out of requests, and the secrets it hands out."""
+"""What authentication reads from requests, and the secrets that it hands out."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Access tokens and their keys: what is accepted, and every way to forge one that is not."""
+"""Access tokens and their keys: what is accepted, and that forged ones are not."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""base64url, whatever it is given."""
+"""base64url, with random input."""
 
 from __future__ import annotations
 

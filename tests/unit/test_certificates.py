@@ -1,4 +1,4 @@
-"""A renewed certificate is taken over, and one that is of no use is not."""
+"""A renewed certificate is used, and one that cannot be used is refused."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What workers tell each other by counting in memory that all of them see."""
+"""How workers tell each other of changes by counters in shared memory."""
 
 from __future__ import annotations
 

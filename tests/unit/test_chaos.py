@@ -1,4 +1,4 @@
-"""What ``make chaos`` is asked for; the faults themselves run there."""
+"""The options of ``make chaos``; the faults themselves are run there."""
 
 from __future__ import annotations
 

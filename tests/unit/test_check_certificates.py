@@ -1,4 +1,4 @@
-"""What is said of the certificates that the service would serve with."""
+"""What ``check`` says about the certificates that the service would use."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Work that goes on although nobody waits for it any more."""
+"""Work that goes on although its caller no longer waits."""
 
 from __future__ import annotations
 

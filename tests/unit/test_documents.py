@@ -1,4 +1,4 @@
-"""Every page is read by docutils as it is meant: plain reStructuredText, without a remark."""
+"""All pages of the documentation are valid reStructuredText, without warnings."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the embedded programs are told, and where: all of it without starting one."""
+"""The arguments and files of the embedded programs, without starting any."""
 
 from __future__ import annotations
 

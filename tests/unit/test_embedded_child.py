@@ -1,4 +1,4 @@
-"""What a child of ours prints, however it arrives."""
+"""The output of a child process, in whatever pieces it arrives."""
 
 from __future__ import annotations
 

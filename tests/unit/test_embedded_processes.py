@@ -1,4 +1,4 @@
-"""Which process is ours, how long to wait for it, how it is launched."""
+"""Left-over processes: how they are recognised and stopped; and how children are launched."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What embedded mode cannot work with, and what it tells the operator to do about it."""
+"""What embedded mode refuses to work with, and what it tells the operator to do."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""Ports that are not free for the store: another user left a socket behind, another service means to take it."""
+"""Ports that the store cannot use: because of another user's socket file, or because another service has claimed
+them."""
 
 from __future__ import annotations
 

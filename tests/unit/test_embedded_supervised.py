@@ -1,4 +1,4 @@
-"""A supervised program's life, with a clock that is turned by hand and programs that only exist here."""
+"""The supervision of a child program, with a clock of the test's own and fake programs."""
 
 from __future__ import annotations
 

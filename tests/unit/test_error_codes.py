@@ -1,4 +1,4 @@
-"""Every code that can be answered stands in the docs: they are part of the interface."""
+"""All error codes are in the documentation, since they are part of the interface."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What ``storage import`` finds below a directory or in a bucket of the store, and what it may not read."""
+"""What ``storage import`` finds in a directory or a bucket of the store, and what it cannot read."""
 
 from __future__ import annotations
 

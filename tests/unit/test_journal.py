@@ -1,4 +1,5 @@
-"""Log lines: one line an event in either form, access lines whole, secrets out, the level changeable."""
+"""Log lines: one for each event in either format, complete access lines, no secrets, and a level that can be
+changed."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which lane a request waits in."""
+"""Which lane a request belongs to."""
 
 from __future__ import annotations
 

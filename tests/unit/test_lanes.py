@@ -1,4 +1,4 @@
-"""Every part of a configuration has its lane, sized by what it works with."""
+"""All parts of a configuration have a lane, whose size follows from their pool or store."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Parts start and stop in order whatever one of them does, and loops outlive their errors."""
+"""Parts start and stop in order even if one fails, and loops survive errors."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Who waits in a line: served in order, each for a bounded time, by one timer."""
+"""A queue of waiting requests: in order, each for a limited time, with one timer."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""Who listens to the database, on a clock: what was missed is read again, a dead peer is found, and it comes back."""
+"""The listener, with a clock of the test's own: it reads what it missed, notices a dead connection, and
+reconnects."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Where twistd's log goes: its own choices are kept, a file is opened anew on SIGUSR1, a full disk stops nobody."""
+"""Where the log goes: twistd's options are respected, SIGUSR1 reopens the file, and a full disk stops nothing."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What is gathered comes out as if each request had been observed by itself."""
+"""Metrics that are collected in batches are the same as if each request had been counted by itself."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Where workers keep their metrics, and what becomes of it when nobody is left to remove it."""
+"""The folder in which workers keep their metrics, and its removal even if its owner was killed."""
 
 from __future__ import annotations
 

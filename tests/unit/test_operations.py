@@ -1,4 +1,4 @@
-"""``docs/operations.rst`` against what the program has."""
+"""``docs/operations.rst`` agrees with the program."""
 
 from __future__ import annotations
 

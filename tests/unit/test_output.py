@@ -1,4 +1,4 @@
-"""An output whose reader takes nothing."""
+"""An output whose reader does not read."""
 
 from __future__ import annotations
 

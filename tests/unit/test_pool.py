@@ -1,4 +1,5 @@
-"""The connection pool on a clock: it heals, times out, throws away what is in doubt, drains."""
+"""The connection pool, with a clock of the test's own: it recovers, times out, discards doubtful connections, and
+drains."""
 
 from __future__ import annotations
 

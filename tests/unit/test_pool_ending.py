@@ -1,4 +1,4 @@
-"""The end of a pool: those inside finish or are cut off, the rest is told, nothing stays open."""
+"""Closing a pool: users finish or are cut off, those that wait are refused, and no connection stays open."""
 
 from __future__ import annotations
 

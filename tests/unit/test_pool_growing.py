@@ -1,4 +1,4 @@
-"""A pool makes connections as they are wanted, and heals by itself while its database is away."""
+"""A pool makes connections on demand, and recovers by itself after the database was away."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Where a port is, as a person types it."""
+"""The URL of a port, as it is shown to people."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Files with secrets: for their owner alone, whole or not at all."""
+"""Files with secrets: readable by their owner only, and written completely or not at all."""
 
 from __future__ import annotations
 

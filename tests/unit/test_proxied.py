@@ -1,4 +1,4 @@
-"""What a proxy says of its client before anything else, and what is no such thing."""
+"""The PROXY protocol: what is accepted, and what is refused."""
 
 from __future__ import annotations
 

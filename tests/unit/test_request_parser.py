@@ -1,4 +1,5 @@
-"""HTTP requests out of bytes: the same however they are cut, and nothing but ``ApiError`` for what is none."""
+"""The HTTP parser: it gives the same requests into whatever pieces the bytes are split, and only raises
+``ApiError``."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What is kept in memory is read again in order, and until it succeeds."""
+"""What is kept in memory is read again one after the other, and until it succeeds."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Who goes for a new connection where there are as many as there may be, and what looking for them costs."""
+"""Which connection is closed for a new one when there are as many as allowed, and the cost of choosing it."""
 
 from __future__ import annotations
 

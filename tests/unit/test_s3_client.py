@@ -1,4 +1,4 @@
-"""The store's operations against answers in memory: what goes out, and what an answer means."""
+"""The operations of the store's client, with canned responses: what is sent, and what responses mean."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""One connection to the store on a transport in memory: who is told what, what is paused, what is used again."""
+"""A connection to the store, in memory: its errors, its flow control, and whether it is used again."""
 
 from __future__ import annotations
 

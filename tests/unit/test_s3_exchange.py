@@ -1,4 +1,4 @@
-"""Requests to the store, whatever they do: what is tried again, what is waited for, and for how long."""
+"""Requests to the store: which are tried again, and how long is waited."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Answers of the store, however their bytes are cut, and what is no answer."""
+"""Responses of the store, into whatever pieces they are split, and what is no valid response."""
 
 from __future__ import annotations
 

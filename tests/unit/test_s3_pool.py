@@ -1,4 +1,4 @@
-"""Which connection a request goes out on, and how long one is kept."""
+"""The pool of connections to the store: which one a request uses, and how long one is kept."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""An object's bytes from the store to who reads them, on transports in memory."""
+"""Passing an object's bytes from the store to the reader, in memory."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What goes out for a request, through treq and signed, and what must not."""
+"""What is sent for a request, through treq and signed, and what must not be sent."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The body of a request to the store: with its head, or as the socket takes it."""
+"""Sending the body of a request to the store: together with its head, or as fast as the socket accepts it."""
 
 from __future__ import annotations
 

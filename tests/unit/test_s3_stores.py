@@ -1,4 +1,4 @@
-"""Where stores differ from AWS and from each other, as their documents and their users say."""
+"""Known differences between stores, by their documentation and reports of users."""
 
 from __future__ import annotations
 

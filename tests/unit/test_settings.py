@@ -1,4 +1,4 @@
-"""Settings: every fault at once, what wins over what, nothing secret shown."""
+"""Settings: all faults are reported at once, which source takes precedence, and no secret is shown."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How far a setting may go: to its bounds and no further."""
+"""The bounds of settings."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Where settings stand: in the file, the environment or nowhere."""
+"""Where settings come from: the file, the environment or nowhere."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Values that would be accepted at the start and fail at each request are refused, by the setting's name."""
+"""Settings that would only fail with each request are refused at the start, by name."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Sockets: what the kernel is given at once, in which order, and what tells that a peer takes something."""
+"""Sockets: how much is given to the kernel at once, in which order, and how progress of the peer is noticed."""
 
 from __future__ import annotations
 

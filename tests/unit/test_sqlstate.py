@@ -1,4 +1,4 @@
-"""What PostgreSQL means by "not now"."""
+"""Which SQLSTATEs mean that the database is away or overloaded."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a start says to whoever asked for it, and what it does not read again."""
+"""What a start prints, and what a reload does not read again."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which statements are prepared where, on a connection that only remembers what it was asked."""
+"""Which statements are prepared, on a fake connection that records what it is asked."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""The form reader: the same events however the bytes are cut, and an end to every bad form."""
+"""The parser of upload forms: the same events into whatever pieces the bytes are split, and refusals of malformed
+forms."""
 
 from __future__ import annotations
 

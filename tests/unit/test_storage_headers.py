@@ -1,4 +1,4 @@
-"""Ranges, media types and dispositions, whatever is given."""
+"""Ranges, media types and dispositions, with random input."""
 
 from __future__ import annotations
 

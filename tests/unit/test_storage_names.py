@@ -1,4 +1,4 @@
-"""Keys, prefixes, bucket names and page tokens, whatever is given."""
+"""Keys, prefixes, names of buckets and page tokens, with random input."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the service reads from the store for itself."""
+"""Reads from the store that are for the service itself and not for a client."""
 
 from __future__ import annotations
 

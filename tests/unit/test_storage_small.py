@@ -1,4 +1,4 @@
-"""What is kept of small objects: within its bounds, and those read last."""
+"""The cache of small objects: within its bounds, and of those read last."""
 
 from __future__ import annotations
 

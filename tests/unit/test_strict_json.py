@@ -1,4 +1,4 @@
-"""JSON bodies: what is none, and what two readers would read in two ways."""
+"""JSON bodies: what is refused as invalid, or because two parsers could read it differently."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The options of ``twistd project-service``: what a start is asked for, and what is refused before it."""
+"""The options of ``twistd project-service``, and what is refused before the start."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Who is cut off where too much has been written that nobody takes."""
+"""Which connection is cut off when too much has been written that clients do not read."""
 
 from __future__ import annotations
 

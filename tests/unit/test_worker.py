@@ -1,4 +1,4 @@
-"""One of several serving processes: what it reads again, and how it ends where it cannot begin."""
+"""A worker process: what it reads again, and how it ends if it cannot start."""
 
 from __future__ import annotations
 

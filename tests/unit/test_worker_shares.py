@@ -1,4 +1,4 @@
-"""What each worker may use of the connections that all have together."""
+"""How many of the connections that all workers share each may use."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""When a worker is replaced, and how the service ends that has several."""
+"""When a worker is replaced, and how a service with several ends."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a worker is born with: the ports that its parent has opened, its pipes, its environment."""
+"""What a worker is started with: the ports that its parent has opened, its pipes, its environment."""
 
 from __future__ import annotations
 

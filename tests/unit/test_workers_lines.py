@@ -1,4 +1,4 @@
-"""What the parent of several processes hears from them, tells them, and does at their end."""
+"""What the parent hears from its workers, tells them, and does when they end."""
 
 from __future__ import annotations
 

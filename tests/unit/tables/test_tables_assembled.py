@@ -1,4 +1,4 @@
-"""What the table API's parts are told when they are put together."""
+"""How the parts of the table API are configured when they are put together."""
 
 from __future__ import annotations
 

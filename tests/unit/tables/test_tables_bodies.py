@@ -1,4 +1,4 @@
-"""Bodies and what becomes of them: which members are taken, and which row is put."""
+"""Bodies of writes: which members are used, and which row a PUT writes."""
 
 from __future__ import annotations
 

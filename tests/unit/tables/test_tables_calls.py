@@ -1,4 +1,4 @@
-"""Which of a function's overloads is called, with what, and what is said where there is none."""
+"""Which overload of a function is called, with what arguments, and the error if none fits."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""What is known of a statement before it runs: whether it reads only, what it may leave, how much it tries."""
+"""What is known of a statement before it runs: whether it only reads, what it may leave on the connection, how many
+rows are read at once."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the statement says of embedded rows so that PostgreSQL gathers no more of them than it has to."""
+"""How statements keep PostgreSQL from gathering more embedded rows than it has to."""
 
 from __future__ import annotations
 

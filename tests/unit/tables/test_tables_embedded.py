@@ -1,4 +1,4 @@
-"""What is embedded in what: names, its share of conditions, cuts and aggregates, relations of unknown columns."""
+"""Plans of embedded relations: names, conditions, ranges, aggregates, and relations whose columns are not known."""
 
 from __future__ import annotations
 

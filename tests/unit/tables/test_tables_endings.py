@@ -1,4 +1,4 @@
-"""How a request's transaction ends, what is left on its connection, and how many rows there are by estimate."""
+"""How a request's transaction ends, what is left on its connection, and estimated counts."""
 
 from __future__ import annotations
 

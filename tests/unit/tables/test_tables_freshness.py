@@ -1,4 +1,4 @@
-"""How long a request waits to learn whether what it asks for is new."""
+"""How long a request waits for a newer schema cache that may have what it names."""
 
 from __future__ import annotations
 

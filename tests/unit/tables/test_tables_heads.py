@@ -1,4 +1,4 @@
-"""Status and headers of replies, by what was asked and what came of it."""
+"""Status and headers of replies, by request and outcome."""
 
 from __future__ import annotations
 

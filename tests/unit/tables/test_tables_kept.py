@@ -1,4 +1,4 @@
-"""What is kept of plans for requests of the same shape, and how many rows are read at once."""
+"""The cache of plans for requests of the same shape, and how many rows are read at once."""
 
 from __future__ import annotations
 

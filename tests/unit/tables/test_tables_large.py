@@ -1,4 +1,4 @@
-"""What is streamed and what is answered in one piece."""
+"""Which results are streamed and which are sent in one piece."""
 
 from __future__ import annotations
 

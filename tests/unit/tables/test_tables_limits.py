@@ -1,4 +1,5 @@
-"""A role's or function's own ``statement_timeout``: a request that it lets take longer is not given up before."""
+"""A role's or function's own ``statement_timeout``: a request that may take longer because of it is not given up
+earlier."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What is locked before what was prepared looks."""
+"""Which locks are taken before a prepared statement takes its snapshot."""
 
 from __future__ import annotations
 

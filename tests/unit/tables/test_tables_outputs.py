@@ -1,4 +1,4 @@
-"""What columns of a result are called, what represents them, and which of them something can be ordered by."""
+"""The columns of results: their names, their data representations, and which can be ordered by."""
 
 from __future__ import annotations
 

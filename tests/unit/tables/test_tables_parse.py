@@ -1,4 +1,4 @@
-"""Every parser of the table API, whatever it is given."""
+"""All parsers of the table API, with random input."""
 
 from __future__ import annotations
 

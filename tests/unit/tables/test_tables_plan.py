@@ -1,4 +1,4 @@
-"""From requests to SQL: what is found in the schema cache, and where the request's values end up."""
+"""From requests to SQL: names are looked up in the schema cache, and values become parameters."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a request's transaction is told before its statement runs."""
+"""What is set for a request's transaction before its statement runs."""
 
 from __future__ import annotations
 

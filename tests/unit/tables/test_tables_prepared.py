@@ -1,4 +1,4 @@
-"""How statements are sent, prepared ones among them."""
+"""How statements are sent, prepared or not."""
 
 from __future__ import annotations
 

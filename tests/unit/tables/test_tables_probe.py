@@ -1,4 +1,4 @@
-"""How many rows are tried at once, and how often PostgreSQL is asked for them."""
+"""How many rows are read at once to see whether a result is large, and how many queries that takes."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Where a parameter of the query leads, and how what stands in it is read."""
+"""What a parameter of the query applies to, and how its value is read."""
 
 from __future__ import annotations
 

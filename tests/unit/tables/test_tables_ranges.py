@@ -1,4 +1,4 @@
-"""Which rows ``limit``, ``offset`` and ``Range`` mean together."""
+"""How ``limit``, ``offset`` and ``Range`` are combined."""
 
 from __future__ import annotations
 

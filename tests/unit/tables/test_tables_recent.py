@@ -1,4 +1,4 @@
-"""What is kept of earlier requests: what is asked for, and never more than there is room for."""
+"""The cache of what was made for earlier requests: it keeps what is used, within its bounds."""
 
 from __future__ import annotations
 

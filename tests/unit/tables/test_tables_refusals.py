@@ -1,4 +1,4 @@
-"""What the grammar's refusals say, and where they point."""
+"""The errors of the grammar: their text and position."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which relationship an embedding means, and what is said where none or several are."""
+"""Which relationship an embedding means, and the errors if there is none or there are several."""
 
 from __future__ import annotations
 

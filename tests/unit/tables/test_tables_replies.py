@@ -1,4 +1,4 @@
-"""Tokens, roles and what SQL says about the response."""
+"""Tokens, roles, and what SQL sets for the response."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which representation answers, which schema is meant, and how a function that is not there is spoken of."""
+"""Media types, the choice of the schema, and the errors for functions that do not exist."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What is asked for, by method, path and headers, before the query is read."""
+"""What method, path and headers ask for, before the query is read."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What answers at the root: the description in the form that is asked for, nothing, or a function instead."""
+"""The root of the table API: the description in the form asked for, nothing, or the result of a function."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Statements whose shape follows from few words of the request: empty objects, keys, paths into what is not known."""
+"""Statements for rare requests: empty objects, keys, JSON paths into columns that are not known."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Whose turn it is to stream, and how slowly a client may read."""
+"""How many streams there may be, and how slowly a client may read."""
 
 from __future__ import annotations
 

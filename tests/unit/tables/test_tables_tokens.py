@@ -1,4 +1,4 @@
-"""Whose token it is: which key verifies it, what is wrong with it, and the role it acts in."""
+"""Tokens for databases with keys of their own: which key verifies one, what is wrong with it, and the role."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Of several ways from one relation to another: which a name and a hint mean, and how they are told apart."""
+"""Several relationships between two relations: which one a name and a hint mean, and how errors tell them apart."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a write is planned to be: which rows it is about, what it does where they are there, what it answers with."""
+"""Plans of writes: which rows they affect, what they do if rows exist already, and what they return."""
 
 from __future__ import annotations
 
