@@ -21,11 +21,14 @@ create aggregate public.json_agg(json) (sfunc = public.keep, stype = jsonb, fina
 create function public.array_remove(a timestamptz[], b timestamptz) returns timestamptz[] language plpgsql as
   $$ begin perform public.caught_one('array_remove'); return pg_catalog.array_remove(a, b); end $$;
 create function public.concat_ws(s text, a int8, b int8, c int8, d numeric) returns text language plpgsql as
-  $$ begin perform public.caught_one('concat_ws'); return pg_catalog.concat_ws(s, a, b, c, d); end $$
+  $$ begin perform public.caught_one('concat_ws'); return pg_catalog.concat_ws(s, a, b, c, d); end $$;
+create function public.cardinality(a text[]) returns int language plpgsql as
+  $$ begin perform public.caught_one('cardinality'); return pg_catalog.cardinality(a); end $$
 """
 # That they would be called where the path leads to them.
 CALLS = """
-select json_agg(to_json(1)), array_remove(array[now()], now()), concat_ws(':', 1::int8, 1::int8, 1::int8, 1.5)
+select json_agg(to_json(1)), array_remove(array[now()], now()), concat_ws(':', 1::int8, 1::int8, 1::int8, 1.5),
+  cardinality(array['a'])
 """
 
 
@@ -40,4 +43,4 @@ async def test_the_service_calls_none_that_others_have_made(
         assert (await api.request("GET", "/dev/db/main/rest/not_there"))[0] == 404
     assert run(database, "select * from caught") == []
     run(database, CALLS)
-    assert len(run(database, "select distinct what from caught")) == 3
+    assert len(run(database, "select distinct what from caught")) == 4

@@ -59,8 +59,12 @@ def _statement(names: Sequence[str]) -> Sql:
 
 
 def _select(sets: Iterable[str]) -> str:
-    """The array and its length make the result one number instead of a row with all values."""
-    return f"SELECT cardinality(ARRAY[{', '.join([*_KEPT, *sets])}])"
+    """The array and its length make the result one number instead of a row with all values.
+
+    The function's schema is named because RESET ALL has brought back the server's own search path, where others may
+    have made a ``cardinality(text[])``.
+    """
+    return f"SELECT pg_catalog.cardinality(ARRAY[{', '.join([*_KEPT, *sets])}])"
 
 
 def _quoted(text: str) -> str:
