@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import os
 import signal
 import sys
 from collections.abc import Sequence
+from fcntl import F_GETFL, F_SETFL, fcntl
 from io import TextIOWrapper
 from types import FrameType
 from typing import Any, TextIO, cast
@@ -81,7 +83,9 @@ def _output(twistd: Any) -> TextIO:
     if _log.on_output is not None:
         assert sys.__stdout__ is not None
         return cast(TextIO, _Unfailing(_foreground(any_text(sys.__stdout__))))
-    out = _Unfailing(LogFile.fromFullPath(twistd.get("logfile") or "twistd.log", rotateLength=None))
+    out = _Unfailing(
+        _appending(LogFile.fromFullPath(twistd.get("logfile") or "twistd.log", rotateLength=None))
+    )
     if not signal.getsignal(signal.SIGUSR1):
         _reopen_on_signal(out)
     return cast(TextIO, out)
@@ -109,6 +113,14 @@ def any_text(out: TextIO, encoding: str | None = None) -> TextIO:
     if isinstance(out, TextIOWrapper):
         out.reconfigure(encoding=encoding, errors="backslashreplace")
     return out
+
+
+def _appending(log_file: Any) -> Any:
+    """``log_file``, whose lines go to the end of what is there. Somebody may empty it while it is open, as logrotate
+    does with ``copytruncate``: without this the next line would come after as many zero bytes as there were before."""
+    descriptor = log_file._file.fileno()
+    fcntl(descriptor, F_SETFL, fcntl(descriptor, F_GETFL) | os.O_APPEND)
+    return log_file
 
 
 def _reopen_on_signal(out: _Unfailing) -> None:
@@ -145,7 +157,8 @@ class _Unfailing:
         old one stays in use until the next time."""
         old = self._log_file
         try:
-            self._log_file = LogFile(old.name, old.directory, rotateLength=None, defaultMode=old.defaultMode)
+            opened = LogFile(old.name, old.directory, rotateLength=None, defaultMode=old.defaultMode)
+            self._log_file = _appending(opened)
         except OSError as fault:
             _logger.error("the log file was not opened anew: {why}", why=fault.strerror)
         else:

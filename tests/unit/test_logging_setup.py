@@ -94,6 +94,17 @@ class File(Case):
         lines = self.file.read_text().splitlines()
         self.assertEqual((lines[0].split("] ")[1], lines[1:]), ("two", ["of a worker", "of another"]))
 
+    def test_emptied_in_place(self) -> None:
+        """As by logrotate's copytruncate, or by hand where the disk is full."""
+        log = self.log(logfile=str(self.file))
+        for reopened in (False, True):
+            log.warn("one")
+            os.truncate(self.file, 0)
+            log.warn("two")
+            self.assertEqual(self.file.read_text().rpartition("] ")[2], "two\n", reopened)
+            self.assertEqual(self.file.read_bytes().count(b"\0"), 0, reopened)
+            os.kill(os.getpid(), signal.SIGUSR1)
+
     def test_a_handler_that_is_there_already_stays(self) -> None:
         signal.signal(signal.SIGUSR1, signal.SIG_IGN)
         self.log(logfile=str(self.file))
