@@ -116,8 +116,8 @@ def any_text(out: TextIO, encoding: str | None = None) -> TextIO:
 
 
 def _appending(log_file: Any) -> Any:
-    """``log_file``, whose lines go to the end of what is there. Somebody may empty it while it is open, as logrotate
-    does with ``copytruncate``: without this the next line would come after as many zero bytes as there were before."""
+    """``log_file``, changed so that each line goes to the end of what is there by then. Somebody may empty it while
+    it is open, as logrotate does with ``copytruncate``: the next line would come after a gap of zero bytes."""
     descriptor = log_file._file.fileno()
     fcntl(descriptor, F_SETFL, fcntl(descriptor, F_GETFL) | os.O_APPEND)
     return log_file
