@@ -95,6 +95,12 @@ def _check_text(text: str) -> None:
         raise ValueError("A string literal cannot contain NUL (0x00) characters.")
 
 
+def _folder_of(key: str, prefix: str) -> str | None:
+    """The folder that a listing of ``prefix`` shows instead of ``key``; None if it shows the key itself."""
+    slash = key.find("/", len(prefix))
+    return None if slash < 0 else key[: slash + 1]
+
+
 @frozen(eq=False)
 class FakeObjects:
     tables: Tables
@@ -106,7 +112,7 @@ class FakeObjects:
         entries: dict[str, ObjectRow | None] = {}
         for row in self.tables.of(bucket):
             if row.key.startswith(prefix):
-                folder = None if recursive else keys.folder_of(row.key, prefix)
+                folder = None if recursive else _folder_of(row.key, prefix)
                 entries[folder or row.key] = row if folder is None else None
         if after is not None:
             start = keys.position_after(after).encode()

@@ -73,12 +73,6 @@ def end_of_prefix(prefix: str) -> str | None:
     return None
 
 
-def folder_of(key: str, prefix: str) -> str | None:
-    """The folder that a listing of ``prefix`` shows instead of ``key``, or None where it shows the key itself."""
-    slash = key.find("/", len(prefix))
-    return None if slash < 0 else key[: slash + 1]
-
-
 def position_after(entry: str) -> str:
     """Where a listing goes on after ``entry``: behind all of a folder, or behind a key."""
     return entry[:-1] + AFTER_SLASH if entry.endswith("/") else entry + LEAST

@@ -95,12 +95,6 @@ class Keys(SynchronousTestCase):
         if not key.startswith(folder + "/") and key.encode() > f"{folder}/".encode():
             self.assertGreaterEqual(key.encode(), after)
 
-    def test_folders(self) -> None:
-        self.assertEqual(keys.folder_of("a/b/c", ""), "a/")
-        self.assertEqual(keys.folder_of("a/b/c", "a/"), "a/b/")
-        self.assertEqual(keys.folder_of("a/b/c", "a/b"), "a/b/")
-        self.assertIsNone(keys.folder_of("a/b/c", "a/b/"))
-
     def test_bucket_names(self) -> None:
         for name in ("a", "0", "a-b", "a.b", "a_b", "a" * 63):
             self.assertTrue(keys.is_bucket_name(name), name)
