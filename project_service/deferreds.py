@@ -25,7 +25,7 @@ def start(work: Coroutine[Deferred[Any], Any, T]) -> Deferred[T]:
 
 
 def shield(work: Coroutine[Deferred[Any], Any, T]) -> Deferred[T]:
-    """Run ``work`` to its end whatever happens to who waits for it.
+    """Run ``work`` to its end even if its caller is cancelled.
 
     Cancelling the returned Deferred makes it fail with ``CancelledError`` at once, while ``work`` goes on. If
     ``work`` fails after that, the failure is logged, except for an ``ApiError`` or an outage: those were meant for

@@ -16,7 +16,8 @@ from project_service.settings import Settings, StageDatabase
 # for them; a request that waits in its lane has cost next to nothing yet.
 PLACES_MORE = 2
 LEAST_STORAGE_PLACES = 16
-# Of those where passwords are hashed, no client has the last two: a few logins a second keep all threads busy.
+# In lanes where passwords are hashed, no single client may have the last two places: a few logins per second keep all
+# threads busy.
 SPARE = 2
 
 

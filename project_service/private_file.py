@@ -67,7 +67,7 @@ def _draft(path: Path, content: bytes) -> Iterator[Path]:
 
 
 def read_json(path: Path) -> dict[str, Any] | None:
-    """The object in the file; None where there is no file. Raises ``ValueError`` for what is no JSON object."""
+    """The object in the file; None if there is no file. Raises ``ValueError`` if it is not a JSON object."""
     try:
         content = path.read_bytes()
     except FileNotFoundError:

@@ -73,7 +73,7 @@ def folded(address: str) -> str:
 
 @frozen
 class User:
-    """A user, with what everyone may see who may see him at all."""
+    """A user, without what only the service and its operator may see (``Account``)."""
 
     id: str
     email: str

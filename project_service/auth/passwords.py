@@ -14,7 +14,7 @@ from project_service.auth.errors import weak_password
 from project_service.auth.model import Email, folded
 from project_service.errors import require_text, validation_failed
 
-# bcrypt reads no more than this. A longer password is refused, never truncated.
+# bcrypt ignores all further bytes. A longer password is refused, never truncated.
 MAX_BYTES = 72
 # Only two bits of the salt's last character count. bcrypt refuses a hash in which others are set, so it would never
 # match.

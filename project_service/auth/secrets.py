@@ -11,7 +11,7 @@ from attrs import field, frozen
 from project_service import base64url
 
 BYTES = 32
-# The length of so many bytes in base64url without padding.
+# The length of 32 bytes in base64url without padding.
 LENGTH = 43
 
 Randomness = Callable[[int], bytes]

@@ -1,4 +1,4 @@
-"""Who of several clients is next, so that none of them has a queue for itself. Pure.
+"""Decides which client of a queue is next, so that no client can occupy the whole queue.
 
 The queue is in the order in which requests came. Of clients that have as much under way, whoever came first is next.
 """

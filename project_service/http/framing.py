@@ -86,7 +86,7 @@ def too_many_headers() -> ApiError:
 
 
 def no_path() -> ApiError:
-    """400 for a target of which ``origin_form`` makes nothing."""
+    """400 for a target for which ``origin_form`` returns None."""
     why = "The request target is not a path in ASCII; other characters have to be percent-encoded."
     return errors.bad_request("bad_request", why)
 

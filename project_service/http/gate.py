@@ -21,7 +21,7 @@ LOG_SECONDS = 1.0
 
 @define(eq=False)
 class Pass:
-    """What a request gets that was let in or may wait. Call ``leave`` when the service's own work for it is done.
+    """Given to a request that was admitted or may wait. Call ``leave`` when the service's own work for it is done.
 
     ``place`` is None in lanes without limits.
     """

@@ -1,4 +1,4 @@
-"""Notices when something has not moved for a while, such as a client that takes nothing of what it is sent."""
+"""Notices when nothing has moved for a while, for instance if a client does not read what it is sent."""
 
 from __future__ import annotations
 

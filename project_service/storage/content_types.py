@@ -59,7 +59,8 @@ for _type, _endings in (
 
 
 def parse(text: str) -> str:
-    """A media type with its parameters, as sent; raises ``validation_failed`` where it is none, or two."""
+    """A media type with its parameters, as it was sent. Raises ``validation_failed`` if it is none, or a list of
+    them."""
     text = text.strip()
     readable = len(text) <= MAX_LENGTH and _PRINTABLE.fullmatch(text) and _ESSENCE.fullmatch(essence(text))
     if not readable or _SECOND.search(text):
@@ -81,7 +82,8 @@ def of_body(declared: str | None) -> str | None:
 
 
 def guess(key: str) -> str:
-    """By the key's ending; ``application/octet-stream`` where that says nothing or names an encoding."""
+    """The media type that the key's ending stands for; ``application/octet-stream`` if it is unknown or names an
+    encoding."""
     guessed, encoding = _TABLE.guess_type(f"/{key}")
     return guessed if guessed is not None and encoding is None else DEFAULT
 

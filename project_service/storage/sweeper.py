@@ -62,7 +62,8 @@ class Verified:
 
 @frozen(eq=False)
 class Sweeper:
-    """Safe to run on several hosts at once and beside uploads: versions that are announced are not touched."""
+    """Removes garbage. It may run on several hosts at the same time, and during uploads, whose announced versions it
+    does not touch."""
 
     store: Store
     rows: GarbageRows

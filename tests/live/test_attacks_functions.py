@@ -1,4 +1,5 @@
-"""Who may make functions in a schema of the search path gets none of the service's rights by them (CVE-2018-1058)."""
+"""Functions that somebody creates in a schema of the search path do not run with the service's rights
+(CVE-2018-1058)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The first start with a data directory but external servers, in the test's own process."""
+"""Starts with a data directory but external servers, in the test's own process."""
 
 from __future__ import annotations
 
