@@ -14,7 +14,7 @@ from attrs import field, frozen
 from twisted.application.service import IService
 from twisted.logger import Logger
 
-from project_service.deferreds import in_thread
+from project_service.deferreds import in_thread, start, with_timeout
 from project_service.http.router import Router
 from project_service.lifecycle import Every
 from project_service.storage import reading
@@ -41,6 +41,8 @@ _log = Logger()
 
 # The key of an object that ``check`` reads: a store may answer, and even list, before it can read objects.
 PROBE = ".project-service/probe"
+# How long a start waits for the store, as long as `/ready` does.
+PATIENCE_SECONDS = 5.0
 
 
 class StorageSettings(Limits, Protocol):
@@ -85,6 +87,7 @@ class Storage:
     services: tuple[IService, ...]
     _routes: tuple[StorageRoutes, BucketRoutes]
     _store: Any = field(repr=False)
+    _clock: Any = field(repr=False)
 
     def mount(self, router: Router) -> None:
         for routes in self._routes:
@@ -112,9 +115,12 @@ class Storage:
             raise
 
     async def start(self) -> None:
-        """Make the store bucket. A store that is away is logged and does not keep the service from starting."""
+        """Make the store bucket. A store that is away is logged and does not keep the service from starting.
+
+        Nor does one that says nothing, for longer than ``PATIENCE_SECONDS``: the other parts can be used without it.
+        """
         try:
-            await self.check()
+            await with_timeout(self._clock, PATIENCE_SECONDS, start(self.check()), TimeoutError)
         except Exception as problem:
             # The text of a refusal is safe to log, and names the right region where the configured one is wrong.
             kind = str(problem) if isinstance(problem, StoreError) else kind_of(problem)
@@ -155,7 +161,11 @@ def build(
     process at a time. ``steps`` is told of each step of a change, for tests that interrupt one.
     """
     in_force = limits or (lambda: settings)
-    removal = Removal(store, rows.garbage, lambda: timedelta(seconds=in_force().keep_removed_seconds))
+
+    def keep_removed() -> timedelta:
+        return timedelta(seconds=in_force().keep_removed_seconds)
+
+    removal = Removal(store, rows.garbage, keep_removed, reactor)
     objects = Objects(rows.objects, rows.garbage, store, removal, reactor, uuid4, settings.part_bytes, steps)
     buckets = Buckets(rows.buckets, reactor)
     sweeper = Sweeper(store, rows.garbage, rows.links, removal, now)
@@ -177,7 +187,7 @@ def build(
             _log.debug("another process sweeps")
 
     loop = Every(settings.sweep_seconds, sweep_alone, reactor, "storage sweeper")
-    return Storage(buckets, objects, sweeper, (loop,), (routes, BucketRoutes(buckets, objects)), store)
+    return Storage(buckets, objects, sweeper, (loop,), (routes, BucketRoutes(buckets, objects)), store, reactor)
 
 
 def assemble(

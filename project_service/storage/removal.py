@@ -8,14 +8,18 @@ from uuid import UUID
 
 from attrs import frozen
 from twisted.internet.defer import CancelledError
+from twisted.internet.interfaces import IReactorTime
 from twisted.logger import Logger
 
+from project_service.deferreds import start, with_timeout
 from project_service.storage.model import store_path
 from project_service.storage.ports import GarbageRows, Store
 
 _log = Logger()
 
 BATCH = 1000
+# How long a caller waits for the deletion of bytes that are no object's any more. What was asked for is done by then.
+PATIENCE_SECONDS = 5.0
 
 
 @frozen(eq=False)
@@ -29,11 +33,18 @@ class Removal:
     store: Store
     rows: GarbageRows
     keep: Callable[[], timedelta]
+    clock: IReactorTime
 
     async def replaced(self, versions: Sequence[UUID], bucket: str) -> None:
-        """Delete versions that were an object's a moment ago; with ``keep`` they are left to the sweeper."""
-        if not self.keep():
-            await self.remove(versions, bucket)
+        """Delete versions that were an object's a moment ago. They are left to the sweeper with ``keep``, and if the
+        store is slow."""
+        if self.keep():
+            return
+        removing = start(self.remove(versions, bucket))
+        try:
+            await with_timeout(self.clock, PATIENCE_SECONDS, removing, TimeoutError)
+        except TimeoutError:
+            _left(len(versions), "the store is slow")
 
     async def remove(self, versions: Sequence[UUID], bucket: str) -> int:
         """Delete the bytes of versions that are garbage, at most ``BATCH`` of them; how many are gone.
