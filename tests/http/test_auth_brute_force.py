@@ -121,9 +121,21 @@ class BruteForce(TestCase):
     def test_zero_switches_the_limits_off(self) -> None:
         self.app.reload(login_failures_max=0, login_failures_max_per_address=0)
         self.guess(30)
+        recorded = [event.result for event in self.app.store.events if event.action == "login"]
+        assert recorded == ["invalid_credentials"] * 30
         # Nor is the database asked about what nobody counted.
         self.patch(self.app.store, "settle_login", None)
         assert self.app.log_in().status == 200
+
+    def test_each_limit_holds_without_the_other(self) -> None:
+        limits = ("login_failures_max", "login_failures_max_per_address")
+        for on, off in (limits, limits[::-1]):
+            app = self.app = AuthApp(self)
+            app.reload(**{on: 1, off: 0})
+            app.sign_up()
+            assert [app.log_in().status for _ in range(3)] == [200] * 3
+            self.guess(1)
+            assert app.log_in().status == 429, on
 
     def test_who_comes_while_the_last_attempts_are_under_way_waits_for_them(self) -> None:
         """Twenty logins of one user at once are twenty sessions, though only three attempts may be open."""

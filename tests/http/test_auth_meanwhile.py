@@ -76,6 +76,13 @@ class Meanwhile(TestCase):
         gate.callback(None)
         assert self.app.log_in(password=ANOTHER).data["user"]["metadata"] == {"a": 1}
 
+    def test_hanging_up_does_not_spare_a_guess_at_a_deletion_from_being_counted(self) -> None:
+        client, gate = self.begin("DELETE", {"current_password": "wrong"})
+        client.hang_up()
+        gate.callback(None)
+        counter = self.app.store.counter("login", "ada@example.test")
+        assert (len(counter.failed), counter.pending) == (1, [])
+
     def test_an_operator_who_hangs_up_too(self) -> None:
         gate: Deferred[None] = Deferred()
         self.app.hashes.gate = gate
