@@ -171,6 +171,8 @@ CONNECTIONS: list[Case] = [
           then="closed"),
     taken("close in a second line", "9.6", GET + b"Connection: x\r\nConnection: close\r\n\r\n" + HIDDEN,
           ok("GET /echo||"), then="closed"),
+    taken("only Connection says close", "9.6", GET + b"Proxy-Connection: close\r\n\r\n" + HIDDEN, ok("GET /echo||"),
+        HIDDEN_TOO),
     taken("closely is not close", "9.6", GET + b"Connection: closely\r\n\r\n" + HIDDEN, ok("GET /echo||"),
         HIDDEN_TOO),
     *(

@@ -26,6 +26,7 @@ from project_service.http.framing import (
     header_too_long,
     no_path,
     origin_form,
+    persistent,
     too_many_headers,
 )
 from project_service.http.headers import HeaderView
@@ -69,9 +70,10 @@ class RequestParser:
 
     def __init__(self, requests: Requests) -> None:
         self._requests: Requests | None = requests
-        self._parser: Any = httptools.HttpRequestParser(self)
+        self._parser: Any = _llhttp(self)
         self._fault: ApiError | None = None
         self._begun = False
+        self._last = False
         self._in_body = False
         self._announcing = False
         # What has come of the request line until there is a target; all of it after a method that llhttp does not
@@ -151,7 +153,7 @@ class RequestParser:
     def _decline(self) -> None:
         """Ignore an offer to switch protocols, as a server may (RFC 9110 section 7.8). llhttp has stopped parsing
         there, so a new parser is told to expect this request's body."""
-        self._parser = httptools.HttpRequestParser(self)
+        self._parser = _llhttp(self)
         if self._in_body:
             framing = (
                 b"Transfer-Encoding: chunked"
@@ -189,6 +191,10 @@ class RequestParser:
 
     def on_message_begin(self) -> None:
         if self._announcing:
+            return
+        if self._last:
+            # For the channel there is nothing more, as long as ``between`` is True.
+            self._fault = self._fault or errors.not_http()
             return
         self._begun = True
         self.target = b""
@@ -234,6 +240,7 @@ class RequestParser:
             self._fault = no_path()
             return
         headers = self._view()
+        self._last = not persistent(version, headers)
         self._fault = head_fault(version, headers)
         self._length = 0 if self._fault else content_length(headers)
         if self._fault is None:
@@ -283,3 +290,11 @@ class RequestParser:
         length = sum(len(name) + len(value) for name, value in self._pairs)
         self._headers = view if length <= KEPT_HEADER_BYTES else HeaderView(())
         return view
+
+
+def _llhttp(callbacks: RequestParser) -> Any:
+    """A parser that leaves it to us which request is the last. By itself it would also listen to Proxy-Connection and
+    to trailers, and with them a client could end a connection that its proxy sends other clients' requests on."""
+    parser = httptools.HttpRequestParser(callbacks)
+    parser.set_dangerous_leniencies(lenient_keep_alive=True)
+    return parser
