@@ -46,7 +46,7 @@ def moto() -> Iterator[tuple[str, int]]:
 
 
 def virtual_store(reactor: Any, host: str, port: int) -> S3Store:
-    """Whatever the name in the address, the server is this one, as DNS would say for a virtual host."""
+    """Connects to this server whatever host the address names, as DNS would do for virtual hosts."""
     address = Address(f"http://s3.amazonaws.com:{port}", "virtual-one", "virtual")
     pool = ConnectionPool(reactor, TCP4ClientEndpoint(reactor, host, port), 5)
     sender = Sender(Through(pool, reactor), address, Signer("test", "test"), utc_now)

@@ -18,7 +18,7 @@ SEEDS = [case.sent for case in CORPUS if len(case.sent) < 500 and not case.sent.
 
 class Differential(TestCase):
     def taken(self, app: App, raw: bytes) -> list[Answer]:
-        """What was answered with 200, which says how each request was read."""
+        """The responses with 200, which tell how each request was parsed."""
         client = app.connect()
         client.send(raw)
         answered = client.received()

@@ -15,7 +15,7 @@ WHOLE = 1 << 20
 
 class Corpus(TestCase):
     def faults(self, size: int) -> list[str]:
-        """Each case on a connection of its own, ``size`` bytes at a time."""
+        """Sends each case on a connection of its own, ``size`` bytes at a time, and returns what is wrong."""
         app = App(router())
         found = [self.fault(app, case, size) for case in CORPUS]
         self.assertEqual(self.flushLoggedErrors(), [])

@@ -32,7 +32,7 @@ class Audit(TestCase):
         return self.call("POST", "/auth/login", {"email": email, "password": password})
 
     def told(self) -> list[tuple[str, str, str]]:
-        """What was recorded since; of whom, when and from where is looked at."""
+        """What was recorded since the last call. Asserts whose entry it is, when it was made and from where."""
         events, self.app.store.events = self.app.store.events, []
         (user,) = self.app.store.accounts or [self.user]
         for event in events:

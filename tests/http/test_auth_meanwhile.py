@@ -15,7 +15,8 @@ ANOTHER = "another good one"
 
 
 class Meanwhile(TestCase):
-    """Who knows an old password, and has a session, is at it when the account's owner takes it back."""
+    """Somebody who knows the old password, and has a session, makes a request while the owner of the account changes
+    it."""
 
     def setUp(self) -> None:
         self.app = AuthApp(self)
@@ -23,7 +24,7 @@ class Meanwhile(TestCase):
         self.path = f"/admin/users/{self.session['user']['id']}"
 
     def begin(self, method: str, body: dict[str, Any]) -> tuple[Client, Deferred[None]]:
-        """A request that knows the password as it is now; the Deferred has it go on."""
+        """Starts a request with the present password. It goes on when the Deferred fires."""
         gate: Deferred[None] = Deferred()
         self.app.hashes.gate = gate
         client = self.app.app.connect()

@@ -30,7 +30,8 @@ class RememberedUsers(TestCase):
         self.user_id: str = self.session["user"]["id"]
 
     def _watch(self) -> None:
-        """``reads`` are counted, and wait for ``after`` with what they found; a change waits for ``changing``."""
+        """Counts ``reads``, which wait for ``after`` before they return what they found. A change waits for
+        ``changing``."""
         find, set_metadata = MemoryUsers.find, MemoryUsers.set_metadata
 
         async def counted(users: MemoryUsers, user_id: str) -> Account | None:
@@ -53,7 +54,7 @@ class RememberedUsers(TestCase):
         return self.app.user(token or self.token).data["user"]["metadata"]
 
     def reads_of(self, *asked: Any) -> int:
-        """How often the database was asked for the user by ``GET /auth/user``, once more."""
+        """Sends ``GET /auth/user`` and returns how often the database was asked for the user."""
         self.reads = 0
         self.shown(*asked)
         return self.reads

@@ -34,7 +34,7 @@ class Invitations(TestCase):
         return envelope(len(await inbound.body.read(100)))
 
     def invited(self, raw: bytes) -> None:
-        """At last, by the last of the requests in ``raw``."""
+        """Asserts that the last request in ``raw`` is invited after a long time, when the handlers go on."""
         self.client.send(raw)
         self.client.clock.pump(LONG)
         for answer in self.answers:
@@ -65,7 +65,8 @@ class InvitationsOnTwisted(Invitations):
 
 
 class Behind(Invitations):
-    """Another request, which takes its time too. The other parser does not look at what is behind one."""
+    """The invitation is for a request behind another slow one. twisted.web's parser does not read ahead, so it is not
+    tested here."""
 
     def invited(self, raw: bytes) -> None:
         self.client.send(raw_request("GET", "/x", {}, None) + raw)

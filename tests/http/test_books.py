@@ -21,7 +21,7 @@ SECONDS = (0.0, 0.05, 0.5, 5.0, 6.0, 30.0, 61.0)
 
 
 class World:
-    """Of more clients than there is room for, and handlers that wait to be told."""
+    """More clients than connections are allowed, and handlers that wait for a test to let them end."""
 
     def __init__(self, seed: int) -> None:
         self.chance = random.Random(seed)
@@ -62,7 +62,7 @@ class World:
             await self.once()
 
     def request(self) -> bytes:
-        """Whole or not, good or not."""
+        """Makes a request, which may be incomplete or malformed."""
         chance = self.chance
         path = f"/storage/{chance.choice(KINDS)}"
         headers = {"Expect": "100-continue"} if chance.random() < 0.2 else {}
@@ -127,7 +127,7 @@ class Books(TestCase):
             self.even(world, seed)
 
     def nobody_stays(self, world: World, seed: int) -> None:
-        """Handlers are done, and no client does anything any more."""
+        """Asserts that nobody stays, once handlers have ended and clients do nothing any more."""
         for _ in range(100):
             world.answer(1000)
             world.app.clock.advance(31)

@@ -11,7 +11,7 @@ from tests.http.test_overload import SLOW, Busy
 
 
 class FakePort:
-    """Remembers whether it accepts."""
+    """A port that records whether it accepts connections."""
 
     def __init__(self) -> None:
         self.connected = True

@@ -105,7 +105,7 @@ class Ending(TestCase):
 
 
 class Reading(TestCase):
-    """What handlers make of queries and JSON."""
+    """How handlers read queries and JSON."""
 
     def test_a_parameter_has_one_value_or_none(self) -> None:
         async def asked(inbound: Inbound) -> Reply:

@@ -16,7 +16,7 @@ from tests.http.toy_app import app_of, echo, hello
 
 
 def echo_after(gate: Deferred[None]) -> Handler:
-    """Nobody takes the body before ``gate`` has fired."""
+    """A handler that reads the body only after ``gate`` has fired."""
 
     async def slow(inbound: Inbound) -> Reply:
         await gate
@@ -158,7 +158,7 @@ class Bodies(TestCase):
 
 
 class Framing(TestCase):
-    """What cannot be parsed gets a proper response, then the connection closes (RFC 9112)."""
+    """A request that cannot be parsed gets a proper response, and the connection is closed (RFC 9112)."""
 
     def refused(self, raw: bytes) -> int:
         app = app_of(hello, methods=("GET", "POST"))

@@ -75,12 +75,12 @@ class Keys(TestCase):
 
 
 class SlowBodies(TestCase):
-    """A body may take as long as its client likes; what opened the door at its beginning may be void at its end."""
+    """Credentials that were valid when a slow body began may be invalid when it ends."""
 
     BODY = b'{"a": 1}'
 
     def asked(self, sent: dict[str, str], meanwhile: Callable[[App], None] | None, **access: Any) -> Response:
-        """The answer to a body whose last byte comes after ``meanwhile``, or at once."""
+        """The response to a request whose last byte is sent after ``meanwhile`` was called, if it is given."""
         app = app_of(whole, methods=("POST",), **access)
         client = app.connect()
         raw = raw_request("POST", "/x", {"Content-Type": "application/json", **sent}, self.BODY)

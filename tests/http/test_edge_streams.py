@@ -32,7 +32,7 @@ def streaming(source: Source, length: int | None = None) -> App:
 
 @define
 class FakeProducer:
-    """Writes down what it is told."""
+    """Records its calls."""
 
     seen: list[object] = field(factory=list)
 

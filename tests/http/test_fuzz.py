@@ -59,7 +59,7 @@ STATUS = re.compile(rb"HTTP/1\.1 ([1-5][0-9][0-9]) ")
 
 
 def spoiled(chance: random.Random, good: Sequence[bytes] = GOOD) -> bytes:
-    """Good requests, cut, doubled and spiced."""
+    """Valid requests that are cut, doubled and mixed with noise."""
     raw = bytearray(b"".join(chance.choice(good) for _ in range(chance.randint(1, 3))))
     for _ in range(chance.randint(1, 5)):
         place = chance.randrange(len(raw) + 1)
@@ -115,6 +115,6 @@ class Fuzz(TestCase):
         self.assertLessEqual({200, 204, 400, 404, 405, 408, 414, 415, 431}, seen)
 
     def pieces(self, raw: bytes, chance: random.Random) -> list[bytes]:
-        """As one or several segments."""
+        """Splits the bytes into one or several segments."""
         cuts = sorted(chance.randrange(len(raw) + 1) for _ in range(chance.randrange(3)))
         return [raw[a:b] for a, b in zip([0, *cuts], [*cuts, len(raw)], strict=True) if a < b]

@@ -22,7 +22,7 @@ NO_REQUEST = b"GET /quick HTTP/1.1\r\nHost: a\r\nX: " + b"y" * 70_000
 
 
 class SecureTransport(MemoryTransport):
-    """TLS, above the socket that ends with it."""
+    """The transport of TLS on top of a socket, which is closed with it."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -53,7 +53,7 @@ class _Ending(TestCase):
         return client
 
     def state(self, client: Client) -> tuple[bool, bool]:
-        """Whether it has been told the end, and whether nothing is read from it any more."""
+        """Whether the client has been sent the end, and whether nothing more is read from it."""
         return client.transport.ended, client.transport.closed
 
 
@@ -122,7 +122,7 @@ class EndingOnTwisted(Ending):
 
 
 class TooMany(_Ending):
-    """Who is turned away is no connection among the others."""
+    """Connections that are refused because there are too many do not count as connections."""
 
     def setUp(self) -> None:
         super().setUp()

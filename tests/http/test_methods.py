@@ -18,7 +18,7 @@ BASE = "/dev/db/main/rest"
 
 
 class Asked:
-    """A table API that keeps the methods it is asked with."""
+    """A fake table API that records the methods it is asked with."""
 
     def __init__(self) -> None:
         self.methods: list[str] = []
@@ -35,7 +35,7 @@ def tables(api: Any) -> App:
 
 
 def told(app: App, line: str) -> tuple[int, str | None, str]:
-    """Status, ``Allow`` and code."""
+    """Returns status, ``Allow`` and code of the response."""
     client = app.connect()
     client.send(f"{line} HTTP/1.1\r\nHost: a\r\n\r\n".encode())
     response = parse_response(client.received())

@@ -43,7 +43,7 @@ async def nothing(inbound: Inbound) -> Reply:
 
 
 def whole(test: TestCase, **auth: Any) -> Router:
-    """Every route of the service, on parts in memory."""
+    """A router with all routes of the service, on parts in memory."""
     router = Router()
     AuthApp(test, **auth).auth.mount(router)
     StorageApp().storage.mount(router)
@@ -59,7 +59,7 @@ def document(router: Router) -> dict[str, Any]:
 
 
 def catalogue(module: ModuleType) -> Iterator[ApiError]:
-    """What each public constructor of a module makes, of arguments that fit."""
+    """The errors that the public constructors of a module make, called with fitting arguments."""
     fitting = {"str": "x", "int": 1, "bool": True}
     for name, make in inspect.getmembers(module, inspect.isfunction):
         made = inspect.signature(make)

@@ -25,7 +25,8 @@ PATIENCE = 5.0
 
 
 class Busy:
-    """An app whose handlers answer when they are told to. ``begun`` are the requests they have seen."""
+    """An app whose handlers wait until a test lets them respond. ``begun`` are the requests that they have
+    received."""
 
     def __init__(self, places: int = 1, waiting: int = 1) -> None:
         limits = Limits(places, waiting, PATIENCE)
@@ -65,7 +66,7 @@ class Busy:
         return client
 
     def fill(self) -> list[Client]:
-        """One is served and one waits."""
+        """Sends requests until one is served and one waits."""
         return [self.ask(), self.ask()]
 
 
@@ -190,7 +191,7 @@ class Waiting(TestCase):
 
 
 class Elsewhere(TestCase):
-    """Time that the service does not spend takes nobody's place."""
+    """Time that a request spends on its client, and not in the service, does not occupy a place."""
 
     def test_a_stream_being_read_has_no_place(self) -> None:
         busy = Busy()
@@ -210,7 +211,7 @@ class Elsewhere(TestCase):
 
 
 class Paused(TestCase):
-    """Who asks again at once is not read at once, so that refusing costs little."""
+    """A client that asks again at once after a refusal is read only after a pause, so that refusals cost little."""
 
     def refused(self) -> tuple[Busy, Client]:
         busy = Busy()

@@ -17,7 +17,7 @@ LARGE = 1_000_000
 
 
 class _Client(TestCase):
-    """Of an application with a slow and a large answer."""
+    """A client of an application with a slow and a large response."""
 
     parser = "httptools"
 
@@ -41,7 +41,7 @@ class _Client(TestCase):
         return Reply(200, (), b"x" * LARGE)
 
     def pushed(self) -> int:
-        """How much of a body is taken in at once."""
+        """How many bytes of a body are accepted at once."""
         taken = 0
         while self.client.transport.producerState == "producing" and taken < BODY:
             self.client.send(b"x" * 50_000)
@@ -150,7 +150,7 @@ class Turns(_Client):
 
 
 class Chunks(TestCase):
-    """Those of one byte cost as much as large ones, and there is no end to how many may come at once."""
+    """Chunks of one byte cost as much as large ones, so the number that is parsed at once has to be limited."""
 
     def setUp(self) -> None:
         self.pieces: list[int] = []

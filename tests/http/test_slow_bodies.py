@@ -50,7 +50,7 @@ class _Crowded(TestCase):
         return envelope({"taken": len(await inbound.body.read(LENGTH))})
 
     async def store(self, inbound: Inbound) -> Reply:
-        """Something behind the service takes its time for each piece."""
+        """A handler that takes time for each piece of the body, as a slow store does."""
         while True:
             await self.wait(inbound)
             if not await inbound.body.next_chunk():
@@ -80,7 +80,7 @@ class _Crowded(TestCase):
         return answer.status == 200
 
     def goes(self, client: Client) -> None:
-        """Told why, and gone a little later."""
+        """Asserts that the client is told why, and closed a little later."""
         answer = parse_response(client.received())
         self.assertEqual((answer.status, answer.header("connection")), (408, "close"))
         self.assertEqual(json.loads(answer.body)["error"]["code"], "request_timeout")
@@ -185,7 +185,7 @@ class NotItsFault(_Crowded):
         self.app.clock.advance(0)
 
     def held(self) -> Client:
-        """As much as is taken in was sent, and what is behind the service takes its time."""
+        """A client that has sent as much as is accepted, while the handler takes its time."""
         client = self.send("/store")
         self.go_on()
         client.send(b"x" * 1000)

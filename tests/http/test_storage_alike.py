@@ -44,7 +44,7 @@ OF_THE_WAY = ("cache-control", "referrer-policy", "x-request-id")
 
 
 class Ways:
-    """The same object behind one app: for anybody, for users, by a link."""
+    """The same object reached in several ways: in a public and a private bucket, and by a link."""
 
     def __init__(self, payload: bytes, **settings: int) -> None:
         self.app = StorageApp(**settings)
@@ -68,7 +68,7 @@ class Ways:
 
 
 def essence(answer: Response) -> tuple[int, list[tuple[str, str]], bytes]:
-    """What must be alike."""
+    """The parts of a response that must be equal."""
     headers = [(name.lower(), value) for name, value in answer.headers]
     return answer.status, sorted(pair for pair in headers if pair[0] not in OF_THE_WAY), answer.body
 

@@ -109,10 +109,12 @@ WAYS: dict[str, Callable[[StorageApp, dict[str, str]], Response]] = {
 
 
 class UnmodifiedSince(TestCase):
-    """RFC 9110 section 13.1.4: what has changed since is neither replaced nor deleted."""
+    """If-Unmodified-Since (RFC 9110 section 13.1.4): an object that has changed since is neither replaced nor
+    deleted."""
 
     def changed(self, way: str, **sent: str) -> bool:
-        """Whether ``k`` is another now, or none, or else the answer is 412 and nothing has happened."""
+        """Sends a change of ``k`` and returns whether it was made; if not, asserts that the response is 412 and
+        nothing has changed."""
         app = StorageApp()
         app.put("k", b"one")
         app.put("other", b"other")
@@ -157,7 +159,7 @@ class UnmodifiedSince(TestCase):
             self.assertEqual(app.stored(), [b"won"])
 
     def overtaken(self, app: StorageApp) -> None:
-        """Whoever looks at a row next is overtaken."""
+        """After the next look at a row, somebody else changes it first."""
         find = FakeObjects.find
 
         async def slow(rows: FakeObjects, bucket: str, key: str) -> ObjectRow | None:

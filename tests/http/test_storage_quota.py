@@ -50,7 +50,7 @@ class AtTheSwitch(TestCase):
 
 
 class FromTheHeaders(TestCase):
-    """10 bytes are allowed and 6 of them taken, by ``a``."""
+    """The quota is 10 bytes, of which the object ``a`` has 6."""
 
     def setUp(self) -> None:
         self.app = StorageApp()

@@ -30,7 +30,7 @@ class Streaming(TestCase):
         self.app.put("k", PAYLOAD)
 
     def pouring(self, failure: BaseException, before: bytes = b"") -> bytes:
-        """What a client gets where pouring fails after ``before``."""
+        """What a client gets if the stream fails after ``before``."""
 
         async def pour(opened: FakeOpened, sink: ByteSink) -> None:
             if before:
@@ -93,7 +93,8 @@ class Streaming(TestCase):
 
 
 class Leaving(TestCase):
-    """What the database was asked for it does, though who asked has left: the pool sees to that, and so do these."""
+    """A client leaves. The database does what it was asked for all the same, since the pool shields it, and so do
+    these fakes."""
 
     def test_an_upload_whose_client_leaves_while_it_is_announced_is_not_announced(self) -> None:
         app = StorageApp()

@@ -129,7 +129,7 @@ class Sizes(TestCase):
 
 
 class Whole(TestCase):
-    """What would be stored as something else than the client means is refused from the headers."""
+    """Uploads that would be stored as something else than the client means are refused because of their headers."""
 
     def test_a_piece_of_an_object(self) -> None:
         app = StorageApp()
@@ -260,7 +260,7 @@ class Rules(TestCase):
 
 
 class Watched(StorageApp):
-    """With each step: how many versions there are in the store, as objects, announced and as garbage."""
+    """At each step, the number of versions in the store, of objects, announced, and known as garbage."""
 
     def step(self, name: str) -> None:
         tables = self.tables

@@ -16,7 +16,7 @@ from tests.http.toy_app import ANON
 
 
 class Asked:
-    """A table API that keeps what it is asked."""
+    """A fake table API that records what it is asked."""
 
     def __init__(self) -> None:
         self.calls: list[Incoming] = []
@@ -95,7 +95,8 @@ class Answers(TestCase):
 
 
 class Refusals(TestCase):
-    """What the connection refuses before there is a request speaks as the path does (decisions.md section 5)."""
+    """Errors from before there is a complete request have the form that errors have at the path (decisions.md section
+    5)."""
 
     def test_have_the_four_members_below_a_table_api(self) -> None:
         line = "{} /dev/db/main/rest/books{} HTTP/1.1\r\nHost: a\r\n"

@@ -21,7 +21,7 @@ LANE = "tables:dev/main"
 
 
 class Tables:
-    """Answers as the last segment of the path says."""
+    """A fake table API that responds as the last segment of the path says."""
 
     async def answer(self, incoming: Incoming) -> Reply | StreamReply:
         last = incoming.segments[-1]

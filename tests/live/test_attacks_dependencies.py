@@ -17,7 +17,7 @@ PATIENCE_SECONDS = 120
 
 
 def closure(name: str, extras: frozenset[str]) -> dict[str, str]:
-    """Every distribution that ``name`` needs here, and its version."""
+    """All distributions that ``name`` needs on this machine, with their versions."""
     found: dict[str, str] = {}
     todo = [(name, extras)]
     while todo:
@@ -35,7 +35,7 @@ def closure(name: str, extras: frozenset[str]) -> dict[str, str]:
 
 
 def audited(requirements: Path, database: str) -> tuple[list[dict[str, Any]], str]:
-    """What ``pip-audit`` says of each, and its last words."""
+    """What ``pip-audit`` reports about each, and the end of its output."""
     done = subprocess.run(
         [sys.executable, "-m", "pip_audit", "--format=json", "--progress-spinner=off", "--no-deps",
          "--disable-pip", f"--vulnerability-service={database}", f"--requirement={requirements}"],

@@ -32,7 +32,7 @@ grant select on notes to anon;
 
 
 def block(name: str) -> list[str]:
-    """The statements of a named code block of the documentation."""
+    """The statements in a named code block of the documentation."""
     found = re.search(
         rf"\.\. code-block:: sql\n   :name: {name}\n\n((?:   .*\n|\n)+)", DOCS.read_text("utf-8")
     )
@@ -52,7 +52,7 @@ def run(dsn: str, *statements: str) -> list[tuple[Any, ...]]:
 
 @pytest.fixture(scope="module")
 def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    """The administrator's DSN of a PostgreSQL on which nobody has done anything yet."""
+    """The administrator's DSN of a new PostgreSQL."""
     from twisted.internet import reactor
 
     embedded = Embedded(reactor, Path(tmp_path_factory.mktemp("roles")), store=False)
@@ -64,7 +64,7 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
 
 
 def login(admin: str, role: str) -> str:
-    """The DSN of one of the documented roles, with a password that the documentation leaves to choose."""
+    """The DSN for one of the documented roles, whose password the documentation leaves open."""
     password = secrets.token_hex()
     run(admin, f"alter role {role} password '{password}'")
     return str(make_dsn(admin, user=role, password=password, dbname="project"))
@@ -130,7 +130,7 @@ async def test_what_callers_act_as_sees_nothing_of_the_service(database: str) ->
 
 
 async def uses_all_parts(api: Api, name: str) -> None:
-    """A user signs up, writes and reads with each part, and is refused after he has left."""
+    """Has a user sign up, write and read with each part, and log out, after which he is refused."""
     email = f"{name}@example.test"
     session = await api.sign_up(email)
     token, user_id = session["access_token"], session["user"]["id"]

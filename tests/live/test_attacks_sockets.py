@@ -61,7 +61,7 @@ def run_all(port: int, size: int) -> list[str]:
 
 
 def run(port: int, size: int, case: Case) -> str | None:
-    """Send a case, another request behind it, and see whether that one is answered; what was wrong."""
+    """Send a case and another request behind it. Returns what is wrong with the responses."""
     waits = any(outcome.then == "waiting" for outcome in case.outcomes)
     # Large cases go a little faster.
     step = max(size, len(case.sent) // 2000)
@@ -82,7 +82,7 @@ def run(port: int, size: int, case: Case) -> str | None:
 
 
 def received(client: socket.socket) -> bytes:
-    """What comes until the connection ends, or until the other request is answered."""
+    """What is received until the connection ends or the other request is answered."""
     pieces: list[bytes] = []
     with suppress(ConnectionError):
         while piece := client.recv(65536):
@@ -116,7 +116,7 @@ def good_requests(anon: str, token: str) -> list[bytes]:
 
 
 def answer_to(address: tuple[str, int], raw: bytes) -> bytes:
-    """Send it and hang up after a moment; what came until then."""
+    """Send bytes and hang up after a moment. Returns what was received until then."""
     with socket.create_connection(address, PATIENCE_SECONDS) as client:
         with suppress(OSError):  # it may be closed already
             client.sendall(raw)

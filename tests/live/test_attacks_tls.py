@@ -35,7 +35,7 @@ def trusting(root: Path | None) -> ssl.SSLContext:
 
 
 def asked(port: int, context: ssl.SSLContext, name: str = "localhost") -> tuple[str, bytes]:
-    """The protocol agreed on, and the beginning of an answer."""
+    """Returns the protocol that was negotiated and the beginning of the response."""
     with (
         socket.create_connection(("127.0.0.1", port), 10) as plain,
         context.wrap_socket(plain, server_hostname=name) as client,
@@ -48,7 +48,7 @@ def asked(port: int, context: ssl.SSLContext, name: str = "localhost") -> tuple[
 
 
 def weakened(root: Path, **changes: object) -> ssl.SSLContext:
-    """A client that would take what nobody should; it is the server who has to refuse."""
+    """A TLS context that accepts insecure protocols, so that it is the server that has to refuse them."""
     context = trusting(root)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", DeprecationWarning)

@@ -46,7 +46,7 @@ def pool(database: str) -> Iterator[Pool]:
 
 
 def waiting(database: str, count: int) -> Callable[[], Awaitable[bool]]:
-    """Whether so many queries wait for a lock."""
+    """A condition to wait for: that so many queries wait for a lock."""
 
     async def looked() -> bool:
         return len(sql(database, "select 1 from pg_locks where not granted")) == count

@@ -32,7 +32,7 @@ LARGE = Random(7).randbytes(6 * 1024 * 1024)
 
 @define
 class Churn:
-    """Clients that write, overwrite and delete a few keys without end."""
+    """Clients that keep writing, overwriting and deleting a few keys."""
 
     base_url: str
     key: str
@@ -72,7 +72,7 @@ class Churn:
 
 
 async def copy_store(source: Store, target: Store) -> int:
-    """Every object of one bucket into another, as any S3 copying program does it; their number."""
+    """Copies all objects of a bucket to another, as an S3 program would, and returns their number."""
     here, there = store_client(source), store_client(target)
     copied, token = 0, None
     try:
@@ -103,7 +103,7 @@ def program(name: str, *arguments: str) -> None:
 
 
 def first_writes(place: Path) -> Churn:
-    """What must be there again, and who goes on writing."""
+    """Writes what must be restored. Returns it, and the clients that go on writing."""
     known = credentials(place)
     base, headers = known["base_url"], {"X-Service-Key": known["service_key"]}
     assert requests.put(base + OBJECT, data=LARGE, headers=headers, timeout=60).status_code == 201
@@ -112,7 +112,7 @@ def first_writes(place: Path) -> Churn:
 
 
 def serves(place: Path, key: str) -> None:
-    """Everything is there, with the old key, and can be changed."""
+    """Asserts that everything is there with the old key, and can be changed."""
     base, headers = credentials(place)["base_url"], {"X-Service-Key": key}
     got = requests.get(base + OBJECT, headers=headers, timeout=60)
     assert (got.status_code, got.content == LARGE) == (200, True)

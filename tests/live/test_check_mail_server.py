@@ -34,7 +34,7 @@ SETTINGS = Smtp(
 
 @define
 class Logins:
-    """Those that were tried, and whether they are let in."""
+    """A checker that records the logins and says whether they are accepted."""
 
     tried: int = 0
 
@@ -44,7 +44,7 @@ class Logins:
 
 
 def secured(folder: Path, tls: str) -> tuple[Path, Logins, dict[str, Any]]:
-    """A certificate, and what makes a mail server insist on TLS with it and on a password."""
+    """A certificate, and the options that make a mail server require TLS with it and a password."""
     path, key = issue("localhost").written(folder)
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     context.load_cert_chain(path, key)
@@ -152,6 +152,6 @@ async def test_the_command_tells_which_part_it_is(
 
 
 def line_of(checked: Ended) -> str:
-    """The only line that may be wrong."""
+    """The output's line for this part, which must be the only failing one."""
     (line,) = [line for line in checked.out.splitlines() if "mail server" in line or line.startswith("FAIL")]
     return line

@@ -18,7 +18,7 @@ ELSEWHERE = "the service that runs on the data directory has a {} elsewhere; giv
 
 @pytest.fixture
 def taken(tmp_path: Path) -> Iterator[Path]:
-    """A data directory that somebody works on."""
+    """A data directory that another process is using."""
     private_file.write_json(tmp_path / "embedded.json", {})
     (tmp_path / "run").mkdir()
     lock = DirectoryLock(tmp_path)

@@ -23,7 +23,7 @@ RUNNING = (
 
 @pytest.fixture(autouse=True)
 def heeded() -> Iterator[None]:
-    """A shell that runs the tests in the background has SIGINT ignored, and the commands would inherit that."""
+    """Restores SIGINT: if a shell runs the tests in the background, it is ignored, which commands would inherit."""
     before = signal.signal(signal.SIGINT, signal.default_int_handler)
     yield
     signal.signal(signal.SIGINT, before)

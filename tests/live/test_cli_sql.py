@@ -37,7 +37,7 @@ VALUES = [
 
 @pytest.fixture
 def project(database: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Command:
-    """Commands on a data directory that knows a database of the test's own."""
+    """Commands on a data directory whose database is the test's own."""
     monkeypatch.setenv("PROJECT_SERVICE__DATABASE__DSN", database)
     return commands_of(monkeypatch, "--data-dir", tmp_path)
 

@@ -75,7 +75,7 @@ def project(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, str]
 
 
 def session(project: dict[str, str], user: dict[str, str]) -> dict[str, Any]:
-    """Of a user who is there from now on."""
+    """Signs a user up and returns the session."""
     for path in ("signup", "login"):
         answer = requests.post(f"{project['base_url']}/auth/{path}", json=user, timeout=30)
         if answer.ok:

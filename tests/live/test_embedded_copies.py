@@ -22,7 +22,7 @@ reactor: Any = _reactor
 
 
 async def _all_alone(running: Running) -> bool:
-    """Whether nobody has left anything behind in its database and its store; leaves something."""
+    """Whether nobody else has written to its database and its store. Writes something to both."""
     assert running.dsn is not None
     session = await Connector(reactor, dsns.parse(running.dsn), 10)()
     try:
@@ -53,7 +53,7 @@ def _copied(one: Embedded) -> Path:
 
 
 def _remove_socket_directory(running: Running) -> None:
-    """When its service has stopped; it is none that pytest would remove."""
+    """Removes the socket directory of a stopped service, which is outside pytest's directories."""
     assert running.dsn is not None
     Path(parse_dsn(running.dsn)["host"]).rmdir()
 

@@ -116,7 +116,7 @@ reactor.run()
 
 
 def _service(directory: Path) -> tuple[subprocess.Popen[str], list[Identity]]:
-    """A process of its own with embedded servers, and who those are."""
+    """Starts a process with embedded servers, and returns it with their pids."""
     service = subprocess.Popen(
         [sys.executable, "-c", SERVICE, str(directory)], stdout=subprocess.PIPE, text=True
     )

@@ -18,7 +18,7 @@ from tests.live.daemon import Daemon, answers, eventually, workers_of
 
 @pytest.fixture(scope="module")
 def data_dir(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """One for the module, so that the database is made once."""
+    """One data directory for the module, so that the database is created only once."""
     return tmp_path_factory.mktemp("endpoints") / "var"
 
 

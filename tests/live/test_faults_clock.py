@@ -37,7 +37,7 @@ time.time = stepped
 
 
 class SteppedClock:
-    """What ``time.time`` says in the service. PostgreSQL and the store keep their own."""
+    """Sets what ``time.time`` returns in the service. PostgreSQL and the store keep the real clock."""
 
     def __init__(self, place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         place.mkdir()
@@ -54,7 +54,7 @@ class SteppedClock:
 
 
 def is_given_up(url: str, meanwhile: Callable[[], None]) -> bool:
-    """A request that never comes to its end holds its connection for the idle timeout, no less and not for ever."""
+    """Whether an unfinished request is given up after the idle timeout. Fails if that happens earlier, or never."""
     with socket.create_connection(("127.0.0.1", int(url.rpartition(":")[2])), 10) as client:
         client.sendall(b"GET /live HTTP/1.1\r\nHost")
         client.settimeout(IDLE_SECONDS / 2)

@@ -36,7 +36,7 @@ ACCOUNT = {"email": "faults@example.test", "password": "a long enough one"}
 
 @frozen
 class Shaken:
-    """A service whose database is behind the proxy, and the database itself."""
+    """A service whose database is behind the proxy, and the database's own address."""
 
     api: Api
     proxy: RudeProxy
@@ -47,7 +47,7 @@ class Shaken:
         return run_sql(str(make_dsn(self.admin_dsn, dbname=parse_dsn(self.dsn)["dbname"])), sql)
 
     def terminate_all(self) -> int:
-        """Connections of the service that were ended."""
+        """Ends the service's connections and returns their number."""
         ended = self.admin(
             "select pg_terminate_backend(pid) from pg_stat_activity"
             " where datname = current_database() and application_name = 'project-service'"
@@ -55,7 +55,7 @@ class Shaken:
         return len(ended)
 
     async def kinds(self) -> dict[str, int]:
-        """The status of one request of each part."""
+        """The statuses of one request to each part."""
         asked = {
             "auth": ("POST", "/auth/login", None, {"json": ACCOUNT}),
             "storage": ("GET", "/storage/buckets/private/objects", "service", {}),
@@ -143,7 +143,7 @@ async def test_all_connections_are_terminated(shaken: Shaken) -> None:
 
 
 def fill(held: ExitStack, dsn: str) -> None:
-    """Take every connection that the server has left for those who are no superusers."""
+    """Takes all connections that the server has for ordinary users."""
     while True:
         try:
             held.enter_context(closing(psycopg2.connect(dsn)))

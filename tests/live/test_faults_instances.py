@@ -34,7 +34,7 @@ OBJECTS = "/storage/buckets/private/objects"
 
 @frozen
 class Two:
-    """``here`` is where something is done, ``there`` is where it must be known."""
+    """Two services: something is done at ``here``, and must be known at ``there``."""
 
     here: Api
     there: Api
@@ -206,7 +206,7 @@ create table auth.later (id int primary key);
 
 
 async def _asked(api: Api) -> list[int]:
-    """The statuses of a write and reads of all parts."""
+    """The statuses of a write and of reads in all parts."""
     email = f"{secrets.token_hex(8)}@example.test"
     path = f"{OBJECTS}/{secrets.token_hex(8)}"
     await api.sign_up(email)

@@ -183,7 +183,7 @@ async def test_an_answer_that_is_reset_in_its_body_never_looks_whole(rude: Rude)
 
 
 class Reader(Protocol):
-    """A client that reads an answer as it comes."""
+    """A client that reads a response as it arrives."""
 
     def __init__(self, request: bytes) -> None:
         self.request = request

@@ -37,7 +37,7 @@ reactor: Any = _reactor
 
 
 class Terminal(StringIO):
-    """Where a person reads, unless it is a pipe."""
+    """An output that is a terminal, unless it is a pipe."""
 
     piped = False
 

@@ -45,7 +45,7 @@ async def api(database: str, store_settings: Store, tmp_path: Path) -> AsyncIter
 
 
 async def hang_up_after(api: Api, request: bytes, seconds: float) -> None:
-    """Send ``request`` and break the connection off, whatever has been answered by then."""
+    """Send ``request`` and break the connection off, whatever has been received by then."""
     client: Any = await connectProtocol(TCP4ClientEndpoint(api.reactor, "127.0.0.1", api.port), Protocol())
     client.transport.write(request)
     await deferLater(api.reactor, seconds, lambda: None)

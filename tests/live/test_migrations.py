@@ -65,7 +65,7 @@ Told = Callable[[str, str], list[tuple[str, str]]]
 
 @pytest.fixture
 def told(database: str) -> Iterator[Told]:
-    """What a statement has announced."""
+    """The notifications that a statement has caused."""
     with closing(psycopg2.connect(database)) as listening:
         listening.autocommit = True
         listening.cursor().execute("listen pgrst; listen project_service_keys")

@@ -25,7 +25,7 @@ SUCCEEDED = 0.7
 
 
 async def existing(api: Api) -> Existing:
-    """Users, objects and links to find."""
+    """Creates users, objects and links for the cases to find."""
     emails = ("ann@example.test", "bob@example.test")
     users = [await api.sign_up(email, PASSWORD) for email in emails]
     tokens = []

@@ -55,7 +55,7 @@ def api(
 
 
 class Raw:
-    """A client that does with its connection what it likes, without waiting for anything."""
+    """A client with full control of its connection, which waits for nothing by itself."""
 
     def __init__(self, api: Api, sent: bytes = b"", window: int | None = None) -> None:
         self._socket = socket.socket()
@@ -69,7 +69,7 @@ class Raw:
         self.closed = False
 
     def read(self, most: int = 4096) -> bytes:
-        """What there is now."""
+        """What can be read now."""
         try:
             data = self._socket.recv(most)
         except BlockingIOError:
@@ -91,7 +91,7 @@ class Raw:
 
 @asynccontextmanager
 async def crowd(*groups: list[Raw]) -> AsyncIterator[None]:
-    """Members may join the groups meanwhile; in the end all leave."""
+    """Groups of clients, to which members may be added; at the end all are closed."""
     try:
         yield
     finally:
@@ -138,7 +138,7 @@ async def test_a_crowd_that_does_nothing_keeps_nobody_from_being_served(api: Api
     readers: list[Raw] = []
 
     def all_answered() -> bool:
-        """Everybody reads a little, so that nobody is taken for a client that does nothing."""
+        """Whether all have received something. They read a little, so that none is taken for idle."""
         for one in (*idle, *readers):
             one.read(1024)
         return all(one.received for one in (*idle, *readers))

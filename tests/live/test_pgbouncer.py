@@ -56,7 +56,7 @@ NOTES = "/dev/db/main/rest/notes"
 
 @contextmanager
 def pgbouncer(database: str, mode: str, size: int) -> Iterator[str]:
-    """The DSN of the test's database by way of PgBouncer."""
+    """The DSN of the test's database through PgBouncer."""
     program = shutil.which("pgbouncer", path=f"{os.environ['PATH']}:/usr/sbin")
     if program is None:
         pytest.skip("pgbouncer is not installed (.ci/run installs it)")
@@ -90,7 +90,8 @@ def connects(dsn: str) -> bool:
 
 
 async def sixty_times(work: Callable[[int], Coroutine[Any, Any, None]]) -> None:
-    """On all connections: with more at a time some are told ``overloaded`` where the machine has other work."""
+    """Sends sixty requests on all connections; with more at a time some would get ``overloaded`` on a busy
+    machine."""
     places = DeferredSemaphore(StageDatabase().pool_size)
     await gatherResults(
         [places.run(lambda n: start(work(n)), number) for number in range(60)], consumeErrors=True

@@ -53,7 +53,7 @@ async def test_one_client_is_accepted_in_a_turn() -> None:
 
 
 def _queue(port: Any) -> int:
-    """How many may wait to be accepted (``tcp_info.tcpi_sacked`` of who listens)."""
+    """The length of a listening socket's queue (``tcp_info.tcpi_sacked``)."""
     return int(
         struct.unpack_from("I", port.socket.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, 104), 28)[0]
     )
@@ -74,7 +74,7 @@ async def test_a_queue_is_as_long_as_the_endpoint_says_and_else_long() -> None:
 
 @asynccontextmanager
 async def _shared(endpoint: str) -> AsyncIterator[list[Any]]:
-    """The port that a parent opens, and those of two workers that adopt it; nobody accepts."""
+    """A port that a parent opens, and those of two workers that adopt it. None accepts connections."""
     (port,) = await bind_endpoints(reactor, [endpoint])(Factory())
     opened: list[Any] = [port]
     for _ in range(2):

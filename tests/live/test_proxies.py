@@ -42,7 +42,7 @@ class Service:
         return sum(float(line.rpartition(" ")[2]) for line in lines if line.startswith(f"{IN_FLIGHT} "))
 
     def clients(self, path: str) -> list[str]:
-        """Who asked for ``path``, as the access log has it."""
+        """The clients that asked for ``path``, according to the access log."""
         self.daemon.collect()
         lines = [json.loads(line) for line in self.daemon.output if line.startswith("{")]
         return [line["client"] for line in lines if line.get("path") == path]

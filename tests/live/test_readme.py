@@ -17,7 +17,7 @@ BLOCK = re.compile(r"\.\. code-block:: sh\n\n((?: {4}.*\n|\n)+)")
 
 
 def commands(rst: str) -> str:
-    """Every shell block of a document, one script."""
+    """All shell blocks of a document as one script."""
     blocks = [re.sub(r"^ {4}", "", block, flags=re.MULTILINE) for block in BLOCK.findall(rst)]
     assert blocks, "there are no commands"
     return "\n".join(blocks)

@@ -33,7 +33,7 @@ ACCOUNT = {"email": "ada@example.test", "password": "correct horse 7"}
 
 @pytest.fixture(scope="module")
 def data_dir(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """One for the module: the tests go on where the one before left it, as starts after starts do."""
+    """One data directory for the module: each test goes on where the one before has left it."""
     return tmp_path_factory.mktemp("run") / "var"
 
 
@@ -184,7 +184,7 @@ def test_as_an_ordinary_user(public_dir: Path) -> None:
 
 
 def _python_for(become: list[str]) -> str | None:
-    """This Python where the other user may run it; else the system's, if it is of the same version."""
+    """This Python if the other user may run it, otherwise the system's if it has the same version."""
     version = f"{sys.version_info.major}.{sys.version_info.minor}"
     for python in (str(Path(sys.executable).resolve()), f"/usr/bin/python{version}"):
         if subprocess.run([*become, "test", "-x", python], check=False).returncode == 0:

@@ -89,7 +89,7 @@ async def test_a_reader_that_pauses_stops_the_store_and_one_that_leaves_closes_i
 
 
 class Endless:
-    """Writes for as long as it is allowed to."""
+    """A producer that writes for as long as it may."""
 
     def __init__(self, server: Scripted, sent: list[int]) -> None:
         self._server, self._sent = server, sent
@@ -110,7 +110,7 @@ class Endless:
 
 
 class Pausing:
-    """Pauses at the first bytes."""
+    """A sink that pauses at the first bytes."""
 
     producer: Any
 

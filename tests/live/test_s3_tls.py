@@ -20,7 +20,7 @@ from tests.live.services import store_client
 
 
 def authority() -> tuple[bytes, Any]:
-    """A certificate authority as PEM, and the TLS context of a server at 127.0.0.1 that it vouches for."""
+    """A certificate authority as PEM, and a TLS context with its certificate for 127.0.0.1."""
     root = issue("a test authority")
     mine = issue("localhost", root, authority=False)
     return root.pem, ssl.PrivateCertificate.loadPEM(mine.key_pem + mine.pem).options()

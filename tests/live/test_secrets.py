@@ -22,7 +22,8 @@ PASSWORD = "open sesame 4711"
 
 
 def exercise(url: str, anon: str, service: str) -> tuple[list[str], str]:
-    """Use everything that holds a secret, well and badly; the secrets, and all that was answered to bad requests."""
+    """Uses everything that has to do with secrets, rightly and wrongly. Returns the secrets and the responses to bad
+    requests."""
     account = {"email": "eve@example.test", "password": PASSWORD}
     session = requests.post(f"{url}/auth/signup", json=account, timeout=10).json()["data"]
     headers = {"X-Service-Key": anon, "Authorization": f"Bearer {session['access_token']}"}
@@ -82,14 +83,14 @@ TOKEN = re.compile(r"(?<![A-Za-z0-9_-])[A-Za-z0-9_-]{43}(?![A-Za-z0-9_-])|eyJ[A-
 
 
 def said_by_commands(options: list[str]) -> str:
-    """Everything the command line prints of a configuration and of what runs with it, but for ``dsn``."""
+    """All that the commands except ``dsn`` print about a configuration and a running service."""
     commands = (("check",), ("keys", "list", "--json"), ("user", "list", "--json"), ("openapi",))
     ended = [cli(*command, *options) for command in commands]
     return "".join(one.out + one.err for one in ended)
 
 
 def shown_settings(config: Path, data_dir: Path) -> str:
-    """The settings as Python prints them, and what is said of a configuration with faults."""
+    """The settings as Python prints them, and the faults that are reported for a bad configuration."""
     settings = load(config, {}, {}, True)
     bad = config.with_name("bad.toml")
     bad.write_text(config.read_text().replace("port = 1", "port = 0").replace("postgresql://", "://"))
@@ -154,7 +155,7 @@ def test_nothing_secret_is_shown_or_readable(tmp_path: Path) -> None:
 
 
 def open_files_with(secrets: list[str], data_dir: Path) -> list[Path]:
-    """Files with a secret in them that others than their owner can read."""
+    """The files that contain a secret and can be read by others than their owner."""
     found: list[Path] = []
     for folder, folders, names in os.walk(data_dir):
         # Below a directory that others cannot pass there is nothing for them.

@@ -37,7 +37,7 @@ ROLES = "anon, authenticated, service_role"
 
 @pytest.fixture(scope="module")
 def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    """The administrator's DSN of a PostgreSQL that nothing else uses."""
+    """The administrator's DSN of a PostgreSQL for this module only."""
     embedded = Embedded(reactor, Path(tmp_path_factory.mktemp("service-role")), store=False)
     running = wait(embedded.start)
     assert running.admin_dsn is not None
@@ -47,7 +47,8 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
 
 @pytest.fixture
 def admin(cluster: str) -> Iterator[str]:
-    """His DSN of a new database, which the role ``runs`` owns; the roles of the table API do not exist."""
+    """The administrator's DSN of a new database, owned by the role ``runs``. The roles of the table API do not
+    exist."""
     run(cluster, "create role runs login noinherit createrole bypassrls password 'runs'")
     run(cluster, "create database own owner runs template template0")
     yield str(make_dsn(cluster, dbname="own"))
@@ -56,7 +57,7 @@ def admin(cluster: str) -> Iterator[str]:
 
 
 async def migrated(admin: str, *schemas: str) -> list[str]:
-    """As a start does it; what is lacking then."""
+    """Migrates as a start does, and returns what is lacking then."""
     session = await Connector(reactor, dsns.parse(owners(admin)), 30.0)()
     try:
         await migrate(session, shipped(), afterwards=lambda locked: expose(locked, schemas))

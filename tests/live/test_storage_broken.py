@@ -62,7 +62,8 @@ async def test_a_reader_that_leaves_or_stalls(running: Running) -> None:
             assert len(client.recv(65536)) > 0
 
     def stall() -> int:
-        """Reads nothing until the service has closed the connection; what comes then is short."""
+        """A client that reads nothing until the service has closed the connection. What it then gets is
+        incomplete."""
         with raw(running) as client:
             client.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
             client.sendall(request_head(running, "GET", running.url("large")))
@@ -135,6 +136,6 @@ async def test_a_store_that_is_away_and_comes_back(running: Running) -> None:
 
 
 async def _swept(running: Running) -> bool:
-    """What the store could not be told is the sweeper's."""
+    """Runs the sweeper, which removes what the store could not be told to delete. Whether nothing is left then."""
     await running.behind.sweeper.sweep(timedelta(0))
     return await nothing_left(running)

@@ -49,7 +49,7 @@ def api(
 
 
 def shown(browser: str, url: str, profile: Path) -> str:
-    """The page's document after its scripts had their chance."""
+    """The page's document after its scripts could have run."""
     flags = [
         "--headless",
         "--no-sandbox",

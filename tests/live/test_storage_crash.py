@@ -104,7 +104,7 @@ def program() -> Iterator[subprocess.Popen[str]]:
 
 @pytest.fixture
 def crash(program: subprocess.Popen[str], module_database: str, store_settings: Store) -> Callable[..., None]:
-    """Do ``given`` in a process of its own, and see it die."""
+    """Does ``given`` in a process of its own, and asserts that it dies."""
     assert store_settings.secret_access_key is not None
     access = {
         "endpoint_url": store_settings.endpoint_url,

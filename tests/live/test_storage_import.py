@@ -28,7 +28,7 @@ OLDER = "older-bucket"
 
 @pytest.fixture
 def older(store_settings: Store) -> Iterator[Any]:
-    """A bucket beside the service's own, with files, a folder marker and a key that is none here."""
+    """Another bucket, with objects, a folder marker, and a key that this service does not allow."""
     from twisted.internet import reactor
 
     store = connect_store(reactor, evolve(store_settings, bucket=OLDER))
@@ -87,7 +87,7 @@ async def test_a_folder_of_another_bucket(
 
 
 def failing(**faults: Exception) -> Any:
-    """A source whose objects cannot be had."""
+    """A source whose objects cannot be read."""
 
     async def upload(fault: Exception, key: str, parts: Any) -> Any:
         raise fault

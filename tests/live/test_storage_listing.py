@@ -36,7 +36,7 @@ def cursor(module_database: str) -> Iterator[Any]:
 
 
 def looked_at(plan: dict[str, Any]) -> int:
-    """The rows of ``storage.objects`` that a plan has read, whether it used them or not."""
+    """The number of rows of ``storage.objects`` that a plan has read, whether it used them or not."""
     read = sum(looked_at(below) for below in plan.get("Plans", ()))
     if plan.get("Relation Name") == "objects":
         read += plan["Actual Loops"] * (plan["Actual Rows"] + plan.get("Rows Removed by Filter", 0))

@@ -27,13 +27,13 @@ MOVE = "select * from storage.move_object('b', %s, %s, null, true, null, null)"
 
 @pytest.fixture
 def keys(database: str) -> list[str]:
-    """Each with a lock of its own."""
+    """Keys that have different locks."""
     found = sql(database, "select min(n::text) from generate_series(1, 500) n group by storage.slot(n::text)")
     return [key for (key,) in found]
 
 
 class Other:
-    """Somebody else's transaction, under way until he ``commits``."""
+    """Another transaction, which is under way until ``commits``."""
 
     def __init__(self, database: str) -> None:
         self._database = database
@@ -61,7 +61,7 @@ class Other:
         return waiting
 
     async def commits(self, before: Coroutine[Any, Any, T]) -> T:
-        """What becomes of ``before``, which has to wait for this."""
+        """Commits, and returns the result of ``before``, which has had to wait for that."""
         waiting = await self.holds_up(before)
         self.connection.commit()
         return await waiting
@@ -76,19 +76,19 @@ def other(database: str) -> Iterator[Other]:
 
 @pytest.fixture
 def nobody_waits(database: str) -> None:
-    """Whoever has to wait for a lock fails."""
+    """Makes statements fail that have to wait for a lock."""
     from_now_on(database, "lock_timeout = 1")
 
 
 @pytest.fixture
 def as_they_lie(database: str) -> None:
-    """Rows are found in the order in which they lie in their table."""
+    """Makes PostgreSQL read rows in the order in which they lie in the table."""
     for way in ("indexscan", "bitmapscan"):
         from_now_on(database, f"enable_{way} = off")
 
 
 def from_now_on(database: str, setting: str) -> None:
-    """For connections that are made later."""
+    """Sets something for connections that are made from now on."""
     (name,) = sql(database, "select current_database()")[0]
     sql(database, f'alter database "{name}" set {setting}')
 

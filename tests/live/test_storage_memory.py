@@ -30,7 +30,7 @@ class Served:
         return f"{self.url}/storage/buckets/private/objects/{key}"
 
     def files(self) -> set[str]:
-        """The regular files that it has open."""
+        """The regular files that a process has open."""
         found = set()
         for fd in Path(f"/proc/{self.pid}/fd").iterdir():
             with suppress(FileNotFoundError):
@@ -39,7 +39,7 @@ class Served:
         return found
 
     def growth(self, work: Callable[[], None]) -> float:
-        """How many MiB more it ever held while ``work`` ran."""
+        """By how many MiB the service's memory was larger at its peak while ``work`` ran."""
         return held_during(work, self.pid).growth
 
 

@@ -62,7 +62,8 @@ class Tree:
         )
 
     def verdict(self, found: dict[str, Verdicts], row: int) -> bool | None:
-        """By the logic of three values: the least of all, or the greatest, where unknown lies between."""
+        """AND or OR of three-valued logic: the least of all values, or the greatest, with unknown between false and
+        true."""
         rank = {False: 0, None: 1, True: 2}
         terms = [found[one][row] if isinstance(one, str) else one.verdict(found, row) for one in self.terms]
         chosen = (min if self.operator == "and" else max)(terms, key=rank.__getitem__)
@@ -95,7 +96,7 @@ def lawful(tables: Tables) -> Iterator[Tables]:
 
 
 async def rows(tables: Tables, path: str, total: int | None = None) -> Any:
-    """The rows, whose number is also told, as a part of ``total`` where that is given."""
+    """The rows of a response. Asserts that it also says their number, and ``total`` if that is given."""
     status, headers, body = await tables.request("GET", quote(path, "/?&="), headers=EXACT)
     assert status in (200, 206), (path, body)
     known = headers.getRawHeaders("content-range")[0].rpartition("/")[2]

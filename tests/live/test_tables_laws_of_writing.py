@@ -66,7 +66,7 @@ async def ask(tables: Tables, method: str, path: str, prefer: str = "", **more: 
 
 
 def selection(random: Random) -> str:
-    """Parameters that select rows, and what is shown of them."""
+    """Makes parameters that select rows and columns."""
     parts = random.sample(CONDITIONS, random.randint(1, 2))
     order = random.choice(ORDERS)
     related = random.choice(("racks", "racks!inner"))

@@ -73,7 +73,8 @@ async def ask(tables: Tables, method: str, path: str, **more: Any) -> tuple[int,
 
 
 async def while_it_is(tables: Tables, filled: str, method: str, path: str, **more: Any) -> tuple[int, Any]:
-    """The answer to who asks while the transaction is open that ``filled`` something."""
+    """The response to a request that has to wait for a transaction with the SQL ``filled``, which is then
+    committed."""
     with closing(psycopg2.connect(tables.api.dsn)) as filling:
         filling.cursor().execute(filled)
         asked = start(ask(tables, method, path, **more))
@@ -83,7 +84,7 @@ async def while_it_is(tables: Tables, filled: str, method: str, path: str, **mor
 
 
 async def prepared(tables: Tables, method: str, path: str, **more: Any) -> None:
-    """Once it has been; what is learnt of the schema meanwhile begins it anew."""
+    """Repeats a request until it is prepared. A newer schema cache makes it start again."""
     await ask(tables, "POST", "rpc/let_go")
 
     async def found() -> bool:

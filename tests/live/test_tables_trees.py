@@ -107,7 +107,7 @@ def ways(found: Data) -> dict[str, tuple[Way, ...]]:
 
 
 async def read(tables: Tables, asked: Asked, place: str) -> tuple[str, int, Any]:
-    """The request, how many rows there are and those that came."""
+    """Reads, and returns the request, the total number of rows, and the rows."""
     path = f"{place}?" + "&".join([f"select={asked.select()}", *asked.conditions()])
     status, headers, body = await tables.request("GET", quote(path, "/?&="), headers=EXACT)
     assert status in (200, 206), (path, body)

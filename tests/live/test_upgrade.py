@@ -25,7 +25,7 @@ from tests.live.services import Services
 
 
 def use(load: Load, place: Path) -> None:
-    """What a proxy does when it is told which host there is."""
+    """Sends requests to this host from now on, as a proxy that is reconfigured does."""
     load.base_url = credentials(place)["base_url"]
     assert answers(f"{load.base_url}/ready")
 

@@ -69,7 +69,8 @@ def python(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> str:
 
 
 def _asked_for(ours: Distribution, extra: str) -> list[Distribution]:
-    """What pip would install beside it, here; it fails where that is not what is asked for."""
+    """The distributions that pip would install too, as they are installed here. Fails if one is not of the version
+    asked for."""
     found: dict[tuple[str, str], Distribution] = {}
     waiting = [(ours, extra)]
     while waiting:
@@ -87,7 +88,7 @@ def _asked_for(ours: Distribution, extra: str) -> list[Distribution]:
 
 
 def _link(theirs: Distribution, packages: Path) -> None:
-    """But for scripts: they would start the Python that they were made for."""
+    """Links all files except scripts, which would start the Python that they were made for."""
     for file in theirs.files or ():
         source = Path(str(theirs.locate_file(file))).resolve()
         if file.parent.as_posix() == "../../../bin" and source.read_bytes()[:2] != b"#!":
@@ -97,7 +98,7 @@ def _link(theirs: Distribution, packages: Path) -> None:
 
 
 def _link_tree(source: Path, target: Path) -> None:
-    """File by file only where several have a folder in common."""
+    """Links a folder as a whole, or file by file if several distributions share it."""
     shared = source.is_dir() and not source.suffix and not (source / "__init__.py").exists()
     if not (shared or target.exists()):
         target.symlink_to(source)

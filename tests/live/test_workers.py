@@ -46,7 +46,7 @@ def data_dir(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def daemon(data_dir: Path) -> Iterator[Daemon]:
-    """One for the module; the last of its tests stops it."""
+    """One service for the module; its last test stops it."""
     config = data_dir.parent / "pools.toml"
     config.write_text(POOLS)
     with Daemon(data_dir, "--config", str(config), "--workers", "2") as one:
@@ -207,14 +207,14 @@ def opened_by(pid: int) -> set[Path]:
 
 
 def metrics_of(pid: int) -> Path:
-    """The folder where a worker keeps its metrics."""
+    """The folder in which a worker keeps its metrics."""
     environ = (PROC / str(pid) / "environ").read_bytes().split(b"\0")
     (found,) = (one for one in environ if one.startswith(f"{MULTIPROCESS}=".encode()))
     return Path(found.partition(b"=")[2].decode())
 
 
 def uploads_at_each(workers: set[int], url: str, key: str, held: ExitStack) -> list[socket.socket]:
-    """Half-sent uploads, until each worker has some."""
+    """Starts uploads that are not finished, until each worker has some."""
     before = {pid: sockets_of(pid) for pid in workers}
     uploads: list[socket.socket] = []
     while any(sockets_of(pid) < before[pid] + 2 for pid in workers):

@@ -28,7 +28,7 @@ from project_service.http.admission import (
 
 
 class Queue:
-    """A lane and the order in which its requests got their turn."""
+    """A lane, and the order in which its requests were served."""
 
     def __init__(self, places: int = 2, waiting: int = 3, patience: float = 5.0) -> None:
         self.clock = Clock()
@@ -44,7 +44,7 @@ class Queue:
         return place
 
     def overload(self) -> tuple[Place, Place]:
-        """With one place: full, and somebody waiting, for as long as it takes to be no burst any more."""
+        """Keeps a lane with one place full, and a request waiting, until that is no burst any more."""
         served, waiting = self.enter(), self.enter("first")
         self.clock.advance(STANDING_SECONDS + 0.01)
         return served, waiting
@@ -183,7 +183,7 @@ class Simulated(TestCase):
     """Ten places of five milliseconds: two thousand requests a second."""
 
     def run_load(self, each: float, seconds: float) -> tuple[list[tuple[float, float]], int]:
-        """When each request that was served came and how long it waited; and how many were refused."""
+        """For each request that was served, when it came and how long it waited; and how many were refused."""
         queue = Queue(places=10, waiting=500)
         waits: list[tuple[float, float]] = []
         events: list[tuple[float, int, Callable[[], None]]] = []

@@ -29,7 +29,7 @@ SHUTDOWN = 5.0
 
 @define(eq=False)
 class FakePort:
-    """A port and who binds it."""
+    """A fake port and its binder."""
 
     name: str
     done: list[str]
@@ -58,7 +58,7 @@ class FakePort:
 
 @define(eq=False)
 class FakeParts:
-    """One part, with a route whose answers wait."""
+    """Fake parts with one route, whose responses wait."""
 
     done: list[str]
     answers: list[Deferred[None]] = field(factory=list)

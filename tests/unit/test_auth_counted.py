@@ -23,7 +23,7 @@ CHANGES: tuple[tuple[str, tuple[Any, ...]], ...] = (
 
 
 class Users:
-    """Every call waits for ``gate`` and answers with what it was called with."""
+    """Fake users: each call waits for ``gate`` and returns its arguments."""
 
     def __init__(self) -> None:
         self.gate: Deferred[None] = Deferred()

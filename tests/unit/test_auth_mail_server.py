@@ -34,7 +34,7 @@ class Conversations(TestCase):
         return start(MailServer(self.reactor, SETTINGS).reach())
 
     def connected(self, *lines: bytes) -> Any:
-        """The client's end, after these lines of the server."""
+        """The client's connection, after the server has sent these lines."""
         client = self.reactor.tcpClients[0][2].buildProtocol(None)
         client.makeConnection(self.transport)
         # Twisted's own timer for an answer, which runs on the real reactor, ends with the connection.

@@ -134,7 +134,7 @@ class Passwords(TestCase):
 
 
 class FakeThreads:
-    """A thread pool whose threads never get anywhere until told."""
+    """A thread pool whose work is only done when a test says so."""
 
     def __init__(self) -> None:
         self.queue: list[Any] = []

@@ -89,7 +89,7 @@ class Opaque(TestCase):
 
 
 class Parsers(TestCase):
-    """What comes from outside is read or refused, never a surprise."""
+    """Input is parsed or properly refused, whatever it is."""
 
     @settings(max_examples=200, deadline=None)
     @given(st.one_of(st.text(max_size=80), st.binary(max_size=60).map(lambda raw: b64encode(raw).decode())))

@@ -61,7 +61,7 @@ class Keys(TestCase):
         self.database = FakeKeys()
 
     def begin(self) -> tuple[str, str]:
-        """A start that ends well."""
+        """Starts successfully."""
         made = self.successResultOf(start(ensure_keys(self.database, self.folder)))
         path = write_credentials(self.folder, Credentials("http://a.test", *made, "dsn"))
         self.assertEqual(path.stat().st_mode & 0o777, 0o600)

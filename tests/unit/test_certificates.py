@@ -35,7 +35,7 @@ class Renewing(SynchronousTestCase):
         self.certificate.write_bytes(issued.pem + b"".join(one.pem for one in chain))
 
     def why_not(self) -> str:
-        """Why nothing is taken over, as the log has it."""
+        """The reason in the log why a certificate was not used."""
         before = self.shown.getContext()
         self.assertEqual(self.certificates.renew(), [])
         self.assertIs(self.shown.getContext(), before)

@@ -68,7 +68,7 @@ class Certificates(Files):
 
 class Chains(Files):
     def sent(self, endpoint: str) -> list[str]:
-        """The names in the certificates behind the first one."""
+        """The names in the certificates that are sent after the first one."""
         options = endpoint_from(reactor, endpoint)._sslContextFactory
         found = (one.to_cryptography().subject for one in options.extraCertChain)
         return [str(name.get_attributes_for_oid(NameOID.COMMON_NAME)[0].value) for name in found]

@@ -16,7 +16,7 @@ from tests.said import captured_logs
 
 class Shielded(TestCase):
     def left_alone(self, failure: Exception) -> int:
-        """Work whose caller leaves, and which fails afterwards; how many errors were logged."""
+        """Runs work that fails after its caller has left, and returns how many errors were logged."""
         going: Deferred[None] = Deferred()
 
         async def work() -> None:

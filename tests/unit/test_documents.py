@@ -15,7 +15,7 @@ SETTINGS = {"report_level": 1, "halt_level": 5, "_disable_config": True}
 
 
 def remarks(text: str, path: Path) -> str:
-    """What docutils says about a page, with file and line."""
+    """The warnings of docutils about a page, with file and line."""
     said = StringIO()
     publish_doctree(text, str(path), settings_overrides={**SETTINGS, "warning_stream": said})
     return said.getvalue()

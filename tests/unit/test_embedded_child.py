@@ -12,7 +12,7 @@ from tests.unit.test_embedded_supervised import FakeProcess
 
 
 class Words(TestCase):
-    """Lines of output, however they arrive."""
+    """Lines of output, in whatever pieces they arrive."""
 
     def _child(self) -> Child:
         child = Child("Fake", Clock(), lambda line: "debug")

@@ -74,7 +74,7 @@ class Lists(TestCase):
 
 
 class ForReal(TestCase):
-    """Needs root, to become somebody else, and a file system with access control lists."""
+    """Tests with the kernel. They need root and a file system with access control lists."""
 
     def test_a_closed_directory_opens_for_one_user_only(self) -> None:
         if os.geteuid() != 0:

@@ -89,7 +89,7 @@ class OwnDirectory(SynchronousTestCase):
 
 
 class Accounts(SynchronousTestCase):
-    """As root, where the user that PostgreSQL runs as is missing."""
+    """The service runs as root, and the user to run PostgreSQL as is missing."""
 
     def ask(self, useradd: Deferred[Any], found: list[Any]) -> Deferred[Account | None]:
         looked_up = patch("pwd.getpwnam", side_effect=found)

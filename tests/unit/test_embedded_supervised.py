@@ -27,7 +27,7 @@ class NotYet(Exception):
 
 
 class FakeProcess:
-    """What ``spawnProcess`` gives: hears signals, and ends when a test says so."""
+    """A fake process that records signals and ends when a test says so."""
 
     def __init__(self, protocol: Child) -> None:
         self.pid = NOBODYS_PID

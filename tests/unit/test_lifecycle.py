@@ -20,7 +20,7 @@ from tests.said import captured_logs
 
 @define
 class FakePart:
-    """Writes down what is asked of it; fails where its name is among ``broken``."""
+    """A part that records its calls, and fails if its name is in ``broken``."""
 
     name: str
     done: list[str]
@@ -66,7 +66,7 @@ class InOrder(TestCase):
 
 
 class Slow(Service):
-    """Gone when somebody says so."""
+    """A part that has stopped only when a test says so."""
 
     def __init__(self) -> None:
         self.gone: Deferred[None] = Deferred()

@@ -22,7 +22,7 @@ from tests.said import captured_logs
 
 
 class FakeSession:
-    """Answers at once while its server is there."""
+    """A session that answers at once as long as its server is up."""
 
     def __init__(self) -> None:
         self.asked: list[str] = []

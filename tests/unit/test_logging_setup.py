@@ -33,7 +33,7 @@ class Case(TestCase):
         self.file = Path(folder.name) / "log"
 
     def log(self, **options: Any) -> Logger:
-        """What twistd makes of its options."""
+        """The log that twistd sets up with these options."""
         install(options, "text", "warn")
         return Logger(namespace="there", observer=LogPublisher(namedAny(options["logger"])()))
 

@@ -21,7 +21,7 @@ class Folders(TestCase):
         self.patch(tempfile, "tempdir", str(self.place))
 
     def forsaken(self) -> Path:
-        """As a service that was killed leaves it."""
+        """A metrics folder that a killed service has left."""
         left = Path(tempfile.mkdtemp(prefix=PREFIX))
         (left / "counter_7.db").write_bytes(b"numbers")
         return left

@@ -28,7 +28,7 @@ class Reading(TestCase):
         self.out = Output(self.end, self.lost.append, lambda: self.now)
 
     def read(self) -> str:
-        """All that is in the pipe."""
+        """Reads all that is in the pipe."""
         os.set_blocking(self.reader, False)
         found = b""
         try:

@@ -17,7 +17,7 @@ from project_service.errors import ApiError
 
 
 class FakeSession:
-    """Answers when told to; ``state`` is what the server would say of it."""
+    """A session that answers when a test says so. ``state`` is its transaction status."""
 
     def __init__(self) -> None:
         self.state = "idle"

@@ -16,7 +16,7 @@ CLIENT = "192.0.2.7"
 
 
 class Remembering(Protocol):
-    """What came, and who it was from."""
+    """A protocol that records what it received, and from whom."""
 
     def __init__(self) -> None:
         self.seen: list[tuple[bytes, str]] = []
@@ -28,7 +28,7 @@ class Remembering(Protocol):
 
 
 class Port:
-    """An endpoint to which a test connects by itself."""
+    """A fake endpoint, to which a test connects."""
 
     def listen(self, factory: Any) -> None:
         self.factory = factory
@@ -36,7 +36,7 @@ class Port:
 
 class Headers(SynchronousTestCase):
     def told(self, *pieces: bytes) -> tuple[list[tuple[bytes, str]], bool]:
-        """What the protocol behind it saw, and whether the connection ends."""
+        """What the protocol behind the proxy's has received, and whether the connection was closed."""
         remembering, transport = Remembering(), StringTransport(peerAddress=PROXY)
         port = Port()
         proxied(port).listen(Factory.forProtocol(lambda: remembering))

@@ -21,7 +21,7 @@ UPGRADE = b"POST /u HTTP/1.1\r\nHost: x\r\nConnection: upgrade\r\nUpgrade: h2c\r
 
 
 class Recorder:
-    """What was parsed: heads, their bodies joined, and where each ended."""
+    """Records what was parsed: heads, bodies, and where each ended."""
 
     def __init__(self) -> None:
         self.heads: list[RequestHead] = []

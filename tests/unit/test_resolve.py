@@ -13,7 +13,7 @@ from project_service.database.resolve import addresses_of
 
 
 class FakeResolver:
-    """Knows one name. A reactor, too, as far as it is asked for its resolver."""
+    """A resolver that knows one name. It also is the reactor, of which only the resolver is used."""
 
     def __init__(self, found: Sequence[str] = ()) -> None:
         self.nameResolver = self

@@ -45,7 +45,7 @@ class Rounds(TestCase):
         return told
 
     def asked(self) -> bytes:
-        """The check that every peer is sent once one has asked."""
+        """The question that all peers are sent once one has asked."""
         self.call.heard(self.peers[0], ASK)
         (check,) = {one for peer in self.peers for one in self.said(peer)}
         word, _, number = check.partition(b" ")
@@ -109,7 +109,7 @@ class Rounds(TestCase):
 
 
 class PipeReactor(Clock):
-    """A clock that knows who reads."""
+    """A clock that also records readers."""
 
     def __init__(self) -> None:
         super().__init__()

@@ -11,7 +11,8 @@ LONG = 10 * GRACE_SECONDS
 
 
 class Occupant:
-    """``idle``: since when; ``body``: bytes, and the seconds they took. Neither: busy."""
+    """A connection. ``idle``: since when; ``body``: bytes received, and the seconds they took; without either it is
+    busy."""
 
     def __init__(self, idle: float | None = None, body: tuple[int, float] | None = None) -> None:
         self.idle = idle
@@ -41,7 +42,7 @@ class WhoGoes(SynchronousTestCase):
         self.clock.advance(LONG)
 
     def full(self, *there: Occupant) -> Room[Occupant]:
-        """A room with just these."""
+        """A room that is full with these connections."""
         room: Room[Occupant] = Room(len(there), self.clock.seconds)
         for one in there:
             self.assertTrue(room.for_one_more())
@@ -49,7 +50,7 @@ class WhoGoes(SynchronousTestCase):
         return room
 
     def gone(self, *there: Occupant) -> list[bool]:
-        """Who is told to, for one more."""
+        """Which of these connections are told to leave for a new one."""
         self.full(*there).for_one_more()
         return [bool(one.told) for one in there]
 
@@ -118,14 +119,14 @@ class Looking(SynchronousTestCase):
         self.room: Room[Occupant] = Room(1000, self.clock.seconds)
 
     def fill(self, *there: Occupant) -> Occupant:
-        """With these and others that are busy; one of those."""
+        """Fills the room with these and with busy connections, of which one is returned."""
         busy = [Occupant() for _ in range(1000 - len(there))]
         for one in (*there, *busy):
             self.room.enter(one)
         return busy[0]
 
     def ask(self, times: int) -> int:
-        """How many of so many there is room for; they stay, and do nothing else."""
+        """For how many of so many new connections there is room. They stay and do nothing."""
         came = 0
         for _ in range(times):
             if self.room.for_one_more():

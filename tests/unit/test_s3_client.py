@@ -49,7 +49,7 @@ class Case(SynchronousTestCase):
 
     @property
     def wire(self) -> Any:
-        """Of the connection that was opened last."""
+        """The wire of the connection that was opened last."""
         return self.endpoint.connections[-1].transport
 
     def sent(self) -> tuple[str, dict[str, str], str]:

@@ -25,7 +25,7 @@ OK = b"HTTP/1.1 200 OK\r\nContent-Length: %d\r\n\r\n"
 
 
 class Wire(StringTransport):
-    """``bufferSize`` and ``SEND_LIMIT`` are what a socket has. Asks a producer for more when it is told to."""
+    """A fake socket, with ``bufferSize`` and ``SEND_LIMIT``. It asks its producer for more when a test says so."""
 
     bufferSize = SEND_LIMIT = 0
     aborted = False
@@ -40,7 +40,7 @@ class Wire(StringTransport):
 
 
 class Reader(Protocol):
-    """Remembers what it got, and pauses when ``pauses`` is set, for a moment only when ``resumes`` is."""
+    """Records what it gets. It pauses if ``pauses`` is set, and resumes at once if ``resumes`` is."""
 
     def __init__(self, pauses: bool = False, resumes: bool = False) -> None:
         self.data = b""
@@ -85,7 +85,7 @@ class Case(SynchronousTestCase):
         return self.connection.send(method, HEAD, body)
 
     def read(self, reader: Reader) -> None:
-        """Ask, and read the answer as it comes."""
+        """Sends a request and reads the response as it arrives."""
         self.send().addCallback(lambda response: response.deliverBody(reader))
 
     def lose(self) -> None:

@@ -24,7 +24,7 @@ ANSWER = b"HTTP/1.1 200 OK\r\nContent-Length: 0\r\n\r\n"
 
 @implementer(IStreamClientEndpoint)
 class Endpoint:
-    """Connects at once, to nothing; ``answers`` are what it does instead, one by one."""
+    """A fake endpoint that connects at once; ``answers`` says what it does otherwise, one after the other."""
 
     def __init__(self, transport: type[StringTransport] = StringTransport) -> None:
         self.transport = transport
@@ -53,7 +53,7 @@ class Pooled(SynchronousTestCase):
         self.endpoint.connections[number].dataReceived(ANSWER)
 
     def asked(self) -> list[int]:
-        """How many requests went out on each connection."""
+        """How many requests were sent on each connection."""
         return [one.transport.value().count(b"GET") for one in self.endpoint.connections]
 
     def closed(self) -> list[bool]:

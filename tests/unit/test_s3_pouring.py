@@ -16,7 +16,7 @@ IDLE = 10.0
 
 
 class Sink:
-    """Takes everything, unless it ``leaves`` or ``pauses`` at the first bytes."""
+    """A sink that accepts everything, unless it ``leaves`` or ``pauses`` at the first bytes."""
 
     def __init__(self, leaves: bool = False, pauses: bool = False) -> None:
         self.data = b""
@@ -53,7 +53,7 @@ class OpenCase(Case):
 
 
 class Opened(OpenCase):
-    """What ``S3Store.open`` returns, on an answer that came at once."""
+    """What ``S3Store.open`` returns, for a response that came at once."""
 
     def test_a_small_object_is_at_hand(self) -> None:
         self.assertEqual(self.open(5, b"Content-Length: 5\r\n\r\nhello").at_hand(), b"hello")

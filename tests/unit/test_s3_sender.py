@@ -23,7 +23,7 @@ NOW = datetime(2026, 11, 21, 10, 0, 1, 999, UTC)
 
 
 class Pool:
-    """Keeps what it is asked to send."""
+    """A pool that records what it is asked to send."""
 
     def __init__(self) -> None:
         self.sent: list[tuple[bytes, bytes, Any]] = []

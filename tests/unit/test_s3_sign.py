@@ -77,7 +77,7 @@ class Examples(SynchronousTestCase):
 
 
 def plain(signer: Signer, method: str, url: str, headers: dict[str, str], then: datetime) -> str:
-    """What botocore signs by itself. It hashes the body, so there is none."""
+    """A request as botocore signs it. There is no body, because botocore would hash it."""
     request = AWSRequest(method=method, url=url, headers=headers)
     with mock.patch.object(auth, "get_current_datetime", lambda: then):
         pair = Credentials(signer.access_key_id, signer.secret_access_key, signer.session_token or None)

@@ -16,7 +16,7 @@ from project_service.settings import Settings
 def faults(
     toml: str = "", environ: dict[str, str] | None = None, embedded: bool = True, **options: Any
 ) -> list[str]:
-    """Name and reason of each fault; fails where there are none."""
+    """Name and reason of each fault. Fails if there are none."""
     try:
         loaded(toml, environ, embedded, **options)
     except BadSettings as fault:

@@ -11,7 +11,7 @@ from project_service.configure import BadSettings, load
 
 class Bounds(TestCase):
     def read(self, name: str, value: Any) -> Any:
-        """The setting's value; None where it is refused."""
+        """The setting's value; None if it is refused."""
         section, _, key = name.partition(".")
         try:
             return getattr(getattr(load(None, {}, {name: value}, True), section), key)

@@ -17,7 +17,7 @@ SAMPLE = Path(__file__).parents[2] / "etc" / "project-service.toml"
 
 
 class Sample(TestCase):
-    """etc/project-service.toml names every key, commented out, with its default."""
+    """etc/project-service.toml has every key, commented out, with its default."""
 
     def documented(self) -> dict[str, Any]:
         """The sample with its keys uncommented."""
@@ -82,7 +82,7 @@ class Sample(TestCase):
 
 
 def _taken_over(old: Settings, section: str, name: str) -> bool:
-    """Whether another value of one setting is there after a reload."""
+    """Whether a changed value of a setting is in use after a reload."""
     other = object()
     new = attrs.evolve(old, **{section: attrs.evolve(getattr(old, section), **{name: other})})
     return getattr(getattr(old.changed_without_restart(new), section), name) is other

@@ -17,7 +17,7 @@ from project_service.sockets import SEND_BYTES, socket_progress, tune, write_now
 
 
 class Reactor(Clock):
-    """Watches nothing: a test says when something can be written."""
+    """A reactor that watches nothing: a test says when something can be written."""
 
     def addWriter(self, writer: Any) -> None: ...
     def removeWriter(self, writer: Any) -> None: ...
@@ -25,7 +25,7 @@ class Reactor(Clock):
 
 
 class Kernel:
-    """A socket that takes everything, or as much as there is ``room`` for, and remembers each call."""
+    """A fake socket that accepts everything, or as much as there is ``room`` for, and records each call."""
 
     def __init__(self) -> None:
         self.taken: list[bytes] = []

@@ -16,7 +16,7 @@ class Refused(Exception):
 
 
 class Connection:
-    """Says what is prepared on it where a test lets it be asked; ``fails`` on what prepares."""
+    """A fake connection that says what is prepared on it. With ``fails`` it refuses to prepare."""
 
     def __init__(self) -> None:
         self.has: list[str] | None = None
@@ -39,7 +39,7 @@ class Preparing(SynchronousTestCase):
         self.connection = Connection()
 
     def prepared(self, text: str, version: int = 1) -> list[str]:
-        """What is sent to prepare ``text``, and what then runs it."""
+        """What is sent to prepare ``text``, and the text that then executes it."""
         self.connection.sent.clear()
         execution = self.statements.execution(text, version)
         if execution is None:

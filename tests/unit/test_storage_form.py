@@ -29,7 +29,7 @@ payloads = st.one_of(
 
 
 def read(body: bytes, cuts: list[int]) -> list[Event]:
-    """Events with neighbouring bytes joined."""
+    """The events, with consecutive bytes joined."""
     reader = FormReader("edge")
     events: list[Event] = []
     places = sorted({0, len(body), *(cut % (len(body) + 1) for cut in cuts)})

@@ -89,7 +89,7 @@ class FromAFile(TestCase):
 
 
 class TakenOver(TestCase):
-    """A reload takes a new key pair for the same store."""
+    """A reload uses a new key pair for the same store."""
 
     old = Settings(store=Store(endpoint_url="http://s3.test", access_key_id="old"))
 

@@ -20,7 +20,7 @@ from tests.workers_fake import FakeProcess, FakeReactor, TwoWorkers
 
 
 class RunningReactor(FakeReactor):
-    """Refuses to stop twice, as Twisted's do."""
+    """A reactor that refuses to be stopped twice, as Twisted's do."""
 
     running = True
     stopped = False
@@ -41,7 +41,7 @@ class Stopping(TestCase):
 
 
 class Numbered(TwoWorkers):
-    """Each counts its changes for the others at a place of its own."""
+    """Each worker counts its changes at a place of its own."""
 
     def told(self) -> list[int]:
         lines = [process.written.splitlines()[0] for process in self.reactor.spawned]
@@ -95,14 +95,14 @@ class Numbered(TwoWorkers):
 
 
 class Replacing(TwoWorkers):
-    """When the next worker starts, by a clock that is turned by hand."""
+    """When the next worker is started, with a clock of the test's own."""
 
     def setUp(self) -> None:
         super().setUp()
         self.begin()
 
     def replaced_after(self, uptime: float, becomes_ready: bool = True) -> float:
-        """Let the newest worker die; the seconds until there is another one."""
+        """Lets the newest worker die, and returns the seconds until another is started."""
         self.reactor.advance(uptime)
         before = len(self.reactor.spawned)
         self.reactor.spawned[-1].die()

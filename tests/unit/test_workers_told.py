@@ -14,7 +14,7 @@ from project_service.settings import Secret, Settings, Store
 
 
 class Telling(TestCase):
-    """What a worker learns through its standard input, and nothing else of it."""
+    """What a worker is told through its standard input."""
 
     def test_what_the_parent_has_embedded_wins_over_the_options(self) -> None:
         options = {"server.workers": "2", "database.dsn": "asked for"}

@@ -39,7 +39,7 @@ class Heard(SynchronousTestCase):
 
 
 class Connection:
-    """All that the pool looks at."""
+    """A fake with all that the pool uses of a connection."""
 
     usable, altered = True, False
 

@@ -115,7 +115,7 @@ class Members(SynchronousTestCase):
 
 
 class Wholes(SynchronousTestCase):
-    """What a single unnamed argument is given."""
+    """What is passed for a single unnamed argument."""
 
     def test_any_json_but_arrays_of_what_differs(self) -> None:
         for body in (b"[]", b"3", b'[{"a": 1}]', b'{"a": 1}'):

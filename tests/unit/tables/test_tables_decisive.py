@@ -12,7 +12,8 @@ FILTERED = ("tags.label", "eq.x")
 
 
 class Decisive(SynchronousTestCase):
-    """Where the rows that are there hang on filters of embedded ones, that is a condition of theirs."""
+    """If filters on embedded rows decide which rows are shown, the statement also has them as a condition of its
+    own."""
 
     def asked(self, *pairs: tuple[str, str], path: str = "works") -> int:
         return text(planned("GET", path, *pairs, ("order", "id"))).count("EXISTS")
@@ -59,7 +60,8 @@ class Decisive(SynchronousTestCase):
 
 
 class MadeLast(SynchronousTestCase):
-    """Of rows that are sorted and cut the related ones are gathered by a column, which is made for those left."""
+    """If rows are sorted and limited, related rows are gathered in the select list, only for the rows that are
+    left."""
 
     ordered = (("order", "title"), ("limit", "10"))
 

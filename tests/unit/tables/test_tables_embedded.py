@@ -145,7 +145,7 @@ class Aggregates(SynchronousTestCase):
 
 
 class NotKnown(SynchronousTestCase):
-    """Columns of a relation that only a function of an exposed schema leads to."""
+    """Relations whose columns are not known, because only a function of an exposed schema leads to them."""
 
     def test_one_row_is_spread_as_it_comes(self) -> None:
         self.assertIn('"works_thing_1".* FROM', read("works", ("select", "id,...thing(*)")))

@@ -27,7 +27,7 @@ ROW = b'{"id": 1, "title": "a", "author_id": 1, "editor_id": 1, "data": {}}'
 
 
 class Connection:
-    """A pool of one connection, which answers with ``row``, and with ``likely`` rows where it is asked to explain."""
+    """A pool of one connection that returns ``row``, and for an EXPLAIN a plan of ``likely`` rows."""
 
     usable, in_transaction = True, True
 
@@ -54,7 +54,7 @@ class Case(SynchronousTestCase):
 
 
 class Endings(Case):
-    """With the message itself, by a commit once its outcome has been looked at, or undone."""
+    """Transactions end with the message itself, by a commit after the outcome was checked, or by a rollback."""
 
     def ending(self, found: Planned, row: tuple[Any, ...], **settings: Any) -> str:
         connection = Connection(row)
@@ -107,7 +107,7 @@ class Endings(Case):
 
 class Estimates(Case):
     def total(self, count: str, exact: int | None, max_rows: int) -> tuple[int | None, bool]:
-        """The total where the planner expects 40 rows, and whether it was asked."""
+        """The total if the planner estimates 40 rows, and whether it was asked."""
         found = planned("GET", "works", prefer=f"count={count}", config=evolve(CONFIG, max_rows=max_rows))
         connection = Connection((exact, 1, b"[]", None, None, 2), likely=40)
         outcome = self.executed(found, connection, max_rows=max_rows)

@@ -130,7 +130,7 @@ class Failures(SynchronousTestCase):
 
 
 class Reasons(SynchronousTestCase):
-    """What the log has of a failure that is not the request's."""
+    """The reasons in the log for failures that are not the request's fault."""
 
     def test_a_connection_that_is_lost_and_what_the_server_has_no_room_for(self) -> None:
         for fault, why in (

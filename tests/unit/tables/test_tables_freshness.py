@@ -15,7 +15,7 @@ from project_service.tables.catalog.model import SchemaCache
 
 
 class Sending:
-    """A pool through which marks are sent, numbered."""
+    """A pool that records the marks sent through it."""
 
     def __init__(self) -> None:
         self.sent = 0
@@ -80,7 +80,7 @@ class Echoes(SynchronousTestCase):
 
 
 class Database:
-    """Hears marks at once; its catalogue has the fingerprint that the test says, as soon as it says so."""
+    """A database that hears marks at once. A test sets the fingerprint of its catalogue."""
 
     def __init__(self) -> None:
         self.echo = Echo(cast(Any, self), Clock())
@@ -109,7 +109,7 @@ class Database:
 
 
 class Misses(SynchronousTestCase):
-    """Of a name that the schema cache does not know."""
+    """Requests for names that the schema cache does not have."""
 
     def setUp(self) -> None:
         self.database = Database()

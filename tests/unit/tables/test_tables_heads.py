@@ -234,7 +234,7 @@ class Said(SynchronousTestCase):
 
 
 class Checked(SynchronousTestCase):
-    """What must not be committed."""
+    """Outcomes that must not be committed."""
 
     def code(self, found: Planned, rows: int) -> str | None:
         compiled = found.compiled

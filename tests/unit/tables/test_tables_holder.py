@@ -14,7 +14,7 @@ from project_service.tables.errors import TableError
 
 
 class Catalogue:
-    """Readings that end when the test says so."""
+    """A catalogue whose readings end when a test says so."""
 
     def __init__(self) -> None:
         self.readings: list[Deferred[SchemaCache]] = []

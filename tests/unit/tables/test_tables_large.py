@@ -27,7 +27,7 @@ class Answers(Case):
     def answering(
         self, status: bytes | None, prefer: str, *pairs: tuple[str, str]
     ) -> Deferred[Reply | StreamReply]:
-        """To a request for more rows than are answered at once."""
+        """The reply to a request for more rows than are sent in one piece."""
         self.planned = planned("GET", "works", *pairs, prefer=prefer)
         return start(
             LargeReplies(CONFIG, self.streams).after(

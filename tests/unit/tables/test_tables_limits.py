@@ -34,7 +34,7 @@ def told(own: str | None) -> Preamble:
 
 
 class Driver:
-    """Notes what it may take while it is asked."""
+    """A session that records how long its queries may take."""
 
     def __init__(self) -> None:
         self.extra_seconds: float | None = 0.0
@@ -145,7 +145,7 @@ class Affected(SynchronousTestCase):
 
 
 class Rows(SynchronousTestCase):
-    """``max_rows``, where it would keep PostgreSQL from using its indexes."""
+    """``max_rows`` must not keep PostgreSQL from using its indexes."""
 
     config = evolve(CONFIG, max_rows=100)
 

@@ -62,7 +62,7 @@ class Represented(SynchronousTestCase):
 
 
 class Ordered(SynchronousTestCase):
-    """By the joined row where it has the column as it is, else by the relation's own."""
+    """Rows are ordered by a column of the joined rows if it is unchanged there, otherwise by the relation's own."""
 
     def test_by_what_is_selected_as_it_is(self) -> None:
         for select, column in (

@@ -169,7 +169,7 @@ def _imported(source: str) -> list[str]:
 
 
 class Messages(SynchronousTestCase):
-    """The places and words of PGRST100, as clients show them."""
+    """The positions and texts of PGRST100, which clients show."""
 
     def refused(self, name: str, value: str) -> tuple[str, object]:
         error = self.assertRaises(TableError, parse_query, [(name, value)])

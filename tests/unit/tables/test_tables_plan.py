@@ -189,7 +189,7 @@ class Calling(SynchronousTestCase):
 
 
 class NoValueInTheText(SynchronousTestCase):
-    """Operands, arguments and bodies are parameters; their text never is SQL's."""
+    """Operands, arguments and bodies are parameters; they never become part of the SQL."""
 
     marked = anything.map(lambda value: f"<~{value}~>")
 
@@ -234,7 +234,8 @@ class NoValueInTheText(SynchronousTestCase):
 
 
 class NoNul(SynchronousTestCase):
-    """PostgreSQL has no text with a NUL; that a request of the same shape was good before changes nothing."""
+    """A NUL is refused, because PostgreSQL has no text with one; also if there was a valid request of the same shape
+    before."""
 
     def refused(self, planner: Planner, path: str, *pairs: tuple[str, str], **more: Any) -> None:
         method = "POST" if more else "GET"

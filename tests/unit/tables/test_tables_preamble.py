@@ -32,7 +32,7 @@ _LEVEL = (("default_transaction_isolation", "repeatable read"),)
 
 
 def _read(escapes: str, written: str) -> str:
-    """What PostgreSQL and, before it, psycopg2 make of a literal."""
+    """The value of a literal, as psycopg2 and then PostgreSQL read it."""
     text = written.replace("%%", "%").replace("''", "'")
     return text.replace("\\\\", "\\") if escapes else text
 

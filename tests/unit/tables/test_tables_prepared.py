@@ -24,7 +24,7 @@ from tests.unit.tables.planning import CONFIG, planned
 
 
 class Connection:
-    """Answers everything with one row; ``refuses`` what begins so."""
+    """A connection that returns one row for everything, and refuses queries that begin with ``refuses``."""
 
     in_transaction = True
 
@@ -44,7 +44,7 @@ class Connection:
 
 
 class Reading(Connection):
-    """A pool of one connection, on which everything reads one row."""
+    """A pool of one connection on which every query returns one row."""
 
     async def use(self, work: Callable[[Any], Awaitable[Outcome]]) -> Outcome:
         return await work(self)
@@ -186,7 +186,7 @@ class Duplicate(psycopg2.IntegrityError):
 
 
 class Writing:
-    """Each attempt at a write makes another row; of the first one the commit is refused."""
+    """A connection on which each attempt at a write makes another row. The first attempt's commit is refused."""
 
     in_transaction = False
 

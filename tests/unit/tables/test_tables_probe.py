@@ -22,7 +22,7 @@ UNPREPARED = evolve(CONFIG, prepare=False)
 
 
 class Database:
-    """Answers as a statement does whose rows are all of one size."""
+    """A database with rows that are all of one size."""
 
     def __init__(self, rows: int, size_of_row: int) -> None:
         self.rows, self.size_of_row = rows, size_of_row
@@ -42,7 +42,7 @@ class TooLarge(psycopg2.OperationalError):
 
 
 class Refusing:
-    """Fails, whatever it is asked."""
+    """A database that refuses everything."""
 
     in_transaction = False
 
@@ -57,7 +57,7 @@ class Refusing:
 
 @frozen
 class Lender:
-    """A pool of one."""
+    """A pool of one connection."""
 
     session: Any
 
@@ -66,7 +66,7 @@ class Lender:
 
 
 class Statements(SynchronousTestCase):
-    """Of a view whose rows nobody has measured: how often PostgreSQL is asked for them."""
+    """How often PostgreSQL is asked for the rows of a view, whose size is not known."""
 
     def test_rows_that_fit_are_one_statement_once_their_size_is_known(self) -> None:
         planner = Planner(CONFIG)

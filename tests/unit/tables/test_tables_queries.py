@@ -126,7 +126,7 @@ class Arguments(SynchronousTestCase):
 
 
 class Values(SynchronousTestCase):
-    """Outside of trees an operand is all that follows; in them quotes and braces hold it together."""
+    """Outside of logic trees an operand is all that follows; inside them quotes and braces delimit it."""
 
     def test_in_a_tree(self) -> None:
         for text, expected in (

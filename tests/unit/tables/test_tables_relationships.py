@@ -146,7 +146,7 @@ class Relationships(SynchronousTestCase):
 
 
 class Effort(SynchronousTestCase):
-    """What a client's few kilobytes can make the service do, counted in calls."""
+    """How much work a client can cause with a few kilobytes, counted in calls."""
 
     def steps(self, *pairs: tuple[str, str]) -> int:
         plan = Reader(_cache(), "api", PlanOptions()).plan(("api", "teams"), parse_query(pairs), Range())

@@ -227,7 +227,7 @@ class Counted(SynchronousTestCase):
 
 class Computed(SynchronousTestCase):
     def texts(self, *pairs: tuple[str, str]) -> tuple[str, str]:
-        """What is read of a function's rows, and of rows that were written."""
+        """The statement's text for the rows of a function, and for written rows."""
         called = planned("GET", "rpc/find", ("q", "x"), *pairs)
         written = planned("DELETE", "works", *pairs, prefer="return=representation")
         return text(called), text(written)

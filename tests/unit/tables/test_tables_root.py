@@ -29,7 +29,7 @@ PLAIN = evolve(CONFIG, openapi="ignore-privileges")
 
 
 class Executor:
-    """Answers calls with one row, and what the caller may use with the table ``works``."""
+    """An executor that returns one row for calls, and the table ``works`` for what the caller may use."""
 
     def __init__(self) -> None:
         self.asked: list[str] = []

@@ -55,7 +55,7 @@ class Conflicts(SynchronousTestCase):
 
 
 class Rows(SynchronousTestCase):
-    """Filters and limits of the relation say what is written, those of embedded ones what is shown of it."""
+    """Filters and limits of the relation decide what is written, those of embedded relations what is shown."""
 
     related = (("select", "id,tags(label)"), ("tags.label", "eq.x"), ("tags.limit", "1"))
 
