@@ -49,6 +49,10 @@ _SECRETS = re.compile(
     r"|(?P<innocent>eyJ(?:(?!psk_(?:anon|service)_)[A-Za-z0-9_-])*+)"
 )
 
+# Characters that a terminal or a viewer takes for a command or for the end of a line. Tabs are not, and line feeds are
+# followed by one.
+_CONTROLS = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u2028\u2029]")
+
 # Fields that twisted.logger or ``access_event`` put into an event for their own use; they are not shown.
 _PLUMBING = frozenset({"isError", "why", "message", "format", "time", "system", "failure", "access_line"})
 
@@ -85,6 +89,10 @@ def redact(text: str) -> str:
 
 def _hidden(found: re.Match[str]) -> str:
     return found["innocent"] or "***"
+
+
+def _escaped(found: re.Match[str]) -> str:
+    return found[0].encode("unicode_escape").decode()
 
 
 def _timestamp(event: LogEvent) -> str:
@@ -128,7 +136,9 @@ def text_observer(out: TextIO) -> ILogObserver:
     def observe(event: LogEvent) -> None:
         level = event.get("log_level", LogLevel.info).name
         # Access lines come finished (``access_event``): formatting them here would cost more than most requests.
-        text = event.get("access_line") or eventAsText(event, includeTimestamp=False, includeSystem=False)
+        text = event.get("access_line") or _CONTROLS.sub(
+            _escaped, eventAsText(event, includeTimestamp=False, includeSystem=False)
+        )
         lines = redact(text).replace("\n", "\n\t")
         out.write(f"{_timestamp(event)} {level:<8} [{event.get('log_namespace', '-')}] {lines}\n")
         _flush(out, event)

@@ -10,6 +10,9 @@ from project_service import errors
 from project_service.database.session import DatabaseGone
 from project_service.errors import ApiError
 
+# More characters than PostgreSQL's own messages have. A function may raise an error with what its caller sent.
+MOST_WORDS = 1000
+
 _EXACT: dict[str, Callable[[], ApiError]] = {
     "57014": errors.database_unavailable,  # query_canceled: statement_timeout
     "57P01": errors.database_unavailable,  # admin_shutdown
@@ -44,7 +47,7 @@ def translate(failure: BaseException) -> ApiError | None:
 def words(refusal: psycopg2.Error) -> str:
     """PostgreSQL's message and SQLSTATE, for the log. Details and context are left out: they may show values."""
     said = refusal.diag.message_primary if refusal.diag is not None else None
-    return f"{said or 'no reason given'} ({refusal.pgcode})"
+    return f"{(said or 'no reason given')[:MOST_WORDS]} ({refusal.pgcode})"
 
 
 def _because(error: ApiError, why: str) -> ApiError:

@@ -87,6 +87,11 @@ class Lines(TestCase):
         log.info("{value}", value="a\n2026-01-01T00:00:00.000Z info     [there] forged")
         self.assertEqual(out.getvalue().count("\n2026"), 0)
 
+    def test_what_a_terminal_would_obey_is_escaped(self) -> None:
+        log, out, _ = self.log("text")
+        log.info("{value}", value="a\x1b[2J\r\x07\x9b1m\x00\u2028\x85é\tb")
+        self.assertIn(r"a\x1b[2J\r\x07\x9b1m\x00\u2028\x85é" + "\tb\n", out.getvalue())
+
     def test_the_level_can_change(self) -> None:
         log, out, levels = self.log("text", "warn")
         log.info("one")

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
+from typing import cast
+
 import psycopg2
 from twisted.trial.unittest import SynchronousTestCase
 
 from project_service.database.session import DatabaseGone
-from project_service.database.sqlstate import translate
+from project_service.database.sqlstate import translate, words
 
 
 def refused(code: str | None) -> psycopg2.Error:
@@ -32,6 +35,10 @@ class NotNow(SynchronousTestCase):
     def test_a_connection_that_is_lost(self) -> None:
         error = translate(DatabaseGone("timed out"))
         self.assertEqual((error and error.code, error and error.why), ("database_unavailable", "timed out"))
+
+    def test_the_log_gets_the_beginning_of_long_words(self) -> None:
+        said = SimpleNamespace(diag=SimpleNamespace(message_primary="x" * 1_000_000), pgcode="XX000")
+        self.assertEqual(words(cast(psycopg2.Error, said)), "x" * 1000 + " (XX000)")
 
     def test_everything_else_is_a_fault_of_ours(self) -> None:
         for fault in (refused("23505"), refused("57000"), refused("42601"), refused(None), KeyError("57014")):
