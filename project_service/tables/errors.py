@@ -1,7 +1,6 @@
-"""The table API's errors: PostgREST's four members, codes and statuses.
+"""The table API's errors, with the codes, statuses and texts of PostgREST (its reference, page "Errors").
 
-Source: PostgREST's reference, page "Errors". Each constructor is named for what
-went wrong.
+Each constructor is named for what went wrong.
 """
 
 from __future__ import annotations
@@ -14,12 +13,15 @@ import orjson
 from project_service.errors import RETRY_AFTER, ApiError, Headers
 from project_service.http import fields
 
-# RFC 9110 section 5.6.2.
+# What a token must not contain (RFC 9110 section 5.6.2).
 _NO_TOKEN = re.compile(rf"[^{fields.TCHAR}]+")
 
 
 class TableError(ApiError):
-    """An error with ``code``, ``message``, ``details`` (text or JSON) and ``hint``, as PostgREST has them."""
+    """An error with PostgREST's four members: ``code``, ``message``, ``details`` and ``hint``.
+
+    ``details`` may be any JSON, unlike in ``ApiError``, so they are kept in ``json_details``.
+    """
 
     def __init__(
         self,
@@ -30,19 +32,19 @@ class TableError(ApiError):
         hint: str | None = None,
         headers: Headers = (),
     ) -> None:
-        # What SQL raises may have any text for its code.
+        # A code that SQL raises may be any text.
         proxy = ("Proxy-Status", f"PostgREST; error={_NO_TOKEN.sub('', code)}")
         super().__init__(status, code, message, None, (*headers, proxy))
-        self.payload = details
+        self.json_details = details
         self.hint = hint
         self.terse = False
 
     def body(self) -> bytes:
-        """The four members, or code and message alone once ``terse`` (``error_verbosity = "minimal"``)."""
+        """The four members; only code and message if ``terse`` is set (``error_verbosity = "minimal"``)."""
         if self.terse:
             return orjson.dumps({"code": self.code, "message": self.message})
         return orjson.dumps(
-            {"code": self.code, "details": self.payload, "hint": self.hint, "message": self.message}
+            {"code": self.code, "details": self.json_details, "hint": self.hint, "message": self.message}
         )
 
     def table_body(self) -> bytes:
@@ -61,7 +63,7 @@ def unreadable(what: str, column: int, details: str) -> TableError:
 
 
 def invalid_parameter(message: str) -> TableError:
-    """PGRST100 for what is wrong with a parameter as a whole."""
+    """PGRST100 for a parameter that is wrong as a whole."""
     return TableError(400, "PGRST100", message)
 
 
@@ -185,7 +187,7 @@ def max_affected_needs_rows() -> TableError:
 
 
 def unfiltered_write(method: str) -> TableError:
-    """SQLSTATE 21000, as ``pg-safeupdate`` gives: this service asks for a filter unless told otherwise."""
+    """SQLSTATE 21000, as of ``pg-safeupdate``: by default this service wants a filter."""
     verb = "UPDATE" if method == "PATCH" else "DELETE"
     hint = 'Add a filter, or set unfiltered_writes = "allow" for this database.'
     return TableError(400, "21000", f"{verb} requires a WHERE clause", hint=hint)
@@ -225,13 +227,13 @@ def ambiguous_routine(choices: list[str]) -> TableError:
 
 
 def statement_too_large(most: int, of: str = "characters") -> TableError:
-    """Few characters can ask for a hundred times as many: conditions and embeddings within each other."""
+    """A short request can ask for a long statement, by nested conditions and embeddings."""
     details = f"It would have more than {most} {of}."
     return TableError(400, "54001", "The statement for this request is too large", details)
 
 
 def same_name(name: str) -> TableError:
-    """What PostgreSQL says of two joined relations of one name."""
+    """PostgreSQL's own error for two joined relations of the same name."""
     return TableError(400, "42712", f'table name "{name}" specified more than once')
 
 
@@ -250,7 +252,7 @@ def no_table(schema: str, name: str, near: str | None) -> TableError:
 
 
 def database_away() -> TableError:
-    """No connection can be made; 503, as the retries of PostgREST's clients go by."""
+    """No connection can be made. 503, for which PostgREST's clients try again."""
     message = "Database connection error. Retrying the connection."
     return TableError(503, "PGRST000", message, headers=(RETRY_AFTER,))
 
@@ -266,7 +268,7 @@ def schema_cache_missing() -> TableError:
 
 
 def pool_timeout() -> TableError:
-    # PostgREST sends no Retry-After with this one; a client can use it as it does with the others.
+    # PostgREST sends no Retry-After with this one, but it is as useful as with the others.
     message = "Timed out acquiring connection from connection pool."
     return TableError(504, "PGRST003", message, headers=(RETRY_AFTER,))
 

@@ -106,7 +106,7 @@ class Missing(SynchronousTestCase):
                 error.message, f"Could not find the function api.now_{message} in the schema cache"
             )
             expected = f"Searched for the function api.now_{details}, but no matches were found"
-            self.assertEqual(error.payload, f"{expected} in the schema cache.")
+            self.assertEqual(error.json_details, f"{expected} in the schema cache.")
 
     def test_only_what_is_near_and_in_the_schema_is_suggested(self) -> None:
         for name, pairs, hint in (

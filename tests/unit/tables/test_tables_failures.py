@@ -112,12 +112,12 @@ class Failures(SynchronousTestCase):
         ):
             error = from_sqlstate("PGRST", json.dumps(message), json.dumps(detail), None, True)
             self.assertEqual((error.status, error.code), (500, "PGRST121"))
-            self.assertIn(f"Invalid JSON value for {which}", error.payload)
+            self.assertIn(f"Invalid JSON value for {which}", error.json_details)
 
     def test_a_response_has_to_be_described(self) -> None:
         error = from_sqlstate("PGRST", '{"code": "7", "message": "no"}', None, None, True)
         self.assertEqual((error.status, error.code), (500, "PGRST121"))
-        self.assertEqual(error.payload, "DETAIL is missing in the RAISE statement")
+        self.assertEqual(error.json_details, "DETAIL is missing in the RAISE statement")
 
     @given(st.text(max_size=30), st.one_of(st.none(), st.text(max_size=30)))
     def test_whatever_sql_raises_is_a_table_error(self, message: str, detail: str | None) -> None:

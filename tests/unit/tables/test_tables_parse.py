@@ -174,7 +174,7 @@ class Messages(SynchronousTestCase):
     def refused(self, name: str, value: str) -> tuple[str, object]:
         error = self.assertRaises(TableError, parse_query, [(name, value)])
         self.assertEqual((error.status, error.code), (400, "PGRST100"))
-        return error.message, error.payload
+        return error.message, error.json_details
 
     def test_an_operator_is_missing(self) -> None:
         self.assertEqual(
@@ -256,7 +256,7 @@ class Headers(SynchronousTestCase):
 
     def test_strict_handling_names_what_is_unknown(self) -> None:
         error = self.assertRaises(TableError, parse_preferences, ["handling=strict, a, b=c"])
-        self.assertEqual((error.code, error.payload), ("PGRST122", "Invalid preferences: a, b=c"))
+        self.assertEqual((error.code, error.json_details), ("PGRST122", "Invalid preferences: a, b=c"))
 
     def test_max_affected_needs_strict_handling(self) -> None:
         self.assertIsNone(parse_preferences(["max-affected=3"]).max_affected)

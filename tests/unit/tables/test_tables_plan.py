@@ -33,7 +33,7 @@ class Embedding(SynchronousTestCase):
         error = self.refused("works", ("select", "authors(*)"))
         self.assertEqual((error.status, error.code), (300, "PGRST201"))
         self.assertEqual(
-            [choice["relationship"] for choice in error.payload],
+            [choice["relationship"] for choice in error.json_details],
             [
                 "works_author_fkey using works(author_id) and authors(id)",
                 "works_editor_fkey using works(editor_id) and authors(id)",
@@ -175,7 +175,7 @@ class Calling(SynchronousTestCase):
         error = self.assertRaises(TableError, planned, "GET", "rpc/fnd")
         self.assertEqual((error.status, error.hint), (404, "Perhaps you meant to call the function api.find"))
         error = self.assertRaises(TableError, planned, "GET", "rpc/add", ("a", "1"), ("d", "2"))
-        self.assertIn("Searched for the function api.add with parameters a, d", error.payload)
+        self.assertIn("Searched for the function api.add with parameters a, d", error.json_details)
 
     def test_rows_of_a_function_are_filtered_like_a_tables(self) -> None:
         found = text(planned("GET", "rpc/find", ("q", "x"), ("id", "gt.1"), ("select", "title,tags(label)")))

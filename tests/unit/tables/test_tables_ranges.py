@@ -39,7 +39,7 @@ class Ranges(SynchronousTestCase):
             "offset=-2&limit=0",
         ):
             error = self.assertRaises(TableError, self.asked, text)
-            self.assertEqual(error.payload, "Limit should be greater than or equal to zero.", text)
+            self.assertEqual(error.json_details, "Limit should be greater than or equal to zero.", text)
 
     def test_of_embedded_rows_there_may_be_none(self) -> None:
         found = parse_query([("a.limit", "0"), ("a.offset", "5")]).ranges
@@ -60,4 +60,4 @@ class Ranges(SynchronousTestCase):
         self.assertEqual(intersect(Range(0, 0), Range(0, 5)), Range(0, 0))
         for one, other in ((Range(0, 2), Range(2, 9)), (Range(10), Range(0, 5)), (Range(0, 0), Range(3, 1))):
             error = self.assertRaises(TableError, intersect, one, other)
-            self.assertEqual(error.payload, "Limit should be greater than or equal to zero.")
+            self.assertEqual(error.json_details, "Limit should be greater than or equal to zero.")

@@ -24,7 +24,7 @@ class Refusals(SynchronousTestCase):
         error = self.assertRaises(TableError, parser, *given)
         self.assertEqual(error.code, "PGRST100")
         where = error.message.rpartition("(line 1, column ")[2]
-        return int(where.rstrip(")")), error.payload
+        return int(where.rstrip(")")), error.json_details
 
     def test_a_dash_begins_an_index(self) -> None:
         for text, column, details in (

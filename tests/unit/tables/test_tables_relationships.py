@@ -94,10 +94,10 @@ class Relationships(SynchronousTestCase):
 
     def test_choices_are_listed_by_kind_whatever_the_catalogues_order(self) -> None:
         error = self.refused("people", "teams")
-        kinds = [choice["cardinality"] for choice in error.payload]
+        kinds = [choice["cardinality"] for choice in error.json_details]
         self.assertEqual(kinds, ["one-to-many", "many-to-one"])
         error = self.refused("people", "memberships")
-        names = [choice["relationship"].partition(" ")[0] for choice in error.payload]
+        names = [choice["relationship"].partition(" ")[0] for choice in error.json_details]
         self.assertEqual(names, ["of_friend", "of_person"])
 
     def test_a_column_or_constraint_leads_to_tables_only(self) -> None:

@@ -26,7 +26,7 @@ class Missing(SynchronousTestCase):
     def test_arguments_are_named_in_alphabetical_order(self) -> None:
         found = self.refused("add", "b", "a", "zzz")
         self.assertIn("api.add(a, b, zzz)", found.message)
-        self.assertIn("with parameters a, b, zzz or with", found.payload)
+        self.assertIn("with parameters a, b, zzz or with", found.json_details)
 
     def test_the_nearest_arguments_are_those_with_the_fewest_edits(self) -> None:
         for arguments, near in (

@@ -58,7 +58,7 @@ class Keys(SynchronousTestCase):
         self.assertEqual((error.status, error.code), (401, "PGRST301"))
         said = f'Bearer error="invalid_token", error_description="{error.message}"'
         self.assertEqual(dict(error.headers)["WWW-Authenticate"], said)
-        return error.message, error.payload
+        return error.message, error.json_details
 
     def accepted(self, token: str, *keys: object) -> None:
         OwnTokens(parse_keys(None, jwks(*keys)), None, lambda: NOW).claims(token)

@@ -68,7 +68,7 @@ class Ways(SynchronousTestCase):
         ):
             error = self.refused(ways, target, hint)
             self.assertEqual((error.status, error.code), (400, "PGRST200"))
-            self.assertIn(f"using the hint '{hint}' in the schema 'api'", error.payload)
+            self.assertIn(f"using the hint '{hint}' in the schema 'api'", error.json_details)
 
     def test_of_several_columns_none_is_a_way_but_the_constraint_is(self) -> None:
         self.assertIs(self.found((PLACE,), "books_place"), PLACE)
@@ -107,7 +107,7 @@ class Ways(SynchronousTestCase):
         error = self.refused((PLACE, AUTHOR, WROTE, READ), "people")
         self.assertEqual((error.status, error.code), (300, "PGRST201"))
         self.assertEqual(
-            error.payload,
+            error.json_details,
             [
                 {
                     "cardinality": "many-to-one",
