@@ -108,6 +108,22 @@ async def test_who_takes_away_keeps_neither_rules_nor_uploads_waiting(
 
 
 @pytest_twisted.ensureDeferred
+async def test_who_moves_onto_an_object_or_within_a_slot_keeps_no_upload_waiting(
+    database: str, keys: list[str], nobody_waits: None, rows: Rows, other: Other
+) -> None:
+    """Else who uploads under a quota, and so holds the bucket, may wait for the slot of who waits for the bucket."""
+    beside = "select n::text from generate_series(1, 500) n where storage.slot(n::text) = storage.slot(%s)"
+    one, another = (key for (key,) in sql(database, f"{beside} limit 2", keys[2]))
+    for key in (*keys[:2], one):
+        await put(rows, key)
+    await rows.buckets.change("b", {"max_bucket_bytes": 100})
+    for source, target in ((keys[0], keys[1]), (one, another)):
+        other.does(MOVE, source, target)
+        await put(rows, keys[3])
+        other.connection.commit()
+
+
+@pytest_twisted.ensureDeferred
 async def test_without_a_quota_an_upload_keeps_nobody_waiting(
     keys: list[str], nobody_waits: None, rows: Rows, other: Other
 ) -> None:
