@@ -41,3 +41,7 @@ class UnitFile(TestCase):
     def test_the_folder_of_the_documented_socket_is_there(self) -> None:
         page = (UNIT.parents[1] / "docs" / "operations.rst").read_text("utf-8")
         self.assertIn(f"unix:/run/{self.unit['Service']['RuntimeDirectory']}/", page)
+
+    def test_a_worker_that_is_out_of_memory_is_not_the_end_of_all(self) -> None:
+        # systemd's own default is "stop".
+        self.assertEqual(self.unit["Service"]["OOMPolicy"], "continue")
