@@ -222,3 +222,10 @@ class App:
         self, method: str, target: str, headers: dict[str, str] | None = None, body: bytes | None = None
     ) -> Response:
         return self.connect().request(method, target, headers, body)
+
+
+async def held(gates: list[Deferred[None]]) -> None:
+    """Waits until a test fires the Deferred that is appended to ``gates``."""
+    gate: Deferred[None] = Deferred()
+    gates.append(gate)
+    await gate

@@ -8,7 +8,7 @@ from twisted.trial.unittest import TestCase
 from project_service.http.inbound import Inbound
 from project_service.http.outbound import Reply, envelope
 from project_service.http.router import Router
-from tests.fakes import App, Client, parse_response, raw_request
+from tests.fakes import App, Client, held, parse_response, raw_request
 from tests.told import told
 
 CONTINUE = b"HTTP/1.1 100 Continue\r\n\r\n"
@@ -28,9 +28,7 @@ class Invitations(TestCase):
         self.client: Client = App(router).connect()
 
     async def slow(self, inbound: Inbound) -> Reply:
-        answer: Deferred[None] = Deferred()
-        self.answers.append(answer)
-        await answer
+        await held(self.answers)
         return envelope(len(await inbound.body.read(100)))
 
     def invited(self, raw: bytes) -> None:

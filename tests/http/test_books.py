@@ -12,7 +12,7 @@ from project_service.http.admission import Limits
 from project_service.http.inbound import Inbound
 from project_service.http.outbound import Reply, Sink, StreamReply, envelope
 from project_service.http.router import Router
-from tests.fakes import App, Client, raw_request
+from tests.fakes import App, Client, held, raw_request
 from tests.told import told
 
 ROUNDS = 150
@@ -34,9 +34,7 @@ class World:
         self.app = App(router, connections=4, limits={"storage": Limits(2, 2, 5.0)})
 
     async def once(self) -> None:
-        answer: Deferred[None] = Deferred()
-        self.answers.append(answer)
-        await answer
+        await held(self.answers)
 
     async def handle(self, inbound: Inbound) -> Reply | StreamReply:
         kind = inbound.raw_path.rpartition(b"/")[2].decode()

@@ -10,7 +10,7 @@ from twisted.trial.unittest import TestCase
 from project_service.http.inbound import Inbound
 from project_service.http.outbound import Reply, envelope
 from project_service.http.router import Router
-from tests.fakes import App, Client, parse_response, raw_request
+from tests.fakes import App, Client, held, parse_response, raw_request
 from tests.told import told
 
 
@@ -26,9 +26,7 @@ class Crowded(TestCase):
         self.app = App(router, connections=3)
 
     async def slow(self, inbound: Inbound) -> Reply:
-        answer: Deferred[None] = Deferred()
-        self.answers.append(answer)
-        await answer
+        await held(self.answers)
         return envelope({})
 
     async def quick(self, inbound: Inbound) -> Reply:

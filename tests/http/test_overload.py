@@ -15,7 +15,7 @@ from project_service.http.inbound import Inbound
 from project_service.http.metrics import Metrics
 from project_service.http.outbound import Reply, Sink, StreamReply, envelope
 from project_service.http.router import ErrorStyle, Router
-from tests.fakes import App, Client, parse_response, raw_request
+from tests.fakes import App, Client, held, parse_response, raw_request
 from tests.said import captured_logs
 from tests.told import told
 
@@ -45,9 +45,7 @@ class Busy:
         Health({}, self.app.metrics, self.app.clock).mount(router)
 
     async def slow(self, inbound: Inbound) -> Reply:
-        waiting: Deferred[None] = Deferred()
-        self.begun.append(waiting)
-        await waiting
+        await held(self.begun)
         return envelope({})
 
     async def echo(self, inbound: Inbound) -> Reply:

@@ -9,7 +9,7 @@ from project_service.http.inbound import Inbound
 from project_service.http.lean_channel import CHUNKS_TURN, TURN
 from project_service.http.outbound import Reply, envelope
 from project_service.http.router import Router
-from tests.fakes import App, Client, parse_response, raw_request
+from tests.fakes import App, Client, held, parse_response, raw_request
 from tests.told import told
 
 BODY = 4_000_000
@@ -31,9 +31,7 @@ class _Client(TestCase):
         self.client: Client = App(router).connect()
 
     async def slow(self, inbound: Inbound) -> Reply:
-        answer: Deferred[None] = Deferred()
-        self.answers.append(answer)
-        await answer
+        await held(self.answers)
         return envelope({"taken": len(await inbound.body.read(BODY))})
 
     async def large(self, inbound: Inbound) -> Reply:

@@ -14,7 +14,7 @@ from project_service.http.inbound import Inbound
 from project_service.http.outbound import Reply, envelope
 from project_service.http.room import GRACE_SECONDS, SEARCH_SECONDS
 from project_service.http.router import Router
-from tests.fakes import App, Client, parse_response, raw_request
+from tests.fakes import App, Client, held, parse_response, raw_request
 from tests.told import told
 
 LENGTH = 10_000_000
@@ -41,9 +41,7 @@ class _Crowded(TestCase):
         return envelope({})
 
     async def wait(self, inbound: Inbound) -> Reply:
-        answer: Deferred[None] = Deferred()
-        self.answers.append(answer)
-        await answer
+        await held(self.answers)
         return envelope({})
 
     async def read(self, inbound: Inbound) -> Reply:

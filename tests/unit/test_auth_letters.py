@@ -15,6 +15,7 @@ from twisted.mail.smtp import SMTPDeliveryError
 from twisted.trial.unittest import TestCase
 
 from project_service.auth import mail
+from tests.fakes import held
 from tests.said import captured_logs
 
 
@@ -182,9 +183,7 @@ class Letters(TestCase):
         open_: list[Deferred[None]] = []
 
         async def slow(letter: mail.Letter) -> None:
-            waiting: Deferred[None] = Deferred()
-            open_.append(waiting)
-            await waiting
+            await held(open_)
 
         clock = Clock()
         outbox = mail.Outbox.over(slow, clock)

@@ -9,6 +9,7 @@ from twisted.trial.unittest import TestCase
 
 from project_service.deferreds import start
 from project_service.rereading import Rereading
+from tests.fakes import held
 from tests.said import captured_logs
 
 
@@ -19,9 +20,7 @@ class Case(TestCase):
         self.reading = Rereading(self.read, self.clock, "it")
 
     async def read(self) -> None:
-        answer: Deferred[None] = Deferred()
-        self.pending.append(answer)
-        await answer
+        await held(self.pending)
 
     def test_one_at_a_time_and_once_more_for_what_came_meanwhile(self) -> None:
         for _ in range(5):
