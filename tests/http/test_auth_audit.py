@@ -59,6 +59,11 @@ class Audit(TestCase):
         self.call("POST", "/auth/refresh", {"refresh_token": session["refresh_token"]})
         assert self.told() == []
 
+    def test_of_a_long_user_agent_its_beginning(self) -> None:
+        self.app.sign_up(User_Agent="x" * 256 + "y" * 40_000)
+        (event,) = self.app.store.events
+        assert event.origin.user_agent == "x" * 256
+
     def test_of_refusals(self) -> None:
         """None by a limit: a flood would be recorded line by line."""
         self.sign_up()

@@ -67,6 +67,13 @@ class Opaque(TestCase):
     def test_metadata_that_is_none_is_empty(self) -> None:
         assert checked(None) == {}
 
+    def test_metadata_has_sixteen_kib_of_utf_8(self) -> None:
+        for most in ({"a": "x" * 16376}, {"a": "\u00e9" * 8188}):
+            assert checked(most) == most
+            with self.assertRaises(ApiError) as refused:
+                checked({"a": most["a"] + "x"})
+            assert refused.exception.details == {"metadata": "must be at most 16384 bytes as JSON"}
+
     def test_metadata_may_have_what_stands_for_nul_elsewhere(self) -> None:
         for fine in ({"a": r"\u0000"}, {r"\\u0000": r"[^\x00-\u0000]"}, {"a": "u0000"}):
             assert checked(fine) == fine

@@ -94,9 +94,12 @@ class Revocations(TestCase):
         self.revoked.add("session-1", 100.0)
         # An earlier time that arrives later does not shorten it.
         self.revoked.add("session-1", 50.0)
+        # A later one does lengthen it.
+        self.revoked.add("session-2", 50.0)
+        self.revoked.add("session-2", 100.0)
         self.clock.advance(99)
         self.poll()
-        assert len(self.revoked) == 1
+        assert len(self.revoked) == 2
         self.clock.advance(1)
         self.poll()
         assert len(self.revoked) == 0
