@@ -49,8 +49,8 @@ _SECRETS = re.compile(
     r"|(?P<innocent>eyJ(?:(?!psk_(?:anon|service)_)[A-Za-z0-9_-])*+)"
 )
 
-# Characters that a terminal or a viewer takes for a command or for the end of a line. Tabs are neither; line feeds get
-# one behind them.
+# Characters that a terminal or a viewer takes for a command or for the end of a line. Tabs are neither, and each line
+# feed gets one behind it.
 _CONTROLS = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u2028\u2029]")
 
 # Fields that twisted.logger or ``access_event`` put into an event for their own use; they are not shown.
