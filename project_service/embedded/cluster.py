@@ -84,6 +84,8 @@ class Cluster:
             for closed in (self._home, self._programs.directory):
                 for opened in reach.let_pass(closed, account):
                     self._say(f"Letting the user {account.name} pass through {opened}")
+            installed = self._programs.directory.parent
+            reach.insist_on_reading(installed / "share", installed.parent, account)
         await self._stop_leftovers()
         if not (self._data / "PG_VERSION").exists():
             await self._initialise(account)

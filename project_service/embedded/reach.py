@@ -8,6 +8,7 @@ enough. Nothing becomes listable or readable by it, and others get no rights.
 from __future__ import annotations
 
 import os
+import shlex
 import struct
 from pathlib import Path
 
@@ -20,6 +21,7 @@ VERSION = 2
 USER_OBJ, USER, GROUP_OBJ, GROUP, MASK, OTHER = 0x01, 0x02, 0x04, 0x08, 0x10, 0x20
 NO_ID = 0xFFFFFFFF
 PASS = 0o1
+READ = 0o4
 
 
 @frozen(order=True)
@@ -56,21 +58,36 @@ def let_pass(path: Path, account: Account) -> list[Path]:
     return changed
 
 
-def may_pass(entries: tuple[Entry, ...], owner: int, group: int, account: Account) -> bool:
-    """Whether the account may pass through a directory, by the access check algorithm of acl(5)."""
+def insist_on_reading(installed: Path, package: Path, account: Account) -> None:
+    """Raises ``ChildFailed``, which names remedies, if ``account`` may not read ``installed``, a directory of
+    ``package``. pip gives files the rights that the umask leaves, and root's may leave none to others."""
+    stat = installed.stat()
+    if not may_pass(_entries(installed, stat.st_mode), stat.st_uid, stat.st_gid, account, READ):
+        raise ChildFailed(
+            f"PostgreSQL runs as the user {account.name}, who may not read its files in {installed}, because they "
+            f"were installed with a umask that closes them; run `chmod -R go+rX {shlex.quote(str(package))}*`, "
+            "install them with the umask 022, or start the service as an ordinary user"
+        )
+
+
+def may_pass(
+    entries: tuple[Entry, ...], owner: int, group: int, account: Account, wanted: int = PASS
+) -> bool:
+    """Whether the account may pass through a directory, by the access check algorithm of acl(5). With another
+    ``wanted``: whether it has that right."""
     by_tag = {entry.tag: entry.permissions for entry in entries if entry.tag not in {USER, GROUP}}
     mask = by_tag.get(MASK, 0o7)
     if account.uid == owner:
-        return bool(by_tag[USER_OBJ] & PASS)
+        return bool(by_tag[USER_OBJ] & wanted)
     for entry in entries:
         if entry.tag == USER and entry.identifier == account.uid:
-            return bool(entry.permissions & mask & PASS)
+            return bool(entry.permissions & mask & wanted)
     if account.gid == group:
-        return bool(by_tag[GROUP_OBJ] & mask & PASS)
+        return bool(by_tag[GROUP_OBJ] & mask & wanted)
     for entry in entries:
         if entry.tag == GROUP and entry.identifier == account.gid:
-            return bool(entry.permissions & mask & PASS)
-    return bool(by_tag[OTHER] & PASS)
+            return bool(entry.permissions & mask & wanted)
+    return bool(by_tag[OTHER] & wanted)
 
 
 def with_pass(entries: tuple[Entry, ...], uid: int) -> tuple[Entry, ...]:

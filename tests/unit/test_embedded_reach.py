@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import stat
 import subprocess
 from pathlib import Path
@@ -13,7 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from twisted.trial.unittest import TestCase
 
-from project_service.embedded.command import Account
+from project_service.embedded.command import Account, ChildFailed
 from project_service.embedded.reach import (
     GROUP_OBJ,
     MASK,
@@ -23,6 +24,7 @@ from project_service.embedded.reach import (
     USER_OBJ,
     Entry,
     from_mode,
+    insist_on_reading,
     let_pass,
     may_pass,
     pack,
@@ -92,6 +94,21 @@ class ForReal(TestCase):
         self.assertFalse(self._lists(4001, closed))
         self.assertFalse(self._reads(4005, inside / "file"))
         self.assertEqual(stat.S_IMODE(closed.stat().st_mode) & 0o007, 0)
+
+    def test_what_a_umask_closed_is_named_with_the_way_out(self) -> None:
+        package = Path(mkdtemp()) / "it's"
+        share = package / "share"
+        share.mkdir(parents=True)
+        for mode, fine in ((0o755, True), (0o751, False), (0o700, False)):
+            share.chmod(mode)
+            if fine:
+                insist_on_reading(share, package, SOMEBODY)
+                continue
+            refused = str(self.assertRaises(ChildFailed, insist_on_reading, share, package, SOMEBODY))
+            self.assertIn(f"the user somebody, who may not read its files in {share}", refused)
+            [advice] = re.findall("`(.+)`", refused)
+            subprocess.run(advice, shell=True, check=True)  # as the operator would
+            insist_on_reading(share, package, SOMEBODY)
 
     def _reads(self, uid: int, path: Path) -> bool:
         return self._as(uid, "cat", path)
