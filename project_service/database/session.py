@@ -111,17 +111,19 @@ class Session(txpostgres.Connection):  # type: ignore[misc]  # txpostgres is not
         """The rows of the last statement of ``sql``; an empty list if it returns none."""
         cursor = await self.execute(sql, params)
         rows: list[Row] = cursor.fetchall() if cursor.description is not None else []
-        if len(rows) == 1 and max((value.__sizeof__() for value in rows[0]), default=0) > 2**20:
+        largest = max((value.__sizeof__() for value in rows[0]), default=0) if len(rows) == 1 else 0
+        if largest > 2**20:
             self._cursor = None  # it would keep the result until the next message, which may be hours away
+        if largest > 2**23:
+            self.leave_after(0)  # libpq keeps a buffer of that size for as long as it is connected
         return rows
 
     @property
     def usable(self) -> bool:
         """Whether another caller may have it: it is connected, idle and outside a transaction."""
         raw = self._connection
-        if self._doomed or self._running is not None or raw is None or raw.closed:
-            return False
-        if self._leaves is not None and self.reactor.seconds() >= self._leaves:
+        leaves = self._leaves is not None and self.reactor.seconds() >= self._leaves
+        if leaves or self._doomed or self._running is not None or raw is None or raw.closed:
             return False
         return bool(raw.get_transaction_status() == extensions.TRANSACTION_STATUS_IDLE)
 
@@ -140,10 +142,8 @@ class Session(txpostgres.Connection):  # type: ignore[misc]  # txpostgres is not
         return self._settled is not None and self._reported() != self._settled
 
     def _reported(self) -> tuple[str | None, ...]:
-        """The server reports changes of these by itself, so libpq knows them (PostgreSQL's manual, section
-        55.2.7)."""
-        status = self._connection.get_parameter_status
-        return tuple([status(name) for name in _REPORTED])
+        """The server reports changes of these by itself (PostgreSQL's manual, section 55.2.7): libpq knows them."""
+        return tuple(map(self._connection.get_parameter_status, _REPORTED))
 
     @property
     def in_transaction(self) -> bool:

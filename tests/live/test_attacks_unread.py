@@ -10,7 +10,7 @@ import pytest
 import pytest_twisted
 from twisted.internet import reactor
 
-from project_service.database.pool import Pool
+from project_service.database.pool import Pool, Transaction
 from project_service.http import channel_factory
 from project_service.http.untaken import Untaken
 from project_service.settings import Store
@@ -69,4 +69,21 @@ async def test_a_connection_to_the_database_keeps_no_large_result(database: str)
     await pool.query("select repeat('x', 2000000)")
     assert pool._idle[0]._cursor is None
     assert await pool.query("select 1") == [(1,)]
+    await pool.close()
+
+
+@pytest_twisted.ensureDeferred
+async def test_a_connection_whose_buffer_has_grown_large_is_not_kept(database: str) -> None:
+    pool = Pool(connector(database), 1, 5.0, reactor)
+    before = await pool.query("select pg_backend_pid()")
+
+    async def asks_for_much(transaction: Transaction) -> None:
+        await transaction.query("create table public.kept (a int)")
+        await transaction.query("select repeat('x', 20000000)")
+        # It is still his who asked.
+        assert await transaction.query("select pg_backend_pid()") == before
+
+    await pool.transaction(asks_for_much)
+    assert await pool.query("select count(*) from public.kept") == [(0,)]
+    assert await pool.query("select pg_backend_pid()") != before
     await pool.close()
