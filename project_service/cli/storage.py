@@ -121,10 +121,15 @@ class _Import:
         self.refused[printable(key)] = why
 
     def show(self, invocation: frame.Invocation) -> None:
-        refusals = [f"refused  {key}: {why}" for key, why in self.refused.items()]
+        refusals = [f"refused  {_on_a_line(key)}: {why}" for key, why in self.refused.items()]
         counts = f"{len(self.imported)} imported, {len(self.skipped)} there already, {len(refusals)} refused"
         value = {"imported": self.imported, "skipped": self.skipped, "refused": self.refused}
         invocation.show(value, *refusals, counts)
+
+
+def _on_a_line(name: str) -> str:
+    """``name`` with control characters escaped. Who has some is refused, and a terminal would obey them."""
+    return "".join(one if one.isprintable() else ascii(one)[1:-1] for one in name)
 
 
 @command.command("import")

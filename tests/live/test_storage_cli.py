@@ -64,3 +64,17 @@ def test_a_bucket_from_its_first_day_to_its_last(
     assert run("bucket", "delete", "papers", "--force")[0] == 0
     assert run("bucket", "delete", "papers", "--force")[0] == 1
     assert run("storage", "verify")[1]["orphans"] == []
+
+
+@beside_the_reactor
+def test_a_terminal_is_not_made_to_obey_the_name_of_a_file(
+    database: str, store_settings: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    project = commands_of(monkeypatch, "--config", config_file(database, store_settings, tmp_path))
+    assert project("bucket", "create", "papers").code == 0
+    files = tmp_path / "files"
+    files.mkdir()
+    (files / "é \x1b[2J\n\x9b").touch()
+    first, *rest = project("storage", "import", "papers", str(files)).out.splitlines()
+    assert first.startswith(r"refused  é \x1b[2J\n\x9b: ")
+    assert rest == ["0 imported, 0 there already, 1 refused"]
