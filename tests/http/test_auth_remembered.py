@@ -153,6 +153,16 @@ class RememberedUsers(TestCase):
         self.shown()
         assert list(kept) == [self.user_id]
 
+    def test_what_took_longer_to_read_than_it_may_be_shown_is_not_remembered(self) -> None:
+        answered: Deferred[None] = Deferred()
+        self.after = answered
+        client = self.begin("GET")
+        self.after = None
+        self.app.clock.advance(1)
+        answered.callback(None)
+        assert client.received().startswith(b"HTTP/1.1 200 ")
+        assert self.reads_of() == 1
+
     def begin(self, method: str, body: Any = None) -> Client:
         headers = {"Authorization": f"Bearer {self.token}", "Content-Type": "application/json"}
         client = self.app.app.connect()
