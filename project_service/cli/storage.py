@@ -128,7 +128,7 @@ class _Import:
 
 
 def _on_a_line(name: str) -> str:
-    """``name`` with control characters escaped. Who has some is refused, and a terminal would obey them."""
+    """``name`` with control characters escaped: those of a name that is refused may be meant for the terminal."""
     return "".join(one if one.isprintable() else ascii(one)[1:-1] for one in name)
 
 
