@@ -32,6 +32,15 @@ def unsent(transport: Any) -> int:
     return _buffered(transport) if isinstance(transport, Connection) else 0
 
 
+def forget_unsent(transport: Any) -> None:
+    """Free what a connection that is lost has not sent. Its protocol is part of reference cycles, so that would
+    otherwise wait for the garbage collector."""
+    transport = _innermost(transport)
+    if isinstance(transport, Connection):
+        transport.dataBuffer, transport.offset = b"", 0
+        transport._tempDataBuffer, transport._tempDataLen = [], 0
+
+
 def read_widely(transport: Any, size: int) -> None:
     """Read up to ``size`` bytes at a time from now on. For large bodies: each read costs a turn of the reactor."""
     _innermost(transport).bufferSize = size

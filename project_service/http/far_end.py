@@ -9,7 +9,7 @@ from twisted.internet.interfaces import IAddress, IDelayedCall, IReactorTime, IS
 from project_service.deferreds import cancel
 from project_service.http.stall import Stall
 from project_service.http.untaken import LARGE_BYTES
-from project_service.sockets import socket_progress, unsent, write_now
+from project_service.sockets import forget_unsent, socket_progress, unsent, write_now
 
 # For how long what a client still sends after its last answer is read and thrown away.
 LINGER_SECONDS = 5.0
@@ -95,5 +95,6 @@ class FarEnd:
 
     def is_gone(self) -> None:
         """To be called when the connection has been lost."""
+        forget_unsent(self.transport)
         self._stall.stop()
         cancel(self._lingering)

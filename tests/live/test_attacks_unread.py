@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import socket
 from functools import partial
 from pathlib import Path
@@ -9,11 +10,13 @@ from pathlib import Path
 import pytest
 import pytest_twisted
 from twisted.internet import reactor
+from twisted.internet.tcp import Server
 
 from project_service.database.pool import Pool, Transaction
 from project_service.http import channel_factory
 from project_service.http.untaken import Untaken
 from project_service.settings import Store
+from project_service.sockets import unsent
 from tests.live.application import Api, serving, settings_for
 from tests.live.tables_service import BASE, run_sql
 from tests.live.test_database import connector
@@ -39,10 +42,17 @@ def asking(api: Api) -> socket.socket:
 @pytest.mark.parametrize("parser", ["httptools", "twisted"])
 @pytest_twisted.ensureDeferred
 async def test_of_those_who_take_nothing_some_are_cut_off(
-    parser: str, database: str, store_settings: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    parser: str,
+    database: str,
+    store_settings: Store,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    request: pytest.FixtureRequest,
 ) -> None:
     monkeypatch.setattr(channel_factory, "Untaken", partial(Untaken, most=30 * MIB))
     run_sql(database, WIDE)
+    gc.disable()
+    request.addfinalizer(gc.enable)
     settings = settings_for(database, store_settings, tmp_path, server={"http_parser": parser})
     async with serving(settings) as api:
         cut_off: set[socket.socket] = set()
@@ -59,6 +69,9 @@ async def test_of_those_who_take_nothing_some_are_cut_off(
         assert (status, len(body[0])) == (200, 120)
         for client in clients:
             client.close()
+        # Those that the garbage collector has not come to.
+        gone = [one for one in gc.get_objects() if isinstance(one, Server) and not one.connected]
+        assert sum(map(unsent, gone)) == 0, "what was for them is not freed"
 
 
 @pytest_twisted.ensureDeferred
