@@ -14,10 +14,10 @@ from typing import Any
 import psycopg2
 from psycopg2 import extensions
 from twisted.internet.defer import Deferred
-from twisted.internet.interfaces import IDelayedCall
 from twisted.python.failure import Failure
 from txpostgres import txpostgres
 
+from project_service.database.guard import Guard
 from project_service.database.statements import Statements
 from project_service.database.unsent import drop_unsent
 from project_service.errors import Away
@@ -47,8 +47,7 @@ class Session(txpostgres.Connection):  # type: ignore[misc]  # txpostgres is not
         self._running: Deferred[None] | None = None
         self._doomed = False
         self._leaves: float | None = None
-        self._since = 0.0
-        self._guard: IDelayedCall | None = None
+        self._guard = Guard(reactor)
         # One cursor is enough, since there is one message at a time.
         self._cursor: Any = None
         self._descriptor: int | None = None
@@ -97,7 +96,7 @@ class Session(txpostgres.Connection):  # type: ignore[misc]  # txpostgres is not
         except BaseException:
             self._running = None
             raise
-        self._watch()
+        self._guard.start(self)
         try:
             self._advance()
             await running
@@ -126,6 +125,11 @@ class Session(txpostgres.Connection):  # type: ignore[misc]  # txpostgres is not
         if leaves or self._doomed or self._running is not None or raw is None or raw.closed:
             return False
         return bool(raw.get_transaction_status() == extensions.TRANSACTION_STATUS_IDLE)
+
+    @property
+    def awaiting(self) -> bool:
+        """Whether a message has been sent whose answer is not there yet."""
+        return self._running is not None
 
     def leave_after(self, seconds: float) -> None:
         """Not to be given to another caller after this time."""
@@ -166,6 +170,13 @@ class Session(txpostgres.Connection):  # type: ignore[misc]  # txpostgres is not
         self.on_lost = None
         self._let_go()
         self._fail(DatabaseGone("closed"))
+
+    # Called by the guard.
+
+    def gone_silent(self) -> None:
+        # statement_timeout should have ended it, so the server or the network is gone.
+        drop_unsent(self.fileno())
+        self._lost(DatabaseGone("the database did not answer"))
 
     # Called by the reactor.
 
@@ -229,9 +240,7 @@ class Session(txpostgres.Connection):  # type: ignore[misc]  # txpostgres is not
             return
         self.reactor.removeReader(self)
         self.reactor.removeWriter(self)
-        if self._guard is not None:
-            self._guard.cancel()
-            self._guard = None
+        self._guard.stop()
         if self._descriptor is not None:
             os.close(self._descriptor)
             self._descriptor = None
@@ -242,35 +251,6 @@ class Session(txpostgres.Connection):  # type: ignore[misc]  # txpostgres is not
         running, self._running = self._running, None
         if running is not None and not running.called:
             running.errback(fault)
-
-    def _watch(self) -> None:
-        """Start the guard. One delayed call serves many messages: one for each would cost as much as sending it."""
-        self._since = self.reactor.seconds()
-        allowed = self._allowed()
-        if allowed is None:
-            return
-        if self._guard is None:
-            self._guard = self.reactor.callLater(allowed, self._look)
-        elif self._guard.getTime() > self._since + allowed:
-            self._guard.reset(allowed)  # it was longer before
-
-    def _look(self) -> None:
-        self._guard = None
-        allowed = self._allowed()
-        if self._running is None or allowed is None:
-            return
-        left = self._since + allowed - self.reactor.seconds()
-        if left > 0:
-            self._guard = self.reactor.callLater(left, self._look)
-        else:
-            # statement_timeout should have ended it, so the server or the network is gone.
-            drop_unsent(self.fileno())
-            self._lost(DatabaseGone("the database did not answer"))
-
-    def _allowed(self) -> float | None:
-        if self.guard_seconds is None or self.extra_seconds is None:
-            return None
-        return self.guard_seconds + self.extra_seconds
 
     def _raw_cursor(self) -> Any:
         if self._doomed or self._connection is None or self._connection.closed:
