@@ -156,6 +156,20 @@ async def test_functions_that_call_what_not_everybody_may_call_are_noticed(
 
 
 @pytest_twisted.ensureDeferred
+async def test_a_function_in_standard_sql_does_not_call_itself(database: str) -> None:
+    pool = Pool(raw(connector(database)), 1, 5.0, reactor)
+    holder = CacheHolder(loader(reactor, pool, TablesConfig()), reactor)
+    for text, within in (
+        ("inner_one() returns int stable begin atomic select 1; end", False),
+        ("outer_one() returns int return inner_one()", True),
+    ):
+        run_sql(database, f"create function {text}; revoke execute on function inner_one() from public")
+        await holder.reload()
+        assert holder.current.guarded_within is within
+    await pool.close()
+
+
+@pytest_twisted.ensureDeferred
 async def test_functions_that_are_no_constants_as_declared_are_noticed(database: str) -> None:
     run_sql(
         database,

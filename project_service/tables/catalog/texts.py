@@ -7,9 +7,12 @@ those of extensions are left out.
 from __future__ import annotations
 
 _NOT_SYSTEM = "n.nspname not in ('pg_catalog', 'information_schema')"
-# A function with a body in standard SQL (BEGIN ATOMIC, RETURN) has no text in the catalogue; PostgreSQL can print
-# one.
-_ANY_TEXT = "case when p.prosrc = '' and p.prokind <> 'a' then pg_get_functiondef(p.oid) else p.prosrc end"
+# A function with a body in standard SQL has no text in the catalogue; PostgreSQL can print one. Its head is left out,
+# in which the function would seem to call itself.
+_ANY_TEXT = """
+case when p.prosrc = '' and p.prokind <> 'a'
+  then substring(pg_get_functiondef(p.oid) from '\\n((BEGIN ATOMIC|RETURN)\\M.*)') else p.prosrc end
+"""
 _OWN = f"""
 pg_proc p join pg_namespace n on n.oid = p.pronamespace
 where {_NOT_SYSTEM} and not exists (select from pg_depend d
