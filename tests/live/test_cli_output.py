@@ -112,7 +112,7 @@ def test_storage(project: Command, database: str, store_settings: Store, tmp_pat
     refusal = "The object key is not allowed: it has a control character."
     partly = project("storage", "import", "papers", str(files))
     assert (partly.code, partly.err) == (1, "project-service: not everything could be imported\n")
-    assert partly.out == f"refused  bad\nname: {refusal}\n0 imported, 3 there already, 1 refused\n"
+    assert partly.out == f"refused  bad\\nname: {refusal}\n0 imported, 3 there already, 1 refused\n"
     (files / "bad\nname").unlink()
     again = project("storage", "import", "papers", str(files), "--overwrite", "--json").json
     assert again == {"imported": ["gone", "kept", "torn"], "skipped": [], "refused": {}}
