@@ -19,11 +19,12 @@ from project_service.launch import printable
 from project_service.settings_kinds import store_bucket
 from project_service.storage import keys
 from project_service.storage.assemble import connect_store
+from project_service.storage.buckets import Buckets
 from project_service.storage.model import Bucket, Conditions, Writer
-from project_service.storage.objects import Objects
+from project_service.storage.objects import Fill, Objects, Received
 from project_service.storage.s3.errors import BrokenRead, NoSuchObject
 from project_service.storage.sweeper import STALE_AFTER
-from project_service.storage.upload import SizeLimit
+from project_service.storage.upload import PartStream, SizeLimit
 
 FROM_STORE = "s3://"
 SERVICE = Writer(None, is_service=True)
@@ -86,6 +87,7 @@ def sweep(invocation: frame.Invocation, stale_after: int) -> None:
 class _Import:
     """Imports objects into ``bucket`` and records what became of each. ``refused`` has the reason by key."""
 
+    buckets: Buckets
     objects: Objects
     bucket: Bucket
     limit: int
@@ -97,12 +99,12 @@ class _Import:
     async def bring(self, key: str, upload: Upload) -> None:
         """Import one object. Raises only errors that concern more than this object."""
         try:
-            fill = partial(upload, keys.parse_key(key))
+            fill = self._checked(partial(upload, keys.parse_key(key)))
             await self.objects.check_write(self.bucket, key, SERVICE, self.conditions)
             limit = SizeLimit(self.limit)
             await self.objects.upload(self.bucket, SERVICE, self.conditions, limit, self.limit, fill)
         except ApiError as error:
-            if error.status >= 500:
+            if error.status >= 500 or error.code == "bucket_not_found":
                 raise
             if error.code == "object_exists":
                 self.skipped.append(key)
@@ -116,6 +118,16 @@ class _Import:
             raise frame.Failed(f"the store stopped in the middle of {key}; import again to go on") from None
         else:
             self.imported.append(key)
+
+    def _checked(self, fill: Fill) -> Fill:
+        """As for uploads: an import takes long, and there may be another bucket of that name by then."""
+
+        async def filled(parts: PartStream) -> Received:
+            received = await fill(parts)
+            await self.buckets.same(self.bucket)
+            return received
+
+        return filled
 
     def _refuse(self, key: str, why: str) -> None:
         self.refused[printable(key)] = why
@@ -158,7 +170,7 @@ def import_(invocation: frame.Invocation, bucket: str, source: str, prefix: str,
         target = await storage.buckets.fresh(bucket)
         limit = target.rules.max_object_bytes or open_.settings.storage.max_object_bytes
         conditions = Conditions() if overwrite else Conditions(if_none_match=("*",))
-        going = _Import(storage.objects, target, limit, conditions)
+        going = _Import(storage.buckets, storage.objects, target, limit, conditions)
         async with _opened(open_, source) as files:
             async for name, upload in files.found():
                 await going.bring(prefix + name, upload)

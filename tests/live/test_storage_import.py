@@ -16,8 +16,11 @@ from twisted.internet.threads import deferToThread
 from project_service.cli import import_sources
 from project_service.errors import ApiError, store_unavailable
 from project_service.settings import Store
+from project_service.storage import buckets
 from project_service.storage.assemble import connect_store
+from project_service.storage.objects import Received
 from project_service.storage.s3.errors import BrokenRead, NoSuchObject
+from tests.live.auth_service import sql
 from tests.live.command_here import commands_of
 from tests.live.services import wait
 from tests.live.storage_cli import config_file
@@ -84,6 +87,33 @@ async def test_a_folder_of_another_bucket(
         assert (code, why) == (1, f"project-service: {said}\n")
         if fault is gone:
             assert done["refused"] == dict.fromkeys(("gone", "next"), "It has left the source.")
+
+
+@pytest_twisted.ensureDeferred
+async def test_a_bucket_that_is_replaced_meanwhile(
+    database: str, store_settings: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Nothing goes into another bucket of its name, which may be public, and nothing more is read in vain."""
+    here = commands_of(monkeypatch, "--config", config_file(database, store_settings, tmp_path))
+    assert (await deferToThread(here, "bucket", "create", "b")).code == 0
+    read = []
+
+    async def upload(key: str, parts: Any) -> Received:
+        read.append(key)
+        sql(database, "delete from storage.buckets")
+        sql(database, "select storage.create_bucket('b', 'public', null, null, null, false)")
+        return Received(key, "text/plain")
+
+    async def found(source: Any) -> AsyncIterator[tuple[str, Any]]:
+        for name in ("one", "two"):
+            yield name, upload
+
+    monkeypatch.setattr(import_sources.Directory, "found", found)
+    monkeypatch.setattr(buckets, "FRESH_SECONDS", 0)
+    done = await deferToThread(here, "storage", "import", "b", str(tmp_path))
+    assert (done.code, done.err) == (1, "project-service: There is no such bucket.\n")
+    assert read == ["one"]
+    assert sql(database, "select 1 from storage.objects") == []
 
 
 def failing(**faults: Exception) -> Any:
