@@ -15,10 +15,12 @@ from twisted.logger import Logger
 from twisted.python.failure import Failure
 
 from project_service import errors
-from project_service.database.sqlstate import translate
 from project_service.deferreds import Sleep, start
 
 log = Logger()
+
+# The name, for the log, of a failure because a part is away or overloaded; None for a fault of ours.
+OutageOf = Callable[[BaseException], str | None]
 
 
 class Stoppable(Protocol):
@@ -97,16 +99,22 @@ class Closing:
 class Every(Service):
     """Runs ``work`` every ``seconds``, counted from the end of one run to the start of the next.
 
-    A failure is logged and the loop goes on. ``stopService`` returns a Deferred that fires when a run under way has
-    ended; cancelling it cancels the run.
+    A failure is logged, without a traceback if ``outage_of`` has a name for it, and the loop goes on. ``stopService``
+    returns a Deferred that fires when a run under way has ended; cancelling it cancels the run.
     """
 
     def __init__(
-        self, seconds: float, work: Callable[[], Awaitable[None]], clock: IReactorTime, name: str
+        self,
+        seconds: float,
+        work: Callable[[], Awaitable[None]],
+        clock: IReactorTime,
+        name: str,
+        outage_of: OutageOf = errors.outage_of,
     ) -> None:
         self.setName(name)
         self._seconds = seconds
         self._work = work
+        self._outage_of = outage_of
         self._sleep = Sleep(clock)
         self._loop: Deferred[None] | None = None
 
@@ -135,7 +143,7 @@ class Every(Service):
             except CancelledError:
                 raise
             except Exception as fault:
-                outage = errors.outage_of(translate(fault) or fault)
+                outage = self._outage_of(fault)
                 if outage is None:
                     log.failure("{name} failed; it will be tried again", name=self.name)
                 else:

@@ -79,7 +79,7 @@ def assemble(reactor: Any, settings: Settings, processes: int, changes: Changes 
     reading = Rereading(ring.reload, reactor, "the project keys")
     listener.subscribe(keys.CHANNEL, lambda _: reading.soon(), reading.now)
     live = _Live(settings.storage)
-    accounts = auth.assemble(settings, pool, listener, reactor, processes, changes)
+    accounts = auth.assemble(settings, pool, listener, reactor, processes, changes, sqlstate.outage_of)
     store = storage.assemble(
         reactor,
         settings.storage,
@@ -87,6 +87,7 @@ def assemble(reactor: Any, settings: Settings, processes: int, changes: Changes 
         pool,
         limits=lambda: live.storage,
         alone=Alone(connect, SWEEPER_LOCK),
+        outage_of=sqlstate.outage_of,
     )
     rest = tables.assemble(reactor, settings, accounts.verifier, time.time)
     caches = [one for one in rest.services if isinstance(one, Listener)]
@@ -107,7 +108,7 @@ def assemble(reactor: Any, settings: Settings, processes: int, changes: Changes 
             Closing(reading.close),
             ServicePart(listener),
             _Ready(listener, reactor),
-            ServicePart(Every(KEYS_POLL_SECONDS, reading.poll, reactor, "project keys")),
+            ServicePart(Every(KEYS_POLL_SECONDS, reading.poll, reactor, "project keys", sqlstate.outage_of)),
             ServicePart(_giving_back(reactor)),
             store,
             *(ServicePart(service) for service in (*accounts.services, *store.services, *rest.services)),

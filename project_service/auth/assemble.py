@@ -13,6 +13,7 @@ from typing import Any
 from attrs import evolve, frozen
 from twisted.application.service import Service
 
+from project_service import errors
 from project_service.auth import keyfile, mail
 from project_service.auth.accounts import Accounts
 from project_service.auth.admin import Administration
@@ -39,7 +40,7 @@ from project_service.auth.throttle import Throttle
 from project_service.auth.tokens import Issuer, Verifier
 from project_service.changes import Changes
 from project_service.http.router import Router
-from project_service.lifecycle import Every
+from project_service.lifecycle import Every, OutageOf
 from project_service.process import cpus
 from project_service.settings import Settings
 
@@ -86,6 +87,7 @@ def assemble(
     reactor: Any,
     processes: int = 1,
     changes: Changes | None = None,
+    outage_of: OutageOf = errors.outage_of,
 ) -> Auth:
     """Authentication with PostgreSQL, bcrypt threads and SMTP.
 
@@ -96,7 +98,15 @@ def assemble(
     """
     hashing = Hashing(reactor, Bcrypt(settings.auth.bcrypt_cost), cpus(processes))
     auth = put_together(
-        settings, sql_stores(pool), hashing, _post(settings, reactor), listener, reactor, time.time, changes
+        settings,
+        sql_stores(pool),
+        hashing,
+        _post(settings, reactor),
+        listener,
+        reactor,
+        time.time,
+        changes,
+        outage_of,
     )
     # Read the list now, so that the first sign-up does not have to.
     common_passwords()
@@ -118,6 +128,7 @@ def put_together(
     reactor: Any,
     clock: Callable[[], float],
     changes: Changes | None = None,
+    outage_of: OutageOf = errors.outage_of,
 ) -> Auth:
     """Everything except threads, database and mail, which tests replace. ``clock`` returns the Unix time."""
 
@@ -150,8 +161,8 @@ def put_together(
         actor="service",
     )
     services = (
-        Every(POLL_SECONDS, revoked.poll, reactor, "revocations"),
-        Every(CLEAN_SECONDS, lambda: clean(stores.housekeeping, context), reactor, "auth-upkeep"),
+        Every(POLL_SECONDS, revoked.poll, reactor, "revocations", outage_of),
+        Every(CLEAN_SECONDS, lambda: clean(stores.housekeeping, context), reactor, "auth-upkeep", outage_of),
     )
     return Auth(verifier, services, routes, AdminRoutes(administration), context)
 

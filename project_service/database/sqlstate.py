@@ -44,6 +44,11 @@ def translate(failure: BaseException) -> ApiError | None:
     return _because(made(), words(failure)) if made is not None else None
 
 
+def outage_of(failure: BaseException) -> str | None:
+    """``errors.outage_of`` that also knows what psycopg2 raises."""
+    return errors.outage_of(translate(failure) or failure)
+
+
 def words(refusal: psycopg2.Error) -> str:
     """PostgreSQL's message and SQLSTATE, for the log. Details and context are left out: they may show values."""
     said = refusal.diag.message_primary if refusal.diag is not None else None

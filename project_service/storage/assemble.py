@@ -14,9 +14,10 @@ from attrs import field, frozen
 from twisted.application.service import IService
 from twisted.logger import Logger
 
+from project_service import errors
 from project_service.deferreds import in_thread, start, with_timeout
 from project_service.http.router import Router
-from project_service.lifecycle import Every
+from project_service.lifecycle import Every, OutageOf
 from project_service.storage import reading
 from project_service.storage.admin import BucketRoutes
 from project_service.storage.buckets import Buckets
@@ -154,6 +155,7 @@ def build(
     alone: Alone = always,
     now: Callable[[], datetime] = lambda: datetime.now(UTC),
     steps: Callable[[str], None] = unobserved,
+    outage_of: OutageOf = errors.outage_of,
 ) -> Storage:
     """Storage on the given store and rows.
 
@@ -186,8 +188,10 @@ def build(
         if not await alone(sweep):
             _log.debug("another process sweeps")
 
-    loop = Every(settings.sweep_seconds, sweep_alone, reactor, "storage sweeper")
-    return Storage(buckets, objects, sweeper, (loop,), (routes, BucketRoutes(buckets, objects)), store, reactor)
+    loop = Every(settings.sweep_seconds, sweep_alone, reactor, "storage sweeper", outage_of)
+    return Storage(
+        buckets, objects, sweeper, (loop,), (routes, BucketRoutes(buckets, objects)), store, reactor
+    )
 
 
 def assemble(
@@ -199,10 +203,12 @@ def assemble(
     limits: Callable[[], Limits] | None = None,
     alone: Alone = always,
     steps: Callable[[str], None] = unobserved,
+    outage_of: OutageOf = errors.outage_of,
 ) -> Storage:
     """Storage on PostgreSQL and the store that the settings name. ``database`` is the system database's pool."""
     client = connect_store(reactor, store)
-    return build(reactor, storage, client, sql_rows(database), limits=limits, alone=alone, steps=steps)
+    rows = sql_rows(database)
+    return build(reactor, storage, client, rows, limits=limits, alone=alone, steps=steps, outage_of=outage_of)
 
 
 def connect_store(reactor: Any, store: StoreSection) -> S3Store:

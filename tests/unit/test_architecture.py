@@ -47,6 +47,7 @@ IMPURE = ("twisted", "klein", "treq", "txpostgres", "psycopg2")
 LAYERS = {
     "errors": 0,
     "deferreds": 0,
+    "lifecycle": 0,
     "http": 1,
     "database": 1,
     "auth": 2,

@@ -12,6 +12,7 @@ from twisted.trial.unittest import TestCase
 
 from project_service import errors
 from project_service.database.session import DatabaseGone
+from project_service.database.sqlstate import outage_of
 from project_service.deferreds import start
 from project_service.lifecycle import Closing, Every, Ordered, ServicePart
 from project_service.storage.s3.errors import StoreUnreachable
@@ -109,7 +110,7 @@ class Loops(TestCase):
     def setUp(self) -> None:
         self.clock = Clock()
         self.runs: list[Deferred[None]] = []
-        self.loop = Every(5.0, self.work, self.clock, "counting")
+        self.loop = Every(5.0, self.work, self.clock, "counting", outage_of)
 
     async def work(self) -> None:
         self.runs.append(Deferred())
