@@ -52,13 +52,8 @@ class Statements:
     _number: int = 0
     _version: int = 0
     _unsure: bool = False
-    _role: str | None = None
-
-    def passes_to(self, role: str) -> bool:
-        """Whether plans that PostgreSQL has cached for queries inside functions may be another role's. The caller
-        then has to discard them: from now on they are taken to be ``role``'s."""
-        known, self._role = self._role == role, role
-        return not known
+    # The role for which PostgreSQL has cached plans of queries inside functions, where that matters.
+    plans_of: str | None = None
 
     def execution(self, query: str, version: int = 0, role: str = "") -> str | None:
         """The EXECUTE of ``query``, with ``%s`` for its parameters; None if it has to be prepared first."""

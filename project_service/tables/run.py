@@ -128,8 +128,9 @@ async def run(session: Session, work: Work, read: Callable[[list[Row]], T]) -> T
 async def pass_to_role(session: Session, preamble: Preamble) -> None:
     """Make sure that functions' cached plans of another role are not used. Call it outside a transaction. Raises what
     ``Session.execute`` raises."""
-    if preamble.plans_apart and session.statements.passes_to(preamble.role):
+    if preamble.plans_apart and session.statements.plans_of != preamble.role:
         await session.execute(FORGET_PLANS)
+        session.statements.plans_of = preamble.role
 
 
 def _refused(statements: Statements, work: Work, code: str | None) -> bool:

@@ -43,6 +43,15 @@ class Connection:
         self.sent.append(sql)
 
 
+class Interrupted(Connection):
+    """The first message of each kind that returns nothing is cancelled."""
+
+    async def execute(self, sql: str) -> None:
+        await super().execute(sql)
+        if self.sent.count(sql) == 1:
+            raise Unknown
+
+
 class Reading(Connection):
     """A pool of one connection on which every query returns one row."""
 
@@ -65,6 +74,15 @@ class Messages(SynchronousTestCase):
             self.assertEqual(self.successResultOf(start(found)), [(1,)])
         once = ["BEGIN; SELECT %s", "PREPARE service_1 AS SELECT 2", "EXECUTE service_1", "COMMIT"]
         self.assertEqual(connection.sent, [*once, "SELECT %s; EXECUTE service_1"])
+
+    def test_plans_are_another_roles_until_they_have_been_discarded(self) -> None:
+        connection = Interrupted()
+        work = Work(Preamble("SELECT 1", [], role="anon", plans_apart=True), Sql("SELECT 2"))
+        self.failureResultOf(start(run(cast(Session, connection), work, list)), TableError)
+        for _ in range(2):
+            self.successResultOf(start(run(cast(Session, connection), work, list)))
+        once = "SELECT 1; SELECT 2"
+        self.assertEqual(connection.sent, ["DISCARD PLANS", "DISCARD PLANS", once, once])
 
     def test_what_is_told_is_prepared_with_what_is_asked(self) -> None:
         settings = settings_of((("role", "a%b"),), ("request.path",))
