@@ -17,6 +17,7 @@ from twisted.mail import smtp
 from twisted.protocols.tls import TLSMemoryBIOFactory
 from twisted.python.failure import Failure
 
+from project_service import tls_errors
 from project_service.auth.model import envelope
 from project_service.deferreds import start, with_timeout
 from project_service.settings import Smtp
@@ -163,8 +164,6 @@ def why(fault: BaseException) -> str:
 
 
 def _why_no_tls(fault: SSL.Error) -> str:
-    """OpenSSL's errors are triples, whose last element is the reason."""
-    reasons = ", ".join(one[-1] for one in fault.args[0]) if fault.args else ""
-    if "certificate verify failed" in reasons:
+    if tls_errors.untrusted(fault):
         return "the mail server's certificate is not trusted"
-    return f"no TLS with the mail server: {reasons}; {_MISMATCH}"
+    return f"no TLS with the mail server: {', '.join(tls_errors.reasons(fault))}; {_MISMATCH}"

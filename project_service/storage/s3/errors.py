@@ -6,6 +6,7 @@ from xml.etree import ElementTree
 
 from OpenSSL import SSL
 
+from project_service import tls_errors
 from project_service.errors import Away
 
 
@@ -71,9 +72,7 @@ def kind_of(problem: BaseException | None) -> str:
     if isinstance(problem, BrokenAnswer) and problem.args:
         return str(problem)
     if isinstance(problem, SSL.Error):
-        # OpenSSL's errors are triples; the last is the reason.
-        reasons = [one[-1] for one in problem.args[0]] if problem.args else []
-        return UNTRUSTED if "certificate verify failed" in reasons else NO_TLS
+        return UNTRUSTED if tls_errors.untrusted(problem) else NO_TLS
     return str(getattr(problem, "code", None) or type(problem).__name__)
 
 
