@@ -115,7 +115,7 @@ class Batched:
 
     out: TextIO
     later: Callable[[float, Callable[[], None]], object]
-    _lines: list[str] = field(factory=list)
+    _lines: list[str] = field(factory=list, init=False)
 
     def write(self, text: str) -> int:
         if not self._lines:

@@ -182,4 +182,4 @@ def _post(settings: Settings, reactor: Any) -> mail.Post | None:
     if settings.smtp.host is None or settings.smtp.sender is None:
         return None
     transport = mail.SmtpTransport(reactor, settings.smtp, time.time, lambda: str(uuid.uuid4()))
-    return mail.Outbox.over(transport, reactor)
+    return mail.Outbox(transport, reactor)

@@ -13,7 +13,7 @@ from importlib.resources import files
 from typing import Any, Protocol
 from urllib.parse import quote
 
-from attrs import define, frozen
+from attrs import define, field, frozen
 from twisted.internet.interfaces import IReactorTime
 from twisted.logger import Logger
 
@@ -114,13 +114,9 @@ class Outbox:
 
     send: Callable[[Letter], Awaitable[None]]
     clock: IReactorTime
-    _waiting: deque[_Due]
-    _under_way: int = 0
-    _pausing: int = 0
-
-    @classmethod
-    def over(cls, send: Callable[[Letter], Awaitable[None]], clock: IReactorTime) -> Outbox:
-        return cls(send, clock, deque())
+    _waiting: deque[_Due] = field(factory=deque, init=False)
+    _under_way: int = field(default=0, init=False)
+    _pausing: int = field(default=0, init=False)
 
     def post(self, write: Callable[[], Letter]) -> None:
         if len(self._waiting) + self._pausing >= MOST_WAITING:

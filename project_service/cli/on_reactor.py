@@ -34,9 +34,9 @@ def run_on_reactor(work: Callable[[Any], Awaitable[None]]) -> None:
 @define
 class _Running:
     work: Callable[[Any], Awaitable[None]]
-    raised: BaseException | None = None
-    interrupted: bool = False
-    over: Deferred[None] = field(factory=Deferred)
+    raised: BaseException | None = field(default=None, init=False)
+    interrupted: bool = field(default=False, init=False)
+    over: Deferred[None] = field(factory=Deferred, init=False)
 
     def begin(self, reactor: Any) -> Deferred[None]:
         working = start(self._kept(reactor))

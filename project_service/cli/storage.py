@@ -92,9 +92,9 @@ class _Import:
     bucket: Bucket
     limit: int
     conditions: Conditions
-    imported: list[str] = field(factory=list)
-    skipped: list[str] = field(factory=list)
-    refused: dict[str, str] = field(factory=dict)
+    imported: list[str] = field(factory=list, init=False)
+    skipped: list[str] = field(factory=list, init=False)
+    refused: dict[str, str] = field(factory=dict, init=False)
 
     async def bring(self, key: str, upload: Upload) -> None:
         """Import one object. Raises only errors that concern more than this object."""

@@ -70,7 +70,7 @@ class Place:
     lane: Lane
     since: float
     turn: Callable[[bool], None]
-    state: State = "outside"
+    state: State = field(default="outside", init=False)
     who: str = ""
 
     @property
@@ -108,16 +108,16 @@ class Place:
 class Lane:
     limits: Limits
     clock: Callable[[], float]
-    served: int = 0
-    _queue: OrderedDict[Place, None] = field(factory=OrderedDict)
-    _served_by: Counter[str] = field(factory=Counter)
-    _full_since: float | None = None
-    _strict_until: float = float("-inf")
-    _calling: bool = False
+    served: int = field(default=0, init=False)
+    _queue: OrderedDict[Place, None] = field(factory=OrderedDict, init=False)
+    _served_by: Counter[str] = field(factory=Counter, init=False)
+    _full_since: float | None = field(default=None, init=False)
+    _strict_until: float = field(default=float("-inf"), init=False)
+    _calling: bool = field(default=False, init=False)
     # The average time from one place becoming free to the next, while the lane is full.
-    _pace: float = 0.0
-    _freed: int = 0
-    _measured_since: float = 0.0
+    _pace: float = field(default=0.0, init=False)
+    _freed: int = field(default=0, init=False)
+    _measured_since: float = field(default=0.0, init=False)
 
     @property
     def waiting(self) -> int:

@@ -62,13 +62,13 @@ class Health:
     checks: Mapping[str, Check]
     metrics: Metrics
     clock: IReactorTime
-    log: Logger = Logger()
-    _good_at: float = float("-inf")
-    _shown: bytes = b""
-    _shown_at: float = float("inf")
-    _shown_until: float = float("-inf")
-    _under_way: bool = False
-    _waiting: list[Deferred[dict[str, str]]] = field(factory=list)
+    log: Logger = field(default=Logger(), init=False)
+    _good_at: float = field(default=float("-inf"), init=False)
+    _shown: bytes = field(default=b"", init=False)
+    _shown_at: float = field(default=float("inf"), init=False)
+    _shown_until: float = field(default=float("-inf"), init=False)
+    _under_way: bool = field(default=False, init=False)
+    _waiting: list[Deferred[dict[str, str]]] = field(factory=list, init=False)
 
     def mount(self, router: Router) -> None:
         for url, said, handler in (

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import orjson
-from attrs import define
+from attrs import define, field
 
 from project_service.http.described import JSON, Answer, Described
 from project_service.http.inbound import Inbound
@@ -27,7 +27,7 @@ class OpenApi:
     """The route of the document. It describes every route that was mounted before it, and itself."""
 
     version: str
-    _rest: bytes = b""
+    _rest: bytes = field(default=b"", init=False)
 
     def mount(self, router: Router) -> None:
         router.route(PATH, DOCUMENT, methods=("GET",), key="optional", bearer="own")(self.answer)

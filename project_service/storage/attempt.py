@@ -6,7 +6,7 @@ from collections.abc import Awaitable, Coroutine
 from typing import Any, TypeVar
 from uuid import UUID
 
-from attrs import define
+from attrs import define, field
 from twisted.internet.defer import CancelledError, Deferred
 from twisted.python.failure import Failure
 
@@ -29,9 +29,9 @@ class Attempt:
     version: UUID
     bucket: str
     parts: PartStream | None = None
-    asked: bool = False
-    left: bool = False
-    _going: Deferred[Any] | None = None
+    asked: bool = field(default=False, init=False)
+    left: bool = field(default=False, init=False)
+    _going: Deferred[Any] | None = field(default=None, init=False)
 
     async def answered(self, asking: Awaitable[T]) -> T:
         """What ``asking`` returns. ``asked`` is True until it ends with a result or a refusal (ours or the store's).

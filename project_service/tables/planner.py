@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Hashable
 
-from attrs import Factory, define, evolve, frozen
+from attrs import define, evolve, field, frozen
 
 from project_service.tables import errors
 from project_service.tables.catalog.model import SchemaCache
@@ -57,10 +57,12 @@ class Planner:
     """Pure but for what it remembers. Raises ``TableError`` for what cannot be understood or found."""
 
     config: TablesConfig
-    _heads: Recent[Head] = Factory(lambda: Recent[Head](KEPT, lambda head: len(repr(head))))
-    _queries: Recent[Query] = Factory(lambda: Recent[Query](KEPT, lambda query: len(repr(query))))
-    _plans: Recent[Compiled] = Factory(lambda: Recent[Compiled](KEPT, _weight))
-    _probes: Recent[Probe] = Factory(lambda: Recent[Probe](KEPT))
+    _heads: Recent[Head] = field(factory=lambda: Recent[Head](KEPT, lambda head: len(repr(head))), init=False)
+    _queries: Recent[Query] = field(
+        factory=lambda: Recent[Query](KEPT, lambda query: len(repr(query))), init=False
+    )
+    _plans: Recent[Compiled] = field(factory=lambda: Recent[Compiled](KEPT, _weight), init=False)
+    _probes: Recent[Probe] = field(factory=lambda: Recent[Probe](KEPT), init=False)
 
     def head(self, incoming: Incoming) -> tuple[Head, Hashable]:
         decisive = incoming.headers.decisive

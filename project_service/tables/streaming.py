@@ -16,7 +16,7 @@ from math import ceil
 from typing import Any
 
 import psycopg2
-from attrs import Factory, define, evolve, frozen
+from attrs import define, evolve, field, frozen
 from twisted.internet.defer import Deferred, DeferredSemaphore
 from twisted.internet.interfaces import IReactorTime
 from twisted.logger import Logger
@@ -128,9 +128,9 @@ class RowStream:
     authenticated: bool
     count: int
     leaves_things: bool = False
-    fetched: list[Any] = Factory(list)
-    more: bool = False
-    closed: bool = False
+    fetched: list[Any] = field(factory=list, init=False)
+    more: bool = field(default=False, init=False)
+    closed: bool = field(default=False, init=False)
 
     log = Logger()
 

@@ -12,8 +12,8 @@ class Timing:
     """How long each stage took, in milliseconds, for ``Server-Timing``; without ``wanted`` nothing is measured."""
 
     wanted: bool = True
-    _marks: list[tuple[str, float]] = field(factory=list)
-    _since: float = field(factory=perf_counter)
+    _marks: list[tuple[str, float]] = field(factory=list, init=False)
+    _since: float = field(factory=perf_counter, init=False)
 
     def mark(self, stage: str) -> None:
         if not self.wanted:

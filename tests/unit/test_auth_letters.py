@@ -78,7 +78,7 @@ class Letters(TestCase):
             tried.append(letter)
             raise faults.pop()(550, f"no {letter.recipient} here")
 
-        outbox = mail.Outbox.over(refuse, clock)
+        outbox = mail.Outbox(refuse, clock)
         letter = mail.Letter("ada@example.test", "s", "t")
         with captured_logs() as events:
             outbox.post(lambda: letter)
@@ -112,7 +112,7 @@ class Letters(TestCase):
             return letter
 
         clock = Clock()
-        outbox = mail.Outbox.over(take, clock)
+        outbox = mail.Outbox(take, clock)
         outbox.post(write)
         clock.advance(0)
         assert sent == []
@@ -132,7 +132,7 @@ class Letters(TestCase):
             sent.append(letter.recipient)
 
         clock = Clock()
-        outbox = mail.Outbox.over(take, clock)
+        outbox = mail.Outbox(take, clock)
         for name in (*["nobody"] * 20, "ada"):
             outbox.post(partial(mail.Letter, f"{name}@example.test", "s", "t"))
         with captured_logs():
@@ -151,7 +151,7 @@ class Letters(TestCase):
             sent.append(letter)
 
         clock = Clock()
-        outbox = mail.Outbox.over(take, clock)
+        outbox = mail.Outbox(take, clock)
         with captured_logs():
             for _ in range(1000):
                 outbox.post(lambda: mail.Letter("ada@example.test", "s", "t"))
@@ -171,7 +171,7 @@ class Letters(TestCase):
             sent.append(letter)
 
         clock = Clock()
-        outbox = mail.Outbox.over(take, clock)
+        outbox = mail.Outbox(take, clock)
         with captured_logs() as events:
             for _ in range(1001):
                 outbox.post(lambda: mail.Letter("ada@example.test", "s", "t"))
@@ -186,7 +186,7 @@ class Letters(TestCase):
             await held(open_)
 
         clock = Clock()
-        outbox = mail.Outbox.over(slow, clock)
+        outbox = mail.Outbox(slow, clock)
         for _ in range(10):
             outbox.post(lambda: mail.Letter("ada@example.test", "s", "t"))
         clock.advance(0)

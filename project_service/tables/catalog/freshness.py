@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections import deque
 
-from attrs import Factory, define
+from attrs import define, field
 from twisted.internet.defer import Deferred
 from twisted.internet.interfaces import IReactorTime
 from twisted.logger import Logger
@@ -41,9 +41,9 @@ class Echo:
 
     pool: Pool
     clock: IReactorTime
-    _deaf: bool = False
-    _waiting: dict[str, Deferred[None]] = Factory(dict)
-    _heard: deque[str] = Factory(lambda: deque(maxlen=_REMEMBERED))
+    _deaf: bool = field(default=False, init=False)
+    _waiting: dict[str, Deferred[None]] = field(factory=dict, init=False)
+    _heard: deque[str] = field(factory=lambda: deque(maxlen=_REMEMBERED), init=False)
 
     def heard(self, payload: str) -> None:
         """To be called by the listener with each payload on ``CHANNEL``."""
@@ -85,8 +85,8 @@ class Freshness:
     holder: CacheHolder
     pool: Pool
     echo: Echo
-    _asking: bool = False
-    _waiting: list[Deferred[None]] = Factory(list)
+    _asking: bool = field(default=False, init=False)
+    _waiting: list[Deferred[None]] = field(factory=list, init=False)
 
     log = Logger()
 

@@ -26,10 +26,10 @@ class Scanner:
     what: str
     shown: str
     pos: int = 0
-    depth: int = 0
-    _furthest: int = -1
-    _expected: list[str] = field(factory=list)
-    _tried: str = ""
+    depth: int = field(default=0, init=False)
+    _furthest: int = field(default=-1, init=False)
+    _expected: list[str] = field(factory=list, init=False)
+    _tried: str = field(default="", init=False)
 
     def expecting(self, *labels: str, tried: str = "") -> None:
         """Note that each of ``labels`` would have been accepted here. Forgotten once the cursor has got further.
