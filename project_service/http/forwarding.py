@@ -28,8 +28,8 @@ def is_host(text: str) -> bool:
 
 
 @frozen
-class Sender:
-    """The client's address, and the scheme and host by which it reached the service."""
+class Forwarded:
+    """The client's address, and the scheme and host by which it reached the service, through proxies or not."""
 
     address: str
     scheme: str
@@ -54,7 +54,7 @@ def _unmapped(network: Network) -> Network:
     return ipaddress.IPv4Network((mapped, network.prefixlen - _MAPPED_BITS))
 
 
-def locate(peer: str | None, secure: bool, headers: HeaderView, trusted: Sequence[Network]) -> Sender:
+def locate(peer: str | None, secure: bool, headers: HeaderView, trusted: Sequence[Network]) -> Forwarded:
     """The right-most hop of ``X-Forwarded-For`` that is not a trusted proxy, and the scheme it used.
 
     ``peer`` is None on a Unix socket. The other end is a proxy on this host then, which is trusted as soon as any
@@ -65,7 +65,7 @@ def locate(peer: str | None, secure: bool, headers: HeaderView, trusted: Sequenc
     host = headers.derived(_host) or LOCAL_HOST
     near = peer if peer is not None else "127.0.0.1"
     if not trusted or not (peer is None or _is_trusted(near, trusted)):
-        return Sender(near, scheme, host)
+        return Forwarded(near, scheme, host)
     said = b",".join(headers.all(b"x-forwarded-proto")).decode("latin-1")
     forwarded = said.rpartition(",")[2].strip().lower()
     if forwarded in ("http", "https"):
@@ -78,7 +78,7 @@ def locate(peer: str | None, secure: bool, headers: HeaderView, trusted: Sequenc
         near = address
         if not _is_trusted(near, trusted):
             break
-    return Sender(near, scheme, host)
+    return Forwarded(near, scheme, host)
 
 
 def _address(hop: str) -> str | None:

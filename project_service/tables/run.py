@@ -22,7 +22,7 @@ from project_service.tables import errors
 from project_service.tables.errors import TableError
 from project_service.tables.failures import from_sqlstate, has_nul
 from project_service.tables.sql.fragment import NOTHING, Sql
-from project_service.tables.sql.settings import FORGET_PLANS, Settings
+from project_service.tables.sql.settings import FORGET_PLANS, SetConfig
 
 _NO_RIGHT = "42501"
 
@@ -41,7 +41,7 @@ class PreparedPreamble:
 
     text: str
     first: str
-    settings: Settings
+    settings: SetConfig
     last: str
 
     def executed(self, execution: str) -> str:

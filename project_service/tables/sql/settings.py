@@ -30,7 +30,7 @@ NO_JIT = ("jit", "off")
 
 
 @frozen
-class Settings:
+class SetConfig:
     """A SELECT that sets names to values, one after the other, in two forms. ``text`` has the values in it, quoted
     for psycopg2. ``statement`` is the same whatever the values are; prepared, it is executed with ``arguments``.
 
@@ -42,14 +42,14 @@ class Settings:
     arguments: str
 
 
-def settings_of(pairs: Iterable[tuple[str, str]], parameters: Iterable[str] = ()) -> Settings:
+def settings_of(pairs: Iterable[tuple[str, str]], parameters: Iterable[str] = ()) -> SetConfig:
     """The SELECT that sets each name of ``pairs`` to its value, and then each of ``parameters`` to a value that
     psycopg2 is to insert. Raises ``ValueError`` for a value with a NUL."""
     found = [(name, _quoted(value)) for name, value in pairs]
     found += [(name, "%s") for name in parameters]
     text = _select([f"set_config({_quoted(name)}, {value}, true)" for name, value in found])
     arguments = ", ".join([value for _, value in found])
-    return Settings(text, _statement(tuple([name for name, _ in found])), f"({arguments})")
+    return SetConfig(text, _statement(tuple([name for name, _ in found])), f"({arguments})")
 
 
 @lru_cache(maxsize=256)
