@@ -157,7 +157,7 @@ async def _store(open_: Opened) -> str:
         raise
     await open_.store.put(key, PROBE, "text/plain", {})
     try:
-        if (await open_.store.exchange.whole("GET", key)).body != PROBE:
+        if (await open_.store.requests.whole("GET", key)).body != PROBE:
             raise frame.Failed("gave back something else than was stored")
     finally:
         await open_.store.delete(key)
@@ -167,7 +167,7 @@ async def _store(open_: Opened) -> str:
 async def _why_refused(store: S3Store, key: str) -> None:
     """Raises the error with the reason, by a GET: the response to a HEAD has no body that could say it."""
     with suppress(NoSuchObject):
-        await store.exchange.whole("GET", key)
+        await store.requests.whole("GET", key)
 
 
 async def _token_keys(settings: Settings) -> str:

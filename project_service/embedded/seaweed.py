@@ -147,7 +147,7 @@ class ObjectStore:
         try:
             await store.ensure_bucket()
             await store.put(PROBE_KEY, PROBE, "text/plain", {})
-            if (await store.exchange.whole("GET", PROBE_KEY)).body != PROBE:
+            if (await store.requests.whole("GET", PROBE_KEY)).body != PROBE:
                 raise StoreUnreachable("it gave back something else than was stored")
             await store.delete(PROBE_KEY)
         finally:

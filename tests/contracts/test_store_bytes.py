@@ -20,8 +20,8 @@ from project_service.storage.s3 import client
 from project_service.storage.s3.client import S3Store
 from project_service.storage.s3.connect import connect
 from project_service.storage.s3.errors import NoSuchObject, StoreUnreachable
-from project_service.storage.s3.exchange import Exchange
 from project_service.storage.s3.pool import ConnectionPool
+from project_service.storage.s3.retrying import RetryingClient
 from project_service.storage.s3.sender import Sender
 from project_service.storage.s3.sign import Address, Signer
 from project_service.storage.s3.through_treq import Through
@@ -50,7 +50,7 @@ def virtual_store(reactor: Any, host: str, port: int) -> S3Store:
     address = Address(f"http://s3.amazonaws.com:{port}", "virtual-one", "virtual")
     pool = ConnectionPool(reactor, TCP4ClientEndpoint(reactor, host, port), 5)
     sender = Sender(Through(pool, reactor), address, Signer("test", "test"), utc_now)
-    return S3Store(Exchange(sender, address, reactor, 30, 5), deferToThread, pool.close)
+    return S3Store(RetryingClient(sender, address, reactor, 30, 5), deferToThread, pool.close)
 
 
 @pytest.fixture(params=["memory", "seaweedfs", "moto", "moto-virtual"])

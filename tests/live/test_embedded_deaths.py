@@ -231,7 +231,7 @@ async def test_ports_that_are_taken_meanwhile(embedded: Embedded) -> None:
         again = await embedded.start()
     assert _port(again.store) != _port(running.store)
     store = _client(again.store)
-    assert (await store.exchange.whole("GET", "kept")).body == b"bytes"
+    assert (await store.requests.whole("GET", "kept")).body == b"bytes"
     await store.close()
 
 

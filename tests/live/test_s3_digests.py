@@ -21,7 +21,7 @@ async def test_corrupted_bytes_are_refused_by_the_store_itself(store_settings: S
     meant = await store.digest(b"what was meant")
     arrived = await store.digest(b"what arrived  ")
     with pytest.raises(StoreUnreachable) as caught:
-        await store.exchange.whole(
+        await store.requests.whole(
             "PUT",
             "c/corrupt",
             headers={"content-md5": meant.content_md5},

@@ -172,7 +172,7 @@ async def test_overwritten_while_it_is_read(older: Any) -> None:
 async def test_what_is_packed_is_not_taken_for_what_is_in_it(older: Any) -> None:
     """As uploads with a Content-Encoding are refused; how an SDK sent an object, which some stores keep, is none."""
     for coding, refused in (("gzip", True), ("aws-chunked,gzip", True), ("aws-chunked", False)):
-        await older.exchange.whole("PUT", "packed/page", headers={"content-encoding": coding})
+        await older.requests.whole("PUT", "packed/page", headers={"content-encoding": coding})
         ((_, upload),) = [one async for one in import_sources.StoreBucket(older, "packed/").found()]
         parts: Any = _Parts()
         if refused:

@@ -20,9 +20,9 @@ from project_service.storage.s3.errors import (
     StoreError,
     StoreUnreachable,
 )
-from project_service.storage.s3.exchange import Exchange
 from project_service.storage.s3.listing import OpenMultipart
 from project_service.storage.s3.pool import ConnectionPool
+from project_service.storage.s3.retrying import RetryingClient
 from project_service.storage.s3.sender import Sender
 from project_service.storage.s3.through_treq import Through
 from tests.store_fake import unneeded
@@ -41,8 +41,8 @@ class Case(SynchronousTestCase):
         through = Through(ConnectionPool(self.clock, self.endpoint, 5), self.clock)
         sender = Sender(through, ADDRESS, SIGNER, lambda: NOW)
         self.jitter = 1.0
-        exchange = Exchange(sender, ADDRESS, self.clock, IDLE, RETRY, lambda: self.jitter)
-        self.store = S3Store(exchange, lambda work, *args: succeed(work(*args)))
+        requests = RetryingClient(sender, ADDRESS, self.clock, IDLE, RETRY, lambda: self.jitter)
+        self.store = S3Store(requests, lambda work, *args: succeed(work(*args)))
 
     def ask(self, work: Coroutine[Any, Any, Any]) -> Deferred[Any]:
         return start(work)

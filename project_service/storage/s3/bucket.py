@@ -10,7 +10,6 @@ from attrs import field, frozen
 from project_service.deferreds import all_of
 from project_service.storage.s3.digests import Digests
 from project_service.storage.s3.errors import NoSuchBucket, NoSuchObject, StoreError
-from project_service.storage.s3.exchange import Exchange
 from project_service.storage.s3.listing import (
     OpenMultipart,
     StoredPage,
@@ -19,6 +18,7 @@ from project_service.storage.s3.listing import (
     parse_multiparts,
     parse_objects,
 )
+from project_service.storage.s3.retrying import RetryingClient
 
 # How many objects to delete at the same time in a store that takes one object a request.
 DELETES_AT_ONCE = 16
@@ -28,13 +28,13 @@ DELETES_AT_ONCE = 16
 class WholeBucket:
     """``region`` is where the bucket is made, in stores that ask for it."""
 
-    exchange: Exchange
+    requests: RetryingClient
     region: str = field(default="us-east-1", kw_only=True)
 
     async def delete(self, key: str) -> None:
         """Delete an object; one that is gone already is no error."""
         try:
-            await self.exchange.whole("DELETE", key)
+            await self.requests.whole("DELETE", key)
         except NoSuchObject:
             return
 
@@ -53,7 +53,7 @@ class WholeBucket:
         body = document("Delete", f"<Quiet>true</Quiet>{listed}")
         digests = Digests.of(body)
         headers = {"content-md5": digests.content_md5, "content-type": "application/xml"}
-        answer = await self.exchange.whole(
+        answer = await self.requests.whole(
             "POST", "", query={"delete": ""}, headers=headers, body=body, digest=digests.sha256
         )
         return parse_failed_deletes(answer.body)
@@ -79,7 +79,7 @@ class WholeBucket:
         query = {"list-type": "2", "max-keys": str(limit), "prefix": prefix, "encoding-type": "url"}
         if token is not None:
             query["continuation-token"] = token
-        answer = await self.exchange.whole("GET", "", query=query)
+        answer = await self.requests.whole("GET", "", query=query)
         return parse_objects(answer.body)
 
     async def list_multiparts(self) -> tuple[OpenMultipart, ...]:
@@ -89,7 +89,7 @@ class WholeBucket:
         last: tuple[str, str] | None = None
         while True:
             try:
-                answer = await self.exchange.whole("GET", "", query=query)
+                answer = await self.requests.whole("GET", "", query=query)
             except StoreError as refused:
                 if not refused.not_offered:
                     raise
@@ -105,13 +105,13 @@ class WholeBucket:
     async def ensure_bucket(self) -> None:
         """Create the store bucket unless it is there."""
         try:
-            await self.exchange.whole("HEAD", "")
+            await self.requests.whole("HEAD", "")
         except NoSuchObject:
             await self._make_bucket()
 
     async def _make_bucket(self, body: bytes = b"") -> None:
         try:
-            await self.exchange.whole("PUT", "", body=body, digest=Digests.of(body).sha256)
+            await self.requests.whole("PUT", "", body=body, digest=Digests.of(body).sha256)
         except StoreError as refused:
             # Only AWS insists on the region of its endpoint here; other stores may not know the document at all.
             if refused.code == "IllegalLocationConstraintException" and not body:

@@ -68,7 +68,7 @@ class S3Store(WholeBucket):
     async def start_multipart(self, key: str, content_type: str, metadata: Mapping[str, str]) -> str:
         """Begin a multipart upload; its upload id."""
         headers = {"content-type": content_type, **_metadata(metadata)}
-        answer = await self.exchange.whole("POST", key, query={"uploads": ""}, headers=headers)
+        answer = await self.requests.whole("POST", key, query={"uploads": ""}, headers=headers)
         return text_of(answer.body, "UploadId")
 
     async def put_part(self, key: str, upload_id: str, number: int, payload: Payload) -> str:
@@ -85,7 +85,7 @@ class S3Store(WholeBucket):
         body = document("CompleteMultipartUpload", parts)
         query = {"uploadId": upload_id}
         try:
-            answer = await self.exchange.whole(
+            answer = await self.requests.whole(
                 "POST", key, query=query, body=body, digest=Digests.of(body).sha256
             )
         except NoSuchObject:
@@ -96,7 +96,7 @@ class S3Store(WholeBucket):
     async def abort_multipart(self, key: str, upload_id: str) -> None:
         """Drop a multipart upload and its parts; one that is gone already is no error."""
         try:
-            await self.exchange.whole("DELETE", key, query={"uploadId": upload_id})
+            await self.requests.whole("DELETE", key, query={"uploadId": upload_id})
         except NoSuchObject:
             return
 
@@ -107,15 +107,15 @@ class S3Store(WholeBucket):
         Raises ``NoSuchObject``, and ``BrokenRead`` where the store has another number of bytes.
         """
         headers = {} if length == whole else {"range": f"bytes={first}-{first + length - 1}"}
-        response = await self.exchange.opened(key, headers)
+        response = await self.requests.opened(key, headers)
         if response.code != (206 if headers else 200) or response.length not in (length, UNKNOWN_LENGTH):
             response.loseConnection()
             raise BrokenRead("the store has another number of bytes")
-        return OpenedObject(length, response, self.exchange.clock, self.exchange.idle_seconds)
+        return OpenedObject(length, response, self.requests.clock, self.requests.idle_seconds)
 
     async def stat(self, key: str) -> Stat:
         """What the store knows of an object. Raises ``StoreUnreachable`` where it does not tell the size."""
-        answer = await self.exchange.whole("HEAD", key)
+        answer = await self.requests.whole("HEAD", key)
         size = answer.header("content-length")
         if not size.isdecimal():
             raise StoreUnreachable(NO_SIZE)
@@ -139,7 +139,7 @@ class S3Store(WholeBucket):
                 if not refused.not_offered:
                     raise
         # In one piece also for stores that cannot copy parts (Storj): they may take larger objects at once than AWS.
-        answer = await self.exchange.whole("PUT", target, headers=self._copy_source(source))
+        answer = await self.requests.whole("PUT", target, headers=self._copy_source(source))
         return bare(text_of(answer.body, "ETag"))
 
     async def _copied_in_parts(
@@ -162,7 +162,7 @@ class S3Store(WholeBucket):
         for number, first in enumerate(range(0, size, COPY_PART_BYTES), 1):
             await keep_alive()
             last = min(first + COPY_PART_BYTES, size) - 1
-            answer = await self.exchange.whole(
+            answer = await self.requests.whole(
                 "PUT",
                 target,
                 query={"partNumber": str(number), "uploadId": upload_id},
@@ -172,13 +172,13 @@ class S3Store(WholeBucket):
         return etags
 
     def _copy_source(self, source: str) -> dict[str, str]:
-        return {"x-amz-copy-source": f"/{self.exchange.address.bucket}/{source}"}
+        return {"x-amz-copy-source": f"/{self.requests.address.bucket}/{source}"}
 
     async def _sent(
         self, key: str, query: Mapping[str, str] | None, payload: Payload, headers: Mapping[str, str]
     ) -> str:
         digests = await self.digest(payload)
-        answer = await self.exchange.whole(
+        answer = await self.requests.whole(
             "PUT",
             key,
             query=query,

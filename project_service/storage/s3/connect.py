@@ -8,8 +8,8 @@ from typing import Any, Protocol
 
 from project_service.storage.s3.client import S3Store
 from project_service.storage.s3.endpoint import store_endpoint
-from project_service.storage.s3.exchange import Exchange
 from project_service.storage.s3.pool import ConnectionPool
+from project_service.storage.s3.retrying import RetryingClient
 from project_service.storage.s3.sender import Sender
 from project_service.storage.s3.sign import Address, Signer
 from project_service.storage.s3.through_treq import Through
@@ -63,14 +63,14 @@ def connect(
     def sign_as(fresh: StoreSettings) -> None:
         sender.signer = _signer(fresh)
 
-    exchange = Exchange(
+    requests = RetryingClient(
         sender,
         address,
         reactor,
         settings.idle_timeout_seconds,
         settings.connect_timeout_seconds,
     )
-    return S3Store(exchange, in_thread, pool.close, sign_as, region=settings.region)
+    return S3Store(requests, in_thread, pool.close, sign_as, region=settings.region)
 
 
 def _signer(settings: StoreSettings) -> Signer:

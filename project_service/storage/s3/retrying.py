@@ -54,7 +54,7 @@ _UNANSWERED = (
 
 
 @frozen
-class Answer:
+class WholeResponse:
     """A whole answer: headers and body."""
 
     _response: StoreResponse
@@ -67,7 +67,7 @@ class Answer:
 
 
 @frozen(eq=False)
-class Exchange:
+class RetryingClient:
     """Sends requests to one store. Every method raises ``StoreUnreachable`` where no usable answer comes.
 
     A request that failed is sent again, up to ``ATTEMPTS`` times with growing, random pauses, as long as no more than
@@ -90,16 +90,16 @@ class Exchange:
         headers: Mapping[str, str] | None = None,
         body: Payload = b"",
         digest: str = EMPTY_SHA256,
-    ) -> Answer:
+    ) -> WholeResponse:
         """The answer with its body; raises ``StoreError`` for a refusal."""
 
-        async def once(progress: Progress) -> Answer:
+        async def once(progress: Progress) -> WholeResponse:
             response = await self._head(
                 method, key, query, headers, body=body, digest=digest, progress=progress
             )
             answered = await self._gathered(response, progress)
             # S3 sends 200 before it knows whether completing or copying succeeds; the document may then be an error.
-            answer = Answer(response, answered)
+            answer = WholeResponse(response, answered)
             if response.code >= 300 or (b"<Error" in answered and error_text(answered)):
                 raise refusal(response.code, answered, answer.header("x-amz-bucket-region"))
             return answer

@@ -18,7 +18,7 @@ from project_service.storage.s3.errors import (
     StoreError,
     StoreUnreachable,
 )
-from project_service.storage.s3.exchange import MAX_ANSWER_BYTES, MAX_ANSWER_SECONDS
+from project_service.storage.s3.retrying import MAX_ANSWER_BYTES, MAX_ANSWER_SECONDS
 from tests.unit.test_s3_client import IDLE, RETRY, Case
 
 
