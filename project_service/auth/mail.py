@@ -22,9 +22,12 @@ from project_service.auth.smtp import MailServer, why
 from project_service.deferreds import start
 from project_service.settings import Smtp
 
-# A letter that was not taken is tried again after these pauses, in seconds.
-PAUSES = (5.0, 60.0)
+# A letter that was not taken is tried again after these pauses, in seconds. They are long enough for a mail server to
+# be restarted, or to let in a sender whom it refused at first (greylisting, RFC 6647), and end before the tokens in
+# letters do, after an hour.
+PAUSES = (5.0, 60.0, 300.0, 1500.0)
 AT_ONCE = 4
+# Letters that wait to be sent, and as many that pause between two tries.
 MOST_WAITING = 1000
 
 
@@ -104,8 +107,8 @@ class _Due:
 
 @define
 class Outbox:
-    """Implements ``Post``. It sends up to ``AT_ONCE`` letters at a time. Each is tried again twice, and does not hold
-    up others while it waits for that.
+    """Implements ``Post``. It sends up to ``AT_ONCE`` letters at a time. One that is not taken is tried again after
+    each of ``PAUSES``, and does not hold up others, or take their room, while it waits for that.
 
     Letters are in memory only. If one is lost to a restart, its recipient has to ask for another.
     """
@@ -119,7 +122,7 @@ class Outbox:
     _pausing: int = field(default=0, init=False)
 
     def post(self, write: Callable[[], Letter]) -> None:
-        if len(self._waiting) + self._pausing >= MOST_WAITING:
+        if len(self._waiting) >= MOST_WAITING:
             self.log.error("too many letters are waiting; one was dropped")
             return
         self._waiting.append(_Due(write))
@@ -144,7 +147,7 @@ class Outbox:
             await self.send(due.write())
         except Exception as fault:
             self.log.warn("a letter was not taken: {why}", why=why(fault))
-            if due.pauses:
+            if due.pauses and self._pausing < MOST_WAITING:
                 self._pausing += 1
                 self.clock.callLater(due.pauses[0], self._again, _Due(due.write, due.pauses[1:]))
             else:

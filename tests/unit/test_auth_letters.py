@@ -70,9 +70,9 @@ class Letters(TestCase):
             with self.assertRaises(ValueError):
                 mail.message(mail.Letter(**parts), "noreply@example.test", 0, "id")
 
-    def test_a_letter_that_is_not_taken_is_tried_twice_more(self) -> None:
+    def test_a_letter_that_is_not_taken_is_tried_for_half_an_hour(self) -> None:
         clock, tried = Clock(), []
-        faults: list[Any] = [OSError, SMTPDeliveryError, ConnectionRefusedError]
+        faults: list[Any] = [OSError] * 3 + [SMTPDeliveryError, ConnectionRefusedError]
 
         async def refuse(letter: mail.Letter) -> None:
             tried.append(letter)
@@ -87,13 +87,17 @@ class Letters(TestCase):
             assert len(tried) == 1
             clock.advance(5)
             assert len(tried) == 2
-            clock.advance(60)
-        assert tried == [letter] * 3
+            for tries, pause in enumerate((60, 300, 1500), 3):
+                clock.advance(pause - 1)
+                assert len(tried) == tries - 1
+                clock.advance(1)
+                assert len(tried) == tries
+        assert tried == [letter] * 5
         # Why, but neither whose it was nor what the server said.
         assert [formatEvent(event) for event in events] == [
             "a letter was not taken: the mail server cannot be reached: connection refused",
             "a letter was not taken: the mail server refuses (550)",
-            "a letter was not taken: OSError",
+            *["a letter was not taken: OSError"] * 3,
             "a letter was given up",
         ]
         assert clock.getDelayedCalls() == []
@@ -138,12 +142,12 @@ class Letters(TestCase):
         with captured_logs():
             clock.advance(0)
             assert sent == ["ada@example.test"]
-            clock.pump([5, 60])
+            clock.pump(mail.PAUSES)
         assert clock.getDelayedCalls() == []
 
-    def test_letters_between_two_tries_are_among_the_thousand_that_wait(self) -> None:
+    def test_a_thousand_letters_between_two_tries_take_no_room_of_others(self) -> None:
         sent: list[mail.Letter] = []
-        faults = [OSError()] * 1000
+        faults = [OSError()] * 1001
 
         async def take(letter: mail.Letter) -> None:
             if faults:
@@ -152,17 +156,18 @@ class Letters(TestCase):
 
         clock = Clock()
         outbox = mail.Outbox(take, clock)
-        with captured_logs():
+        with captured_logs() as events:
             for _ in range(1000):
                 outbox.post(lambda: mail.Letter("ada@example.test", "s", "t"))
             clock.advance(0)
-            outbox.post(lambda: mail.Letter("ada@example.test", "s", "t"))
-            clock.advance(5)
-            assert len(sent) == 1000
-            for _ in range(1001):
-                outbox.post(lambda: mail.Letter("ada@example.test", "s", "t"))
+            outbox.post(lambda: mail.Letter("bob@example.test", "s", "t"))
+            outbox.post(lambda: mail.Letter("eve@example.test", "s", "t"))
             clock.advance(0)
-        assert len(sent) == 2000
+        # One more that is not taken is not tried again: there is an end to what is kept.
+        assert [letter.recipient for letter in sent] == ["eve@example.test"]
+        assert formatEvent(events[-1]) == "a letter was given up"
+        clock.advance(5)
+        assert [letter.recipient for letter in sent[1:]] == ["ada@example.test"] * 1000
 
     def test_a_thousand_letters_wait_and_one_more_is_dropped_with_a_word_in_the_log(self) -> None:
         sent: list[mail.Letter] = []
