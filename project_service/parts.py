@@ -85,7 +85,7 @@ def assemble(reactor: Any, settings: Settings, processes: int, changes: Changes 
         settings.storage,
         settings.store,
         pool,
-        limits=lambda: live.storage,
+        in_force=lambda: live.storage,
         alone=Alone(connect, SWEEPER_LOCK),
         outage_of=sqlstate.outage_of,
     )

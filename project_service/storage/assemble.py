@@ -26,7 +26,7 @@ from project_service.storage.links import Links
 from project_service.storage.objects import Objects, unobserved
 from project_service.storage.ports import BucketRows, GarbageRows, LinkRows, ObjectRows
 from project_service.storage.removal import Removal
-from project_service.storage.routes import Limits, StorageRoutes
+from project_service.storage.routes import LiveSettings, StorageRoutes
 from project_service.storage.s3.client import S3Store
 from project_service.storage.s3.connect import StoreSettings, connect
 from project_service.storage.s3.errors import NoSuchBucket, NoSuchObject, StoreError, kind_of
@@ -46,7 +46,7 @@ PROBE = ".project-service/probe"
 PATIENCE_SECONDS = 5.0
 
 
-class StorageSettings(Limits, Protocol):
+class StorageSettings(LiveSettings, Protocol):
     """The section ``[storage]``."""
 
     @property
@@ -151,7 +151,7 @@ def build(
     store: Any,
     rows: Rows,
     *,
-    limits: Callable[[], Limits] | None = None,
+    in_force: Callable[[], LiveSettings] | None = None,
     alone: Alone = always,
     now: Callable[[], datetime] = lambda: datetime.now(UTC),
     steps: Callable[[str], None] = unobserved,
@@ -159,10 +159,10 @@ def build(
 ) -> Storage:
     """Storage on the given store and rows.
 
-    ``limits`` returns the settings in force, where they can change while running. ``alone`` keeps the sweeper to one
+    ``in_force`` returns the present settings, where they can change while running. ``alone`` keeps the sweeper to one
     process at a time. ``steps`` is told of each step of a change, for tests that interrupt one.
     """
-    in_force = limits or (lambda: settings)
+    in_force = in_force or (lambda: settings)
 
     def keep_removed() -> timedelta:
         return timedelta(seconds=in_force().keep_removed_seconds)
@@ -200,7 +200,7 @@ def assemble(
     store: StoreSection,
     database: Database,
     *,
-    limits: Callable[[], Limits] | None = None,
+    in_force: Callable[[], LiveSettings] | None = None,
     alone: Alone = always,
     steps: Callable[[str], None] = unobserved,
     outage_of: OutageOf = errors.outage_of,
@@ -208,7 +208,9 @@ def assemble(
     """Storage on PostgreSQL and the store that the settings name. ``database`` is the system database's pool."""
     client = connect_store(reactor, store)
     rows = sql_rows(database)
-    return build(reactor, storage, client, rows, limits=limits, alone=alone, steps=steps, outage_of=outage_of)
+    return build(
+        reactor, storage, client, rows, in_force=in_force, alone=alone, steps=steps, outage_of=outage_of
+    )
 
 
 def connect_store(reactor: Any, store: StoreSection) -> S3Store:

@@ -30,7 +30,7 @@ OBJECT = f"{BUCKET}/objects/<path:key>"
 NOT_SHARED = ("Cache-Control", "private, no-store")
 
 
-class Limits(Protocol):
+class LiveSettings(Protocol):
     """The part of the section ``[storage]`` that requests look at; it may change while they run."""
 
     @property
@@ -45,14 +45,14 @@ class Limits(Protocol):
 
 @frozen(eq=False)
 class StorageRoutes:
-    """``limits`` returns the settings in force."""
+    """``in_force`` returns the present settings."""
 
     buckets: Buckets
     rows: ObjectRows
     objects: Objects
     downloads: Downloads
     links: Links
-    limits: Callable[[], Limits]
+    in_force: Callable[[], LiveSettings]
 
     def mount(self, router: Router) -> None:
         """Declare every endpoint."""
@@ -143,7 +143,7 @@ class StorageRoutes:
 
     async def presign(self, inbound: Inbound) -> Reply:
         await self._readable(inbound)
-        default = self.limits().default_expires_in_seconds
+        default = self.in_force().default_expires_in_seconds
         key, seconds, uses = requests.presign(await inbound.json_object(), default)
         # Again, because the body may have taken hours, and the bucket may have become private since.
         bucket = await self._readable(inbound)
@@ -210,7 +210,7 @@ class StorageRoutes:
     def _limit(self, bucket: Bucket) -> SizeLimit:
         """The greatest size that an object may have, as far as is known now: the switch has the last word on a
         quota."""
-        own = self.limits().max_object_bytes
+        own = self.in_force().max_object_bytes
         if bucket.rules.max_object_bytes is not None:
             own = min(own, bucket.rules.max_object_bytes)
         if bucket.rules.max_bucket_bytes is None:
@@ -221,5 +221,5 @@ class StorageRoutes:
 
     def _caching(self, bucket: Bucket) -> Headers:
         if bucket.public:
-            return (("Cache-Control", f"public, max-age={self.limits().public_max_age_seconds}"),)
+            return (("Cache-Control", f"public, max-age={self.in_force().public_max_age_seconds}"),)
         return (NOT_SHARED,)

@@ -70,7 +70,7 @@ class StorageApp(App):
             self.in_force,
             self.store,
             self.tables.rows(),
-            limits=lambda: self.in_force,
+            in_force=lambda: self.in_force,
             now=self.now,
             steps=self.step,
         )
