@@ -11,7 +11,7 @@ from collections import OrderedDict
 from collections.abc import Awaitable, Callable
 from typing import Any
 
-from attrs import Factory, define, frozen
+from attrs import define, field, frozen
 
 Ask = Callable[[str], Awaitable[list[tuple[Any, ...]]]]
 
@@ -47,13 +47,13 @@ class Statements:
     """
 
     most: int = PER_CONNECTION
-    _known: OrderedDict[tuple[str, str], _Statement] = Factory(OrderedDict)
-    _unwanted: list[str] = Factory(list)
-    _number: int = 0
-    _version: int = 0
-    _unsure: bool = False
+    _known: OrderedDict[tuple[str, str], _Statement] = field(factory=OrderedDict, init=False)
+    _unwanted: list[str] = field(factory=list, init=False)
+    _number: int = field(default=0, init=False)
+    _version: int = field(default=0, init=False)
+    _unsure: bool = field(default=False, init=False)
     # The role for which PostgreSQL has cached plans of queries inside functions, where that matters.
-    plans_of: str | None = None
+    plans_of: str | None = field(default=None, init=False)
 
     def execution(self, query: str, version: int = 0, role: str = "") -> str | None:
         """The EXECUTE of ``query``, with ``%s`` for its parameters; None if it has to be prepared first."""
