@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
+from sys import getsizeof
 from typing import Any
 
 import psycopg2
@@ -110,7 +111,7 @@ class Session(txpostgres.Connection):  # type: ignore[misc]  # txpostgres is not
         """The rows of the last statement of ``sql``; an empty list if it returns none."""
         cursor = await self.execute(sql, params)
         rows: list[Row] = cursor.fetchall() if cursor.description is not None else []
-        largest = max((value.__sizeof__() for value in rows[0]), default=0) if len(rows) == 1 else 0
+        largest = max(map(getsizeof, rows[0]), default=0) if len(rows) == 1 else 0
         if largest > 2**20:
             self._cursor = None  # it would keep the result until the next message, which may be hours away
         if largest > 2**23:

@@ -134,7 +134,7 @@ class Lane:
         refusal. ``who`` is its client."""
         now = self.clock()
         place = Place(self, now, turn, who=who)
-        if self._next_of([*self._queue, place] if self.limits.spare else self._queue or [place]) is place:
+        if self._is_next(place):
             self.take(place)
             return place
         if self._full_since is None:
@@ -226,6 +226,12 @@ class Lane:
             self._calling = False
         if not self._queue and self.served < self.limits.places:
             self._full_since = None
+
+    def _is_next(self, place: Place) -> bool:
+        """Whether a request that has just come is served before all that wait."""
+        if self.limits.spare:
+            return self._next_of([*self._queue, place]) is place
+        return not self._queue and self.served < self.limits.places
 
     def _next_of(self, queue: Collection[Place]) -> Place | None:
         if not queue or self.served >= self.limits.places:

@@ -108,7 +108,8 @@ async def run(session: Session, work: Work, read: Callable[[list[Row]], T]) -> T
     """
     session.extra_seconds = work.preamble.extra_seconds
     try:
-        await pass_to_role(session, work.preamble)
+        if work.preamble.plans_apart:
+            await pass_to_role(session, work.preamble)
         try:
             return await _run(session, work, read)
         except psycopg2.Error as fault:
@@ -126,9 +127,9 @@ async def run(session: Session, work: Work, read: Callable[[list[Row]], T]) -> T
 
 
 async def pass_to_role(session: Session, preamble: Preamble) -> None:
-    """Make sure that functions' cached plans of another role are not used. Call it outside a transaction. Raises what
-    ``Session.execute`` raises."""
-    if preamble.plans_apart and session.statements.plans_of != preamble.role:
+    """Make sure that functions' cached plans of another role are not used, for a preamble with ``plans_apart``. Call
+    it outside a transaction. Raises what ``Session.execute`` raises."""
+    if session.statements.plans_of != preamble.role:
         await session.execute(FORGET_PLANS)
         session.statements.plans_of = preamble.role
 

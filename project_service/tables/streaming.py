@@ -148,7 +148,8 @@ class RowStream:
             f"DECLARE {_CURSOR} NO SCROLL CURSOR FOR {rows.for_driver}; {self._fetch()}"
         )
         self.session.extra_seconds = preamble.extra_seconds
-        await self._passed(preamble)
+        if preamble.plans_apart:
+            await self._passed(preamble)
         self.fetched = await self._fetched(text, [*preamble.values, *values, *values])
 
     async def __call__(self, sink: Sink) -> None:
