@@ -1,6 +1,6 @@
 """The lanes of ``http.admission`` from the settings: how many requests of each part are served at a time.
 
-A lane is named as ``http.admission.lane_of`` names it.
+A lane is named as ``http.lane_names`` names it.
 """
 
 from __future__ import annotations

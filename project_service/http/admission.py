@@ -14,13 +14,12 @@ from __future__ import annotations
 
 from collections import Counter, OrderedDict
 from collections.abc import Callable, Collection, Mapping
-from functools import lru_cache
 from typing import Literal
-from urllib.parse import unquote_to_bytes
 
 from attrs import define, field, frozen
 
 from project_service.http import fairness
+from project_service.http.lane_names import lane_of
 
 STANDING_SECONDS = 0.5
 SHORT_SECONDS = 0.1
@@ -39,8 +38,6 @@ LONGEST_PAUSE_SECONDS = 5.0
 Reason = Literal["full", "standing", "late"]
 # The states of a request: in the queue, being served, waiting for its own client (or not begun), and done.
 State = Literal["waiting", "served", "outside", "left"]
-
-_PASSWORD_PATHS = frozenset({b"/auth/signup", b"/auth/login", b"/auth/reset", b"/auth/user"})
 
 
 @frozen
@@ -273,33 +270,3 @@ class Admission:
     def lane(self, method: str, target: bytes) -> tuple[str, Lane | None]:
         name = lane_of(method, target)
         return name, self.lanes.get(name)
-
-
-def lane_of(method: str, target: bytes) -> str:
-    """The lane of a request: ``auth``, ``passwords`` (requests that hash one), ``storage``,
-    ``tables:STAGE/DATABASE``, or ``-`` for all others."""
-    path = target.partition(b"?")[0]
-    return _recent_lane(method, path) if len(method) + len(path) <= 256 else _lane_of(method, path)
-
-
-def _lane_of(method: str, path: bytes) -> str:
-    segments = path.split(b"/", 5)
-    if len(segments) < 3:
-        return "-"
-    first, second = segments[1], segments[2]
-    if first == b"admin" and second == b"users":
-        return "passwords" if method in ("POST", "PATCH") else "auth"
-    if first == b"auth":
-        return "passwords" if path in _PASSWORD_PATHS and method in ("POST", "PATCH", "DELETE") else "auth"
-    if first == b"storage" or (first == b"admin" and second == b"buckets"):
-        return "storage"
-    if second == b"db" and len(segments) > 4 and segments[4] == b"rest":
-        return f"tables:{_plain(first)}/{_plain(segments[3])}"
-    return "-"
-
-
-_recent_lane = lru_cache(maxsize=1024)(_lane_of)
-
-
-def _plain(segment: bytes) -> str:
-    return unquote_to_bytes(segment).decode("utf-8", "replace")

@@ -5,7 +5,7 @@ from __future__ import annotations
 from attrs import evolve
 from twisted.trial.unittest import SynchronousTestCase
 
-from project_service.http.admission import lane_of
+from project_service.http.lane_names import lane_of
 from project_service.lanes import lanes, trace_headers
 from project_service.settings import Settings, Stage, StageDatabase
 
