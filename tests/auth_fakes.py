@@ -13,6 +13,7 @@ from project_service.auth.mail import Letter
 from project_service.auth.model import Account, Email, Origin, SessionInfo, User
 from project_service.auth.passwords import Bcrypt
 from project_service.auth.ports import (
+    MOST_LISTED,
     Event,
     NewSession,
     Proof,
@@ -162,7 +163,7 @@ class MemorySessions(State):
         self.events.append(evolve(event, email=account.user.email))
         return Rotation("stolen", session.id, account.user)
 
-    async def alive(self, user_id: str, now: datetime) -> list[SessionInfo]:
+    async def alive(self, user_id: str, now: datetime, most: int = MOST_LISTED) -> list[SessionInfo]:
         found = [one for one in self.session_rows.values() if one.user_id == user_id]
         living = [one for one in found if not one.ended and one.expires_at > now]
         return [
@@ -174,7 +175,7 @@ class MemorySessions(State):
                 one.new.origin.user_agent,
                 one.address,
             )
-            for one in sorted(living, key=lambda one: one.new.created_at, reverse=True)
+            for one in sorted(living, key=lambda one: one.new.created_at, reverse=True)[:most]
         ]
 
     async def end(

@@ -18,6 +18,9 @@ Actor = Literal["anonymous", "user", "service", "operator"]
 Verdict = Literal["free", "busy", "refused"]
 Outcome = Literal["failed", "released", "cleared"]
 Purpose = Literal["recovery", "confirmation"]
+# Sessions of one user that are listed. Each login is one, for a month, so a client that never refreshes makes as many
+# as it likes.
+MOST_LISTED = 1000
 
 
 @frozen
@@ -178,7 +181,8 @@ class Sessions(Protocol):
         """Replace a refresh token by its ``successor``, or find out that it has been replaced before. None if the
         token is unknown or expired, or its session has ended."""
 
-    async def alive(self, user_id: str, now: datetime) -> list[SessionInfo]: ...
+    async def alive(self, user_id: str, now: datetime, most: int = MOST_LISTED) -> list[SessionInfo]:
+        """The sessions of a user that have neither ended nor expired: the ``most`` newest, the newest first."""
 
     async def end(
         self, user_id: str, event: Event, *, only: str | None = None, but: str | None = None

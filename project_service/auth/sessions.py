@@ -68,10 +68,11 @@ class SessionService:
         )
 
     async def alive(self, caller: Claims) -> list[SessionInfo]:
+        """The caller's newest sessions, up to ``ports.MOST_LISTED``."""
         return await self.sessions.alive(caller.sub, self.context.now())
 
     async def end_one(self, caller: Claims, session_id: str, origin: Origin) -> None:
-        """End one session. Raises ``session_not_found`` if it is not an active session of the caller's."""
+        """End one session. Raises ``session_not_found`` if it is not among the caller's sessions that are listed."""
         known = {session.id for session in await self.alive(caller)}
         # Some platforms write UUIDs in upper case.
         wanted = session_id.lower()

@@ -208,6 +208,7 @@ async def test_sessions_end_one_all_or_all_but_one(stores: Stores) -> None:
         await stores.sessions.start(account, None, one, event())
     alive = await stores.sessions.alive(account.user.id, NOW)
     assert [one.id for one in alive] == [third.id, second.id, first.id]
+    assert await stores.sessions.alive(account.user.id, NOW, 2) == alive[:2]
     assert (alive[0].user_agent, alive[0].address) == ("a browser", "192.0.2.1")
     ended = await stores.sessions.end(account.user.id, event(), only=second.id)
     assert ended == [(second.id, (second.access_expires_at + MINUTE).timestamp())]

@@ -8,7 +8,7 @@ from datetime import datetime, timedelta
 from attrs import frozen
 
 from project_service.auth.model import Account, Origin, SessionInfo, User
-from project_service.auth.ports import Event, NewSession, Rotation
+from project_service.auth.ports import MOST_LISTED, Event, NewSession, Rotation
 from project_service.auth.sql.query import Database, Query
 from project_service.auth.sql.rows import ADD_SESSION, RECORD, USER, event_params, session_params, user
 
@@ -39,11 +39,11 @@ join auth.users u on u.id = r.user_id
 )
 
 _LIST = Query(
-    "the sessions of a user that are alive, the newest first",
+    "the newest sessions of a user that are alive, the newest first",
     """
 select id::text, created_at, refreshed_at, expires_at, user_agent, address from auth.sessions
 where user_id = %(user_id)s::uuid and ended_at is null and expires_at > %(now)s
-order by created_at desc, id
+order by created_at desc, id limit %(most)s
 """,
 )
 
@@ -118,8 +118,10 @@ class SqlSessions:
         session_id, outcome, salts = row[4:]
         return Rotation(outcome, session_id, user(row), _bytes_by_bytes(salts))
 
-    async def alive(self, user_id: str, now: datetime) -> list[SessionInfo]:
-        return [SessionInfo(*row) for row in await _LIST.run(self.database, user_id=user_id, now=now)]
+    async def alive(self, user_id: str, now: datetime, most: int = MOST_LISTED) -> list[SessionInfo]:
+        return [
+            SessionInfo(*row) for row in await _LIST.run(self.database, user_id=user_id, now=now, most=most)
+        ]
 
     async def end(
         self, user_id: str, event: Event, *, only: str | None = None, but: str | None = None
