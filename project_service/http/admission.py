@@ -137,19 +137,19 @@ class Lane:
         if self._full_since is None:
             self._full_since = self._measured_since = now
             self._freed = 0
-        reason = self._why_not(who, now, self._full_since)
+        is_full = len(self._queue) >= self.limits.waiting
+        last = fairness.gives_way(who, self._queue) if is_full and self.limits.spare else None
+        reason = "full" if is_full and last is None else self._why_not(who, now, self._full_since)
         if reason is not None:
             return reason
         place.state = "waiting"
         self._queue[place] = None
+        if last is not None:
+            # Last of all: nobody makes room in vain, and whoever asks again at once finds the queue full.
+            self._send_away(last)
         return place
 
     def _why_not(self, who: str, now: float, full_since: float) -> Reason | None:
-        if len(self._queue) >= self.limits.waiting:
-            last = fairness.gives_way(who, self._queue) if self.limits.spare else None
-            if last is None:
-                return "full"
-            self._send_away(last)
         wait = self._wait(who, now)
         if wait > self.limits.patience_seconds:
             return "late"

@@ -50,6 +50,28 @@ class Taking(SynchronousTestCase):
         self.assertEqual(self.ask("three"), "full")
         self.assertEqual(self.lane.waiting, 4)
 
+    def test_nobody_makes_room_for_who_is_refused(self) -> None:
+        many = [self.enter("many") for _ in range(6)]
+        for place in many[:4]:
+            self.clock.advance(PACE_SECONDS + 2.0)
+            place.leave()
+        for who in ("many", "many", "one", "two", "three", "four"):
+            self.enter(who)
+        self.turns.clear()
+        self.assertEqual(self.ask("five"), "late")
+        self.assertEqual((self.turns, self.lane.waiting), ([], 4))
+
+    def test_who_made_room_does_not_come_back_at_once(self) -> None:
+        def again(mine: bool) -> None:
+            self.assertEqual((mine, self.ask("many")), (False, "full"))
+            self.turns.append(("many", mine))
+
+        for _ in range(6):
+            self.lane.enter(again, "many")
+        for who in ("one", "two", "three"):
+            self.enter(who)
+        self.assertEqual((self.turns, self.lane.waiting), ([("many", False)], 4))
+
     def test_how_long_one_would_wait_is_told_by_who_it_is(self) -> None:
         many = [self.enter("many") for _ in range(6)]
         for place in many[:4]:
