@@ -18,7 +18,7 @@ from twisted.internet.interfaces import IReactorTime
 from twisted.logger import Logger
 
 from project_service.auth.model import envelope
-from project_service.auth.smtp import MailServer, why
+from project_service.auth.smtp import MailServer, is_final, why
 from project_service.deferreds import start
 from project_service.settings import Smtp
 
@@ -107,8 +107,9 @@ class _Due:
 
 @define
 class Outbox:
-    """Implements ``Post``. It sends up to ``AT_ONCE`` letters at a time. One that is not taken is tried again after
-    each of ``PAUSES``, and does not hold up others, or take their room, while it waits for that.
+    """Implements ``Post``. It sends up to ``AT_ONCE`` letters at a time. One that is not taken is tried again
+    after each of ``PAUSES``, unless it was refused for good. It does not hold up others, or take their room, while it
+    waits for that.
 
     Letters are in memory only. If one is lost to a restart, its recipient has to ask for another.
     """
@@ -147,7 +148,7 @@ class Outbox:
             await self.send(due.write())
         except Exception as fault:
             self.log.warn("a letter was not taken: {why}", why=why(fault))
-            if due.pauses and self._pausing < MOST_WAITING:
+            if due.pauses and self._pausing < MOST_WAITING and not is_final(fault):
                 self._pausing += 1
                 self.clock.callLater(due.pauses[0], self._again, _Due(due.write, due.pauses[1:]))
             else:

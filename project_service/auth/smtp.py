@@ -163,6 +163,12 @@ def why(fault: BaseException) -> str:
     return type(fault).__name__
 
 
+def is_final(fault: BaseException) -> bool:
+    """Whether the mail server has refused the letter for good (RFC 5321 section 4.2.1), so that it is of no use to
+    try it again."""
+    return isinstance(fault, smtp.SMTPDeliveryError) and 500 <= fault.code < 600
+
+
 def _why_no_tls(fault: SSL.Error) -> str:
     if tls_errors.untrusted(fault):
         return "the mail server's certificate is not trusted"

@@ -76,7 +76,7 @@ class Letters(TestCase):
 
         async def refuse(letter: mail.Letter) -> None:
             tried.append(letter)
-            raise faults.pop()(550, f"no {letter.recipient} here")
+            raise faults.pop()(450, f"no {letter.recipient} here")
 
         outbox = mail.Outbox(refuse, clock)
         letter = mail.Letter("ada@example.test", "s", "t")
@@ -96,11 +96,24 @@ class Letters(TestCase):
         # Why, but neither whose it was nor what the server said.
         assert [formatEvent(event) for event in events] == [
             "a letter was not taken: the mail server cannot be reached: connection refused",
-            "a letter was not taken: the mail server refuses (550)",
+            "a letter was not taken: the mail server refuses (450)",
             *["a letter was not taken: OSError"] * 3,
             "a letter was given up",
         ]
         assert clock.getDelayedCalls() == []
+
+    def test_one_that_is_refused_for_good_is_not_tried_again(self) -> None:
+        for code, retried in ((499, True), (500, False), (599, False)):
+
+            async def refuse(letter: mail.Letter, code: int = code) -> None:
+                raise SMTPDeliveryError(code, b"no such user")
+
+            clock = Clock()
+            with captured_logs() as events:
+                mail.Outbox(refuse, clock).post(lambda: mail.Letter("ada@example.test", "s", "t"))
+                clock.advance(0)
+            assert bool(clock.getDelayedCalls()) is retried
+            assert (formatEvent(events[-1]) == "a letter was given up") is not retried
 
     def test_one_that_cannot_be_written_is_tried_again_and_keeps_none_back(self) -> None:
         sent: list[mail.Letter] = []
@@ -132,7 +145,7 @@ class Letters(TestCase):
 
         async def take(letter: mail.Letter) -> None:
             if letter.recipient.startswith("nobody"):
-                raise SMTPDeliveryError(550, b"no such user")
+                raise SMTPDeliveryError(450, b"no such user")
             sent.append(letter.recipient)
 
         clock = Clock()
