@@ -38,6 +38,7 @@ def filled_in(text: str, address: str, key: str) -> str:
 
 
 def browser() -> str:
+    """Chromium's program. Skips the test where there is none."""
     found = shutil.which("chromium") or shutil.which("chromium-browser")
     if found is None:
         pytest.skip("chromium is not installed (.ci/run installs it)")

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import shutil
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -18,6 +17,7 @@ import requests
 from tests.live.command_line import cli
 from tests.live.daemon import Daemon, eventually
 from tests.live.documented_clients import browser, examples, filled_in, opened
+from tests.live.postgrest_js import ran_by_node
 
 ANN = {"email": "ann@example.com", "password": "correct horse battery"}
 TELLER = {"email": "teller@example.com", "password": "correct horse battery"}
@@ -111,13 +111,6 @@ def test_a_page(project: dict[str, str], tmp_path: Path) -> None:
 
 
 def test_the_client_library(project: dict[str, str], tmp_path: Path) -> None:
-    if shutil.which("npm") is None:
-        pytest.skip("npm, which comes with Node, is not installed")
-    (tmp_path / "package.json").write_text('{"type": "module"}')
-    install = ["npm", "install", "--loglevel=error", "--no-audit", "--no-fund", "@supabase/postgrest-js@2"]
-    made = subprocess.run(install, cwd=tmp_path, capture_output=True, text=True, timeout=120, check=False)
-    if made.returncode:
-        pytest.skip(f"npm could not install @supabase/postgrest-js: {made.stderr.strip()[:200]}")
     expired = {**session(project, ANN), "expires_at": 0}
     functions = examples("js", "project", "session", "send")
     script = NODE % {
@@ -125,12 +118,7 @@ def test_the_client_library(project: dict[str, str], tmp_path: Path) -> None:
         "session": json.dumps(expired),
         "documented": examples("javascript"),
     }
-    (tmp_path / "page.mjs").write_text(script, "utf-8")
-    done = subprocess.run(
-        ["node", "page.mjs"], cwd=tmp_path, capture_output=True, text=True, timeout=60, check=False
-    )
-    assert done.returncode == 0, done.stderr
-    assert json.loads(done.stdout) == [None, ["for the library"]]
+    assert ran_by_node(tmp_path, script) == [None, ["for the library"]]
 
 
 def test_a_python_program(project: dict[str, str], tmp_path: Path) -> None:

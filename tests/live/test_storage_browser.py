@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shutil
 import subprocess
 from collections.abc import Iterator
 from pathlib import Path
@@ -13,6 +12,7 @@ import pytest_twisted
 from twisted.internet.threads import deferToThread
 
 from project_service.settings import Store
+from tests.live import documented_clients
 from tests.live.application import Api, serving, settings_for
 from tests.live.services import wait
 
@@ -32,10 +32,7 @@ PAGES = {
 
 @pytest.fixture(scope="module")
 def browser() -> str:
-    found = shutil.which("chromium") or shutil.which("chromium-browser")
-    if found is None:
-        pytest.skip("chromium is not installed (.ci/run installs it)")
-    return found
+    return documented_clients.browser()
 
 
 @pytest.fixture(scope="module")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import AsyncIterator
 from typing import Any
 
 import pytest
@@ -24,6 +25,14 @@ from tests.live.test_database import connector
 from tests.said import captured_logs
 
 reactor: Any = _reactor
+
+
+@pytest_twisted.async_yield_fixture
+async def holder(database: str) -> AsyncIterator[CacheHolder]:
+    """The schema cache of the test's database, not read yet."""
+    pool = Pool(raw(connector(database)), 1, 5.0, reactor)
+    yield CacheHolder(loader(reactor, pool, TablesConfig()), reactor)
+    await pool.close()
 
 
 @pytest_twisted.ensureDeferred
@@ -81,9 +90,9 @@ async def test_types_and_defaults_are_written_one_way(database: str) -> None:
 
 
 @pytest_twisted.ensureDeferred
-async def test_functions_that_speak_of_what_outlives_a_transaction_are_noticed(database: str) -> None:
-    pool = Pool(raw(connector(database)), 1, 5.0, reactor)
-    holder = CacheHolder(loader(reactor, pool, TablesConfig()), reactor)
+async def test_functions_that_speak_of_what_outlives_a_transaction_are_noticed(
+    database: str, holder: CacheHolder
+) -> None:
     for text, leaves in (
         ("pg_advisory_lock(1)", True),
         ("TEMP", True),
@@ -102,7 +111,6 @@ async def test_functions_that_speak_of_what_outlives_a_transaction_are_noticed(d
         assert not holder.current.changes_role
         assert holder.current.leaves_things is leaves, text
         assert holder.current.leaves_by_reading is (leaves and "temp" not in text.lower()), text
-    await pool.close()
 
 
 @pytest.mark.parametrize(
@@ -116,13 +124,12 @@ async def test_functions_that_speak_of_what_outlives_a_transaction_are_noticed(d
     ],
 )
 @pytest_twisted.ensureDeferred
-async def test_functions_that_set_a_role_are_noticed(database: str, text: str, changes: bool) -> None:
+async def test_functions_that_set_a_role_are_noticed(
+    database: str, holder: CacheHolder, text: str, changes: bool
+) -> None:
     run_sql(database, f"create function sets() returns void language plpgsql as $$ begin {text}; end $$")
-    pool = Pool(raw(connector(database)), 1, 5.0, reactor)
-    holder = CacheHolder(loader(reactor, pool, TablesConfig()), reactor)
     await holder.reload()
     assert holder.current.changes_role is changes
-    await pool.close()
 
 
 @pytest.mark.parametrize(
@@ -138,7 +145,7 @@ async def test_functions_that_set_a_role_are_noticed(database: str, text: str, c
 )
 @pytest_twisted.ensureDeferred
 async def test_functions_that_call_what_not_everybody_may_call_are_noticed(
-    database: str, kind: str, executes: str, calls: str, within: bool
+    database: str, holder: CacheHolder, kind: str, executes: str, calls: str, within: bool
 ) -> None:
     odd = calls.removeprefix("public.").rstrip(" ()") if "odd" in calls else "inner_one"
     text = "select 1" if kind.startswith("sql") else "begin return 1; end"
@@ -148,17 +155,12 @@ async def test_functions_that_call_what_not_everybody_may_call_are_noticed(
         f"{executes} execute on function {odd} {'from' if executes == 'revoke' else 'to'} public;"
         f"create function outer_one() returns int language plpgsql as $$ begin return {calls}; end $$",
     )
-    pool = Pool(raw(connector(database)), 1, 5.0, reactor)
-    holder = CacheHolder(loader(reactor, pool, TablesConfig()), reactor)
     await holder.reload()
     assert holder.current.guarded_within is within
-    await pool.close()
 
 
 @pytest_twisted.ensureDeferred
-async def test_a_function_in_standard_sql_does_not_call_itself(database: str) -> None:
-    pool = Pool(raw(connector(database)), 1, 5.0, reactor)
-    holder = CacheHolder(loader(reactor, pool, TablesConfig()), reactor)
+async def test_a_function_in_standard_sql_does_not_call_itself(database: str, holder: CacheHolder) -> None:
     for text, within in (
         ("inner_one() returns int stable begin atomic select 1; end", False),
         ("outer_one() returns int return inner_one()", True),
@@ -166,11 +168,12 @@ async def test_a_function_in_standard_sql_does_not_call_itself(database: str) ->
         run_sql(database, f"create function {text}; revoke execute on function inner_one() from public")
         await holder.reload()
         assert holder.current.guarded_within is within
-    await pool.close()
 
 
 @pytest_twisted.ensureDeferred
-async def test_functions_that_are_no_constants_as_declared_are_noticed(database: str) -> None:
+async def test_functions_that_are_no_constants_as_declared_are_noticed(
+    database: str, holder: CacheHolder
+) -> None:
     run_sql(
         database,
         "create schema odd;"
@@ -183,15 +186,12 @@ async def test_functions_that_are_no_constants_as_declared_are_noticed(database:
         "create function fine(current_users text) returns text language sql immutable as "
         "$$ select lower(current_users) $$",
     )
-    pool = Pool(raw(connector(database)), 1, 5.0, reactor)
-    holder = CacheHolder(loader(reactor, pool, TablesConfig()), reactor)
     await holder.reload()
     assert set(holder.current.false_constants) == {
         "public.shown()",
         "public.written()",
         "public.deep(integer)",
     }
-    await pool.close()
 
 
 @pytest_twisted.ensureDeferred
@@ -259,9 +259,7 @@ async def test_what_is_read_in_place_of_others_is_known(database: str) -> None:
 
 
 @pytest_twisted.ensureDeferred
-async def test_so_are_bodies_of_sql_and_views_that_take_locks(database: str) -> None:
-    pool = Pool(raw(connector(database)), 1, 5.0, reactor)
-    holder = CacheHolder(loader(reactor, pool, TablesConfig()), reactor)
+async def test_so_are_bodies_of_sql_and_views_that_take_locks(database: str, holder: CacheHolder) -> None:
     for made, dropped in (
         ("function takes() returns void begin atomic select pg_advisory_lock(1); end", "function takes()"),
         ("view takes as select pg_try_advisory_lock(1) as taken", "view takes"),
@@ -271,11 +269,10 @@ async def test_so_are_bodies_of_sql_and_views_that_take_locks(database: str) -> 
         await holder.reload()
         assert holder.current.leaves_by_reading is bool(dropped), made
         run_sql(database, f"drop {dropped or 'view takes'}")
-    await pool.close()
 
 
 @pytest_twisted.ensureDeferred
-async def test_keys_over_periods_are_no_relationships(database: str) -> None:
+async def test_keys_over_periods_are_no_relationships(database: str, holder: CacheHolder) -> None:
     """Their ranges are seldom equal: each embedded row would be missing."""
     run_sql(
         database,
@@ -286,10 +283,7 @@ async def test_keys_over_periods_are_no_relationships(database: str) -> None:
           foreign key (room, period during) references rooms (id, period valid))
         """,
     )
-    pool = Pool(raw(connector(database)), 1, 5.0, reactor)
-    holder = CacheHolder(loader(reactor, pool, TablesConfig()), reactor)
     await holder.reload()
     found = holder.current.relationships
     assert [way.target[1] for way in found["public", "stays"]] == ["houses"]
     assert ("public", "rooms") not in found
-    await pool.close()

@@ -3,9 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import json
-import shutil
-import subprocess
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +11,7 @@ import pytest
 import pytest_twisted
 from twisted.internet.threads import deferToThread
 
+from tests.live.postgrest_js import ran_by_node
 from tests.live.services import wait
 from tests.live.tables_service import BASE, Tables, tables
 
@@ -137,28 +135,16 @@ async def test_the_asynchronous_python_client(shelved: Tables) -> None:
     await deferToThread(asyncio.run, session())
 
 
-def told_by_node(tables: Tables, folder: Path) -> dict[str, Any]:
-    # Not --silent: what npm says of a failure is the reason for the skip.
-    install = ["npm", "install", "--loglevel=error", "--no-audit", "--no-fund", "@supabase/postgrest-js@2"]
-    (folder / "package.json").write_text('{"type": "module"}')
-    made = subprocess.run(install, cwd=folder, capture_output=True, text=True, timeout=120, check=False)
-    if made.returncode:
-        pytest.skip(f"npm could not install @supabase/postgrest-js: {made.stderr.strip()[:200]}")
-    shutil.copy(SCRIPT, folder / SCRIPT.name)
-    command = ["node", SCRIPT.name, tables.api.base_url + BASE, tables.api.anon_key, tables.token]
-    done = subprocess.run(command, cwd=folder, capture_output=True, text=True, timeout=60, check=False)
-    assert done.returncode == 0, done.stderr
-    told: dict[str, Any] = json.loads(done.stdout)
-    return told
-
-
 @pytest.fixture(scope="module")
 def told(shelved: Tables, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
-    if shutil.which("npm") is None:
-        pytest.skip("npm, which comes with Node, is not installed")
+    args = (shelved.api.base_url + BASE, shelved.api.anon_key, shelved.token)
+    program = SCRIPT.read_text("utf-8")
 
     async def run() -> dict[str, Any]:
-        return await deferToThread(told_by_node, shelved, tmp_path_factory.mktemp("node"))
+        found: dict[str, Any] = await deferToThread(
+            ran_by_node, tmp_path_factory.mktemp("node"), program, *args
+        )
+        return found
 
     return wait(run)
 
