@@ -20,15 +20,15 @@ from benchmarks.report import Row, interleaved
 from benchmarks.running import Running
 from project_service.database.statements import Statements
 from project_service.deferreds import start
+from project_service.tables.access.identity import Identity
 from project_service.tables.assemble import AS_BYTES
 from project_service.tables.catalog.load import build, read
 from project_service.tables.catalog.model import SchemaCache
 from project_service.tables.config import TablesConfig
-from project_service.tables.execute import Executor
-from project_service.tables.identity import Identity
+from project_service.tables.execution.execute import Executor
+from project_service.tables.execution.preamble import preamble_of
 from project_service.tables.incoming import Incoming
-from project_service.tables.planner import Planner
-from project_service.tables.preamble import preamble_of
+from project_service.tables.planning.planner import Planner
 from project_service.tables.respond.outcome import Outcome
 
 SCHEMA = """

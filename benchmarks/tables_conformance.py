@@ -22,8 +22,8 @@ from typing import Any
 
 import attrs
 
-from project_service.settings import StageDatabase
-from project_service.settings_postgrest import own_name
+from project_service.settings.model import StageDatabase
+from project_service.settings.postgrest import own_name
 from tests.places import free_port
 
 AUTHENTICATOR, OWNER = "Postgrest_Test_Authenticator", "postgres"

@@ -14,25 +14,25 @@ from twisted.internet.interfaces import IListeningPort
 from twisted.logger import Logger
 
 from project_service import __version__, parts
-from project_service.changes import Changes
 from project_service.deferreds import all_of, with_timeout
-from project_service.http.admission import Admission
 from project_service.http.arrival import EdgeSettings
-from project_service.http.channel_factory import ChannelFactory
 from project_service.http.date import HttpDate
-from project_service.http.doors import Doors
 from project_service.http.edge import Edge
 from project_service.http.forwarding import parse_networks
 from project_service.http.health import Check, Health
 from project_service.http.metrics import Metrics
-from project_service.http.openapi_route import OpenApi
+from project_service.http.openapi.route import OpenApi
+from project_service.http.overload.accept_throttle import AcceptThrottle
+from project_service.http.overload.admission import Admission
+from project_service.http.protocol.channel_factory import ChannelFactory
 from project_service.http.router import Router
-from project_service.journal import RequestIds
-from project_service.lanes import lanes, trace_headers
+from project_service.lane_limits import lanes, trace_headers
 from project_service.lifecycle import Ordered
-from project_service.ports import Binder, close
+from project_service.log.journal import RequestIds
+from project_service.network.ports import Binder, close
 from project_service.process import cpus, room_for_clients
-from project_service.settings import Settings
+from project_service.settings.model import Settings
+from project_service.workers.changes import Changes
 
 # Each step of a stop gets at least this long, even after ``shutdown_seconds``: enough for a cancelled request to
 # answer.
@@ -108,7 +108,7 @@ class Application:
         # The order matters: what clients use comes first in ``addresses``.
         opened: Any = await self._binder(self._factory(router, built, metrics))
         self._ports += opened
-        self._edges[0].guard(Doors(opened, self._reactor))
+        self._edges[0].throttle(AcceptThrottle(opened, self._reactor))
         if self._admin_binder is not None:
             admin = Router()
             health.mount(admin)

@@ -14,7 +14,7 @@ from twisted.logger import Logger
 from twisted.python.failure import Failure
 
 from project_service.deferreds import start
-from project_service.launch import Launch
+from project_service.settings.launch import Launch
 from project_service.startup import Startup
 
 

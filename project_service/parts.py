@@ -12,9 +12,8 @@ from twisted.logger import Logger
 
 from project_service import keys
 from project_service.auth import assemble as auth
-from project_service.changes import Changes
 from project_service.database import sqlstate
-from project_service.database.alone import Alone
+from project_service.database.advisory_lock import AdvisoryLock
 from project_service.database.connect import connector
 from project_service.database.listener import Listener
 from project_service.database.pool import Pool
@@ -26,9 +25,10 @@ from project_service.http.router import Router
 from project_service.lifecycle import Closing, Every, Part, ServicePart
 from project_service.process import give_back
 from project_service.rereading import Rereading
-from project_service.settings import Settings, Storage
+from project_service.settings.model import Settings, Storage
 from project_service.storage import assemble as storage
 from project_service.tables import assemble as tables
+from project_service.workers.changes import Changes
 
 _log = Logger()
 
@@ -86,7 +86,7 @@ def assemble(reactor: Any, settings: Settings, processes: int, changes: Changes 
         settings.store,
         pool,
         in_force=lambda: live.storage,
-        alone=Alone(connect, SWEEPER_LOCK),
+        alone=AdvisoryLock(connect, SWEEPER_LOCK),
         outage_of=sqlstate.outage_of,
     )
     rest = tables.assemble(reactor, settings, accounts.verifier, time.time)

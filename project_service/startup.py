@@ -13,10 +13,9 @@ from psycopg2.extensions import make_dsn, parse_dsn
 from twisted.internet.task import deferLater
 from twisted.logger import Logger
 
-from project_service import bootstrap, logging_setup
+from project_service import bootstrap
 from project_service.application import Application
 from project_service.auth import keyfile
-from project_service.certificates import Certificates
 from project_service.database.connect import Connector, connector
 from project_service.database.dsn import parse
 from project_service.database.expose import expose, lacking, watch_ddl
@@ -24,7 +23,12 @@ from project_service.database.migrate import migrate, shipped
 from project_service.database.pool import Pool
 from project_service.database.session import DatabaseGone, Session
 from project_service.embedded.assemble import Embedded
-from project_service.launch import (
+from project_service.lifecycle import Ordered
+from project_service.log import setup as log_setup
+from project_service.network.certificates import Certificates
+from project_service.network.ports import Binder, bind_endpoints, url_of
+from project_service.process import allow_descriptors, settle
+from project_service.settings.launch import (
     Launch,
     exposed_schemas,
     schemas_of_service_role,
@@ -32,13 +36,10 @@ from project_service.launch import (
     with_embedded_database,
     with_embedded_store,
 )
-from project_service.lifecycle import Ordered
-from project_service.ports import Binder, bind_endpoints, url_of
-from project_service.process import allow_descriptors, settle
-from project_service.settings import Settings
-from project_service.shares import worker_count
-from project_service.sighup import reread
-from project_service.workers import Workers
+from project_service.settings.model import Settings
+from project_service.settings.reload import reread
+from project_service.workers.shares import worker_count
+from project_service.workers.supervisor import Workers
 
 FIRST_PAUSE_SECONDS = 0.5
 LONGEST_PAUSE_SECONDS = 10.0
@@ -98,7 +99,7 @@ class Startup:
     def _take_over(self, settings: Settings) -> None:
         if self._serving is not None:
             self._serving.reload(settings)
-        logging_setup.set_level(settings.server.log_level)
+        log_setup.set_level(settings.server.log_level)
 
     async def _embed(self, data_dir: Path) -> None:
         launch = self._launch
@@ -203,21 +204,21 @@ class Startup:
             self._base_url(), keys[0], keys[1], dsn.reveal() if dsn is not None else ""
         )
         path = bootstrap.write_credentials(data_dir, credentials)
-        if logging_setup.on_output() != "text":
+        if log_setup.on_output() != "text":
             self.log.info("ready on {url}", url=credentials.base_url)
         _print("\n".join(bootstrap.first_words(credentials, path, _on_terminal())))
 
 
 def say(line: str) -> None:
     """Tell whoever has started us, and write it to the log, unless the log goes to the same output as text."""
-    if logging_setup.on_output() != "text":
+    if log_setup.on_output() != "text":
         Startup.log.info("{line}", line=line)
     _print(line)
 
 
 def _print(text: str) -> None:
     """Print to standard output; not if there are lines of JSON of the log, unless it is a terminal."""
-    if logging_setup.on_output() == "json" and not _on_terminal():
+    if log_setup.on_output() == "json" and not _on_terminal():
         return
     if sys.__stdout__ is not None and not sys.__stdout__.closed:
         try:

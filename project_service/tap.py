@@ -10,10 +10,10 @@ from typing import Any
 from twisted.application.service import IService
 from twisted.python import usage
 
-from project_service import logging_setup
-from project_service.configure import BadSettings
-from project_service.launch import Launch, placed, settings_for
-from project_service.shares import TooManyWorkers, worker_count
+from project_service.log import setup as log_setup
+from project_service.settings.configure import BadSettings
+from project_service.settings.launch import Launch, placed, settings_for
+from project_service.workers.shares import TooManyWorkers, worker_count
 
 DEFAULT_DATA_DIR = "var"
 
@@ -72,7 +72,7 @@ class Options(usage.Options):
         # From now on a SIGHUP that comes too early does not end the process. The daemon handles it when it runs.
         signal.signal(signal.SIGHUP, signal.SIG_IGN)
         self.launch = Launch(settings, config, given, data_dir)
-        logging_setup.install(self.parent, settings.server.log_format, settings.server.log_level)
+        log_setup.install(self.parent, settings.server.log_format, settings.server.log_level)
 
 
 def makeService(options: Options) -> IService:

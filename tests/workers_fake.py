@@ -15,9 +15,9 @@ from twisted.python.failure import Failure
 from twisted.trial.unittest import TestCase
 
 from project_service.deferreds import start
-from project_service.launch import Launch
-from project_service.settings import Server, Settings
-from project_service.workers import READY, STATUS_FD, Workers
+from project_service.settings.launch import Launch
+from project_service.settings.model import Server, Settings
+from project_service.workers.supervisor import READY, STATUS_FD, Workers
 from tests.live.logged import errors_logged
 from tests.places import temporary_directory
 

@@ -38,11 +38,11 @@ from project_service.auth.sql.upkeep import SqlHousekeeping
 from project_service.auth.sql.users import SqlUsers
 from project_service.auth.throttle import Throttle
 from project_service.auth.tokens import Issuer, Verifier
-from project_service.changes import Changes
 from project_service.http.router import Router
 from project_service.lifecycle import Every, OutageOf
 from project_service.process import cpus
-from project_service.settings import Settings
+from project_service.settings.model import Settings
+from project_service.workers.changes import Changes
 
 # The issuer of tokens if neither auth.issuer nor server.public_url is set.
 DEFAULT_ISSUER = "project-service"

@@ -13,7 +13,7 @@ from project_service.auth.ports import Event, Limit, NewSession
 from project_service.auth.secrets import Opaque, Randomness
 from project_service.auth.tokens import Verifier
 from project_service.http.caller import Claims
-from project_service.settings import Auth as AuthSettings
+from project_service.settings.model import Auth as AuthSettings
 
 SIGNUP_WINDOW = timedelta(hours=1)
 

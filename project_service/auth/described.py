@@ -13,7 +13,7 @@ from project_service.auth.model import EMAIL_MAX_BYTES
 from project_service.auth.passwords import MAX_BYTES as PASSWORD_BYTES
 from project_service.auth.sessions import SCOPES
 from project_service.errors import ApiError, rate_limited
-from project_service.http.described import (
+from project_service.http.openapi.described import (
     BOOLEAN,
     COUNT,
     JSON,

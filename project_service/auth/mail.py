@@ -20,7 +20,7 @@ from twisted.logger import Logger
 from project_service.auth.model import envelope
 from project_service.auth.smtp import MailServer, is_final, why
 from project_service.deferreds import start
-from project_service.settings import Smtp
+from project_service.settings.model import Smtp
 
 # A letter that was not taken is tried again after these pauses, in seconds. They are long enough for a mail server to
 # be restarted, or to let in a sender whom it refused at first (greylisting, RFC 6647), and end before the tokens in

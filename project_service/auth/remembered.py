@@ -16,8 +16,8 @@ from attrs import frozen
 from project_service.auth.model import Account, Email
 from project_service.auth.ports import Event, Proof, Users
 from project_service.auth.revocations import FRESH_SECONDS, Currency
-from project_service.changes import Changes, place_of, settled
 from project_service.deferreds import shield
+from project_service.workers.changes import Changes, place_of, settled
 
 T = TypeVar("T")
 

@@ -17,10 +17,10 @@ from twisted.mail import smtp
 from twisted.protocols.tls import TLSMemoryBIOFactory
 from twisted.python.failure import Failure
 
-from project_service import tls_errors
 from project_service.auth.model import envelope
 from project_service.deferreds import start, with_timeout
-from project_service.settings import Smtp
+from project_service.network import tls_errors
+from project_service.settings.model import Smtp
 
 TIMEOUT_SECONDS = 30.0
 

@@ -5,10 +5,10 @@ from __future__ import annotations
 from datetime import datetime
 from typing import Any
 
-from project_service.certificates import day, why_not
 from project_service.cli.frame import Failed
-from project_service.ports import PROXIED, TLS, endpoint_from
-from project_service.settings import Settings
+from project_service.network.certificates import day, why_not
+from project_service.network.ports import PROXIED, TLS, endpoint_from
+from project_service.settings.model import Settings
 
 
 def secured(settings: Settings) -> list[str]:

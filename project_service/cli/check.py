@@ -24,9 +24,9 @@ from project_service.cli.certificates import certificate_of, secured
 from project_service.cli.opened import Opened
 from project_service.database.expose import lacking
 from project_service.database.migrate import pending, shipped, state
-from project_service.launch import schemas_of_service_role
-from project_service.ports import shown
-from project_service.settings import Secret, Settings, StageDatabase
+from project_service.network.ports import shown
+from project_service.settings.launch import schemas_of_service_role
+from project_service.settings.model import Secret, Settings, StageDatabase
 from project_service.storage.s3.client import S3Store
 from project_service.storage.s3.errors import NoSuchObject, StoreError
 from project_service.tables.assemble import config_of, identities_of

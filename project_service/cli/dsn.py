@@ -6,7 +6,7 @@ import click
 
 from project_service.cli import frame
 from project_service.cli.opened import Opened
-from project_service.settings import Settings
+from project_service.settings.model import Settings
 
 
 @click.command()

@@ -16,14 +16,14 @@ from attrs import field, frozen
 
 from project_service.cli.on_reactor import Interrupted, run_on_reactor
 from project_service.cli.opened import Opened, opened
-from project_service.configure import BadSettings
 from project_service.database.migrate import MigrationRefused
 from project_service.database.session import DatabaseGone
 from project_service.embedded.command import ChildFailed
 from project_service.embedded.lock import InUse
 from project_service.errors import ApiError
-from project_service.launch import Launch, placed, printable, settings_for
-from project_service.settings import Settings, StageDatabase
+from project_service.settings.configure import BadSettings
+from project_service.settings.launch import Launch, placed, printable, settings_for
+from project_service.settings.model import Settings, StageDatabase
 from project_service.storage.s3.errors import (
     NO_NEXT_PAGE,
     NO_SIZE,

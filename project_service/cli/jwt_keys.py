@@ -9,7 +9,7 @@ import click
 from project_service.auth import keyfile
 from project_service.auth.keyset import ALGORITHMS, KeySetError
 from project_service.cli import frame
-from project_service.launch import printable
+from project_service.settings.launch import printable
 
 _FILE = click.option(
     "--file", "path", type=frame.Place(path_type=Path), help="Instead of auth.jwt_keys_file."

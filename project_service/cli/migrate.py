@@ -10,7 +10,7 @@ from project_service.cli import frame
 from project_service.cli.opened import Opened
 from project_service.database.expose import expose, lacking
 from project_service.database.migrate import migrate, shipped
-from project_service.launch import exposed_schemas, schemas_of_service_role
+from project_service.settings.launch import exposed_schemas, schemas_of_service_role
 
 
 @click.command()

@@ -12,7 +12,7 @@ import orjson
 from project_service.cli import frame
 from project_service.cli.opened import Opened
 from project_service.database.pool import Pool, Transaction
-from project_service.settings import StageDatabase
+from project_service.settings.model import StageDatabase
 from project_service.tables.catalog.load import build, read
 from project_service.tables.catalog.model import SchemaCache
 from project_service.tables.openapi.document import document, public_url

@@ -18,8 +18,8 @@ from project_service.embedded.assemble import Embedded, Running, running_beside
 from project_service.embedded.command import ChildFailed
 from project_service.embedded.lock import InUse
 from project_service.embedded.secrets_file import NAME as SECRETS
-from project_service.launch import Launch, with_embedded_database, with_embedded_store
-from project_service.settings import Secret, Settings
+from project_service.settings.launch import Launch, with_embedded_database, with_embedded_store
+from project_service.settings.model import Secret, Settings
 from project_service.storage.assemble import Storage, build, connect_store, sql_rows
 from project_service.storage.s3.client import S3Store
 

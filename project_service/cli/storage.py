@@ -15,8 +15,8 @@ from project_service.cli import frame
 from project_service.cli.import_sources import Directory, Source, StoreBucket, Unreadable, Upload
 from project_service.cli.opened import Opened
 from project_service.errors import ApiError
-from project_service.launch import printable
-from project_service.settings_kinds import store_bucket
+from project_service.settings.kinds import store_bucket
+from project_service.settings.launch import printable
 from project_service.storage import keys
 from project_service.storage.assemble import connect_store
 from project_service.storage.buckets import Buckets

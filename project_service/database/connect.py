@@ -13,7 +13,7 @@ from project_service.database.dsn import Candidate, Target, parse
 from project_service.database.resolve import addresses_of
 from project_service.database.session import DatabaseGone, Session
 from project_service.deferreds import start, with_timeout
-from project_service.settings import Settings
+from project_service.settings.model import Settings
 
 # The limit for each step with each server and address: resolving the name, connecting, making the settings.
 CONNECT_TIMEOUT_SECONDS = 5.0
@@ -100,7 +100,7 @@ class Connector:
         try:
             if not _has_plain_strings(session):
                 raise DatabaseGone("standard_conforming_strings is off")
-            session.guard_seconds = CONNECT_TIMEOUT_SECONDS
+            session.answer_seconds = CONNECT_TIMEOUT_SECONDS
             *_, standby, read_only = (await session.query(_SETUP, self._setup_params()))[0]
             if self.target.writable and (standby or read_only):
                 raise DatabaseGone("the server is read-only")
@@ -110,7 +110,7 @@ class Connector:
         except BaseException:
             session.close()
             raise
-        session.guard_seconds = (
+        session.answer_seconds = (
             self.statement_timeout_seconds + GUARD_MARGIN_SECONDS if self.statement_timeout_seconds else None
         )
         return session

@@ -113,7 +113,7 @@ class Listener(Service):
         session = await self._connect()
         self._session = session
         # Whatever statement_timeout is, a server that does not answer has to be noticed.
-        session.guard_seconds = PROBE_SECONDS
+        session.answer_seconds = PROBE_SECONDS
         session.on_notify = self._dispatch
         for channel in sorted({subscription.channel for subscription in self._subscriptions}):
             await session.query(f'listen "{channel}"')

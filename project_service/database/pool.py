@@ -16,9 +16,9 @@ from twisted.internet.interfaces import IDelayedCall, IReactorTime
 from twisted.logger import Logger
 
 from project_service import errors
-from project_service.database.line import Line
 from project_service.database.prepared import run_prepared
 from project_service.database.session import DatabaseGone, Params, Row, Session
+from project_service.database.wait_queue import WaitQueue
 from project_service.deferreds import cancel, shield, start
 
 T = TypeVar("T")
@@ -63,7 +63,7 @@ class Pool:
         self._idle: list[Session] = []
         self._busy: set[Session] = set()
         self._connecting: set[Deferred[None]] = set()
-        self._waiting: Line[Session] = Line(
+        self._waiting: WaitQueue[Session] = WaitQueue(
             clock, acquire_timeout_seconds, lambda: late() if self._busy else away()
         )
         self._offered: deque[Session] = deque()

@@ -18,7 +18,7 @@ from twisted.internet.defer import Deferred
 from twisted.python.failure import Failure
 from txpostgres import txpostgres
 
-from project_service.database.guard import Guard
+from project_service.database.answer_timeout import AnswerTimeout
 from project_service.database.statements import Statements
 from project_service.database.unsent import drop_unsent
 from project_service.errors import Away
@@ -41,14 +41,14 @@ class Session(txpostgres.Connection):  # type: ignore[misc]  # txpostgres is not
         super().__init__(reactor=reactor)
         self.on_lost: Callable[[Session], None] | None = None
         self.on_notify: Callable[[str, str], None] | None = None
-        self.guard_seconds: float | None = None
-        # How much more than guard_seconds the present user is allowed; None for any time.
+        self.answer_seconds: float | None = None
+        # How much more than answer_seconds the present user is allowed; None for any time.
         self.extra_seconds: float | None = 0.0
         self.statements = Statements()
         self._running: Deferred[None] | None = None
         self._doomed = False
         self._leaves: float | None = None
-        self._guard = Guard(reactor)
+        self._answer_timeout = AnswerTimeout(reactor)
         # One cursor is enough, since there is one message at a time.
         self._cursor: Any = None
         self._descriptor: int | None = None
@@ -82,7 +82,7 @@ class Session(txpostgres.Connection):  # type: ignore[misc]  # txpostgres is not
         valid until the next message.
 
         Raises ``psycopg2.Error`` for what the server refuses, and ``DatabaseGone`` if the connection is lost or the
-        server does not answer within ``guard_seconds``.
+        server does not answer within ``answer_seconds``.
         """
         if self._running is not None:
             raise RuntimeError("the session is busy")
@@ -97,7 +97,7 @@ class Session(txpostgres.Connection):  # type: ignore[misc]  # txpostgres is not
         except BaseException:
             self._running = None
             raise
-        self._guard.start(self)
+        self._answer_timeout.start(self)
         try:
             self._advance()
             await running
@@ -172,7 +172,7 @@ class Session(txpostgres.Connection):  # type: ignore[misc]  # txpostgres is not
         self._let_go()
         self._fail(DatabaseGone("closed"))
 
-    # Called by the guard.
+    # Called by ``AnswerTimeout``.
 
     def gone_silent(self) -> None:
         # statement_timeout should have ended it, so the server or the network is gone.
@@ -241,7 +241,7 @@ class Session(txpostgres.Connection):  # type: ignore[misc]  # txpostgres is not
             return
         self.reactor.removeReader(self)
         self.reactor.removeWriter(self)
-        self._guard.stop()
+        self._answer_timeout.stop()
         if self._descriptor is not None:
             os.close(self._descriptor)
             self._descriptor = None

@@ -23,7 +23,7 @@ from project_service.embedded.seaweed import ObjectStore
 from project_service.embedded.secrets_file import NAME as SECRETS
 from project_service.embedded.secrets_file import Secrets, load_or_make
 from project_service.embedded.supervised import Supervised
-from project_service.settings import Secret, Store
+from project_service.settings.model import Secret, Store
 
 log = Logger()
 

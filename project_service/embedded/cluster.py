@@ -18,7 +18,8 @@ from project_service import private_file
 from project_service.database import dsn as dsns
 from project_service.database.connect import Connector
 from project_service.database.session import DatabaseGone, Session
-from project_service.embedded import leftovers, postgres, reach
+from project_service.embedded import leftovers, postgres
+from project_service.embedded import path_access as reach
 from project_service.embedded.account import unprivileged
 from project_service.embedded.command import Account, ChildFailed, Command, run
 from project_service.embedded.secrets_file import Secrets

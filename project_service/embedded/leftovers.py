@@ -11,7 +11,7 @@ from pathlib import Path
 from twisted.logger import Logger
 
 from project_service import private_file
-from project_service.embedded.identity import Identity, alive, identify, processes_of, works_on
+from project_service.embedded.process_identity import Identity, alive, identify, processes_of, works_on
 
 log = Logger()
 

@@ -24,7 +24,7 @@ from project_service.embedded import leftovers, ports
 from project_service.embedded.command import ChildFailed, Command
 from project_service.embedded.secrets_file import Secrets, load_ports, save_ports
 from project_service.embedded.supervised import Program
-from project_service.settings import Secret, Store
+from project_service.settings.model import Secret, Store
 from project_service.storage.s3.connect import connect
 from project_service.storage.s3.errors import StoreError, StoreUnreachable
 

@@ -21,7 +21,7 @@ from project_service.backoff import Backoff
 from project_service.deferreds import background, cancel, start, with_timeout
 from project_service.embedded.child import Child
 from project_service.embedded.command import ChildFailed, Command
-from project_service.embedded.identity import identify
+from project_service.embedded.process_identity import identify
 
 POLL_SECONDS = 0.03
 # How often a first start is tried if somebody else takes its ports.

@@ -1,0 +1,1 @@
+"""The web edge that all parts share: from bytes to handlers and back."""

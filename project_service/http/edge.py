@@ -10,21 +10,23 @@ from twisted.internet.interfaces import IAddress, IReactorTime
 from twisted.logger import Logger
 from twisted.python.failure import Failure
 
-from project_service import errors, journal
+from project_service import errors
 from project_service.errors import ApiError, Headers
-from project_service.http import cors, trace, wire
-from project_service.http.admission import Admission
+from project_service.http import cors, trace
 from project_service.http.arrival import EdgeSettings, client_of, inbound_of
 from project_service.http.body import ClientGone
 from project_service.http.caller import KeyRing, TokenVerifier, identify
-from project_service.http.doors import Doors
 from project_service.http.exchange import Exchange
-from project_service.http.gate import Gate, Pass
 from project_service.http.inbound import Inbound
 from project_service.http.metrics import Metrics
 from project_service.http.outbound import Reply, StreamReply, error_reply
+from project_service.http.overload.accept_throttle import AcceptThrottle
+from project_service.http.overload.admission import Admission
+from project_service.http.overload.control import AdmissionControl, Ticket
+from project_service.http.protocol import wire
+from project_service.http.protocol.unreadable import UnreadableReplies
 from project_service.http.router import ErrorStyle, Match, Router
-from project_service.http.unread import Unread
+from project_service.log import journal
 
 
 class Edge:
@@ -58,16 +60,18 @@ class Edge:
         self._metrics = metrics
         self._translate = translate
         self._date = date
-        self._unread = Unread(router, metrics, date, new_id)
-        self._gate = Gate(admission or Admission({}, clock.seconds), clock, metrics, self._turn_away)
+        self._unread = UnreadableReplies(router, metrics, date, new_id)
+        self._admission = AdmissionControl(
+            admission or Admission({}, clock.seconds), clock, metrics, self._turn_away
+        )
         self._waiting: set[Callable[[Exception | None], None]] = set()
         self._running: set[Deferred[None]] = set()
         self._idle: Deferred[None] | None = None
         self._closing = False
 
-    def guard(self, doors: Doors) -> None:
-        """Set the ports' ``Doors``, which are told of refusals."""
-        self._gate.doors = doors
+    def throttle(self, accepting: AcceptThrottle) -> None:
+        """Set the ports' ``AcceptThrottle``, which are told of refusals."""
+        self._admission.accepting = accepting
 
     def begin(self, exchange: Exchange, peer: IAddress, secure: bool) -> None:
         """Start answering, now or when it is this request's turn. Until then nothing is made for it."""
@@ -81,7 +85,7 @@ class Edge:
             assert passed is not None
             self._start(exchange, peer, secure, started, passed, refused)
 
-        passed = self._gate.enter(exchange, turn, lambda: client_of(self.settings, exchange, peer))
+        passed = self._admission.enter(exchange, turn, lambda: client_of(self.settings, exchange, peer))
         if passed is None:
             return
         if passed.waiting:
@@ -95,7 +99,7 @@ class Edge:
         return self._unread.refusal(error, peer, target, self.settings.cors_origins)
 
     def turned_away(self) -> bytes:
-        self._gate.no_connection()
+        self._admission.no_connection()
         return self._unread.overloaded(self.settings.cors_origins)
 
     def drained(self) -> Deferred[None]:
@@ -122,7 +126,7 @@ class Edge:
         peer: IAddress,
         secure: bool,
         started: float,
-        passed: Pass,
+        passed: Ticket,
         refused: Exception | None = None,
     ) -> None:
         """Run the handler. Its Deferred is kept until the answer is out, and cancelled if the client leaves."""
@@ -147,7 +151,7 @@ class Edge:
             idle.callback(None)
 
     async def _answer(
-        self, exchange: Exchange, inbound: Inbound, started: float, passed: Pass, refused: Exception | None
+        self, exchange: Exchange, inbound: Inbound, started: float, passed: Ticket, refused: Exception | None
     ) -> None:
         route = "-"
         style: ErrorStyle = "envelope"
@@ -259,7 +263,7 @@ class Edge:
         return self._failed(errors.internal_error(inbound.request_id), "envelope", inbound)
 
     def _turn_away(self, exchange: Exchange, reply: Reply) -> None:
-        """Send the gate's refusal. No ``Inbound`` is made for it, and no line is logged."""
+        """Send a refusal of admission control. No ``Inbound`` is made for it, and no line is logged."""
         exchange.send(reply, self._headers(exchange, self._request_id(exchange), reply.headers))
 
     def _request_id(self, exchange: Exchange) -> str:

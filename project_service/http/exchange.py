@@ -11,11 +11,11 @@ from twisted.internet.interfaces import IDelayedCall, IReactorTime
 
 from project_service.deferreds import cancel
 from project_service.errors import ApiError
-from project_service.http import wire
 from project_service.http.body import Body, ClientGone
 from project_service.http.headers import HeaderView
+from project_service.http.idle_timeout import IdleTimeout
 from project_service.http.outbound import Reply
-from project_service.http.stall import Stall
+from project_service.http.protocol import wire
 from project_service.http.stream import Stream
 
 # After an answer that came before the whole body, the rest of the body is read and thrown away for so long, and as
@@ -72,7 +72,7 @@ class Exchange:
         self._close_call: IDelayedCall | None = None
         self._pause_seconds = 0.0
         self._stream: Stream | None = None
-        self._draining: Stall | None = None
+        self._draining: IdleTimeout | None = None
         # Since when the client may send its body; later by the time for which it was kept from sending.
         self._asked_at: float | None = None
         self._held_at = 0.0
@@ -126,7 +126,7 @@ class Exchange:
         self.body.fail(failure)
 
     def sent(self, now: float) -> tuple[int, float] | None:
-        """As ``room.Occupant.sent``; a body that is being thrown away counts as one that is waited for."""
+        """As ``LimitedConnection.sent``; a body that is being thrown away counts as one that is waited for."""
         waiting = self.body.awaited or self._draining is not None
         if not waiting or self._asked_at is None:
             return None
@@ -222,7 +222,7 @@ class Exchange:
         """Read the rest of the body and throw it away (see ``DRAIN_SECONDS``)."""
         self._asked_at = self._clock.seconds()
         self._close_call = self._clock.callLater(DRAIN_SECONDS, self._close)
-        self._draining = Stall(self._clock, DRAIN_IDLE_SECONDS, lambda: self.body.received, self._close)
+        self._draining = IdleTimeout(self._clock, DRAIN_IDLE_SECONDS, lambda: self.body.received, self._close)
         self._draining.watch()
         self._connection.resume_reading()
 

@@ -12,9 +12,9 @@ from twisted.logger import Logger
 
 from project_service.deferreds import background, start, with_timeout
 from project_service.errors import RETRY_AFTER, ApiError
-from project_service.http.described import JSON, STRING, Answer, Described, exactly
 from project_service.http.inbound import Inbound
 from project_service.http.metrics import Metrics
+from project_service.http.openapi.described import JSON, STRING, Answer, Described, exactly
 from project_service.http.outbound import NO_STORE, Reply, json_reply
 from project_service.http.router import Router
 

@@ -18,12 +18,12 @@ from werkzeug.routing import BaseConverter, RequestRedirect
 
 from project_service import errors
 from project_service.errors import ApiError
-from project_service.http import described as descriptions
 from project_service.http.caller import Access, BearerDemand, KeyDemand
-from project_service.http.described import Described
-from project_service.http.framing import METHODS
 from project_service.http.inbound import Inbound
+from project_service.http.openapi import described as descriptions
+from project_service.http.openapi.described import Described
 from project_service.http.outbound import Reply, StreamReply
+from project_service.http.protocol.framing import METHODS
 
 Handler = Callable[[Inbound], Awaitable[Reply | StreamReply]]
 ErrorStyle = Literal["envelope", "tables"]

@@ -7,10 +7,10 @@ from typing import Protocol
 from twisted.internet.defer import Deferred
 from twisted.internet.interfaces import IReactorTime
 
-from project_service.http import wire
 from project_service.http.body import ClientGone
+from project_service.http.idle_timeout import IdleTimeout
 from project_service.http.outbound import Producer
-from project_service.http.stall import Stall
+from project_service.http.protocol import wire
 
 
 class Answering(Protocol):
@@ -33,7 +33,7 @@ class Stream:
         self._paused = False
         self._producer: Producer | None = None
         self._waiting: Deferred[None] | None = None
-        self._stall = Stall(clock, idle_seconds, connection.progress, exchange.abort)
+        self._idle = IdleTimeout(clock, idle_seconds, connection.progress, exchange.abort)
         connection.register_producer(self)
 
     def write(self, data: bytes) -> None:
@@ -62,13 +62,13 @@ class Stream:
 
     def close(self) -> None:
         """The response is complete."""
-        self._stall.stop()
+        self._idle.stop()
         self._producer = None
         self._connection.unregister_producer()
 
     def lost(self) -> None:
         """The client has left: the producer is stopped, and ``drained`` raises ``ClientGone``."""
-        self._stall.stop()
+        self._idle.stop()
         producer, self._producer = self._producer, None
         if producer is not None:
             producer.stopProducing()
@@ -80,13 +80,13 @@ class Stream:
         if self._paused:
             return
         self._paused = True
-        self._stall.watch()
+        self._idle.watch()
         if self._producer is not None:
             self._producer.pauseProducing()
 
     def resumeProducing(self) -> None:
         self._paused = False
-        self._stall.stop()
+        self._idle.stop()
         if self._producer is not None:
             self._producer.resumeProducing()
         self._fire(None)

@@ -8,9 +8,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from project_service.errors import Headers
-from project_service.http import wire
 from project_service.http.headers import HeaderView
-from project_service.http.lane_names import lane_of
+from project_service.http.overload.lanes import lane_of
+from project_service.http.protocol import wire
 
 
 def echoed(names: Mapping[str, str], method: str, target: bytes, headers: HeaderView) -> Headers:

@@ -30,7 +30,7 @@ from project_service.storage.routes import LiveSettings, StorageRoutes
 from project_service.storage.s3.client import S3Store
 from project_service.storage.s3.connect import StoreSettings, connect
 from project_service.storage.s3.errors import NoSuchBucket, NoSuchObject, StoreError, kind_of
-from project_service.storage.small import SmallObjects
+from project_service.storage.small_objects import SmallObjects
 from project_service.storage.sql.buckets import SqlBuckets
 from project_service.storage.sql.database import Database
 from project_service.storage.sql.garbage import SqlGarbage

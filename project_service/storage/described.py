@@ -12,7 +12,7 @@ from project_service.errors import (
     unsupported_media_type,
     validation_failed,
 )
-from project_service.http.described import (
+from project_service.http.openapi.described import (
     BOOLEAN,
     COUNT,
     JSON,

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 
 from attrs import evolve
 
-from project_service.http.described import (
+from project_service.http.openapi.described import (
     BOOLEAN,
     COUNT,
     MOMENT,

@@ -23,7 +23,7 @@ from project_service.storage.model import ObjectRow
 from project_service.storage.ports import ObjectRows, Opened, Store
 from project_service.storage.ranges import ByteRange, parse_range
 from project_service.storage.s3.errors import NoSuchObject, ReaderLeft, StoreUnreachable
-from project_service.storage.small import SmallObjects
+from project_service.storage.small_objects import SmallObjects
 
 # How often to read the row again where its bytes are gone. Each time the object must have been overwritten between
 # the two reads; the limit is for a store whose new objects appear late while somebody keeps overwriting one.

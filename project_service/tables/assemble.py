@@ -18,23 +18,23 @@ from project_service.database.session import Session
 from project_service.deferreds import in_thread
 from project_service.http.caller import TokenVerifier
 from project_service.http.router import Router
-from project_service.settings import Settings, StageDatabase
+from project_service.settings.model import Settings, StageDatabase
 from project_service.tables import errors
+from project_service.tables.access.identity import Identities
+from project_service.tables.access.role_claim import parse_role_claim
+from project_service.tables.access.tokens import OwnTokens, from_base64, parse_keys
 from project_service.tables.catalog.freshness import CHANNEL as SYNC_CHANNEL
 from project_service.tables.catalog.freshness import Echo, Freshness
 from project_service.tables.catalog.holder import CacheHolder
 from project_service.tables.catalog.load import loader
 from project_service.tables.config import TablesConfig
-from project_service.tables.execute import Executor
-from project_service.tables.identity import Identities
-from project_service.tables.large import LargeReplies
-from project_service.tables.planner import Planner
-from project_service.tables.role_claim import parse_role_claim
+from project_service.tables.execution.execute import Executor
+from project_service.tables.execution.large import LargeReplies
+from project_service.tables.execution.streaming import Pace, Streams
+from project_service.tables.planning.planner import Planner
 from project_service.tables.root import Root
 from project_service.tables.routes import TableRoutes
 from project_service.tables.service import TableService
-from project_service.tables.streaming import Pace, Streams
-from project_service.tables.tokens import OwnTokens, from_base64, parse_keys
 
 CHANNEL = "pgrst"
 # The oids of text, json, jsonb, xml and the character types: they arrive as bytes and are sent on as bytes.

@@ -7,7 +7,7 @@ from typing import Literal
 
 from attrs import field, frozen
 
-from project_service.settings import HOISTED
+from project_service.settings.model import HOISTED
 from project_service.tables.plan.options import PlanOptions
 
 TxEnd = Literal["commit", "commit-allow-override", "rollback", "rollback-allow-override"]

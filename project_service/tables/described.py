@@ -8,7 +8,7 @@ from typing import Any
 from attrs import evolve
 
 from project_service.errors import ApiError
-from project_service.http.described import (
+from project_service.http.openapi.described import (
     COUNT,
     JSON,
     STRING,
@@ -22,7 +22,7 @@ from project_service.http.described import (
     in_path,
 )
 from project_service.tables import errors
-from project_service.tables.failures import from_sqlstate
+from project_service.tables.execution.failures import from_sqlstate
 from project_service.tables.parse import media
 
 TAG = "tables"

@@ -11,7 +11,7 @@ from typing import Any
 import orjson
 
 from project_service.errors import RETRY_AFTER, ApiError, Headers
-from project_service.http import fields
+from project_service.http.protocol import fields
 
 # What a token must not contain (RFC 9110 section 5.6.2).
 _NO_TOKEN = re.compile(rf"[^{fields.TCHAR}]+")

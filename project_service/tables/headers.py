@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterable
 
 from project_service.errors import Headers
-from project_service.http import fields, wire
+from project_service.http.protocol import fields, wire
 
 # On errors too, since they depend on these headers as much (PostgREST's reference, "Vary Header").
 VARY = ("Vary", "Accept, Prefer, Range")

@@ -11,6 +11,7 @@ from project_service.http.outbound import Reply, Sink, StreamReply
 from project_service.tables import errors
 from project_service.tables.catalog.model import SchemaCache
 from project_service.tables.config import TablesConfig
+from project_service.tables.execution.run import Row
 from project_service.tables.headers import VARY, as_utf8
 from project_service.tables.incoming import Incoming
 from project_service.tables.openapi.document import document, public_url
@@ -18,7 +19,6 @@ from project_service.tables.openapi.rights import rights_sql
 from project_service.tables.parse import media
 from project_service.tables.parse.request import Head
 from project_service.tables.respond.outcome import as_bytes
-from project_service.tables.run import Row
 from project_service.tables.sql.fragment import Sql
 
 RunReadOnly = Callable[[Sql], Awaitable[list[Row]]]

@@ -9,21 +9,22 @@ from typing import TypeVar
 from attrs import evolve, frozen
 
 from project_service.http.outbound import Reply, StreamReply
+from project_service.tables.access.identity import Identities, Identity
 from project_service.tables.catalog.freshness import Freshness
 from project_service.tables.catalog.holder import CacheHolder
 from project_service.tables.catalog.model import SchemaCache
 from project_service.tables.config import TablesConfig
 from project_service.tables.errors import TableError
-from project_service.tables.execute import Executor
+from project_service.tables.execution.execute import Executor
+from project_service.tables.execution.large import LargeReplies
+from project_service.tables.execution.preamble import preamble_of
+from project_service.tables.execution.run import Row
 from project_service.tables.headers import VARY
-from project_service.tables.identity import Identities, Identity
 from project_service.tables.incoming import Incoming
-from project_service.tables.large import LargeReplies
 from project_service.tables.parse.request import Head, Request
 from project_service.tables.plan.call import CallPlan
 from project_service.tables.plan.write import WritePlan
-from project_service.tables.planner import Planned, Planner
-from project_service.tables.preamble import preamble_of
+from project_service.tables.planning.planner import Planned, Planner
 from project_service.tables.respond.options import options_reply
 from project_service.tables.respond.outcome import Outcome
 from project_service.tables.respond.replies import (
@@ -34,7 +35,6 @@ from project_service.tables.respond.replies import (
     write_reply,
 )
 from project_service.tables.root import Root, nothing
-from project_service.tables.run import Row
 from project_service.tables.sql.fragment import Sql
 from project_service.tables.timing import Timing
 

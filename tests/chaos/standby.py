@@ -12,7 +12,8 @@ from typing import Any
 
 import psycopg2
 
-from project_service.embedded import postgres, reach
+from project_service.embedded import path_access as reach
+from project_service.embedded import postgres
 from project_service.embedded.account import NAME
 from project_service.embedded.command import Account
 from tests.live.daemon import eventually

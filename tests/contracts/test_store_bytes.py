@@ -14,8 +14,8 @@ from twisted.internet.defer import Deferred, gatherResults
 from twisted.internet.endpoints import TCP4ClientEndpoint
 from twisted.internet.threads import deferToThread
 
-from project_service.settings import Secret
-from project_service.settings import Store as StoreSettings
+from project_service.settings.model import Secret
+from project_service.settings.model import Store as StoreSettings
 from project_service.storage.s3 import client
 from project_service.storage.s3.client import S3Store
 from project_service.storage.s3.connect import connect

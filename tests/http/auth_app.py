@@ -13,8 +13,8 @@ from project_service.auth import keyfile
 from project_service.auth.assemble import Auth, put_together
 from project_service.auth.tokens import AUDIENCE
 from project_service.http.router import Router
-from project_service.settings import Auth as AuthSettings
-from project_service.settings import Settings
+from project_service.settings.model import Auth as AuthSettings
+from project_service.settings.model import Settings
 from tests.auth_fakes import FakeListener, InlineHashes, KeptPost, MemoryStore
 from tests.fakes import App, Response
 from tests.places import temporary_directory

@@ -8,7 +8,7 @@ from datetime import datetime, timedelta
 from typing import Any
 
 from project_service.http.router import Router
-from project_service.settings import Storage as StorageSettings
+from project_service.settings.model import Storage as StorageSettings
 from project_service.storage.assemble import build
 from project_service.storage.model import BucketRules
 from tests.fakes import ANON_KEY, SERVICE_KEY, App, Response

@@ -5,9 +5,9 @@ from __future__ import annotations
 from twisted.internet.defer import Deferred
 from twisted.trial.unittest import TestCase
 
-from project_service.http.admission import Limits
 from project_service.http.inbound import Inbound
 from project_service.http.outbound import Reply, envelope
+from project_service.http.overload.admission import Limits
 from project_service.http.router import Router
 from tests.fakes import App, raw_request
 from tests.told import told

@@ -10,7 +10,7 @@ from twisted.trial.unittest import TestCase
 
 from project_service.auth import keyfile
 from project_service.auth.keyset import KeySetError
-from project_service.settings import Server
+from project_service.settings.model import Server
 from tests.http.auth_app import AuthApp
 
 

@@ -8,9 +8,9 @@ from twisted.internet.defer import Deferred
 from twisted.trial.unittest import TestCase
 
 from project_service import errors
-from project_service.http.admission import Limits
 from project_service.http.inbound import Inbound
 from project_service.http.outbound import Reply, Sink, StreamReply, envelope
+from project_service.http.overload.admission import Limits
 from project_service.http.router import Router
 from tests.fakes import App, Client, held, raw_request
 from tests.told import told
@@ -137,8 +137,8 @@ class Books(TestCase):
         app = world.app
         for _ in range(5):  # those who wait in a queue are looked for as long as they may wait
             app.clock.advance(6)
-        lane = app.edge._gate._admission.lanes["storage"]
-        room = app._factory._room
+        lane = app.edge._admission._admission.lanes["storage"]
+        room = app._factory._limit
         self.assertEqual((lane.served, lane.waiting), (0, 0), seed)
         self.assertEqual((len(room.connections), len(room._leaving), len(room._next)), (0, 0, 0), seed)
         self.assertEqual(app.metrics._under_way, 0, seed)

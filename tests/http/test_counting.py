@@ -7,10 +7,10 @@ from twisted.trial.unittest import TestCase
 
 from project_service import errors
 from project_service.errors import ApiError
-from project_service.http.admission import Admission, Limits
 from project_service.http.inbound import Inbound
 from project_service.http.metrics import Metrics
 from project_service.http.outbound import Reply, Sink, StreamReply
+from project_service.http.overload.admission import Admission, Limits
 from project_service.http.router import Router
 from tests.fakes import App, raw_request
 from tests.told import told

@@ -9,9 +9,9 @@ from twisted.trial.unittest import TestCase
 from zope.interface import alsoProvides
 
 from project_service.http.exchange import DRAIN_IDLE_SECONDS
-from project_service.http.far_end import LINGER_SECONDS
 from project_service.http.inbound import Inbound
 from project_service.http.outbound import Reply, envelope
+from project_service.http.protocol.base_channel import LINGER_SECONDS
 from project_service.http.router import Router
 from tests.fakes import App, Client, MemoryTransport, parse_response, raw_request
 from tests.said import captured_logs

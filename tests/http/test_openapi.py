@@ -17,12 +17,12 @@ from twisted.trial.unittest import TestCase
 from project_service import errors
 from project_service.auth import errors as auth_errors
 from project_service.errors import ApiError
-from project_service.http import refusals
-from project_service.http.described import Described, in_path
 from project_service.http.health import Health
 from project_service.http.inbound import Inbound
 from project_service.http.metrics import Metrics
-from project_service.http.openapi_route import PATH, OpenApi
+from project_service.http.openapi import refusals
+from project_service.http.openapi.described import Described, in_path
+from project_service.http.openapi.route import PATH, OpenApi
 from project_service.http.outbound import Reply
 from project_service.http.router import Router
 from project_service.storage import errors as storage_errors

@@ -9,11 +9,11 @@ from twisted.internet.defer import Deferred
 from twisted.logger import formatEvent
 from twisted.trial.unittest import TestCase
 
-from project_service.http.admission import LEAST_PAUSE_SECONDS, Limits
 from project_service.http.health import Health
 from project_service.http.inbound import Inbound
 from project_service.http.metrics import Metrics
 from project_service.http.outbound import Reply, Sink, StreamReply, envelope
+from project_service.http.overload.admission import LEAST_PAUSE_SECONDS, Limits
 from project_service.http.router import ErrorStyle, Router
 from tests.fakes import App, Client, held, parse_response, raw_request
 from tests.said import captured_logs

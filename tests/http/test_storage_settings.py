@@ -6,7 +6,7 @@ import json
 
 from twisted.trial.unittest import TestCase
 
-from project_service.settings import Storage as StorageSettings
+from project_service.settings.model import Storage as StorageSettings
 from tests.http.storage_app import USER, StorageApp, refused
 
 

@@ -12,7 +12,7 @@ from twisted.logger import ILogObserver, globalLogPublisher
 from twisted.trial.unittest import TestCase
 
 from project_service.deferreds import start
-from project_service.settings import Storage as StorageSettings
+from project_service.settings.model import Storage as StorageSettings
 from project_service.storage.assemble import PROBE, build
 from project_service.storage.model import Link, store_path
 from project_service.storage.s3.errors import NoSuchBucket, StoreError, StoreUnreachable

@@ -8,8 +8,8 @@ from twisted.internet.defer import Deferred
 from twisted.trial.unittest import TestCase
 
 from project_service import errors
-from project_service.http.admission import Limits
 from project_service.http.outbound import Reply, Sink, StreamReply
+from project_service.http.overload.admission import Limits
 from project_service.http.router import Router
 from project_service.tables.incoming import Incoming
 from project_service.tables.routes import TableRoutes

@@ -17,9 +17,9 @@ from project_service.auth import keyfile
 from project_service.bootstrap import ensure_buckets
 from project_service.database.connect import connector
 from project_service.database.pool import Pool
-from project_service.launch import with_data_dir_defaults
-from project_service.ports import bind_endpoints
-from project_service.settings import Auth, Secret, Server, Settings, Store
+from project_service.network.ports import bind_endpoints
+from project_service.settings.launch import with_data_dir_defaults
+from project_service.settings.model import Auth, Secret, Server, Settings, Store
 
 
 @frozen

@@ -9,7 +9,7 @@ import pytest
 
 from project_service.database.connect import connector
 from project_service.database.pool import Pool
-from project_service.settings import Store
+from project_service.settings.model import Store
 from project_service.storage.assemble import Rows, assemble, sql_rows
 from tests.contracts.rows import bucket_b
 from tests.live.application import serving, settings_for

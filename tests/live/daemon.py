@@ -17,7 +17,7 @@ from types import TracebackType
 
 import requests
 
-from project_service.embedded.identity import PROC, identify, works_on
+from project_service.embedded.process_identity import PROC, identify, works_on
 
 ROOT = Path(__file__).parents[2]
 READY = re.compile(r"ready on (http://[^\s\"]+)")  # a line of text, or of JSON
@@ -177,7 +177,7 @@ def workers_of(daemon: Daemon) -> set[int]:
             command = (entry / "cmdline").read_bytes()
         except OSError:
             continue  # it ended while we looked
-        if parent == daemon.process.pid and b"project_service.worker" in command:
+        if parent == daemon.process.pid and b"project_service.workers.worker" in command:
             found.add(int(entry.name))
     return found
 

@@ -10,7 +10,7 @@ from pathlib import Path
 import psycopg2
 import requests
 
-from project_service.settings import Store
+from project_service.settings.model import Store
 from tests.live.daemon import ROOT, Daemon, eventually
 from tests.live.mixed_load import LEDGER, PACE_SECONDS, PARTS, ROWS, Load
 

@@ -8,7 +8,7 @@ from typing import Any
 
 from twisted.internet.protocol import Factory, Protocol
 
-from project_service.settings import Secret, Store
+from project_service.settings.model import Secret, Store
 from project_service.storage.s3.client import S3Store
 from tests.live.services import store_client
 from tests.live.waiting import until

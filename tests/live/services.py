@@ -37,7 +37,7 @@ from project_service.database.migrate import migrate, shipped
 from project_service.database.pool import Pool
 from project_service.embedded import postgres
 from project_service.embedded.assemble import Embedded, Running
-from project_service.settings import Store
+from project_service.settings.model import Store
 from project_service.storage.s3.client import S3Store
 from project_service.storage.s3.connect import connect
 

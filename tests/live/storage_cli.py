@@ -6,7 +6,7 @@ import json
 from pathlib import Path
 from typing import Any
 
-from project_service.settings import Store
+from project_service.settings.model import Store
 from tests.live.command_line import cli
 
 

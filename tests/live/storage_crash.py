@@ -20,7 +20,7 @@ from twisted.internet.task import react
 from project_service.database import dsn as dsns
 from project_service.database.connect import Connector
 from project_service.database.pool import Pool
-from project_service.settings import Secret, Storage, Store
+from project_service.settings.model import Secret, Storage, Store
 from project_service.storage.assemble import assemble
 from project_service.storage.links import Links
 from project_service.storage.model import UNCONDITIONAL, Writer

@@ -11,7 +11,7 @@ import psycopg2
 import pytest
 from attrs import evolve, frozen
 
-from project_service.settings import Stage, StageDatabase, Store
+from project_service.settings.model import Stage, StageDatabase, Store
 from tests.live.application import Api, serving, settings_for
 from tests.live.services import wait
 from tests.live.waiting import until

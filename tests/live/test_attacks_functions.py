@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest_twisted
 
-from project_service.settings import Store
+from project_service.settings.model import Store
 from tests.live.application import serving, settings_for
 from tests.live.test_attacks_roles import TABLES, run, uses_all_parts
 

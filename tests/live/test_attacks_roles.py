@@ -15,7 +15,7 @@ import pytest_twisted
 from psycopg2.extensions import make_dsn
 
 from project_service.embedded.assemble import Embedded
-from project_service.settings import Store
+from project_service.settings.model import Store
 from tests.live.application import Api, serving, settings_for
 from tests.live.command_line import cli
 from tests.live.services import wait

@@ -12,7 +12,7 @@ import pytest
 import pytest_twisted
 from twisted.internet.threads import deferToThread
 
-from project_service.settings import Store
+from project_service.settings.model import Store
 from tests.certificates import issue
 from tests.live.application import serving, settings_for
 

@@ -13,10 +13,10 @@ from twisted.internet import reactor
 from twisted.internet.tcp import Server
 
 from project_service.database.pool import Pool, Transaction
-from project_service.http import channel_factory
-from project_service.http.untaken import Untaken
-from project_service.settings import Store
-from project_service.sockets import unsent
+from project_service.http.overload.unsent_limit import UnsentLimit
+from project_service.http.protocol import channel_factory
+from project_service.network.sockets import unsent
+from project_service.settings.model import Store
 from tests.live.application import Api, serving, settings_for
 from tests.live.tables_service import BASE, run_sql
 from tests.live.test_database import connector
@@ -49,7 +49,7 @@ async def test_of_those_who_take_nothing_some_are_cut_off(
     monkeypatch: pytest.MonkeyPatch,
     request: pytest.FixtureRequest,
 ) -> None:
-    monkeypatch.setattr(channel_factory, "Untaken", partial(Untaken, most=30 * MIB))
+    monkeypatch.setattr(channel_factory, "Untaken", partial(UnsentLimit, most=30 * MIB))
     run_sql(database, WIDE)
     gc.disable()
     request.addfinalizer(gc.enable)

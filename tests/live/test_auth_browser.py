@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest_twisted
 
-from project_service.settings import Store
+from project_service.settings.model import Store
 from tests.live.auth_service import api_on, sql
 from tests.live.documented_clients import browser, examples, filled_in, opened
 from tests.live.waiting import until

@@ -14,7 +14,7 @@ from aiosmtpd.smtp import AuthResult, LoginPassword
 from attrs import evolve
 
 from project_service.auth.mail import Letter, SmtpTransport
-from project_service.settings import Secret, Smtp, Store
+from project_service.settings.model import Secret, Smtp, Store
 from tests.certificates import issue
 from tests.live.auth_service import PASSWORD, api_on, code_for, log_in, post, reactor
 from tests.live.mail_server import mail_server

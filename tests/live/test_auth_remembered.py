@@ -10,7 +10,7 @@ import pytest
 import pytest_twisted
 
 from project_service.auth.remembered import CHANNEL
-from project_service.settings import Store
+from project_service.settings.model import Store
 from tests.live.application import Api
 from tests.live.auth_service import PASSWORD, Told, all_of, api_on, heard, listening, post, sql
 from tests.live.waiting import until

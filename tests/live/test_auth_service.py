@@ -10,7 +10,7 @@ import jwt
 import pytest_twisted
 from twisted.logger import capturedLogs, formatEvent
 
-from project_service.settings import Store
+from project_service.settings.model import Store
 from tests.live.auth_service import PASSWORD, all_of, api_on, code_for, log_in, post, sql
 from tests.live.waiting import until
 

@@ -15,7 +15,7 @@ import requests
 from attrs import define, evolve, field
 
 from project_service.embedded import postgres
-from project_service.settings import Store
+from project_service.settings.model import Store
 from tests.live.daemon import eventually
 from tests.live.loaded_service import NOTHING_KEPT, credentials, sections, started
 from tests.live.services import Services, store_client

@@ -14,7 +14,7 @@ from attrs import define, evolve
 from twisted.internet.threads import deferToThread
 
 from project_service.auth.smtp import MailServer, Unusable
-from project_service.settings import Secret, Smtp, Store
+from project_service.settings.model import Secret, Smtp, Store
 from tests.certificates import issue
 from tests.live.auth_service import reactor
 from tests.live.command_here import commands_of

@@ -11,7 +11,7 @@ import pytest
 from attrs import evolve
 
 from project_service.cli import check
-from project_service.settings import Secret, Store
+from project_service.settings.model import Secret, Store
 from project_service.storage.assemble import connect_store
 from tests.live.command_here import beside_the_reactor, commands_of, on_reactor, reactor
 from tests.live.storage_cli import config_file

@@ -11,7 +11,7 @@ import psycopg2
 import pytest
 
 from project_service.database.migrate import shipped
-from project_service.settings import Store
+from project_service.settings.model import Store
 from project_service.storage.assemble import connect_store
 from tests.live.command_here import Command, beside_the_reactor, commands_of, failed, on_reactor, reactor
 from tests.live.command_line import Ended

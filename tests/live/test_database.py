@@ -138,9 +138,9 @@ async def test_work_that_fails_is_undone_and_its_connection_kept(database: str) 
 @pytest_twisted.ensureDeferred
 async def test_a_server_that_does_not_answer_is_given_up(database: str) -> None:
     session = await evolve(connector(database), statement_timeout_seconds=0.0)()
-    session.guard_seconds = 60.0  # what was allowed before does not count
+    session.answer_seconds = 60.0  # what was allowed before does not count
     await session.query("select 1")
-    session.guard_seconds = 0.05
+    session.answer_seconds = 0.05
     with pytest.raises(DatabaseGone):
         await session.query("select pg_sleep(2)")
     assert not session.usable
@@ -150,12 +150,12 @@ async def test_a_server_that_does_not_answer_is_given_up(database: str) -> None:
 async def test_one_that_may_take_its_time_is_not(database: str) -> None:
     """As while migrating: connecting has a limit, and what is done then has none."""
     session = await evolve(connector(database), statement_timeout_seconds=0.0)()
-    assert session.guard_seconds is None
-    session.guard_seconds = 0.05
+    assert session.answer_seconds is None
+    session.answer_seconds = 0.05
     await session.query("select 1")
     session.extra_seconds = 5.0
     await session.query("select pg_sleep(0.2)")
-    session.guard_seconds = None
+    session.answer_seconds = None
     await session.query("select pg_sleep(0.2)")
     assert session.usable
     session.close()
@@ -164,7 +164,7 @@ async def test_one_that_may_take_its_time_is_not(database: str) -> None:
 @pytest_twisted.ensureDeferred
 async def test_statement_timeout_leaves_the_connection_usable(database: str) -> None:
     session = await connector(database, 0.05)()
-    assert session.guard_seconds == 0.05 + GUARD_MARGIN_SECONDS
+    assert session.answer_seconds == 0.05 + GUARD_MARGIN_SECONDS
     with pytest.raises(psycopg2.errors.QueryCanceled):
         await session.query("select pg_sleep(60)")
     assert session.usable

@@ -63,7 +63,7 @@ async def test_what_was_given_up_is_not_done_later(database: str) -> None:
         transport: Any = client.transport
         transport.getHandle().setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, SMALL_WINDOW)
         transport.pauseProducing()
-        session.guard_seconds = 0.2
+        session.answer_seconds = 0.2
         with pytest.raises(DatabaseGone, match="did not answer"):
             await session.query("insert into public.given_up values (%s)", [LARGE])
         transport.resumeProducing()

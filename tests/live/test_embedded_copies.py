@@ -14,7 +14,7 @@ from project_service.database import dsn as dsns
 from project_service.database.connect import Connector
 from project_service.deferreds import all_of
 from project_service.embedded.assemble import Embedded, Running
-from project_service.settings import Store
+from project_service.settings.model import Store
 from project_service.storage.s3.errors import NoSuchObject
 from tests.live.services import store_client
 

@@ -20,8 +20,8 @@ from project_service.database.session import DatabaseGone
 from project_service.deferreds import start
 from project_service.embedded import ports
 from project_service.embedded.assemble import Embedded, Running, running_beside
-from project_service.embedded.identity import Identity, alive, identify
-from project_service.settings import Store
+from project_service.embedded.process_identity import Identity, alive, identify
+from project_service.settings.model import Store
 from project_service.storage.s3.client import S3Store
 from tests.live.logged import LoggedErrors
 from tests.live.services import store_client

@@ -15,7 +15,7 @@ from project_service.deferreds import start
 from project_service.embedded import ports
 from project_service.embedded.assemble import Embedded
 from project_service.embedded.command import ChildFailed, Command, run
-from project_service.embedded.identity import identify
+from project_service.embedded.process_identity import identify
 from project_service.embedded.secrets_file import load_ports
 from tests.live.waiting import until
 

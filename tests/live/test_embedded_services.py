@@ -16,7 +16,7 @@ from project_service.database import dsn as dsns
 from project_service.database.connect import Connector
 from project_service.embedded.assemble import Embedded
 from project_service.embedded.lock import InUse
-from project_service.settings import Store
+from project_service.settings.model import Store
 from tests.live.logged import LoggedErrors
 from tests.live.services import Services
 

@@ -16,8 +16,8 @@ from twisted.internet.defer import Deferred, gatherResults
 
 from project_service.database import connect
 from project_service.deferreds import start
-from project_service.lanes import PLACES_MORE
-from project_service.settings import Stage, StageDatabase, Store
+from project_service.lane_limits import PLACES_MORE
+from project_service.settings.model import Stage, StageDatabase, Store
 from tests.live.application import Api, serving, settings_for
 from tests.live.proxy import Manners, RudeProxy, rude_proxy
 from tests.live.services import Services, wait

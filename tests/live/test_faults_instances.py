@@ -23,7 +23,7 @@ from project_service.database.migrate import Migration, MigrationRefused, migrat
 from project_service.database.pool import Pool
 from project_service.deferreds import start
 from project_service.parts import SWEEPER_LOCK
-from project_service.settings import Stage, StageDatabase, Store
+from project_service.settings.model import Stage, StageDatabase, Store
 from tests.live.application import Api, serving, settings_for
 from tests.live.services import wait
 from tests.live.tables_service import run_sql

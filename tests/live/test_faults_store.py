@@ -17,7 +17,7 @@ from twisted.internet.protocol import Protocol
 from twisted.web.client import ResponseFailed
 
 from project_service.deferreds import start
-from project_service.settings import Stage, StageDatabase, Store
+from project_service.settings.model import Stage, StageDatabase, Store
 from tests.live.application import Api, serving, settings_for
 from tests.live.logged import warnings_logged
 from tests.live.proxy import BUSY, Manners, RudeProxy, rude_proxy

@@ -21,11 +21,11 @@ from psycopg2.extensions import make_dsn, parse_dsn
 from twisted.internet import reactor as _reactor
 from twisted.logger import capturedLogs, formatEvent
 
-from project_service import logging_setup
 from project_service.deferreds import start
-from project_service.launch import Launch
-from project_service.launch import settings_for as configured
-from project_service.settings import Secret, Store
+from project_service.log import setup as log_setup
+from project_service.settings.launch import Launch
+from project_service.settings.launch import settings_for as configured
+from project_service.settings.model import Secret, Store
 from project_service.startup import Startup
 from tests.live.application import settings_for
 from tests.live.logged import LoggedErrors
@@ -153,7 +153,7 @@ async def test_a_reload_reads_the_file_again_and_the_options_still_win(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     levels: list[str] = []
-    monkeypatch.setattr(logging_setup, "set_level", levels.append)
+    monkeypatch.setattr(log_setup, "set_level", levels.append)
     port = free_port()
     config = config_file(database, store_settings, tmp_path)
     written = config.read_text()

@@ -17,7 +17,7 @@ from twisted.internet.protocol import Protocol
 from twisted.internet.task import deferLater
 
 from project_service.deferreds import start
-from project_service.settings import Stage, StageDatabase, Store
+from project_service.settings.model import Stage, StageDatabase, Store
 from tests.live.application import Api, serving, settings_for
 
 SCHEMA = """

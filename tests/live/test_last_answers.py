@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest_twisted
 from twisted.internet.threads import deferToThread
 
-from project_service.settings import Store
+from project_service.settings.model import Store
 from tests.certificates import issue
 from tests.live.application import Api, serving, settings_for
 

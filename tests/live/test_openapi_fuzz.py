@@ -11,7 +11,7 @@ import pytest_twisted
 from attrs import evolve
 from twisted.internet.threads import deferToThread
 
-from project_service.settings import Smtp, Stage, StageDatabase, Store
+from project_service.settings.model import Smtp, Stage, StageDatabase, Store
 from tests.live.application import Api, serving, settings_for
 from tests.live.mail_server import mail_server
 from tests.live.openapi_cases import KEYS, PASSWORD, READ_KEYS, SCHEMA_SQL, Existing, narrowed

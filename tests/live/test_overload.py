@@ -21,8 +21,8 @@ from twisted.internet.defer import Deferred, gatherResults
 from twisted.internet.protocol import Factory
 
 from project_service.deferreds import start
-from project_service.ports import bind_endpoints
-from project_service.settings import Store
+from project_service.network.ports import bind_endpoints
+from project_service.settings.model import Store
 from tests.live.application import Api, serving, settings_for
 from tests.live.services import wait
 from tests.live.tables_service import run_sql

@@ -24,7 +24,7 @@ from project_service.database.connect import Connector
 from project_service.database.session import DatabaseGone
 from project_service.deferreds import start
 from project_service.embedded.account import NAME
-from project_service.settings import Secret, Settings, Stage, StageDatabase, Store
+from project_service.settings.model import Secret, Settings, Stage, StageDatabase, Store
 from tests.live.application import serving, settings_for
 from tests.live.daemon import eventually
 from tests.live.tables_service import run_sql

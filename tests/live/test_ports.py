@@ -18,9 +18,9 @@ from twisted.internet.interfaces import IAddress
 from twisted.internet.protocol import Factory, Protocol
 
 from project_service.errors import ApiError
-from project_service.ports import BACKLOG, CannotListen, bind_endpoints, close, take_turns
-from project_service.settings import Store
-from project_service.worker import adopt
+from project_service.network.ports import BACKLOG, CannotListen, bind_endpoints, close, take_turns
+from project_service.settings.model import Store
+from project_service.workers.worker import adopt
 from tests.certificates import issue
 from tests.live.application import serving, settings_for
 from tests.live.logged import LoggedErrors

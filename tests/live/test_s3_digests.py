@@ -9,7 +9,7 @@ from __future__ import annotations
 import pytest
 import pytest_twisted
 
-from project_service.settings import Store
+from project_service.settings.model import Store
 from project_service.storage.s3.errors import NoSuchObject, StoreUnreachable
 from tests.live.services import store_client
 

@@ -10,7 +10,7 @@ import pytest
 import pytest_twisted
 from twisted.internet import ssl
 
-from project_service.settings import Secret, Store
+from project_service.settings.model import Secret, Store
 from project_service.storage.assemble import connect_store
 from project_service.storage.s3.client import S3Store
 from project_service.storage.s3.errors import UNTRUSTED, StoreUnreachable

@@ -18,7 +18,7 @@ from project_service.database.expose import expose, lacking
 from project_service.database.migrate import migrate, shipped
 from project_service.deferreds import start
 from project_service.embedded.assemble import Embedded
-from project_service.settings import Store
+from project_service.settings.model import Store
 from tests.live.application import settings_for
 from tests.live.auth_service import reactor
 from tests.live.command_here import beside_the_reactor, commands_of

@@ -22,8 +22,8 @@ from project_service.database import migrate
 from project_service.database.connect import Connector
 from project_service.database.expose import watch_ddl
 from project_service.deferreds import start
-from project_service.launch import Launch
-from project_service.settings import Secret, Settings, Stage, StageDatabase, Store
+from project_service.settings.launch import Launch
+from project_service.settings.model import Secret, Settings, Stage, StageDatabase, Store
 from project_service.startup import Startup
 from tests.live.application import serving, settings_for
 from tests.live.services import Services

@@ -11,7 +11,7 @@ import pytest
 import pytest_twisted
 from twisted.internet.threads import deferToThread
 
-from project_service.settings import Store
+from project_service.settings.model import Store
 from tests.live import documented_clients
 from tests.live.application import Api, serving, settings_for
 from tests.live.services import wait

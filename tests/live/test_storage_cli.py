@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from project_service.settings import Store
+from project_service.settings.model import Store
 from tests.live.command_here import beside_the_reactor, commands_of
 from tests.live.storage_cli import config_file
 

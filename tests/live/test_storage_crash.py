@@ -19,8 +19,8 @@ from project_service.database import dsn as dsns
 from project_service.database.connect import Connector
 from project_service.database.pool import Pool
 from project_service.errors import ApiError
-from project_service.settings import Storage as StorageSettings
-from project_service.settings import Store
+from project_service.settings.model import Storage as StorageSettings
+from project_service.settings.model import Store
 from project_service.storage.assemble import Storage, assemble
 from project_service.storage.links import Links
 from project_service.storage.model import UNCONDITIONAL, BucketRules, Writer

@@ -15,7 +15,7 @@ from twisted.internet.threads import deferToThread
 
 from project_service.cli import import_sources
 from project_service.errors import ApiError, store_unavailable
-from project_service.settings import Store
+from project_service.settings.model import Store
 from project_service.storage import buckets
 from project_service.storage.assemble import connect_store
 from project_service.storage.objects import Received

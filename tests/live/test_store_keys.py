@@ -10,7 +10,7 @@ import pytest_twisted
 import requests
 from attrs import evolve
 
-from project_service.settings import Secret, Store
+from project_service.settings.model import Secret, Store
 from project_service.storage.s3.client import S3Store
 from project_service.storage.s3.errors import StoreError
 from tests.live.daemon import Daemon, answers, eventually

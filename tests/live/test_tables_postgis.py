@@ -11,7 +11,7 @@ import pytest
 import pytest_twisted
 from attrs import evolve
 
-from project_service.settings import Stage, StageDatabase, Store
+from project_service.settings.model import Stage, StageDatabase, Store
 from tests.live import postgis
 from tests.live.application import serving, settings_for
 from tests.live.services import migrated, wait

@@ -7,7 +7,7 @@ from time import monotonic
 
 import pytest
 
-from project_service.settings import Store
+from project_service.settings.model import Store
 from tests.live.daemon import answers
 from tests.live.loaded_service import (
     credentials,

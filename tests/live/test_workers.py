@@ -18,7 +18,7 @@ import psycopg2
 import pytest
 import requests
 
-from project_service.embedded.identity import PROC
+from project_service.embedded.process_identity import PROC
 from project_service.http.metrics import MULTIPROCESS
 from tests.live.daemon import ROOT, Daemon, answers, children_on, eventually, workers_of
 from tests.live.loaded_service import credentials, load_on, make_ledger
@@ -109,7 +109,7 @@ def test_more_workers_than_connections_are_refused(tmp_path: Path) -> None:
 
 def test_a_worker_is_nothing_to_start_by_hand() -> None:
     alone = subprocess.run(
-        [sys.executable, "-m", "project_service.worker"],
+        [sys.executable, "-m", "project_service.workers.worker"],
         env={**os.environ, "PYTHONPATH": str(ROOT)},
         stdin=subprocess.DEVNULL,
         capture_output=True,

@@ -7,7 +7,7 @@ from random import Random
 
 import pytest
 
-from project_service.settings import Store
+from project_service.settings.model import Store
 from tests.live.loaded_service import make_ledger, sections, started
 from tests.live.shared_laws import GUESSING, Shared
 

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from twisted.internet.task import Clock
 from twisted.trial.unittest import TestCase
 
-from project_service.http.admission import (
+from project_service.http.overload.admission import (
     CALM_SECONDS,
     LEAST_PAUSE_SECONDS,
     LONGEST_PAUSE_SECONDS,

@@ -14,13 +14,13 @@ from twisted.trial.unittest import TestCase
 from project_service import parts
 from project_service.application import LEAST_SECONDS, Application
 from project_service.deferreds import start
-from project_service.http.channel_factory import ChannelFactory
 from project_service.http.inbound import Inbound
 from project_service.http.outbound import Reply, envelope
+from project_service.http.protocol.channel_factory import ChannelFactory
 from project_service.http.router import Router
+from project_service.network.ports import CannotListen
 from project_service.parts import Parts
-from project_service.ports import CannotListen
-from project_service.settings import Server, Settings
+from project_service.settings.model import Server, Settings
 from tests.fakes import Client, FakeKeys, FakeTokens, MemoryTransport, parse_response, raw_request
 from tests.told import told
 

@@ -9,8 +9,8 @@ from twisted.internet.defer import CancelledError, Deferred
 from twisted.trial.unittest import TestCase
 
 from project_service.auth.remembered import CountedUsers
-from project_service.changes import Changes, place_of, settled
 from project_service.deferreds import start
+from project_service.workers.changes import Changes, place_of, settled
 
 USER = "8f14e45f-ceea-467f-ab5e-5a1b7b0f6c3d"
 OTHER = "8f14e45f-ceea-467f-ab5e-5a1b7b0f6c3e"

@@ -13,7 +13,7 @@ from twisted.trial.unittest import TestCase
 
 from project_service.auth.smtp import MailServer, Unusable
 from project_service.deferreds import start
-from project_service.settings import Secret, Smtp
+from project_service.settings.model import Secret, Smtp
 
 SETTINGS = Smtp(
     host="mail.example.test",

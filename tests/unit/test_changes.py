@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from twisted.trial.unittest import TestCase
 
-from project_service.changes import PLACES, Changes, laid_out, place_of, settled, size
+from project_service.workers.changes import PLACES, Changes, laid_out, place_of, settled, size
 
 
 class Counted(TestCase):

@@ -12,8 +12,8 @@ from twisted.trial.unittest import SynchronousTestCase
 
 from project_service.cli.certificates import certificate_of, secured
 from project_service.cli.frame import Failed
-from project_service.ports import endpoint_from
-from project_service.settings import Server, Settings
+from project_service.network.ports import endpoint_from
+from project_service.settings.model import Server, Settings
 from tests.certificates import Issued, issue
 from tests.places import temporary_directory
 

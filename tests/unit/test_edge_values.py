@@ -10,13 +10,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 from twisted.trial.unittest import TestCase
 
-from project_service import journal
 from project_service.database import dsn
 from project_service.database.migrate import Migration, MigrationRefused, pending, shipped
 from project_service.errors import ApiError
-from project_service.http import forwarding, framing, wire
+from project_service.http import forwarding
 from project_service.http.headers import HeaderView
 from project_service.http.inbound import parse_query
+from project_service.http.protocol import framing, wire
+from project_service.log import journal
 
 
 class Queries(TestCase):

@@ -18,9 +18,9 @@ from twisted.trial.unittest import TestCase
 
 from project_service.backoff import LONGEST_SECONDS, STEADY_SECONDS, Backoff
 from project_service.embedded.command import Account, Command
-from project_service.embedded.identity import Identity, alive, identify, works_on
 from project_service.embedded.leftovers import drop_stale_pid_files, remembered
 from project_service.embedded.lock import DirectoryLock, InUse
+from project_service.embedded.process_identity import Identity, alive, identify, works_on
 
 BOOT = "8cd0c4a1-0000-4000-8000-000000000000"
 

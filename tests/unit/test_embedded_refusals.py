@@ -23,8 +23,8 @@ from project_service.embedded.account import unprivileged
 from project_service.embedded.assemble import Embedded
 from project_service.embedded.cluster import Cluster
 from project_service.embedded.command import Account, ChildFailed
-from project_service.embedded.identity import identify
-from project_service.embedded.reach import GROUP, MASK, NO_ID, Entry, from_mode, let_pass, may_pass
+from project_service.embedded.path_access import GROUP, MASK, NO_ID, Entry, from_mode, let_pass, may_pass
+from project_service.embedded.process_identity import identify
 from project_service.embedded.secrets_file import load_or_make
 from tests.live.logged import warnings_logged
 

@@ -7,8 +7,8 @@ from pathlib import Path
 
 from twisted.trial.unittest import TestCase
 
-from project_service.settings import Settings
-from project_service.workers import STOP_MARGIN_SECONDS
+from project_service.settings.model import Settings
+from project_service.workers.supervisor import STOP_MARGIN_SECONDS
 
 UNIT = Path(__file__).parents[2] / "etc" / "project-service.service"
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from twisted.internet.task import Clock
 from twisted.trial.unittest import SynchronousTestCase
 
-from project_service.http.admission import PACE_SECONDS, Lane, Limits, Place, Reason
+from project_service.http.overload.admission import PACE_SECONDS, Lane, Limits, Place, Reason
 
 
 class Taking(SynchronousTestCase):

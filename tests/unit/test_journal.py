@@ -11,7 +11,7 @@ from twisted.internet.task import Clock
 from twisted.logger import Logger, LogLevel, LogPublisher
 from twisted.trial.unittest import TestCase
 
-from project_service.journal import BATCH_SECONDS, Batched, Levels, RequestIds, access_event, observer
+from project_service.log.journal import BATCH_SECONDS, Batched, Levels, RequestIds, access_event, observer
 
 # Of a request whose path was /x/psk_anon_0123456789abcdef.
 FIELDS: dict[str, object] = {

@@ -29,7 +29,7 @@ class FakeSession:
         self.usable = True
         self.silent = False
         self.closed = False
-        self.guard_seconds: float | None = None
+        self.answer_seconds: float | None = None
         self.on_lost: Callable[[Any], None] | None = None
         self.on_notify: Callable[[str, str], None] | None = None
 
@@ -122,7 +122,7 @@ class Listening(TestCase):
 
     def test_a_peer_that_is_dead_without_a_sign_is_found(self) -> None:
         self.listener.startService()
-        self.assertEqual(self.made[0].guard_seconds, PROBE_SECONDS)
+        self.assertEqual(self.made[0].answer_seconds, PROBE_SECONDS)
         del self.made[0].asked[:]
         for _ in range(3):
             self.clock.advance(PROBE_SECONDS)

@@ -10,8 +10,8 @@ from typing import Any
 
 from twisted.trial.unittest import TestCase
 
-from project_service import metrics_folder
-from project_service.metrics_folder import PREFIX, MetricsFolder, hold
+from project_service.workers import metrics_folder
+from project_service.workers.metrics_folder import PREFIX, MetricsFolder, hold
 from tests.places import temporary_directory
 
 

@@ -10,9 +10,9 @@ from textwrap import dedent
 
 from twisted.trial.unittest import TestCase
 
-from project_service.configure import load
 from project_service.http.metrics import Metrics
-from project_service.settings import Settings
+from project_service.settings.configure import load
+from project_service.settings.model import Settings
 
 DOCUMENT = (Path(__file__).parents[2] / "docs" / "operations.rst").read_text("utf-8")
 

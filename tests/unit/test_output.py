@@ -9,8 +9,8 @@ from time import monotonic
 
 from twisted.trial.unittest import TestCase
 
-from project_service import output
-from project_service.output import Output
+from project_service.log import output
+from project_service.log.output import Output
 
 # More than a pipe holds.
 MUCH = "a line of the log\n" * 10_000

@@ -14,7 +14,7 @@ from twisted.web.client import ResponseDone
 from twisted.web.http import PotentialDataLoss
 from twisted.web.iweb import UNKNOWN_LENGTH
 
-from project_service.sockets import SEND_BYTES
+from project_service.network.sockets import SEND_BYTES
 from project_service.storage.s3.body import MemoryBody
 from project_service.storage.s3.connection import READ_BYTES, Connection
 from project_service.storage.s3.errors import BrokenAnswer

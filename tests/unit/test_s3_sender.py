@@ -11,8 +11,8 @@ from twisted.trial.unittest import SynchronousTestCase
 
 from project_service.storage.s3.body import MemoryBody
 from project_service.storage.s3.connection import Connection
-from project_service.storage.s3.incoming import Incoming
 from project_service.storage.s3.response import StoreResponse
+from project_service.storage.s3.response_parser import ResponseParser
 from project_service.storage.s3.sender import Sender
 from project_service.storage.s3.sign import EMPTY_SHA256, Address, Signer
 from project_service.storage.s3.through_treq import Through
@@ -72,7 +72,7 @@ class Sent(SynchronousTestCase):
 
     def test_treq_neither_decodes_nor_keeps_cookies(self) -> None:
         answered = self.send(ADDRESS.url("k"))
-        head = Incoming()
+        head = ResponseParser()
         head.feed(
             b"HTTP/1.1 200 OK\r\nContent-Encoding: gzip\r\nSet-Cookie: a=b\r\nETag: e\r\nContent-Length: 1\r\n\r\n"
         )

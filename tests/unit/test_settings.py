@@ -9,8 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from twisted.trial.unittest import TestCase
 
-from project_service.configure import BadSettings, load
-from project_service.settings import Settings
+from project_service.settings.configure import BadSettings, load
+from project_service.settings.model import Settings
 
 
 def faults(

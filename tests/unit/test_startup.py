@@ -10,13 +10,13 @@ from typing import Any
 from twisted.logger import formatEvent
 from twisted.trial.unittest import TestCase
 
-from project_service import logging_setup
-from project_service.assignment import Assignment
-from project_service.configure import BadSettings
-from project_service.launch import Launch
-from project_service.settings import Settings
+from project_service.log import setup as log_setup
+from project_service.settings.configure import BadSettings
+from project_service.settings.launch import Launch
+from project_service.settings.model import Settings
 from project_service.startup import Startup, say
-from project_service.worker import Worker
+from project_service.workers.assignment import Assignment
+from project_service.workers.worker import Worker
 from tests.live.logged import errors_logged
 from tests.places import temporary_directory
 from tests.said import captured_logs
@@ -62,8 +62,8 @@ class Saying(TestCase):
         self.assertEqual(out.getvalue(), "waiting\n")
 
     def _logged(self, options: dict[str, Any], log_format: str) -> list[str]:
-        self.patch(logging_setup, "_log", logging_setup._Log())
-        logging_setup.install(options, log_format, "info")
+        self.patch(log_setup, "_log", log_setup._Log())
+        log_setup.install(options, log_format, "info")
         with captured_logs() as events:
             say("waiting")
         return [str(formatEvent(event)) for event in events]

@@ -11,7 +11,7 @@ from unittest.mock import patch
 from twisted.python.usage import UsageError
 from twisted.trial.unittest import SynchronousTestCase
 
-from project_service.launch import Launch, exposed_schemas, schemas_of_service_role
+from project_service.settings.launch import Launch, exposed_schemas, schemas_of_service_role
 from project_service.tap import Options
 
 NAMED = """
@@ -148,7 +148,7 @@ class OptionTests(SynchronousTestCase):
 
     def test_the_log_is_ours_unless_the_operator_has_one(self) -> None:
         self.launch()
-        self.assertEqual(self.twistd["logger"], "project_service.logging_setup.make_observer")
+        self.assertEqual(self.twistd["logger"], "project_service.log.setup.make_observer")
         for own in ("logger", "syslog"):
             self.twistd = {own: "theirs"}
             self.launch()

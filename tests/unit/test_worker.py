@@ -8,8 +8,8 @@ from twisted.logger import LogLevel, formatEvent
 from twisted.python.failure import Failure
 from twisted.trial.unittest import TestCase
 
-from project_service.assignment import Assignment
-from project_service.worker import Worker
+from project_service.workers.assignment import Assignment
+from project_service.workers.worker import Worker
 from tests.live.logged import errors_logged
 from tests.places import temporary_directory
 from tests.said import captured_logs

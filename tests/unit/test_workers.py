@@ -9,12 +9,12 @@ from shutil import rmtree
 from twisted.internet.error import ReactorNotRunning
 from twisted.trial.unittest import TestCase
 
-from project_service.assignment import Assignment
 from project_service.backoff import LONGEST_SECONDS
-from project_service.changes import Changes
 from project_service.deferreds import start
 from project_service.http.metrics import MULTIPROCESS
-from project_service.worker import Worker
+from project_service.workers.assignment import Assignment
+from project_service.workers.changes import Changes
+from project_service.workers.worker import Worker
 from tests.places import temporary_directory
 from tests.workers_fake import FakeProcess, FakeReactor, TwoWorkers
 

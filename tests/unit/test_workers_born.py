@@ -10,8 +10,8 @@ from attrs import evolve
 
 from project_service.deferreds import start
 from project_service.http.metrics import MULTIPROCESS
-from project_service.settings import Server
-from project_service.workers import FIRST_PORT_FD, STATUS_FD
+from project_service.settings.model import Server
+from project_service.workers.supervisor import FIRST_PORT_FD, STATUS_FD
 from tests.workers_fake import SETTINGS, TwoWorkers
 
 OPEN = Server(listen=("tcp:81:backlog=9", "tcp:82:backlog=9"), admin_listen="tcp:83:backlog=9")
@@ -47,7 +47,7 @@ class Born(TwoWorkers):
             found = dict(process.born_with["env"])
             self.assertEqual(found.pop("PYTHONPATH").split(os.pathsep), [path for path in sys.path if path])
             self.assertEqual(found, inherited)
-            self.assertEqual(process.argv, [sys.executable, "-m", "project_service.worker"])
+            self.assertEqual(process.argv, [sys.executable, "-m", "project_service.workers.worker"])
             # Where its parent is, also if that folder is gone.
             self.assertIsNone(process.born_with["path"])
 

@@ -11,13 +11,13 @@ from twisted.logger import formatEvent
 from twisted.python.failure import Failure
 from twisted.trial.unittest import TestCase
 
-from project_service.assignment import Assignment
 from project_service.auth import keyfile
 from project_service.auth.keyset import KeySetError
 from project_service.deferreds import start
 from project_service.http.metrics import MULTIPROCESS
-from project_service.settings import Auth
-from project_service.workers import READY, STATUS_FD, STOP_MARGIN_SECONDS
+from project_service.settings.model import Auth
+from project_service.workers.assignment import Assignment
+from project_service.workers.supervisor import READY, STATUS_FD, STOP_MARGIN_SECONDS
 from tests.places import temporary_directory
 from tests.said import captured_logs
 from tests.workers_fake import SETTINGS, FakeReactor, TwoWorkers, two_workers

@@ -8,9 +8,9 @@ import orjson
 from attrs import evolve
 from twisted.trial.unittest import TestCase
 
-from project_service.assignment import Assignment, assignment
-from project_service.launch import Launch, with_embedded_database, with_embedded_store
-from project_service.settings import Secret, Settings, Store
+from project_service.settings.launch import Launch, with_embedded_database, with_embedded_store
+from project_service.settings.model import Secret, Settings, Store
+from project_service.workers.assignment import Assignment, assignment
 
 
 class Telling(TestCase):

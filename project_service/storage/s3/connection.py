@@ -12,10 +12,10 @@ from twisted.python.failure import Failure
 from twisted.web.http import PotentialDataLoss
 from twisted.web.iweb import IBodyProducer
 
-from project_service.sockets import read_widely, tune
+from project_service.network.sockets import read_widely, tune
 from project_service.storage.s3.errors import BrokenAnswer, kind_of
-from project_service.storage.s3.incoming import Incoming
 from project_service.storage.s3.response import DONE, StoreResponse
+from project_service.storage.s3.response_parser import ResponseParser
 
 # Eight times what Twisted usually reads at a time. A buffer of 1 MiB would be mapped anew by the system for each read
 # (see process.LARGE_BLOCK_BYTES).
@@ -40,7 +40,7 @@ class Connection(TwistedProtocol):
     def __init__(self, owner: Owner) -> None:
         self.free_since = 0.0
         self._owner = owner
-        self._incoming: Incoming | None = None
+        self._incoming: ResponseParser | None = None
         self._answer: Deferred[StoreResponse] | None = None
         self._response: StoreResponse | None = None
         self._sending = False
@@ -54,7 +54,7 @@ class Connection(TwistedProtocol):
 
         Fails with ``BrokenAnswer`` where no answer comes, or something that is not one.
         """
-        self._incoming = Incoming(bodiless=method == b"HEAD")
+        self._incoming = ResponseParser(bodiless=method == b"HEAD")
         answer: Deferred[StoreResponse] = Deferred(self._forsaken)
         self._answer = answer
         self.transport.write(head)
@@ -109,7 +109,7 @@ class Connection(TwistedProtocol):
                 response.ended(DONE if reason.check(ConnectionDone) else Failure(PotentialDataLoss()))
         self._owner.gone(self)
 
-    def _begin(self, incoming: Incoming, body: bytes) -> None:
+    def _begin(self, incoming: ResponseParser, body: bytes) -> None:
         answer, self._answer = self._answer, None
         assert answer is not None
         response = self._response = StoreResponse(self, incoming)
@@ -119,7 +119,7 @@ class Connection(TwistedProtocol):
         if self._response is response and not response.wanted:
             self.pause()
 
-    def _received(self, response: StoreResponse, incoming: Incoming, body: bytes) -> None:
+    def _received(self, response: StoreResponse, incoming: ResponseParser, body: bytes) -> None:
         if incoming.complete:
             response.detach()
             self._release(incoming)
@@ -128,7 +128,7 @@ class Connection(TwistedProtocol):
         if incoming.complete:
             response.ended()
 
-    def _release(self, incoming: Incoming) -> None:
+    def _release(self, incoming: ResponseParser) -> None:
         self._incoming = self._response = None
         self.resume()
         if self._sending:

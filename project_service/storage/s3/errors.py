@@ -6,8 +6,8 @@ from xml.etree import ElementTree
 
 from OpenSSL import SSL
 
-from project_service import tls_errors
 from project_service.errors import Away
+from project_service.network import tls_errors
 
 
 class StoreError(Exception):

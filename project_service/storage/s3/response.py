@@ -12,7 +12,7 @@ from twisted.web.iweb import UNKNOWN_LENGTH
 
 if TYPE_CHECKING:
     from project_service.storage.s3.connection import Connection
-    from project_service.storage.s3.incoming import Incoming
+    from project_service.storage.s3.response_parser import ResponseParser
 
 DONE = Failure(ResponseDone())
 
@@ -35,7 +35,7 @@ class StoreResponse:
         "length",
     )
 
-    def __init__(self, connection: Connection, head: Incoming) -> None:
+    def __init__(self, connection: Connection, head: ResponseParser) -> None:
         self.code = head.code
         self.length = UNKNOWN_LENGTH if head.length is None else head.length
         self.headers = Headers()

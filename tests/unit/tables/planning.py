@@ -7,7 +7,7 @@ import json
 from project_service.tables.catalog.model import SchemaCache
 from project_service.tables.config import TablesConfig
 from project_service.tables.incoming import Incoming
-from project_service.tables.planner import Planned, Planner
+from project_service.tables.planning.planner import Planned, Planner
 from tests.unit.tables import schema
 
 CACHE = schema.cache()

@@ -10,12 +10,12 @@ from twisted.trial.unittest import SynchronousTestCase
 
 from project_service.database.session import Session
 from project_service.deferreds import start
+from project_service.tables.execution.run import Preamble
+from project_service.tables.execution.streaming import Pace, RowStream, Streams
 from project_service.tables.plan.media import Rendering
 from project_service.tables.respond.outcome import Outcome
-from project_service.tables.run import Preamble
 from project_service.tables.sql.fragment import Sql
 from project_service.tables.sql.statement import SAID
-from project_service.tables.streaming import Pace, RowStream, Streams
 
 ROWS = Rendering("json", "application/json")
 

@@ -10,7 +10,7 @@ from twisted.trial.unittest import SynchronousTestCase
 from project_service.database.pool import Pool
 from project_service.deferreds import start
 from project_service.errors import RETRY_AFTER
-from project_service.settings import Secret, Settings, Stage, StageDatabase
+from project_service.settings.model import Secret, Settings, Stage, StageDatabase
 from project_service.tables import assemble as assembling
 from project_service.tables.assemble import assemble, heard
 from project_service.tables.catalog.holder import CacheHolder

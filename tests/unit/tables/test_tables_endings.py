@@ -14,11 +14,11 @@ from twisted.trial.unittest import SynchronousTestCase
 from project_service.database.session import DatabaseGone, Session
 from project_service.deferreds import start
 from project_service.tables.errors import TableError
-from project_service.tables.execute import Executor
-from project_service.tables.leftovers import clear
-from project_service.tables.planner import Planned
+from project_service.tables.execution.cleanup import clear
+from project_service.tables.execution.execute import Executor
+from project_service.tables.execution.run import Preamble
+from project_service.tables.planning.planner import Planned
 from project_service.tables.respond.outcome import Outcome
-from project_service.tables.run import Preamble
 from project_service.tables.sql.fragment import Sql
 from tests.unit.tables.planning import CONFIG, planned
 

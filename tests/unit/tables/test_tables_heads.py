@@ -9,7 +9,7 @@ from project_service.http.outbound import Reply
 from project_service.tables.errors import TableError
 from project_service.tables.plan.call import CallPlan
 from project_service.tables.plan.write import WritePlan
-from project_service.tables.planner import Planned
+from project_service.tables.planning.planner import Planned
 from project_service.tables.respond.outcome import Outcome
 from project_service.tables.respond.replies import (
     LONGEST_CONTENT_LOCATION,

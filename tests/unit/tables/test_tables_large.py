@@ -7,15 +7,15 @@ from twisted.internet.defer import Deferred
 
 from project_service.deferreds import start
 from project_service.http.outbound import Reply, StreamReply
+from project_service.tables.access.identity import Identity
 from project_service.tables.errors import TableError
-from project_service.tables.identity import Identity
+from project_service.tables.execution.large import LargeReplies
+from project_service.tables.execution.run import Preamble
+from project_service.tables.execution.streaming import RowStream
 from project_service.tables.incoming import Incoming
-from project_service.tables.large import LargeReplies
-from project_service.tables.planner import Planner
+from project_service.tables.planning.planner import Planner
 from project_service.tables.respond.outcome import Outcome
 from project_service.tables.respond.replies import read_reply
-from project_service.tables.run import Preamble
-from project_service.tables.streaming import RowStream
 from tests.unit.tables.planning import CONFIG, planned
 from tests.unit.tables.streaming import ROWS, Case, Connection
 

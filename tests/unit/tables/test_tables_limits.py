@@ -10,14 +10,14 @@ from twisted.trial.unittest import SynchronousTestCase
 
 from project_service.database.session import Session
 from project_service.deferreds import start
+from project_service.tables.access.identity import Identity
 from project_service.tables.config import TablesConfig
 from project_service.tables.errors import TableError
-from project_service.tables.identity import Identity
+from project_service.tables.execution.preamble import preamble_of
+from project_service.tables.execution.run import Preamble, Work, run
 from project_service.tables.incoming import Incoming
 from project_service.tables.plan.read import MOST_EMBEDDED
-from project_service.tables.planner import Planned, Planner
-from project_service.tables.preamble import preamble_of
-from project_service.tables.run import Preamble, Work, run
+from project_service.tables.planning.planner import Planned, Planner
 from project_service.tables.sql.fragment import MOST_CHARACTERS, Sql, joined
 from project_service.tables.sql.settings import extra_seconds, routine_settings
 from tests.unit.tables.planning import CACHE, CONFIG, planned, text

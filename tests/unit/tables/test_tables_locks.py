@@ -6,7 +6,7 @@ from attrs import evolve
 from twisted.trial.unittest import SynchronousTestCase
 
 from project_service.tables.catalog.model import Relation, SchemaCache
-from project_service.tables.compile import Compiled
+from project_service.tables.planning.compile import Compiled
 from tests.unit.tables.planning import CACHE, as_json, planned
 
 WORKS, TAGS, BETWEEN = (CACHE.relations["api", name] for name in ("works", "tags", "works_tags"))

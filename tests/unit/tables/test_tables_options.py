@@ -16,7 +16,7 @@ from project_service.tables.config import TablesConfig
 from project_service.tables.errors import TableError
 from project_service.tables.incoming import Incoming
 from project_service.tables.parse.request import parse_head
-from project_service.tables.planner import Planner
+from project_service.tables.planning.planner import Planner
 from project_service.tables.respond.options import options_reply
 from project_service.tables.routes import TableRoutes
 from project_service.tables.service import TableService

@@ -21,7 +21,7 @@ from project_service.tables.parse.query import parse_query
 from project_service.tables.parse.ranges import intersect, parse_range
 from project_service.tables.parse.request import parse_head
 from project_service.tables.parse.select import parse_select
-from project_service.tables.shape import shape_of_query
+from project_service.tables.planning.shape import shape_of_query
 from project_service.tables.syntax import (
     Compare,
     Field,

@@ -17,7 +17,7 @@ from project_service.tables.config import TablesConfig, TxEnd
 from project_service.tables.errors import TableError
 from project_service.tables.parse.query import parse_query
 from project_service.tables.plan.aliases import alias
-from project_service.tables.planner import Planner
+from project_service.tables.planning.planner import Planner
 from project_service.tables.sql.names import cast_type, ident, literal
 from tests.unit.tables.planning import CACHE, CONFIG, planned, text
 from tests.unit.tables.rendered import anything

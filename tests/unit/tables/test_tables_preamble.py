@@ -11,13 +11,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 from twisted.trial.unittest import SynchronousTestCase
 
+from project_service.tables.access.identity import Identity
 from project_service.tables.catalog.model import Routine
 from project_service.tables.errors import TableError
-from project_service.tables.identity import Identity
+from project_service.tables.execution.preamble import preamble_of
+from project_service.tables.execution.run import Preamble
 from project_service.tables.incoming import Incoming
-from project_service.tables.planner import Planner
-from project_service.tables.preamble import preamble_of
-from project_service.tables.run import Preamble
+from project_service.tables.planning.planner import Planner
 from project_service.tables.sql.settings import settings_of
 from tests.unit.tables.planning import CACHE, CONFIG
 

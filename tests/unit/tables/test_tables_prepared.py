@@ -13,11 +13,11 @@ from project_service.database.session import DatabaseGone, Session
 from project_service.database.statements import Statements
 from project_service.deferreds import start
 from project_service.tables.errors import TableError
-from project_service.tables.execute import Executor
+from project_service.tables.execution.execute import Executor
+from project_service.tables.execution.run import Preamble, PreparedPreamble, Work, run
 from project_service.tables.parse.media import MediaType
-from project_service.tables.planner import Planner
+from project_service.tables.planning.planner import Planner
 from project_service.tables.respond.outcome import Outcome
-from project_service.tables.run import Preamble, PreparedPreamble, Work, run
 from project_service.tables.sql.fragment import Sql
 from project_service.tables.sql.settings import settings_of
 from tests.unit.tables.planning import CONFIG, planned

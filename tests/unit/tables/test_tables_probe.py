@@ -11,11 +11,11 @@ from twisted.trial.unittest import SynchronousTestCase
 
 from project_service.deferreds import start
 from project_service.tables.errors import TableError
-from project_service.tables.execute import Executor
-from project_service.tables.planner import Planner
-from project_service.tables.probe import MOST_ROWS, UNKNOWN_ROWS, Probe, first_probe
+from project_service.tables.execution.execute import Executor
+from project_service.tables.execution.probe import MOST_ROWS, UNKNOWN_ROWS, Probe, first_probe
+from project_service.tables.execution.run import Preamble
+from project_service.tables.planning.planner import Planner
 from project_service.tables.respond.outcome import Outcome
-from project_service.tables.run import Preamble
 from tests.unit.tables.planning import CONFIG, planned
 
 UNPREPARED = evolve(CONFIG, prepare=False)

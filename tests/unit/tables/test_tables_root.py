@@ -13,14 +13,14 @@ from twisted.trial.unittest import SynchronousTestCase
 
 from project_service.deferreds import start
 from project_service.http.outbound import Reply, StreamReply
+from project_service.tables.access.identity import Identity
 from project_service.tables.config import TablesConfig
 from project_service.tables.errors import TableError
-from project_service.tables.identity import Identity
+from project_service.tables.execution.run import Preamble
 from project_service.tables.incoming import Incoming
-from project_service.tables.planner import Planned, Planner
+from project_service.tables.planning.planner import Planned, Planner
 from project_service.tables.respond.outcome import Outcome
 from project_service.tables.root import Root
-from project_service.tables.run import Preamble
 from project_service.tables.service import TableService
 from project_service.tables.sql.fragment import Sql
 from tests.unit.tables.planning import CACHE, CONFIG

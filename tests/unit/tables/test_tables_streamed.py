@@ -13,7 +13,7 @@ from project_service.database.session import DatabaseGone
 from project_service.deferreds import start
 from project_service.http.body import ClientGone
 from project_service.tables.errors import TableError
-from project_service.tables.streaming import CHUNK_BYTES, Pace
+from project_service.tables.execution.streaming import CHUNK_BYTES, Pace
 from tests.unit.tables.streaming import Case, Client, Connection
 
 

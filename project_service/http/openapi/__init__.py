@@ -1,0 +1,1 @@
+"""``/openapi.json``: routes describe themselves, and the document is made of that."""

@@ -1,0 +1,296 @@
+"""One HTTP/1.1 connection with llhttp as its parser: queueing, flow control, timeouts.
+
+The default, since it does no more for a request than is needed. ``TwistedChannel`` does the same with twisted.web's
+parser and passes the same tests.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from typing import Any
+
+from twisted.internet.interfaces import IDelayedCall, IPushProducer, IReactorTime
+from twisted.internet.protocol import Protocol, connectionDone
+from twisted.python.failure import Failure
+from zope.interface import implementer
+
+from project_service import errors
+from project_service.deferreds import cancel
+from project_service.errors import ApiError
+from project_service.http.exchange import Exchange
+from project_service.http.outbound import Producer
+from project_service.http.protocol.base_channel import LONG_AGO, BaseChannel
+from project_service.http.protocol.dispatch import Dispatch
+from project_service.http.protocol.framing import persistent
+from project_service.http.protocol.request_parser import RequestHead, RequestParser
+from project_service.network.sockets import read_widely, tune
+
+# Bytes parsed at a time outside bodies. Small, since what follows an unanswered request has to stay unparsed.
+HEAD_SLICE = 4096
+CHUNKS_SLICE = 8 * 1024
+WIDE_BYTES = 128 * 1024  # read from the socket at a time, for long bodies
+# Bytes read ahead while an answer is under way: reading has to go on, or the client's leaving would not be noticed.
+EAGER_BYTES = 16 * 1024
+# Of pipelined requests so many begin in one turn of the reactor; then other connections have theirs.
+TURN = 16
+CHUNKS_TURN = 1000  # likewise for the chunks of a body, which may be of one byte each
+
+
+@implementer(IPushProducer)
+class LeanChannel(BaseChannel, Protocol):
+    """One connection. ``factory`` is told of its beginning and end."""
+
+    def __init__(self, factory: Any, dispatch: Dispatch, clock: IReactorTime, idle_seconds: float) -> None:
+        super().__init__(clock, idle_seconds)
+        self.factory = factory
+        self.dispatch = dispatch
+        self._parser: RequestParser | None = RequestParser(self)
+        self._unparsed: deque[bytes] = deque()
+        self._unparsed_bytes = 0
+        # Requests whose head has been parsed, in order. The first is being answered, or will be next.
+        self._exchanges: deque[Exchange] = deque()
+        self._receiving: Exchange | None = None
+        self._refusal: tuple[ApiError, bytes] | None = None  # and as much of the target as has come
+        self._answering = self._ended = self._working = False
+        self._to_begin = TURN
+        self._later: IDelayedCall | None = None
+        self._producer: Producer | None = None
+        self._reading = True
+        self._body_paused = self._blocked = self._closing = False
+        self._since = 0.0
+        self._idle_call: IDelayedCall | None = None
+        self._secure = False
+
+    # The transport's side.
+
+    def connectionMade(self) -> None:
+        self.factory.opened(self)
+        self._secure = self.secure
+        tune(self.transport)
+        self.transport.registerProducer(self, True)
+        self._since = self.clock.seconds()
+        self._idle_call = self.clock.callLater(self.idle_seconds, self._check_idle)
+
+    def dataReceived(self, data: bytes) -> None:
+        if self._parser is None:
+            # Closing. What still comes is read and dropped, so that the client gets to see its answer.
+            return
+        self._unparsed.append(data)
+        self._unparsed_bytes += len(data)
+        self._work()
+
+    def connectionLost(self, reason: Failure = connectionDone) -> None:
+        self._closing = True
+        self.is_gone()
+        cancel(self._idle_call)
+        cancel(self._later)
+        self._stop_parsing()
+        exchanges, self._exchanges = self._exchanges, deque()
+        for exchange in exchanges:
+            exchange.connection_lost()
+        self.factory.gone(self)
+
+    def pauseProducing(self) -> None:
+        """The client takes less than it is sent: reading from it stops, and a stream to it is paused."""
+        self._blocked = True
+        self._set_reading()
+        if self._producer is not None:
+            self._producer.pauseProducing()
+
+    def resumeProducing(self) -> None:
+        self._blocked = False
+        self._since = self.clock.seconds()
+        if self._producer is not None:
+            self._producer.resumeProducing()
+        self._work()
+
+    def stopProducing(self) -> None:
+        """The connection is going down; ``connectionLost`` follows."""
+
+    # Parsing and answering take turns in one loop, so that neither ever runs inside the other.
+
+    def _work(self) -> None:
+        """Do all that can be done now. Called from within itself it returns at once: the loop sees to it."""
+        if self._working:
+            return
+        cancel(self._later)
+        self._later, self._working, self._to_begin = None, True, TURN
+        try:
+            while not self._closing and self._step():
+                pass
+        finally:
+            self._working = False
+        self._set_reading()
+
+    def _step(self) -> bool:
+        if self._exchanges and not self._answering and not self._blocked:
+            return self._begin(self._exchanges[0])
+        if self._unparsed and not self._full():
+            return self._parse(self._unparsed.popleft())
+        if self._exchanges:
+            return False
+        if self._refusal is not None:
+            self.transport.write(self.dispatch.refusal(self._refusal[0], self.who(), self._refusal[1]))
+        if self._refusal is not None or self._ended:
+            self.loseConnection()
+        return False
+
+    def _begin(self, exchange: Exchange) -> bool:
+        if not self._to_begin:
+            self._later = self.clock.callLater(0, self._work)
+            return False
+        self._to_begin -= 1
+        self._answering = True
+        self.dispatch.begin(exchange, self.who(), self._secure)
+        return True
+
+    def _full(self) -> bool:
+        """Whether nothing more is to be parsed: a whole request is unanswered, or the client takes no answers."""
+        return self._receiving is None and (bool(self._exchanges) or self._blocked)
+
+    def _parse(self, data: bytes) -> bool:
+        """Parse some of ``data`` and put the rest back. False where that is enough for this turn."""
+        assert self._parser is not None
+        most = HEAD_SLICE
+        if self._receiving is not None:
+            self._since = self.clock.seconds()
+            most = CHUNKS_SLICE if self._receiving.body.length is None else len(data)
+        if len(data) > most:
+            self._unparsed.appendleft(data[most:])
+            data = data[:most]
+        self._unparsed_bytes -= len(data)
+        try:
+            self._parser.feed(data)
+        except ApiError as fault:
+            self._refuse(fault)
+        if self._parser is None or self._parser.chunks < CHUNKS_TURN:
+            return True
+        self._parser.chunks = 0
+        self._later = self.clock.callLater(0, self._work)
+        return False
+
+    def _refuse(self, fault: ApiError) -> None:
+        """The input cannot be parsed: the connection ends once the requests before it are answered."""
+        if self._receiving is not None:
+            # In mid-body the handler, which reads it, makes the answer.
+            self._receiving.fail_body(fault)
+            self._receiving = None
+        elif self._parser is not None:
+            # Bytes after a request that was the last one (Connection: close) are ignored.
+            self._ended = self._parser.between
+            self._refusal = None if self._ended else (fault, self._parser.target)
+        self._stop_parsing()
+
+    def _stop_parsing(self) -> None:
+        if self._parser is not None:
+            self._parser.close()
+            self._parser = None
+        self._unparsed.clear()
+        self._unparsed_bytes = 0
+
+    # What the parser calls (request_parser.Requests).
+
+    def head_begun(self) -> None:
+        self._since = self.clock.seconds()
+
+    def head_received(self, head: RequestHead) -> None:
+        if head.length is None or head.length > WIDE_BYTES:
+            read_widely(self.transport, WIDE_BYTES)
+        said = (head.method, head.target, head.version, head.headers, head.length)
+        keep_alive = persistent(head.version, head.headers)
+        self._receiving = Exchange(self, self.clock, self.idle_seconds, *said, keep_alive)
+        self._exchanges.append(self._receiving)
+
+    def body_received(self, data: bytes) -> None:
+        assert self._receiving is not None
+        self._receiving.feed(data)
+
+    def request_received(self) -> None:
+        exchange, self._receiving = self._receiving, None
+        assert exchange is not None
+        exchange.request_complete()
+
+    # What an exchange asks of its connection (wire.Connection).
+
+    def exchange_done(self, keep_alive: bool) -> None:
+        self._exchanges.popleft()
+        self._answering = False
+        self._since = self.clock.seconds()
+        if keep_alive and not self._closing:
+            self._work()
+        else:
+            self.loseConnection()
+
+    def pause_reading(self) -> None:
+        # Only called from within ``_work``, which pauses the transport at its end.
+        self._body_paused = True
+
+    def resume_reading(self) -> None:
+        if self._body_paused:
+            self._body_paused = False
+            self._since = self.clock.seconds()
+            self._set_reading()
+
+    def register_producer(self, producer: Producer) -> None:
+        self._producer = producer
+        if self._blocked:
+            producer.pauseProducing()
+
+    def unregister_producer(self) -> None:
+        self._producer = None
+
+    # What ``ConnectionLimit`` asks when there are too many connections (connection_limit.LimitedConnection).
+
+    @property
+    def idle_since(self) -> float | None:
+        if self.lingers:
+            return LONG_AGO
+        return None if self._exchanges or self._closing else self._since
+
+    def sent(self, now: float) -> tuple[int, float] | None:
+        return self._exchanges[0].sent(now) if self._exchanges else None
+
+    def time_out(self) -> None:
+        if self.lingers:
+            self.stop_lingering()
+        elif self._receiving is not None and not self._body_paused:
+            self._refuse(errors.request_timeout())
+            self._work()
+        elif not self._answering:
+            self.loseConnection()
+
+    def _set_reading(self) -> None:
+        wanted = not (self._body_paused or self._blocked or self._unparsed_bytes > EAGER_BYTES)
+        if wanted != self._reading:
+            self._reading = wanted
+            if wanted:
+                self.transport.resumeProducing()
+            else:
+                self.transport.pauseProducing()
+
+    # Time.
+
+    def _check_idle(self) -> None:
+        """Within ``idle_seconds`` a head has to arrive whole, a body has to move, and the next request has to begin
+        (it cannot while the client does not take its answers)."""
+        left = self._since + self.idle_seconds - self.clock.seconds()
+        kept_waiting = self._answering and self._receiving is not None and self._receiving.kept_waiting
+        if left <= 0:
+            if not kept_waiting:
+                self.time_out()
+            left = self.idle_seconds
+        if not self._closing:
+            self._idle_call = self.clock.callLater(left, self._check_idle)
+
+    def loseConnection(self) -> None:
+        """Close once everything is written; a client that takes nothing any more is cut off."""
+        if self._closing:
+            return
+        self._closing = True
+        # After the last request, after something that was not one, or of a body that nobody waited for.
+        more_may_come = self._parser is None or bool(self._unparsed) or self._receiving is not None
+        self._stop_parsing()
+        self._body_paused = self._blocked = False
+        self._set_reading()
+        self.transport.unregisterProducer()
+        self.hang_up(more_may_come)

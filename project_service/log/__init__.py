@@ -1,0 +1,1 @@
+"""What the service logs, without secrets, and where it goes."""

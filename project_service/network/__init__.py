@@ -1,0 +1,1 @@
+"""Ports, their sockets and certificates, and the PROXY protocol."""

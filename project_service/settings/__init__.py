@@ -1,0 +1,1 @@
+"""The configuration: ``configure`` reads file, environment and options into the frozen values of ``model``."""

@@ -1,0 +1,129 @@
+"""What one start of the daemon was asked for."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from attrs import evolve, frozen
+
+from project_service.settings.configure import BadSettings, Fault, load
+from project_service.settings.model import Secret, Settings, Stage, StageDatabase, Store
+
+
+@frozen
+class Launch:
+    """``settings`` are those read at the start; ``config``, ``options`` (the command line's settings by dotted name)
+    and ``data_dir`` are what they are read from again. ``data_dir`` None means that nothing is embedded.
+    """
+
+    settings: Settings
+    config: Path | None
+    options: Mapping[str, Any]
+    data_dir: Path | None
+
+    @property
+    def embeds_database(self) -> bool:
+        return self.data_dir is not None and self.settings.database.dsn is None
+
+    @property
+    def embeds_store(self) -> bool:
+        return self.data_dir is not None and self.settings.store.endpoint_url is None
+
+
+def placed(path: Path) -> Path:
+    """``path`` as an absolute path.
+
+    Raises ``BadSettings`` for a relative one where the current directory has been removed, and for one whose name is
+    not UTF-8, since it could not be written to the files and messages that mention it.
+    """
+    why = "begins in the current directory, which is gone; go to one that exists"
+    try:
+        placed = path.absolute()
+        why = "has a name that is not UTF-8"
+        str(placed).encode()
+    except (FileNotFoundError, UnicodeEncodeError):
+        raise BadSettings([Fault("command line", printable(path), why)]) from None
+    return placed
+
+
+def printable(name: Path | str) -> str:
+    """``name`` as text that every output takes: bytes of a file's name that are not UTF-8 are escaped."""
+    return str(name).encode("utf-8", "backslashreplace").decode()
+
+
+def settings_for(
+    config: Path | None, environ: Mapping[str, str], options: Mapping[str, Any], data_dir: Path | None
+) -> Settings:
+    """The settings of a start. With a data directory, what they do not name will be embedded.
+
+    Raises ``BadSettings``.
+    """
+    settings = load(config, environ, options, data_dir is not None)
+    return settings if data_dir is None else with_data_dir_defaults(settings, data_dir)
+
+
+def settings_again(
+    config: Path | None, environ: Mapping[str, str], options: Mapping[str, Any], data_dir: Path | None
+) -> Settings:
+    """As ``settings_for``, for reading the configuration again while requests are served.
+
+    Raises ``BadSettings`` for a configuration that is a pipe, as programs that manage secrets use: nobody may be
+    writing into it any more, and reading it would block the process for ever.
+    """
+    if config is not None and config.is_fifo():
+        raise BadSettings([Fault(str(config), "", "is a pipe, which is read at the start only")])
+    return settings_for(config, environ, options, data_dir)
+
+
+def with_embedded_database(settings: Settings, dsn: str) -> Settings:
+    return evolve(settings, database=evolve(settings.database, dsn=Secret(dsn)))
+
+
+def with_embedded_store(settings: Settings, embedded: Store) -> Settings:
+    """``settings`` with the address and keys of ``embedded``; all else about the store stays as configured."""
+    store = evolve(
+        settings.store,
+        endpoint_url=embedded.endpoint_url,
+        region=embedded.region,
+        access_key_id=embedded.access_key_id,
+        secret_access_key=embedded.secret_access_key,
+        session_token=None,
+        credentials_file=None,
+        addressing_style="path",
+    )
+    return evolve(settings, store=store)
+
+
+def exposed_schemas(settings: Settings) -> frozenset[str]:
+    """The schemas of the system database that the table API shows, in any stage."""
+    return frozenset(schema for database in _on_system_database(settings) for schema in database.schemas)
+
+
+def schemas_of_service_role(settings: Settings) -> frozenset[str]:
+    """Those of ``exposed_schemas`` in which the service key acts as ``service_role``, which the migrations make."""
+    return frozenset(
+        schema
+        for database in _on_system_database(settings)
+        if database.service_role == StageDatabase().service_role
+        for schema in database.schemas
+    )
+
+
+def _on_system_database(settings: Settings) -> list[StageDatabase]:
+    return [
+        database
+        for stage in settings.stages.values()
+        for database in stage.databases.values()
+        if database.dsn is None
+    ]
+
+
+def with_data_dir_defaults(settings: Settings, data_dir: Path) -> Settings:
+    """``settings`` with what embedded mode fills in: the key file below ``data_dir``, and the database dev/main."""
+    if settings.auth.jwt_keys_file is None:
+        settings = evolve(settings, auth=evolve(settings.auth, jwt_keys_file=str(data_dir / "jwt-keys.json")))
+    if not settings.stages:
+        settings = evolve(settings, stages={"dev": Stage({"main": StageDatabase()})})
+    return settings

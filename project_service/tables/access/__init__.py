@@ -1,0 +1,1 @@
+"""Who a request acts as: tokens, roles and claims."""

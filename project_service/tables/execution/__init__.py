@@ -1,0 +1,1 @@
+"""Running compiled statements on a connection, and reading what comes back."""

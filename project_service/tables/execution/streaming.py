@@ -1,0 +1,252 @@
+"""Replies too large to be made in one piece: rows from a server-side cursor, as fast as the client reads them.
+
+All rows, and the total if it was asked for, come from one statement and so from one snapshot. The cursor is open and
+the first rows have arrived before the head is sent, so most failures still get a proper response; if no connection is
+free in time, that is PGRST003. After an error in the middle the connection to the client is broken off, so a body
+that ends properly is complete.
+
+A stream holds a connection to the database for as long as its client reads. So clients that read too slowly are
+dropped (``Pace``), and there are always fewer streams than connections (``Streams``). The pool closes a connection
+that is given back in the middle of its transaction.
+"""
+
+from __future__ import annotations
+
+from math import ceil
+from typing import Any
+
+import psycopg2
+from attrs import define, evolve, field, frozen
+from twisted.internet.defer import Deferred, DeferredSemaphore
+from twisted.internet.interfaces import IReactorTime
+from twisted.logger import Logger
+
+from project_service.database.pool import WAITERS_PER_CONNECTION, Pool
+from project_service.database.session import DatabaseGone, Session
+from project_service.deferreds import start, with_timeout
+from project_service.http.body import ClientGone
+from project_service.http.outbound import Sink
+from project_service.tables import errors
+from project_service.tables.execution.cleanup import clear
+from project_service.tables.execution.run import Preamble, failure, pass_to_role
+from project_service.tables.plan.media import Rendering
+from project_service.tables.respond.outcome import Outcome, outcome_of_read
+from project_service.tables.respond.rows import end, joined
+from project_service.tables.sql.fragment import Sql
+from project_service.tables.sql.locks import locks_by_planning
+from project_service.tables.sql.statement import SAID
+
+FIRST_ROWS = 500
+MOST_ROWS = 5000
+# What one FETCH is meant to bring.
+CHUNK_BYTES = 256 * 1024
+# How much longer than a client may take for a chunk PostgreSQL waits before it ends the transaction. That only
+# happens if this process hangs.
+_IDLE_MARGIN_SECONDS = 10
+_CURSOR = "pgrst_rows"
+
+
+class _TooSlow(Exception):
+    pass
+
+
+@frozen
+class Pace:
+    """How slowly a client may read. It may fall ``patience_seconds`` behind a client that takes ``bytes_per_second``;
+    what it has read faster before does not count. With 0 bytes it has to take each chunk within that time."""
+
+    patience_seconds: float
+    bytes_per_second: int
+
+    def left(self, before: float, waited: float, taken: int) -> float:
+        """How many seconds the next chunk may take, after one of ``taken`` bytes that was allowed ``before`` seconds
+        and took ``waited``."""
+        if not self.bytes_per_second:
+            return self.patience_seconds
+        return min(self.patience_seconds, before - waited + taken / self.bytes_per_second)
+
+
+@frozen
+class Streams:
+    """Gives streams their connections: at most as many at a time as ``places`` has."""
+
+    pool: Pool
+    places: DeferredSemaphore
+    clock: IReactorTime
+    acquire_timeout_seconds: float
+    pace: Pace
+
+    async def open(
+        self,
+        preamble: Preamble,
+        rows: Sql,
+        values: list[Any],
+        rendering: Rendering,
+        likely: Outcome,
+        authenticated: bool,
+        leaves_things: bool = False,
+    ) -> RowStream:
+        """A stream whose first rows have been read. The caller has to write it or to close it.
+
+        ``likely`` is an outcome whose rows are likely to be as large. Raises PGRST003 if no connection is free in
+        time, and what running the query raises.
+        """
+        await self._place()
+        session = None
+        try:
+            session = await self.pool.take()
+            stream = RowStream(self, session, rendering, authenticated, _rows_of_chunk(likely), leaves_things)
+            await stream.open(preamble, rows, values)
+        except BaseException:
+            self.release(session)
+            raise
+        return stream
+
+    async def _place(self) -> None:
+        if len(self.places.waiting) >= self.places.limit * WAITERS_PER_CONNECTION:
+            raise errors.pool_timeout()
+        place: Deferred[Any] = self.places.acquire()
+        await with_timeout(self.clock, self.acquire_timeout_seconds, place, errors.pool_timeout)
+
+    def release(self, session: Session | None) -> None:
+        self.places.release()
+        if session is not None:
+            self.pool.give_back(session)
+
+
+@define(eq=False)
+class RowStream:
+    """Writes the body of one reply, once: it is called with a sink. If it is not to be written, call ``close``.
+
+    ``fetched`` are the rows that were read last, ``count`` is how many the next FETCH asks for, and ``more`` says
+    whether there may be more. ``leaves_things``: the connection has to be cleared afterwards (``cleanup``).
+    """
+
+    streams: Streams
+    session: Session
+    rendering: Rendering
+    authenticated: bool
+    count: int
+    leaves_things: bool = False
+    fetched: list[Any] = field(factory=list, init=False)
+    more: bool = field(default=False, init=False)
+    closed: bool = field(default=False, init=False)
+
+    log = Logger()
+
+    @property
+    def total(self) -> int:
+        """How many rows there are without the range, where the query counts them."""
+        return self.fetched[0][1] if self.fetched else 0
+
+    async def open(self, preamble: Preamble, rows: Sql, values: list[Any]) -> None:
+        idle = ceil(self.streams.pace.patience_seconds) + _IDLE_MARGIN_SECONDS
+        text = (
+            f"BEGIN READ ONLY; {preamble.text}; SET LOCAL cursor_tuple_fraction = 1; "
+            f"SET LOCAL idle_in_transaction_session_timeout = '{idle}s'; "
+            f"{locks_by_planning(rows).for_driver}; "
+            f"DECLARE {_CURSOR} NO SCROLL CURSOR FOR {rows.for_driver}; {self._fetch()}"
+        )
+        self.session.extra_seconds = preamble.extra_seconds
+        if preamble.plans_apart:
+            await self._passed(preamble)
+        self.fetched = await self._fetched(text, [*preamble.values, *values, *values])
+
+    async def __call__(self, sink: Sink) -> None:
+        try:
+            await self._write(sink)
+            await self.finish()
+        finally:
+            self.close()
+
+    async def outcome(self, counted: bool, threshold_bytes: int) -> Outcome:
+        """The outcome as far as it is known once more than ``threshold_bytes`` have been read. If that is everything
+        it has the whole body; otherwise ``whole`` is false."""
+        size = _size(self.fetched)
+        while self.more and size <= threshold_bytes:
+            self._suit(size)
+            rows = await self._fetched(self._fetch())
+            self.fetched, size = self.fetched + rows, size + _size(rows)
+        ((headers, status),) = await self._asked(SAID)
+        count = len(self.fetched)
+        body = b"" if self.more else self._chunk(True) + end(self.rendering, not count)
+        found = outcome_of_read((self.total if counted else None, count, body, headers, status))
+        return evolve(found, whole=not self.more)
+
+    async def finish(self) -> None:
+        """To be called when everything has been read: ends the transaction and gives the connection back."""
+        try:
+            await self._asked("COMMIT")
+        finally:
+            # Even if the commit is refused, others may get the connection.
+            if self.leaves_things:
+                await clear(self.session)
+        self.close()
+
+    def close(self) -> None:
+        if not self.closed:
+            self.closed = True
+            self.streams.release(self.session)
+
+    def _chunk(self, first: bool) -> bytes:
+        return joined(self.rendering, self.fetched, first) if self.fetched else b""
+
+    async def _write(self, sink: Sink) -> None:
+        allowed, first = self.streams.pace.patience_seconds, True
+        while self.fetched:
+            chunk = self._chunk(first)
+            sink.write(chunk)
+            first = False
+            if not self.more:
+                break
+            self._suit(len(chunk))
+            allowed = await self._taken(sink, allowed, len(chunk))
+            self.fetched = await self._fetched(self._fetch())
+        sink.write(end(self.rendering, first))
+
+    async def _taken(self, sink: Sink, allowed: float, size: int) -> float:
+        """Wait until the client has read enough to be sent more. Returns how many seconds it may take for the next
+        chunk; raises ``ClientGone`` if it took too long for this one."""
+        clock, pace = self.streams.clock, self.streams.pace
+        since = clock.seconds()
+        try:
+            await with_timeout(clock, max(0.0, allowed), start(sink.drained()), _TooSlow)
+        except _TooSlow:
+            self.log.info("a client that read too slowly was dropped")
+            raise ClientGone from None
+        return pace.left(allowed, clock.seconds() - since, size)
+
+    def _suit(self, size: int) -> None:
+        """Set the number of rows for the next FETCH by the ``size`` in bytes of those fetched last, so that memory is
+        bounded however wide the rows are."""
+        self.count = max(1, min(MOST_ROWS, len(self.fetched) * CHUNK_BYTES // max(size, 1)))
+
+    def _fetch(self) -> str:
+        return f"FETCH FORWARD {self.count} FROM {_CURSOR}"
+
+    async def _fetched(self, sql: str, values: list[Any] | None = None) -> list[Any]:
+        rows = await self._asked(sql, values)
+        self.more = len(rows) == self.count
+        return rows
+
+    async def _passed(self, preamble: Preamble) -> None:
+        try:
+            await pass_to_role(self.session, preamble)
+        except (psycopg2.Error, DatabaseGone) as fault:
+            raise failure(fault, self.authenticated) from fault
+
+    async def _asked(self, sql: str, values: list[Any] | None = None) -> list[Any]:
+        try:
+            return await self.session.query(sql, values)
+        except (psycopg2.Error, DatabaseGone) as fault:
+            raise failure(fault, self.authenticated) from fault
+
+
+def _size(rows: list[Any]) -> int:
+    """About how many bytes of the body these rows are."""
+    return sum([len(row[0]) for row in rows]) + len(rows)
+
+
+def _rows_of_chunk(likely: Outcome) -> int:
+    """How many rows one FETCH is to bring, judged by an outcome with similar rows."""
+    return max(1, min(FIRST_ROWS, CHUNK_BYTES * likely.rows // max(likely.size, 1)))

@@ -1,0 +1,1 @@
+"""Several serving processes of one service, and what they tell each other."""

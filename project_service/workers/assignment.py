@@ -1,0 +1,92 @@
+"""The message by which the parent tells a new worker process what to do: one line of JSON on its standard input."""
+
+from __future__ import annotations
+
+import pickle
+from base64 import b64decode, b64encode
+from typing import Any
+
+import orjson
+from attrs import asdict, fields, frozen
+
+from project_service import __version__
+from project_service.settings.launch import Launch
+from project_service.settings.model import Settings, StageDatabase
+
+# Settings of an embedded store that only the parent knows, because it started the store. The secret key goes with
+# them, see ``assignment``.
+_REACHED_BY = (
+    "endpoint_url",
+    "region",
+    "access_key_id",
+    "addressing_style",
+    "session_token",
+    "credentials_file",
+)
+
+
+@frozen
+class Assignment:
+    """Everything a worker has to know.
+
+    ``settings`` are those in force in the parent, which may differ from what the file says by now. They are None
+    where the worker's code has another version than its parent's; it then reads the configuration itself. ``config``,
+    ``options`` and ``data_dir`` are what it reads the configuration from, then and after a SIGHUP. ``number`` tells
+    it apart from the other ``processes``, counting from 0. ``changes`` is the file descriptor of the memory in which
+    the workers count changes for each other (see ``changes.laid_out``); None under a parent that has none.
+    """
+
+    config: str | None
+    options: dict[str, Any]
+    data_dir: str | None
+    processes: int
+    settings: Settings | None
+    number: int = 0
+    changes: int | None = None
+
+    def to_json(self) -> bytes:
+        pickled = b64encode(pickle.dumps(self.settings)).decode()
+        return orjson.dumps({**asdict(self, recurse=False), "settings": pickled, "version": version()})
+
+    @classmethod
+    def from_json(cls, raw: bytes) -> Assignment:
+        told = orjson.loads(raw)
+        theirs, pickled = told.pop("version", None), told.pop("settings", None)
+        # Unpickling is safe, because the line comes from our own parent through a pipe. The versions can differ when
+        # the package was upgraded under a running parent; a pickle of another version must not be loaded.
+        found = pickle.loads(b64decode(pickled)) if theirs == version() else None  # noqa: S301  # see above
+        return cls(**told, settings=found)
+
+
+def version() -> list[str]:
+    """The package's version and the names of all settings. The number alone does not tell what a pickle of the
+    settings has: a checkout that the package was installed from changes without a new number."""
+    sections = [one.metadata["section"] for one in fields(Settings) if "section" in one.metadata]
+    return [__version__, *(name for section in (*sections, StageDatabase) for name in _names(section))]
+
+
+def _names(section: type) -> list[str]:
+    return [f"{section.__name__}.{one.name}" for one in fields(section)]
+
+
+def assignment(launch: Launch, settings: Settings, processes: int) -> Assignment:
+    """The assignment of every worker of ``launch``; ``number`` and ``changes`` are filled in when one is started.
+
+    What the parent has embedded is passed on as command line options, since those win over the configuration file
+    whenever a worker reads it again.
+    """
+    options = dict(launch.options)
+    if launch.embeds_database and settings.database.dsn is not None:
+        options["database.dsn"] = settings.database.dsn.reveal()
+    if launch.embeds_store and settings.store.secret_access_key is not None:
+        store = settings.store
+        for name in _REACHED_BY:
+            options[f"store.{name}"] = getattr(store, name)
+        options["store.secret_access_key"] = settings.store.secret_access_key.reveal()
+    return Assignment(
+        str(launch.config) if launch.config is not None else None,
+        options,
+        str(launch.data_dir) if launch.data_dir is not None else None,
+        processes,
+        settings,
+    )

@@ -1,0 +1,229 @@
+"""``python -m project_service.workers.worker``: one of several serving processes. Only ``supervisor`` starts it."""
+
+from __future__ import annotations
+
+import os
+import signal
+import socket
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from attrs import frozen
+from twisted.internet.defer import Deferred, succeed
+from twisted.internet.interfaces import IListeningPort, IProtocolFactory, IStreamServerEndpoint
+from twisted.internet.protocol import Factory
+from twisted.internet.unix import Port as UnixPort
+from twisted.logger import Logger, globalLogBeginner
+from twisted.protocols.tls import TLSMemoryBIOFactory
+from twisted.python.failure import Failure
+from zope.interface import implementer
+
+from project_service.application import Application
+from project_service.clocks import count_steadily
+from project_service.deferreds import start
+from project_service.http.metrics import MULTIPROCESS
+from project_service.log.journal import Levels, observer
+from project_service.log.setup import any_text, batched
+from project_service.network.certificates import Certificates
+from project_service.network.ports import (
+    PROXIED,
+    TLS,
+    Binder,
+    cannot_listen,
+    endpoint_from,
+    queue_length,
+    take_turns,
+)
+from project_service.network.proxy_protocol import proxied
+from project_service.process import settle
+from project_service.settings.launch import settings_again
+from project_service.settings.model import Settings
+from project_service.settings.reload import reread
+from project_service.workers.assignment import Assignment
+from project_service.workers.changes import Changes
+from project_service.workers.metrics_folder import hold
+from project_service.workers.readiness import Parent
+from project_service.workers.shares import share
+from project_service.workers.supervisor import FIRST_PORT_FD, READY, STATUS_FD
+
+log = Logger()
+
+
+def adopt(
+    reactor: Any, endpoints: Sequence[str], first: int, certificates: Certificates | None = None
+) -> Binder:
+    """A binder for ports that the parent has opened as ``endpoints``; their descriptors are ``first`` and the
+    next."""
+
+    def endpoint(text: str, descriptor: int) -> Any:
+        if text.startswith(PROXIED):
+            return proxied(endpoint(text.removeprefix(PROXIED), descriptor))
+        return _Adopted(reactor, text, descriptor, certificates)
+
+    async def bind(factory: Factory) -> list[IListeningPort]:
+        ports: list[IListeningPort] = []
+        for n, text in enumerate(endpoints):
+            try:
+                ports.append(await endpoint(text, first + n).listen(factory))
+            except Exception as fault:  # as a rule the certificate's files, which may have changed since
+                raise cannot_listen(text, fault) from None
+        return ports
+
+    return bind
+
+
+@implementer(IStreamServerEndpoint)
+@frozen
+class _Adopted:
+    """An endpoint that does not open a port but takes over the one that the parent opened, at ``descriptor``."""
+
+    reactor: Any
+    endpoint: str
+    descriptor: int
+    certificates: Certificates | None = None
+
+    def listen(self, protocolFactory: IProtocolFactory) -> Deferred[IListeningPort]:
+        serving: Any = protocolFactory
+        if self.endpoint.startswith(TLS):
+            # This endpoint is never opened; it is only made to get at the certificate.
+            options = endpoint_from(self.reactor, self.endpoint, self.certificates)._sslContextFactory
+            serving = TLSMemoryBIOFactory(options, False, serving)
+        with socket.socket(fileno=os.dup(self.descriptor)) as seen:
+            family = seen.family
+        port: Any
+        if family == socket.AF_UNIX:
+            port = self._unix_port(serving)
+        else:
+            port = self.reactor.adoptStreamPort(self.descriptor, family, serving)
+        os.close(self.descriptor)
+        take_turns(port)
+        return succeed(port)
+
+    def _unix_port(self, factory: IProtocolFactory) -> Any:
+        """Take over a Unix socket without ``adoptStreamPort``, which would make the socket's file accessible to
+        everybody, shorten its queue, and shut the socket down for all processes at the end."""
+        port: Any = UnixPort._fromListeningDescriptor(self.reactor, self.descriptor, factory)
+        # The socket's file belongs to the parent, which sets its mode and removes it. Twisted leaves a name alone
+        # that starts with NUL, as it then stands in no file system.
+        port._bindPath = b"\0" + port._bindPath
+        port._shouldShutdown = False
+        port.backlog = queue_length(self.reactor, self.endpoint)
+        port.startListening()
+        return port
+
+
+class Worker:
+    """The process: an ``Application`` on adopted ports that ends when told to, or when the parent ends."""
+
+    def __init__(self, reactor: Any, told: Assignment) -> None:
+        self._reactor = reactor
+        self._told = told
+        self._stopping = False
+        self._settings = self._load() if told.settings is None else share(told.settings, told.processes)
+        self.levels = Levels(self._settings.server.log_level)
+        server = self._settings.server
+        certificates = Certificates()
+        admin = None
+        if server.admin_listen is not None:
+            admin = adopt(reactor, [server.admin_listen], FIRST_PORT_FD + len(server.listen), certificates)
+        self._parent = Parent(reactor, self._works, self.stop, certificates.renew, 0, STATUS_FD)
+        ports = adopt(reactor, server.listen, FIRST_PORT_FD, certificates)
+        self._application = Application(
+            reactor, self._settings, ports, admin, told.processes, self._parent.all_work, _changes(told)
+        )
+
+    @property
+    def settings(self) -> Settings:
+        return self._settings
+
+    def _load(self) -> Settings:
+        told = self._told
+        config, data_dir = (Path(path) if path is not None else None for path in (told.config, told.data_dir))
+        return share(settings_again(config, os.environ, told.options, data_dir), told.processes)
+
+    def run(self) -> None:
+        reactor = self._reactor
+        reactor.callWhenRunning(self._begin)
+        reactor.addSystemEventTrigger("before", "shutdown", lambda: start(self._application.stop()))
+        reactor.run()
+
+    def _begin(self) -> None:
+        def stop(signum: int, frame: object) -> None:
+            self._reactor.callFromThread(self.stop)
+
+        signal.signal(signal.SIGTERM, stop)
+        # Ctrl-C at a terminal reaches every process of the group, but it is for the parent to stop the workers.
+        signal.signal(signal.SIGINT, signal.SIG_IGN)
+        signal.signal(signal.SIGHUP, lambda *_: self._reactor.callFromThread(self._reload))
+        self._parent.watch()
+        start(self._application.start()).addCallbacks(self._ready, self._failed)
+
+    async def _works(self) -> None:
+        await self._application.works()
+
+    def _ready(self, result: None) -> None:
+        settle()
+        self._parent.tell(READY)
+
+    def _failed(self, failure: Failure) -> None:
+        log.critical("the worker cannot start: {why}", why=failure.getErrorMessage())
+        sys.stdout.flush()
+        os._exit(1)
+
+    def stop(self) -> None:
+        """Called for SIGTERM and at the parent's end, so possibly several times."""
+        if self._reactor.running and not self._stopping:
+            self._stopping = True
+            self._reactor.stop()
+
+    def _reload(self) -> None:
+        self._settings = reread(self._settings, self._load, self._take_over) or self._settings
+
+    def _take_over(self, settings: Settings) -> None:
+        self._application.reload(settings)
+        self.levels.set_default(settings.server.log_level)
+
+
+def _changes(told: Assignment) -> Changes | None:
+    """The shared counters of changes; None under a parent of a version that has none.
+
+    Without them other workers hear of this one's changes by notification only, some milliseconds later.
+    """
+    if told.changes is None:
+        return None
+    try:
+        return Changes.shared(told.changes, told.processes, told.number)
+    finally:
+        os.close(told.changes)
+
+
+def main() -> None:
+    from twisted.internet import reactor
+
+    count_steadily(reactor)
+    told = Assignment.from_json(_first_line(0))
+    hold(os.environ[MULTIPROCESS])  # a lock of our own, since we may outlive our parent
+    worker = Worker(reactor, told)
+    server = worker.settings.server
+    assert sys.__stdout__ is not None
+    out = batched(any_text(sys.__stdout__, "utf-8"))  # as the parent reads it
+    globalLogBeginner.beginLoggingTo(
+        [observer(out, server.log_format, worker.levels)], redirectStandardIO=False
+    )
+    worker.run()
+
+
+def _first_line(descriptor: int) -> bytes:
+    line = b""
+    while not line.endswith(b"\n"):
+        byte = os.read(descriptor, 1)
+        if not byte:
+            raise SystemExit("this program is started by project-service itself")
+        line += byte
+    return line
+
+
+if __name__ == "__main__":
+    main()

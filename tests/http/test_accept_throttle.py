@@ -1,0 +1,83 @@
+"""While many connections are being refused, new ones are left waiting in the kernel."""
+
+from __future__ import annotations
+
+from twisted.internet.task import Clock
+from twisted.trial.unittest import TestCase
+
+from project_service.http.overload.accept_throttle import FIRST_ACCEPTS, LONGEST_SECONDS, AcceptThrottle
+from project_service.http.overload.admission import REFUSALS_PER_SECOND
+from tests.http.test_overload import SLOW, Busy
+
+
+class FakePort:
+    """A port that records whether it accepts connections."""
+
+    def __init__(self) -> None:
+        self.connected = True
+        self.numberAccepts = 1000
+        self.accepts = True
+
+    def stopReading(self) -> None:
+        self.accepts = False
+
+    def startReading(self) -> None:
+        assert self.connected, "a closed port must not be read"
+        self.accepts = True
+
+
+class Closing(TestCase):
+    def setUp(self) -> None:
+        self.clock = Clock()
+        self.port = FakePort()
+        self.doors = AcceptThrottle([self.port], self.clock)
+
+    def test_a_refusal_closes_them_for_its_share_of_a_second(self) -> None:
+        self.doors.refused()
+        self.doors.refused()
+        self.assertFalse(self.port.accepts)
+        self.clock.advance(0.9 / REFUSALS_PER_SECOND)
+        self.assertFalse(self.port.accepts)
+        self.clock.advance(0.2 / REFUSALS_PER_SECOND)
+        self.assertTrue(self.port.accepts)
+        self.assertEqual(self.port.numberAccepts, FIRST_ACCEPTS)
+
+    def test_not_for_long(self) -> None:
+        for _ in range(10_000):
+            self.doors.refused()
+        self.clock.advance(LONGEST_SECONDS)
+        self.assertTrue(self.port.accepts)
+
+    def test_a_port_that_is_closed_meanwhile_stays_closed(self) -> None:
+        for _ in range(3):
+            self.doors.refused()
+        self.port.connected = False
+        self.clock.advance(LONGEST_SECONDS)
+        self.assertFalse(self.port.accepts)
+        self.doors.refused()
+        self.clock.advance(LONGEST_SECONDS)
+
+
+class Guarded(TestCase):
+    def setUp(self) -> None:
+        self.busy = Busy()
+        self.port = FakePort()
+        self.busy.app.edge.throttle(AcceptThrottle([self.port], self.busy.app.clock))
+        self.busy.fill()
+
+    def refuse(self, headers: dict[str, str]) -> None:
+        for _ in range(3):
+            self.assertIn(b" 503 ", self.busy.ask(SLOW, headers).received())
+
+    def test_a_refused_client_that_comes_back_on_a_new_connection(self) -> None:
+        self.refuse({"Connection": "close"})
+        self.assertFalse(self.port.accepts)
+
+    def test_one_that_keeps_its_connection_is_paused_there(self) -> None:
+        self.refuse({})
+        self.assertTrue(self.port.accepts)
+
+    def test_one_for_whose_connection_there_is_no_room(self) -> None:
+        for _ in range(3):
+            self.assertIn(b" 503 ", self.busy.app.edge.turned_away())
+        self.assertFalse(self.port.accepts)

@@ -1,0 +1,47 @@
+"""The cache of what was made for earlier requests: it keeps what is used, within its bounds."""
+
+from __future__ import annotations
+
+from weakref import WeakSet
+
+from twisted.trial.unittest import SynchronousTestCase
+
+from project_service.tables.planning.cache import MOST, BoundedCache
+
+
+class Keeping(SynchronousTestCase):
+    def setUp(self) -> None:
+        self.made: list[int] = []
+
+    def ask(self, recent: BoundedCache[str], key: int) -> str:
+        def make() -> str:
+            self.made.append(key)
+            return f"of {key}"
+
+        return recent.made(key, make)
+
+    def test_what_is_asked_for_again_and_again_stays_among_any_number_of_others(self) -> None:
+        recent = BoundedCache[str](10)
+        for key in range(1, 1000):
+            self.assertEqual(self.ask(recent, key), f"of {key}")
+            self.assertEqual(self.ask(recent, 0), "of 0")
+        self.assertEqual(self.made.count(0), 1)
+
+    def test_no_more_are_kept_than_there_is_room_for(self) -> None:
+        class Made:
+            pass
+
+        recent, alive = BoundedCache[Made](10), WeakSet[Made]()
+        for key in range(100):
+            alive.add(recent.made(key, Made))
+            self.assertLessEqual(len(alive), 10)
+        self.assertGreaterEqual(len(alive), 5)
+
+    def test_what_is_too_heavy_is_made_each_time(self) -> None:
+        for recent, key in (
+            (BoundedCache[str](10, lambda value: MOST + 1), "key"),
+            (BoundedCache[str](10), "x" * MOST),
+        ):
+            for _ in range(2):
+                self.assertEqual(recent.made(key, lambda: "made"), "made")
+                self.assertIsNone(recent.get(key))

@@ -1,0 +1,182 @@
+"""Which connection is closed for a new one when there are as many as allowed, and the cost of choosing it."""
+
+from __future__ import annotations
+
+from twisted.internet.task import Clock
+from twisted.trial.unittest import SynchronousTestCase
+
+from project_service.http.overload.connection_limit import (
+    GRACE_SECONDS,
+    SEARCH_SECONDS,
+    SLOW_BYTES_PER_SECOND,
+    ConnectionLimit,
+)
+
+LONG = 10 * GRACE_SECONDS
+
+
+class Occupant:
+    """A connection. ``idle``: since when; ``body``: bytes received, and the seconds they took; without either it is
+    busy."""
+
+    def __init__(self, idle: float | None = None, body: tuple[int, float] | None = None) -> None:
+        self.idle = idle
+        self.body = body
+        self.looked_at = 0
+        self.told = 0
+        self.cut_off = 0
+
+    @property
+    def idle_since(self) -> float | None:
+        self.looked_at += 1
+        return self.idle
+
+    def sent(self, now: float) -> tuple[int, float] | None:
+        return self.body
+
+    def time_out(self) -> None:
+        self.told += 1
+
+    def abort(self) -> None:
+        self.cut_off += 1
+
+
+class WhoGoes(SynchronousTestCase):
+    def setUp(self) -> None:
+        self.clock = Clock()
+        self.clock.advance(LONG)
+
+    def full(self, *there: Occupant) -> ConnectionLimit[Occupant]:
+        """A room that is full with these connections."""
+        room: ConnectionLimit[Occupant] = ConnectionLimit(len(there), self.clock.seconds)
+        for one in there:
+            self.assertTrue(room.for_one_more())
+            room.enter(one)
+        return room
+
+    def gone(self, *there: Occupant) -> list[bool]:
+        """Which of these connections are told to leave for a new one."""
+        self.full(*there).for_one_more()
+        return [bool(one.told) for one in there]
+
+    def test_who_has_been_idle_for_longest(self) -> None:
+        self.assertEqual(self.gone(Occupant(2.0), Occupant(1.0), Occupant(3.0)), [False, True, False])
+
+    def test_who_is_idle_before_who_is_slow(self) -> None:
+        self.assertEqual(self.gone(Occupant(body=(0, LONG)), Occupant(LONG - GRACE_SECONDS)), [False, True])
+
+    def test_who_is_slow_before_who_has_only_come(self) -> None:
+        """However fast he is for one who is slow."""
+        body = (int(LONG) * (SLOW_BYTES_PER_SECOND - 1), LONG)
+        for idle_for in (0.0, GRACE_SECONDS - 0.1):
+            self.assertEqual(self.gone(Occupant(LONG - idle_for), Occupant(body=body)), [False, True])
+
+    def test_who_has_only_come_where_nobody_else_can(self) -> None:
+        self.assertEqual(self.gone(Occupant(), Occupant(LONG)), [False, True])
+
+    def test_the_slowest_by_what_came_in_how_long(self) -> None:
+        bodies = [(50, 10.0), (100, 40.0), (1000, 50.0), (400, 100.0)]
+        self.assertEqual(self.gone(*(Occupant(body=body) for body in bodies)), [False, True, False, False])
+
+    def test_nobody_in_its_first_seconds(self) -> None:
+        self.assertEqual(self.gone(Occupant(body=(0, GRACE_SECONDS - 0.1))), [False])
+        self.assertEqual(self.gone(Occupant(body=(0, GRACE_SECONDS))), [True])
+
+    def test_nobody_who_sends_fast_enough(self) -> None:
+        enough = SLOW_BYTES_PER_SECOND * 100
+        self.assertEqual(self.gone(Occupant(body=(enough, 100.0))), [False])
+        self.assertEqual(self.gone(Occupant(body=(enough - 1, 100.0))), [True])
+
+    def test_nobody_while_there_is_room(self) -> None:
+        there = [Occupant(0.0), Occupant(body=(0, LONG))]
+        room = self.full(*there, Occupant())
+        room.leave(next(one for one in room.connections if one not in there))
+        self.assertTrue(room.for_one_more())
+        self.assertEqual([(one.told, one.looked_at) for one in there], [(0, 0), (0, 0)])
+
+    def test_each_makes_room_for_one(self) -> None:
+        there = [Occupant(float(since)) for since in range(4)]
+        room = self.full(*there)
+        for number in range(1, 5):
+            self.assertTrue(room.for_one_more())
+            room.enter(Occupant())
+            self.assertEqual([one.told for one in there], [1] * number + [0] * (4 - number))
+        self.assertFalse(room.for_one_more())
+
+    def test_who_takes_its_time_to_leave_is_cut_off_for_others(self) -> None:
+        """Where more than a tenth do."""
+        there = [Occupant(since / 10) for since in range(90)]
+        room = self.full(*there)
+        for _ in range(12):
+            self.assertTrue(room.for_one_more())
+            room.enter(Occupant())
+        self.assertEqual([one.cut_off for one in there[:12]], [1, 1] + [0] * 10)
+        for one in there[:12]:
+            room.leave(one)
+        room.for_one_more()
+        self.assertEqual([one.cut_off for one in there[:14]], [1, 1] + [0] * 12)
+
+
+class Looking(SynchronousTestCase):
+    def setUp(self) -> None:
+        self.clock = Clock()
+        self.clock.advance(LONG)
+        self.room: ConnectionLimit[Occupant] = ConnectionLimit(1000, self.clock.seconds)
+
+    def fill(self, *there: Occupant) -> Occupant:
+        """Fills the room with these and with busy connections, of which one is returned."""
+        busy = [Occupant() for _ in range(1000 - len(there))]
+        for one in (*there, *busy):
+            self.room.enter(one)
+        return busy[0]
+
+    def ask(self, times: int) -> int:
+        """For how many of so many new connections there is room. They stay and do nothing."""
+        came = 0
+        for _ in range(times):
+            if self.room.for_one_more():
+                self.room.enter(Occupant())
+                came += 1
+        return came
+
+    def test_where_nobody_is_found_not_again_for_a_while(self) -> None:
+        busy = self.fill()
+        self.assertEqual((self.ask(50), busy.looked_at), (0, 1))
+        self.clock.advance(SEARCH_SECONDS)
+        self.assertEqual((self.ask(50), busy.looked_at), (0, 2))
+
+    def test_nor_where_few_are(self) -> None:
+        busy = self.fill(*(Occupant(0.0) for _ in range(3)))
+        self.assertEqual((self.ask(50), busy.looked_at), (3, 1))
+
+    def test_once_for_a_hundredth(self) -> None:
+        busy = self.fill(*(Occupant(0.0) for _ in range(25)))
+        self.assertEqual((self.ask(12), busy.looked_at), (12, 2))
+        self.assertEqual((self.ask(10), busy.looked_at), (10, 2))
+        self.assertEqual((self.ask(11), busy.looked_at), (3, 3))
+
+    def test_what_was_found_long_ago_is_not_believed(self) -> None:
+        self.fill(*(Occupant(float(since)) for since in range(1, 21)))
+        self.assertEqual(self.ask(1), 1)
+        older = Occupant(0.0)
+        self.room.leave(next(one for one in self.room.connections if one.idle is None))
+        self.room.enter(older)
+        self.clock.advance(SEARCH_SECONDS)
+        self.assertEqual((self.ask(1), older.told), (1, 1))
+
+    def test_who_has_begun_something_meanwhile_stays(self) -> None:
+        idle = [Occupant(float(since)) for since in range(20)]
+        self.fill(*idle)
+        self.ask(1)
+        idle[1].idle = None
+        self.assertEqual(self.ask(1), 1)
+        self.assertEqual([one.told for one in idle[:4]], [1, 0, 1, 0])
+
+    def test_who_has_left_meanwhile_makes_no_more_room(self) -> None:
+        idle = [Occupant(float(since)) for since in range(20)]
+        self.fill(*idle)
+        self.ask(1)
+        self.room.leave(idle[1])
+        self.assertEqual(self.ask(1), 1, "there is a place")
+        self.assertEqual(self.ask(1), 1)
+        self.assertEqual([one.told for one in idle[:4]], [1, 0, 1, 0])

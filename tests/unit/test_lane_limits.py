@@ -1,0 +1,61 @@
+"""All parts of a configuration have a lane, whose size follows from their pool or store."""
+
+from __future__ import annotations
+
+from attrs import evolve
+from twisted.trial.unittest import SynchronousTestCase
+
+from project_service.http.overload.lanes import lane_of
+from project_service.lane_limits import lanes, trace_headers
+from project_service.settings.model import Settings, Stage, StageDatabase
+
+SETTINGS = Settings(
+    stages={
+        "dev": Stage({"main": StageDatabase(pool_size=4), "other": StageDatabase()}),
+        "live": Stage({"main": StageDatabase()}),
+    }
+)
+
+
+class Lanes(SynchronousTestCase):
+    def test_each_part_and_each_database_has_one(self) -> None:
+        found = lanes(SETTINGS, 2)
+        for target in (
+            b"/auth/user",
+            b"/storage/buckets",
+            b"/dev/db/main/rest/t",
+            b"/dev/db/other/rest",
+            b"/live/db/main/rest/t",
+        ):
+            self.assertIn(lane_of("GET", target), found)
+        self.assertIn(lane_of("POST", b"/auth/login"), found)
+        self.assertEqual(len(found), 6)
+
+    def test_the_trace_header_of_each_database_that_has_one(self) -> None:
+        traced = evolve(
+            SETTINGS,
+            stages={"dev": Stage({"a": StageDatabase(trace_header="X-Trace"), "b": StageDatabase()})},
+        )
+        self.assertEqual(trace_headers(traced), {lane_of("GET", b"/dev/db/a/rest"): "X-Trace"})
+
+    def test_a_place_for_each_connection_and_more(self) -> None:
+        found = lanes(SETTINGS, 2)
+        self.assertEqual(found["tables:dev/main"].places, 4 + 2)
+        self.assertEqual(found["tables:dev/other"].places, 10 + 2)
+        self.assertEqual(found["auth"].places, SETTINGS.database.pool_size + 2)
+        self.assertEqual(found["storage"].places, SETTINGS.store.max_connections)
+        few = evolve(SETTINGS, store=evolve(SETTINGS.store, max_connections=1))
+        self.assertEqual(lanes(few, 2)["storage"].places, 16)
+
+    def test_hashing_is_slow_so_few_wait_for_it(self) -> None:
+        self.assertEqual(lanes(SETTINGS, 2)["passwords"].places, 6)
+        self.assertEqual(lanes(SETTINGS, 2)["passwords"].waiting, 64)
+
+    def test_nobody_waits_longer_than_for_a_connection(self) -> None:
+        settings = evolve(
+            SETTINGS,
+            server=evolve(SETTINGS.server, max_waiting=7),
+            database=evolve(SETTINGS.database, acquire_timeout_seconds=1.5),
+        )
+        for name, limits in lanes(settings, 1).items():
+            self.assertEqual((limits.waiting, limits.patience_seconds), (7, 1.5), name)

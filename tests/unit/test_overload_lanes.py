@@ -1,0 +1,46 @@
+"""Which lane a request belongs to."""
+
+from __future__ import annotations
+
+from hypothesis import given
+from hypothesis import strategies as st
+from twisted.trial.unittest import TestCase
+
+from project_service.http.overload.lanes import lane_of
+
+
+class Names(TestCase):
+    def test_which_lane(self) -> None:
+        for asked, name in {
+            ("GET", b"/auth/user"): "auth",
+            ("POST", b"/auth/refresh"): "auth",
+            ("POST", b"/auth/login?x=1"): "passwords",
+            ("POST", b"/auth/signup"): "passwords",
+            ("PATCH", b"/auth/user"): "passwords",
+            ("POST", b"/admin/users"): "passwords",
+            ("PATCH", b"/admin/users/ada@example.test"): "passwords",
+            ("GET", b"/admin/users"): "auth",
+            ("DELETE", b"/admin/users/1/sessions"): "auth",
+            ("GET", b"/admin/buckets"): "storage",
+            ("DELETE", b"/admin/buckets/b/objects?prefix=a"): "storage",
+            ("GET", b"/admin"): "-",
+            ("GET", b"/storage/download?token=/auth/login"): "storage",
+            ("PUT", b"/storage/buckets/b/objects/a/b/c"): "storage",
+            ("GET", b"/dev/db/main/rest/orders?id=eq.1"): "tables:dev/main",
+            ("GET", b"/dev/db/main/rest"): "tables:dev/main",
+            ("GET", b"/d%65v/db/m%61in/rest/orders"): "tables:dev/main",
+            ("GET", b"/dev/db/main"): "-",
+            ("GET", b"/dev/db"): "-",
+            ("GET", b"/dev/buckets"): "-",
+            ("GET", b"/live"): "-",
+            ("GET", b"/ready"): "-",
+            ("GET", b"/metrics"): "-",
+            ("GET", b"/"): "-",
+            ("OPTIONS", b"*"): "-",
+            ("GET", b"//auth/user"): "-",
+        }.items():
+            self.assertEqual(lane_of(*asked), name, asked)
+
+    @given(st.binary())
+    def test_any_target_has_one(self, target: bytes) -> None:
+        self.assertIsInstance(lane_of("GET", target), str)

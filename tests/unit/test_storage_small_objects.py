@@ -1,0 +1,68 @@
+"""The cache of small objects: within its bounds, and of those read last."""
+
+from __future__ import annotations
+
+from uuid import UUID
+
+from hypothesis import given
+from hypothesis import strategies as st
+from twisted.trial.unittest import SynchronousTestCase
+
+from project_service.storage.small_objects import ENTRY_BYTES, SHARE, SmallObjects
+
+# An object of so many bytes is the largest that is kept in a room for ``SHARE`` of them.
+LARGEST = 88
+ROOM = SHARE * (ENTRY_BYTES + LARGEST)
+
+
+def version(number: int) -> UUID:
+    return UUID(int=number)
+
+
+def body_of(number: int, size: int) -> bytes:
+    return bytes([number % 256]) * size
+
+
+class Small(SynchronousTestCase):
+    def test_what_was_read_last_stays(self) -> None:
+        small = SmallObjects(ROOM)
+        for number in range(SHARE):
+            small.keep(version(number), body_of(number, LARGEST))
+        self.assertIsNotNone(small.find(version(0)))
+        small.keep(version(SHARE), body_of(SHARE, LARGEST))
+        missing = [number for number in range(SHARE + 1) if small.find(version(number)) is None]
+        self.assertEqual(missing, [1])
+
+    def test_its_room_is_used_whole_however_often_it_was_full(self) -> None:
+        small = SmallObjects(ROOM)
+        for number in range(20 * SHARE):
+            for _ in range(2):
+                small.keep(version(number), body_of(number, LARGEST))
+        there = [number for number in range(20 * SHARE) if small.find(version(number)) is not None]
+        self.assertEqual(there, list(range(19 * SHARE, 20 * SHARE)))
+
+    def test_one_object_does_not_push_out_all_others(self) -> None:
+        small = SmallObjects(ROOM)
+        small.keep(version(1), body_of(1, LARGEST))
+        small.keep(version(2), body_of(2, LARGEST + 1))
+        self.assertEqual(small.find(version(1)), body_of(1, LARGEST))
+        self.assertIsNone(small.find(version(2)))
+
+    def test_no_room_keeps_nothing(self) -> None:
+        small = SmallObjects(0)
+        small.keep(version(1), b"")
+        self.assertIsNone(small.find(version(1)))
+
+    @given(st.lists(st.tuples(st.integers(0, 300), st.integers(0, LARGEST + 9), st.booleans())))
+    def test_never_more_than_its_room_and_never_another_object(
+        self, uses: list[tuple[int, int, bool]]
+    ) -> None:
+        small = SmallObjects(ROOM)
+        bodies: dict[int, bytes] = {}
+        for number, size, kept in uses:
+            if kept:
+                small.keep(version(number), bodies.setdefault(number, body_of(number, size)))
+            else:
+                self.assertIn(small.find(version(number)), (None, bodies.get(number)))
+        there = [body for number in bodies if (body := small.find(version(number))) is not None]
+        self.assertLessEqual(sum(len(body) + ENTRY_BYTES for body in there), ROOM)

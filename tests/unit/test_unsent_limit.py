@@ -1,0 +1,59 @@
+"""Which connection is cut off when too much has been written that clients do not read."""
+
+from __future__ import annotations
+
+from twisted.trial.unittest import SynchronousTestCase
+
+from project_service.http.overload.unsent_limit import LARGE_BYTES, UnsentLimit
+
+MIB = 1024 * 1024
+
+
+class Client:
+    def __init__(self) -> None:
+        self.unsent_bytes = 0
+        self.aborted = False
+
+    def abort(self) -> None:
+        self.aborted = True
+
+
+class Cut(SynchronousTestCase):
+    def setUp(self) -> None:
+        self.now = 0.0
+        self.limit: UnsentLimit[Client] = UnsentLimit(lambda: self.now, 10 * MIB)
+
+    def written(self, size: int) -> Client:
+        client = Client()
+        client.unsent_bytes = size
+        self.limit.wrote(client)
+        return client
+
+    def test_nobody_while_there_is_room(self) -> None:
+        self.assertFalse(any(one.aborted for one in [self.written(5 * MIB), self.written(5 * MIB)]))
+
+    def test_the_slowest(self) -> None:
+        slow, slower, fast = [self.written(3 * MIB) for _ in range(3)]
+        self.now = 10.0
+        slow.unsent_bytes, fast.unsent_bytes, slower.unsent_bytes = 2 * MIB, MIB, 3 * MIB
+        last = self.written(6 * MIB)
+        self.assertEqual([one.aborted for one in (slow, slower, fast, last)], [False, True, False, False])
+        self.written(3 * MIB)
+        self.assertEqual([one.aborted for one in (slow, fast, last)], [True, False, False])
+
+    def test_one_alone_is_as_large_as_it_is(self) -> None:
+        self.assertFalse(self.written(100 * MIB).aborted)
+
+    def test_who_has_taken_nearly_all_is_left_alone(self) -> None:
+        first = self.written(8 * MIB)
+        first.unsent_bytes = LARGE_BYTES - 1
+        self.assertFalse(self.written(8 * MIB).aborted)
+        self.written(8 * MIB)
+        self.assertFalse(first.aborted)
+
+    def test_who_is_gone_is_forgotten(self) -> None:
+        first = self.written(8 * MIB)
+        self.limit.leave(first)
+        self.limit.leave(first)
+        second = self.written(8 * MIB)
+        self.assertFalse(first.aborted or second.aborted)
