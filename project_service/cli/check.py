@@ -19,7 +19,7 @@ from twisted.internet.defer import CancelledError
 from project_service.auth import keyfile
 from project_service.auth.smtp import MailServer
 from project_service.auth.tokens import LEEWAY_SECONDS
-from project_service.cli import frame
+from project_service.cli import frame, table_databases
 from project_service.cli.certificates import certificate_of, secured
 from project_service.cli.opened import Opened
 from project_service.database.expose import lacking
@@ -87,6 +87,7 @@ def _looks(open_: Opened) -> list[tuple[str, Callable[[], Awaitable[str]]]]:
         for name, database in databases.databases.items():
             if database.dsn is not None:
                 found.append((f"database {stage}/{name}", partial(_database, open_, database.dsn)))
+            found.append((f"tables of {stage}/{name}", partial(_tables, open_, database)))
             found.append((f"tokens of {stage}/{name}", partial(_tokens, database)))
     return found
 
@@ -184,6 +185,13 @@ async def _certificate(reactor: Any, endpoint: str) -> str:
 async def _tokens(database: StageDatabase) -> str:
     found = identities_of(config_of(database), None, time.time)
     return "by the service's own keys" if found.own is None else "by keys of its own"
+
+
+async def _tables(open_: Opened, database: StageDatabase) -> str:
+    async with open_.session(database.dsn) as session:
+        if database.dsn is None and pending(shipped(), await state(session)):
+            return "migrations come first"
+        return await table_databases.checked(session, database)
 
 
 async def _mail_server(open_: Opened) -> str:
