@@ -49,7 +49,7 @@ async def test_of_those_who_take_nothing_some_are_cut_off(
     monkeypatch: pytest.MonkeyPatch,
     request: pytest.FixtureRequest,
 ) -> None:
-    monkeypatch.setattr(channel_factory, "Untaken", partial(UnsentLimit, most=30 * MIB))
+    monkeypatch.setattr(channel_factory, "UnsentLimit", partial(UnsentLimit, most=30 * MIB))
     run_sql(database, WIDE)
     gc.disable()
     request.addfinalizer(gc.enable)
