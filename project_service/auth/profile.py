@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any, NoReturn
+from collections.abc import Awaitable, Callable, Mapping
+from typing import Any, TypeVar
 
 from attrs import frozen
 
@@ -18,6 +18,8 @@ from project_service.auth.throttle import Throttle
 from project_service.deferreds import shield
 from project_service.errors import refuse_unknown, session_revoked, validation_failed
 from project_service.http.caller import Claims
+
+T = TypeVar("T")
 
 CHANGEABLE = ("password", "current_password", "metadata")
 
@@ -65,13 +67,15 @@ class Profile:
     async def _set_password(
         self, caller: Claims, email: Email, current: object, new: bytes, origin: Origin
     ) -> Account:
-        proof = await self._prove(caller, email, current, "set_password", origin)
+        candidate = passwords.candidate(current, "current_password")
+        proof = await self._prove(caller, email, candidate, "set_password", origin)
         hashed = await self.hashes.hash(new)
         event = self.context.done_by("set_password", caller, origin)
-        account = await self.users.set_password(caller.sub, hashed, proof, event)
-        if account is None:
-            await self._outrun(caller)
-        return self._there(account)
+
+        async def change(proof: Proof) -> Account | None:
+            return await self.users.set_password(caller.sub, hashed, proof, event)
+
+        return self._there(await self._proven(caller, candidate, proof, change))
 
     async def delete(self, caller: Claims, current: object, origin: Origin) -> None:
         """Delete the account and all its sessions.
@@ -82,29 +86,42 @@ class Profile:
         await shield(self._delete(caller, email_of(account.user), current, origin))
 
     async def _delete(self, caller: Claims, email: Email, current: object, origin: Origin) -> None:
-        proof = await self._prove(caller, email, current, "delete_user", origin)
+        candidate = passwords.candidate(current, "current_password")
+        proof = await self._prove(caller, email, candidate, "delete_user", origin)
         event = self.context.done_by("delete_user", caller, origin)
-        if not await self.users.delete(caller.sub, event, proof):
-            await self._outrun(caller)
+
+        async def change(proof: Proof) -> bool:
+            return await self.users.delete(caller.sub, event, proof)
+
+        await self._proven(caller, candidate, proof, change)
 
     async def _prove(
-        self, caller: Claims, email: Email, current: object, action: str, origin: Origin
+        self, caller: Claims, email: Email, candidate: bytes | None, action: str, origin: Origin
     ) -> Proof:
         """Check the caller's password, under the limits of a login: a stolen access token must not be enough.
 
         Returns what the change has to be made on condition of, because the password may be changed while it is being
         checked, and then the old one must not be enough either.
         """
-        candidate = passwords.candidate(current, "current_password")
         account, held = await self.accounts.check_password(email, candidate, action, origin)
         await self.throttle.settle_login(email, origin, held, "cleared")
         return Proof(account.password_hash, caller.sid)
 
-    async def _outrun(self, caller: Claims) -> NoReturn:
-        """The proof does not hold any more. Raises ``session_revoked`` if the user is deleted or disabled, otherwise
-        ``invalid_credentials``."""
-        await self._account(caller)
-        raise errors.invalid_credentials()
+    async def _proven(
+        self, caller: Claims, candidate: bytes | None, proof: Proof, change: Callable[[Proof], Awaitable[T]]
+    ) -> T:
+        """What ``change`` returns. If that is nothing, the proof does not hold any more, and this raises
+        ``session_revoked`` if the user is deleted or disabled, otherwise ``invalid_credentials``."""
+        made = await change(proof)
+        if made:
+            return made
+        # It may only be that a login replaced an outdated hash at the same time; then the password still fits.
+        again = await self._account(caller)
+        if await self.hashes.matches(candidate, again.password_hash):
+            made = await change(Proof(again.password_hash, caller.sid))
+        if not made:
+            raise errors.invalid_credentials()
+        return made
 
     async def _account(self, caller: Claims) -> Account:
         return self._there(await self.users.find(caller.sub))

@@ -8,6 +8,7 @@ import orjson
 from twisted.internet.defer import Deferred
 from twisted.trial.unittest import TestCase
 
+from project_service.auth.passwords import Bcrypt
 from tests.fakes import Client, raw_request
 from tests.http.auth_app import PASSWORD, AuthApp
 
@@ -53,6 +54,22 @@ class Meanwhile(TestCase):
         gate.callback(None)
         assert client.received().startswith(b"HTTP/1.1 401 ")
         assert self.app.log_in(password="what the owner wants").status == 200
+
+    def test_a_login_that_renews_the_hash_meanwhile_keeps_nobody_from_a_change(self) -> None:
+        self.app.hashes.bcrypt = Bcrypt(5)
+        changed, gate = self.begin("PATCH", {"password": ANOTHER, "current_password": PASSWORD})
+        assert self.app.log_in().status == 200
+        gate.callback(None)
+        assert changed.received().startswith(b"HTTP/1.1 200 ")
+        assert self.app.log_in().status == 401
+        assert self.app.log_in(password=ANOTHER).status == 200
+        # The same for a deletion.
+        self.app.hashes.bcrypt = Bcrypt(6)
+        deleted, gate = self.begin("DELETE", {"current_password": ANOTHER})
+        assert self.app.log_in(password=ANOTHER).status == 200
+        gate.callback(None)
+        assert deleted.received().startswith(b"HTTP/1.1 200 ")
+        assert self.app.log_in(password=ANOTHER).status == 401
 
     def test_a_user_who_was_disabled_meanwhile_changes_nothing(self) -> None:
         client, gate = self.begin("PATCH", {"password": ANOTHER, "current_password": PASSWORD})
