@@ -1,4 +1,4 @@
-"""Plans requests with the schema cache of these tests."""
+"""Plans requests against the schema cache of ``schema.py``, as the table API does before it asks the database."""
 
 from __future__ import annotations
 

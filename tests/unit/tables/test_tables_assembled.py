@@ -1,4 +1,5 @@
-"""How the parts of the table API are configured when they are put together."""
+"""What assembling the table API sets up: which notifications reload the schema cache, and what pools answer if there
+is no connection."""
 
 from __future__ import annotations
 
@@ -19,7 +20,7 @@ from project_service.tables.errors import TableError
 
 
 class Heard(SynchronousTestCase):
-    def test_only_what_postgrest_listens_for_has_the_catalogue_read(self) -> None:
+    def test_only_postgrests_reload_notifications_reload_the_schema_cache(self) -> None:
         read: list[int] = []
 
         async def load(version: int) -> SchemaCache:
@@ -48,7 +49,9 @@ class Connection:
 
 
 class Waiting(SynchronousTestCase):
-    def test_who_gets_no_connection_in_time_is_told_so_as_postgrest_does(self) -> None:
+    """Errors of requests that get no connection from one of the pools."""
+
+    def test_no_free_connection_in_time_is_504_pgrst003(self) -> None:
         async def connected() -> Any:
             return Connection()
 
@@ -62,7 +65,7 @@ class Waiting(SynchronousTestCase):
                     pool.give_back(session)
                 self.successResultOf(start(pool.close()))
 
-    def test_and_that_none_can_be_made(self) -> None:
+    def test_no_connection_can_be_made_is_503_pgrst000(self) -> None:
         for size in (1, 2):
             clock, pools = self.pools(size)
             self.assertEqual(len(pools), 3 - size)

@@ -24,7 +24,7 @@ def put(*pairs: tuple[str, str], body: bytes, prefer: str) -> WritePlan:
 
 class Members(SynchronousTestCase):
     @given(st.permutations(["c", "a", "b"]))
-    def test_their_order_is_their_names(self, names: list[str]) -> None:
+    def test_columns_of_a_body_are_sorted_by_name_in_every_media_type(self, names: list[str]) -> None:
         body = json.dumps(dict.fromkeys(names, 1)).encode()
         for found in (
             parse_payload(None, body, None, False),
@@ -35,34 +35,34 @@ class Members(SynchronousTestCase):
         ):
             self.assertEqual(found.keys, ("a", "b", "c"))
 
-    def test_json_is_not_read_where_columns_are_named(self) -> None:
+    def test_json_is_not_parsed_if_columns_are_given(self) -> None:
         for body, is_array in ((b"\n\t {nonsense", False), (b" [nonsense", True), (b"", True), (b"3", True)):
             found = parse_payload(None, body, ("a",), False)
             self.assertEqual((found.text, found.is_array, found.is_empty), (body.decode(), is_array, False))
 
-    def test_a_cell_may_be_as_long_as_the_body(self) -> None:
+    def test_a_csv_cell_may_be_as_long_as_the_body(self) -> None:
         cell = "x" * 200_000
         found = parse_payload("text/csv", f"a\n{cell}".encode(), None, False)
         self.assertEqual(json.loads(found.text), [{"a": cell}])
 
-    def test_what_is_no_text_is_refused_all_the_same(self) -> None:
+    def test_a_body_with_invalid_utf8_or_nul_is_refused_even_if_columns_are_given(self) -> None:
         for body in (b"{\xff}", b'{"a": "\0"}'):
             error = self.assertRaises(TableError, parse_payload, None, body, ("a",), False)
             self.assertEqual(error.code, "PGRST102")
 
-    def test_a_number_need_not_fit_a_double(self) -> None:
+    def test_json_numbers_beyond_a_double_are_passed_through(self) -> None:
         for number in ("1e400", "-2.5E+1000", "9" * 400):
             body = f'[{{"a": {number}, "b": [1, 1.5, null]}}]'.encode()
             found = parse_payload(None, body, None, False)
             self.assertEqual((found.keys, found.text), (("a", "b"), body.decode()))
 
-    def test_what_is_not_json_is_refused_beside_such_a_number(self) -> None:
+    def test_invalid_json_is_refused_even_with_numbers_beyond_a_double(self) -> None:
         for rest in (b"", b', "b": NaN}', b', "\\ud83d": 1}', b', "b": "\xff"}', b', "b": ' + b"[" * 10_000):
             error = self.assertRaises(TableError, parse_payload, None, b'{"a": 1e400' + rest, None, False)
             self.assertEqual((error.code, error.message), ("PGRST102", "Empty or invalid json"))
 
-    def test_names_that_no_column_has_are_not_written_into_each_line(self) -> None:
-        """A megabyte would become a hundred gigabytes."""
+    def test_a_csv_header_longer_than_any_column_name_is_refused(self) -> None:
+        """It would be repeated for every line: a megabyte of CSV would become a hundred gigabytes of JSON."""
         body = b"n" * 10_000 + b"\n" + b"x\n" * 10_000
         error = self.assertRaises(TableError, parse_payload, "text/csv", body, None, False)
         self.assertEqual((error.status, error.code), (400, "PGRST102"))
@@ -70,20 +70,20 @@ class Members(SynchronousTestCase):
         headed = parse_payload("text/csv", longest + b"," + b"m" * 63 + b"\n" + lines, None, False)
         self.assertEqual(len(json.loads(headed.text)), 10_000)
 
-    def test_a_form_has_as_many_fields_as_an_address(self) -> None:
+    def test_a_form_may_have_at_most_25000_fields(self) -> None:
         form = "application/x-www-form-urlencoded"
         self.assertEqual(len(parse_payload(form, b"a&" * 24_999 + b"a", None, True).arguments), 25_000)
         error = self.assertRaises(TableError, parse_payload, form, b"a&" * 25_000 + b"a", None, True)
         self.assertEqual((error.status, error.code), (400, "PGRST102"))
 
-    def test_what_is_no_table_is_no_csv(self) -> None:
+    def test_malformed_csv_is_refused(self) -> None:
         for body in (b"", b"\n\n", b"a,b\n1", b"a\n1,2", b'a\n"x"y', b'a\n"x', b"a\n\xff"):
             error = self.assertRaises(TableError, parse_payload, "text/csv", body, None, False)
             self.assertEqual((error.status, error.code), (400, "PGRST102"), body)
         headed = parse_payload("text/csv", b"a,b\n\n", ("a",), False)
         self.assertEqual((headed.text, headed.keys, headed.is_empty), ("[]", ("a",), True))
 
-    def test_a_form_is_one_object(self) -> None:
+    def test_a_form_is_one_object_and_the_last_of_equal_names_counts(self) -> None:
         media, body = "application/x-www-form-urlencoded; charset=utf-8", b"b=x+y&a=&b=%C3%A9"
         for columns, keys in ((None, ("a", "b")), (("b",), ("b",))):
             found = parse_payload(media, body, columns, False)
@@ -93,7 +93,7 @@ class Members(SynchronousTestCase):
             error = self.assertRaises(TableError, parse_payload, media, bad, None, False)
             self.assertEqual((error.code, error.message), ("PGRST102", "Invalid form"))
 
-    def test_only_a_function_takes_what_is_neither_rows_nor_a_form(self) -> None:
+    def test_raw_media_types_are_accepted_by_functions_only(self) -> None:
         for media, routine, refused in (
             ("text/plain", True, False),
             ("text/xml", True, False),
@@ -110,21 +110,21 @@ class Members(SynchronousTestCase):
                 found = parse_payload(media, b"x", None, routine)
                 self.assertEqual((found.kind, found.raw), ("raw", b"x"))
 
-    def test_a_function_may_be_called_with_nothing(self) -> None:
+    def test_a_function_may_be_called_with_an_empty_body(self) -> None:
         self.assertEqual(parse_payload(None, b"", ("a",), True).text, "{}")
 
 
 class Wholes(SynchronousTestCase):
-    """What is passed for a single unnamed argument."""
+    """Bodies passed whole to a function with a single unnamed argument."""
 
-    def test_any_json_but_arrays_of_what_differs(self) -> None:
+    def test_any_json_is_passed_whole(self) -> None:
         for body in (b"[]", b"3", b'[{"a": 1}]', b'{"a": 1}'):
             found = planned("POST", "rpc/whole", body=body)
             plan = found.compiled.plan
             assert isinstance(plan, CallPlan)
             self.assertEqual((plan.whole, found.raw), (True, body))
 
-    def test_arrays_of_what_are_not_objects_with_the_same_members_are_refused(self) -> None:
+    def test_an_array_whose_objects_differ_in_keys_is_refused(self) -> None:
         for body in (b"[1, 2]", b'[{"a": 1}, {"b": 2}]', b"[[1], {}]"):
             for method, path in (("POST", "rpc/add"), ("POST", "rpc/whole"), ("POST", "works")):
                 error = self.assertRaises(TableError, planned, method, path, body=body)
@@ -132,23 +132,23 @@ class Wholes(SynchronousTestCase):
 
 
 class Puts(SynchronousTestCase):
-    def test_a_whole_row_is_put(self) -> None:
+    def test_put_writes_the_whole_row_whatever_columns_are_named(self) -> None:
         body, key = b'{"id": 1, "title": "x"}', ("id", "eq.1")
         found = put(key, ("columns", "id"), body=body, prefer="missing=default")
         self.assertEqual([written.column.name for written in found.columns], ["id", "title"])
         self.assertFalse(found.fills_defaults)
 
-    def test_the_first_row_with_the_key_is_put(self) -> None:
+    def test_put_writes_the_first_row_of_the_body_that_has_the_key_of_the_url(self) -> None:
         found = text(planned("PUT", "works", ("id", "eq.1"), body=b'[{"id": 2}, {"id": 1}]'))
         self.assertIn('WHERE pgrst_body."id" = ', found)
         self.assertEqual(found.count("LIMIT 1"), 1)
         self.assertLess(found.index("WHERE"), found.index("LIMIT 1"))
 
-    def test_an_empty_object_has_no_key(self) -> None:
+    def test_put_of_an_empty_object_inserts_nothing(self) -> None:
         found = text(planned("PUT", "works", ("id", "eq.1"), body=b"{}"))
         self.assertNotIn("INSERT", found)
 
-    def test_a_range_is_refused_before_the_body_is_read(self) -> None:
+    def test_put_with_limit_or_offset_is_refused_before_the_body_is_parsed(self) -> None:
         for pair in (("limit", "1"), ("offset", "1")):
             error = self.assertRaises(TableError, planned, "PUT", "works", ("id", "eq.1"), pair, body=b"}")
             self.assertEqual(error.code, "PGRST114")
@@ -157,7 +157,7 @@ class Puts(SynchronousTestCase):
 
 
 class Locations(SynchronousTestCase):
-    def test_a_key_is_named_in_the_order_of_the_tables_columns(self) -> None:
+    def test_location_names_the_primary_key_in_the_order_of_the_tables_columns(self) -> None:
         found = planned(
             "POST", "works_tags", body=b'{"tag_id": 1, "work_id": 2}', prefer="return=headers-only"
         )

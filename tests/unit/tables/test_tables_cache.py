@@ -1,4 +1,5 @@
-"""The cache of what was made for earlier requests: it keeps what is used, within its bounds."""
+"""The bounded cache of what was made for earlier requests: it keeps recently used entries and stays within its
+bounds."""
 
 from __future__ import annotations
 
@@ -20,14 +21,14 @@ class Keeping(SynchronousTestCase):
 
         return recent.made(key, make)
 
-    def test_what_is_asked_for_again_and_again_stays_among_any_number_of_others(self) -> None:
+    def test_a_frequently_used_entry_is_never_evicted(self) -> None:
         recent = BoundedCache[str](10)
         for key in range(1, 1000):
             self.assertEqual(self.ask(recent, key), f"of {key}")
             self.assertEqual(self.ask(recent, 0), "of 0")
         self.assertEqual(self.made.count(0), 1)
 
-    def test_no_more_are_kept_than_there_is_room_for(self) -> None:
+    def test_the_number_of_entries_is_bounded(self) -> None:
         class Made:
             pass
 
@@ -37,7 +38,7 @@ class Keeping(SynchronousTestCase):
             self.assertLessEqual(len(alive), 10)
         self.assertGreaterEqual(len(alive), 5)
 
-    def test_what_is_too_heavy_is_made_each_time(self) -> None:
+    def test_values_and_keys_above_the_size_limit_are_not_kept(self) -> None:
         for recent, key in (
             (BoundedCache[str](10, lambda value: MOST + 1), "key"),
             (BoundedCache[str](10), "x" * MOST),

@@ -46,21 +46,21 @@ def called(method: str, name: str, *pairs: tuple[str, str], **more: Any) -> Call
 
 
 class Given(SynchronousTestCase):
-    def test_of_json_those_arguments_that_it_names(self) -> None:
+    def test_arguments_are_those_named_by_the_json_body(self) -> None:
         for body, names in (({"a": 1}, ["a"]), ({"b": 1, "a": 1}, ["a", "b"])):
             found = called("POST", "add", body=as_json(body))
             self.assertEqual([argument.name for argument in found.arguments], names)
             self.assertEqual((found.values, found.whole), ((), False))
             self.assertIsNotNone(found.payload)
 
-    def test_of_a_form_and_a_query_each_value(self) -> None:
+    def test_arguments_of_forms_and_queries_keep_all_values_of_a_name(self) -> None:
         query = (("b", "2"), ("a", "1"), ("b", "3"))
         for found in (called("POST", "add", **FORM), called("GET", "add", *query)):
             given = [(argument.name, [one.text for one in values]) for argument, values in found.values]
             self.assertEqual(given, [("a", ["1"]), ("b", ["2", "3"])])
             self.assertIsNone(found.payload)
 
-    def test_a_whole_body_is_for_one_unnamed_argument_of_its_type_alone(self) -> None:
+    def test_a_whole_body_goes_only_to_one_unnamed_argument_of_the_matching_type(self) -> None:
         self.assertTrue(called("POST", "whole", body=b'{"x": 1}').whole)
         self.assertTrue(called("POST", "whole_text", **TEXT).whole)
         asked: list[tuple[str, dict[str, Any]]] = [
@@ -76,11 +76,11 @@ class Given(SynchronousTestCase):
             error = self.assertRaises(TableError, called, "POST", name, **more)
             self.assertEqual((error.status, error.code), (404, "PGRST202"), name)
 
-    def test_an_argument_without_a_name_has_no_empty_one(self) -> None:
+    def test_an_unnamed_argument_cannot_be_given_under_the_empty_name(self) -> None:
         error = self.assertRaises(TableError, called, "GET", "whole", ("", "1"))
         self.assertEqual(error.code, "PGRST202")
 
-    def test_overloads_that_only_differ_in_types_are_not_guessed_between(self) -> None:
+    def test_overloads_that_differ_only_in_types_are_ambiguous(self) -> None:
         error = self.assertRaises(TableError, called, "GET", "twice", ("a", "1"))
         self.assertEqual((error.status, error.code), (300, "PGRST203"))
         self.assertTrue(error.message.endswith("api.twice(a => integer), api.twice(a => text)"))
@@ -88,7 +88,7 @@ class Given(SynchronousTestCase):
 
 
 class Missing(SynchronousTestCase):
-    def test_what_was_looked_for_is_told(self) -> None:
+    def test_an_unknown_function_error_says_which_arguments_were_searched_for(self) -> None:
         json, unnamed = {"body": b'{"b": 1, "z": 1}'}, "a single unnamed json/jsonb parameter"
         asked: list[tuple[str, list[tuple[str, str]], dict[str, Any], str, str]] = [
             ("GET", [], {}, " without parameters", " without parameters"),
@@ -108,7 +108,7 @@ class Missing(SynchronousTestCase):
             expected = f"Searched for the function api.now_{details}, but no matches were found"
             self.assertEqual(error.json_details, f"{expected} in the schema cache.")
 
-    def test_only_what_is_near_and_in_the_schema_is_suggested(self) -> None:
+    def test_hints_suggest_only_similar_names_of_the_same_schema(self) -> None:
         for name, pairs, hint in (
             ("thing", [], "api.things"),
             ("lookups", [], None),
@@ -121,26 +121,26 @@ class Missing(SynchronousTestCase):
             expected = f"Perhaps you meant to call the function {hint}" if hint else None
             self.assertEqual(error.hint, expected, (name, pairs))
 
-    def test_of_a_body_given_whole_nothing_is_suggested(self) -> None:
+    def test_no_hint_for_a_call_with_a_raw_body(self) -> None:
         self.assertIsNone(self.assertRaises(TableError, called, "POST", "thing", **TEXT).hint)
         self.assertIsNotNone(self.assertRaises(TableError, called, "POST", "thing", body=b"{}").hint)
 
 
 class Results(SynchronousTestCase):
-    def test_values_are_read_as_rows_only_where_something_is_asked_of_them(self) -> None:
+    def test_a_scalar_result_is_read_as_rows_only_if_select_filter_or_order_needs_it(self) -> None:
         arguments = (("a", "1"), ("c", "x"))
         self.assertIsNone(called("GET", "add", *arguments, ("limit", "1")).read)
         for asked in (("select", "x"), ("x", "eq.1"), ("order", "x")):
             self.assertIsNotNone(called("GET", "add", *arguments, asked).read, asked)
 
-    def test_rows_whose_columns_are_not_known_come_whole(self) -> None:
+    def test_rows_of_unknown_columns_are_selected_whole(self) -> None:
         for name in ("things", "records"):
             found = called("GET", name, ("select", "n"), ("m", "eq.1"), ("order", "k"))
             self.assertEqual((found.everything, found.returning), (True, ()), name)
             assert found.read is not None
             self.assertEqual(len(found.read.outputs), 1)
 
-    def test_of_other_rows_all_columns_that_something_looks_at(self) -> None:
+    def test_rows_of_known_columns_select_only_the_columns_used(self) -> None:
         pairs = (("q", "x"), ("select", "title"), ("order", "id"), ("or", "(age.gt.1,and(data.is.null))"))
         found = called("GET", "find", *pairs)
         self.assertEqual((found.everything, found.returning), (False, ("title", "id", "age", "data")))

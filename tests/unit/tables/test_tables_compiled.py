@@ -38,8 +38,9 @@ def compiled(
 
 
 class Transactions(SynchronousTestCase):
-    def test_what_reads_only_may_not_write(self) -> None:
-        """A volatile function may, unless it is called as nothing that is read may change."""
+    def test_which_requests_run_in_read_only_transactions(self) -> None:
+        """GET never writes, whatever a function's volatility; POST of a function may write only if the function is
+        volatile."""
         cases: tuple[tuple[str, str, Volatility, bool], ...] = (
             ("GET", "works", "v", True),
             ("POST", "works", "v", False),
@@ -54,12 +55,13 @@ class Transactions(SynchronousTestCase):
             limit = [("limit", "1")] if path.startswith("rpc") else []
             found = compiled(method, path, *limit, cache=with_volatility(volatility))
             self.assertIs(found.read_only, expected, (method, path, volatility))
-            # Nor does what is not shown have to be run then.
+            # Of a call that may write, every row has to be made, shown or not.
             ends = "LIMIT 1) AS pgrst_first" in found.statement.sql.text
             self.assertIs(ends, path.startswith("rpc") and not expected, (method, path, volatility))
 
-    def test_only_functions_leave_things_and_only_where_they_hold_the_words_for_it(self) -> None:
-        """They are called by name, by triggers of what is written, and before each request."""
+    def test_only_function_calls_writes_and_pre_requests_may_leave_session_state(self) -> None:
+        """Functions are called by name, by triggers of a write and before each request. Session state has to be
+        cleared only if the source of some function can leave any."""
         leaves = evolve(CACHE, leaves_things=True)
         for method, path, pre_request, expected in (
             ("GET", "works", None, False),
@@ -71,8 +73,8 @@ class Transactions(SynchronousTestCase):
                 found = compiled(method, path, cache=cache, pre_request=pre_request)
                 self.assertIs(found.leaves_things, left, (method, path, pre_request))
 
-    def test_so_does_what_reads_more_than_tables(self) -> None:
-        """Where their words are such that a reading transaction leaves something."""
+    def test_reading_views_and_computed_fields_may_leave_session_state(self) -> None:
+        """That is so only if the source of some function can leave session state in a read-only transaction."""
         leaves = evolve(CACHE, leaves_things=True, leaves_by_reading=True)
         for path, pairs, expected in (
             ("works", (("select", "id,a:data->b,tags(label)"), ("title", "eq.a"), ("order", "id")), False),
@@ -88,8 +90,8 @@ class Transactions(SynchronousTestCase):
 
 
 class Sizes(SynchronousTestCase):
-    def test_of_rows_that_are_measured_as_many_are_tried_as_fit(self) -> None:
-        """A function's are those of the relation that it returns."""
+    def test_the_probe_reads_as_many_rows_as_fit_by_their_measured_size(self) -> None:
+        """Rows of a function have the size of the relation that it returns."""
         works = evolve(CACHE.relations["api", "works"], row_bytes=1024)
         measured = evolve(CACHE, relations={**CACHE.relations, works.key: works})
         for path in ("works", "rpc/find"):
@@ -97,15 +99,15 @@ class Sizes(SynchronousTestCase):
                 probe = compiled("GET", path, cache=cache).probe
                 assert probe is not None
                 self.assertEqual(probe.rows, expected, path)
-        # Of a view several may have what is its table's key.
+        # In a view several rows may have the same value of its table's key.
         view = evolve(CACHE, relations={**CACHE.relations, works.key: evolve(works, is_view=True)})
         self.assertIsNone(compiled("GET", "works", ("id", "eq.1"), cache=measured).probe)
         self.assertIsNotNone(compiled("GET", "works", ("id", "eq.1"), cache=view).probe)
-        # One value is one body.
+        # A scalar result is always sent in one piece.
         found = planned("GET", "rpc/add", ("a", "1")).compiled
         self.assertIsNone(found.probe)
 
-    def test_only_what_may_be_more_than_one_body_and_is_its_rows_is_tried(self) -> None:
+    def test_only_unbounded_plain_rows_are_probed(self) -> None:
         config = evolve(CONFIG, plan=True)
         for limit, accept, tried in (
             (None, "", True),
@@ -119,7 +121,7 @@ class Sizes(SynchronousTestCase):
             found = planned("GET", "works", *pairs, accept=accept, config=config).compiled
             self.assertIs(found.probe is not None, tried, (limit, accept))
 
-    def test_a_stream_leaves_out_the_nulls_that_its_body_would(self) -> None:
+    def test_a_stream_strips_nulls_if_the_media_type_says_so(self) -> None:
         for accept, stripped in (("", False), ("application/vnd.pgrst.array+json;nulls=stripped", True)):
             stream = planned("GET", "works", accept=accept).compiled.statement.stream
             assert stream is not None
@@ -127,7 +129,7 @@ class Sizes(SynchronousTestCase):
 
 
 class Names(SynchronousTestCase):
-    def test_a_name_that_was_replaced_by_an_alias_is_noted_wherever_it_is_used(self) -> None:
+    def test_names_replaced_by_an_alias_are_noted_for_the_deprecation_warning(self) -> None:
         pairs = (("select", "id,writer:authors!works_author_fkey(name)"), ("authors.name", "eq.x"))
         for method, path in (("GET", "works"), ("GET", "rpc/find")):
             self.assertEqual(compiled(method, path, *pairs).renamed, (("authors", "writer"),))

@@ -31,7 +31,7 @@ def read(path: str, *pairs: tuple[str, str]) -> str:
 
 
 class Presence(SynchronousTestCase):
-    def test_only_whether_there_are_related_rows_may_be_asked(self) -> None:
+    def test_an_embedding_can_only_be_compared_with_null(self) -> None:
         for condition, expected in (
             ("is.null", "IS NOT DISTINCT"),
             ("not.is.null", "IS DISTINCT"),
@@ -44,20 +44,21 @@ class Presence(SynchronousTestCase):
             error = self.assertRaises(TableError, read, "works", ("select", "id,tags()"), (name, value))
             self.assertEqual((error.status, error.code), (400, "PGRST120"), (name, value))
 
-    def test_a_column_may_have_the_name(self) -> None:
+    def test_a_column_wins_over_an_embedding_of_the_same_name(self) -> None:
         select = ("select", "title:authors!author_id()")
         self.assertIn('"works"."title" = ', read("works", select, ("title", "eq.x")))
         self.assertIn('"works"."data"->', read("works", ("select", "data:tags()"), ("data->x", "is.null")))
 
-    def test_a_column_that_leads_to_what_has_another_name_is_the_column(self) -> None:
+    def test_a_foreign_key_column_wins_over_an_embedding_under_another_name(self) -> None:
         for select, expected in (
             ("writer:author_id()", '"works"."author_id" IS NULL'),
             ("author_id()", "IS NOT D"),
         ):
             self.assertIn(expected, read("works", ("select", f"id,{select}"), ("author_id", "is.null")))
 
-    def test_what_is_counted_is_looked_for_where_it_can_be_joined(self) -> None:
-        """In a subquery of its own PostgreSQL looks for it row by row: that is for what would be said twice alone."""
+    def test_an_exact_count_joins_the_embeddings_it_needs_instead_of_repeating_subqueries(self) -> None:
+        """PostgreSQL evaluates a subquery row by row. Only what would be needed twice in the statement becomes a
+        LATERAL one."""
         for select, tested, often, apart in (
             ("tags!inner()", (("tags", "not.is.null"),), 1, 0),
             ("tags()", (("tags", "not.is.null"), ("tags", "not.is.null")), 1, 0),
@@ -81,17 +82,17 @@ def counting(path: str, *pairs: tuple[str, str]) -> str:
 
 
 class Names(SynchronousTestCase):
-    def test_one_that_is_not_embedded_is_none_of_those_that_are(self) -> None:
+    def test_a_filter_on_something_that_is_not_embedded_is_refused(self) -> None:
         for name, value in (("authors.id", "eq.1"), ("tags.works.id", "eq.1"), ("authors.limit", "1")):
             error = self.assertRaises(TableError, read, "works", ("select", "id,tags(id)"), (name, value))
             self.assertEqual((error.status, error.code), (400, "PGRST108"), name)
 
-    def test_each_has_a_name_of_its_own_in_the_statement(self) -> None:
+    def test_each_embedding_has_an_alias_of_its_own(self) -> None:
         select = ("select", "id,authors!author_id(id),authors!author_id!inner(),tags(works(tags(works(id))))")
         names = re.findall(r'\) AS ("\w+") ON ', read("works", select))
         self.assertEqual((len(names), len(set(names))), (6, 6))
 
-    def test_what_is_ordered_by_is_read_by_its_type(self) -> None:
+    def test_json_paths_in_order_convert_other_types_to_json_first(self) -> None:
         """JSON is stepped into as it is, anything else as what it would be in JSON."""
         for order, expected in (
             ("data->>x", '"works"."data"->>\'x\''),
@@ -109,7 +110,9 @@ class Names(SynchronousTestCase):
 
 
 class Cuts(SynchronousTestCase):
-    def test_many_are_cut_at_every_depth(self) -> None:
+    """The row limit of the configuration."""
+
+    def test_max_rows_limits_to_many_embeddings_at_every_depth(self) -> None:
         capped = evolve(CONFIG, max_rows=9)
         for select, limits in (
             ("id,tags(id)", 1),
@@ -121,7 +124,7 @@ class Cuts(SynchronousTestCase):
 
 
 class Aggregates(SynchronousTestCase):
-    def test_one_row_that_is_spread_hands_them_up_as_far_as_it_is_spread(self) -> None:
+    def test_aggregates_of_a_to_one_spread_are_lifted_through_each_spread(self) -> None:
         for select, grouped in (
             ("tag_id,...works(...authors!author_id(id.sum()))", '"works_tags"."tag_id"'),
             (
@@ -136,7 +139,7 @@ class Aggregates(SynchronousTestCase):
             self.assertEqual((found.count("SUM("), found.count("GROUP BY")), (1, 1), select)
             self.assertIn(f"GROUP BY {grouped}", found)
 
-    def test_what_is_embedded_in_many_that_are_spread_keeps_its_own(self) -> None:
+    def test_aggregates_beneath_a_to_many_spread_are_refused_unless_embedded(self) -> None:
         for select in ("...tags(works(id))", "...tags(label,works(id.sum()))"):
             read("works", ("select", select))
         for select in ("...tags(id.sum())", "...tags(...works(id.sum()))"):
@@ -145,21 +148,21 @@ class Aggregates(SynchronousTestCase):
 
 
 class NotKnown(SynchronousTestCase):
-    """Relations whose columns are not known, because only a function of an exposed schema leads to them."""
+    """Relations whose columns are not known, because only a function of an exposed schema returns them."""
 
-    def test_one_row_is_spread_as_it_comes(self) -> None:
+    def test_a_to_one_spread_of_unknown_columns_selects_all(self) -> None:
         self.assertIn('"works_thing_1".* FROM', read("works", ("select", "id,...thing(*)")))
         below = ("select", "tag_id,...works(...thing(*))")
         self.assertIn('"works_tags_works_1".* FROM', read("works_tags", below))
 
-    def test_of_many_that_are_spread_the_columns_are_named(self) -> None:
+    def test_a_to_many_spread_of_unknown_columns_has_to_name_them(self) -> None:
         self.assertIn('json_agg("works_things_1"."name")', read("works", ("select", "id,...things(name)")))
         read("works", ("select", "id,things(*)"))
         for path, select in (("works", "id,...things(*)"), ("tags", "id,...works(...thing(*))")):
             error = self.assertRaises(TableError, read, path, ("select", select))
             self.assertEqual((error.status, error.code), (400, "PGRST127"), select)
 
-    def test_they_may_be_filtered_and_ordered_by(self) -> None:
+    def test_filters_and_orders_on_unknown_columns_call_the_function_once(self) -> None:
         """The function is called once for all of it."""
         for select in ("id,thing(*)", "id,...thing(*)"):
             order = (("thing.name", "eq.x"), ("order", "thing(name)"))

@@ -1,4 +1,4 @@
-"""How a request's transaction ends, what is left on its connection, and estimated counts."""
+"""How a request's transaction ends, what session state is left on its connection, and estimated counts."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ class Endings(Case):
     written = (None, 1, None, None, None, None)
     read = (None, 1, b"[]", None, None, 2)
 
-    def test_a_request_may_say_it_where_that_is_allowed(self) -> None:
+    def test_db_tx_end_and_prefer_tx_decide_between_commit_and_rollback(self) -> None:
         for tx_end, prefer, expected in (
             ("commit", "", "implicit"),
             ("commit", "tx=rollback", "implicit"),
@@ -84,7 +84,7 @@ class Endings(Case):
             found = planned("GET", "works", prefer=prefer)
             self.assertEqual(self.ending(found, self.read, tx_end=tx_end), "implicit")
 
-    def test_what_may_have_to_be_undone_is_looked_at_before(self) -> None:
+    def test_outcomes_that_may_be_refused_are_checked_before_the_commit(self) -> None:
         posted = planned("POST", "works", body=ROW)
         single = evolve(posted.compiled.rendering, form="object")
         for found in (
@@ -95,7 +95,7 @@ class Endings(Case):
             self.assertEqual(self.ending(found, self.written), "COMMIT", found.request.head)
         found = planned("PATCH", "works", body=b'{"title": "a"}')
         self.assertEqual(self.ending(found, self.written), "implicit")
-        # A range may begin after the last row, of those of a function.
+        # The range of a function's rows may begin after the last of them.
         for offset, prefer, expected in (
             ("0", "count=exact", "implicit"),
             ("1", "", "implicit"),
@@ -113,8 +113,8 @@ class Estimates(Case):
         outcome = self.executed(found, connection, max_rows=max_rows)
         return outcome.total, len(connection.sent) > 1
 
-    def test_the_planner_is_asked_where_counting_would_be_too_much(self) -> None:
-        """An estimate is exact up to ``max_rows``, and never less than the rows that are known of."""
+    def test_the_planner_is_asked_instead_of_counting_many_rows(self) -> None:
+        """An estimate is exact up to ``max_rows``, and never less than the rows that were read."""
         for count, exact, max_rows, expected in (
             ("exact", 50, 0, (50, False)),
             ("planned", None, 0, (40, True)),
@@ -127,7 +127,7 @@ class Estimates(Case):
         ):
             self.assertEqual(self.total(count, exact, max_rows), expected, (count, exact, max_rows))
 
-    def test_no_more_rows_are_counted_than_tell_whether_to_ask(self) -> None:
+    def test_an_estimated_count_counts_at_most_one_row_more_than_max_rows(self) -> None:
         for count, max_rows, expected in (("exact", 10, []), ("estimated", 10, ["11"]), ("estimated", 0, [])):
             config = evolve(CONFIG, max_rows=max_rows)
             for select in ("title", "title,count()"):
@@ -136,7 +136,7 @@ class Estimates(Case):
                 limits = re.findall(r"LIMIT (\d+)", found.compiled.statement.sql.text)
                 self.assertEqual(limits, expected, (count, max_rows, select))
 
-    def test_of_what_is_written_nothing_is_estimated(self) -> None:
+    def test_a_write_is_never_estimated(self) -> None:
         found = planned("PATCH", "works", body=b'{"title": "a"}', prefer="count=planned")
         connection = Connection((None, 1, None, None, None, None))
         self.executed(found, connection)
@@ -144,7 +144,9 @@ class Estimates(Case):
 
 
 class Leftovers(SynchronousTestCase):
-    def test_a_connection_that_cannot_be_cleared_is_not_used_again(self) -> None:
+    """Clearing what a function may have left on the connection: settings, advisory locks, temporary tables."""
+
+    def test_a_connection_that_cannot_be_cleared_is_discarded(self) -> None:
         class Uncleared:
             usable, discarded = True, False
 
@@ -162,13 +164,13 @@ class Leftovers(SynchronousTestCase):
             self.successResultOf(start(clear(cast(Session, session))))
             self.assertTrue(session.discarded)
 
-    def test_of_one_that_is_not_to_be_used_again_nothing_is_cleared(self) -> None:
+    def test_an_unusable_connection_is_not_cleared(self) -> None:
         connection = Connection(())
         connection.usable = False
         self.successResultOf(start(clear(cast(Session, connection))))
         self.assertEqual(connection.sent, [])
 
-    def test_what_is_left_is_cleared_also_where_the_request_was_refused(self) -> None:
+    def test_a_connection_is_cleared_also_after_a_refused_request(self) -> None:
         found = planned("PUT", "works", ("id", "eq.1"), body=ROW)
         found = evolve(found, compiled=evolve(found.compiled, leaves_things=True))
         connection = Connection((None, 0, None, None, None, None))
@@ -178,7 +180,9 @@ class Leftovers(SynchronousTestCase):
         self.assertEqual(connection.sent[1], "ROLLBACK")
         self.assertIn("pg_advisory_unlock_all", connection.sent[2])
 
-    def test_what_runs_before_a_query_of_our_own_may_leave_something_too(self) -> None:
+    def test_a_pre_request_may_leave_state_before_the_services_own_queries_too(
+        self,
+    ) -> None:
         for leaves_things, expected in ((False, 1), (True, 2)):
             connection = Connection((1,))
             executor = Executor(UNPREPARED, cast(Any, connection))
@@ -186,7 +190,7 @@ class Leftovers(SynchronousTestCase):
             self.assertEqual(self.successResultOf(start(read)), [(1,)])
             self.assertEqual(len(connection.sent), expected)
 
-    def test_no_search_path_of_the_applications_says_what_is_called_to_clear(self) -> None:
+    def test_clearing_calls_qualified_functions_so_no_search_path_can_replace_them(self) -> None:
         connection = Connection(())
         self.successResultOf(start(clear(cast(Session, connection))))
         (sent,) = connection.sent

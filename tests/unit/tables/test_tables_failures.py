@@ -1,4 +1,5 @@
-"""Errors of the database as responses."""
+"""Errors of the database as responses: status by SQLSTATE, errors that SQL raises on purpose, and reasons for the
+log."""
 
 from __future__ import annotations
 
@@ -37,7 +38,7 @@ class Failures(SynchronousTestCase):
         ):
             self.assertEqual(from_sqlstate(code, "m", None, None, True).status, status, code)
 
-    def test_where_it_names_a_class_that_is_the_status_of_all_the_others(self) -> None:
+    def test_a_class_of_sqlstates_shares_one_status(self) -> None:
         for status, codes in {
             400: "01000 22012 23514 42703",
             403: "0L000 0P000 28P01",
@@ -48,7 +49,7 @@ class Failures(SynchronousTestCase):
             for code in codes.split():
                 self.assertEqual(from_sqlstate(code, "m", None, None, True).status, status, code)
 
-    def test_some_statuses_hang_on_what_is_said_too(self) -> None:
+    def test_some_statuses_also_depend_on_the_message(self) -> None:
         for code, message, status in (
             ("21000", "UPDATE requires a WHERE clause", 400),
             ("21000", "ON CONFLICT DO UPDATE command cannot affect row a second time", 500),
@@ -57,17 +58,17 @@ class Failures(SynchronousTestCase):
         ):
             self.assertEqual(from_sqlstate(code, message, None, None, True).status, status, message)
 
-    def test_a_missing_right_asks_the_anonymous_for_a_token(self) -> None:
+    def test_a_missing_privilege_is_401_for_anonymous_and_403_otherwise(self) -> None:
         self.assertEqual(from_sqlstate("42501", "m", None, None, True).status, 403)
         error = from_sqlstate("42501", "m", None, None, False)
         self.assertEqual(error.status, 401)
         self.assertIn(("WWW-Authenticate", "Bearer"), error.headers)
 
-    def test_a_role_that_is_none_is_the_tokens_fault(self) -> None:
+    def test_a_role_that_does_not_exist_is_401(self) -> None:
         self.assertEqual(from_sqlstate("22023", 'role "x" does not exist', None, None, True).status, 401)
         self.assertEqual(from_sqlstate("22023", "invalid value", None, None, True).status, 400)
 
-    def test_sql_can_make_the_whole_response(self) -> None:
+    def test_raise_sqlstate_pgrst_sets_body_status_and_headers(self) -> None:
         message = json.dumps({"code": "7", "message": "no", "hint": "try"})
         detail = json.dumps({"status": 418, "headers": {"X-Tea": "pot"}})
         error = from_sqlstate("PGRST", message, detail, None, True)
@@ -78,7 +79,7 @@ class Failures(SynchronousTestCase):
         types = [value for name, value in said if name.lower() == "content-type"]
         self.assertEqual(types, ["application/problem+json"])
 
-    def test_sql_can_say_the_reason_phrase(self) -> None:
+    def test_raise_can_set_the_reason_phrase(self) -> None:
         message, detail = json.dumps({"code": "7", "message": "no"}), {"status": 404, "headers": {}}
         for text in (None, "My Not Found"):
             said = json.dumps({**detail, "status_text": text})
@@ -89,14 +90,14 @@ class Failures(SynchronousTestCase):
         )
         self.assertIsNone(from_sqlstate("P0001", "no", None, None, True).reason)
 
-    def test_any_code_that_sql_raises_can_be_answered(self) -> None:
+    def test_any_error_code_raised_by_sql_is_safe_in_a_header(self) -> None:
         for code, shown in (("7", "7"), ("a\r\nX: b, c", "aXbc"), ("\u00e9", ""), ("my-code.1", "my-code.1")):
             message = json.dumps({"code": code, "message": "no"})
             error = from_sqlstate("PGRST", message, '{"status": 409, "headers": {}}', None, True)
             self.assertEqual(json.loads(error.body())["code"], code)
             self.assertEqual(dict(error.headers)["Proxy-Status"], f"PostgREST; error={shown}")
 
-    def test_what_sql_says_as_json_is_text(self) -> None:
+    def test_raise_with_json_of_another_shape_is_pgrst121(self) -> None:
         good, shape = {"code": "7", "message": "no"}, {"status": 404, "headers": {}}
         for message, detail, which in (
             ({**good, "details": {"a": 1}}, shape, "MESSAGE"),
@@ -114,16 +115,16 @@ class Failures(SynchronousTestCase):
             self.assertEqual((error.status, error.code), (500, "PGRST121"))
             self.assertIn(f"Invalid JSON value for {which}", error.json_details)
 
-    def test_a_response_has_to_be_described(self) -> None:
+    def test_raise_without_detail_is_pgrst121(self) -> None:
         error = from_sqlstate("PGRST", '{"code": "7", "message": "no"}', None, None, True)
         self.assertEqual((error.status, error.code), (500, "PGRST121"))
         self.assertEqual(error.json_details, "DETAIL is missing in the RAISE statement")
 
     @given(st.text(max_size=30), st.one_of(st.none(), st.text(max_size=30)))
-    def test_whatever_sql_raises_is_a_table_error(self, message: str, detail: str | None) -> None:
+    def test_any_malformed_raise_is_pgrst121(self, message: str, detail: str | None) -> None:
         self.assertEqual(from_sqlstate("PGRST", message, detail, None, True).code, "PGRST121")
 
-    def test_terse_errors_say_code_and_message_alone(self) -> None:
+    def test_terse_errors_have_only_code_and_message(self) -> None:
         error = from_sqlstate("22P02", "m", "d", "h", True)
         error.terse = True
         self.assertEqual(json.loads(error.body()), {"code": "22P02", "message": "m"})
@@ -132,7 +133,7 @@ class Failures(SynchronousTestCase):
 class Reasons(SynchronousTestCase):
     """The reasons in the log for failures that are not the request's fault."""
 
-    def test_a_connection_that_is_lost_and_what_the_server_has_no_room_for(self) -> None:
+    def test_lost_connections_and_full_servers_are_logged_with_a_reason(self) -> None:
         for fault, why in (
             (DatabaseGone("the database did not answer"), "the database did not answer"),
             (psycopg2.OperationalError("could not connect to 10.0.0.7"), "OperationalError"),
@@ -141,12 +142,12 @@ class Reasons(SynchronousTestCase):
             error = failure(fault, True)
             self.assertEqual((error.status, error.why), (503, why))
 
-    def test_what_postgresql_could_not_do(self) -> None:
+    def test_failures_inside_postgresql_are_logged_with_a_reason(self) -> None:
         for code in ("57014", "40001", "40P01", "42P17", "54001", "53400", "XX000", "HV000"):
             error = failure(Refused(code), True)
             self.assertEqual((error.status, error.why), (500, f"no reason given ({code})"))
 
-    def test_what_sql_says_is_the_callers_alone(self) -> None:
+    def test_errors_that_the_applications_sql_raises_are_not_logged(self) -> None:
         for code in ("PT503", "PT500", "P0001", "P0002", "38000", "25006", "22P02", "PGRST"):
             self.assertIsNone(failure(Refused(code), True).why, code)
 

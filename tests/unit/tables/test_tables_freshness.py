@@ -1,4 +1,4 @@
-"""How long a request waits for a newer schema cache that may have what it names."""
+"""How long a request that names something unknown waits for a newer schema cache before it is refused."""
 
 from __future__ import annotations
 
@@ -26,6 +26,8 @@ class Sending:
 
 
 class Echoes(SynchronousTestCase):
+    """A notification that the service sends to itself: once it is heard, all earlier ones have been heard."""
+
     def setUp(self) -> None:
         self.clock = Clock()
         self.sending = Sending()
@@ -34,14 +36,14 @@ class Echoes(SynchronousTestCase):
     def asked(self) -> Deferred[None]:
         return start(self.echo.come_back())
 
-    def test_it_is_over_when_the_mark_is_heard(self) -> None:
+    def test_the_wait_ends_when_the_echo_is_heard(self) -> None:
         waiting = self.asked()
         self.assertNoResult(waiting)
         self.echo.heard("1")
         self.successResultOf(waiting)
         self.assertEqual(self.clock.getDelayedCalls(), [])
 
-    def test_a_mark_may_be_heard_before_it_is_waited_for(self) -> None:
+    def test_the_echo_may_be_heard_before_the_wait_begins(self) -> None:
         self.echo.heard("1")
         self.successResultOf(self.asked())
 
@@ -50,29 +52,29 @@ class Echoes(SynchronousTestCase):
         self.clock.advance(WAIT_SECONDS)
         self.successResultOf(waiting)
 
-    def test_where_nothing_is_heard_one_waits_and_the_others_do_not(self) -> None:
+    def test_after_one_lost_echo_nobody_waits_until_something_is_heard_again(self) -> None:
         self.miss_one()
         self.successResultOf(self.asked())
         self.echo.heard("2")
         self.assertNoResult(self.asked())
 
-    def test_a_new_connection_is_listened_to(self) -> None:
+    def test_a_new_listening_connection_makes_requests_wait_again(self) -> None:
         self.miss_one()
         self.successResultOf(start(self.echo.listening()))
         self.assertNoResult(self.asked())
 
-    def test_who_leaves_says_nothing_of_the_rest(self) -> None:
+    def test_a_cancelled_wait_does_not_count_as_a_lost_echo(self) -> None:
         leaving = self.asked()
         leaving.cancel()
         self.failureResultOf(leaving)
         self.assertNoResult(self.asked())
 
-    def test_of_a_crowd_not_everyone_sends_a_mark(self) -> None:
+    def test_at_most_20_requests_wait_for_an_echo(self) -> None:
         for _ in range(20):
             self.assertNoResult(self.asked())
         self.successResultOf(self.asked())
         self.assertEqual(self.sending.sent, 20)
-        # Who has given up takes no place.
+        # A request that has given up no longer counts.
         self.clock.advance(WAIT_SECONDS)
         self.echo.heard("another")
         self.assertNoResult(self.asked())
@@ -109,7 +111,7 @@ class Database:
 
 
 class Misses(SynchronousTestCase):
-    """Requests for names that the schema cache does not have."""
+    """Requests that name something the schema cache does not have."""
 
     def setUp(self) -> None:
         self.database = Database()
@@ -121,7 +123,7 @@ class Misses(SynchronousTestCase):
     def newer(self) -> Deferred[SchemaCache | None]:
         return start(self.freshness.newer(self.old))
 
-    def test_a_changed_catalogue_is_read(self) -> None:
+    def test_a_changed_catalogue_is_loaded(self) -> None:
         self.assertIsNone(self.successResultOf(self.newer()))
         self.assertIs(self.holder.current, self.old)
         self.database.fingerprint = "2"
@@ -129,7 +131,7 @@ class Misses(SynchronousTestCase):
         assert found is not None
         self.assertEqual((found.version, found.fingerprint), (self.old.version + 1, "2"))
 
-    def test_what_was_announced_before_it_was_missed_is_there(self) -> None:
+    def test_a_reload_that_was_announced_before_the_miss_is_waited_for(self) -> None:
         self.database.quiet = True
         waiting = self.newer()
         self.assertNoResult(waiting)
@@ -137,11 +139,11 @@ class Misses(SynchronousTestCase):
         self.database.echo.heard("mark")
         self.assertIs(self.successResultOf(waiting), self.holder.current)
 
-    def test_where_the_database_is_away_the_miss_stands(self) -> None:
+    def test_if_the_database_is_away_the_old_cache_stays_the_answer(self) -> None:
         self.database.away = True
         self.assertIsNone(self.successResultOf(self.newer()))
 
-    def test_a_reading_that_is_under_way_is_waited_for_and_enough_where_it_shows_all(self) -> None:
+    def test_a_reload_under_way_is_waited_for_and_suffices_if_it_has_the_newest_fingerprint(self) -> None:
         self.database.slow = Deferred()
         self.holder.announce()
         waiting = self.newer()
@@ -150,7 +152,7 @@ class Misses(SynchronousTestCase):
         self.assertIs(self.successResultOf(waiting), self.holder.current)
         self.assertEqual((self.database.looked_at, self.holder.current.version), (1, self.old.version + 1))
 
-    def test_what_nobody_announces_is_found_also_where_an_older_reading_is_under_way(self) -> None:
+    def test_an_unannounced_change_is_found_even_if_an_older_reload_is_under_way(self) -> None:
         readings: list[Deferred[SchemaCache]] = []
 
         async def load(version: int) -> SchemaCache:
@@ -167,7 +169,7 @@ class Misses(SynchronousTestCase):
         self.assertIs(self.successResultOf(waiting), self.holder.current)
         self.assertEqual(self.holder.current.fingerprint, "2")
 
-    def test_a_crowd_is_answered_by_the_next_look_together(self) -> None:
+    def test_requests_that_miss_at_the_same_time_share_one_look_at_the_catalogue(self) -> None:
         self.database.slow = Deferred()
         waiting = [self.newer() for _ in range(100)]
         self.assertEqual(self.database.looked_at, 1)
@@ -177,7 +179,7 @@ class Misses(SynchronousTestCase):
             self.assertIs(self.successResultOf(one), self.holder.current)
         self.assertEqual(self.database.looked_at, 2)
 
-    def test_who_leaves_takes_nobody_along(self) -> None:
+    def test_a_cancelled_request_does_not_cancel_the_look_for_others(self) -> None:
         self.database.slow = Deferred()
         leaving, first, later = self.newer(), self.newer(), self.newer()
         for one in (leaving, later):

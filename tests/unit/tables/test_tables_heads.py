@@ -50,7 +50,7 @@ def header(reply: Reply, name: str) -> str | None:
 
 
 class Readings(SynchronousTestCase):
-    def test_which_rows_of_how_many(self) -> None:
+    def test_content_range_and_206(self) -> None:
         for offset, rows, total, status, expected in (
             (0, 3, None, 200, "0-2/*"),
             (0, 0, 0, 200, "*/0"),
@@ -62,7 +62,7 @@ class Readings(SynchronousTestCase):
             reply = replied(found, Outcome(rows=rows, total=total))
             self.assertEqual((reply.status, header(reply, "Content-Range")), (status, expected))
 
-    def test_of_a_stream_the_rows_are_known_by_the_total_alone(self) -> None:
+    def test_content_range_of_a_stream_needs_the_total(self) -> None:
         for pairs, total, expected in (
             ((), None, None),
             ((), 9, "0-8/9"),
@@ -77,8 +77,8 @@ class Readings(SynchronousTestCase):
             self.assertEqual((header(reply, "Content-Range"), reply.body), (expected, b""), pairs)
             self.assertEqual(header(reply, "Content-Type"), "application/json; charset=utf-8")
 
-    def test_where_the_same_may_be_read_again(self) -> None:
-        """The parameters in order of their names, and nothing where that would be longer than a header may be."""
+    def test_content_location_is_the_canonical_url_of_a_read(self) -> None:
+        """It has the parameters sorted by name, and is left out if it would be longer than a header may be."""
         pairs = (("title", "eq.a b/é"), ("id", "gt.1"), ("order", "id"))
         self.assertEqual(
             header(replied(asked("GET", "works", *pairs), Outcome()), "Content-Location"),
@@ -97,7 +97,9 @@ class Readings(SynchronousTestCase):
 
 
 class Profiles(SynchronousTestCase):
-    def test_the_schema_is_named_to_who_named_it(self) -> None:
+    """The header Content-Profile."""
+
+    def test_content_profile_is_sent_if_the_request_named_a_schema(self) -> None:
         for found in (asked("GET"), asked("POST"), asked("GET", "rpc/find", ("q", "x"))):
             self.assertIsNone(header(replied(found, Outcome()), "Content-Profile"))
             head = evolve(found.request.head, profiled=True, schema="api ü")
@@ -108,7 +110,7 @@ class Profiles(SynchronousTestCase):
 
 
 class Writes(SynchronousTestCase):
-    def test_what_was_made_and_what_was_changed(self) -> None:
+    def test_status_body_and_media_type_of_writes(self) -> None:
         shown, merge = "return=representation", "resolution=merge-duplicates"
         for method, prefer, rows, updated, status in (
             ("POST", "", 1, 0, 201),
@@ -132,7 +134,7 @@ class Writes(SynchronousTestCase):
             there = (b"[1]", "application/json; charset=utf-8") if shown in prefer else (b"", None)
             self.assertEqual((reply.body, header(reply, "Content-Type")), there, (method, prefer))
 
-    def test_how_many_rows_were_written(self) -> None:
+    def test_content_range_of_writes_says_how_many_rows_were_written(self) -> None:
         for method, prefer, rows, expected in (
             ("POST", "", 2, "*/*"),
             ("POST", "count=exact", 2, "*/2"),
@@ -146,7 +148,7 @@ class Writes(SynchronousTestCase):
             reply = replied(asked(method, prefer=prefer), Outcome(rows=rows))
             self.assertEqual(header(reply, "Content-Range"), expected, (method, prefer))
 
-    def test_where_the_row_is_that_was_made(self) -> None:
+    def test_location_names_the_inserted_row(self) -> None:
         found = asked("POST", prefer="return=headers-only")
         self.assertEqual(
             header(replied(found, Outcome(rows=1, location=("7",))), "Location"), "/r/works?id=eq.7"
@@ -155,7 +157,7 @@ class Writes(SynchronousTestCase):
 
 
 class Calls(SynchronousTestCase):
-    def test_of_one_value_there_is_no_range(self) -> None:
+    def test_a_scalar_result_has_no_range(self) -> None:
         for path, pairs, expected in (
             ("rpc/find", (("q", "x"), ("offset", "5")), "5-5/*"),
             ("rpc/add", (("a", "1"), ("offset", "5")), "0-0/*"),
@@ -163,7 +165,7 @@ class Calls(SynchronousTestCase):
             reply = replied(asked("GET", path, *pairs), Outcome(rows=1, body=b"1"))
             self.assertEqual((reply.status, header(reply, "Content-Range")), (200, expected))
 
-    def test_of_nothing_there_is_no_content(self) -> None:
+    def test_a_void_function_is_204_without_content(self) -> None:
         found = asked("POST", "rpc/whole")
         plan = found.compiled.plan
         assert isinstance(plan, CallPlan)
@@ -174,7 +176,7 @@ class Calls(SynchronousTestCase):
 
 
 class Applied(SynchronousTestCase):
-    def test_the_preferences_that_mean_something_to_the_method(self) -> None:
+    def test_preference_applied_names_only_preferences_the_method_knows(self) -> None:
         for method, path, expected in (
             ("GET", "works", f"count=exact, {ALWAYS}"),
             ("HEAD", "works", f"count=exact, {ALWAYS}"),
@@ -197,14 +199,14 @@ class Applied(SynchronousTestCase):
             found = asked(method, path, *pairs, prefer=prefer)
             self.assertEqual(header(replied(found, Outcome(rows=1)), "Preference-Applied"), expected)
 
-    def test_how_the_transaction_ends_only_where_a_request_may_say_so(self) -> None:
+    def test_preference_applied_names_tx_only_if_the_configuration_allows_it(self) -> None:
         for method in ("GET", "POST", "PATCH", "DELETE", "PUT"):
             found = asked(method, prefer="tx=rollback")
             for allowed, expected in ((True, "tx=rollback"), (False, None)):
                 reply = replied(found, Outcome(rows=1), allowed)
                 self.assertEqual(header(reply, "Preference-Applied"), expected, method)
 
-    def test_no_resolution_where_nothing_can_be_resolved(self) -> None:
+    def test_preference_applied_names_no_resolution_without_a_primary_key(self) -> None:
         found = asked("POST", prefer="resolution=merge-duplicates")
         plan = found.compiled.plan
         assert isinstance(plan, WritePlan)
@@ -213,7 +215,9 @@ class Applied(SynchronousTestCase):
 
 
 class Said(SynchronousTestCase):
-    def test_what_sql_says_of_the_response_wins(self) -> None:
+    """What SQL sets of the response, and warnings."""
+
+    def test_status_and_headers_set_by_sql_win(self) -> None:
         headers = b'[{"content-type": "text/x"}, {"X-A": "1"}, {"X-A": "2"}]'
         outcome = Outcome(rows=1, headers=headers, status=b"418")
         for found in (
@@ -227,7 +231,7 @@ class Said(SynchronousTestCase):
             self.assertEqual([value for name, value in reply.headers if name == "X-A"], ["1", "2"])
             self.assertIn("Content-Range", dict(reply.headers))
 
-    def test_a_name_given_otherwise_than_to_its_alias_is_warned_of(self) -> None:
+    def test_filtering_by_a_name_instead_of_its_alias_is_answered_with_a_warning(self) -> None:
         name, warning = deprecated_names((("works", 'a"\\b\n'), ("tags", "t")))
         self.assertEqual((name, warning.partition(' "')[0]), ("Warning", "299 PostgRESTv16"))
         self.assertIn("Update `works` to `ab`, `tags` to `t` in query string", warning)
@@ -244,7 +248,7 @@ class Checked(SynchronousTestCase):
             return fault.code
         return None
 
-    def test_more_rows_than_may_be_affected(self) -> None:
+    def test_max_affected_with_handling_strict(self) -> None:
         strict = "handling=strict, max-affected=2"
         for method, path, prefer, rows, expected in (
             ("PATCH", "works", strict, 2, None),
@@ -259,16 +263,16 @@ class Checked(SynchronousTestCase):
             found = asked(method, path, *pairs, prefer=prefer)
             self.assertEqual(self.code(found, rows), expected, (method, path, prefer))
 
-    def test_any_number_of_rows_but_the_one_that_is_put(self) -> None:
+    def test_put_must_write_exactly_one_row(self) -> None:
         for rows, expected in ((0, "PGRST115"), (1, None), (2, "PGRST115")):
             self.assertEqual(self.code(asked("PUT"), rows), expected)
 
-    def test_any_number_of_rows_but_the_one_object_that_was_asked_for(self) -> None:
+    def test_a_singular_object_must_be_exactly_one_row(self) -> None:
         for method, path, pairs, several in (
             ("GET", "works", (), "PGRST116"),
             ("DELETE", "works", (), "PGRST116"),
             ("GET", "rpc/find", (("q", "x"),), "PGRST116"),
-            # One value, whatever it is.
+            # A scalar result counts as one object whatever it is.
             ("GET", "rpc/add", (("a", "1"),), None),
         ):
             found = asked(method, path, *pairs)

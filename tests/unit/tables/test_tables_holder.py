@@ -1,4 +1,4 @@
-"""The schema cache in use: read once at a time, kept when reading fails, tried again."""
+"""The schema cache in use: loaded once at a time, kept if a reload fails, and loaded again after a pause."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ class Holding(SynchronousTestCase):
     def succeed(self, version: int) -> None:
         self.catalogue.readings[-1].callback(SchemaCache(version))
 
-    def test_nothing_is_there_until_the_first_reading(self) -> None:
+    def test_before_the_first_load_requests_get_pgrst002(self) -> None:
         self.assertEqual(self.assertRaises(TableError, lambda: self.holder.current).code, "PGRST002")
         reloading = start(self.holder.reload())
         self.assertNoResult(reloading)
@@ -43,7 +43,7 @@ class Holding(SynchronousTestCase):
         self.successResultOf(reloading)
         self.assertEqual(self.holder.current.version, 1)
 
-    def test_a_reading_that_is_over_at_once_is_not_the_last(self) -> None:
+    def test_a_load_that_ends_at_once_does_not_stop_later_ones(self) -> None:
         """A fast database answers before the caller has got its Deferred."""
 
         async def at_once(version: int) -> SchemaCache:
@@ -55,7 +55,7 @@ class Holding(SynchronousTestCase):
             self.assertFalse(holder.reloading)
             self.assertEqual(holder.current.version, version)
 
-    def test_functions_that_are_no_constants_are_named_once(self) -> None:
+    def test_functions_wrongly_declared_immutable_are_logged_once(self) -> None:
         for names, expected in (((), 0), (("f()", "g()"), 1), (("f()", "g()"), 0), ((), 0), (("f()",), 1)):
             with capturedLogs() as events:
                 self.holder.announce()
@@ -64,7 +64,7 @@ class Holding(SynchronousTestCase):
             self.assertEqual(len(said), expected, said)
             self.assertTrue(all(line.startswith(f"declared IMMUTABLE: {', '.join(names)}") for line in said))
 
-    def test_what_is_announced_meanwhile_makes_one_more_reading(self) -> None:
+    def test_reloads_announced_during_a_load_become_one_more_load(self) -> None:
         reloading = start(self.holder.reload())
         for _ in range(5):
             self.holder.announce()
@@ -74,8 +74,8 @@ class Holding(SynchronousTestCase):
         self.succeed(2)
         self.assertEqual((len(self.catalogue.readings), self.holder.current.version), (2, 2))
 
-    def test_nobody_waits_for_what_is_announced_after_him(self) -> None:
-        """Where the schema changes all the time, one reading follows the other without end."""
+    def test_a_wait_ends_with_the_load_that_began_after_it(self) -> None:
+        """Where the schema changes all the time, one load follows the other without end."""
         self.holder.announce()
         for version in range(1, 4):
             under_way = start(self.holder.settled())
@@ -88,7 +88,7 @@ class Holding(SynchronousTestCase):
             self.succeed(version + 1)
             self.successResultOf(announced)
 
-    def test_a_failed_reading_keeps_the_old_cache_and_is_tried_again(self) -> None:
+    def test_a_failed_load_keeps_the_old_cache_and_is_tried_again(self) -> None:
         self.holder.announce()
         self.succeed(1)
         self.holder.announce()
@@ -100,26 +100,26 @@ class Holding(SynchronousTestCase):
         self.assertEqual(self.holder.current.version, 3)
         self.assertEqual(self.clock.getDelayedCalls(), [])
 
-    def test_trying_again_ends_with_the_service(self) -> None:
+    def test_no_load_is_tried_again_after_the_service_has_stopped(self) -> None:
         self.holder.announce()
         self.catalogue.readings[-1].errback(OSError("away"))
         self.holder.stopService()
         self.assertEqual(self.clock.getDelayedCalls(), [])
 
-    def test_readings_that_fail_one_after_the_other_are_tried_again_once(self) -> None:
+    def test_several_failed_loads_are_tried_again_once(self) -> None:
         self.holder.announce()
         self.holder.announce()
         for _ in range(2):
             self.catalogue.readings[-1].errback(OSError("away"))
         self.assertEqual((len(self.catalogue.readings), len(self.clock.getDelayedCalls())), (2, 1))
 
-    def test_a_reading_that_fails_after_the_end_is_not_tried_again(self) -> None:
+    def test_a_load_that_fails_after_the_stop_is_not_tried_again(self) -> None:
         self.holder.announce()
         self.holder.stopService()
         self.catalogue.readings[-1].errback(OSError("the pool is closed"))
         self.assertEqual(self.clock.getDelayedCalls(), [])
 
-    def test_a_caller_who_leaves_is_not_waited_for(self) -> None:
+    def test_a_cancelled_reload_does_not_stop_the_load(self) -> None:
         reloading = start(self.holder.reload())
         reloading.cancel()
         self.failureResultOf(reloading)
