@@ -7,7 +7,7 @@ from datetime import UTC, datetime, timedelta
 from functools import partial
 from pathlib import Path
 from secrets import token_urlsafe
-from typing import Any, Protocol
+from typing import Any
 from uuid import uuid4
 
 from attrs import field, frozen
@@ -18,6 +18,8 @@ from project_service import errors
 from project_service.deferreds import in_thread, start, with_timeout
 from project_service.http.router import Router
 from project_service.lifecycle import Every, OutageOf
+from project_service.settings.model import Storage as StorageSettings
+from project_service.settings.model import Store as StoreSettings
 from project_service.storage import reading
 from project_service.storage.admin import BucketRoutes
 from project_service.storage.buckets import Buckets
@@ -26,9 +28,9 @@ from project_service.storage.links import Links
 from project_service.storage.objects import Objects, unobserved
 from project_service.storage.ports import BucketRows, GarbageRows, LinkRows, ObjectRows
 from project_service.storage.removal import Removal
-from project_service.storage.routes import LiveSettings, StorageRoutes
+from project_service.storage.routes import StorageRoutes
 from project_service.storage.s3.client import S3Store
-from project_service.storage.s3.connect import StoreSettings, connect
+from project_service.storage.s3.connect import connect
 from project_service.storage.s3.errors import NoSuchBucket, NoSuchObject, StoreError, kind_of
 from project_service.storage.small_objects import SmallObjects
 from project_service.storage.sql.buckets import SqlBuckets
@@ -44,24 +46,6 @@ _log = Logger()
 PROBE = ".project-service/probe"
 # How long a start waits for the store, as long as `/ready` does.
 PATIENCE_SECONDS = 5.0
-
-
-class StorageSettings(LiveSettings, Protocol):
-    """The section ``[storage]``."""
-
-    @property
-    def part_bytes(self) -> int: ...
-    @property
-    def sweep_seconds(self) -> float: ...
-    @property
-    def cache_bytes(self) -> int: ...
-
-
-class StoreSection(StoreSettings, Protocol):
-    """The section ``[store]``."""
-
-    @property
-    def ca_file(self) -> str | None: ...
 
 
 @frozen
@@ -94,7 +78,7 @@ class Storage:
         for routes in self._routes:
             routes.mount(router)
 
-    def reload(self, store: StoreSection) -> None:
+    def reload(self, store: StoreSettings) -> None:
         """Sign with the key pair of ``store`` from now on; everything else about the store stays as it is."""
         self._store.sign_as(store)
 
@@ -151,7 +135,7 @@ def build(
     store: Any,
     rows: Rows,
     *,
-    in_force: Callable[[], LiveSettings] | None = None,
+    in_force: Callable[[], StorageSettings] | None = None,
     alone: Alone = always,
     now: Callable[[], datetime] = lambda: datetime.now(UTC),
     steps: Callable[[str], None] = unobserved,
@@ -197,10 +181,10 @@ def build(
 def assemble(
     reactor: Any,
     storage: StorageSettings,
-    store: StoreSection,
+    store: StoreSettings,
     database: Database,
     *,
-    in_force: Callable[[], LiveSettings] | None = None,
+    in_force: Callable[[], StorageSettings] | None = None,
     alone: Alone = always,
     steps: Callable[[str], None] = unobserved,
     outage_of: OutageOf = errors.outage_of,
@@ -213,7 +197,7 @@ def assemble(
     )
 
 
-def connect_store(reactor: Any, store: StoreSection) -> S3Store:
+def connect_store(reactor: Any, store: StoreSettings) -> S3Store:
     """The store client of the settings; large digests are computed in the reactor's thread pool."""
     threads = partial(in_thread, reactor, reactor.getThreadPool())
     ca_pem = None if store.ca_file is None else Path(store.ca_file).read_bytes()

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Protocol
 
 from attrs import frozen
 from orjson import Fragment
@@ -13,6 +12,7 @@ from project_service.errors import Headers, validation_failed
 from project_service.http.inbound import Inbound
 from project_service.http.outbound import NO_STORE, Reply, StreamReply, json_reply
 from project_service.http.router import Router
+from project_service.settings.model import Storage as StorageSettings
 from project_service.storage import access, conditions, described, errors, intake, keys, page_token, requests
 from project_service.storage.buckets import Buckets
 from project_service.storage.download import Downloads, Terms
@@ -30,19 +30,6 @@ OBJECT = f"{BUCKET}/objects/<path:key>"
 NOT_SHARED = ("Cache-Control", "private, no-store")
 
 
-class LiveSettings(Protocol):
-    """The part of the section ``[storage]`` that requests look at; it may change while they run."""
-
-    @property
-    def max_object_bytes(self) -> int: ...
-    @property
-    def public_max_age_seconds(self) -> int: ...
-    @property
-    def default_expires_in_seconds(self) -> int: ...
-    @property
-    def keep_removed_seconds(self) -> int: ...
-
-
 @frozen(eq=False)
 class StorageRoutes:
     """``in_force`` returns the present settings."""
@@ -52,7 +39,7 @@ class StorageRoutes:
     objects: Objects
     downloads: Downloads
     links: Links
-    in_force: Callable[[], LiveSettings]
+    in_force: Callable[[], StorageSettings]
 
     def mount(self, router: Router) -> None:
         """Declare every endpoint."""

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from datetime import datetime
-from typing import Any, Protocol
+from typing import Any
 
+from project_service.settings.model import Secret, Store
 from project_service.storage.s3.client import S3Store
 from project_service.storage.s3.endpoint import store_endpoint
 from project_service.storage.s3.pool import ConnectionPool
@@ -15,40 +16,9 @@ from project_service.storage.s3.sign import Address, Signer
 from project_service.storage.s3.through_treq import Through
 
 
-class Secret(Protocol):
-    """A value that does not show itself."""
-
-    def reveal(self) -> str: ...
-
-
-class StoreSettings(Protocol):
-    """What the client needs of the section ``[store]``."""
-
-    @property
-    def endpoint_url(self) -> str | None: ...
-    @property
-    def region(self) -> str: ...
-    @property
-    def bucket(self) -> str: ...
-    @property
-    def access_key_id(self) -> str | None: ...
-    @property
-    def secret_access_key(self) -> Secret | str | None: ...
-    @property
-    def session_token(self) -> Secret | str | None: ...
-    @property
-    def addressing_style(self) -> str: ...
-    @property
-    def connect_timeout_seconds(self) -> float: ...
-    @property
-    def idle_timeout_seconds(self) -> float: ...
-    @property
-    def max_connections(self) -> int: ...
-
-
 def connect(
     reactor: Any,
-    settings: StoreSettings,
+    settings: Store,
     *,
     now: Callable[[], datetime],
     in_thread: Callable[..., Any],
@@ -60,7 +30,7 @@ def connect(
     pool = ConnectionPool(reactor, endpoint, settings.max_connections)
     sender = Sender(Through(pool, reactor), address, _signer(settings), now)
 
-    def sign_as(fresh: StoreSettings) -> None:
+    def sign_as(fresh: Store) -> None:
         sender.signer = _signer(fresh)
 
     requests = RetryingClient(
@@ -73,7 +43,7 @@ def connect(
     return S3Store(requests, in_thread, pool.close, sign_as, region=settings.region)
 
 
-def _signer(settings: StoreSettings) -> Signer:
+def _signer(settings: Store) -> Signer:
     return Signer(
         settings.access_key_id or "",
         _plain(settings.secret_access_key),
@@ -82,5 +52,5 @@ def _signer(settings: StoreSettings) -> Signer:
     )
 
 
-def _plain(secret: Secret | str | None) -> str:
-    return secret or "" if secret is None or isinstance(secret, str) else secret.reveal()
+def _plain(secret: Secret | None) -> str:
+    return "" if secret is None else secret.reveal()
