@@ -6,6 +6,7 @@ from pathlib import Path
 
 from project_service import private_file
 from project_service.auth.keyset import KeySet, KeySetError, announced, promoted, rotated
+from project_service.regular_file import regular
 
 
 def create(path: Path, algorithm: str) -> bool:
@@ -37,7 +38,7 @@ def _replace(path: Path, text: str) -> None:
 def load(path: Path) -> KeySet:
     """The keys in a file. Raises ``KeySetError``, whose message names the file."""
     try:
-        return KeySet.parse(path.read_bytes())
+        return KeySet.parse(regular(path).read_bytes())
     except FileNotFoundError:
         raise KeySetError(f"{path}: there is none (`project-service jwt-keys create` makes it)") from None
     except (OSError, KeySetError) as fault:

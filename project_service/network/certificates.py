@@ -17,9 +17,11 @@ from twisted.internet.ssl import Certificate
 from twisted.logger import Logger
 from zope.interface import implementer
 
+from project_service.regular_file import regular
+
 _PEM = re.compile(rb"-----BEGIN CERTIFICATE-----.+?-----END CERTIFICATE-----", re.DOTALL)
 # The arguments of an endpoint string that name files. A colon or backslash within a value is escaped by a backslash.
-_ARGUMENT = re.compile(r":(certKey|privateKey)=((?:[^:\\]|\\.)*)")
+_ARGUMENT = re.compile(r":(certKey|privateKey|extraCertChain|dhParameters)=((?:[^:\\]|\\.)*)")
 
 
 def with_chain(options: Any, endpoint: str) -> Any:
@@ -34,9 +36,20 @@ def with_chain(options: Any, endpoint: str) -> Any:
     return options
 
 
+def require_regular_files(endpoint: str) -> None:
+    """Raises ``OSError`` if the string ``endpoint`` names a pipe or a device, which Twisted would wait for."""
+    for path in _files(endpoint).values():
+        regular(path)
+
+
 def _certificate_file(endpoint: str) -> Path:
-    given = dict(_ARGUMENT.findall(endpoint))
-    return Path(re.sub(r"\\(.)", r"\1", given.get("certKey") or given.get("privateKey") or "server.pem"))
+    given = _files(endpoint)
+    return given.get("certKey") or given.get("privateKey") or Path("server.pem")
+
+
+def _files(endpoint: str) -> dict[str, Path]:
+    named = _ARGUMENT.findall(endpoint)
+    return {name: Path(re.sub(r"\\(.)", r"\1", value)) for name, value in named if value}
 
 
 def why_not(fault: Exception) -> str | None:

@@ -11,7 +11,7 @@ from twisted.internet.interfaces import IListeningPort
 from twisted.internet.protocol import Factory
 from twisted.logger import Logger
 
-from project_service.network.certificates import Certificates, why_not, with_chain
+from project_service.network.certificates import Certificates, require_regular_files, why_not, with_chain
 from project_service.network.proxy_protocol import proxied
 
 log = Logger()
@@ -61,6 +61,8 @@ def endpoint_from(reactor: Any, text: str, certificates: Certificates | None = N
     """
     if text.startswith(PROXIED):
         return proxied(endpoint_from(reactor, text.removeprefix(PROXIED), certificates))
+    if text.startswith(TLS):
+        require_regular_files(text)
     found: Any = serverFromString(reactor, text)
     if text.startswith(TLS):
         options = with_chain(found._sslContextFactory, text)

@@ -13,6 +13,7 @@ import orjson
 from attrs import frozen
 
 from project_service.http.protocol import fields
+from project_service.regular_file import regular
 
 Kind = Callable[[Any], Any]
 
@@ -75,7 +76,7 @@ def or_file(kind: Kind) -> Kind:
         if not isinstance(value, str) or not value.startswith("@"):
             return kind(value)
         try:
-            held = Path(value.removeprefix("@")).read_text("utf-8")
+            held = regular(Path(value.removeprefix("@"))).read_text("utf-8")
         except OSError as fault:
             raise ValueError(f"names a file by its @ that cannot be read: {fault.strerror}") from None
         except ValueError:
@@ -189,7 +190,7 @@ header_name = matching(rf"[{fields.TCHAR}]+", "the name of a header")
 def pem_file(value: Any) -> str:
     """The path of a file with certificates in PEM."""
     try:
-        held = Path(text(value)).read_bytes()
+        held = regular(Path(text(value))).read_bytes()
     except OSError as fault:
         raise ValueError(f"names a file that cannot be read: {fault.strerror}") from None
     if b"-----BEGIN CERTIFICATE-----" not in held:

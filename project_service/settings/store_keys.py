@@ -9,6 +9,7 @@ from typing import Any
 
 from attrs import frozen
 
+from project_service.regular_file import regular
 from project_service.settings.kinds import Secret, text, word
 
 SECTION = "default"
@@ -29,7 +30,7 @@ def keys_file(value: Any) -> StoreKeys:
     # No interpolation: a secret may have a percent sign.
     parser = ConfigParser(interpolation=None)
     try:
-        parser.read_string(Path(text(value)).read_text("utf-8"))
+        parser.read_string(regular(Path(text(value))).read_text("utf-8"))
     except OSError as fault:
         raise ValueError(f"names a file that cannot be read: {fault.strerror}") from None
     except (NotTheForm, UnicodeDecodeError):
