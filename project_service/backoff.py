@@ -1,23 +1,30 @@
-"""How long to wait before a child that died is started again."""
+"""Growing pauses between the attempts at something that fails."""
 
 from __future__ import annotations
 
-from attrs import frozen
+from attrs import define, field
 
-FIRST_SECONDS = 1.0
-LONGEST_SECONDS = 30.0
+# The first and the longest pause before a child that died is started again, in seconds.
+CHILD_PAUSES = (1.0, 30.0)
 # A child that ran for this long counts as recovered: when it dies, the pauses begin with the first one again.
 STEADY_SECONDS = 60.0
 
 
-@frozen
+@define
 class Backoff:
-    """``pause`` is the number of seconds to wait before the next start; None as long as the child has never died."""
+    """``pause`` is the number of seconds to wait before the next attempt; 0 as long as the last one succeeded.
 
-    pause: float | None = None
+    It is ``first`` after one failure and doubles with each further one, up to ``longest``.
+    """
 
-    def after(self, uptime: float) -> Backoff:
-        """The state after a death that followed ``uptime`` seconds of life: the pause doubles, up to the longest."""
-        if self.pause is None or uptime >= STEADY_SECONDS:
-            return Backoff(FIRST_SECONDS)
-        return Backoff(min(self.pause * 2, LONGEST_SECONDS))
+    first: float
+    longest: float
+    pause: float = field(default=0.0, init=False)
+
+    def failed(self) -> float:
+        """To be told that an attempt has failed. Returns the new pause."""
+        self.pause = min(max(self.pause * 2, self.first), self.longest)
+        return self.pause
+
+    def succeeded(self) -> None:
+        self.pause = 0.0

@@ -10,6 +10,7 @@ from twisted.internet.interfaces import IReactorTime
 from twisted.internet.task import deferLater
 from twisted.logger import Logger
 
+from project_service.backoff import Backoff
 from project_service.deferreds import start
 
 FIRST_PAUSE_SECONDS = 0.1
@@ -78,20 +79,19 @@ class Rereading:
             self._queued.cancel()
 
     async def _until_read(self) -> None:
-        pause = FIRST_PAUSE_SECONDS
+        backoff = Backoff(FIRST_PAUSE_SECONDS, LONGEST_PAUSE_SECONDS)
         while self._wanted:
             # Reset before reading: a change that is announced while this reading runs needs another one.
             self._wanted = False
             try:
                 await self.now()
-                pause = FIRST_PAUSE_SECONDS
+                backoff.succeeded()
             except CancelledError:
                 raise
             except Exception as fault:
                 self._wanted = True
                 self.log.warn("{what} could not be read: {why}", what=self._what, why=type(fault).__name__)
-                await deferLater(self._clock, pause)
-                pause = min(pause * 2, LONGEST_PAUSE_SECONDS)
+                await deferLater(self._clock, backoff.failed())
 
     def _ended(self, failure: Any) -> None:
         self._busy = False

@@ -16,6 +16,7 @@ from twisted.logger import Logger
 from project_service import bootstrap
 from project_service.application import Application
 from project_service.auth import keyfile
+from project_service.backoff import Backoff
 from project_service.database.connect import Connector, connector
 from project_service.database.dsn import parse
 from project_service.database.expose import expose, lacking, watch_ddl
@@ -122,7 +123,7 @@ class Startup:
     async def _migrate(self) -> None:
         """Migrate the database, and wait for it while it is away. Raises if it cannot be migrated."""
         connect = evolve(connector(self._reactor, self._settings), statement_timeout_seconds=0.0)
-        pause = FIRST_PAUSE_SECONDS
+        backoff = Backoff(FIRST_PAUSE_SECONDS, LONGEST_PAUSE_SECONDS)
         while True:
             try:
                 session = await connect()
@@ -132,8 +133,7 @@ class Startup:
                     session.close()
             except DatabaseGone as fault:
                 self.log.warn("waiting for the database: {why}", why=str(fault))
-                await deferLater(self._reactor, pause)
-                pause = min(pause * 2, LONGEST_PAUSE_SECONDS)
+                await deferLater(self._reactor, backoff.failed())
             else:
                 return
 

@@ -12,6 +12,7 @@ from twisted.internet.interfaces import IReactorTime
 from twisted.logger import Logger
 from twisted.python.failure import Failure
 
+from project_service.backoff import Backoff
 from project_service.database.session import DatabaseGone, Session
 from project_service.deferreds import Sleep, start
 
@@ -90,11 +91,11 @@ class Listener(Service):
             self.log.failure("the listener stopped", failure)
 
     async def _run(self) -> None:
-        pause = FIRST_PAUSE_SECONDS
+        backoff = Backoff(FIRST_PAUSE_SECONDS, LONGEST_PAUSE_SECONDS)
         while self.running:
             try:
                 await self._listen()
-                pause = FIRST_PAUSE_SECONDS
+                backoff.succeeded()
                 await self._watch()
             except CancelledError:
                 raise
@@ -106,8 +107,7 @@ class Listener(Service):
                 if self._session is not None:
                     self._session.close()
                     self._session = None
-            await self._sleep.wait(pause)
-            pause = min(pause * 2, LONGEST_PAUSE_SECONDS)
+            await self._sleep.wait(backoff.failed())
 
     async def _listen(self) -> None:
         session = await self._connect()

@@ -16,6 +16,7 @@ from twisted.internet.interfaces import IDelayedCall, IReactorTime
 from twisted.logger import Logger
 
 from project_service import errors
+from project_service.backoff import Backoff
 from project_service.database.prepared import run_prepared
 from project_service.database.session import DatabaseGone, Params, Row, Session
 from project_service.database.wait_queue import WaitQueue
@@ -68,7 +69,7 @@ class Pool:
         )
         self._offered: deque[Session] = deque()
         self._offering = False
-        self._pause = 0.0
+        self._backoff = Backoff(FIRST_PAUSE_SECONDS, LONGEST_PAUSE_SECONDS)
         self._retry: IDelayedCall | None = None
         self._closed = False
         self._empty: Deferred[None] | None = None
@@ -211,7 +212,7 @@ class Pool:
         if self._closed or (self._retry is not None and self._retry.active()):
             return
         wanted = len(self._waiting) - len(self._connecting)
-        if self._pause:
+        if self._backoff.pause:
             # The last attempt failed, so a single connection finds out whether the database is back.
             wanted = min(wanted, 1 - len(self._connecting))
         room = self._size - len(self._busy) - len(self._idle) - len(self._offered) - len(self._connecting)
@@ -230,10 +231,9 @@ class Pool:
             self.log.warn("cannot connect to the database: {why}", why=why)
             # Several that were being made at the same time count as one failure.
             if not self._closed and (self._retry is None or not self._retry.active()):
-                self._pause = min(max(self._pause * 2, FIRST_PAUSE_SECONDS), LONGEST_PAUSE_SECONDS)
-                self._retry = self._clock.callLater(self._pause, self._grow_again)
+                self._retry = self._clock.callLater(self._backoff.failed(), self._grow_again)
             return
-        self._pause = 0.0
+        self._backoff.succeeded()
         self._offer(session)
 
     def _grow_again(self) -> None:

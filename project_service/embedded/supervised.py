@@ -17,7 +17,7 @@ from twisted.logger import Logger
 from twisted.python.failure import Failure
 
 from project_service import private_file
-from project_service.backoff import Backoff
+from project_service.backoff import CHILD_PAUSES, STEADY_SECONDS, Backoff
 from project_service.deferreds import background, cancel, start, with_timeout
 from project_service.embedded.child import Child
 from project_service.embedded.command import ChildFailed, Command
@@ -66,7 +66,7 @@ class Supervised:
         self._reactor = reactor
         self._program = program
         self._child: Child | None = None
-        self._backoff = Backoff()
+        self._backoff = Backoff(*CHILD_PAUSES)
         self._ready_at: float | None = None
         self._stopping = False
         self._again: IDelayedCall | None = None
@@ -179,7 +179,9 @@ class Supervised:
             end=child.end,
             tail=child.tail,
         )
-        self._later(self._reactor.seconds() - self._ready_at)
+        if self._reactor.seconds() - self._ready_at >= STEADY_SECONDS:
+            self._backoff.succeeded()
+        self._later()
 
     def _settle(self) -> None:
         try:
@@ -194,12 +196,11 @@ class Supervised:
     def _unsettled(self, failure: Failure) -> None:
         self.log.failure("what {name} left could not be settled", failure, name=self._program.name)
 
-    def _later(self, uptime: float) -> None:
-        self._backoff = self._backoff.after(uptime)
-        assert self._backoff.pause is not None
-        self.log.info("{name} starts again in {pause} s", name=self._program.name, pause=self._backoff.pause)
+    def _later(self) -> None:
+        pause = self._backoff.failed()
+        self.log.info("{name} starts again in {pause} s", name=self._program.name, pause=pause)
         self._again = self._reactor.callLater(
-            self._backoff.pause,
+            pause,
             lambda: background(self._start_again(), f"starting {self._program.name} again"),
         )
 
@@ -211,6 +212,6 @@ class Supervised:
             if not self._stopping:
                 why = str(fault) or type(fault).__name__
                 self.log.error("{name} did not start again: {why}", name=self._program.name, why=why)
-                self._later(0.0)
+                self._later()
         else:
             self.log.info("{name} is up again", name=self._program.name)

@@ -22,7 +22,7 @@ from twisted.logger import Logger
 from twisted.python.failure import Failure
 
 from project_service.auth.assemble import issuer_of
-from project_service.backoff import FIRST_SECONDS, STEADY_SECONDS, Backoff
+from project_service.backoff import CHILD_PAUSES, STEADY_SECONDS, Backoff
 from project_service.deferreds import cancel
 from project_service.http.metrics import MULTIPROCESS
 from project_service.log import setup as log_setup
@@ -67,6 +67,7 @@ class Workers:
         self._count = count
         self._ports: list[IListeningPort] = []
         self._workers: dict[int, _Worker] = {}
+        self._backoffs = [Backoff(*CHILD_PAUSES) for _ in range(count)]
         self._readiness = Readiness(reactor, count, self._serving)
         self._stopping = False
         self._metrics: MetricsFolder | None = None
@@ -85,7 +86,7 @@ class Workers:
             port.stopReading()  # the workers accept, not we
         self._metrics = MetricsFolder.made()
         self._changes = laid_out(self._count)
-        waiting = [self._spawn(number, Backoff()) for number in range(self._count)]
+        waiting = [self._spawn(number) for number in range(self._count)]
         ended = await DeferredList([worker.ready for worker in waiting], consumeErrors=True)
         failures: list[Any] = [result for good, result in ended if not good]
         if failures:
@@ -135,7 +136,7 @@ class Workers:
             self._changes.close()
             self._changes = None
 
-    def _spawn(self, number: int, backoff: Backoff) -> _Worker:
+    def _spawn(self, number: int) -> _Worker:
         assert self._metrics is not None
         assert self._changes is not None
         if not self._metrics.there:
@@ -163,16 +164,16 @@ class Workers:
         )
         self._workers[number] = worker
         born = self._reactor.seconds()
-        worker.ended.addCallback(lambda _: self._died(number, worker, backoff, born))
+        worker.ended.addCallback(lambda _: self._died(number, worker, born))
         return worker
 
-    def _died(self, number: int, worker: _Worker, backoff: Backoff, born: float) -> None:
+    def _died(self, number: int, worker: _Worker, born: float) -> None:
         if self._metrics is not None:
             mark_process_dead(worker.pid, self._metrics.path)
         if self._stopping:
             return
         uptime = self._reactor.seconds() - born
-        pause, following = _pause(worker.was_ready, uptime, backoff)
+        pause = self._pause(number, worker.was_ready, uptime)
         self.log.error(
             "worker {number} died after {uptime:.1f} s ({why}); the next one starts in {pause} s",
             number=number,
@@ -180,32 +181,33 @@ class Workers:
             why=worker.why,
             pause=pause,
         )
-        self._reactor.callLater(pause, self._replace, number, following)
+        self._reactor.callLater(pause, self._replace, number)
 
-    def _replace(self, number: int, backoff: Backoff) -> None:
+    def _pause(self, number: int, was_ready: bool, uptime: float) -> float:
+        """How many seconds to wait before the next start.
+
+        The first death, and the first one after ``STEADY_SECONDS`` of life, is answered by a new worker at once. A
+        worker that dies again and again is started after longer and longer pauses.
+        """
+        backoff = self._backoffs[number]
+        if uptime >= STEADY_SECONDS:
+            backoff.succeeded()
+        if was_ready and not backoff.pause:
+            backoff.pause = backoff.first / 2  # so that the next pause is the first one
+            return 0.0
+        return backoff.failed()
+
+    def _replace(self, number: int) -> None:
         if self._stopping:
             return
         try:
-            worker = self._spawn(number, backoff)
+            worker = self._spawn(number)
         except OSError as fault:
             # There is no memory at the moment, or there are too many processes.
-            following = backoff.after(0.0)
             self.log.error("worker {number} cannot be started: {why}", number=number, why=str(fault))
-            self._reactor.callLater(following.pause, self._replace, number, following)
+            self._reactor.callLater(self._backoffs[number].failed(), self._replace, number)
         else:
             worker.ready.addErrback(lambda _: None)  # its end has been logged
-
-
-def _pause(was_ready: bool, uptime: float, backoff: Backoff) -> tuple[float, Backoff]:
-    """How many seconds to wait before the next start, and the state from which the pauses grow.
-
-    The first death, and the first one after ``STEADY_SECONDS`` of life, is answered by a new worker at once. A worker
-    that dies again and again is started after longer and longer pauses.
-    """
-    if was_ready and (backoff.pause is None or uptime >= STEADY_SECONDS):
-        return 0.0, Backoff(FIRST_SECONDS / 2)
-    following = backoff.after(uptime)
-    return following.pause or 0.0, following
 
 
 class _Worker(ProcessProtocol):

@@ -16,7 +16,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 from twisted.trial.unittest import TestCase
 
-from project_service.backoff import LONGEST_SECONDS, STEADY_SECONDS, Backoff
 from project_service.embedded.command import Account, Command
 from project_service.embedded.leftovers import drop_stale_pid_files, remembered
 from project_service.embedded.lock import DirectoryLock, InUse
@@ -111,20 +110,6 @@ class Leftovers(TestCase):
         finally:
             ours.kill()
             ours.wait()
-
-
-class Pauses(TestCase):
-    def test_doubles_to_the_longest(self) -> None:
-        pauses = []
-        backoff = Backoff()
-        for _ in range(7):
-            backoff = backoff.after(0.0)
-            pauses.append(backoff.pause)
-        self.assertEqual(pauses, [1, 2, 4, 8, 16, 30, 30])
-
-    def test_who_stayed_up_begins_again(self) -> None:
-        self.assertEqual(Backoff(LONGEST_SECONDS).after(STEADY_SECONDS).pause, 1)
-        self.assertEqual(Backoff(8).after(STEADY_SECONDS - 0.1).pause, 16)
 
 
 class Launching(TestCase):

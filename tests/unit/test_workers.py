@@ -9,7 +9,7 @@ from shutil import rmtree
 from twisted.internet.error import ReactorNotRunning
 from twisted.trial.unittest import TestCase
 
-from project_service.backoff import LONGEST_SECONDS
+from project_service.backoff import CHILD_PAUSES
 from project_service.deferreds import start
 from project_service.http.metrics import MULTIPROCESS
 from project_service.workers.assignment import Assignment
@@ -109,7 +109,7 @@ class Replacing(TwoWorkers):
         passed = 0.0
         self.reactor.advance(0)
         while len(self.reactor.spawned) == before:
-            self.assertLess(passed, LONGEST_SECONDS, "nobody comes")
+            self.assertLess(passed, CHILD_PAUSES[1], "nobody comes")
             self.reactor.advance(0.5)
             passed += 0.5
         if becomes_ready:

@@ -10,6 +10,7 @@ from twisted.internet.defer import Deferred
 from twisted.internet.interfaces import IDelayedCall, IReactorTime
 from twisted.logger import Logger
 
+from project_service.backoff import Backoff
 from project_service.deferreds import background, cancel
 from project_service.tables import errors
 from project_service.tables.catalog.model import SchemaCache
@@ -32,7 +33,7 @@ class CacheHolder(Service):
     def __init__(self, load: Load, clock: IReactorTime) -> None:
         self._load = load
         self._clock = clock
-        self._pause = FIRST_PAUSE_SECONDS
+        self._backoff = Backoff(FIRST_PAUSE_SECONDS, LONGEST_PAUSE_SECONDS)
         self._retry: IDelayedCall | None = None
         self._current: SchemaCache | None = None
         self._version = 0
@@ -112,12 +113,11 @@ class CacheHolder(Service):
         cancel(self._retry)
         try:
             before, self._current = self._current, await self._load(self._version)
-            self._pause = FIRST_PAUSE_SECONDS
+            self._backoff.succeeded()
             self._warn_of(before, self._current)
         except Exception as fault:
             if self.running:
-                self._retry = self._clock.callLater(self._pause, self.announce)
-                self._pause = min(self._pause * 2, LONGEST_PAUSE_SECONDS)
+                self._retry = self._clock.callLater(self._backoff.failed(), self.announce)
             kept = "the old one is kept" if self._current is not None else "there is none yet"
             self.log.warn("the schema cache could not be read ({why}); {kept}", why=_why(fault), kept=kept)
 
