@@ -1,4 +1,4 @@
-"""The cache of plans for requests of the same shape, and how many rows are read at once."""
+"""The cache of plans for requests of the same shape, and how many rows are read before a result is streamed."""
 
 from __future__ import annotations
 
@@ -14,19 +14,19 @@ from tests.unit.tables.planning import CACHE, CONFIG, as_json, planned, text
 
 
 class Keeping(SynchronousTestCase):
-    def test_one_shape_is_planned_once(self) -> None:
+    def test_requests_of_the_same_shape_share_one_plan(self) -> None:
         planner = Planner(CONFIG)
         one = planned("GET", "works", ("id", "eq.1"), ("title", "in.(a,b)"), planner=planner)
         two = planned("GET", "works", ("id", "eq.2"), ("title", "in.(c)"), planner=planner)
         self.assertIs(one.compiled, two.compiled)
         self.assertEqual(two.compiled.statement.sql.values(two.operands)[:2], ["2", '{"c"}'])
 
-    def test_what_is_asked_for_again_is_worth_preparing(self) -> None:
+    def test_a_plan_is_prepared_from_the_second_request_on(self) -> None:
         planner = Planner(CONFIG)
         found = [planned("GET", "works", ("id", f"eq.{number}"), planner=planner) for number in range(3)]
         self.assertEqual([one.kept for one in found], [False, True, True])
 
-    def test_another_shape_is_planned_anew(self) -> None:
+    def test_requests_of_another_shape_get_another_plan(self) -> None:
         planner = Planner(CONFIG)
         one = planned("GET", "works", ("id", "eq.1"), planner=planner)
         for pairs, prefer in (
@@ -38,7 +38,7 @@ class Keeping(SynchronousTestCase):
             other = planned("GET", "works", *pairs, prefer=prefer, planner=planner)
             self.assertIsNot(one.compiled, other.compiled)
 
-    def test_bodies_of_one_shape_share_a_plan(self) -> None:
+    def test_bodies_with_the_same_columns_share_a_plan(self) -> None:
         planner = Planner(CONFIG)
         one = planned("POST", "works", body=b'{"title": "a"}', planner=planner)
         two = planned("POST", "works", body=b'{"title": "b"}', planner=planner)
@@ -72,8 +72,10 @@ class Keeping(SynchronousTestCase):
     )
 
     @given(st.lists(st.one_of(writes, untouched), max_size=8))
-    def test_what_was_kept_never_sends_another_body(self, requests: list[tuple[str, bytes, str]]) -> None:
-        """Each request on a planner that remembers says what it says on a new one."""
+    def test_a_kept_plan_never_sends_another_requests_body(
+        self, requests: list[tuple[str, bytes, str]]
+    ) -> None:
+        """A planner that has kept plans sends for each request what a new planner would send."""
         planner = Planner(CONFIG)
         for path, body, media in requests:
             try:
@@ -86,7 +88,7 @@ class Keeping(SynchronousTestCase):
                 continue
             self.assertEqual(self.sent(planned("POST", path, body=body, media=media, planner=planner)), alone)
 
-    def test_a_whole_body_is_each_requests_own(self) -> None:
+    def test_a_body_passed_whole_is_always_the_requests_own(self) -> None:
         planner = Planner(CONFIG)
         for path in ("rpc/whole", "rpc/whole_jsonb"):
             for body in (b'{"x": 1}', b'{"x": 2}'):
@@ -100,7 +102,7 @@ class Keeping(SynchronousTestCase):
                 found = planned("POST", path, body=body, media=media, planner=planner)
                 self.assertEqual(self.sent(found)[1], [body if path == "rpc/whole_bytea" else body.decode()])
 
-    def test_the_names_in_a_body_are_part_of_its_plan_whatever_it_is_written_in(self) -> None:
+    def test_columns_named_in_a_body_of_any_media_type_are_part_of_the_shape(self) -> None:
         planner = Planner(CONFIG)
         for path, media, bodies in (
             ("works", "text/csv", (b"title\na", b"author_id\n1", b"title\nb")),
@@ -110,8 +112,8 @@ class Keeping(SynchronousTestCase):
                 found = planned("POST", path, body=body, media=media, planner=planner)
                 self.assertEqual(self.sent(found), self.sent(planned("POST", path, body=body, media=media)))
 
-    def test_what_is_large_is_not_kept(self) -> None:
-        """Nor prepared: what is kept is bounded in bytes, however clients ask."""
+    def test_plans_of_large_requests_are_neither_kept_nor_prepared(self) -> None:
+        """The cache is bounded in bytes, whatever clients send."""
         large = "x" * 9000
         pairs = [
             ("works", "title", f"eq.{large}"),
@@ -130,21 +132,21 @@ class Keeping(SynchronousTestCase):
         self.assertFalse(one.kept or two.kept)
         self.assertIsNot(one.request.head, two.request.head)
 
-    def test_what_names_many_media_types_is_not_kept(self) -> None:
-        """Of a few bytes in the header each is a hundred times as large once it is read."""
+    def test_headers_with_many_media_types_are_not_kept(self) -> None:
+        """A media type of a few bytes is a hundred times as large once it is parsed."""
         for many, kept in ((5, True), (1000, False)):
             planner, accept = Planner(CONFIG), "a/b," * many + "application/json"
             one, two = (planned("GET", "works", accept=accept, planner=planner) for _ in range(2))
             self.assertIs(one.request.head is two.request.head, kept)
 
-    def test_what_asks_little_and_means_much_is_not_kept(self) -> None:
+    def test_a_short_request_with_a_large_plan_is_not_kept(self) -> None:
         embeds = ",".join(f"a{number}:tags(label)" for number in range(60))
         planner = Planner(CONFIG)
         one, two = (planned("GET", "works", ("select", embeds), planner=planner) for _ in range(2))
         self.assertLess(len(embeds), 2000)
         self.assertFalse(one.kept or two.kept)
 
-    def test_nothing_of_a_body_is_kept(self) -> None:
+    def test_a_kept_plan_holds_nothing_of_a_body(self) -> None:
         for path in ("works", "rpc/whole", "rpc/find"):
             found = planned(
                 "POST", path, body=b'{"q": "secret"}' if path == "rpc/find" else b'{"title": "secret"}'
@@ -155,13 +157,13 @@ class Keeping(SynchronousTestCase):
 
 
 class Probing(SynchronousTestCase):
-    def test_of_rows_nobody_has_measured_few_are_read_at_once(self) -> None:
+    def test_rows_of_unknown_size_are_probed_with_few(self) -> None:
         found = planned("GET", "works").compiled
         assert found.probe is not None
         self.assertEqual(found.probe.rows, UNKNOWN_ROWS)
         self.assertIn("101", found.statement.sql.values(probe=101))
 
-    def test_what_is_learnt_of_rows_holds_for_other_conditions_on_them(self) -> None:
+    def test_the_size_of_rows_is_shared_by_requests_for_the_same_columns(self) -> None:
         planner = Planner(CONFIG)
         one = planned("GET", "works", ("select", "id"), planner=planner).compiled.probe
         other = planned("GET", "works", ("select", "id"), ("id", "gt.1"), planner=planner).compiled.probe
@@ -169,7 +171,7 @@ class Probing(SynchronousTestCase):
         self.assertIs(one, other)
         self.assertIsNot(one, wide)
 
-    def test_a_row_that_is_named_by_its_key_is_never_too_many(self) -> None:
+    def test_a_row_selected_by_its_primary_key_is_not_probed(self) -> None:
         for condition, probed in (
             (("id", "eq.1"), False),
             (("id", "not.eq.1"), True),
@@ -180,27 +182,27 @@ class Probing(SynchronousTestCase):
         ):
             self.assertEqual(planned("GET", "works", condition).compiled.probe is not None, probed, condition)
 
-    def test_without_a_key_no_row_is_named_by_it(self) -> None:
+    def test_without_a_primary_key_everything_is_probed(self) -> None:
         works = evolve(CACHE.relations["api", "works"], primary_key=())
         keyless = evolve(CACHE, relations={**CACHE.relations, works.key: works})
         for pairs in ((), (("id", "eq.1"),)):
             self.assertIsNotNone(planned("GET", "works", *pairs, cache=keyless).compiled.probe, pairs)
 
-    def test_a_head_has_no_body_to_be_large(self) -> None:
+    def test_head_aggregates_no_rows_and_needs_no_probe(self) -> None:
         found = planned("HEAD", "works").compiled
         self.assertIsNone(found.probe)
         self.assertNotIn("json_agg", found.statement.sql.text)
-        # A plan tells what the body costs.
+        # EXPLAIN tells what the body would cost.
         explain, config = "application/vnd.pgrst.plan+json", evolve(CONFIG, plan=True)
         self.assertIn("json_agg", text(planned("HEAD", "works", accept=explain, config=config)))
 
-    def test_what_is_there_as_a_whole_is_not_counted_again(self) -> None:
+    def test_an_exact_count_is_not_computed_twice_if_all_rows_are_read(self) -> None:
         for pairs, again in (((), False), ((("limit", "5"),), True), ((("offset", "5"),), True)):
             found = text(planned("HEAD", "works", *pairs, prefer="count=exact"))
             self.assertEqual("pgrst_count" in found, again, pairs)
 
-    def test_whose_result_nobody_reads_is_called_all_the_same(self) -> None:
-        """PostgreSQL leaves out a stable function whose value nothing is made of."""
+    def test_head_calls_a_function_though_nobody_reads_its_result(self) -> None:
+        """PostgreSQL does not call a stable function whose value is not used."""
         arguments = (("a", "1"), ("b", "2"))
         self.assertIn("1::bigint AS page_total", text(planned("GET", "rpc/add", *arguments)))
         self.assertIn("count(_t.*) AS page_total", text(planned("HEAD", "rpc/add", *arguments)))

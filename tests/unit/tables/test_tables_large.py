@@ -39,24 +39,24 @@ class Answers(Case):
             )
         )
 
-    def test_rows_are_streamed_and_expected_to_be_the_next_time(self) -> None:
+    def test_a_large_result_is_streamed_and_its_shape_is_remembered_as_large(self) -> None:
         reply = self.reply(None)
         self.assertIsInstance(reply, StreamReply)
         self.assertNotIn("Content-Range", dict(reply.headers))
         self.assertTrue(self.planned.compiled.last.streamed)
 
-    def test_the_total_is_that_of_the_snapshot_that_is_streamed(self) -> None:
+    def test_the_total_comes_from_the_snapshot_that_is_streamed(self) -> None:
         reply = self.reply(None, prefer="count=exact")
         self.assertEqual(dict(reply.headers)["Content-Range"], "0-6/7")
 
-    def test_a_range_that_begins_past_the_end_of_that_snapshot_is_none(self) -> None:
-        """Rows may have gone since it was seen how many there are."""
+    def test_an_offset_past_the_end_of_the_streamed_snapshot_is_416(self) -> None:
+        """Rows may have been deleted between the probe and the stream."""
         refused = self.answering(None, "count=exact", ("offset", "8"))
         error = self.failureResultOf(refused, TableError).value
         self.assertEqual((error.status, error.code), (416, "PGRST103"))
         self.assertTrue(self.given_back)
 
-    def test_past_the_last_row_the_total_is_what_was_counted_before(self) -> None:
+    def test_an_empty_page_reports_the_total_that_was_counted_before(self) -> None:
         self.connection.left = 0
         for offset, shown in (("9000", "*/9000"), ("0", "*/0")):
             reply = self.successResultOf(self.answering(None, "count=exact", ("offset", offset)))
@@ -72,7 +72,7 @@ class Answers(Case):
             self.assertEqual((reply.status, reply.body), (int(status), b""))
         self.assertEqual(self.connection.asked, [])
 
-    def test_nor_does_a_head_that_the_edge_will_not_write(self) -> None:
+    def test_a_reply_with_an_unwritable_header_takes_no_connection(self) -> None:
         known = planned("GET", "works")
         head = evolve(known.request.head, schema="two\nlines", profiled=True)
         incoming, identity = Incoming("GET", ("works",)), Identity("anon", "{}", False)
@@ -90,7 +90,7 @@ class Answers(Case):
 
 
 class AtOnce(Case):
-    """A request of a shape that was streamed last time."""
+    """A request of a shape that was streamed last time: its statement runs only once, with a cursor."""
 
     def setUp(self) -> None:
         super().setUp()
@@ -118,7 +118,7 @@ class AtOnce(Case):
 
         return start(self.large.at_once(incoming, self.planned, preamble, identity, in_one_piece))
 
-    def test_what_is_large_again_is_run_once(self) -> None:
+    def test_a_result_that_is_large_again_runs_its_statement_once(self) -> None:
         reply = self.reply()
         self.assertIsInstance(reply, StreamReply)
         self.assertIn(("X-Said", "yes"), reply.headers)
@@ -127,8 +127,8 @@ class AtOnce(Case):
         self.assertLess(len(asked), 8)
         self.assertTrue(self.planned.compiled.last.streamed)
 
-    def test_what_is_not_is_one_piece_and_probed_the_next_time(self) -> None:
-        """Up to as many bytes as are answered in one piece, in however many steps they are read."""
+    def test_a_result_that_became_small_is_sent_in_one_piece_and_probed_next_time(self) -> None:
+        """That goes up to the size that is sent in one piece, however many steps it takes to read."""
         self.connection.left = 900
         reply = self.reply()
         assert isinstance(reply, Reply)
@@ -139,44 +139,44 @@ class AtOnce(Case):
         self.assertTrue(self.given_back)
         self.assertFalse(self.large.expected(self.planned))
 
-    def test_no_rows_are_one_piece_too(self) -> None:
+    def test_an_empty_result_is_sent_in_one_piece(self) -> None:
         self.connection.left = 0
         reply = self.reply()
         assert isinstance(reply, Reply)
         self.assertEqual((reply.status, reply.body), (200, b"[]"))
 
-    def test_where_the_total_was_asked_for_it_comes_with_the_rows(self) -> None:
-        """In one piece or streamed."""
+    def test_an_exact_count_is_read_with_the_rows(self) -> None:
+        """It is, whether they are sent in one piece or streamed."""
         for left, expected in ((0, "*/0"), (1, "0-0/7"), (3, "0-2/7"), (2000, "0-6/7")):
             self.ask(prefer="count=exact")
             self.pool.free = [Connection(left)]
             self.assertEqual(dict(self.reply().headers)["Content-Range"], expected)
 
-    def test_no_rows_past_an_offset_do_not_tell_how_many_there_are(self) -> None:
+    def test_an_empty_page_past_an_offset_is_run_again_to_count(self) -> None:
         self.connection.left = 0
         self.ask(("offset", "5"), prefer="count=exact")
         self.assertIsNone(self.successResultOf(self.answering()))
         self.assertTrue(self.given_back)
         self.assertFalse(self.large.expected(self.planned))
 
-    def test_what_sql_says_of_the_response_is_read_with_the_first_rows(self) -> None:
+    def test_status_and_headers_set_by_sql_are_read_with_the_first_rows(self) -> None:
         self.connection.said = (b"[]", b"304")
         reply = self.reply()
         assert isinstance(reply, Reply)
         self.assertEqual((reply.status, reply.body), (304, b""))
         self.assertTrue(self.given_back)
 
-    def test_where_that_is_no_response_the_cursor_is_let_go(self) -> None:
+    def test_an_invalid_status_set_by_sql_closes_the_cursor(self) -> None:
         self.connection.said = (b"[]", b"9")
         error = self.failureResultOf(self.answering(), TableError).value
         self.assertEqual((error.status, error.code), (500, "PGRST112"))
         self.assertTrue(self.given_back)
 
-    def test_nothing_waits_for_a_turn_that_it_may_not_need(self) -> None:
+    def test_requests_do_not_queue_for_a_stream_they_may_not_need(self) -> None:
         self.successResultOf(self.opened())
         self.assertFalse(self.large.expected(self.planned))
 
-    def test_only_rows_and_their_total_are_known_of_a_cursor(self) -> None:
+    def test_planned_and_estimated_counts_and_max_affected_do_not_use_a_cursor_at_once(self) -> None:
         for prefer in ("count=planned", "count=estimated", "handling=strict, max-affected=1"):
             found = planned("GET", "works", prefer=prefer)
             found.compiled.last.streamed = True

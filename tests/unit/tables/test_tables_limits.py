@@ -1,5 +1,5 @@
-"""A role's or function's own ``statement_timeout``: a request that may take longer because of it is not given up
-earlier."""
+"""Limits: a role's or function's own ``statement_timeout``, the size of statements, ``max-affected`` and
+``max_rows``."""
 
 from __future__ import annotations
 
@@ -46,7 +46,9 @@ class Driver:
 
 
 class Limits(SynchronousTestCase):
-    def test_times_as_postgresql_takes_them(self) -> None:
+    """If a role or function may take longer than ``statement_timeout``, the request is given that much longer too."""
+
+    def test_durations_are_read_as_postgresql_reads_them(self) -> None:
         for own, expected in {
             "7s": 0.0,
             "30000": 0.0,
@@ -61,24 +63,24 @@ class Limits(SynchronousTestCase):
         }.items():
             self.assertEqual(extra_seconds("30000ms", own), expected, own)
 
-    def test_a_roles_own_limit_counts_where_it_is_longer(self) -> None:
+    def test_a_roles_own_timeout_extends_the_wait_only_if_it_is_longer(self) -> None:
         found = [told(own).extra_seconds for own in (None, "7s", "2min", "0")]
         self.assertEqual(found, [0.0, 0.0, 90.0, None])
 
-    def test_the_connection_is_told(self) -> None:
+    def test_the_extra_time_is_given_to_the_connection(self) -> None:
         driver = Driver()
         work = Work(Preamble("SELECT 1", [], 90.0), Sql("SELECT 2"))
         self.successResultOf(start(run(cast(Session, driver), work, list)))
         self.assertEqual(driver.seen, [90.0])
 
-    def test_which_settings_of_a_function_hold_for_the_transaction(self) -> None:
+    def test_a_functions_hoisted_settings_hold_for_the_whole_transaction(self) -> None:
         own = (("statement_timeout", "2min"), ("work_mem", "1MB"))
         default = TablesConfig().hoisted_tx_settings
         self.assertEqual(routine_settings(own, default), [("statement_timeout", "2min")])
         self.assertEqual(routine_settings(own, ("work_mem",)), [("work_mem", "1MB")])
 
-    def test_a_statement_that_would_be_many_times_its_request(self) -> None:
-        """Each term of the order asks for the related row anew, with all its conditions."""
+    def test_a_statement_that_grows_far_beyond_its_request_is_refused(self) -> None:
+        """Each term of the order repeats the subquery for the related row, with all its conditions."""
         conditions = [("authors.id", f"gt.{number}") for number in range(300)]
 
         def ordered(terms: int) -> Planned:
@@ -91,14 +93,16 @@ class Limits(SynchronousTestCase):
         fault = self.assertRaises(TableError, ordered, 200)
         self.assertEqual((fault.status, fault.code), (400, "54001"))
 
-    def test_a_fragment_is_refused_before_it_is_part_of_a_statement(self) -> None:
-        """Of a thousand such there would be no memory for the whole."""
+    def test_a_fragment_that_is_too_long_is_refused_before_it_is_joined(self) -> None:
+        """Memory would not suffice to join a thousand of them first."""
         longest = Sql("x" * MOST_CHARACTERS)
         fault = self.assertRaises(TableError, lambda: longest + "x")
         self.assertEqual((fault.status, fault.code), (400, "54001"))
         self.assertRaises(TableError, joined, [longest, longest])
 
-    def test_more_embeddings_than_the_planner_is_quick_with(self) -> None:
+    def test_the_number_of_embeddings_is_limited(self) -> None:
+        """PostgreSQL's planner is slow beyond that."""
+
         def embedded(number: int) -> Planned:
             return planned("GET", "works", ("select", ",".join(f"a{one}:tags(id)" for one in range(number))))
 
@@ -106,8 +110,8 @@ class Limits(SynchronousTestCase):
         fault = self.assertRaises(TableError, embedded, MOST_EMBEDDED + 1)
         self.assertEqual((fault.status, fault.code), (400, "54001"))
 
-    def test_each_level_asks_for_the_one_below_a_fixed_number_of_times(self) -> None:
-        """Else a level more made the statement several times as long, and 20 of them one without end."""
+    def test_statements_grow_linearly_with_the_depth_of_embeddings(self) -> None:
+        """If each level repeated the one below, a statement with 20 levels would be endless."""
 
         def length(levels: int, step: str, back: str, *pairs: tuple[str, str]) -> int:
             steps = ([step, back] * levels)[:levels]
@@ -133,7 +137,7 @@ class Limits(SynchronousTestCase):
 
 
 class Affected(SynchronousTestCase):
-    def test_what_returns_no_rows_has_no_limit_on_them(self) -> None:
+    def test_strict_max_affected_is_refused_for_scalar_functions(self) -> None:
         """A limit that is to be kept to strictly; otherwise there is none."""
         add, find = (("a", "1"),), (("q", "x"),)
         for prefer in ("handling=strict, max-affected=1", "max-affected=1"):
@@ -145,14 +149,15 @@ class Affected(SynchronousTestCase):
 
 
 class Rows(SynchronousTestCase):
-    """``max_rows`` must not keep PostgreSQL from using its indexes."""
+    """``max_rows`` limits only where there may be several rows, because a LIMIT keeps PostgreSQL from using some
+    indexes."""
 
     config = evolve(CONFIG, max_rows=100)
 
     def limits(self, *pairs: tuple[str, str], prefer: str = "") -> int:
         return text(planned("GET", "works", *pairs, prefer=prefer, config=self.config)).count("LIMIT")
 
-    def test_many_are_cut_and_the_one_that_there_is_is_not(self) -> None:
+    def test_max_rows_limits_to_many_but_not_to_one_embeddings(self) -> None:
         self.assertEqual(
             self.limits(), self.limits(("select", "*,author:authors!works_author_fkey!inner(*)"))
         )
@@ -160,7 +165,7 @@ class Rows(SynchronousTestCase):
         asked = ("select", "*,author:authors!works_author_fkey(*)"), ("author.limit", "0")
         self.assertEqual(self.limits() + 1, self.limits(*asked))
 
-    def test_whether_there_is_one_among_them_is_asked_without_a_limit(self) -> None:
+    def test_an_inner_embedding_is_counted_without_the_limit(self) -> None:
         select = ("select", "*,tags!inner(*)")
         for asked, more in (((), 0), ((("tags.limit", "3"),), 0), ((("tags.offset", "2"),), 1)):
             counted = self.limits(select, *asked, prefer="count=exact") - self.limits(select, *asked)

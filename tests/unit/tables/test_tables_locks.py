@@ -1,4 +1,4 @@
-"""Which locks are taken before a prepared statement takes its snapshot."""
+"""Which tables a prepared statement locks before it takes its snapshot, so that DDL cannot change them in between."""
 
 from __future__ import annotations
 
@@ -33,8 +33,8 @@ def compiled(path: str, *pairs: tuple[str, str], cache: SchemaCache = CACHE) -> 
 
 
 class Locks(SynchronousTestCase):
-    def test_tables_are_those_that_the_statement_names(self) -> None:
-        """No others: the caller need not be allowed to read them."""
+    def test_the_tables_named_by_the_statement_are_locked_and_no_others(self) -> None:
+        """The caller may lack privileges for others."""
         unread = ("select", f"id,{WRITER}()")
         for pairs, names in (
             ((), "works"),
@@ -48,10 +48,10 @@ class Locks(SynchronousTestCase):
             found = compiled("works", *pairs).locks.text
             self.assertEqual(found, " UNION ALL ".join(map(nothing_of, names.split())), pairs)
 
-    def test_a_view_is_planned_as_it_is(self) -> None:
+    def test_a_view_is_locked_by_planning_a_query_of_it(self) -> None:
         self.assertEqual(compiled("recent").locks.text, '(SELECT FROM "api"."recent" LIMIT 0)')
 
-    def test_where_more_is_read_than_is_named_the_statement_is_planned(self) -> None:
+    def test_if_more_is_read_than_is_named_the_whole_statement_is_planned(self) -> None:
         unknown = evolve(CACHE, relations={found.key: found for found in (WORKS, TAGS)})
         for cache, path, pairs in (
             (with_relations(evolve(WORKS, expands=True)), "works", ()),
@@ -67,7 +67,7 @@ class Locks(SynchronousTestCase):
             )
             self.assertEqual(found.locks.parameters, statement.parameters)
 
-    def test_a_function_that_runs_by_itself_locks_by_itself(self) -> None:
+    def test_a_function_that_is_not_inlined_takes_its_own_locks(self) -> None:
         cache = with_function(is_sql=False)
         for pairs, expected in (
             (FIND, ""),
@@ -75,7 +75,7 @@ class Locks(SynchronousTestCase):
         ):
             self.assertEqual(compiled("rpc/find", *pairs, cache=cache).locks.text, expected)
 
-    def test_a_write_looks_when_it_begins(self) -> None:
+    def test_writes_need_no_locks_before(self) -> None:
         for method in ("POST", "PATCH", "DELETE"):
             found = planned(method, "works", ("id", "eq.1"), body=as_json({"title": "a"}))
             self.assertEqual(found.compiled.locks.text, "", method)

@@ -1,4 +1,4 @@
-"""``OPTIONS``: answered from the schema cache alone, and timed like every other request."""
+"""``OPTIONS`` of the table API: it is answered from the schema cache alone, and timed like every other request."""
 
 from __future__ import annotations
 
@@ -38,14 +38,14 @@ class Options(SynchronousTestCase):
         self.assertEqual(reply.status, 200)
         return dict(reply.headers)
 
-    def test_what_may_be_done_depends_on_what_is_there(self) -> None:
+    def test_allow_names_the_methods_the_relation_or_function_has(self) -> None:
         self.assertEqual(self.headers()["Allow"], "OPTIONS,GET,HEAD")
         self.assertEqual(self.headers("works")["Allow"], "OPTIONS,GET,HEAD,POST,PUT,PATCH,DELETE")
         self.assertEqual(self.headers("recent")["Allow"], "OPTIONS,GET,HEAD")
         self.assertEqual(self.headers("rpc", "find")["Allow"], "OPTIONS,GET,HEAD,POST")
         self.assertEqual(self.headers("rpc", "whole")["Allow"], "OPTIONS,POST")
 
-    def test_methods_that_are_none_of_postgrests_are_refused_in_its_words(self) -> None:
+    def test_unknown_methods_are_405_pgrst117(self) -> None:
         router = Router()
         TableRoutes({}).mount(router)
         for method in ("TRACE", "CONNECT", "PROPFIND", "LINK"):
@@ -54,20 +54,20 @@ class Options(SynchronousTestCase):
             self.assertEqual((fault.status, fault.code), (405, "PGRST117"))
             self.assertEqual(dict(fault.headers)["Allow"], "OPTIONS,GET,HEAD,POST,PUT,PATCH,DELETE")
 
-    def test_what_an_answer_hangs_on_is_said_with_every_one(self) -> None:
+    def test_vary_is_sent_with_every_reply(self) -> None:
         self.assertEqual(self.headers("works")["Vary"], "Accept, Prefer, Range")
         self.assertEqual(self.headers()["Vary"], "Accept, Prefer, Range")
         fault = self.failureResultOf(self.answered(Incoming("OPTIONS", ("none", "x"))), TableError).value
         self.assertEqual(dict(fault.headers)["Vary"], "Accept, Prefer, Range")
 
-    def test_without_a_key_no_row_can_be_put(self) -> None:
+    def test_a_table_without_a_primary_key_does_not_allow_put(self) -> None:
         known = cache()
         heap = evolve(known.relations["api", "works"], name="heap", primary_key=())
         head = parse_head("OPTIONS", ("heap",), (), ("api",))
         found = options_reply(evolve(known, relations={heap.key: heap}), head)
         self.assertEqual(dict(found.headers)["Allow"], "OPTIONS,GET,HEAD,POST,PATCH,DELETE")
 
-    def test_of_what_is_not_there_nothing_may_be_done(self) -> None:
+    def test_unknown_relations_and_functions_are_404(self) -> None:
         for segments, code, what in (
             (("rpc", "none"), "PGRST202", "function api.none without parameters"),
             (("none",), "PGRST205", "table 'api.none'"),
@@ -76,7 +76,7 @@ class Options(SynchronousTestCase):
             self.assertEqual((fault.status, fault.code), (404, code))
             self.assertEqual(fault.message, f"Could not find the {what} in the schema cache")
 
-    def test_every_stage_has_its_time(self) -> None:
+    def test_server_timing_names_every_stage(self) -> None:
         stages = [entry.partition(";")[0] for entry in self.headers("works")["Server-Timing"].split(", ")]
         self.assertEqual(stages, ["jwt", "parse", "plan", "transaction", "response"])
         self.assertNotIn("Server-Timing", self.headers("works", server_timing=False))

@@ -1,4 +1,4 @@
-"""The columns of results: their names, their data representations, and which can be ordered by."""
+"""The columns of results: their names, their data representations, and what rows can be ordered and grouped by."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ def read(path: str, select: str, *pairs: tuple[str, str], formatted: bool = Fals
 
 
 class Names(SynchronousTestCase):
-    def test_a_part_of_json_is_called_by_the_last_key_that_is_a_word(self) -> None:
+    def test_a_json_path_is_named_by_its_last_key(self) -> None:
         for select, expected in (
             ("data->a->>b", '"works"."data"->\'a\'->>\'b\' AS "b"'),
             ("data->a->0->>1", '"works"."data"->\'a\'->0->>1 AS "a"'),
@@ -27,13 +27,13 @@ class Names(SynchronousTestCase):
         ):
             self.assertIn(expected, read("works", select))
 
-    def test_what_is_spread_brings_the_names_that_it_shows(self) -> None:
+    def test_a_spread_adds_the_names_of_what_it_selects(self) -> None:
         found = read("works_tags", "tag_id,...works(title,authors!author_id(name),tags())")
         columns = found.partition("SELECT ")[2].partition(" FROM ")[0].split(", ")
         names = [column.rpartition(" AS ")[2] for column in columns]
         self.assertEqual(names, ['"tag_id"', '"title"', '"authors"'])
 
-    def test_what_would_gather_all_rows_into_one_is_no_column(self) -> None:
+    def test_aggregate_functions_without_parentheses_are_no_columns(self) -> None:
         for select in (
             "json_agg",
             "x:array_agg->0",
@@ -42,7 +42,7 @@ class Names(SynchronousTestCase):
         ):
             error = self.assertRaises(TableError, read, "works", select)
             self.assertEqual((error.status, error.code), (400, "PGRST204"), select)
-        # It may be one, and what PostgreSQL makes of a row by itself is.
+        # A real column of that name can be selected, and "count" always could.
         works = CACHE.relations["api", "works"]
         named = evolve(works, columns={**works.columns, "json_agg": works.columns["title"]})
         known = evolve(CACHE, relations={**CACHE.relations, named.key: named})
@@ -52,7 +52,9 @@ class Names(SynchronousTestCase):
 
 
 class Represented(SynchronousTestCase):
-    def test_a_value_is_and_a_part_of_it_or_one_of_another_type_is_not(self) -> None:
+    """Data representations: functions that the schema has for showing a type as JSON."""
+
+    def test_a_representation_applies_to_whole_values_of_its_type_only(self) -> None:
         made = '"api"."shown"("works"."title") AS "title"'
         for select in ("title", "*", "id,title"):
             self.assertIn(made, read("works", select, formatted=True), select)
@@ -62,9 +64,10 @@ class Represented(SynchronousTestCase):
 
 
 class Ordered(SynchronousTestCase):
-    """Rows are ordered by a column of the joined rows if it is unchanged there, otherwise by the relation's own."""
+    """An order by a related column uses the joined rows if the column is unchanged there, otherwise the relation's
+    own row."""
 
-    def test_by_what_is_selected_as_it_is(self) -> None:
+    def test_order_by_a_column_selected_unchanged_uses_the_joined_rows(self) -> None:
         for select, column in (
             ("works(title)", "title"),
             ("works(*)", "title"),
@@ -77,7 +80,7 @@ class Ordered(SynchronousTestCase):
             found = read("works_tags", f"tag_id,{select}", ("order", f"works({column})"))
             self.assertIn(f'ORDER BY "works_tags_works_1"."{column}"', found, select)
 
-    def test_else_by_the_related_row_itself(self) -> None:
+    def test_order_by_any_other_column_reads_the_related_row_itself(self) -> None:
         for select, column, formatted in (
             ("works(id)", "title", False),
             ("works(title)", "title", True),
@@ -94,7 +97,8 @@ class Ordered(SynchronousTestCase):
 
 
 class Grouped(SynchronousTestCase):
-    def test_by_json_that_was_made_as_what_has_an_equality(self) -> None:
+    def test_embedded_json_is_grouped_by_as_jsonb(self) -> None:
+        """Type json has no equality, jsonb has."""
         row = '"works_tags_works_1"'
         for select, keys in (
             ("...works(title,authors!author_id(name))", f'{row}."title", {row}."authors"::jsonb'),

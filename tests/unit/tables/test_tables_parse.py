@@ -1,4 +1,5 @@
-"""All parsers of the table API, with random input."""
+"""All parsers of the table API: random input is parsed or refused, what is written is read back, and errors say
+where."""
 
 from __future__ import annotations
 
@@ -45,7 +46,7 @@ pairs = st.lists(st.tuples(st.one_of(words, grammar, text), st.one_of(grammar, t
 
 class Anything(SynchronousTestCase):
     @given(pairs, st.booleans())
-    def test_a_query_is_understood_or_refused(
+    def test_any_query_is_parsed_or_refused(
         self, given_pairs: list[tuple[str, str]], arguments: bool
     ) -> None:
         try:
@@ -54,7 +55,7 @@ class Anything(SynchronousTestCase):
             self.assertIn(refused.status, (400, 416))
 
     @given(pairs, st.booleans())
-    def test_shape_and_query_number_operands_alike(
+    def test_the_shape_of_a_query_numbers_operands_as_the_parsed_query_does(
         self, given_pairs: list[tuple[str, str]], arguments: bool
     ) -> None:
         try:
@@ -77,7 +78,7 @@ class Anything(SynchronousTestCase):
             max_size=4,
         ),
     )
-    def test_a_head_is_understood_or_refused(
+    def test_any_method_path_and_headers_are_parsed_or_refused(
         self, method: str, segments: list[str], headers: list[tuple[str, str]]
     ) -> None:
         try:
@@ -92,7 +93,7 @@ class Anything(SynchronousTestCase):
         st.one_of(st.binary(max_size=80), text.map(lambda found: found.encode("utf-8", "replace"))),
         st.booleans(),
     )
-    def test_a_body_is_understood_or_refused(self, kind: str | None, body: bytes, routine: bool) -> None:
+    def test_any_body_is_parsed_or_refused(self, kind: str | None, body: bytes, routine: bool) -> None:
         try:
             parse_payload(kind, body, None, routine)
         except TableError as refused:
@@ -117,15 +118,15 @@ def _operands(filters: object, arguments: Sequence[tuple[str, Operand]]) -> list
 
 class RoundTrips(SynchronousTestCase):
     @given(rendered.logic)
-    def test_logic(self, tree: Logic) -> None:
+    def test_logic_trees(self, tree: Logic) -> None:
         self.assertEqual(parse_logic(tree.operator, tree.negated, rendered.logic_text(tree)), tree)
 
     @given(rendered.orders)
-    def test_order(self, terms: tuple[OrderTerm, ...]) -> None:
+    def test_orders(self, terms: tuple[OrderTerm, ...]) -> None:
         self.assertEqual(parse_order(rendered.order_text(terms)), terms)
 
     @given(rendered.selects)
-    def test_select(self, items: tuple[SelectItem, ...]) -> None:
+    def test_selects(self, items: tuple[SelectItem, ...]) -> None:
         self.assertEqual(parse_select(rendered.select_text(items)), items)
 
     @given(rendered.names, rendered.anything, st.booleans())
@@ -136,7 +137,7 @@ class RoundTrips(SynchronousTestCase):
 
 
 class Purity(SynchronousTestCase):
-    def test_the_pure_stages_import_no_io(self) -> None:
+    def test_parse_plan_sql_and_respond_import_no_io(self) -> None:
         folder = Path(tables.__file__).parent
         files = [folder / "syntax.py", *(file for stage in _PURE for file in (folder / stage).glob("*.py"))]
         self.assertGreater(len(files), 25)
@@ -144,7 +145,7 @@ class Purity(SynchronousTestCase):
             for name in _imported(file.read_text("utf-8")):
                 self.assertNotIn(name.partition(".")[0], ("twisted", "klein", "psycopg2", "txpostgres"), file)
 
-    def test_each_stage_knows_only_those_before_it(self) -> None:
+    def test_each_stage_imports_only_earlier_ones(self) -> None:
         folder = Path(tables.__file__).parent
         for number, stage in enumerate(("parse", "plan", "sql", "respond")):
             later = ("parse", "plan", "sql", "respond")[number + 1 :]
@@ -176,7 +177,7 @@ class Messages(SynchronousTestCase):
         self.assertEqual((error.status, error.code), (400, "PGRST100"))
         return error.message, error.json_details
 
-    def test_an_operator_is_missing(self) -> None:
+    def test_a_missing_operator(self) -> None:
         self.assertEqual(
             self.refused("id", "0"),
             (
@@ -185,7 +186,7 @@ class Messages(SynchronousTestCase):
             ),
         )
 
-    def test_a_tree_is_empty(self) -> None:
+    def test_an_empty_logic_tree(self) -> None:
         self.assertEqual(
             self.refused("or", "()"),
             (
@@ -195,7 +196,7 @@ class Messages(SynchronousTestCase):
             ),
         )
 
-    def test_a_list_does_not_end(self) -> None:
+    def test_an_unclosed_logic_tree(self) -> None:
         self.assertEqual(
             self.refused("or", "(id.eq.1"),
             (
@@ -204,7 +205,7 @@ class Messages(SynchronousTestCase):
             ),
         )
 
-    def test_nothing_is_left_out_after_the_end(self) -> None:
+    def test_text_after_the_end_is_refused(self) -> None:
         for value in ("in.(A (x),B)", "not.in.(A (x),B)", "in.(1)2", "is.null,1"):
             self.assertRaises(TableError, parse_query, [("name", value)])
         for value in ("(name.eq.A (x),id.eq.2)", "(id.eq.1)),id.eq.2)", "(id.eq.1)&"):
@@ -212,42 +213,42 @@ class Messages(SynchronousTestCase):
         for name, value in (("id", "in.(1) "), ("id", "is.null "), ("or", "(id.eq.1) ))"), ("name", "eq.) ")):
             self.assertEqual(len(parse_query([(name, value)]).filters), 1, value)
 
-    def test_an_order_is_neither_way(self) -> None:
+    def test_an_unknown_order_direction(self) -> None:
         message, details = self.refused("order", "id.up")
         self.assertEqual(message, '"failed to parse order (id.up)" (line 1, column 4)')
         self.assertEqual(details, 'unexpected "u" expecting "asc", "desc", "nullsfirst" or "nullslast"')
 
-    def test_nesting_has_an_end(self) -> None:
+    def test_nesting_is_limited(self) -> None:
         deep = "(" + "and(" * 60 + "id.eq.1" + ")" * 61
         _, details = self.refused("and", deep)
         self.assertIn("nested deeper", str(details))
 
 
 class Headers(SynchronousTestCase):
-    def test_accept_goes_by_weight_then_by_order(self) -> None:
+    def test_accept_sorts_by_weight_then_by_position(self) -> None:
         found = media.parse_accept("text/csv;q=0.5, application/json, text/plain;q=0, */*;q=0.1")
         self.assertEqual([one.name for one in found], ["application/json", "text/csv", "*/*"])
 
-    def test_of_equal_weight_the_more_specific_is_better(self) -> None:
+    def test_accept_sorts_equal_weights_by_specificity(self) -> None:
         found = media.parse_accept("*/*, text/*, text/csv;q=1.0, text/xml, text/csv;header=present")
         self.assertEqual(
             [one.shown for one in found], ["text/csv;header=present", "text/csv", "text/xml", "text/*", "*/*"]
         )
 
-    def test_vendored_types_have_a_short_name(self) -> None:
+    def test_vendored_media_types_have_a_short_name(self) -> None:
         (found,) = media.parse_accept("application/vnd.pgrst.object; nulls=stripped")
         self.assertEqual(
             found.content_type, "application/vnd.pgrst.object+json;nulls=stripped; charset=utf-8"
         )
 
-    def test_a_plan_names_what_it_is_of(self) -> None:
+    def test_the_plan_media_type_names_what_it_explains(self) -> None:
         (found,) = media.parse_accept('application/vnd.pgrst.plan; for="text/csv"; options=verbose|analyze')
         self.assertEqual(
             found.content_type,
             'application/vnd.pgrst.plan+text; for="text/csv"; options=analyze|verbose; charset=utf-8',
         )
 
-    def test_preferences_are_applied_in_one_order(self) -> None:
+    def test_preference_applied_has_a_fixed_order(self) -> None:
         found = parse_preferences(["tx=commit, count=exact", "return=minimal, whatever"])
         self.assertEqual(
             found.applied(["return", "count", "tx"]),
@@ -275,14 +276,14 @@ class Headers(SynchronousTestCase):
         assert found.limit is not None
         self.assertEqual(rows(found.offset, found.limit), rows(a, b) & rows(c, d))
 
-    def test_a_range_that_ends_before_it_begins(self) -> None:
+    def test_range_header(self) -> None:
         self.assertEqual(self.assertRaises(TableError, parse_range, "5-1").status, 416)
         self.assertEqual(parse_range("5-"), Range(5))
         self.assertEqual(parse_range("bytes=0-1"), Range())
 
 
 class Bodies(SynchronousTestCase):
-    def test_objects_must_agree_unless_columns_are_named(self) -> None:
+    def test_objects_must_have_the_same_keys_unless_columns_are_given(self) -> None:
         body = b'[{"a": 1}, {"b": 2}]'
         self.assertRaises(TableError, parse_payload, None, body, None, False)
         self.assertEqual(parse_payload(None, body, ("a",), False).keys, ("a",))
@@ -292,7 +293,7 @@ class Bodies(SynchronousTestCase):
         self.assertEqual(found.text, '[{"a":"1","b":null},{"a":"x,y","b":""}]')
         self.assertEqual(found.keys, ("a", "b"))
 
-    def test_what_is_neither_a_row_nor_rows_is_a_functions_alone(self) -> None:
+    def test_json_that_is_no_object_or_array_of_objects_is_for_functions_only(self) -> None:
         for body in (b"5", b'"{}"', b"null", b"true", b'[{"a": 1}, 5]'):
             refused = self.assertRaises(TableError, parse_payload, None, body, None, False)
             self.assertEqual((refused.status, refused.code), (400, "PGRST102"), body)

@@ -29,7 +29,7 @@ class Embedding(SynchronousTestCase):
         assert isinstance(error, TableError)
         return error
 
-    def test_a_constraint_tells_two_ways_apart(self) -> None:
+    def test_an_ambiguous_embedding_is_pgrst201_and_a_hint_resolves_it(self) -> None:
         error = self.refused("works", ("select", "authors(*)"))
         self.assertEqual((error.status, error.code), (300, "PGRST201"))
         self.assertEqual(
@@ -42,29 +42,29 @@ class Embedding(SynchronousTestCase):
         for hint in ("works_author_fkey", "author_id"):
             self.assertIn('"author_id"', text(planned("GET", "works", ("select", f"authors!{hint}(name)"))))
 
-    def test_a_column_is_a_way_too(self) -> None:
+    def test_a_foreign_key_column_can_be_embedded_by_its_name(self) -> None:
         self.assertIn('."editor_id"', text(planned("GET", "works", ("select", "editor:editor_id(name)"))))
 
-    def test_a_junction_is_passed_through(self) -> None:
+    def test_many_to_many_embeddings_join_the_junction(self) -> None:
         found = text(planned("GET", "works", ("select", "tags(label)")))
         self.assertIn('"api"."works_tags"', found)
 
-    def test_a_view_shows_its_tables_keys(self) -> None:
+    def test_a_view_has_the_keys_of_its_base_table(self) -> None:
         self.assertEqual(CACHE.relations["api", "recent"].primary_key, ("work",))
         found = text(planned("GET", "authors", ("select", "recent(work)")))
         self.assertIn('."author" = "authors"."id"', found)
 
-    def test_no_way_names_what_is_near(self) -> None:
+    def test_an_unknown_relationship_suggests_a_similar_name(self) -> None:
         error = self.refused("authors", ("select", "wokrs(id)"))
         self.assertEqual(
             (error.code, error.hint), ("PGRST200", "Perhaps you meant 'works' instead of 'wokrs'.")
         )
 
-    def test_only_rows_of_one_can_be_ordered_by(self) -> None:
+    def test_only_to_one_embeddings_can_be_ordered_by(self) -> None:
         error = self.refused("authors", ("select", "works!works_author_fkey(id)"), ("order", "works(id)"))
         self.assertEqual(error.code, "PGRST118")
 
-    def test_an_aliased_relation_is_called_by_its_alias(self) -> None:
+    def test_an_aliased_embedding_is_filtered_by_its_alias(self) -> None:
         pairs = (("select", "writer:authors!author_id(name)"), ("order", "authors(name)"))
         self.assertEqual(planned("GET", "works", *pairs).compiled.renamed, (("authors", "writer"),))
         strict = evolve(CONFIG, legacy_target_names=False)
@@ -74,7 +74,7 @@ class Embedding(SynchronousTestCase):
         self.assertIn('"works"."authors" IS NULL', text(planned("GET", "works", *tested, config=strict)))
         self.assertNotIn('"works"."authors"', text(planned("GET", "works", *tested)))
 
-    def test_two_of_one_name_are_refused_unless_one_is_empty(self) -> None:
+    def test_two_embeddings_of_one_name_are_refused_unless_one_is_empty(self) -> None:
         for select, name in (
             ("id,authors!author_id(id),authors!editor_id(name)", "works_authors_1"),
             ("x:authors!author_id(id),x:tags(label)", "works_x_1"),
@@ -90,7 +90,7 @@ class Embedding(SynchronousTestCase):
         ):
             planned("GET", "works", ("select", select))
 
-    def test_of_selects_and_orders_the_first_counts_of_limits_the_last(self) -> None:
+    def test_the_first_select_and_order_count_but_the_last_limit(self) -> None:
         found = text(
             planned(
                 *("GET", "works", ("select", "id,tags(label)"), ("order", "id.desc")),
@@ -109,7 +109,7 @@ class Embedding(SynchronousTestCase):
         )
         self.assertNotIn('"title"', written.partition("RETURNING")[0])
 
-    def test_what_is_not_embedded_cannot_be_filtered(self) -> None:
+    def test_an_embedding_that_is_not_selected_cannot_be_filtered(self) -> None:
         self.assertEqual(self.refused("authors", ("works.id", "eq.1")).code, "PGRST108")
 
     def test_aggregates_can_be_switched_off(self) -> None:
@@ -128,7 +128,7 @@ class Writing(SynchronousTestCase):
             self.assertEqual((error.status, error.code), (400, "21000"))
             planned(method, "works", ("id", "eq.1"), body=b'{"title": "x"}', config=careful)
 
-    def test_an_ending_that_must_be_but_cannot_is_refused(self) -> None:
+    def test_strict_tx_preferences_that_cannot_be_followed_are_refused(self) -> None:
         for method, path, prefer, tx_end, refused in (
             ("POST", "works", "handling=strict, tx=rollback", "commit", True),
             ("POST", "rpc/answer", "handling=strict, tx=commit", "rollback", True),
@@ -145,17 +145,17 @@ class Writing(SynchronousTestCase):
             else:
                 planned(method, path, **more)
 
-    def test_columns_are_looked_up(self) -> None:
+    def test_unknown_columns_of_a_body_are_refused(self) -> None:
         error = self.assertRaises(TableError, planned, "POST", "works", body=b'{"nope": 1}')
         self.assertEqual(error.code, "PGRST204")
 
-    def test_put_wants_its_primary_key_and_nothing_else(self) -> None:
+    def test_put_needs_equality_filters_on_exactly_the_primary_key(self) -> None:
         for pairs in ([], [("id", "gt.1")], [("id", "eq.1"), ("title", "eq.x")], [("id", "not.eq.1")]):
             error = self.assertRaises(TableError, planned, "PUT", "works", *pairs, body=b'{"id": 1}')
             self.assertEqual((error.status, error.code), (405, "PGRST105"))
         self.assertIn("ON CONFLICT", text(planned("PUT", "works", ("id", "eq.1"), body=b'{"id": 1}')))
 
-    def test_a_limited_write_says_in_which_order(self) -> None:
+    def test_a_limited_write_needs_an_order_by_a_unique_column(self) -> None:
         error = self.assertRaises(TableError, planned, "DELETE", "works", ("limit", "1"), ("id", "gt.0"))
         self.assertEqual(error.code, "PGRST109")
         found = text(planned("DELETE", "works", ("limit", "1"), ("order", "id.desc"), ("id", "gt.0")))
@@ -163,15 +163,15 @@ class Writing(SynchronousTestCase):
 
 
 class Calling(SynchronousTestCase):
-    def test_overloads_go_by_their_arguments_names(self) -> None:
+    def test_overloads_are_chosen_by_argument_names(self) -> None:
         self.assertIn('"b" := ', text(planned("GET", "rpc/add", ("a", "1"), ("b", "2"))))
         self.assertIn('"c" := ', text(planned("GET", "rpc/add", ("a", "1"), ("c", "2"))))
 
-    def test_a_body_goes_whole_to_an_argument_without_a_name(self) -> None:
+    def test_a_json_body_is_passed_whole_to_an_unnamed_json_argument(self) -> None:
         found = planned("POST", "rpc/whole", body=b'{"x": 1}')
         self.assertIn("::json", text(found))
 
-    def test_a_missing_function_names_what_is_near(self) -> None:
+    def test_an_unknown_function_suggests_a_similar_name(self) -> None:
         error = self.assertRaises(TableError, planned, "GET", "rpc/fnd")
         self.assertEqual((error.status, error.hint), (404, "Perhaps you meant to call the function api.find"))
         error = self.assertRaises(TableError, planned, "GET", "rpc/add", ("a", "1"), ("d", "2"))
@@ -181,7 +181,7 @@ class Calling(SynchronousTestCase):
         found = text(planned("GET", "rpc/find", ("q", "x"), ("id", "gt.1"), ("select", "title,tags(label)")))
         self.assertIn('"works"."id" > ', found)
 
-    def test_whether_a_function_s_rows_have_embedded_ones_is_no_column_of_theirs(self) -> None:
+    def test_testing_an_embedding_of_a_functions_rows_selects_no_such_column(self) -> None:
         select, tested = ("select", "title,tags()"), ("or", "(tags.not.is.null,id.eq.1)")
         found = text(planned("GET", "rpc/find", ("q", "x"), select, tested))
         self.assertIn('"find"."id"', found)
@@ -194,40 +194,40 @@ class NoValueInTheText(SynchronousTestCase):
     marked = anything.map(lambda value: f"<~{value}~>")
 
     @given(marked, st.sampled_from(["eq", "like", "not.match", "fts", "plfts(english)", "isdistinct", "cs"]))
-    def test_operands(self, value: str, operator: str) -> None:
+    def test_operands_are_parameters(self, value: str, operator: str) -> None:
         found = planned("GET", "works", ("title", f"{operator}.{value}"))
         self.assertNotIn("<~", text(found))
         values = found.compiled.statement.sql.values(found.operands, found.body)
         self.assertTrue(any(isinstance(one, str) and "<~" in one for one in values))
 
     @given(marked.filter(lambda value: '"' not in value and "\\" not in value))
-    def test_lists_and_trees(self, value: str) -> None:
+    def test_operands_in_lists_and_logic_trees_are_parameters(self, value: str) -> None:
         found = planned(
             "GET", "works", ("title", f'in.("{value}")'), ("or", f'(title.eq."{value}",id.is.null)')
         )
         self.assertNotIn("<~", text(found))
 
     @given(marked)
-    def test_arguments(self, value: str) -> None:
+    def test_function_arguments_are_parameters(self, value: str) -> None:
         found = planned("GET", "rpc/find", ("q", value))
         self.assertNotIn("<~", text(found))
 
     @given(marked)
-    def test_bodies(self, value: str) -> None:
+    def test_bodies_are_parameters(self, value: str) -> None:
 
         found = planned("POST", "works", body=json.dumps({"title": value}).encode())
         self.assertNotIn("<~", text(found))
         self.assertIn("<~", found.body)
 
     @given(st.text(st.characters(exclude_categories=["Cs"]), min_size=1, max_size=20))
-    def test_names_are_closed_by_their_own_quotes(self, name: str) -> None:
+    def test_identifiers_and_literals_cannot_be_broken_out_of(self, name: str) -> None:
         self.assertEqual((ident(name)[0], ident(name)[-1]), ('"', '"'))
         self.assertNotIn('"', ident(name)[1:-1].replace('""', ""))
         self.assertNotIn("\0", ident(name))
         self.assertNotIn("'", literal(name).strip().removeprefix("E")[1:-1].replace("''", ""))
         self.assertLessEqual(len(alias(name, 12345).encode()), 63)
 
-    def test_casts_are_types_and_nothing_else(self) -> None:
+    def test_a_cast_can_only_name_a_type(self) -> None:
         self.assertEqual(cast_type("double  precision"), "double precision")
         self.assertEqual(cast_type("int[]"), "int[]")
         self.assertEqual(cast_type("mine"), '"mine"')
@@ -242,11 +242,11 @@ class NoNul(SynchronousTestCase):
         error = self.assertRaises(TableError, planned, method, path, *pairs, planner=planner, **more)
         self.assertEqual(error.status, 400)
 
-    def test_in_the_path_which_names_nothing(self) -> None:
+    def test_nul_in_the_path_is_404(self) -> None:
         for method, path in (("GET", "works\0"), ("GET", "\0"), ("GET", "rpc/find\0"), ("POST", "works\0")):
             self.assertEqual(self.assertRaises(TableError, planned, method, path, body=b"[]").status, 404)
 
-    def test_in_the_query(self) -> None:
+    def test_nul_in_the_query_is_refused(self) -> None:
         planner = Planner(CONFIG)
         planned("GET", "works", ("title", "eq.a"), planner=planner)
         planned("GET", "works", ("id", "in.(1)"), planner=planner)
@@ -255,7 +255,7 @@ class NoNul(SynchronousTestCase):
         self.refused(planner, "works", ("id", "in.(\0)"))
         self.refused(planner, "rpc/find", ("q", "\0"))
 
-    def test_in_the_body(self) -> None:
+    def test_nul_in_a_text_body_is_refused_and_kept_in_a_binary_one(self) -> None:
         planner = Planner(CONFIG)
         self.refused(planner, "rpc/whole_text", body=b"a\0", media="text/plain")
         self.refused(planner, "rpc/whole_xml", body=b"<a/>\0", media="text/xml")
@@ -266,7 +266,7 @@ class NoNul(SynchronousTestCase):
 
 
 class Catalogue(SynchronousTestCase):
-    def test_views_of_views_lead_to_tables(self) -> None:
+    def test_columns_of_views_of_views_lead_to_the_base_table(self) -> None:
         entry = (
             "({{QUERY :x ({{SUB :y ({{TARGETENTRY :resno 9 :resname n :resorigtbl 7 :resorigcol 7 "
             ":resjunk false}})}}) :targetList ({{TARGETENTRY :expr {{VAR}} :resno 1 :resname a :ressortgroupref 0 "
@@ -275,22 +275,22 @@ class Catalogue(SynchronousTestCase):
         rules = {10: entry.format(table=11, column=1), 11: entry.format(table=1, column=4)}
         self.assertEqual(base_columns(rules), {10: {(1, 4): [1]}, 11: {(1, 4): [1]}})
 
-    def test_the_nearest_name_scores_by_edits(self) -> None:
+    def test_hints_rank_names_by_edit_distance(self) -> None:
         self.assertEqual(nearest("projectx", ["projects", "tasks"], 0.75), "projects")
         self.assertIsNone(nearest("projxxxx", ["projects", "tasks"], 0.75))
         self.assertIsNone(nearest("same", ["same"]))
         self.assertIsNone(nearest("name", ["nama", *(f"t{number}" for number in range(500))]))
 
-    def test_who_shares_no_group_of_letters_is_not_near(self) -> None:
-        # By edits alone these would be near enough.
+    def test_hints_need_a_common_trigram(self) -> None:
+        # By edit distance alone these would be similar enough.
         self.assertIsNone(nearest("(any_arg)", ["(name)"]))
         self.assertEqual(nearest("(nam)", ["(name)"]), "(name)")
-        # Groups of three decide first, so that a far one with such a group does not hide behind near ones without.
+        # Trigrams decide first: a name that shares one wins over a name with fewer edits that shares none.
         self.assertEqual(nearest("abcx", ["abcdefgh", "axbx"]), "abcdefgh")
         self.assertEqual(nearest("ab-cd", ["abxcd"]), "abxcd")
         self.assertIsNone(nearest("()", ["(name)", ""]))
 
-    def test_what_clients_ask_for_is_not_remembered(self) -> None:
+    def test_names_that_clients_ask_for_are_not_cached(self) -> None:
         known = ["remembered", "once"]
         nearest("remembred", known)
         before = hints._groups.cache_info().misses

@@ -1,4 +1,4 @@
-"""What is set for a request's transaction before its statement runs."""
+"""What is set for a request's transaction before its statement runs: the preamble."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ class Preambles(SynchronousTestCase):
         found = _SET.findall(self.preamble(*headers, **more).text)
         return [(name, value.strip("'")) for name, value in found]
 
-    def test_the_request_and_who_makes_it(self) -> None:
+    def test_the_preamble_sets_role_claims_request_and_limits(self) -> None:
         found = self.preamble(
             ("x-a", "1"), ("cookie", "c=2"), extra_search_path=("more",), statement_timeout="9ms"
         )
@@ -82,7 +82,7 @@ class Preambles(SynchronousTestCase):
             ],
         )
 
-    def test_what_can_be_prepared_has_nothing_of_the_request(self) -> None:
+    def test_the_prepared_part_has_no_value_of_the_request(self) -> None:
         found = self.preamble(("x-a", "it's 1%"), pre_request="check", settings=_LEVEL).prepared
         assert found is not None
         statement = found.settings.statement
@@ -98,7 +98,7 @@ class Preambles(SynchronousTestCase):
         self.assertEqual(found.text, found.first + found.settings.text + found.last)
 
     @given(st.lists(st.tuples(_TEXTS, _TEXTS), max_size=5))
-    def test_values_are_written_as_they_are(self, pairs: list[tuple[str, str]]) -> None:
+    def test_settings_are_escaped_for_postgresql_and_psycopg2(self, pairs: list[tuple[str, str]]) -> None:
         """In PostgreSQL's literals, with a sign doubled that means something to psycopg2."""
         found = settings_of(pairs, ("request.path",))
         written = _LITERAL.findall(found.arguments)
@@ -108,8 +108,8 @@ class Preambles(SynchronousTestCase):
         self.assertEqual(again[len(_KEPT) :], [text for pair in pairs for text in pair] + ["request.path"])
         self.assertEqual(found.statement.text.count("\0"), len(pairs) + 1)
 
-    def test_sql_sees_the_headers_but_no_key_of_the_project(self) -> None:
-        """Those that came more than once in one line, and cookies in their own setting."""
+    def test_request_headers_leave_out_project_keys(self) -> None:
+        """Headers that came more than once are joined in one line, and cookies have a setting of their own."""
         found = dict(
             self.set(
                 ("x-service-key", "psk_secret"),
@@ -126,18 +126,18 @@ class Preambles(SynchronousTestCase):
         cookies = {"a": "1", "b": "x y", "d": "", "e": "f=g"}
         self.assertEqual(json.loads(found["request.cookies"]), cookies)
 
-    def test_nothing_that_a_client_keeps_to_itself_is_shown_with_its_request(self) -> None:
+    def test_the_repr_of_a_request_shows_no_secret(self) -> None:
         names = ("x-service-key", "authorization", "cookie", "x-mine")
         headers = [(name, "secret") for name in names]
         shown = repr(Incoming("POST", ("works",), (), headers, b"secret", presented_key="secret"))
         self.assertNotIn("secret", shown)
         self.assertIn("works", shown)
 
-    def test_who_writes_may_write(self) -> None:
+    def test_a_write_transaction_is_not_read_only(self) -> None:
         self.assertNotIn("transaction_read_only", dict(self.set(method="POST", read_only=False)))
 
-    def test_a_roles_own_settings_come_before_it_and_a_functions_after(self) -> None:
-        """What comes last counts, and what only others may set is set before the role is taken on."""
+    def test_settings_of_the_role_come_before_it_and_those_of_the_function_after(self) -> None:
+        """The last value counts, and what only privileged users may set is set before the role is taken on."""
         routine = Routine("api", "slow", settings=(("statement_timeout", "3s"), ("work_mem", "1MB")))
         found = self.set(("prefer", "timezone=UTC"), routine=routine, settings=(("statement_timeout", "2s"),))
         names = [name for name, _ in found]
@@ -147,8 +147,8 @@ class Preambles(SynchronousTestCase):
         self.assertNotIn("work_mem", names)
         self.assertEqual(dict(found)["timezone"], "UTC")
 
-    def test_a_plan_is_shown_as_the_server_makes_it(self) -> None:
-        """PostgreSQL lists the settings that are not its own."""
+    def test_explain_runs_without_the_services_own_planner_settings(self) -> None:
+        """EXPLAIN lists every setting that differs from PostgreSQL's default."""
         head, _ = Planner(CONFIG).head(Incoming("GET", ("works",)))
         identity = Identity("reader", "{}", True)
         for explains in (True, False):
@@ -157,18 +157,18 @@ class Preambles(SynchronousTestCase):
             )
             self.assertIs("jit" in found.text, not explains)
 
-    def test_the_applications_settings_have_a_place_of_their_own(self) -> None:
+    def test_app_settings_are_set_with_their_prefix(self) -> None:
         self.assertEqual(
             dict(self.set(app_settings={"colour": "50% blue"}))["app.settings.colour"], "50%% blue"
         )
 
-    def test_a_function_may_run_before_each_request(self) -> None:
+    def test_a_pre_request_function_is_called_last(self) -> None:
         for said, called in {"check": '"check"', "auth.check": '"auth"."check"'}.items():
             *_, last = self.preamble(pre_request=said).text.split("; ")
             self.assertEqual(last, f"SELECT {called}()")
         self.assertEqual(self.preamble().text.count("; "), 1)
 
-    def test_a_level_of_isolation_is_set_before_anything_else(self) -> None:
+    def test_the_isolation_level_is_set_first(self) -> None:
         shouted = (("default_transaction_isolation", "REPEATABLE Read"),)
         routine = Routine("api", "f", settings=_LEVEL)
         for more in ({"settings": _LEVEL}, {"settings": shouted}, {"routine": routine}):
@@ -177,7 +177,7 @@ class Preambles(SynchronousTestCase):
         no_level = (("default_transaction_isolation", "x; drop table works"),)
         self.assertNotIn("ISOLATION LEVEL", self.preamble(settings=no_level).text)
 
-    def test_plans_are_forgotten_that_may_be_anothers(self) -> None:
+    def test_plans_are_discarded_where_they_may_be_another_roles(self) -> None:
         incoming = Incoming("GET", ("works",))
         head, _ = Planner(CONFIG).head(incoming)
         cache = evolve(CACHE, role_settings={"reader": _LEVEL})
@@ -198,7 +198,7 @@ class Preambles(SynchronousTestCase):
                 self.assertEqual(text.startswith(begins), forgotten, text)
                 self.assertEqual("DISCARD" in text, forgotten)
 
-    def test_a_role_may_be_one_that_only_reads(self) -> None:
+    def test_a_role_may_be_read_only_by_its_settings(self) -> None:
         for value, only_reads in {
             "on": True,
             "TRUE": True,
@@ -212,17 +212,17 @@ class Preambles(SynchronousTestCase):
             self.assertEqual(("transaction_read_only", "on") in found, only_reads, value)
         self.assertNotIn("transaction_read_only", dict(self.set(read_only=False, method="POST")))
 
-    def test_long_headers_are_told_as_short_ones_are(self) -> None:
+    def test_long_headers_are_passed_like_short_ones(self) -> None:
         for long in ("x" * 5000, "y" * 5000):
             self.assertEqual(json.loads(dict(self.set(("x-a", long)))["request.headers"]), {"x-a": long})
 
-    def test_what_is_long_is_not_kept(self) -> None:
-        """However it came: what is kept is bounded in bytes."""
+    def test_preambles_with_long_values_are_not_cached(self) -> None:
+        """That holds for headers and cookies alike: the cache is bounded in bytes."""
         for name in ("x-a", "cookie"):
             for length, kept in ((500, True), (5000, False)):
                 one, two = (self.preamble((name, "a=" + "z" * length)).prepared for _ in range(2))
                 self.assertIs(one is two, kept, name)
 
-    def test_no_role_has_a_nul_in_its_name(self) -> None:
+    def test_a_role_with_a_nul_is_refused(self) -> None:
         error = self.assertRaises(TableError, self.preamble, role="rea\0der")
         self.assertEqual((error.status, error.code), (400, "22021"))

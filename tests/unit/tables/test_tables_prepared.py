@@ -1,4 +1,4 @@
-"""How statements are sent, prepared or not."""
+"""How statements are sent to PostgreSQL, prepared or not."""
 
 from __future__ import annotations
 
@@ -64,10 +64,12 @@ class Reading(Connection):
 
 
 class Messages(SynchronousTestCase):
+    """Which messages are sent for one request."""
+
     def work(self, **more: Any) -> Work:
         return Work(Preamble("SELECT %s", ["secret"]), Sql("SELECT 2"), kept=True, **more)
 
-    def test_nothing_of_the_request_is_in_the_message_that_prepares(self) -> None:
+    def test_the_message_that_prepares_has_no_value_of_the_request(self) -> None:
         connection = Connection()
         for _ in range(2):
             found = run(cast(Session, connection), self.work(), list)
@@ -75,7 +77,7 @@ class Messages(SynchronousTestCase):
         once = ["BEGIN; SELECT %s", "PREPARE service_1 AS SELECT 2", "EXECUTE service_1", "COMMIT"]
         self.assertEqual(connection.sent, [*once, "SELECT %s; EXECUTE service_1"])
 
-    def test_plans_are_another_roles_until_they_have_been_discarded(self) -> None:
+    def test_plans_count_as_another_roles_until_discarding_them_succeeded(self) -> None:
         connection = Interrupted()
         work = Work(Preamble("SELECT 1", [], role="anon", plans_apart=True), Sql("SELECT 2"))
         self.failureResultOf(start(run(cast(Session, connection), work, list)), TableError)
@@ -84,7 +86,7 @@ class Messages(SynchronousTestCase):
         once = "SELECT 1; SELECT 2"
         self.assertEqual(connection.sent, ["DISCARD PLANS", "DISCARD PLANS", once, once])
 
-    def test_what_is_told_is_prepared_with_what_is_asked(self) -> None:
+    def test_the_preamble_is_prepared_like_the_statement(self) -> None:
         settings = settings_of((("role", "a%b"),), ("request.path",))
         prepared = PreparedPreamble("at once", "RESET ALL; ", settings, "; SELECT before()")
         work = evolve(self.work(), preamble=Preamble(prepared.text, ["/secret"], prepared=prepared))
@@ -99,20 +101,20 @@ class Messages(SynchronousTestCase):
         again = "RESET ALL; EXECUTE service_1('a%%b', %s); SELECT before(); EXECUTE service_2"
         self.assertEqual(others, [*first, again, "at once; SELECT 2"])
 
-    def test_what_is_prepared_is_one_roles(self) -> None:
-        """PostgreSQL asks for rights when it plans, where it writes out a function."""
+    def test_statements_are_prepared_for_each_role_apart(self) -> None:
+        """Where PostgreSQL inlines a function, it checks privileges when it plans."""
         connection, text = Connection("EXECUTE service_2"), "SELECT %s"
         for role in ("one", "other", "one"):
             work = evolve(self.work(), preamble=Preamble(text, ["secret"], role=role))
             self.successResultOf(start(run(cast(Session, connection), work, list)))
         once = ["BEGIN; SELECT %s", "PREPARE service_1 AS SELECT 2", "EXECUTE service_1", "COMMIT"]
         other = ["BEGIN; SELECT %s", "PREPARE service_2 AS SELECT 2", "EXECUTE service_2", "ROLLBACK"]
-        # What is refused to one is not stale for others.
+        # A statement that one role may not run stays prepared for others.
         self.assertEqual(
             connection.sent, [*once, *other, "SELECT %s; SELECT 2", "SELECT %s; EXECUTE service_1"]
         )
 
-    def test_what_is_to_be_undone_is(self) -> None:
+    def test_a_rollback_checks_deferred_constraints_first(self) -> None:
         connection = Connection()
         for _ in range(2):
             found = run(cast(Session, connection), self.work(ending="rollback"), list)
@@ -121,14 +123,14 @@ class Messages(SynchronousTestCase):
         first = ["BEGIN; SELECT %s", "PREPARE service_1 AS SELECT 2", "EXECUTE service_1", *ends]
         self.assertEqual(connection.sent, [*first, "BEGIN; SELECT %s; EXECUTE service_1", *ends])
 
-    def test_what_cannot_be_prepared_is_run_as_it_is(self) -> None:
+    def test_a_statement_that_cannot_be_prepared_is_run_unprepared(self) -> None:
         connection = Connection(refuses="PREPARE")
         found = run(cast(Session, connection), self.work(), list)
         self.assertEqual(self.successResultOf(start(found)), [(1,)])
         self.assertEqual(connection.sent[-2:], ["ROLLBACK", "SELECT %s; SELECT 2"])
 
-    def test_what_is_prepared_has_its_locks_first(self) -> None:
-        """Run as it is it needs none."""
+    def test_a_prepared_statement_takes_its_locks_first(self) -> None:
+        """An unprepared one needs none."""
         locks, connection = Sql("SELECT 3"), Connection("SELECT %s; EXECUTE service_1; EXECUTE")
         for _ in range(2):
             found = run(cast(Session, connection), self.work(locks=locks), list)
@@ -137,12 +139,12 @@ class Messages(SynchronousTestCase):
         first = ["BEGIN; SELECT %s", *prepared, "EXECUTE service_1; EXECUTE service_2", "COMMIT"]
         again = ["SELECT %s; EXECUTE service_1; EXECUTE service_2", "SELECT %s; SELECT 2"]
         self.assertEqual(connection.sent, [*first, *again])
-        # Nobody knows which of the two was refused.
+        # It is not known which of the two was refused, so both are prepared anew.
         self.successResultOf(start(run(cast(Session, connection), self.work(locks=locks), list)))
         dropped = "DEALLOCATE service_1; DEALLOCATE service_2; PREPARE service_3 AS SELECT 3"
         self.assertIn(dropped, connection.sent)
 
-    def test_a_right_that_is_missing_is_missed_in_its_turn(self) -> None:
+    def test_a_missing_privilege_of_the_locks_is_reported_by_the_statement_itself(self) -> None:
         for locks, expected in (("SELECT 3", "SELECT %s; SELECT 2"), ("", "ROLLBACK")):
             connection = Connection("EXECUTE", Denied)
             asked = start(run(cast(Session, connection), self.work(locks=Sql(locks)), list))
@@ -150,25 +152,25 @@ class Messages(SynchronousTestCase):
             self.successResultOf(asked)
             self.assertEqual(connection.sent[-1], expected)
 
-    def test_each_part_has_its_values(self) -> None:
+    def test_operands_of_locks_and_statement_are_sent_in_order(self) -> None:
         work = self.work(locks=Sql("SELECT \0", ("a",)), operands=())
         self.assertEqual(work.values, ["a"])
         self.assertEqual(evolve(work, kept=False).values, [])
 
-    def test_what_is_refused_for_what_it_does_is_not_done_again(self) -> None:
+    def test_a_write_that_is_refused_is_not_repeated(self) -> None:
         connection = Connection("EXECUTE", Duplicate)
         refused = start(run(cast(Session, connection), self.work(), list))
         self.assertEqual(self.failureResultOf(refused, TableError).value.status, 409)
         self.assertEqual(connection.sent[-2:], ["EXECUTE service_1", "ROLLBACK"])
 
-    def test_what_was_not_prepared_is_sent_once(self) -> None:
-        """Though it is refused for what makes a prepared statement stale."""
+    def test_an_unprepared_statement_is_sent_once(self) -> None:
+        """That is so even if the error is one that makes a prepared statement stale."""
         connection = Connection("SELECT %s; SELECT 2")
         refused = start(run(cast(Session, connection), evolve(self.work(), kept=False), list))
         self.assertEqual(self.failureResultOf(refused, TableError).value.code, "42883")
         self.assertEqual(connection.sent, ["SELECT %s; SELECT 2"])
 
-    def test_nothing_is_sent_on_a_connection_that_is_lost(self) -> None:
+    def test_nothing_more_is_sent_on_a_lost_connection(self) -> None:
         for lost in (psycopg2.OperationalError, DatabaseGone):
             connection = Connection("EXECUTE", lost)
             connection.in_transaction = False
@@ -179,7 +181,9 @@ class Messages(SynchronousTestCase):
 
 
 class Worth(SynchronousTestCase):
-    def test_only_what_was_asked_for_before_is_prepared_and_nothing_that_is_only_explained(self) -> None:
+    """Which statements are prepared."""
+
+    def test_only_repeated_statements_are_prepared_and_never_explain(self) -> None:
         planner = Planner(CONFIG)
         first, again = (planned("GET", "works", planner=planner) for _ in range(2))
         plan = evolve(again.compiled.rendering, explain=MediaType("application/vnd.pgrst.plan+json"))
@@ -230,7 +234,9 @@ class Writing:
 
 
 class Again(SynchronousTestCase):
-    def test_what_was_undone_is_not_what_is_answered(self) -> None:
+    """A stale prepared statement is run once more, unprepared."""
+
+    def test_the_outcome_of_a_rolled_back_attempt_is_not_the_reply(self) -> None:
         """A deferred trigger can fail as a stale prepared statement does: then the write is made once more."""
         connection = Writing()
         row = b'{"id": 1, "title": "a", "author_id": 1, "data": {}}'
@@ -242,6 +248,8 @@ class Again(SynchronousTestCase):
 
 
 class Nul(SynchronousTestCase):
+    """A ValueError of psycopg2, which refuses strings with a NUL before it sends anything."""
+
     def running(self, fault: str) -> Any:
         class Driver:
             async def query(self, sql: str, params: object = None) -> list[tuple[Any, ...]]:
@@ -249,10 +257,10 @@ class Nul(SynchronousTestCase):
 
         return run(cast(Session, Driver()), Work(Preamble("SELECT 1", []), Sql("SELECT 2")), list)
 
-    def test_what_the_driver_will_not_send_is_the_clients_fault(self) -> None:
+    def test_a_nul_the_driver_refuses_is_400(self) -> None:
         running = self.running("A string literal cannot contain NUL (0x00) characters.")
         error = self.assertRaises(TableError, running.send, None)
         self.assertEqual((error.status, error.code), (400, "22021"))
 
-    def test_what_else_goes_wrong_is_nobodys_but_ours(self) -> None:
+    def test_any_other_value_error_is_an_internal_error(self) -> None:
         self.assertRaises(ValueError, self.running("not enough values to unpack").send, None)

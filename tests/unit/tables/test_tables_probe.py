@@ -1,4 +1,4 @@
-"""How many rows are read at once to see whether a result is large, and how many queries that takes."""
+"""The probe: how many rows are read at once to see whether a result is large, and how many queries that takes."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ class Lender:
 class Statements(SynchronousTestCase):
     """How often PostgreSQL is asked for the rows of a view, whose size is not known."""
 
-    def test_rows_that_fit_are_one_statement_once_their_size_is_known(self) -> None:
+    def test_rows_that_fit_take_one_query_once_their_size_is_known(self) -> None:
         planner = Planner(CONFIG)
         statements: list[int] = []
         for asked in ("0", "1", "2"):
@@ -81,7 +81,7 @@ class Statements(SynchronousTestCase):
             statements.append(len(session.asked))
         self.assertEqual(statements, [2, 1, 1])
 
-    def test_what_postgresql_cannot_make_one_value_of_is_streamed(self) -> None:
+    def test_rows_too_large_for_one_postgresql_value_are_streamed(self) -> None:
         found = planned("GET", "works", planner=Planner(CONFIG))
         session = Database(rows=3000, size_of_row=20_000_000)
         executor = Executor(UNPREPARED, cast(Any, Lender(session)))
@@ -90,8 +90,8 @@ class Statements(SynchronousTestCase):
         assert found.compiled.probe is not None
         self.assertEqual(found.compiled.probe.rows, 1)
 
-    def test_what_fails_otherwise_or_for_one_row_is_asked_once(self) -> None:
-        """The first asks for a row more than the 100 of a probe, the second for one more than one."""
+    def test_other_failures_and_failures_for_a_single_row_are_not_retried(self) -> None:
+        """A probe of 100 rows asks for one row more than that, the smallest probe for one more than one."""
         for fault, rows in ((psycopg2.OperationalError, UNKNOWN_ROWS), (TooLarge, 1)):
             found = planned("GET", "works", planner=Planner(CONFIG))
             assert found.compiled.probe is not None
@@ -104,23 +104,23 @@ class Statements(SynchronousTestCase):
 
 
 class Probes(SynchronousTestCase):
-    def test_the_first_is_of_what_the_catalogue_knows(self) -> None:
+    def test_the_first_probe_uses_the_row_size_of_the_catalogue(self) -> None:
         for row_bytes, rows in ((0, UNKNOWN_ROWS), (1, MOST_ROWS), (1000, 100), (1_000_000, 1)):
             self.assertEqual(first_probe(row_bytes, 100_000).rows, rows)
 
-    def test_what_fits_teaches_nothing(self) -> None:
+    def test_which_outcomes_fit(self) -> None:
         probe = Probe(100, 100_000)
         self.assertTrue(probe.fits(Outcome(rows=100, size=100_000), 100))
         self.assertFalse(probe.fits(Outcome(rows=101, size=1), 100))
         self.assertFalse(probe.fits(Outcome(rows=1, size=100_001), 100))
 
-    def test_many_small_rows_are_tried_again_at_once(self) -> None:
+    def test_many_small_rows_are_probed_again_at_once_with_more(self) -> None:
         probe = Probe(100, 100_000)
         self.assertTrue(probe.again(Outcome(rows=101, size=1010), 100))
         self.assertEqual(probe.rows, MOST_ROWS)
         self.assertFalse(probe.again(Outcome(rows=MOST_ROWS + 1, size=99_999), MOST_ROWS))
 
-    def test_rows_that_would_not_fit_are_not_tried_again(self) -> None:
+    def test_rows_that_would_not_fit_are_not_probed_again(self) -> None:
         probe = Probe(100, 100_000)
         self.assertFalse(probe.again(Outcome(rows=101, size=90_000), 100))
         self.assertFalse(probe.again(Outcome(rows=101, size=10_000_000), 100))

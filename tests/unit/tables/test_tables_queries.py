@@ -1,4 +1,4 @@
-"""What a parameter of the query applies to, and how its value is read."""
+"""What each parameter of the query applies to, and how its value is read."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def query(name: str, value: str) -> Query:
 
 
 class Paths(SynchronousTestCase):
-    def test_filters_and_trees_may_be_of_embedded_relations(self) -> None:
+    def test_filters_and_logic_trees_may_be_on_embedded_relations(self) -> None:
         terms = (equal("x"),)
         asked: tuple[tuple[str, str, tuple[str, ...], Condition], ...] = (
             ("x", "eq.1", (), equal("x")),
@@ -53,7 +53,7 @@ class Paths(SynchronousTestCase):
         ((path, found),) = query("a.x->k->>0", "is.null").filters
         self.assertEqual((path, found.field if isinstance(found, Filter) else None), (("a",), field))
 
-    def test_filters_on_one_field_may_be_written_as_a_list(self) -> None:
+    def test_filters_may_be_written_with_list_indexes(self) -> None:
         for names in (("x[0]", "x[1]"), ("x[]", "x[]"), ("x", "x")):
             found = parse_query([(name, "eq.1") for name in names]).filters
             self.assertEqual(found, (((), equal("x")),) * 2, names)
@@ -62,13 +62,13 @@ class Paths(SynchronousTestCase):
             ((_, found_),) = query(name, "is.null").filters
             self.assertEqual(found_.field if isinstance(found_, Filter) else None, field)
 
-    def test_so_may_orders_and_limits(self) -> None:
+    def test_orders_and_limits_may_be_on_embedded_relations(self) -> None:
         for name in ("order", "a.order", "a.b.order"):
             ((path, _),) = query(name, "1").orders
             self.assertEqual(path, tuple(name.split(".")[:-1]))
         self.assertEqual(query("a.b.limit", "1").ranges[0][0], ("a", "b"))
 
-    def test_what_is_no_path_is_refused(self) -> None:
+    def test_malformed_paths_are_refused(self) -> None:
         for name, value in (
             ("a,b.limit", "1"),
             ("a..order", "id"),
@@ -87,13 +87,13 @@ class Paths(SynchronousTestCase):
             self.assertEqual(error.code, "PGRST100", name)
             self.assertIn("failed to parse tree path", error.message)
 
-    def test_no_parameter_holds_a_nul(self) -> None:
+    def test_a_nul_in_a_parameter_is_refused(self) -> None:
         for name, value in (("\0", "eq.1"), ("x", "eq.\0"), ("select", "\0")):
             self.assertEqual(self.assertRaises(TableError, query, name, value).code, "PGRST100")
 
 
 class Names(SynchronousTestCase):
-    def test_columns_are_named_one_after_the_other(self) -> None:
+    def test_columns_and_on_conflict_are_lists_of_names(self) -> None:
         for text, expected in (("a", ("a",)), ('a, b ,"c,d"', ("a", "b", "c,d"))):
             self.assertEqual(query("columns", text).columns, expected)
             self.assertEqual(query("on_conflict", text).on_conflict, expected)
@@ -104,7 +104,7 @@ class Names(SynchronousTestCase):
 
 
 class Arguments(SynchronousTestCase):
-    def test_what_is_an_argument_of_a_function_and_what_a_filter_on_its_rows(self) -> None:
+    def test_arguments_of_a_function_are_told_from_filters_on_its_rows(self) -> None:
         for name, value, expected in (
             ("q", "x", True),
             ("q", "", True),
@@ -128,7 +128,7 @@ class Arguments(SynchronousTestCase):
 class Values(SynchronousTestCase):
     """Outside of logic trees an operand is all that follows; inside them quotes and braces delimit it."""
 
-    def test_in_a_tree(self) -> None:
+    def test_operands_in_a_logic_tree(self) -> None:
         for text, expected in (
             ("{a,b}", "{a,b}"),
             ("{a,b} ", "{a,b}"),
@@ -145,12 +145,12 @@ class Values(SynchronousTestCase):
         error = self.assertRaises(TableError, parse_logic, "or", False, "(x.eq.{a,b}c)")
         self.assertEqual(error.code, "PGRST100")
 
-    def test_alone(self) -> None:
+    def test_operands_of_a_single_filter(self) -> None:
         for text in ("{a,b}", '"a"', "a,b)", " a ", "", "not.eq.1"):
             found = parse_filter(Field("x"), f"eq.{text}", Operands())
             self.assertEqual(found, equal("x", text))
 
-    def test_a_star_stands_for_anything_in_patterns_alone(self) -> None:
+    def test_a_star_is_a_wildcard_only_for_like_and_ilike(self) -> None:
         for operator, sql, expected in (
             ("like", "LIKE", "a%%"),
             ("ilike", "ILIKE", "a%%"),
@@ -166,7 +166,7 @@ class Values(SynchronousTestCase):
         quantified = parse_filter(Field("x"), "like(any).{a*,b}", Operands())
         self.assertEqual(quantified.operation, Compare("LIKE", Operand("{a%,b}"), "any"))
 
-    def test_lists(self) -> None:
+    def test_operands_of_in(self) -> None:
         for text, expected in (
             ("()", "{}"),
             ("( )", "{}"),
@@ -182,7 +182,7 @@ class Values(SynchronousTestCase):
 
 
 class Selects(SynchronousTestCase):
-    def test_what_is_selected(self) -> None:
+    def test_valid_selects(self) -> None:
         a, b = SelectColumn(Field("a")), SelectColumn(Field("b"))
         total = SelectColumn(None, aggregate="count")
         asked: tuple[tuple[str, tuple[SelectItem, ...]], ...] = (
@@ -206,7 +206,7 @@ class Selects(SynchronousTestCase):
         for text, expected in asked:
             self.assertEqual(parse_select(text), expected, text)
 
-    def test_what_is_not(self) -> None:
+    def test_invalid_selects(self) -> None:
         for text in (
             "a)b",
             "count(a)",
@@ -226,7 +226,7 @@ class Selects(SynchronousTestCase):
 
 
 class Orders(SynchronousTestCase):
-    def test_terms_in_the_order_in_which_they_count(self) -> None:
+    def test_orders(self) -> None:
         a, b = Field("a"), Field("b", (JsonStep("k", True),))
         asked: tuple[tuple[str, tuple[OrderTerm, ...]], ...] = (
             ("a", (OrderTerm(a),)),

@@ -15,8 +15,8 @@ class Ranges(SynchronousTestCase):
         pairs = [(name, value) for name, _, value in (part.partition("=") for part in text.split("&"))]
         return next((found for path, found in parse_query(pairs).ranges if path == ()), Range())
 
-    def test_limit_and_offset_are_one_range(self) -> None:
-        """As PostgREST answers: alone each may be nothing, together they are the rows from one to another."""
+    def test_limit_and_offset_become_one_range(self) -> None:
+        """As PostgREST answers: a limit or an offset alone may be invalid, together they must not be."""
         for text, expected in (
             ("limit=abc", Range()),
             ("limit=2&limit=abc", Range()),
@@ -41,12 +41,12 @@ class Ranges(SynchronousTestCase):
             error = self.assertRaises(TableError, self.asked, text)
             self.assertEqual(error.json_details, "Limit should be greater than or equal to zero.", text)
 
-    def test_of_embedded_rows_there_may_be_none(self) -> None:
+    def test_an_embedding_may_be_limited_to_no_rows(self) -> None:
         found = parse_query([("a.limit", "0"), ("a.offset", "5")]).ranges
         self.assertEqual(found, ((("a",), Range(0, 0)),))
 
-    def test_a_header_may_name_rows_that_no_table_has(self) -> None:
-        """It is no header that means nothing, after which all rows would be sent."""
+    def test_a_range_header_may_exceed_any_table(self) -> None:
+        """It is not ignored as an invalid header is, because then all rows would be sent."""
         most = 2**63 - 1
         for header, expected in (
             (f"{most}-{most}", Range(most, 1)),
@@ -56,7 +56,7 @@ class Ranges(SynchronousTestCase):
         ):
             self.assertEqual(parse_range(header), expected, header)
 
-    def test_what_two_ranges_have_in_common(self) -> None:
+    def test_the_range_header_and_the_parameters_intersect(self) -> None:
         self.assertEqual(intersect(Range(0, 0), Range(0, 5)), Range(0, 0))
         for one, other in ((Range(0, 2), Range(2, 9)), (Range(10), Range(0, 5)), (Range(0, 0), Range(3, 1))):
             error = self.assertRaises(TableError, intersect, one, other)

@@ -1,4 +1,4 @@
-"""The errors of the grammar: their text and position."""
+"""Errors of the query grammar (PGRST100): their position and what they say was expected, as PostgREST says it."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ class Refusals(SynchronousTestCase):
         where = error.message.rpartition("(line 1, column ")[2]
         return int(where.rstrip(")")), error.json_details
 
-    def test_a_dash_begins_an_index(self) -> None:
+    def test_a_dash_begins_a_json_index(self) -> None:
         for text, column, details in (
             ("data->>--34", 9, 'unexpected "-" expecting digit'),
             ("data->>-xy-4", 9, 'unexpected "x" expecting digit'),
@@ -40,27 +40,27 @@ class Refusals(SynchronousTestCase):
             self.assertEqual(self.refused(parse_select, text), (column, details))
         self.assertEqual(self.refused(parse_order, "data->>--1"), (9, 'unexpected "-" expecting digit'))
 
-    def test_a_dash_within_a_key_is_part_of_it(self) -> None:
+    def test_a_dash_within_a_json_key_is_part_of_it(self) -> None:
         found = parse_select("data->2-b->-2")
         steps = (JsonStep("2-b", False), JsonStep(-2, False))
         self.assertEqual(found, (SelectColumn(Field("data", steps)),))
 
-    def test_a_negation_needs_an_operator(self) -> None:
+    def test_a_negation_needs_a_logic_operator(self) -> None:
         found = self.refused(parse_logic, "or", False, "(id.eq.1,not.xor(id.eq.2,id.eq.3))")
         self.assertEqual(found, (16, 'unexpected "x" expecting logic operator (and, or)'))
         found = self.refused(parse_logic, "or", False, "(not.order.eq.1)")
         self.assertEqual(found, (10, 'unexpected "d" expecting "("'))
 
-    def test_an_operator_needs_its_bracket(self) -> None:
+    def test_a_logic_operator_needs_a_parenthesis(self) -> None:
         found = self.refused(parse_logic, "and", False, "(ord(id.eq.1,id.eq.1),id.eq.2)")
         self.assertEqual(found, (7, 'unexpected "d" expecting "("'))
 
-    def test_columns_may_begin_like_operators(self) -> None:
+    def test_column_names_may_begin_like_logic_operators(self) -> None:
         tree = parse_logic("or", False, "(order.eq.1,android.is.null,not.eq.2)")
         names = [term.field.name for term in tree.terms if isinstance(term, Filter)]
         self.assertEqual(names, ["order", "android", "not"])
 
-    def test_an_operator_is_refused_where_it_stops_being_one(self) -> None:
+    def test_an_unknown_operator_is_refused_where_it_stops_matching(self) -> None:
         operator = "expecting operator (eq, gt, ...)"
         for text, column, details in (
             ("foo.x", 1, f'unexpected "f" expecting "not" or {operator.removeprefix("expecting ")}'),
@@ -77,7 +77,7 @@ class Refusals(SynchronousTestCase):
                 self.refused(parse_filter, Field("a"), text, Operands()), (column, details), text
             )
 
-    def test_what_is_compared_by_is(self) -> None:
+    def test_invalid_operands_of_is(self) -> None:
         values = "expecting isVal: (null, not_null, true, false, unknown)"
         for text, column, found in (
             ("is.not.null", 7, '"."'),
@@ -88,7 +88,7 @@ class Refusals(SynchronousTestCase):
             expected = (column, f"unexpected {found} {values}")
             self.assertEqual(self.refused(parse_filter, Field("a"), text, Operands()), expected, text)
 
-    def test_a_name_could_have_been_longer(self) -> None:
+    def test_a_wrong_character_after_a_name(self) -> None:
         found = self.refused(parse_logic, "or", False, "(title.ilike.%a,b%,c.eq.1)")
         self.assertEqual(found, (20, f'unexpected "%" expecting {LONGER} or delimiter (.)'))
         found = self.refused(parse_order, "coalesce(a, b).desc")
@@ -99,7 +99,7 @@ class Refusals(SynchronousTestCase):
         self.assertEqual(found, (16, f"unexpected '[' expecting {LONGER}, {ENDS}"))
         self.assertEqual(self.refused(parse_select, "id-,b"), (4, 'unexpected "," expecting letter or digit'))
 
-    def test_orders_that_are_none(self) -> None:
+    def test_invalid_orders(self) -> None:
         ways = '"asc", "desc", "nullsfirst" or "nullslast"'
         for text, column, details in (
             ("id.ac", 4, f'unexpected "c" expecting {ways}'),
@@ -110,7 +110,7 @@ class Refusals(SynchronousTestCase):
         ):
             self.assertEqual(self.refused(parse_order, text), (column, details), text)
 
-    def test_selects_that_are_none(self) -> None:
+    def test_invalid_selects(self) -> None:
         items = '"...", field name (* or [a..z0..9_$]), "*" or "count()"'
         key = '"-", digit or any non reserved character different from: .,>()'
         for text, column, details in (

@@ -63,7 +63,7 @@ def _cache() -> SchemaCache:
             }
             for oid in COLUMNS
         ],
-        # In no order that a reader would choose.
+        # Not sorted, since PostgreSQL promises no order.
         "foreign_keys": [
             _foreign_key("the_team", PEOPLE, 2, TEAMS),
             _foreign_key("the_lead", TEAMS, 2, PEOPLE),
@@ -72,7 +72,7 @@ def _cache() -> SchemaCache:
             _foreign_key("of_friend", MEMBERSHIPS, 1, PEOPLE),
             _foreign_key("secret_room", SECRETS, 1, ROOMS),
             _foreign_key("secret_person", SECRETS, 2, PEOPLE),
-            # To a table among PostgreSQL's own, where nothing is looked at.
+            # To a table of a system schema, which is not in the schema cache.
             _foreign_key("of_system", ROOMS, 1, 99),
         ],
         "rules": [{"oid": SHOWN, "rule": _RULE}],
@@ -92,7 +92,7 @@ class Relationships(SynchronousTestCase):
         assert isinstance(error, TableError)
         return error
 
-    def test_choices_are_listed_by_kind_whatever_the_catalogues_order(self) -> None:
+    def test_ambiguous_relationships_are_listed_by_cardinality_and_name(self) -> None:
         error = self.refused("people", "teams")
         kinds = [choice["cardinality"] for choice in error.json_details]
         self.assertEqual(kinds, ["one-to-many", "many-to-one"])
@@ -100,7 +100,7 @@ class Relationships(SynchronousTestCase):
         names = [choice["relationship"].partition(" ")[0] for choice in error.json_details]
         self.assertEqual(names, ["of_friend", "of_person"])
 
-    def test_a_column_or_constraint_leads_to_tables_only(self) -> None:
+    def test_a_column_or_constraint_name_leads_to_tables_but_not_to_views(self) -> None:
         for name in ("team", "the_team"):
             self.assertEqual(self.found("people", name).target, ("api", "teams"))
         for name in ("parent", "above"):
@@ -109,7 +109,7 @@ class Relationships(SynchronousTestCase):
         self.assertEqual(self.found("teams_shown", "lead").target, ("api", "people"))
         self.assertEqual(self.found("people", "teams_shown", "team").target, ("api", "teams_shown"))
 
-    def test_a_view_may_refer_to_itself_by_a_column(self) -> None:
+    def test_a_view_may_reference_itself_by_a_column(self) -> None:
         hidden = _without_tables(self.cache, "teams")
         found = find_relationship(hidden, ("api", "teams_shown"), "api", "parent", None)
         self.assertEqual((found.target, found.pairs), (("api", "teams_shown"), (("parent", "id"),)))
@@ -119,34 +119,34 @@ class Relationships(SynchronousTestCase):
         assert isinstance(error, TableError)
         self.assertEqual(error.code, "PGRST200")
 
-    def test_a_column_that_is_referred_to_leads_to_those_who_do(self) -> None:
+    def test_a_referenced_column_leads_to_the_referencing_table(self) -> None:
         alone = _without_tables(self.cache, "memberships")
         found = find_relationship(alone, ("api", "people"), "api", "id", None)
         self.assertEqual((found.cardinality, found.target), ("o2m", ("api", "teams")))
         self.assertEqual(self.refused("people", "id").code, "PGRST201")
 
-    def test_what_leads_out_of_what_is_looked_at_is_no_way(self) -> None:
+    def test_foreign_keys_to_tables_outside_the_cache_are_ignored(self) -> None:
         self.assertEqual(self.cache.relationships["api", "rooms"], ())
 
-    def test_views_that_show_each_other_show_nothing(self) -> None:
-        """PostgreSQL lets them be made, and refuses to read them."""
+    def test_views_that_select_from_each_other_have_no_base_columns(self) -> None:
+        """PostgreSQL allows creating such views, and refuses to read them."""
         rules = {view: _RULE.replace(":resorigtbl 1", f":resorigtbl {view ^ 1}") for view in (10, 11)}
         self.assertEqual(base_columns(rules), {10: {}, 11: {}})
 
-    def test_through_a_junction_to_oneself_there_is_no_way(self) -> None:
+    def test_there_is_no_many_to_many_relationship_of_a_table_with_itself(self) -> None:
         self.assertEqual(self.refused("people", "people").code, "PGRST200")
 
-    def test_where_nothing_is_related_another_origin_is_suggested(self) -> None:
+    def test_the_hint_suggests_a_similar_origin_if_it_is_unknown(self) -> None:
         self.assertEqual(
             self.refused("teems", "people").hint, "Perhaps you meant 'teams' instead of 'teems'."
         )
         self.assertIsNone(self.refused("secret", "people").hint)
-        # Related, if only through what is hidden.
+        # These are related, though only through a junction that is not exposed.
         self.assertIsNone(self.refused("rooms", "people").hint)
 
 
 class Effort(SynchronousTestCase):
-    """How much work a client can cause with a few kilobytes, counted in calls."""
+    """How much work a client can cause with a few kilobytes, counted in function calls."""
 
     def steps(self, *pairs: tuple[str, str]) -> int:
         plan = Reader(_cache(), "api", PlanOptions()).plan(("api", "teams"), parse_query(pairs), Range())
@@ -161,15 +161,15 @@ class Effort(SynchronousTestCase):
     def spread(self, names: int) -> str:
         return "...parent(" * 10 + ",".join(f"c{number}" for number in range(names)) + ")" * 10
 
-    def test_more_names_are_as_much_more_work(self) -> None:
+    def test_work_grows_linearly_with_the_names_in_nested_spreads(self) -> None:
         few, many = (self.steps(("select", f"count(),{self.spread(names)}")) for names in (50, 200))
         self.assertLess(many, few * 5)
 
-    def test_empty_embeddings_are_as_much_more_work(self) -> None:
+    def test_work_grows_linearly_with_empty_embeddings(self) -> None:
         few, many = (self.steps(("select", ",".join(["parent()"] * number))) for number in (25, 100))
         self.assertLess(many, few * 5)
 
-    def test_a_term_more_to_order_by_costs_the_same_whatever_is_selected_and_filtered(self) -> None:
+    def test_each_order_term_costs_the_same_whatever_is_selected_and_filtered(self) -> None:
         def extra(*pairs: tuple[str, str]) -> int:
             one, many = (
                 self.steps(*pairs, ("order", ",".join(["parent(zzz)"] * terms))) for terms in (1, 50)

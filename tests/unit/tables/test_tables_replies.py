@@ -1,4 +1,4 @@
-"""Tokens, roles, and what SQL sets for the response."""
+"""Tokens and roles of the table API, and status and headers that SQL sets for the response."""
 
 from __future__ import annotations
 
@@ -44,18 +44,18 @@ class Tokens(SynchronousTestCase):
         self.assertTrue(any(name == "WWW-Authenticate" for name, _ in error.headers))
         return error.code, error.message
 
-    def test_good_ones_are_read_and_remembered(self) -> None:
+    def test_a_valid_token_is_verified_once_and_cached(self) -> None:
         token = signed({"role": "author", "exp": NOW + 1})
         self.assertEqual(self.tokens.claims(token)["role"], "author")
         self.assertIs(self.tokens.claims(token), self.tokens.claims(token))
 
-    def test_clocks_may_differ_by_half_a_minute(self) -> None:
+    def test_exp_nbf_and_iat_allow_30_seconds_of_clock_difference(self) -> None:
         for name, best, step in (("exp", NOW - 30, -1), ("nbf", NOW + 30, 1), ("iat", NOW + 30, 1)):
             self.tokens.claims(signed({name: best}))
             self.assertEqual(self.refused(signed({name: best + step}))[0], "PGRST303", name)
             self.assertEqual(self.refused(signed({name: "soon"}))[0], "PGRST303", name)
 
-    def test_what_was_remembered_still_expires(self) -> None:
+    def test_a_cached_token_still_expires(self) -> None:
         clock = [NOW]
         tokens = OwnTokens(parse_keys(SECRET, None), None, lambda: clock[0])
         token = signed({"exp": NOW + 1})
@@ -63,7 +63,7 @@ class Tokens(SynchronousTestCase):
         clock[0] += 100
         self.assertRaises(TableError, tokens.claims, token)
 
-    def test_each_fault_has_its_words(self) -> None:
+    def test_each_fault_of_a_token_has_postgrests_code_and_message(self) -> None:
         self.assertEqual(self.refused("a.b"), ("PGRST301", "Expected 3 parts in JWT; got 2"))
         self.assertEqual(self.refused("x.y.z"), ("PGRST301", "JWT cryptographic operation failed"))
         other = signed({}, "another secret of more than thirty-two bytes")
@@ -79,13 +79,13 @@ class Tokens(SynchronousTestCase):
             message = "The JWT 'aud' claim must be a string or an array of strings"
             self.assertEqual(self.refused(signed({"aud": audience})), ("PGRST303", message))
 
-    def test_the_algorithm_is_the_keys_never_the_tokens(self) -> None:
+    def test_an_unsigned_token_is_refused(self) -> None:
         head = base64.urlsafe_b64encode(b'{"alg":"none"}').rstrip(b"=").decode()
         body = base64.urlsafe_b64encode(b'{"role":"author"}').rstrip(b"=").decode()
         unsigned = f"{head}.{body}."
         self.assertEqual(self.refused(unsigned)[0], "PGRST301")
 
-    def test_an_audience_must_match_where_one_is_named(self) -> None:
+    def test_the_audience_must_match_if_the_token_has_one(self) -> None:
         tokens = OwnTokens(parse_keys(SECRET, None), "me", lambda: NOW)
         tokens.claims(signed({"aud": ["you", "me"]}))
         tokens.claims(signed({}))
@@ -95,7 +95,7 @@ class Tokens(SynchronousTestCase):
         self.assertEqual(error.message, "JWT not in audience")
 
     @given(st.text(max_size=40))
-    def test_anything_else_is_refused(self, token: str) -> None:
+    def test_any_other_text_is_refused_as_a_token(self, token: str) -> None:
         self.assertRaises(TableError, self.tokens.claims, token)
 
 
@@ -115,7 +115,7 @@ class Roles(SynchronousTestCase):
         verifier = Service({"sub": "u", "role": "authenticated", **(raw or {})})
         return Identities(config, parse_role_claim(config.role_claim), None, verifier)
 
-    def test_who_acts_as_whom(self) -> None:
+    def test_which_role_a_request_runs_as(self) -> None:
         found = self.identities()
         self.assertEqual(found.identify([], "k", False).role, "anon")
         self.assertEqual(found.identify(["Bearer t"], "k", False).role, "authenticated")
@@ -123,20 +123,20 @@ class Roles(SynchronousTestCase):
         self.assertEqual(found.identify(["Bearer k"], "k", False).role, "anon")
         self.assertEqual(found.identify(["Basic abc"], "k", False).role, "anon")
 
-    def test_claims_always_hold_the_role(self) -> None:
+    def test_claims_passed_to_sql_always_have_the_role(self) -> None:
         found = self.identities()
         self.assertEqual(json.loads(found.identify([], None, False).claims), {"role": "anon"})
         self.assertEqual(json.loads(found.identify(["Bearer t"], None, True).claims)["role"], "service_role")
 
-    def test_configured_names_are_used(self) -> None:
+    def test_configured_roles_replace_the_default_ones(self) -> None:
         found = self.identities(anon_role="web", authenticated_role="member")
         self.assertEqual(found.identify([], None, False).role, "web")
         member = found.identify(["Bearer t"], None, False)
         self.assertEqual(member.role, "member")
-        # SQL sees what the token says.
+        # SQL sees the role that the token names.
         self.assertEqual(json.loads(member.claims)["role"], "authenticated")
 
-    def test_claims_may_hold_what_64_bits_do_not(self) -> None:
+    def test_claims_may_have_integers_beyond_64_bits_but_no_lone_surrogates(self) -> None:
         def told(raw: dict[str, Any]) -> str:
             return self.identities(raw).identify(["Bearer t"], "k", False).claims
 
@@ -145,10 +145,10 @@ class Roles(SynchronousTestCase):
             error = self.assertRaises(TableError, told, bad)
             self.assertEqual((error.status, error.code), (401, "PGRST301"))
 
-    def test_an_empty_token_is_no_token(self) -> None:
+    def test_an_empty_bearer_token_is_refused(self) -> None:
         self.assertRaises(TableError, self.identities().identify, ["Bearer "], None, False)
 
-    def test_the_role_can_be_anywhere_in_the_claims(self) -> None:
+    def test_the_role_may_be_anywhere_in_the_claims(self) -> None:
         claims = {"app": {"the roles": ["user_a", "admin"]}}
         self.assertEqual(parse_role_claim('.app."the roles"[1]').of(claims), "admin")
         self.assertEqual(parse_role_claim('.app."the roles"[?(@ ^== "user")]').of(claims), "user_a")
@@ -159,7 +159,7 @@ class Roles(SynchronousTestCase):
         self.assertEqual(parse_role_claim("$.app['the roles'][?match(@, 'ad.*')]").of(claims), "admin")
         for path, role in (("[-1]", "admin"), ("[1:]", "admin"), ("[*]", "user_a"), ("[0][4:]", None)):
             self.assertEqual(parse_role_claim(f"$.app['the roles']{path}").of(claims), role)
-        # Only PostgREST's older paths cut a text.
+        # Only PostgREST's older path syntax slices strings.
         self.assertEqual(parse_role_claim('.app."the roles"[0][4:]').of(claims), "_a")
         for path in ("[7]", "[-7]", "[2:]", "[0][9:2]", "[?match(@, 'ad')]"):
             self.assertIsNone(parse_role_claim(f"$.app['the roles']{path}").of(claims))
@@ -170,7 +170,7 @@ class Roles(SynchronousTestCase):
 
 
 class FromSql(SynchronousTestCase):
-    def test_headers(self) -> None:
+    def test_headers_set_by_sql(self) -> None:
         self.assertEqual(
             headers_from_sql(Outcome(headers=b'[{"A": "1"}, {"A": "2"}]')), (("A", "1"), ("A", "2"))
         )
@@ -184,7 +184,7 @@ class FromSql(SynchronousTestCase):
         ):
             self.assertRaises(TableError, headers_from_sql, Outcome(headers=bad))
 
-    def test_framing_is_not_sqls(self) -> None:
+    def test_sql_cannot_set_framing_headers(self) -> None:
         for name in ("Content-Length", "transfer-encoding", "CONNECTION", "Upgrade", "Trailer", "Keep-Alive"):
             said = json.dumps([{name: "5"}, {"X-Tea": "pot"}]).encode()
             self.assertEqual(headers_from_sql(Outcome(headers=said)), (("X-Tea", "pot"),))
@@ -193,7 +193,7 @@ class FromSql(SynchronousTestCase):
             self.assertIn(("X-Tea", "pot"), error.headers)
             self.assertNotIn(name, dict(error.headers))
 
-    def test_what_is_no_header_or_status_is_no_response(self) -> None:
+    def test_invalid_headers_and_statuses_of_sql_are_refused(self) -> None:
         for headers in (
             {"a b": "c"},
             {"": "c"},
@@ -210,13 +210,13 @@ class FromSql(SynchronousTestCase):
         message = '{"code": "7", "message": "no"}'
         return from_sqlstate("PGRST", message, json.dumps(detail), None, True).code
 
-    def test_status(self) -> None:
+    def test_statuses_set_by_sql(self) -> None:
         for good in (200, 418, 599):
             self.assertEqual(status_from_sql(Outcome(status=str(good).encode())), good)
         for bad in (b"bad", b"99", b"199", b"600", b"1000", b""):
             self.assertRaises(TableError, status_from_sql, Outcome(status=bad))
 
-    def test_content_range(self) -> None:
+    def test_content_range_without_rows_and_with_a_total(self) -> None:
         self.assertEqual(content_range(0, 0, None), "*/*")
         self.assertEqual(content_range(5, 3, 10), "5-7/10")
 
@@ -227,10 +227,10 @@ class FromSql(SynchronousTestCase):
         error = self.assertRaises(TableError, status_of_range, 5, 0, 4)
         self.assertIn(("Content-Range", "*/4"), error.headers)
 
-    def test_a_location_is_a_request_that_reads_the_row(self) -> None:
+    def test_location_is_the_url_that_reads_the_row(self) -> None:
         self.assertEqual(location("/r/t", ("a b", "c"), ("x&y", None)), "/r/t?a%20b=eq.x%26y&c=is.null")
 
-    def test_a_location_names_columns_as_filters_do(self) -> None:
+    def test_location_quotes_column_names_as_filters_need_it(self) -> None:
         names = ("order", "a.b", 'x"y', "c->d", "and", "plain-name")
         _, _, query = location("/r/t", names, ("1",) * len(names)).partition("?")
         read = parse_query(parse_qsl(query))

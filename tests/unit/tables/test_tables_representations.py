@@ -1,4 +1,5 @@
-"""Media types, the choice of the schema, and the errors for functions that do not exist."""
+"""Hints for unknown functions, the choice of the schema, media types, counts, and descriptions of keys and
+overloads."""
 
 from __future__ import annotations
 
@@ -23,12 +24,12 @@ class Missing(SynchronousTestCase):
         found: TableError = self.assertRaises(TableError, planned, "POST", f"rpc/{name}", body=body)
         return found
 
-    def test_arguments_are_named_in_alphabetical_order(self) -> None:
+    def test_arguments_in_errors_are_sorted_by_name(self) -> None:
         found = self.refused("add", "b", "a", "zzz")
         self.assertIn("api.add(a, b, zzz)", found.message)
         self.assertIn("with parameters a, b, zzz or with", found.json_details)
 
-    def test_the_nearest_arguments_are_those_with_the_fewest_edits(self) -> None:
+    def test_the_hint_for_arguments_is_the_overload_with_the_fewest_edits(self) -> None:
         for arguments, near in (
             (("b", "a", "something"), "add(a, b)"),
             (("c",), "add(a, c)"),
@@ -41,7 +42,7 @@ class Missing(SynchronousTestCase):
 
 
 class Empty(SynchronousTestCase):
-    def test_nothing_sent_is_an_empty_object_for_one_argument_too(self) -> None:
+    def test_an_empty_body_is_an_empty_object_for_json_and_empty_text_otherwise(self) -> None:
         self.assertEqual(planned("POST", "rpc/whole").raw, b"{}")
         self.assertEqual(planned("POST", "rpc/whole_text", media="text/plain").raw, b"")
 
@@ -51,14 +52,14 @@ class Schemas(SynchronousTestCase):
         found = parse_head(method, ("books",), headers, schemas)
         return found.schema, found.profiled
 
-    def test_what_is_sent_has_its_own_header(self) -> None:
+    def test_reads_use_accept_profile_and_writes_content_profile(self) -> None:
         both = (("accept-profile", "a"), ("content-profile", "b"))
         for method in ("GET", "HEAD", "OPTIONS"):
             self.assertEqual(self.head(method, *both), ("a", True), method)
         for method in ("POST", "PATCH", "PUT", "DELETE"):
             self.assertEqual(self.head(method, *both), ("b", True), method)
 
-    def test_the_documents_name_the_header_that_is_read(self) -> None:
+    def test_the_openapi_description_names_the_profile_header_that_is_read(self) -> None:
         asking = (
             *(described.READ, described.CALL, described.ROOT),
             *(described.RELATION_OPTIONS, described.ROUTINE_OPTIONS, described.ROOT_OPTIONS),
@@ -68,7 +69,7 @@ class Schemas(SynchronousTestCase):
             expected = described.READS if one in asking else described.WRITES
             self.assertEqual(profiles, [expected], one.name)
 
-    def test_one_schema_is_named_only_to_who_names_it(self) -> None:
+    def test_a_single_schema_is_reported_only_if_the_request_named_it(self) -> None:
         self.assertEqual(self.head("GET", schemas=("a",)), ("a", False))
         self.assertEqual(self.head("GET", ("accept-profile", "a"), schemas=("a",)), ("a", True))
         refused = self.assertRaises(TableError, self.head, "GET", ("accept-profile", "b"), schemas=("a",))
@@ -83,19 +84,19 @@ class Negotiation(SynchronousTestCase):
         relation = ("api", "works") if routine is None else None
         return negotiate(cache, parse_accept(accept), relation, routine, explain, whole)
 
-    def test_a_function_s_value_is_a_body_of_its_own(self) -> None:
+    def test_a_function_with_a_media_type_domain_makes_the_body_itself(self) -> None:
         drawn = Routine("api", "drawn", return_media="image/png", is_bytes=True)
         found = self.answered("text/html, image/png;q=0.5, */*;q=0.1", drawn)
         self.assertEqual((found.form, found.content_type), ("routine", "image/png"))
         self.assertEqual(body_sql(found, True, True), "_t.pgrst_scalar")
         self.assertEqual(body_sql(evolve(found, is_bytes=False), True, True), "_t.pgrst_scalar::text")
 
-    def test_of_what_a_function_makes_itself_nothing_can_be_selected(self) -> None:
+    def test_the_body_a_function_makes_itself_cannot_be_selected_from(self) -> None:
         drawn = Routine("api", "drawn", return_media="image/png", is_bytes=True)
         self.assertRaises(TableError, self.answered, "image/png", drawn, whole=False)
         self.assertEqual(self.answered("image/png, */*", drawn, whole=False).form, "json")
 
-    def test_who_takes_anything_is_given_json(self) -> None:
+    def test_accepting_anything_is_answered_with_json(self) -> None:
         drawn = Routine("api", "drawn", return_media="image/png", is_bytes=True)
         self.assertEqual(self.answered("*/*", drawn).form, "json")
         self.assertEqual(self.answered("", evolve(drawn, return_media="application/json")).form, "routine")
@@ -103,12 +104,12 @@ class Negotiation(SynchronousTestCase):
             found = self.answered(accept, evolve(drawn, return_media="*/*"))
             self.assertEqual((found.form, found.content_type), ("routine", "application/octet-stream"))
 
-    def test_an_aggregate_of_anything_takes_what_functions_return(self) -> None:
+    def test_an_aggregate_for_anyelement_takes_scalar_results_and_rows(self) -> None:
         found = self.answered("text/x-lines", Routine("api", "name"))
         self.assertEqual(body_sql(found, True, True), '"api"."lined"(_t.pgrst_scalar)')
         self.assertEqual(body_sql(self.answered("text/x-lines")), '"api"."lined"(_t.*)')
 
-    def test_an_aggregate_of_one_relation_takes_its_rows_whole(self) -> None:
+    def test_an_aggregate_of_one_relation_takes_only_its_whole_rows(self) -> None:
         works, tags = ("api", "works"), ("api", "tags")
         own = Handler(("api", "of_works"), "text/x-lines", works)
         general = Handler(("api", "lined"), "text/x-lines", None)
@@ -138,7 +139,7 @@ class Negotiation(SynchronousTestCase):
             found = negotiate(cache, parse_accept(accept), relation, None, False, whole)
             self.assertEqual((found.handler, found.content_type), expected, (accept, relation, whole))
 
-    def test_what_nobody_makes_is_refused(self) -> None:
+    def test_media_types_that_nothing_makes_are_406(self) -> None:
         works = ("api", "works")
         catch_all = evolve(CACHE, handlers=(Handler(("api", "any"), "*/*", None),))
         for accept, cache, relation, explain in (
@@ -155,8 +156,8 @@ class Negotiation(SynchronousTestCase):
             self.assertEqual((error.status, error.code), (406, "PGRST107"), accept)
             self.assertEqual(error.message, f"None of these media types are available: {accept}")
 
-    def test_what_cannot_be_answered_at_all_is_said_first(self) -> None:
-        """Of a relation as of a function: no media type would help."""
+    def test_other_errors_of_a_request_come_before_406(self) -> None:
+        """No media type would help such a request, to a relation or to a function."""
         nowhere = ("select", "nowhere(*)")
         for method, path, more in (
             ("GET", "works", ()),
@@ -167,37 +168,37 @@ class Negotiation(SynchronousTestCase):
                 error = self.assertRaises(TableError, planned, method, path, *pairs, accept="image/png")
                 self.assertEqual(error.code, code, (method, path, pairs))
 
-    def test_geometries_are_made_where_postgis_is(self) -> None:
+    def test_geojson_is_available_if_postgis_is(self) -> None:
         found = negotiate(
             evolve(CACHE, has_postgis=True), parse_accept("application/geo+json"), None, None, False, False
         )
         self.assertEqual((found.form, found.content_type), ("geojson", "application/geo+json; charset=utf-8"))
 
-    def test_only_the_object_itself_loses_its_nulls(self) -> None:
+    def test_nulls_are_stripped_from_the_object_only(self) -> None:
         found = self.answered("application/vnd.pgrst.object;nulls=stripped")
         self.assertEqual(
             body_sql(found), "coalesce(json_strip_nulls((pg_catalog.json_agg(_t.*) -> 0)), 'null')"
         )
 
-    def test_a_plan_says_whether_nulls_are_stripped(self) -> None:
+    def test_the_plan_media_type_says_whether_nulls_are_stripped(self) -> None:
         of = 'for="application/vnd.pgrst.object+json;nulls=stripped"'
         found = self.answered(f"application/vnd.pgrst.plan+json; {of}", explain=True)
         self.assertTrue(found.nulls_stripped and found.explain)
         self.assertEqual(found.content_type, f"application/vnd.pgrst.plan+json; {of}; charset=utf-8")
 
-    def test_a_plan_has_two_forms(self) -> None:
+    def test_the_plan_is_text_or_json_only(self) -> None:
         self.assertFalse(parse_media("application/vnd.pgrst.plan+xml").is_plan)
         self.assertFalse(parse_media("application/vnd.pgrst.planned").is_plan)
         self.assertRaises(TableError, self.answered, "application/vnd.pgrst.plan+xml", None, True)
 
 
 class Counted(SynchronousTestCase):
-    def test_a_function_s_values_are_counted_not_estimated_by_the_planner(self) -> None:
+    def test_an_exact_or_estimated_count_of_a_functions_rows_is_counted(self) -> None:
         for count, expected in (("exact", True), ("estimated", True), ("planned", False)):
             found = text(planned("GET", "rpc/add", ("a", "1"), prefer=f"count={count}"))
             self.assertEqual("pgrst_count" in found, expected, count)
 
-    def test_rows_that_are_not_cut_are_counted_once(self) -> None:
+    def test_rows_without_a_range_are_counted_once(self) -> None:
         whole = text(planned("GET", "rpc/find", ("q", "x"), prefer="count=exact"))
         self.assertIn(
             "SELECT pg_catalog.count(_t.*) AS total_result_set, pg_catalog.count(_t.*) AS page_total", whole
@@ -206,7 +207,7 @@ class Counted(SynchronousTestCase):
             found = text(planned("GET", "rpc/find", ("q", "x"), cut, prefer="count=exact"))
             self.assertIn("pgrst_count", found)
 
-    def test_an_estimate_of_a_function_s_rows_is_their_number_whatever_may_be_read_of_them(self) -> None:
+    def test_an_estimated_count_of_a_functions_rows_is_exact_whatever_max_rows(self) -> None:
         for config in (CONFIG, evolve(CONFIG, max_rows=2)):
             found = [
                 text(planned("GET", "rpc/find", ("q", "x"), prefer=f"count={count}", config=config))
@@ -214,11 +215,11 @@ class Counted(SynchronousTestCase):
             ]
             self.assertEqual(*found)
 
-    def test_one_value_is_not_counted(self) -> None:
+    def test_a_scalar_result_is_not_counted(self) -> None:
         self.assertIn("1::bigint AS page_total", text(planned("GET", "rpc/add", ("a", "1"))))
         self.assertIn("count(_t.*) AS page_total", text(planned("GET", "rpc/find", ("q", "x"))))
 
-    def test_the_body_of_a_write_stands_fourth_where_plans_show_it(self) -> None:
+    def test_columns_of_a_write_keep_their_order_for_explain(self) -> None:
         written = text(planned("DELETE", "works", ("id", "eq.1"), prefer="return=representation"))
         columns = ("updated", "page_total", "location", "body", "response_headers", "response_status")
         places = [written.index(f" AS {name}") for name in columns]
@@ -232,7 +233,7 @@ class Computed(SynchronousTestCase):
         written = planned("DELETE", "works", *pairs, prefer="return=representation")
         return text(called), text(written)
 
-    def test_a_computed_column_comes_once_and_only_where_it_is_selected(self) -> None:
+    def test_a_computed_column_is_added_once_and_only_if_selected(self) -> None:
         columns = (
             f'"works"."{name}" AS "{name}"' for name in ("id", "title", "author_id", "editor_id", "data")
         )
@@ -245,7 +246,7 @@ class Computed(SynchronousTestCase):
 
 
 class Described(SynchronousTestCase):
-    def test_a_foreign_key_leads_to_a_table_before_its_views(self) -> None:
+    def test_a_foreign_key_is_described_by_its_table_not_by_a_view(self) -> None:
         column = Column("author", "integer", "integer")
         ways = [
             Relationship(
@@ -261,7 +262,7 @@ class Described(SynchronousTestCase):
         found = definition_of(Relation("api", "books", {"author": column}), ways)
         self.assertIn("Foreign Key to `people.id`", found["properties"]["author"]["description"])
 
-    def test_of_overloads_the_one_with_the_most_arguments_is_shown(self) -> None:
+    def test_the_overload_with_the_most_arguments_is_described(self) -> None:
         few, many = (Routine("api", "f", (Argument("a", "text", "text"),) * number) for number in (0, 1))
         cache = evolve(CACHE, routines={("api", "f"): (few, many)})
         shown = document(cache, "api", "http://here/", None, None)["paths"]["/rpc/f"]["post"]

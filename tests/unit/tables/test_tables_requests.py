@@ -31,16 +31,16 @@ class Targets(SynchronousTestCase):
             found = head("GET", *segments)
             self.assertEqual((found.kind, found.name), expected)
 
-    def test_other_paths_are_not_there(self) -> None:
+    def test_other_paths_are_404(self) -> None:
         for segments in (("rpc", ""), ("works", "1"), ("rpc", "find", "1"), ("", "works")):
             error = self.assertRaises(TableError, head, "GET", *segments)
             self.assertEqual((error.status, error.code), (404, "PGRST125"), segments)
 
-    def test_a_name_that_no_relation_can_have_is_that_of_none(self) -> None:
+    def test_a_relation_name_with_a_nul_is_404(self) -> None:
         error = self.assertRaises(TableError, planned, "GET", "wo\0rks")
         self.assertEqual((error.status, error.code), (404, "PGRST205"))
 
-    def test_what_a_relation_takes_a_function_or_the_root_may_not(self) -> None:
+    def test_methods_a_function_or_the_root_does_not_have_are_405(self) -> None:
         for method in ("PUT", "PATCH", "DELETE"):
             error = self.assertRaises(TableError, head, method, "rpc", "find")
             self.assertEqual((error.status, error.code), (405, "PGRST101"), method)
@@ -53,7 +53,7 @@ class Targets(SynchronousTestCase):
             self.assertEqual((error.status, error.code), (405, "PGRST117"), method)
             self.assertEqual(dict(error.headers)["Allow"], allow)
 
-    def test_only_a_function_that_is_read_takes_its_arguments_from_the_query(self) -> None:
+    def test_only_get_and_head_of_a_function_take_arguments_from_the_query(self) -> None:
         asked: list[tuple[str, str, dict[str, Any]]] = [
             ("GET", "works", {}),
             ("POST", "rpc/find", {"body": b'{"q": "x"}'}),
@@ -66,7 +66,7 @@ class Targets(SynchronousTestCase):
 
 
 class RangeHeader(SynchronousTestCase):
-    def test_both_ends_are_among_the_rows(self) -> None:
+    def test_the_range_header_includes_both_ends(self) -> None:
         for header, expected in (
             ("0-0", Range(0, 1)),
             (" 2-6 ", Range(2, 5)),
@@ -77,7 +77,7 @@ class RangeHeader(SynchronousTestCase):
         ):
             self.assertEqual(parse_range(header), expected, header)
 
-    def test_only_what_is_read_with_get_is_cut(self) -> None:
+    def test_the_range_header_counts_for_get_only(self) -> None:
         asked = (("range", "1-2"),)
         self.assertEqual(head("GET", "works", headers=asked).range, Range(1, 2))
         for method in ("HEAD", "POST", "PATCH", "DELETE"):
@@ -85,15 +85,15 @@ class RangeHeader(SynchronousTestCase):
 
 
 class Accepted(SynchronousTestCase):
-    def test_a_weight_that_is_none_is_the_full_one(self) -> None:
+    def test_an_invalid_weight_in_accept_counts_as_1(self) -> None:
         found = parse_accept("text/csv;q=0.9, text/xml;q=high, application/json;level=0;Q=1, ,*/*; q=0.1")
         self.assertEqual([one.name for one in found], ["application/json", "text/xml", "text/csv", "*/*"])
 
-    def test_nothing_is_anything(self) -> None:
+    def test_an_empty_accept_is_anything(self) -> None:
         for header in ("", " "):
             self.assertEqual([one.name for one in parse_accept(header)], ["*/*"])
 
-    def test_nulls_are_stripped_of_postgrests_own_types_alone(self) -> None:
+    def test_nulls_are_stripped_only_of_vendored_types(self) -> None:
         for text, name, stripped in (
             ("application/vnd.pgrst.array+json;nulls=stripped", ARRAY, True),
             ("application/vnd.pgrst.object;nulls=stripped", OBJECT, True),
@@ -106,7 +106,7 @@ class Accepted(SynchronousTestCase):
             found = parse_media(text)
             self.assertEqual((found.name, found.nulls_stripped), (name, stripped), text)
 
-    def test_a_plan_is_text_of_json_where_nothing_else_is_said(self) -> None:
+    def test_the_plan_media_type_defaults_to_text_and_to_json_rows(self) -> None:
         for text, name in (("plan", "plan+text"), ("plan+text", "plan+text"), ("plan+json", "plan+json")):
             found = parse_media(f"application/vnd.pgrst.{text}")
             self.assertEqual((found.name, found.plan_options), (f"application/vnd.pgrst.{name}", ()))
@@ -115,7 +115,7 @@ class Accepted(SynchronousTestCase):
 
 
 class Preferred(SynchronousTestCase):
-    def test_what_is_not_known_is_refused_only_to_who_is_strict(self) -> None:
+    def test_unknown_preferences_are_refused_only_with_handling_strict(self) -> None:
         for word in (
             "timezone=",
             "timezone",
@@ -136,7 +136,7 @@ class Preferred(SynchronousTestCase):
         self.assertEqual((found.get("timezone"), found.get("count")), ("UTC", "exact"))
         self.assertIsNone(parse_preferences(["handling=strict"]).max_affected)
 
-    def test_only_what_was_asked_for_and_held_is_said_to_be_applied(self) -> None:
+    def test_preference_applied_names_only_what_was_applied(self) -> None:
         names = ("count", "handling", "max-affected", "return")
         for asked, expected in (
             ("count=exact, tx=commit", "count=exact"),

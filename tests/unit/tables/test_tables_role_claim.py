@@ -1,4 +1,4 @@
-"""Paths to the role in a token: JSON Path (RFC 9535), and what PostgREST took before."""
+"""Paths to the role in a token's claims: JSON Path (RFC 9535), and the older syntax of PostgREST."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ class Paths(SynchronousTestCase):
         for path, role in cases:
             self.assertEqual(parse_role_claim(path).of(CLAIMS), role, path)
 
-    def test_conditions_are_joined_grouped_and_negated(self) -> None:
+    def test_conditions_with_and_or_not_and_parentheses(self) -> None:
         self.each(
             (f'{NAMES}[?@ != "offline_access" && @ != "uma_authorization"]', "app_editor"),
             (f'{NAMES}[?@ == "no" || @ == "app_admin"]', "app_admin"),
@@ -44,7 +44,7 @@ class Paths(SynchronousTestCase):
             (f'{NAMES}[?(@ == "app_admin" || @ == "no") && @ == "no"]', None),
         )
 
-    def test_what_is_there_and_how_large_it_is_may_be_asked(self) -> None:
+    def test_existence_and_comparison_conditions(self) -> None:
         self.each(
             ("$.groups[?@.main].role", "two"),
             ("$.groups[?!@.main].role", "one"),
@@ -64,7 +64,7 @@ class Paths(SynchronousTestCase):
             ("$.groups[?@.of == $.nothing].role", "one"),
             ("$.groups[?$.on].role", "one"),
             ("$.groups[?$.off].role", None),
-            # True is no number, and nothing is neither more nor less than what is of another kind.
+            # Values of different types are neither less nor greater than each other, and true is not a number.
             ("$.groups[?@.main == 1].role", None),
             ("$.groups[?@.main > 0].role", None),
             ("$.groups[?@.main >= false].role", None),
@@ -73,7 +73,7 @@ class Paths(SynchronousTestCase):
             ("$.groups[?@.none != 'x'].role", "one"),
         )
 
-    def test_several_at_once_steps_and_whatever_is_inside(self) -> None:
+    def test_several_selectors_slices_and_descendants(self) -> None:
         self.each(
             (f"{NAMES}[7, 3]", "app_admin"),
             (f"{NAMES}[3,0]", "app_admin"),
@@ -89,7 +89,7 @@ class Paths(SynchronousTestCase):
             ("$ .realm_access [ 'roles' ] [ 2 ]", "app_editor"),
         )
 
-    def test_names_are_of_any_script_quoted_and_escaped(self) -> None:
+    def test_names_may_be_quoted_escaped_and_of_any_script(self) -> None:
         self.each(
             ("$.ärzte", "umlaut"),
             ("$['\\u00e4rzte']", "umlaut"),
@@ -98,11 +98,11 @@ class Paths(SynchronousTestCase):
             (f"{NAMES}[?search(@, '^app_\\\\w+n$')]", "app_admin"),
         )
 
-    def test_in_a_configuration_file_of_postgrests_each_dollar_is_doubled(self) -> None:
+    def test_doubled_dollars_of_postgrests_configuration_files_are_accepted(self) -> None:
         self.each(("$$.role", "top"), ("$$.groups[?@.of == $$.role].role", "three"))
         self.each((f"${NAMES}[?search(@, 'n$$')]", "uma_authorization"))
 
-    def test_what_was_taken_before_is_taken(self) -> None:
+    def test_the_older_syntax_of_postgrest_is_accepted(self) -> None:
         self.each(
             (".role", "top"),
             ('."https://a.example/role"', "claimed"),
@@ -114,7 +114,7 @@ class Paths(SynchronousTestCase):
             (".path[5:2]", None),
         )
 
-    def test_what_is_no_path_is_refused(self) -> None:
+    def test_invalid_paths_are_refused(self) -> None:
         shapes = (
             *("role", "$role", "$.", "$..", "$...a", "$[", "$[]", "$[1", "$[1,]", "$['a]", "$", "$$"),
             *(".", ".a[", ".a[1:", ".a[1:2:3]"),
@@ -141,10 +141,10 @@ class Paths(SynchronousTestCase):
         raised = self.assertRaises(ValueError, parse_role_claim, "$[?search(@, '(')]")
         self.assertTrue(str(raised).startswith("not a regular expression: "))
 
-    def test_a_pattern_that_the_claims_hold_may_be_none(self) -> None:
+    def test_an_invalid_pattern_from_the_claims_matches_nothing(self) -> None:
         self.assertIsNone(parse_role_claim("$.a[?search(@, $.b)]").of({"a": ["("], "b": "("}))
 
-    def test_claims_deeper_than_a_path_can_go_are_refused(self) -> None:
+    def test_claims_nested_too_deeply_for_a_path_are_refused(self) -> None:
         deep: dict[str, object] = {}
         for _ in range(500):
             deep = {"a": deep}
@@ -152,7 +152,7 @@ class Paths(SynchronousTestCase):
         self.assertEqual((error.status, error.code), (401, "PGRST301"))
 
     @given(st.text(alphabet="$.@[]?()'\"*:,! =<>&|-01aé\\u", max_size=30))
-    def test_whatever_is_written_is_a_path_or_refused(self, text: str) -> None:
+    def test_any_text_is_a_path_or_refused(self, text: str) -> None:
         try:
             found = parse_role_claim("$" + text)
         except ValueError:

@@ -74,7 +74,7 @@ class AtRoot(SynchronousTestCase):
         assert isinstance(reply, Reply)
         return dict(reply.headers)["Content-Type"], orjson.loads(reply.body)
 
-    def test_the_description_is_json_by_either_name(self) -> None:
+    def test_the_description_is_sent_as_openapi_or_as_json(self) -> None:
         described = "application/openapi+json; charset=utf-8"
         for accept, expected in {
             "*/*": described,
@@ -86,42 +86,42 @@ class AtRoot(SynchronousTestCase):
             content_type, found = self.described(PLAIN, accept)
             self.assertEqual((content_type, found["swagger"]), (expected, "2.0"))
 
-    def test_it_is_in_no_other_form(self) -> None:
+    def test_other_media_types_are_406(self) -> None:
         error = self.failureResultOf(self.answering(PLAIN, "text/csv, text/html"), TableError).value
         self.assertEqual((error.status, error.code), (406, "PGRST107"))
         self.assertIn("text/csv, text/html", error.message)
         self.assertEqual(self.executor.asked, [])
 
-    def test_it_shows_what_the_caller_may_use_or_whatever_is_there(self) -> None:
+    def test_openapi_mode_decides_between_permitted_and_all_relations(self) -> None:
         for config, shown in ((CONFIG, {"/", "/works", "/rpc/find"}), (PLAIN, {"/", "/tags", "/rpc/add"})):
             paths = set(self.described(config)[1]["paths"])
             self.assertTrue(paths == shown if config is CONFIG else paths > shown, paths)
 
-    def test_there_may_be_none(self) -> None:
+    def test_openapi_mode_disabled_is_404(self) -> None:
         error = self.failureResultOf(self.answering(evolve(CONFIG, openapi="disabled")), TableError).value
         self.assertEqual((error.status, error.code), (404, "PGRST126"))
 
-    def test_what_runs_before_it_leaves_nothing(self) -> None:
+    def test_session_state_is_cleared_only_if_a_pre_request_may_leave_some(self) -> None:
         for leaves_things in (False, True):
             self.cache = evolve(CACHE, leaves_things=leaves_things)
             for config in (PLAIN, evolve(PLAIN, pre_request="before")):
                 self.successResultOf(self.answering(config))
         self.assertEqual(self.executor.cleared, [False, False, False, True])
 
-    def test_every_stage_has_its_time(self) -> None:
+    def test_server_timing_names_every_stage(self) -> None:
         for function in (None, "find"):
             config = evolve(PLAIN, server_timing=True, root_spec=function)
             timed = dict(self.successResultOf(self.answering(config, q="x")).headers)["Server-Timing"]
             stages = [entry.partition(";")[0] for entry in timed.split(", ")]
             self.assertEqual(stages, ["jwt", "parse", "plan", "transaction", "response"])
 
-    def test_of_what_a_head_leaves_out_the_length_is_not_told(self) -> None:
+    def test_head_sends_no_content_length(self) -> None:
         for config in (PLAIN, evolve(PLAIN, root_spec="find")):
             reply = self.successResultOf(self.answering(config, method="HEAD", q="x"))
             assert isinstance(reply, StreamReply)
             self.assertEqual((reply.status, reply.length), (200, None))
 
-    def test_a_function_may_answer_instead(self) -> None:
+    def test_db_root_spec_lets_a_function_answer(self) -> None:
         reply = self.successResultOf(self.answering(evolve(CONFIG, root_spec="find"), q="x"))
         assert isinstance(reply, Reply)
         self.assertEqual((reply.status, reply.body, self.executor.asked), (200, b'"instead"', ["find"]))

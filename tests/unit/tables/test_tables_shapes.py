@@ -1,4 +1,4 @@
-"""Statements for rare requests: empty objects, keys, JSON paths into columns that are not known."""
+"""Statements for rare requests: empty objects, keys of views, JSON paths into columns that are not known."""
 
 from __future__ import annotations
 
@@ -20,13 +20,13 @@ from tests.unit.tables.schema import cache
 
 
 class Writes(SynchronousTestCase):
-    def test_every_empty_object_is_a_row_of_defaults(self) -> None:
+    def test_an_empty_object_inserts_a_row_of_defaults(self) -> None:
         one = text(planned("POST", "authors", body=b"{}"))
         self.assertIn('INSERT INTO "api"."authors" DEFAULT VALUES', one)
         many = text(planned("POST", "authors", body=b"[{},{}]"))
         self.assertIn('INSERT INTO "api"."authors" SELECT FROM json_array_elements(', many)
 
-    def test_only_what_is_created_tells_its_place(self) -> None:
+    def test_only_post_returns_a_location(self) -> None:
         posted = text(planned("POST", "tags", body=b'{"id":1}', prefer="return=headers-only"))
         put = text(planned("PUT", "tags", ("id", "eq.1"), body=b'{"id":1}', prefer="return=headers-only"))
         self.assertIn('RETURNING "tags"."id"', posted)
@@ -34,7 +34,7 @@ class Writes(SynchronousTestCase):
 
 
 class Paths(SynchronousTestCase):
-    def test_what_the_cache_does_not_know_is_walked_as_json(self) -> None:
+    def test_a_json_path_into_an_unknown_column_converts_it_to_json(self) -> None:
         field = Field("val", (JsonStep("r", True),))
         self.assertEqual(field_sql("t", field, None), """to_jsonb("t"."val")->>'r'""")
         known = Column("val", "jsonb", "jsonb")
@@ -42,7 +42,7 @@ class Paths(SynchronousTestCase):
 
 
 class Emptiness(SynchronousTestCase):
-    def test_an_embedding_of_nothing_but_empty_ones_is_not_shown(self) -> None:
+    def test_an_embedding_of_only_empty_embeddings_is_left_out(self) -> None:
         for select in ("name,works!author_id(tags())", "name,works!author_id(...tags(),editor_id())"):
             found = text(planned("GET", "authors", ("select", select)))
             self.assertNotIn("JOIN", found)
@@ -51,13 +51,13 @@ class Emptiness(SynchronousTestCase):
         self.assertIn("INNER JOIN LATERAL", joined)
         self.assertNotIn('AS "works"', joined)
 
-    def test_rows_may_be_empty(self) -> None:
+    def test_a_select_of_only_empty_embeddings_selects_no_columns(self) -> None:
         found = text(planned("GET", "works", ("select", "tags()")))
         self.assertIn('SELECT  FROM "api"."works"', found)
 
 
 class Aggregates(SynchronousTestCase):
-    def test_no_spread_to_many_hands_one_up(self) -> None:
+    def test_aggregates_cannot_be_lifted_through_a_to_many_spread(self) -> None:
         for select in ("...tags(id.count())", "...works!author_id(...authors!author_id(id.sum()))"):
             origin = "works" if "tags" in select else "authors"
             error = self.assertRaises(TableError, planned, "GET", origin, ("select", select))
@@ -85,14 +85,14 @@ class KeysOfViews(SynchronousTestCase):
     def reached(self, *targets: str) -> str:
         return find_relationship(self.ways(*targets), ("api", "seen"), "api", "parent", None).target[1]
 
-    def test_a_column_leads_to_the_table_else_to_the_view_itself(self) -> None:
+    def test_a_column_leads_to_the_referenced_table_or_else_to_the_view_itself(self) -> None:
         self.assertEqual(self.reached("other", "seen", "nodes"), "nodes")
         self.assertEqual(self.reached("other", "seen"), "seen")
         self.assertRaises(TableError, self.reached, "other")
 
 
 class Described(SynchronousTestCase):
-    def test_a_domain_is_shown_as_what_it_is_made_of(self) -> None:
+    def test_a_domain_is_described_by_its_base_type(self) -> None:
         columns = (
             Column("age", "api.years", "integer", default="18"),
             Column("at", "api.place", "api.point"),
@@ -108,7 +108,7 @@ class Described(SynchronousTestCase):
 
 
 class Explained(SynchronousTestCase):
-    def test_what_is_only_explained_has_no_rows_to_look_at(self) -> None:
+    def test_explain_of_a_write_skips_the_check_of_its_outcome(self) -> None:
         found = planned("PUT", "tags", ("id", "eq.1"), body=b'{"id":1}')
         plan, rendering = found.compiled.plan, found.compiled.rendering
         assert isinstance(plan, WritePlan)

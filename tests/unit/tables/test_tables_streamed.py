@@ -1,4 +1,5 @@
-"""How many streams there may be, and how slowly a client may read."""
+"""Streams of rows: how many there may be at once, how slowly a client may read, and that connections always come
+back."""
 
 from __future__ import annotations
 
@@ -22,7 +23,7 @@ class Unserializable(psycopg2.OperationalError):
 
 
 class Turns(Case):
-    def test_the_next_stream_waits_for_its_turn_and_no_longer_than_for_a_connection(self) -> None:
+    def test_a_stream_waits_for_its_turn_as_long_as_for_a_connection(self) -> None:
         first = self.successResultOf(self.opened())
         second = self.opened()
         self.clock.advance(4.9)
@@ -37,7 +38,7 @@ class Turns(Case):
         first.close()
         self.successResultOf(third)
 
-    def test_more_than_can_be_served_in_time_do_not_wait(self) -> None:
+    def test_requests_that_could_not_be_served_in_time_do_not_wait(self) -> None:
         self.successResultOf(self.opened())
         for waiting in [self.opened() for _ in range(WAITERS_PER_CONNECTION)]:
             self.assertNoResult(waiting)
@@ -45,7 +46,7 @@ class Turns(Case):
         error = self.failureResultOf(self.opened(), TableError).value
         self.assertEqual((error.status, error.code), (504, "PGRST003"))
 
-    def test_who_leaves_while_waiting_takes_no_turn(self) -> None:
+    def test_a_cancelled_wait_takes_no_turn(self) -> None:
         first = self.successResultOf(self.opened())
         second = self.opened()
         second.cancel()
@@ -53,7 +54,7 @@ class Turns(Case):
         first.close()
         self.assertEqual(self.streams.places.tokens, 1)
 
-    def test_what_postgresql_refuses_is_told_as_elsewhere_and_gives_everything_back(self) -> None:
+    def test_a_database_error_is_mapped_and_gives_turn_and_connection_back(self) -> None:
         async def gone(sql: str, params: object = None) -> list[tuple[Any, ...]]:
             raise DatabaseGone("the server closed the connection")
 
@@ -62,12 +63,12 @@ class Turns(Case):
         self.assertEqual((error.status, error.code), (503, "PGRST001"))
         self.assertTrue(self.given_back)
 
-    def test_the_database_waits_longer_than_a_client_may_take(self) -> None:
+    def test_the_idle_timeout_of_the_transaction_exceeds_the_clients_patience(self) -> None:
         self.successResultOf(self.opened())
         (seconds,) = re.findall(r"idle_in_transaction_session_timeout = '(\d+)s'", self.connection.asked[0])
         self.assertGreater(int(seconds), self.streams.pace.patience_seconds)
 
-    def test_a_query_that_fails_gives_everything_back(self) -> None:
+    def test_no_connection_gives_the_turn_back(self) -> None:
         self.pool.free.clear()
         self.failureResultOf(self.opened(), IndexError)
         self.assertEqual((self.pool.back, self.streams.places.tokens), ([], 1))
@@ -78,7 +79,7 @@ class Paces(Case):
         client = Client()
         return client, start(self.successResultOf(self.opened())(cast(Any, client)))
 
-    def test_a_client_that_keeps_pace_gets_everything(self) -> None:
+    def test_a_client_that_keeps_the_pace_gets_everything(self) -> None:
         client, done = self.written()
         while client.waiting is not None:
             self.clock.advance(15.0)
@@ -88,14 +89,14 @@ class Paces(Case):
         self.assertEqual(self.connection.asked[-1], "COMMIT")
         self.assertEqual(self.pool.back, [self.connection])
 
-    def test_one_that_reads_nothing_is_dropped(self) -> None:
+    def test_a_client_that_reads_nothing_is_dropped(self) -> None:
         _, done = self.written()
         self.clock.advance(60.1)
         self.failureResultOf(done, ClientGone)
         self.assertTrue(self.given_back)
 
-    def test_one_that_trickles_is_dropped_however_steadily_it_does(self) -> None:
-        """Each chunk of 256 kB is worth 16 seconds, and each takes 40."""
+    def test_a_client_below_the_pace_is_dropped_however_steady(self) -> None:
+        """A chunk of 256 kB may take 16 seconds at this pace, and each takes 40."""
         client, done = self.written()
         chunks = 0
         while client.waiting is not None:
@@ -106,7 +107,7 @@ class Paces(Case):
         self.failureResultOf(done, ClientGone)
         self.assertEqual(chunks, 2)
 
-    def test_without_a_pace_only_one_that_stops(self) -> None:
+    def test_without_a_pace_only_a_stalled_client_is_dropped(self) -> None:
         self.streams = self.made(0)
         client, done = self.written()
         while client.waiting is not None:
@@ -114,7 +115,7 @@ class Paces(Case):
             client.take()
         self.successResultOf(done)
 
-    def test_rows_that_are_wider_than_expected_are_fetched_fewer_at_a_time(self) -> None:
+    def test_fewer_rows_are_fetched_if_they_are_wider_than_expected(self) -> None:
         stream = self.successResultOf(self.opened(expected_bytes=10))
         client = Client()
         done = start(stream(cast(Any, client)))
@@ -127,14 +128,14 @@ class Paces(Case):
         self.assertLessEqual(max(rest) * 1000, CHUNK_BYTES)
         self.assertGreater(min(rest) * 1000, CHUNK_BYTES // 2)
 
-    def test_what_a_streamed_function_left_is_cleared_away_before_anybody_else_comes(self) -> None:
+    def test_session_state_left_by_a_streamed_function_is_cleared(self) -> None:
         self.connection.left = 1
         stream = self.successResultOf(self.opened(leaves_things=True))
         self.successResultOf(start(stream(cast(Any, Client()))))
         self.assertIn("pg_advisory_unlock_all", self.connection.asked[-1])
         self.assertEqual(self.pool.back, [self.connection])
 
-    def test_it_is_cleared_away_where_the_commit_is_refused_as_well(self) -> None:
+    def test_session_state_is_cleared_also_after_a_refused_commit(self) -> None:
         self.connection.left = 1
         stream = self.successResultOf(self.opened(leaves_things=True))
         asked = self.connection.query
@@ -150,5 +151,5 @@ class Paces(Case):
         self.assertIn("pg_advisory_unlock_all", self.connection.asked[-1])
         self.assertTrue(self.given_back)
 
-    def test_haste_at_first_is_no_credit_for_later(self) -> None:
+    def test_reading_fast_at_first_earns_no_patience_for_later(self) -> None:
         self.assertEqual(Pace(60.0, 1000).left(60.0, 0.0, 10_000_000), 60.0)

@@ -63,7 +63,7 @@ class Keys(SynchronousTestCase):
     def accepted(self, token: str, *keys: object) -> None:
         OwnTokens(parse_keys(None, jwks(*keys)), None, lambda: NOW).claims(token)
 
-    def test_a_token_that_names_its_key_is_that_keys_alone(self) -> None:
+    def test_a_kid_selects_its_key_and_no_other(self) -> None:
         first, second = jwk(SECRET, kid="1"), jwk(OTHER, kid="2")
         self.accepted(signed({}, SECRET, kid="1"), first, second)
         self.accepted(signed({}, OTHER), first, second)
@@ -72,16 +72,16 @@ class Keys(SynchronousTestCase):
         self.assertEqual(self.refused(signed({}, SECRET, kid="1"), jwk(SECRET)), NONE_FITS)
         self.assertEqual(self.refused(signed({}, SECRET, kid="1")), NONE_FITS)
 
-    def test_what_a_header_says_must_be_understood_is_not(self) -> None:
+    def test_crit_headers_are_refused(self) -> None:
         for names in (["exp"], ["b64"], []):
             self.assertEqual(self.refused(signed({}, crit=names)), UNREADABLE)
 
-    def test_no_key_fits_or_none_verifies(self) -> None:
+    def test_a_key_that_does_not_fit_is_told_from_one_that_does_not_verify(self) -> None:
         self.assertEqual(self.refused(signed({}, OTHER)), NONE_VERIFIES)
         self.assertEqual(self.refused(with_header({"alg": "RS256"})), NONE_FITS)
         self.assertEqual(self.refused(signed({}), jwk(SECRET, alg="HS512")), NONE_FITS)
 
-    def test_what_is_not_signed_or_not_readable(self) -> None:
+    def test_unsigned_and_unreadable_tokens_are_refused(self) -> None:
         unsigned = (
             "Wrong or unsupported encoding algorithm",
             "JWT is unsecured but expected 'alg' was not 'none'",
@@ -94,7 +94,7 @@ class Keys(SynchronousTestCase):
         for broken in (f"{head}.!.{signature}", f"{head}.{body}.!", f"!.{body}.{signature}", ".."):
             self.assertEqual(self.refused(broken), UNREADABLE)
 
-    def test_claims_are_json_whatever_python_reads(self) -> None:
+    def test_claims_with_nan_or_infinity_are_refused(self) -> None:
         tokens = OwnTokens(parse_keys(SECRET, None), None, lambda: NOW)
         for never in ("nan", "inf"):
             error = self.assertRaises(TableError, tokens.claims, signed({"exp": float(never)}))
@@ -104,7 +104,7 @@ class Keys(SynchronousTestCase):
         self.assertEqual(self.refused(signed({}), jwk(SECRET, use="enc")), NONE_FITS)
         self.accepted(signed({}), jwk(OTHER, use="enc"), jwk(SECRET, use="sig"))
 
-    def test_an_elliptic_key_verifies_what_its_curve_signed(self) -> None:
+    def test_an_elliptic_curve_key_verifies_only_its_own_curve(self) -> None:
         private = generate_private_key(SECP256R1())
         public = {**json.loads(ECAlgorithm.to_jwk(private.public_key())), "kid": "e"}
         self.accepted(jwt.encode({}, private, algorithm="ES256", headers={"kid": "e"}), public)
@@ -113,15 +113,15 @@ class Keys(SynchronousTestCase):
         for algorithm in ("ES384", "ES512"):
             self.assertEqual(self.refused(with_header({"alg": algorithm}), public)[0], NONE_FITS[0])
 
-    def test_a_private_key_verifies_as_its_public_one(self) -> None:
+    def test_a_private_jwk_verifies_as_its_public_one(self) -> None:
         private = rsa.generate_private_key(65537, 2048)
         self.accepted(jwt.encode({}, private, algorithm="RS256"), json.loads(RSAAlgorithm.to_jwk(private)))
 
-    def test_what_is_no_key_is_said_at_the_start(self) -> None:
+    def test_an_invalid_jwk_fails_the_start(self) -> None:
         for item in ("x", 5, {}, {"kty": "?"}, {"kty": "RSA", "n": "x"}):
             self.assertRaises(ValueError, parse_keys, None, jwks(item))
 
-    def test_public_keys_are_never_taken_for_a_secret(self) -> None:
+    def test_public_keys_and_broken_jwks_are_never_used_as_a_secret(self) -> None:
         broken = (json.dumps([jwk(SECRET)]), jwks(jwk(SECRET))[:-1], json.dumps({"keys": jwk(SECRET)}))
         for text in broken:
             self.assertRaises(ValueError, parse_keys, text, None)
@@ -132,12 +132,12 @@ class Keys(SynchronousTestCase):
         self.assertEqual(parse_keys(None, jwks()), ())
         self.assertEqual(len(parse_keys("{a passphrase, [whatever] it is}", None)), 1)
 
-    def test_keys_that_verify_nothing_do_not_let_the_services_tokens_in(self) -> None:
+    def test_an_empty_jwk_set_does_not_fall_back_to_the_services_tokens(self) -> None:
         for given, own in ((None, False), (jwks(), True), (jwks(jwk(SECRET, use="enc")), True)):
             tables = assembled(jwks=given)
             self.assertIs(tables.routes.services["dev", "main"].identities.own is not None, own)
 
-    def test_whose_keys_or_path_cannot_be_used_is_said_and_not_what_they_are(self) -> None:
+    def test_a_configuration_fault_is_reported_without_the_secret(self) -> None:
         for given, fault in (
             ({"jwks": json.dumps([jwk(SECRET)])}, "jwks is neither a JWK nor a JWK Set"),
             ({"jwt_secret": Secret("no base64!"), "jwt_secret_is_base64": True}, "jwt_secret is not base64"),
@@ -164,7 +164,7 @@ class Refusing:
 
 
 class ServiceTokens(SynchronousTestCase):
-    def test_the_services_tokens_are_refused_in_postgrests_words(self) -> None:
+    def test_faults_of_the_services_tokens_have_postgrests_codes(self) -> None:
         config = TablesConfig()
         for fault, code, message in (
             (invalid_token(), "PGRST301", "The access token is not valid."),
@@ -179,7 +179,7 @@ class ServiceTokens(SynchronousTestCase):
 
 
 class NoKeys(SynchronousTestCase):
-    def test_where_nothing_verifies_tokens_only_those_without_one_get_in(self) -> None:
+    def test_without_any_key_every_token_is_refused(self) -> None:
         config = TablesConfig()
         found = Identities(config, parse_role_claim(config.role_claim), None, None)
         self.assertEqual(found.identify([], None, False).role, "anon")
@@ -194,18 +194,18 @@ class ClaimedRoles(SynchronousTestCase):
         found = Identities(config, parse_role_claim(config.role_claim), tokens, None)
         return found.identify([f"Bearer {signed(claims)}"], None, False)
 
-    def test_who_acts_as_the_anonymous_role_is_not_authenticated(self) -> None:
+    def test_the_anonymous_role_in_a_token_is_not_authenticated(self) -> None:
         for claims, authenticated in (({"role": "author"}, True), ({"role": "web_anon"}, False), ({}, False)):
             self.assertIs(self.identify(claims).authenticated, authenticated)
         self.assertTrue(self.identify({"role": "author"}, anon_role=None).authenticated)
 
-    def test_without_an_anonymous_role_nobody_gets_in_without_a_role(self) -> None:
+    def test_without_an_anonymous_role_a_token_needs_a_role(self) -> None:
         for nobody in (None, ""):
             error = self.assertRaises(TableError, self.identify, {}, anon_role=nobody)
             self.assertEqual((error.status, error.code), (401, "PGRST302"))
             self.assertEqual(dict(error.headers)["WWW-Authenticate"], "Bearer")
 
-    def test_sql_sees_the_role_wherever_the_token_has_it(self) -> None:
+    def test_claims_passed_to_sql_have_the_role_of_the_role_claim(self) -> None:
         claims = {"role": "provider's own", "app": {"role": "author"}}
         found = self.identify(claims, role_claim=".app.role")
         self.assertEqual(found.role, "author")
@@ -213,7 +213,7 @@ class ClaimedRoles(SynchronousTestCase):
         absent = self.identify({"role": "author"}, role_claim=".app.role")
         self.assertEqual((absent.role, json.loads(absent.claims)["role"]), ("web_anon", "web_anon"))
 
-    def test_paths_may_hold_spaces_quotes_and_tests_of_members(self) -> None:
+    def test_role_claim_paths_may_have_spaces_quotes_and_conditions(self) -> None:
         claims = {
             "the roles": ["other", "author"],
             "it's": "a",
@@ -239,7 +239,7 @@ class ClaimedRoles(SynchronousTestCase):
         for bad in ('.roles[?(@ == "a"]', '.roles[?@ == "a")]', ".roles[?@ == \"a']", ".'a", ".roles[1:"):
             self.assertRaises(ValueError, parse_role_claim, bad)
 
-    def test_of_several_values_the_first_that_the_whole_path_leads_to(self) -> None:
+    def test_a_role_claim_that_matches_several_values_takes_the_first(self) -> None:
         claims = {
             "apps": [{"name": "a"}, {"name": "a", "role": "one"}, {"name": "b", "roles": ["two", "three"]}],
             "role": "outer",
@@ -261,17 +261,17 @@ class ClaimedRoles(SynchronousTestCase):
         for bad in ("$...role", "$.apps..", "$.."):
             self.assertRaises(ValueError, parse_role_claim, bad)
 
-    def test_a_patterns_own_backslashes_are_written_twice(self) -> None:
+    def test_backslashes_of_a_pattern_are_written_twice(self) -> None:
         found = parse_role_claim(r'$.roles[?search(@, "^app\\.v\\d$")]')
         self.assertEqual(found.of({"roles": ["app_v1", "app.v2"]}), "app.v2")
 
-    def test_nobody_acts_as_the_role_that_connects(self) -> None:
+    def test_the_role_none_is_refused(self) -> None:
         for claims, more in (({"role": "none"}, {}), ({"app": "none"}, {"role_claim": ".app"})):
             error = self.assertRaises(TableError, self.identify, claims, **more)
             self.assertEqual((error.status, error.code), (401, "22023"))
         self.assertEqual(self.identify({"role": "None"}).role, "None")
 
-    def test_a_role_that_is_no_text_is_not_the_anonymous_one(self) -> None:
+    def test_a_role_that_is_no_string_is_used_as_its_json(self) -> None:
         for role, acts_as in (
             (5, "5"),
             (True, "true"),
@@ -283,7 +283,7 @@ class ClaimedRoles(SynchronousTestCase):
 
 
 class Base64(SynchronousTestCase):
-    def test_the_bytes_in_either_alphabet_padded_or_not(self) -> None:
+    def test_a_base64_secret_may_use_either_alphabet_with_or_without_padding(self) -> None:
         secret = bytes(range(200, 255))
         token = jwt.encode({"role": "a"}, secret, algorithm="HS256")
         for text in (
@@ -294,7 +294,7 @@ class Base64(SynchronousTestCase):
             tokens = OwnTokens(parse_keys(from_base64(text), None), None, lambda: NOW)
             self.assertEqual(tokens.claims(token), {"role": "a"})
 
-    def test_what_is_no_base64(self) -> None:
+    def test_invalid_base64_is_refused(self) -> None:
         for text in ("no base64!", "a", "é"):
             with self.assertRaises(ValueError):
                 from_base64(text)

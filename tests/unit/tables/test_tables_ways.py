@@ -59,7 +59,8 @@ class Ways(SynchronousTestCase):
             self.assertIs(self.found(ways, target, hint), expected)
         self.assertIs(self.found((AUTHOR, PLACE), "people", "id"), AUTHOR)
         for target, hint in (
-            # One of several columns, a constraint of a junction, and a hint beside what is itself one.
+            # One column of several, a constraint of a junction, and a hint for a target that is itself a constraint
+            # or a column.
             ("places", "town"),
             ("people", "wrote_book"),
             ("author", "id"),
@@ -70,15 +71,15 @@ class Ways(SynchronousTestCase):
             self.assertEqual((error.status, error.code), (400, "PGRST200"))
             self.assertIn(f"using the hint '{hint}' in the schema 'api'", error.json_details)
 
-    def test_of_several_columns_none_is_a_way_but_the_constraint_is(self) -> None:
+    def test_a_composite_foreign_key_is_named_by_its_constraint_only(self) -> None:
         self.assertIs(self.found((PLACE,), "books_place"), PLACE)
         self.assertEqual(self.refused((PLACE,), "country").code, "PGRST200")
 
-    def test_what_leads_to_another_schema_is_none(self) -> None:
+    def test_targets_in_other_schemas_are_not_found(self) -> None:
         self.assertIs(self.found((SEEN, AUTHOR), "people"), AUTHOR)
         self.assertEqual(self.refused((SEEN,), "people").code, "PGRST200")
 
-    def test_a_function_of_a_row_goes_before_keys_wherever_its_rows_are(self) -> None:
+    def test_computed_relationships_win_over_foreign_keys(self) -> None:
         computed = way("people", "", schema="hidden", routine=("api", "people"))
         other = way("people", "", routine=("api", "friends"))
         self.assertIs(self.found((other, AUTHOR, EDITOR, computed), "people"), computed)
@@ -88,13 +89,13 @@ class Ways(SynchronousTestCase):
         self.assertIs(self.found((elsewhere, computed), "people"), computed)
         self.assertIs(self.found((elsewhere, AUTHOR), "people"), elsewhere)
 
-    def test_a_table_goes_before_views_of_its_name_or_key(self) -> None:
+    def test_tables_win_over_views_of_the_same_key(self) -> None:
         self.assertIs(self.found((SHOWN, AUTHOR), "books_author"), AUTHOR)
         second = way("shown", "books_editor", ("editor", "id"), target_is_view=True)
         self.assertIs(self.found((SHOWN, second), "shown", "editor"), second)
         self.assertEqual(self.refused((SHOWN, second), "shown").code, "PGRST201")
 
-    def test_junctions_of_the_requests_schema_go_before_those_of_others(self) -> None:
+    def test_junctions_in_the_requests_schema_win_over_those_in_others(self) -> None:
         there, others = through("wrote", "other"), through("read", "other")
         for hint in (None, "wrote"):
             self.assertIs(self.found((others, there, WROTE), "people", hint), WROTE)
@@ -103,7 +104,7 @@ class Ways(SynchronousTestCase):
         self.assertEqual(self.refused((others, there), "people").code, "PGRST201")
         self.assertEqual(self.refused((AUTHOR, WROTE, there), "people").code, "PGRST201")
 
-    def test_several_are_described_by_what_they_lead_over(self) -> None:
+    def test_ambiguous_relationships_are_described_by_constraints_and_junctions(self) -> None:
         error = self.refused((PLACE, AUTHOR, WROTE, READ), "people")
         self.assertEqual((error.status, error.code), (300, "PGRST201"))
         self.assertEqual(
@@ -130,7 +131,7 @@ class Ways(SynchronousTestCase):
             "'people!read'. Find the desired relationship in the 'details' key.",
         )
 
-    def test_another_target_is_suggested_where_it_is_the_name_that_is_not_there(self) -> None:
+    def test_another_target_is_suggested_only_if_the_target_is_unknown(self) -> None:
         suggested = "Perhaps you meant 'people' instead of 'peple'."
         for target, hint, expected in (
             ("peple", None, suggested),

@@ -37,7 +37,7 @@ def written(method: str, path: str, *pairs: tuple[str, str], body: bytes = ROW, 
 
 
 class Conflicts(SynchronousTestCase):
-    def test_whose_resolution_is_asked_for_is_found_by_key_or_by_the_columns_named(self) -> None:
+    def test_conflicts_are_resolved_by_the_primary_key_or_the_columns_of_on_conflict(self) -> None:
         named = ("on_conflict", "title,author_id")
         for method, path, pairs, resolution, expected in (
             ("POST", "works", [], "merge-duplicates", (("id",), True)),
@@ -47,7 +47,7 @@ class Conflicts(SynchronousTestCase):
             ("POST", "works", [], None, ((), None)),
             ("POST", "heap", [], "merge-duplicates", ((), None)),
             ("POST", "heap", [("on_conflict", "id")], "ignore-duplicates", (("id",), False)),
-            # What is put is there as it was sent, whatever else is asked for.
+            # PUT always merges by the primary key, whatever else is asked for.
             ("PUT", "works", [("id", "eq.1"), named], "ignore-duplicates", (("id",), True)),
         ):
             found = written(method, path, *pairs, prefer=f"resolution={resolution}" if resolution else "")
@@ -59,18 +59,18 @@ class Rows(SynchronousTestCase):
 
     related = (("select", "id,tags(label)"), ("tags.label", "eq.x"), ("tags.limit", "1"))
 
-    def test_what_is_shown_of_them_is_not_filtered_again(self) -> None:
+    def test_the_representation_of_a_write_is_not_filtered_again(self) -> None:
         found = written("PATCH", "works", ("id", "eq.1"), ("title", "eq.x"), *self.related)
         self.assertEqual(len(found.conditions), 2)
         self.assertEqual((found.read.conditions, found.read.range), ((), Range()))
         (tags,) = found.read.embeddings
         self.assertEqual((len(tags.plan.conditions), tags.plan.range), (1, Range(0, 1)))
 
-    def test_embedded_rows_may_be_filtered_where_one_is_put(self) -> None:
+    def test_put_may_filter_embedded_rows(self) -> None:
         found = written("PUT", "works", ("id", "eq.1"), *self.related)
         self.assertEqual([found.field.name for found in found.key_filters], ["id"])
 
-    def test_the_key_is_named_by_filters_alone_and_there_has_to_be_one(self) -> None:
+    def test_put_without_equality_filters_on_a_primary_key_is_refused(self) -> None:
         for path, pairs in (
             ("works", [("or", "(id.eq.1)")]),
             ("works", [("tags.id", "eq.1"), ("select", "id,tags()")]),
@@ -81,7 +81,7 @@ class Rows(SynchronousTestCase):
             error = self.assertRaises(TableError, written, "PUT", path, *pairs)
             self.assertEqual((error.status, error.code), (405, "PGRST105"), (path, pairs))
 
-    def test_only_what_changes_or_deletes_needs_a_filter(self) -> None:
+    def test_only_patch_and_delete_need_a_filter(self) -> None:
         inner = "works!author_id!inner(title,tags!inner())"
         for select, filtered in ((inner, "works.title"), (inner, "works.tags.label")):
             written("DELETE", "authors", ("select", select), (filtered, "eq.x"), config=CAREFUL)
@@ -95,28 +95,28 @@ class Rows(SynchronousTestCase):
             self.assertEqual(error.code, "21000", asked)
         written("POST", "works", config=CAREFUL)
 
-    def test_only_what_changes_or_deletes_is_cut(self) -> None:
+    def test_only_patch_and_delete_are_limited(self) -> None:
         for method in ("PATCH", "DELETE"):
             self.assertEqual(written(method, "works", *FIRST).limited, Range(0, 1))
         self.assertEqual(written("POST", "works", ("limit", "1")).limited, Range())
 
-    def test_the_first_rows_of_a_view_are_known_by_its_key(self) -> None:
+    def test_a_limited_write_of_a_view_needs_an_order_by_its_key(self) -> None:
         error = self.assertRaises(TableError, written, "DELETE", "seen", *FIRST)
         self.assertEqual((error.status, error.code), (400, "PGRST127"))
         for path, pairs in (("seen", ()), ("heap", FIRST), ("recent", (("order", "work"), FIRST[1]))):
             written("DELETE", path, *pairs)
 
-    def test_a_limit_that_is_no_number_is_not_taken_for_none(self) -> None:
+    def test_an_invalid_limit_of_a_write_is_refused_not_ignored(self) -> None:
         asked = ("id", "gt.1"), ("order", "id")
         for method in ("PATCH", "DELETE"):
             for limit in (("limit", "1O"), ("limit", ""), ("offset", "x")):
                 refused = self.assertRaises(TableError, written, method, "works", *asked, limit)
                 self.assertEqual((refused.status, refused.code), (400, "PGRST100"), (method, limit))
         self.assertEqual(written("DELETE", "works", *asked, ("limit", "2")).limited, Range(0, 2))
-        # Only what is read of one goes on without.
+        # Only a read ignores an invalid limit.
         planned("GET", "works", ("limit", "1O"))
 
-    def test_members_that_are_missing_are_defaults_where_that_is_asked_for(self) -> None:
+    def test_missing_default_fills_in_defaults_for_post_and_patch(self) -> None:
         for method, prefer, expected in (
             ("POST", "missing=default", True),
             ("PATCH", "missing=default", True),
@@ -127,7 +127,7 @@ class Rows(SynchronousTestCase):
 
 
 class Answers(SynchronousTestCase):
-    def test_what_comes_back_is_what_is_asked_for(self) -> None:
+    def test_the_return_preference_decides_what_a_write_returns(self) -> None:
         for method, prefer, expected in (
             ("POST", "", ("minimal", (), ())),
             ("POST", "return=headers-only", ("headers-only", ("id",), ("id",))),
@@ -137,7 +137,7 @@ class Answers(SynchronousTestCase):
             found = written(method, "works", ("select", "title"), prefer=prefer)
             self.assertEqual((found.representation, found.returning, found.location), expected, method)
 
-    def test_those_columns_come_back_that_something_is_made_of(self) -> None:
+    def test_a_write_returns_only_the_columns_its_representation_needs(self) -> None:
         author, order = "authors!author_id(name)", ("order", "id")
         for select, pairs, expected in (
             ("*", (), (True, ())),
@@ -147,13 +147,13 @@ class Answers(SynchronousTestCase):
             (f"title,{author}", (), (False, ("title", "author_id"))),
             (f"title,{author}", (("order", "authors(name)"),), (False, ("title", "author_id"))),
             ("tags(label)", (), (False, ("id",))),
-            # A function of the row takes the whole of it.
+            # A computed relationship takes the whole row as its argument.
             ("title,friend(id)", (), (True, ("title",))),
         ):
             found = written("PATCH", "works", ("select", select), *pairs, prefer="return=representation")
             self.assertEqual((found.everything, found.returning), expected, select)
 
-    def test_all_that_was_written_comes_back_whatever_may_be_read_at_once(self) -> None:
+    def test_the_representation_of_a_write_is_not_limited_by_max_rows(self) -> None:
         few = evolve(CONFIG, max_rows=1)
         prefer = "return=representation"
         found = planned("PATCH", "works", ("select", "id,tags(label)"), body=ROW, prefer=prefer, config=few)
