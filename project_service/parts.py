@@ -79,7 +79,7 @@ def assemble(reactor: Any, settings: Settings, processes: int, changes: Changes 
     reading = Rereading(ring.reload, reactor, "the project keys")
     listener.subscribe(keys.CHANNEL, lambda _: reading.soon(), reading.now)
     live = _Live(settings.storage)
-    accounts = auth.assemble(settings, pool, listener, reactor, processes, changes, sqlstate.outage_of)
+    accounts = auth.assemble(settings, pool, listener, reactor, processes, changes)
     store = storage.assemble(
         reactor,
         settings.storage,
@@ -87,7 +87,6 @@ def assemble(reactor: Any, settings: Settings, processes: int, changes: Changes 
         pool,
         in_force=lambda: live.storage,
         alone=AdvisoryLock(connect, SWEEPER_LOCK),
-        outage_of=sqlstate.outage_of,
     )
     rest = tables.assemble(reactor, settings, accounts.verifier, time.time)
     caches = [one for one in rest.services if isinstance(one, Listener)]

@@ -13,7 +13,6 @@ from typing import Any
 from attrs import evolve, frozen
 from twisted.application.service import Service
 
-from project_service import errors
 from project_service.auth import keyfile, mail
 from project_service.auth.accounts import Accounts
 from project_service.auth.admin import Administration
@@ -38,8 +37,9 @@ from project_service.auth.sql.upkeep import SqlHousekeeping
 from project_service.auth.sql.users import SqlUsers
 from project_service.auth.throttle import Throttle
 from project_service.auth.tokens import Issuer, Verifier
+from project_service.database.sqlstate import outage_of
 from project_service.http.router import Router
-from project_service.lifecycle import Every, OutageOf
+from project_service.lifecycle import Every
 from project_service.process import cpus
 from project_service.settings.model import Settings
 from project_service.workers.changes import Changes
@@ -87,7 +87,6 @@ def assemble(
     reactor: Any,
     processes: int = 1,
     changes: Changes | None = None,
-    outage_of: OutageOf = errors.outage_of,
 ) -> Auth:
     """Authentication with PostgreSQL, bcrypt threads and SMTP.
 
@@ -106,7 +105,6 @@ def assemble(
         reactor,
         time.time,
         changes,
-        outage_of,
     )
     # Read the list now, so that the first sign-up does not have to.
     common_passwords()
@@ -128,7 +126,6 @@ def put_together(
     reactor: Any,
     clock: Callable[[], float],
     changes: Changes | None = None,
-    outage_of: OutageOf = errors.outage_of,
 ) -> Auth:
     """Everything except threads, database and mail, which tests replace. ``clock`` returns the Unix time."""
 

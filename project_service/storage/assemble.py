@@ -14,10 +14,10 @@ from attrs import field, frozen
 from twisted.application.service import IService
 from twisted.logger import Logger
 
-from project_service import errors
+from project_service.database.sqlstate import outage_of
 from project_service.deferreds import in_thread, start, with_timeout
 from project_service.http.router import Router
-from project_service.lifecycle import Every, OutageOf
+from project_service.lifecycle import Every
 from project_service.settings.model import Storage as StorageSettings
 from project_service.settings.model import Store as StoreSettings
 from project_service.storage import reading
@@ -139,7 +139,6 @@ def build(
     alone: Alone = always,
     now: Callable[[], datetime] = lambda: datetime.now(UTC),
     steps: Callable[[str], None] = unobserved,
-    outage_of: OutageOf = errors.outage_of,
 ) -> Storage:
     """Storage on the given store and rows.
 
@@ -187,14 +186,11 @@ def assemble(
     in_force: Callable[[], StorageSettings] | None = None,
     alone: Alone = always,
     steps: Callable[[str], None] = unobserved,
-    outage_of: OutageOf = errors.outage_of,
 ) -> Storage:
     """Storage on PostgreSQL and the store that the settings name. ``database`` is the system database's pool."""
     client = connect_store(reactor, store)
     rows = sql_rows(database)
-    return build(
-        reactor, storage, client, rows, in_force=in_force, alone=alone, steps=steps, outage_of=outage_of
-    )
+    return build(reactor, storage, client, rows, in_force=in_force, alone=alone, steps=steps)
 
 
 def connect_store(reactor: Any, store: StoreSettings) -> S3Store:
