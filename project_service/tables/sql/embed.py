@@ -12,9 +12,9 @@ from project_service.tables.sql.fields import hoisted_sql
 from project_service.tables.sql.names import ident, qualified
 
 
-def is_joined(embedded: Embedded) -> bool:
-    """Whether the embedded relation is joined. If it shows nothing, it is only joined if it decides which rows the
-    parent shows."""
+def is_read(embedded: Embedded) -> bool:
+    """Whether the parent's SELECT reads the embedded relation's rows: to show them, or because they decide which rows
+    the parent shows."""
     return embedded.plan.shows or embedded.needed or embedded.join == "inner"
 
 

@@ -12,7 +12,7 @@ from collections.abc import Iterator
 
 from project_service.tables.catalog.model import Relation, SchemaCache
 from project_service.tables.plan.nodes import ReadPlan
-from project_service.tables.sql.embed import is_joined
+from project_service.tables.sql.embed import is_read
 from project_service.tables.sql.fragment import Sql, joined
 from project_service.tables.sql.names import qualified
 
@@ -51,7 +51,7 @@ def _read_by(cache: SchemaCache, plan: ReadPlan) -> Iterator[Relation | None]:
     ordering = {order.embedded for order in plan.order}
     for way in plan.embeddings:
         # The statement does not name it, so the caller may have no right to it.
-        if not is_joined(way) and way.name not in ordering:
+        if not is_read(way) and way.name not in ordering:
             continue
         junction = way.relationship.junction
         if junction is not None:

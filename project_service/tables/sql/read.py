@@ -1,12 +1,25 @@
-"""SELECT statements: one for each relation of the plan's tree, with the embedded ones as lateral joins."""
+"""SELECT statements: one for each relation of the plan's tree.
+
+The statement of a relation asks for the rows of one that is embedded in it in up to four places:
+
+* in a lateral join (``_join``), which is the usual one;
+* in the select list instead (``_made_last``), for rows that are only shown, if PostgreSQL is to gather them only for
+  those rows of the parent that a LIMIT leaves;
+* in an EXISTS (``_exists``): as the only place where nothing of them is shown, that is in counts, in writes and
+  within another EXISTS; and beside the join, if PostgreSQL should begin with them (``decisive``);
+* in a subquery of ORDER BY (``sql.order``), if the column to order by is not among the joined ones.
+
+Rows that decide which rows of the parent there are never are in the select list. An EXISTS has no joins, so the tests
+within it are EXISTS again; one that is tested twice gets a subquery of its own (``_looked_for``).
+"""
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from functools import cache as once
+from collections.abc import Iterable, Iterator, Mapping
+from functools import partial
 
-from attrs import evolve, frozen
+from attrs import evolve
 
 from project_service.tables.catalog.model import SchemaCache
 from project_service.tables.plan.nodes import (
@@ -14,24 +27,24 @@ from project_service.tables.plan.nodes import (
     Embedded,
     EmbedIsNull,
     Everything,
-    Order,
     Output,
     ReadPlan,
     Tree,
 )
-from project_service.tables.plan.outputs import Made, made_columns, repeated_names, result_names
+from project_service.tables.plan.outputs import result_names
 from project_service.tables.sql.conditions import condition_sql
 from project_service.tables.sql.decisive import decisive, is_aggregated
 from project_service.tables.sql.embed import (
     condition_of_relationship,
     embedded_columns,
-    is_joined,
+    is_read,
     source_of,
 )
-from project_service.tables.sql.fields import field_sql, output_sql
+from project_service.tables.sql.fields import output_sql
 from project_service.tables.sql.fragment import Sql, joined, parameter
 from project_service.tables.sql.grouping import group_by
 from project_service.tables.sql.names import ident, qualified
+from project_service.tables.sql.order import order_sql
 from project_service.tables.syntax import Range
 
 SOURCE = "pgrst_source"
@@ -50,7 +63,7 @@ def select_sql(cache: SchemaCache, plan: ReadPlan, parent: Embedded | None = Non
         + _joins(cache, plan)
         + _where(cache, plan, parent, origin)
         + group_by(plan)
-        + order_sql(cache, plan)
+        + order_sql(plan, partial(rows_apart, cache, plan))
         + range_sql(plan.range)
     )
 
@@ -138,10 +151,15 @@ def _exists(cache: SchemaCache, plan: ReadPlan, embedded: Embedded) -> Sql:
         return Sql("false" if is_cut else "true")
     if embedded.plan.grouped and is_cut:
         return "EXISTS (" + select_sql(cache, embedded.plan, embedded, plan.alias) + ")"
-    tied = [Sql(text) for text in condition_of_relationship(embedded, plan.alias)]
-    rows = " FROM " + source_of(embedded, plan.alias) + _filtered(cache, embedded.plan, tied)
     # A range that begins with the first row has rows if there are any at all, so only others are cut.
-    return "EXISTS (SELECT 1" + rows + (range_sql(range_) if is_cut else Sql("")) + ")"
+    cut = range_sql(range_) if is_cut else Sql("")
+    return "EXISTS (SELECT 1" + rows_apart(cache, plan, embedded) + cut + ")"
+
+
+def rows_apart(cache: SchemaCache, plan: ReadPlan, embedded: Embedded) -> Sql:
+    """The FROM and WHERE for the rows of ``embedded`` that belong to the parent's row, read apart from any join."""
+    tied = [Sql(text) for text in condition_of_relationship(embedded, plan.alias)]
+    return " FROM " + source_of(embedded, plan.alias) + _filtered(cache, embedded.plan, tied)
 
 
 def _columns(cache: SchemaCache, plan: ReadPlan, by_name: bool) -> list[Sql]:
@@ -194,7 +212,7 @@ def _from(plan: ReadPlan, parent: Embedded | None, origin: str) -> str:
 def _joins(cache: SchemaCache, plan: ReadPlan) -> Sql:
     found = Sql("")
     for embedded in plan.embeddings:
-        if is_joined(embedded) and not _is_made_last(plan, embedded):
+        if is_read(embedded) and not _is_made_last(plan, embedded):
             found = found + _join(cache, plan, embedded)
     return found
 
@@ -228,63 +246,6 @@ def _where(cache: SchemaCache, plan: ReadPlan, parent: Embedded | None, origin: 
             found = _exists(cache, plan, embedded)
             terms.append(found if wanted else "NOT " + found)
     return " WHERE " + joined(terms, " AND ") if terms else Sql("")
-
-
-@frozen
-class _Ordering:
-    """An embedded relation that is ordered by, prepared once for all terms that name it. ``made`` says which columns
-    its joined rows have (``plan.outputs``), and ``twice`` which names are ambiguous. ``rows`` makes the FROM for a
-    column that cannot be taken from the joined rows."""
-
-    embedded: Embedded
-    made: Made
-    twice: frozenset[str]
-    rows: Callable[[], Sql]
-
-
-def order_sql(cache: SchemaCache, plan: ReadPlan, joins: bool = True) -> Sql:
-    """The ORDER BY clause. Without ``joins`` the statement does not join the embedded relations that it names."""
-    names = {order.embedded for order in plan.order if order.embedded is not None}
-    orderings = {name: _ordering(cache, plan, name, joins) for name in names}
-    terms = [_order(plan, order, orderings) for order in plan.order]
-    return " ORDER BY " + joined(terms) if terms else Sql("")
-
-
-def _ordering(cache: SchemaCache, plan: ReadPlan, name: str, joins: bool) -> _Ordering:
-    embedded = plan.embedding(name)
-    assert embedded is not None
-    inner = embedded.plan
-
-    @once
-    def rows() -> Sql:
-        tied = [Sql(text) for text in condition_of_relationship(embedded, plan.alias)]
-        return _from(inner, embedded, plan.alias) + _filtered(cache, inner, tied)
-
-    made = made_columns(inner) if joins and is_joined(embedded) else ({}, None)
-    # In a spread relation a name is never ambiguous: the first column counts.
-    twice = frozenset[str]() if embedded.spread else repeated_names(inner)
-    return _Ordering(embedded, made, twice, rows)
-
-
-def _order(plan: ReadPlan, order: Order, orderings: Mapping[str, _Ordering]) -> Sql:
-    found = _ordered_by(plan, order, orderings)
-    if order.direction is not None:
-        found = found + (" DESC" if order.direction == "desc" else " ASC")
-    if order.nulls is not None:
-        found = found + (" NULLS FIRST" if order.nulls == "nullsfirst" else " NULLS LAST")
-    return found
-
-
-def _ordered_by(plan: ReadPlan, order: Order, orderings: Mapping[str, _Ordering]) -> Sql:
-    if order.embedded is None:
-        return Sql(field_sql(plan.alias, order.field, order.column))
-    ordering = orderings[order.embedded]
-    embedded, (columns, others) = ordering.embedded, ordering.made
-    if columns.get(order.field.name, others) is False and order.field.name not in ordering.twice:
-        return Sql(field_sql(embedded.alias, order.field, order.column))
-    # The column may not be selected, or it is JSON there, which has no order: then it is read from the relation.
-    column = field_sql(embedded.plan.alias, order.field, order.column)
-    return f"(SELECT {column}" + ordering.rows() + " LIMIT 1)"
 
 
 def range_sql(range_: Range) -> Sql:

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 from project_service.tables.catalog.model import SchemaCache
 from project_service.tables.plan.write import WritePlan, Written
 from project_service.tables.sql.conditions import condition_sql, filtered_value
 from project_service.tables.sql.fragment import BODY, Sql, joined
 from project_service.tables.sql.names import ident, literal, qualified
-from project_service.tables.sql.read import inner_terms, order_sql, range_sql
+from project_service.tables.sql.order import order_sql
+from project_service.tables.sql.read import inner_terms, range_sql, rows_apart
 from project_service.tables.sql.returning import returned
 from project_service.tables.syntax import Filter
 
@@ -217,7 +220,7 @@ def _filtered(terms: list[Sql]) -> Sql:
 def chosen_sql(cache: SchemaCache, plan: WritePlan) -> Sql:
     """The SELECT that finds the rows of a limited write: the first ones in the order given."""
     where = _filtered(_terms(cache, plan))
-    order = order_sql(cache, plan.read, joins=False)
+    order = order_sql(plan.read, partial(rows_apart, cache, plan.read), joins=False)
     return (
         f"SELECT {_place(plan)} FROM {qualified(plan.relation.key)}" + where + order + range_sql(plan.limited)
     )
