@@ -98,22 +98,13 @@ def with_timeout(
     clock: IReactorTime, seconds: float, waiting: Deferred[T], error: Callable[[], Exception]
 ) -> Deferred[T]:
     """``waiting`` itself, which is cancelled after ``seconds`` and then fails with ``error()``."""
-    timed_out = False
 
-    def give_up() -> None:
-        nonlocal timed_out
-        timed_out = True
-        waiting.cancel()
-
-    call = clock.callLater(seconds, give_up)
-
-    def ended(result: T | Failure) -> T | Failure:
-        cancel(call)
-        if timed_out and isinstance(result, Failure) and result.check(CancelledError):
+    def late(result: T | Failure, _: float) -> T | Failure:
+        if isinstance(result, Failure) and result.check(CancelledError):
             return Failure(error())
         return result
 
-    return waiting.addBoth(ended)
+    return waiting.addTimeout(seconds, clock, late)
 
 
 def in_thread(
