@@ -182,6 +182,17 @@ class Failures(TestCase):
             },
         )
 
+    def test_what_cannot_be_parsed_is_refused_in_the_form_of_its_own_path(self) -> None:
+        without_host = b"GET %s HTTP/1.1\r\n\r\n"
+        for refused, behind, members in (
+            (b"/t", b"/other", {"code", "message", "details", "hint"}),
+            (b"/other", b"/t", {"data", "error"}),
+        ):
+            client = app_of(hello, "/t", errors="tables").connect()
+            client.send(without_host % refused + b"GET %s HTTP/1.1\r\nHost: x\r\n\r\n" % behind)
+            response = parse_response(client.received())
+            self.assertEqual((response.status, set(json.loads(response.body))), (400, members))
+
     def test_a_table_path_tells_its_code_to_a_head_as_well(self) -> None:
         refusal = app_of(hello, "/t", key="required", errors="tables").request("HEAD", "/t")
         self.assertEqual((refusal.status, refusal.body), (401, b""))

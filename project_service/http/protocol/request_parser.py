@@ -69,9 +69,8 @@ class RequestParser:
     """Parses what it is fed and calls ``requests``. Once ``feed`` has raised, it must not be fed again."""
 
     def __init__(self, requests: Requests) -> None:
-        self._requests: Requests | None = requests
+        self._requests = requests
         self._parser: Any = _llhttp(self)
-        self._fault: ApiError | None = None
         self._begun = False
         self._last = False
         self._in_body = False
@@ -113,20 +112,18 @@ class RequestParser:
         self._head_bytes += self._fed_bytes
         try:
             self._feed_past_offers(data)
+        except httptools.HttpParserCallbackError as stopped:
+            raise _raised_in_callback(stopped) from None
         except httptools.HttpParserError as refused:
             self._refuse(refused)
             return
         finally:
             self._hand_over()
-        if self._fault is not None:
-            raise self._fault
         self._check_sizes()
 
     def _refuse(self, refused: Exception) -> None:
         """Raise the ``ApiError`` for what llhttp refused. Where that is an unknown method, only once the request line
         is complete, since the answer (405) depends on its path."""
-        if self._fault is not None:
-            raise self._fault
         self._method_unknown = isinstance(refused, httptools.HttpParserInvalidMethodError)
         if not self._method_unknown or not _LINE_SO_FAR.match(self._line):
             raise self._fault_of_line(isinstance(refused, httptools.HttpParserInvalidURLError))
@@ -146,8 +143,6 @@ class RequestParser:
                 return
             except httptools.HttpParserUpgrade as offered:
                 self._decline()
-                if self._fault is not None:
-                    return
                 data = data[offered.args[0] :]
 
     def _decline(self) -> None:
@@ -165,8 +160,7 @@ class RequestParser:
             self._announcing = False
 
     def close(self) -> None:
-        """To be called when nothing more will be fed: breaks the reference cycles."""
-        self._requests = None
+        """To be called when nothing more will be fed, also from within ``feed``: breaks a reference cycle."""
         self._parser = None
 
     def _check_sizes(self) -> None:
@@ -187,22 +181,20 @@ class RequestParser:
         counted = len(self.target) + sum(len(name) + len(value) + 4 for name, value in self._pairs)
         return counted + unfinished > MAX_HEAD_BYTES or self._head_bytes > 2 * MAX_HEAD_BYTES
 
-    # What httptools calls. It would wrap an exception raised in these, so faults are noted and ``feed`` raises them.
+    # What httptools calls. An exception raised in these ends the parsing, and ``feed`` raises it.
 
     def on_message_begin(self) -> None:
         if self._announcing:
             return
-        if self._last:
+        if self._last or self._parser is None:
             # For the channel there is nothing more, as long as ``between`` is True.
-            self._fault = self._fault or errors.not_http()
-            return
+            raise errors.not_http()
         self._begun = True
         self.target = b""
         self._pairs = []
         self._head_bytes = min(self._fed_bytes, MAX_HEAD_BYTES)
         self._surplus = 0
-        if self._requests is not None and self._fault is None:
-            self._requests.head_begun()
+        self._requests.head_begun()
 
     def on_url(self, part: bytes) -> None:
         if self._announcing:
@@ -210,8 +202,8 @@ class RequestParser:
         self.target += part
         self._line = b""
         self._surplus = 0
-        if len(self.target) > MAX_TARGET_BYTES and self._fault is None:
-            self._fault = errors.uri_too_long(MAX_TARGET_BYTES)
+        if len(self.target) > MAX_TARGET_BYTES:
+            raise errors.uri_too_long(MAX_TARGET_BYTES)
 
     def on_header(self, name: bytes, value: bytes) -> None:
         if self._in_body:
@@ -219,35 +211,32 @@ class RequestParser:
             return
         self._pairs.append((name.lower(), value.rstrip(b" \t")))
         self._surplus = 0
-        if len(self._pairs) > MAX_HEADERS and self._fault is None:
-            self._fault = too_many_headers()
+        if len(self._pairs) > MAX_HEADERS:
+            raise too_many_headers()
 
     def on_headers_complete(self) -> None:
         if self._announcing:
             return
         self._in_body = True
         self._surplus = 0
-        if self._head_bytes >= MAX_HEAD_BYTES and self._fault is None and self._too_large():
-            self._fault = errors.headers_too_large(MAX_HEAD_BYTES)
-        if self._fault is not None or self._requests is None:
-            return
+        if self._head_bytes >= MAX_HEAD_BYTES and self._too_large():
+            raise errors.headers_too_large(MAX_HEAD_BYTES)
         version = _VERSIONS.get(self._parser.get_http_version())
-        target = origin_form(self.target)
         if version is None:
-            self._fault = errors.not_http()
-            return
+            raise errors.not_http()
+        target = origin_form(self.target)
         if target is None:
-            self._fault = no_path()
-            return
+            raise no_path()
         headers = self._view()
+        fault = head_fault(version, headers)
+        if fault is not None:
+            raise fault
         self._last = not persistent(version, headers)
-        self._fault = head_fault(version, headers)
-        self._length = 0 if self._fault else content_length(headers)
-        if self._fault is None:
-            if target is not self.target:
-                headers = addressed(headers, self.target)
-            method = self._parser.get_method().decode("ascii")
-            self._requests.head_received(RequestHead(method, target, version, headers, self._length))
+        self._length = content_length(headers)
+        if target is not self.target:
+            headers = addressed(headers, self.target)
+        method = self._parser.get_method().decode("ascii")
+        self._requests.head_received(RequestHead(method, target, version, headers, self._length))
 
     def on_chunk_header(self) -> None:
         self._surplus -= CHUNK_HEAD_BYTES
@@ -257,14 +246,13 @@ class RequestParser:
         self._surplus -= len(data)
         if self._length is None:
             self._pieces.append(data)
-        elif self._fault is None and self._requests is not None:
+        else:
             self._requests.body_received(data)
 
     def _hand_over(self) -> None:
         if self._pieces:
             data, self._pieces = b"".join(self._pieces), []
-            if self._fault is None and self._requests is not None:
-                self._requests.body_received(data)
+            self._requests.body_received(data)
 
     def on_message_complete(self) -> None:
         if self._length != 0 and self._parser.should_upgrade():
@@ -273,10 +261,9 @@ class RequestParser:
         self._in_body = False
         self._pairs = []
         self._head_bytes = self._surplus = 0
-        if self._fault is None and self._requests is not None:
-            self._begun = False
-            self.target = b""  # it may be long, and the connection may be idle for long
-            self._requests.request_received()
+        self._begun = False
+        self.target = b""  # it may be long, and the connection may be idle for long
+        self._requests.request_received()
 
     def _view(self) -> HeaderView:
         """A view of the headers: the previous request's where the client sends the same again, as most clients do.
@@ -290,6 +277,12 @@ class RequestParser:
         length = sum(len(name) + len(value) for name, value in self._pairs)
         self._headers = view if length <= KEPT_HEADER_BYTES else HeaderView(())
         return view
+
+
+def _raised_in_callback(stopped: Exception) -> BaseException:
+    """The exception that httptools has wrapped."""
+    assert stopped.__context__ is not None
+    return stopped.__context__
 
 
 def _llhttp(callbacks: RequestParser) -> Any:
