@@ -9,10 +9,10 @@ from typing import Any
 from attrs import frozen
 
 from project_service import keys, private_file
+from project_service.database.pool import Pool
 from project_service.http.caller import KeyKind
 from project_service.storage.model import BucketRules
 from project_service.storage.sql.buckets import SqlBuckets
-from project_service.storage.sql.database import Database
 
 CREDENTIALS = "credentials.json"
 
@@ -27,7 +27,7 @@ class Credentials:
     dsn: str
 
 
-async def ensure_keys(rows: Database, data_dir: Path) -> tuple[str, str]:
+async def ensure_keys(rows: keys.Rows, data_dir: Path) -> tuple[str, str]:
     """The anon key and the service key in ``credentials.json``. One that is missing, or not valid in the database, is
     created."""
     found = private_file.read_json(data_dir / CREDENTIALS) or {}
@@ -38,15 +38,15 @@ async def ensure_keys(rows: Database, data_dir: Path) -> tuple[str, str]:
     return anon, service
 
 
-async def ensure_buckets(rows: Database) -> None:
+async def ensure_buckets(pool: Pool) -> None:
     """Create one public and one private bucket if there are none."""
-    buckets = SqlBuckets(rows)
+    buckets = SqlBuckets(pool)
     if not await buckets.all():
         await buckets.create("public", BucketRules("public"))
         await buckets.create("private", BucketRules("private"))
 
 
-async def _ensure(rows: Database, kind: KeyKind, found: Any, active: set[bytes]) -> str:
+async def _ensure(rows: keys.Rows, kind: KeyKind, found: Any, active: set[bytes]) -> str:
     if isinstance(found, str) and keys.digest(found) in active:
         return found
     made = keys.make(kind, secrets.token_bytes)

@@ -31,12 +31,12 @@ from project_service.auth.routes import AuthRoutes
 from project_service.auth.sessions import SessionService
 from project_service.auth.sql.attempts import SqlAttempts
 from project_service.auth.sql.one_time import SqlOneTimeTokens
-from project_service.auth.sql.query import Database
 from project_service.auth.sql.sessions import SqlSessions
 from project_service.auth.sql.upkeep import SqlHousekeeping
 from project_service.auth.sql.users import SqlUsers
 from project_service.auth.throttle import Throttle
 from project_service.auth.tokens import Issuer, Verifier
+from project_service.database.pool import Pool
 from project_service.database.sqlstate import outage_of
 from project_service.http.router import Router
 from project_service.lifecycle import Every
@@ -82,7 +82,7 @@ def issuer_of(settings: Settings) -> Issuer:
 
 def assemble(
     settings: Settings,
-    pool: Database,
+    pool: Pool,
     listener: Currency,
     reactor: Any,
     processes: int = 1,
@@ -111,7 +111,7 @@ def assemble(
     return evolve(auth, services=(hashing, *auth.services))
 
 
-def sql_stores(pool: Database) -> Stores:
+def sql_stores(pool: Pool) -> Stores:
     return Stores(
         SqlUsers(pool), SqlSessions(pool), SqlAttempts(pool), SqlOneTimeTokens(pool), SqlHousekeeping(pool)
     )

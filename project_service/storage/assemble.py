@@ -12,10 +12,12 @@ from uuid import uuid4
 
 from attrs import field, frozen
 from twisted.application.service import IService
+from twisted.internet.threads import deferToThreadPool
 from twisted.logger import Logger
 
+from project_service.database.pool import Pool
 from project_service.database.sqlstate import outage_of
-from project_service.deferreds import in_thread, start, with_timeout
+from project_service.deferreds import start, with_timeout
 from project_service.http.router import Router
 from project_service.lifecycle import Every
 from project_service.settings.model import Storage as StorageSettings
@@ -34,7 +36,6 @@ from project_service.storage.s3.connect import connect
 from project_service.storage.s3.errors import NoSuchBucket, NoSuchObject, StoreError, kind_of
 from project_service.storage.small_objects import SmallObjects
 from project_service.storage.sql.buckets import SqlBuckets
-from project_service.storage.sql.database import Database
 from project_service.storage.sql.garbage import SqlGarbage
 from project_service.storage.sql.links import SqlLinks
 from project_service.storage.sql.objects import SqlObjects
@@ -58,7 +59,7 @@ class Rows:
     links: LinkRows
 
 
-def sql_rows(database: Database) -> Rows:
+def sql_rows(database: Pool) -> Rows:
     return Rows(SqlBuckets(database), SqlObjects(database), SqlGarbage(database), SqlLinks(database))
 
 
@@ -181,7 +182,7 @@ def assemble(
     reactor: Any,
     storage: StorageSettings,
     store: StoreSettings,
-    database: Database,
+    database: Pool,
     *,
     in_force: Callable[[], StorageSettings] | None = None,
     alone: Alone = always,
@@ -195,6 +196,6 @@ def assemble(
 
 def connect_store(reactor: Any, store: StoreSettings) -> S3Store:
     """The store client of the settings; large digests are computed in the reactor's thread pool."""
-    threads = partial(in_thread, reactor, reactor.getThreadPool())
+    threads = partial(deferToThreadPool, reactor, reactor.getThreadPool())
     ca_pem = None if store.ca_file is None else Path(store.ca_file).read_bytes()
     return connect(reactor, store, now=lambda: datetime.now(UTC), in_thread=threads, ca_pem=ca_pem)

@@ -8,8 +8,9 @@ from attrs import frozen
 
 from project_service.auth.model import Email
 from project_service.auth.ports import Event, Limit, LoginReservation, Outcome, Reservation
-from project_service.auth.sql.query import Database, Query
+from project_service.auth.sql.query import Query
 from project_service.auth.sql.rows import ACCOUNT, RECORD, account, event_params
+from project_service.database.pool import Pool
 
 _RESERVE = Query(
     "reserve an attempt",
@@ -41,7 +42,7 @@ _SETTLE_LOGIN_ON_RECORD = Query("settle a login and record it", f"{_SETTLE_LOGIN
 class SqlAttempts:
     """Implements ``ports.Attempts``."""
 
-    database: Database
+    database: Pool
 
     async def reserve(self, scope: str, subject: str, limit: Limit, now: datetime) -> Reservation:
         row = await _RESERVE.one(

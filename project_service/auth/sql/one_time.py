@@ -8,7 +8,7 @@ from attrs import frozen
 
 from project_service.auth.model import Email, User
 from project_service.auth.ports import Event, NewSession, Purpose
-from project_service.auth.sql.query import Database, Query, Runs
+from project_service.auth.sql.query import Query
 from project_service.auth.sql.rows import (
     ADD_SESSION,
     AUDIT,
@@ -18,6 +18,7 @@ from project_service.auth.sql.rows import (
     session_params,
     user,
 )
+from project_service.database.pool import Pool, Transaction
 
 # An entry of the audit is written for an unknown address too, so that both responses take the time of a commit.
 # Without the lock a user who is being deleted would be found, and his token would violate its foreign key.
@@ -87,7 +88,7 @@ select {USER} from u
 class SqlOneTimeTokens:
     """Implements ``ports.OneTimeTokens``."""
 
-    database: Database
+    database: Pool
 
     async def issue(
         self,
@@ -115,7 +116,7 @@ class SqlOneTimeTokens:
         return None if row is None else user(row)
 
     async def reset_password(self, digest: bytes, password_hash: bytes, event: Event) -> User | None:
-        async def work(transaction: Runs) -> User | None:
+        async def work(transaction: Transaction) -> User | None:
             owner = await _consumed(transaction, digest, "recovery", event.at)
             if owner is not None:
                 params = event_params(event) | {"audit_user": owner.id, "audit_email": owner.email}
@@ -125,7 +126,7 @@ class SqlOneTimeTokens:
         return await self.database.transaction(work)
 
     async def confirm(self, digest: bytes, session: NewSession, event: Event) -> User | None:
-        async def work(transaction: Runs) -> User | None:
+        async def work(transaction: Transaction) -> User | None:
             owner = await _consumed(transaction, digest, "confirmation", event.at)
             if owner is None:
                 return None
@@ -136,7 +137,7 @@ class SqlOneTimeTokens:
         return await self.database.transaction(work)
 
 
-async def _consumed(transaction: Runs, digest: bytes, purpose: Purpose, now: datetime) -> User | None:
+async def _consumed(transaction: Transaction, digest: bytes, purpose: Purpose, now: datetime) -> User | None:
     row = await _LOCK_OWNER.one(transaction, digest=digest, purpose=purpose, now=now)
     if row is None or not await _CONSUME.run(transaction, digest=digest, purpose=purpose, now=now):
         return None

@@ -1,29 +1,15 @@
-"""Queries with descriptions, and the protocols of what runs them."""
+"""Queries with descriptions."""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Awaitable, Callable, Mapping, Sequence
-from typing import Any, Protocol, TypeVar
+from collections.abc import Mapping
+from typing import Any
 
 from attrs import frozen
 
-T = TypeVar("T")
-Row = tuple[Any, ...]
-
-
-class Runs(Protocol):
-    async def query(self, sql: str, params: Mapping[str, Any] | None = None) -> list[Row]: ...
-
-
-class Prepares(Protocol):
-    async def prepared(self, sql: str, params: Sequence[Any]) -> list[Row]: ...
-
-
-class Database(Runs, Prepares, Protocol):
-    """What authentication needs of the database: ``database.pool.Pool``."""
-
-    async def transaction(self, work: Callable[[Any], Awaitable[T]]) -> T: ...
+from project_service.database.pool import Pool, Transaction
+from project_service.database.session import Row
 
 
 @frozen
@@ -33,10 +19,10 @@ class Query:
     description: str
     text: str
 
-    async def run(self, where: Runs, **params: Any) -> list[Row]:
+    async def run(self, where: Pool | Transaction, **params: Any) -> list[Row]:
         return await where.query(self.text, params)
 
-    async def one(self, where: Runs, **params: Any) -> Row | None:
+    async def one(self, where: Pool | Transaction, **params: Any) -> Row | None:
         """The first row, or None."""
         rows = await where.query(self.text, params)
         return rows[0] if rows else None
@@ -50,7 +36,7 @@ class Often:
     description: str
     text: str
 
-    async def one(self, where: Prepares, *params: Any) -> Row | None:
+    async def one(self, where: Pool, *params: Any) -> Row | None:
         """The first row, or None."""
         rows = await where.prepared(self.text, params)
         return rows[0] if rows else None

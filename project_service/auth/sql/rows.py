@@ -7,7 +7,7 @@ from typing import Any
 from project_service.auth.metadata import loaded
 from project_service.auth.model import Account, User
 from project_service.auth.ports import Event, NewSession
-from project_service.auth.sql.query import Row
+from project_service.database.session import Row
 
 # The columns that ``account`` takes, and ``user``, from a table or a subquery called u.
 ACCOUNT = """u.id::text, u.email, u.created_at, u.metadata::text,

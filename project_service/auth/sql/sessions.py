@@ -9,8 +9,9 @@ from attrs import frozen
 
 from project_service.auth.model import Account, Origin, SessionInfo, User
 from project_service.auth.ports import MOST_LISTED, Event, NewSession, Rotation
-from project_service.auth.sql.query import Database, Query
+from project_service.auth.sql.query import Query
 from project_service.auth.sql.rows import ADD_SESSION, RECORD, USER, event_params, session_params, user
+from project_service.database.pool import Pool
 
 # Because the user's row is locked first, a change of password, or a disabling, at the same time is safe: it ends a
 # session that was started before it, and none is started after it.
@@ -73,7 +74,7 @@ where expires_at > %(now)s and (%(since)s is null or added_at > %(since)s)
 class SqlSessions:
     """Implements ``ports.Sessions``."""
 
-    database: Database
+    database: Pool
 
     async def start(
         self, account: Account, new_hash: bytes | None, session: NewSession, event: Event

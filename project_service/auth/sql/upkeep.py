@@ -6,7 +6,8 @@ from datetime import datetime
 
 from attrs import frozen
 
-from project_service.auth.sql.query import Database, Query, Runs
+from project_service.auth.sql.query import Query
+from project_service.database.pool import Pool, Transaction
 
 # A number that no other advisory lock of the service uses.
 LOCK = 7_201_501_002
@@ -61,12 +62,12 @@ _ALL = (*_WIPE_SALTS, *_EXPIRED)
 class SqlHousekeeping:
     """Implements ``ports.Housekeeping``."""
 
-    database: Database
+    database: Pool
 
     async def clean(
         self, now: datetime, salt_before: datetime, tokens_before: datetime, audit_before: datetime
     ) -> bool:
-        async def one_batch(transaction: Runs) -> int | None:
+        async def one_batch(transaction: Transaction) -> int | None:
             row = await _LOCK.one(transaction, lock=LOCK)
             if row is None or not row[0]:
                 return None

@@ -12,7 +12,7 @@ from attrs import frozen
 from project_service.auth import errors
 from project_service.auth.model import Account, Email
 from project_service.auth.ports import Event, NewSession, Proof
-from project_service.auth.sql.query import Database, Often, Query, Row, jsonb
+from project_service.auth.sql.query import Often, Query, jsonb
 from project_service.auth.sql.rows import (
     ACCOUNT,
     ADD_SESSION,
@@ -22,6 +22,8 @@ from project_service.auth.sql.rows import (
     event_params,
     session_params,
 )
+from project_service.database.pool import Pool
+from project_service.database.session import Row
 
 _OK_OR_TAKEN = "case when exists (select from u) then 'ok' else 'email_taken' end"
 _CREATE = Query(
@@ -109,7 +111,7 @@ select id::text from u
 class SqlUsers:
     """Implements ``ports.Users``."""
 
-    database: Database
+    database: Pool
 
     async def create(
         self,

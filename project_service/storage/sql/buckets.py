@@ -7,9 +7,10 @@ from typing import Any
 
 from attrs import frozen
 
+from project_service.database.pool import Pool
+from project_service.database.session import Row
 from project_service.storage import errors
 from project_service.storage.model import RULES, Bucket, BucketRules
-from project_service.storage.sql.database import Database, Row
 
 _COLUMNS = """
     b.name, b.visibility, b.max_object_bytes, b.max_bucket_bytes, b.allowed_content_types, b.owner_only_writes,
@@ -36,7 +37,7 @@ def _plain(value: Any) -> Any:
 
 @frozen(eq=False)
 class SqlBuckets:
-    database: Database
+    database: Pool
 
     async def find(self, name: str) -> Bucket | None:
         rows = await self.database.prepared(f"select {_COLUMNS} from {_FROM} where b.name = %s", (name,))

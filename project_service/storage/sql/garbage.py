@@ -8,8 +8,8 @@ from uuid import UUID
 
 from attrs import frozen
 
+from project_service.database.pool import Pool
 from project_service.storage.model import ObjectRow
-from project_service.storage.sql.database import Database
 from project_service.storage.sql.rows import ALL_COLUMNS, object_row
 
 
@@ -19,7 +19,7 @@ def _texts(versions: Sequence[UUID]) -> list[str]:
 
 @frozen(eq=False)
 class SqlGarbage:
-    database: Database
+    database: Pool
 
     async def discard(self, versions: Sequence[UUID]) -> list[UUID]:
         rows = await self.database.query("select storage.discard_uploads(%s::uuid[])", (_texts(versions),))

@@ -6,14 +6,14 @@ from datetime import datetime
 
 from attrs import frozen
 
+from project_service.database.pool import Pool
 from project_service.storage import errors
 from project_service.storage.model import Link
-from project_service.storage.sql.database import Database
 
 
 @frozen(eq=False)
 class SqlLinks:
-    database: Database
+    database: Pool
 
     async def add(self, token_hash: bytes, link: Link) -> None:
         rows = await self.database.query(

@@ -7,11 +7,11 @@ from uuid import UUID
 
 from attrs import frozen
 
+from project_service.database.pool import Pool
 from project_service.storage import errors
 from project_service.storage.model import UNCONDITIONAL, Conditions, ObjectRow, Page, Writer
 from project_service.storage.ports import Deleted, NewObject, Switched
 from project_service.storage.sql import pages
-from project_service.storage.sql.database import Database
 from project_service.storage.sql.rows import ALL_COLUMNS, COLUMNS, object_row
 
 
@@ -36,7 +36,7 @@ def _uuid(value: str | None) -> UUID | None:
 
 @frozen(eq=False)
 class SqlObjects:
-    database: Database
+    database: Pool
 
     async def find(self, bucket: str, key: str) -> ObjectRow | None:
         rows = await self.database.prepared(

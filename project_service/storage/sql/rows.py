@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from uuid import UUID
 
+from project_service.database.session import Row
 from project_service.storage.model import ObjectRow
-from project_service.storage.sql.database import Row
 
 # The columns that ``object_row`` takes, in this order.
 COLUMNS = ("bucket", "key", "version", "size", "content_type", "etag", "owner", "updated_at")
