@@ -1,4 +1,5 @@
-"""Expressions that make the response body in PostgreSQL, from the rows that are called ``_t``."""
+"""Expressions that make the response body in PostgreSQL, from the rows that are called ``_t``: the whole body, or the
+part of it that is one row, for a stream."""
 
 from __future__ import annotations
 
@@ -33,7 +34,7 @@ def body_sql(rendering: Rendering, scalar: bool = False, single: bool = False) -
         )
     item = f"{ROWS}.{SCALAR}" if scalar else ROW
     if rendering.form == "ndjson":
-        return f"coalesce(string_agg({ndjson_row(item)} || E'\\n', ''), '')"
+        return f"coalesce(string_agg({_ndjson_row(item)} || E'\\n', ''), '')"
     return _json(item, rendering, single)
 
 
@@ -49,21 +50,40 @@ def _json(item: str, rendering: Rendering, single: bool) -> str:
 def _csv() -> str:
     """A line with the names of the columns, taken from the first row, then the rows."""
     names = f"(SELECT string_agg(k, ',') FROM json_object_keys((pg_catalog.json_agg({ROW}) -> 0)) AS k)"
-    return f"coalesce({names}, '') || E'\\n' || coalesce(string_agg({csv_row()}, E'\\n'), '')"
+    return f"coalesce({names}, '') || E'\\n' || coalesce(string_agg({_csv_row()}, E'\\n'), '')"
 
 
-def json_row(item: str) -> str:
+def is_streamable(rendering: Rendering) -> bool:
+    """Whether the body is simply its rows, one after the other."""
+    return rendering.explain is None and rendering.form in ("json", "csv", "ndjson", "geojson")
+
+
+def row_sql(rendering: Rendering, scalar: bool) -> tuple[str, str]:
+    """Of a body that ``is_streamable``: a row as its text in the body; and for CSV, with the first row, that row as
+    JSON, for the columns' names."""
+    item = f"{ROWS}.{SCALAR}" if scalar else ROW
+    if rendering.form == "csv":
+        return _csv_row(), f"CASE WHEN row_number() OVER () = 1 THEN row_to_json({ROW}) END"
+    if rendering.form == "ndjson":
+        return _ndjson_row(item), "null"
+    if rendering.form == "geojson":
+        return f"ST_AsGeoJSON({ROW})", "null"
+    text = _json_row(item)
+    return f"json_strip_nulls({text})" if rendering.nulls_stripped else text, "null"
+
+
+def _json_row(item: str) -> str:
     """A value as JSON. SQL's null becomes JSON's: it is an item like any other."""
     return f"coalesce(pg_catalog.to_json({item}), 'null')"
 
 
-def ndjson_row(item: str) -> str:
+def _ndjson_row(item: str) -> str:
     """A value as JSON on one line. PostgreSQL breaks lines in the arrays that it makes, and keeps line breaks that a
     ``json`` value has."""
-    return f"replace(replace({json_row(item)}::text, E'\\n', ' '), E'\\r', ' ')"
+    return f"replace(replace({_json_row(item)}::text, E'\\n', ' '), E'\\r', ' ')"
 
 
-def csv_row() -> str:
+def _csv_row() -> str:
     """A row as CSV, made as PostgREST does it: PostgreSQL's text of the row without its brackets."""
     text = f"({ROW})::text"
     return f"substring({text}, 2, length({text}) - 2)"

@@ -2,19 +2,18 @@
 
 from __future__ import annotations
 
-import re
-
 from attrs import frozen
 
-from project_service.tables.catalog.model import Column, Routine, SchemaCache
+from project_service.tables.catalog.model import Routine, SchemaCache
 from project_service.tables.plan.call import CallPlan
 from project_service.tables.plan.media import Rendering
 from project_service.tables.plan.nodes import ReadPlan
 from project_service.tables.plan.write import WritePlan
-from project_service.tables.sql.body import NUMBER, ROW, ROWS, body_sql, csv_row, json_row, ndjson_row
+from project_service.tables.sql.body import NUMBER, ROWS, body_sql, is_streamable, row_sql
 from project_service.tables.sql.call import SCALAR, call_sql
 from project_service.tables.sql.fragment import PROBE, Sql
-from project_service.tables.sql.names import ident, qualified
+from project_service.tables.sql.location import location_sql
+from project_service.tables.sql.names import ident
 from project_service.tables.sql.read import SOURCE, count_sql, range_sql, select_sql
 from project_service.tables.sql.write import CHOSEN, UPDATED, chosen_sql, write_sql
 from project_service.tables.syntax import Range
@@ -25,14 +24,6 @@ _GUCS = (
 )
 # Reads what SQL has set for the response so far.
 SAID = f"SELECT {_GUCS}"
-_MOMENT = re.compile(r"date|timestamp(\(\d\))? with(out)? time zone")
-_EXPLAIN_OPTIONS = {
-    "analyze": "ANALYZE",
-    "verbose": "VERBOSE",
-    "settings": "SETTINGS",
-    "buffers": "BUFFERS",
-    "wal": "WAL",
-}
 
 
 @frozen
@@ -56,7 +47,7 @@ class Bounds:
     """What decides whether a result is streamed. A range of at most ``at_once`` rows is not, and neither is a body of
     at most ``threshold_bytes``; with ``at_once`` 0 nothing is.
 
-    With ``bodiless`` nobody reads the body (HEAD, ``return=minimal``), so rows are only counted. With ``counts_all``
+    With ``bodiless`` nobody reads the body (HEAD), so rows are only counted. With ``counts_all``
     rows beyond the probe are counted too. With ``to_the_end`` a function may write, so it runs to its end whatever is
     shown of it.
     """
@@ -68,7 +59,7 @@ class Bounds:
     to_the_end: bool = False
 
     def streams(self, range_: Range, rendering: Rendering) -> bool:
-        if self.at_once == 0 or self.bodiless or not _streamable(rendering):
+        if self.at_once == 0 or self.bodiless or not is_streamable(rendering):
             return False
         return range_.limit is None or range_.limit > self.at_once
 
@@ -139,7 +130,7 @@ def write_statement(cache: SchemaCache, plan: WritePlan, rendering: Rendering) -
         + (f"{CHOSEN} AS (" + chosen_sql(cache, plan) + "), " if plan.may_find_more else "")
         + f"{SOURCE} AS ("
         + write_sql(cache, plan)
-        + f") SELECT {updated} AS updated, {NUMBER} AS page_total, {_location(cache, plan)} AS location, "
+        + f") SELECT {updated} AS updated, {NUMBER} AS page_total, {location_sql(cache, plan)} AS location, "
         + f"{body} AS body, {_GUCS}{written} FROM ("
         + rows
         + f") AS {ROWS}"
@@ -233,26 +224,10 @@ def _total_of_call(
     return ", pgrst_count AS (" + counting + ")", _COUNT
 
 
-def _streamable(rendering: Rendering) -> bool:
-    """Whether the body is simply its rows, one after the other."""
-    return rendering.explain is None and rendering.form in ("json", "csv", "ndjson", "geojson")
-
-
 def _streamed(rendering: Rendering, rows: Sql, total: str = "null", scalar: bool = False) -> Sql:
-    """The SELECT of a stream: each row as its text in the body, the total, and for CSV, with the first row, that row
-    as JSON for the columns' names."""
-    item = f"{ROWS}.{SCALAR}" if scalar else ROW
-    text = json_row(item)
-    names = "null"
-    if rendering.form == "csv":
-        text = csv_row()
-        names = f"CASE WHEN row_number() OVER () = 1 THEN row_to_json({ROW}) END"
-    elif rendering.form == "ndjson":
-        text = ndjson_row(item)
-    elif rendering.form == "geojson":
-        text = f"ST_AsGeoJSON({ROW})"
-    elif rendering.nulls_stripped:
-        text = f"json_strip_nulls({text})"
+    """The SELECT of a stream: each row as its text in the body, the total, and the names of the columns where the
+    body needs them."""
+    text, names = row_sql(rendering, scalar)
     return f" SELECT {text}::text, {total}, {names} FROM (" + rows + f") AS {ROWS}"
 
 
@@ -261,29 +236,10 @@ def _scalars(routine: Routine, range_: Range) -> Sql:
     return Sql(f"SELECT {alias}.{SCALAR} FROM {SOURCE} AS {alias}") + range_sql(range_)
 
 
-def _location(cache: SchemaCache, plan: WritePlan) -> str:
-    """The primary key of the row that was inserted, as a JSON array of texts; null if it was not exactly one row."""
-    if not plan.location:
-        return "null::text"
-    values = ", ".join(_filtered_by(cache, plan.relation.columns[name]) for name in plan.location)
-    return f"CASE WHEN {NUMBER} = 1 THEN (SELECT json_build_array({values})::text FROM {SOURCE}) END"
-
-
-def _filtered_by(cache: SchemaCache, column: Column) -> str:
-    """The column's value as text, in the form that a filter on it takes: if a data representation reads filters, that
-    is the value as clients are shown it."""
-    shown = cache.representations.get((column.type, "json"))
-    if shown is not None and ("text", column.type) in cache.representations:
-        return f"{qualified(shown)}({ident(column.name)}) #>> '{{}}'"
-    if _MOMENT.fullmatch(column.base_type):
-        # With some settings of DateStyle a time zone is an abbreviation, which may be ambiguous. JSON has the offset.
-        return f"to_json({ident(column.name)}) #>> '{{}}'"
-    return f"{ident(column.name)}::text"
-
-
 def _explained(sql: Sql, rendering: Rendering) -> Sql:
     if rendering.explain is None:
         return sql
-    options = [_EXPLAIN_OPTIONS[name] for name in rendering.explain.plan_options]
+    # ``parse.media`` lets none through that is not one of EXPLAIN's.
+    options = [name.upper() for name in rendering.explain.plan_options]
     options.append("FORMAT " + ("JSON" if rendering.explain.name.endswith("+json") else "TEXT"))
     return f"EXPLAIN ({', '.join(options)}) " + sql
