@@ -13,16 +13,16 @@ import attrs
 import orjson
 from attrs import frozen
 
-from project_service.settings.model import Settings, Stage, StageDatabase, Store
+from project_service.settings.model import SECTIONS, Settings, Stage, StageDatabase, Store
 from project_service.settings.postgrest import own_name
 
 PREFIX = "PROJECT_SERVICE__"
 
 Tree = dict[str, Any]
 
-# The names of the sections.
+# What ``store.credentials_file`` sets.
 _KEYS = ("access_key_id", "secret_access_key", "session_token")
-_TABLES = frozenset(section.name for section in attrs.fields(Settings))
+_TABLES = frozenset({*SECTIONS, "stages"})
 
 
 @frozen
@@ -166,11 +166,7 @@ class _Reader:
         self._faults = faults
 
     def settings(self) -> Settings:
-        sections = {
-            section.name: self._section(section.name, section.metadata["section"])
-            for section in attrs.fields(Settings)
-            if "section" in section.metadata
-        }
+        sections = {name: self._section(name, section) for name, section in SECTIONS.items()}
         settings = Settings(**sections, stages=self._stages())
         for name, left in self._given.items():
             self._faults.append(Fault(left.where, name, _why_left(name, left)))

@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 import attrs
@@ -210,16 +211,13 @@ class Settings:
     def changed_without_restart(self, new: Settings) -> Settings:
         """These settings, with those that can be reloaded taken from ``new``."""
         sections = {}
-        for section in attrs.fields(Settings):
-            if "section" not in section.metadata:
-                continue
-            old_section, new_section = getattr(self, section.name), getattr(new, section.name)
+        for name, section in SECTIONS.items():
             fresh = {
-                one.name: getattr(new_section, one.name)
-                for one in attrs.fields(type(old_section))
-                if one.metadata.get("reloads")
+                one.name: getattr(getattr(new, name), one.name)
+                for one in attrs.fields(section)
+                if one.metadata["reloads"]
             }
-            sections[section.name] = attrs.evolve(old_section, **fresh)
+            sections[name] = attrs.evolve(getattr(self, name), **fresh)
         # A key pair belongs to one store. If ``new`` names another store, or none because it is embedded, keep ours.
         if new.store.endpoint_url != self.store.endpoint_url:
             sections["store"] = self.store
@@ -245,14 +243,16 @@ class Settings:
         return found
 
     def _by_section(self) -> dict[str, Any]:
-        sections = {
-            section.name: getattr(self, section.name)
-            for section in attrs.fields(Settings)
-            if "section" in section.metadata
-        }
+        sections = {name: getattr(self, name) for name in SECTIONS}
         databases = {
             f"stages.{stage}.databases.{name}": database
             for stage, found in self.stages.items()
             for name, database in found.databases.items()
         }
         return sections | databases
+
+
+# All sections but ``stages``, by name.
+SECTIONS: Mapping[str, type] = {
+    one.name: one.metadata["section"] for one in attrs.fields(Settings) if "section" in one.metadata
+}

@@ -11,7 +11,7 @@ from attrs import asdict, fields, frozen
 
 from project_service import __version__
 from project_service.settings.launch import Launch
-from project_service.settings.model import Settings, StageDatabase
+from project_service.settings.model import SECTIONS, Settings, StageDatabase
 
 # Settings of an embedded store that only the parent knows, because it started the store. The secret key goes with
 # them, see ``assignment``.
@@ -61,12 +61,11 @@ class Assignment:
 def version() -> list[str]:
     """The package's version and the names of all settings. The number alone does not tell what a pickle of the
     settings has: a checkout that the package was installed from changes without a new number."""
-    sections = [one.metadata["section"] for one in fields(Settings) if "section" in one.metadata]
-    return [__version__, *(name for section in (*sections, StageDatabase) for name in _names(section))]
-
-
-def _names(section: type) -> list[str]:
-    return [f"{section.__name__}.{one.name}" for one in fields(section)]
+    sections = (*SECTIONS.values(), StageDatabase)
+    return [
+        __version__,
+        *(f"{section.__name__}.{one.name}" for section in sections for one in fields(section)),
+    ]
 
 
 def assignment(launch: Launch, settings: Settings, processes: int) -> Assignment:

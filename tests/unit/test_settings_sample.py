@@ -11,7 +11,7 @@ import attrs
 from twisted.trial.unittest import TestCase
 
 from project_service.settings.configure import load
-from project_service.settings.model import Settings, StageDatabase
+from project_service.settings.model import SECTIONS, Settings, StageDatabase
 
 SAMPLE = Path(__file__).parents[2] / "etc" / "project-service.toml"
 
@@ -30,9 +30,8 @@ class Sample(TestCase):
 
     def test_every_key_with_its_default_and_no_other(self) -> None:
         tree = self.documented()
-        for section in attrs.fields(Settings):
-            if "section" in section.metadata:
-                self.compare(section.name, section.metadata["section"], tree[section.name])
+        for name, section in SECTIONS.items():
+            self.compare(name, section, tree[name])
         self.compare("stages", StageDatabase, tree["stages"]["dev"]["databases"]["main"])
         self.assertEqual(set(tree), {field.name for field in attrs.fields(Settings)})
 
@@ -47,11 +46,10 @@ class Sample(TestCase):
                     marked |= {f"{section}.{key}" for key in re.findall(r"^#([a-z0-9_]+) =", keys, re.M)}
         old = Settings()
         reloads = {
-            f"{section.name}.{one.name}"
-            for section in attrs.fields(Settings)
-            if "section" in section.metadata
-            for one in attrs.fields(section.metadata["section"])
-            if _taken_over(old, section.name, one.name)
+            f"{name}.{one.name}"
+            for name, section in SECTIONS.items()
+            for one in attrs.fields(section)
+            if _taken_over(old, name, one.name)
         }
         self.assertEqual(marked, reloads)
 
