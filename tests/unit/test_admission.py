@@ -1,4 +1,4 @@
-"""Admission: who is served, who waits and who is refused, with a clock of the test's own."""
+"""Admission: which requests are served, wait or are refused, with a clock of the test's own."""
 
 from __future__ import annotations
 
@@ -51,13 +51,13 @@ class Queue:
 
 
 class Lanes(TestCase):
-    def test_places_then_a_queue_then_nothing(self) -> None:
+    def test_requests_fill_the_places_then_the_queue_and_then_are_refused(self) -> None:
         queue = Queue(places=2, waiting=3)
         self.assertEqual([queue.enter().waiting for _ in range(5)], [False, False, True, True, True])
         self.assertEqual(queue.ask(), "full")
         self.assertEqual((queue.lane.served, queue.lane.waiting), (2, 3))
 
-    def test_who_came_first_is_next(self) -> None:
+    def test_the_queue_is_first_in_first_out(self) -> None:
         queue = Queue(places=1)
         served = queue.enter()
         for name in ("a", "b"):
@@ -67,7 +67,7 @@ class Lanes(TestCase):
         served.leave()
         self.assertEqual(queue.turns, [("a", True)], "a place is left once")
 
-    def test_nobody_overtakes(self) -> None:
+    def test_a_new_request_does_not_overtake_waiting_ones(self) -> None:
         queue = Queue(places=1)
         outside = queue.enter()
         queue.enter("a")
@@ -75,7 +75,7 @@ class Lanes(TestCase):
         self.assertEqual(queue.turns, [("a", True)])
         self.assertTrue(queue.enter("b").waiting)
 
-    def test_who_gives_up_is_not_called(self) -> None:
+    def test_a_request_that_gives_up_is_not_served(self) -> None:
         queue = Queue(places=1)
         served = queue.enter()
         queue.enter("a").leave()
@@ -83,7 +83,7 @@ class Lanes(TestCase):
         served.leave()
         self.assertEqual(queue.turns, [("b", True)])
 
-    def test_who_waits_too_long_is_told(self) -> None:
+    def test_a_request_that_waits_longer_than_the_patience_is_refused(self) -> None:
         queue = Queue(places=1, patience=5.0)
         queue.enter()
         queue.enter("a")
@@ -96,7 +96,7 @@ class Lanes(TestCase):
         queue.clock.advance(0.25)
         self.assertEqual((queue.lane.expire(), queue.turns[1:]), (None, [("b", False)]))
 
-    def test_who_waits_for_his_client_has_no_place_and_gets_it_back(self) -> None:
+    def test_a_request_waiting_for_its_client_gives_its_place_back_meanwhile(self) -> None:
         queue = Queue(places=1)
         uploading = queue.enter()
         uploading.step_out()
@@ -107,7 +107,7 @@ class Lanes(TestCase):
         uploading.leave()
         self.assertEqual((queue.lane.served, queue.turns), (1, []))
 
-    def test_a_thousand_answers_within_each_others_turns(self) -> None:
+    def test_two_thousand_requests_that_end_within_each_others_turns(self) -> None:
         queue = Queue(places=1, waiting=2000)
         served = queue.enter()
         waiting: list[Place] = []
@@ -124,19 +124,19 @@ class Lanes(TestCase):
 
 
 class Standing(TestCase):
-    def test_a_burst_may_wait_however_long_that_takes(self) -> None:
+    def test_a_burst_may_queue(self) -> None:
         queue = Queue(places=1, waiting=50)
         queue.enter()
         queue.enter()
         queue.clock.advance(STANDING_SECONDS - 0.01)
         self.assertIsInstance(queue.ask(), Place)
 
-    def test_a_delay_that_does_not_go_away_is_overload(self) -> None:
+    def test_a_queue_that_does_not_empty_is_overload(self) -> None:
         queue = Queue(places=1, waiting=50)
         queue.overload()
         self.assertEqual(queue.ask(), "standing")
 
-    def test_under_overload_a_short_wait_is_still_allowed(self) -> None:
+    def test_under_overload_requests_with_a_short_wait_are_still_accepted(self) -> None:
         queue = Queue(places=1, waiting=50)
         served, _ = queue.overload()
         self.assertEqual(queue.ask(), "standing")
@@ -145,7 +145,7 @@ class Standing(TestCase):
         queue.clock.advance(SHORT_SECONDS * 1.1)
         self.assertEqual(queue.ask(), "standing", "who is next has waited for long already")
 
-    def test_calm_ends_it(self) -> None:
+    def test_overload_ends_after_a_calm_time(self) -> None:
         queue = Queue(places=1, waiting=50)
         places = queue.overload()
         self.assertEqual(queue.ask(), "standing")
@@ -157,7 +157,7 @@ class Standing(TestCase):
         queue.clock.advance(SHORT_SECONDS * 2)
         self.assertIsInstance(queue.ask(), Place)
 
-    def test_overload_that_comes_back_at_once_is_no_burst(self) -> None:
+    def test_overload_that_returns_before_the_calm_time_is_not_a_burst(self) -> None:
         queue = Queue(places=1, waiting=50)
         places = queue.overload()
         self.assertEqual(queue.ask(), "standing")
@@ -169,12 +169,12 @@ class Standing(TestCase):
         queue.clock.advance(SHORT_SECONDS * 2)
         self.assertEqual(queue.ask(), "standing")
 
-    def test_who_would_wait_longer_than_anybody_may_is_told_at_once(self) -> None:
+    def test_a_request_that_would_exceed_the_patience_is_refused_at_once(self) -> None:
         queue = Queue(places=1, waiting=50, patience=5.0)
         served = [queue.enter(), *(queue.enter() for _ in range(9))]
         queue.clock.advance(0.4)
         served[0].leave()
-        # 0.4 seconds each: nine wait 3.6 seconds, thirteen would wait longer than five.
+        # At 0.4 seconds a request, nine wait 3.6 seconds, but thirteen would wait for longer than five.
         answers = [queue.ask() for _ in range(10)]
         self.assertEqual([answer == "late" for answer in answers], [False] * 5 + [True] * 5)
 
@@ -216,7 +216,7 @@ class Simulated(TestCase):
             work()
         return waits, refused
 
-    def test_ten_times_the_load_costs_no_goodput_and_those_let_in_do_not_wait(self) -> None:
+    def test_ten_times_the_load_is_served_at_full_rate_with_short_waits(self) -> None:
         waits, refused = self.run_load(1 / 20_000, 1.5)
         self.assertGreater(len(waits), 0.98 * 1.5 * 2000)
         self.assertEqual(len(waits) + refused, 30_000)
@@ -224,18 +224,18 @@ class Simulated(TestCase):
         self.assertLess(later[len(later) // 2], 1.2 * SHORT_SECONDS)
         self.assertLess(later[-1], 2 * SHORT_SECONDS)
 
-    def test_nine_tenths_of_the_load_are_all_served(self) -> None:
+    def test_nine_tenths_of_the_capacity_is_served_without_refusals(self) -> None:
         waits, refused = self.run_load(1 / 1800, 3.0)
         self.assertEqual((len(waits), refused), (5400, 0))
 
-    def test_a_burst_is_served_to_its_end(self) -> None:
+    def test_a_burst_is_served_completely(self) -> None:
         waits, refused = self.run_load(0.0001 / 500, 0.0001)
         self.assertEqual((len(waits), refused), (500, 0))
 
 
 class Always(TestCase):
     @given(st.lists(st.tuples(st.sampled_from(["enter", "leave", "out", "in", "later"]), st.integers(0, 30))))
-    def test_nothing_is_lost_or_counted_twice(self, steps: list[tuple[str, int]]) -> None:
+    def test_places_and_queue_are_never_lost_or_counted_twice(self, steps: list[tuple[str, int]]) -> None:
         queue = Queue(places=3, waiting=4)
         inside: list[Place] = []
         for step, number in steps:
@@ -260,16 +260,16 @@ class Always(TestCase):
 
 
 class Paused(TestCase):
-    def test_one_refusal_costs_its_client_little(self) -> None:
+    def test_a_single_refusal_pauses_its_client_briefly(self) -> None:
         self.assertAlmostEqual(Pauses().after(100.0), LEAST_PAUSE_SECONDS)
 
-    def test_all_together_are_read_no_more_often_than_so(self) -> None:
+    def test_refused_clients_are_read_at_a_limited_rate_together(self) -> None:
         pauses = Pauses()
         back = [pauses.after(0.0) for _ in range(1000)]
         inside = [at for at in back if LEAST_PAUSE_SECONDS + 1 <= at < LEAST_PAUSE_SECONDS + 1.5]
         self.assertAlmostEqual(len(inside), REFUSALS_PER_SECOND / 2, delta=1)
 
-    def test_refusals_are_rarer_where_little_is_served(self) -> None:
+    def test_the_rate_is_lower_if_fewer_requests_are_served(self) -> None:
         for each, spacing in ((0.0001, 1 / REFUSALS_PER_SECOND), (0.002, 0.008), (1.0, 0.02)):
             queue = Queue(places=1, waiting=1000)
             inside = [queue.enter()]
@@ -279,7 +279,7 @@ class Paused(TestCase):
                 inside.pop(0).leave()
             self.assertAlmostEqual(queue.lane.spacing, spacing, delta=0.05 * spacing)
 
-    def test_the_pace_is_taken_over_a_while_and_over_every_place(self) -> None:
+    def test_the_rate_of_served_requests_is_known_after_a_while_and_a_round_of_all_places(self) -> None:
         for pauses, known in (
             ((1.0,), False),
             ((1.0, 0.0), True),
@@ -294,7 +294,7 @@ class Paused(TestCase):
                 place.leave()
             self.assertEqual(queue.lane.spacing > 1 / REFUSALS_PER_SECOND, known, pauses)
 
-    def test_nobody_is_held_for_ever_and_nothing_is_remembered_for_long(self) -> None:
+    def test_pauses_are_bounded_and_soon_forgotten(self) -> None:
         pauses = Pauses()
         self.assertEqual(max(pauses.after(0.0) for _ in range(100_000)), LONGEST_PAUSE_SECONDS)
         self.assertAlmostEqual(pauses.after(2 * LONGEST_PAUSE_SECONDS), LEAST_PAUSE_SECONDS)

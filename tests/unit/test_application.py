@@ -106,23 +106,23 @@ class Case(TestCase):
 
 
 class Starting(Case):
-    def test_where_a_port_cannot_be_opened_nothing_stays_up(self) -> None:
+    def test_if_a_port_cannot_be_opened_the_parts_are_stopped(self) -> None:
         self.admin.free = False
         self.failureResultOf(start(self.application(admin=True).start()), CannotListen)
         self.assertEqual(self.done, ["start", "stop"])
 
-    def test_health_and_metrics_are_where_operators_look_and_only_there(self) -> None:
+    def test_with_admin_listen_health_and_metrics_are_served_only_there(self) -> None:
         self.started(admin=True)
         for path in ("/live", "/ready", "/metrics"):
             asked = [port.connect(self.clock).request("GET", path).status for port in (self.port, self.admin)]
             self.assertEqual(asked, [404, 200], path)
         self.assertEqual(self.admin.connect(self.clock).request("GET", "/slow").status, 404)
 
-    def test_without_a_port_of_their_own_they_are_with_the_rest(self) -> None:
+    def test_without_admin_listen_health_and_metrics_are_served_on_the_main_port(self) -> None:
         self.started()
         self.assertEqual(self.port.connect(self.clock).request("GET", "/metrics").status, 200)
 
-    def test_where_another_process_is_away_this_one_is_not_ready(self) -> None:
+    def test_ready_is_503_if_another_worker_is_away(self) -> None:
         async def away() -> None:
             raise RuntimeError
 
@@ -133,12 +133,12 @@ class Starting(Case):
             (answer.status, list(json.loads(answer.body)["error"]["details"])), (503, ["workers"])
         )
 
-    def test_clients_come_first_among_the_addresses(self) -> None:
+    def test_addresses_list_the_main_port_before_the_admin_port(self) -> None:
         self.assertEqual([each.host for each in self.started(admin=True).addresses], ["clients", "admin"])
 
 
 class Stopping(Case):
-    def test_what_is_under_way_is_finished_first(self) -> None:
+    def test_stopping_closes_ports_first_and_finishes_requests_under_way(self) -> None:
         made = self.started(admin=True)
         busy, idle = self.slow_client(), self.port.connect(self.clock)
         stopping = start(made.stop())
@@ -155,7 +155,7 @@ class Stopping(Case):
         self.successResultOf(stopping)
         self.assertEqual(self.done[3:], ["stop"])
 
-    def test_at_the_end_of_the_time_it_is_told_so_and_cut_off(self) -> None:
+    def test_requests_still_running_after_shutdown_seconds_are_503_and_cut_off(self) -> None:
         made = self.started()
         client = self.slow_client()
         stopping = start(made.stop())

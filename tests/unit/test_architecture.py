@@ -91,7 +91,7 @@ class Architecture(TestCase):
             for name in imports(path, inner=False):
                 self.assertNotIn(name.partition(".")[0], IMPURE, f"{path.name} imports {name}")
 
-    def test_layers_point_one_way(self) -> None:
+    def test_a_layer_imports_only_itself_and_lower_layers(self) -> None:
         for path in sources("."):
             mine = LAYERS.get(path.relative_to(PACKAGE).parts[0].removesuffix(".py"))
             if mine is None:
@@ -102,7 +102,7 @@ class Architecture(TestCase):
                     theirs = LAYERS[parts[1]]
                     self.assertLessEqual(theirs, mine, f"{path.relative_to(ROOT)} imports {name}")
 
-    def test_parts_do_not_know_each_other(self) -> None:
+    def test_auth_storage_and_tables_do_not_import_each_other(self) -> None:
         for part in ("auth", "storage", "tables"):
             others = {"auth", "storage", "tables"} - {part}
             for path in sources(part):
@@ -113,12 +113,12 @@ class Architecture(TestCase):
                         f"{path.relative_to(ROOT)} imports {name}",
                     )
 
-    def test_the_reactor_is_imported_where_it_is_used_and_nowhere_on_loading(self) -> None:
+    def test_no_module_imports_the_reactor_when_it_is_loaded(self) -> None:
         for path in sources("."):
             loaded = imports(path, inner=False)
             self.assertNotIn("twisted.internet.reactor", loaded, str(path))
 
-    def test_files_fit_in_a_head(self) -> None:
+    def test_files_have_at_most_300_lines(self) -> None:
         for path in [*sources("."), *(ROOT / "tests").rglob("*.py")]:
             length = len(path.read_text("utf-8").splitlines())
             self.assertLessEqual(length, LONGEST_FILE, str(path.relative_to(ROOT)))

@@ -1,4 +1,4 @@
-"""All changes to a user are counted, from before they are made until they are known to be made."""
+"""Changes to users are counted for other workers, from before they are made until they are known to be made."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ class Counted(TestCase):
         self.users.gate = Deferred()
         return start(getattr(self.counted, name)(*what))
 
-    def test_each_change(self) -> None:
+    def test_each_change_is_counted_while_under_way_and_afterwards(self) -> None:
         for name, what in CHANGES:
             before, others = self.stamps()
             doing = self.begin(name, what)
@@ -60,7 +60,7 @@ class Counted(TestCase):
             assert self.stamps()[0] != before
             assert self.stamps()[1] == others
 
-    def test_a_change_that_fails_may_have_been_made(self) -> None:
+    def test_a_failed_change_counts_too_since_it_may_have_been_made(self) -> None:
         for name, what in CHANGES:
             before, _ = self.stamps()
             doing = self.begin(name, what)
@@ -69,7 +69,7 @@ class Counted(TestCase):
             assert settled(self.stamps()[0])
             assert self.stamps()[0] != before
 
-    def test_who_leaves_does_not_end_it(self) -> None:
+    def test_a_cancelled_change_counts_as_under_way_until_it_ends(self) -> None:
         for name, what in CHANGES:
             doing = self.begin(name, what)
             doing.cancel()
@@ -78,7 +78,7 @@ class Counted(TestCase):
             self.users.gate.callback(None)
             assert settled(self.stamps()[0])
 
-    def test_what_changes_nobody_is_not_counted(self) -> None:
+    def test_reads_are_not_counted(self) -> None:
         before = self.stamps()
         for name, what in (("find", (USER,)), ("find_by_email", (None,)), ("page", (None, 1))):
             doing = self.begin(name, what)

@@ -1,4 +1,4 @@
-"""JWK Sets: which keys sign, verify and are shown."""
+"""JWK Sets: which keys sign, verify and are published, and the file they are kept in."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ KEYS = {name: keyset.rotated(None, name) for name in keyset.ALGORITHMS}
 
 
 class Keys(TestCase):
-    def test_rotation_puts_a_new_key_in_front_and_keeps_a_few(self) -> None:
+    def test_rotation_puts_a_new_key_first_and_keeps_the_newest_old_ones(self) -> None:
         text = keyset.rotated(None, "ES256")
         kids = [KeySet.parse(text).signing.kid]
         for _ in range(4):
@@ -27,7 +27,7 @@ class Keys(TestCase):
         assert [key.kid for key in KeySet.parse(text).keys] == kids[:3]
         assert len(KeySet.parse(keyset.rotated(text, "HS256", keep=0)).keys) == 1
 
-    def test_a_key_is_known_everywhere_before_it_signs(self) -> None:
+    def test_an_announced_key_is_published_before_it_signs(self) -> None:
         text = keyset.rotated(keyset.rotated(None, "ES256"), "ES256")
         old, oldest = (key.kid for key in KeySet.parse(text).keys)
         text = keyset.announced(text, "EdDSA", keep=1)
@@ -38,7 +38,7 @@ class Keys(TestCase):
         assert [key.kid for key in KeySet.parse(text).keys] == [keys[1].kid, old]
         self.assertRaises(KeySetError, keyset.promoted, text, oldest)
 
-    def test_only_public_halves_are_published(self) -> None:
+    def test_only_public_keys_are_published(self) -> None:
         text = keyset.rotated(None, "HS256")
         for algorithm in ("EdDSA", "RS256", "ES256"):
             text = keyset.rotated(text, algorithm, keep=3)
@@ -66,22 +66,22 @@ class Keys(TestCase):
         parsed = KeySet.parse(json.dumps({"keys": [good, jwk]}))
         assert parsed.keys[1].kid == "NzbLsXh8uDCcd-6MNwXF4W_7noWXFZAfHkxZsRGC9Xs"
 
-    def test_a_key_that_is_made_is_named_by_its_thumbprint(self) -> None:
+    def test_a_generated_keys_kid_is_its_thumbprint(self) -> None:
         for algorithm in ("ES256", "RS256", "EdDSA"):
             jwk = json.loads(KEYS[algorithm])["keys"][0]
             kid = jwk.pop("kid")
             assert KeySet.parse(json.dumps({"keys": [jwk]})).signing.kid == kid
 
-    def test_a_key_does_not_print_its_secret(self) -> None:
+    def test_repr_shows_no_secret(self) -> None:
         jwk = {"kty": "oct", "k": base64url_encode(b"x" * 32).decode(), "alg": "HS256"}
         assert "xxxx" not in repr(KeySet.parse(json.dumps({"keys": [jwk]})))
 
-    def test_a_shared_secret_without_a_kid_gets_one_that_tells_nothing_of_it(self) -> None:
+    def test_a_shared_secret_without_a_kid_gets_one_that_reveals_nothing(self) -> None:
         for letter in (b"x", b"y"):
             jwk = {"kty": "oct", "k": base64url_encode(letter * 32).decode(), "alg": "HS256"}
             assert KeySet.parse(json.dumps({"keys": [jwk]})).signing.kid == "shared"
 
-    def test_sets_that_cannot_be_used_say_why_and_show_no_key(self) -> None:
+    def test_an_unusable_set_says_why_and_shows_no_key(self) -> None:
         good = json.loads(KEYS["ES256"])["keys"][0]
         public = {name: value for name, value in good.items() if name != "d"}
         weak = {"kty": "oct", "k": base64url_encode(b"x" * 31).decode(), "alg": "HS256"}
@@ -111,7 +111,8 @@ class Keys(TestCase):
             assert why in str(fault), (value, str(fault))
             assert good["d"] not in str(fault)
 
-    def test_the_file_is_the_owners_alone_and_the_first_writer_wins(self) -> None:
+    def test_the_key_file_is_private_and_written_atomically(self) -> None:
+        """Only its owner may read it, an existing file is not overwritten, and no temporary file is left."""
         path = temporary_directory(self) / "jwt-keys.json"
         first = keyfile.load_or_create(path, "ES256")
         assert stat.S_IMODE(path.stat().st_mode) == 0o600
@@ -129,7 +130,7 @@ class Keys(TestCase):
         assert stat.S_IMODE(path.stat().st_mode) == 0o600
         assert [one.name for one in path.parent.iterdir()] == [path.name]
 
-    def test_a_file_that_is_not_there_is_named(self) -> None:
+    def test_a_missing_file_is_named_with_the_command_that_makes_it(self) -> None:
         path = temporary_directory(self) / "jwt-keys.json"
         said = str(self.assertRaises(KeySetError, keyfile.load, path))
         assert said == f"{path}: there is none (`project-service jwt-keys create` makes it)"

@@ -1,4 +1,4 @@
-"""Letters with one-time tokens."""
+"""Letters with one-time tokens: their text, their format as mail, and the outbox that sends them."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from tests.said import captured_logs
 
 
 class Letters(TestCase):
-    def test_a_letter_has_the_token_on_a_line_of_its_own(self) -> None:
+    def test_a_letter_has_the_token_or_the_link_on_a_line_of_its_own(self) -> None:
         for template in ("recovery", "confirmation"):
             letter = mail.compose(template, "ada@example.test", "TOKEN", None, 1)
             assert "TOKEN" in letter.text.splitlines()
@@ -41,8 +41,8 @@ class Letters(TestCase):
         assert parsed["Auto-Submitted"] == "auto-generated"
         assert parsed.get_content().splitlines() == ["Zeile eins", ".", "From hier"]
 
-    def test_domains_are_in_ascii_and_names_as_they_are(self) -> None:
-        """RFC 2047 section 5: no encoded word within an address."""
+    def test_domains_are_sent_in_ascii_and_display_names_unencoded_in_addresses(self) -> None:
+        """RFC 2047 section 5 forbids an encoded word within an address."""
         letter = mail.Letter("ada@bücher.test", "s", "t")
         for sender, named in (
             ('"Büro, München" <noreply@bücher.test>', "Büro, München"),
@@ -56,21 +56,21 @@ class Letters(TestCase):
             (found,) = email.message_from_bytes(raw, policy=default)["From"].addresses
             assert (found.display_name, found.addr_spec) == (named, "noreply@xn--bcher-kva.test")
 
-    def test_a_letter_of_ascii_is_sent_as_it_is_and_any_other_arrives_as_it_was(self) -> None:
+    def test_an_ascii_letter_is_sent_unencoded_and_others_arrive_unchanged(self) -> None:
         link, more = "https://x.test/a?token=TOKEN", "Grüße"
         for text, plain in ((link, True), (f"{link}\n{more}", False)):
             raw = mail.message(mail.Letter("ada@example.test", "s", text), "noreply@example.test", 0, "id")
             assert (raw.isascii(), link.encode() in raw) == (True, plain)
             assert email.message_from_bytes(raw, policy=default).get_content().split() == text.split()
 
-    def test_a_line_break_never_becomes_a_header(self) -> None:
+    def test_line_breaks_in_header_fields_are_refused(self) -> None:
         for field in ("recipient", "subject"):
             parts = {"recipient": "ada@example.test", "subject": "Hello", "text": "x"}
             parts[field] += "\r\nBcc: everyone@example.test"
             with self.assertRaises(ValueError):
                 mail.message(mail.Letter(**parts), "noreply@example.test", 0, "id")
 
-    def test_a_letter_that_is_not_taken_is_tried_for_half_an_hour(self) -> None:
+    def test_a_letter_that_fails_is_tried_again_for_half_an_hour(self) -> None:
         clock, tried = Clock(), []
         faults: list[Any] = [OSError] * 3 + [SMTPDeliveryError, ConnectionRefusedError]
 
@@ -93,7 +93,7 @@ class Letters(TestCase):
                 clock.advance(1)
                 assert len(tried) == tries
         assert tried == [letter] * 5
-        # Why, but neither whose it was nor what the server said.
+        # The log says why, but names neither the recipient nor the server's words.
         assert [formatEvent(event) for event in events] == [
             "a letter was not taken: the mail server cannot be reached: connection refused",
             "a letter was not taken: the mail server refuses (450)",
@@ -102,7 +102,7 @@ class Letters(TestCase):
         ]
         assert clock.getDelayedCalls() == []
 
-    def test_one_that_is_refused_for_good_is_not_tried_again(self) -> None:
+    def test_a_letter_that_is_refused_for_good_is_not_tried_again(self) -> None:
         for code, retried in ((499, True), (500, False), (599, False)):
 
             async def refuse(letter: mail.Letter, code: int = code) -> None:
@@ -115,7 +115,7 @@ class Letters(TestCase):
             assert bool(clock.getDelayedCalls()) is retried
             assert (formatEvent(events[-1]) == "a letter was given up") is not retried
 
-    def test_one_that_cannot_be_written_is_tried_again_and_keeps_none_back(self) -> None:
+    def test_a_letter_that_cannot_be_composed_is_tried_again_and_does_not_block_others(self) -> None:
         sent: list[mail.Letter] = []
         letter = mail.Letter("ada@example.test", "s", "t")
         faults = [OSError("too many open files")]
@@ -139,8 +139,8 @@ class Letters(TestCase):
         clock.advance(5)
         assert len(sent) == 2
 
-    def test_letters_that_are_not_taken_keep_no_other_back(self) -> None:
-        """Of addresses that the mail server refuses anybody can name as many as he likes."""
+    def test_failing_letters_do_not_block_others(self) -> None:
+        """Anybody can have letters sent to any number of addresses that the mail server refuses."""
         sent: list[str] = []
 
         async def take(letter: mail.Letter) -> None:
@@ -158,7 +158,7 @@ class Letters(TestCase):
             clock.pump(mail.PAUSES)
         assert clock.getDelayedCalls() == []
 
-    def test_a_thousand_letters_between_two_tries_take_no_room_of_others(self) -> None:
+    def test_letters_between_two_tries_leave_the_queue_to_others_up_to_a_thousand(self) -> None:
         sent: list[mail.Letter] = []
         faults = [OSError()] * 1001
 
@@ -176,13 +176,13 @@ class Letters(TestCase):
             outbox.post(lambda: mail.Letter("bob@example.test", "s", "t"))
             outbox.post(lambda: mail.Letter("eve@example.test", "s", "t"))
             clock.advance(0)
-        # One more that is not taken is not tried again: there is an end to what is kept.
+        # One more failing letter is not tried again, since the number of kept ones is bounded.
         assert [letter.recipient for letter in sent] == ["eve@example.test"]
         assert formatEvent(events[-1]) == "a letter was given up"
         clock.advance(5)
         assert [letter.recipient for letter in sent[1:]] == ["ada@example.test"] * 1000
 
-    def test_a_thousand_letters_wait_and_one_more_is_dropped_with_a_word_in_the_log(self) -> None:
+    def test_a_thousand_letters_may_wait_and_another_is_dropped_and_logged(self) -> None:
         sent: list[mail.Letter] = []
 
         async def take(letter: mail.Letter) -> None:
@@ -197,7 +197,7 @@ class Letters(TestCase):
         clock.advance(0)
         assert len(sent) == 1000
 
-    def test_a_slow_mail_server_gets_four_letters_at_a_time(self) -> None:
+    def test_at_most_four_letters_are_sent_at_a_time(self) -> None:
         open_: list[Deferred[None]] = []
 
         async def slow(letter: mail.Letter) -> None:

@@ -1,4 +1,4 @@
-"""Conversations with a mail server, played line by line, and what they result in."""
+"""Conversations with a mail server, played line by line: ``check`` logs in and leaves, and says what is wrong."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ class Conversations(TestCase):
     def why_not(self, reached: Deferred[None]) -> str:
         return str(self.failureResultOf(reached, Unusable).value)
 
-    def test_it_leaves_once_it_is_logged_in(self) -> None:
+    def test_it_logs_in_and_quits_without_sending_mail(self) -> None:
         reached = self.reach()
         client = self.connected(*ENHANCED, b"235 welcome")
         self.assertNoResult(reached)
@@ -55,18 +55,18 @@ class Conversations(TestCase):
         client.dataReceived(b"221 bye\r\n")
         self.successResultOf(reached)
         self.assertTrue(self.transport.disconnecting)
-        # Two lines of the log for each letter would say nothing.
+        # Twisted would log two lines for each letter otherwise.
         self.assertFalse(self.reactor.tcpClients[0][2].noisy)
 
-    def test_without_tls_there_is_none_even_where_it_is_offered(self) -> None:
-        """As by a relay beside us, with a certificate that nobody trusts."""
+    def test_starttls_is_not_used_if_tls_is_none_even_if_offered(self) -> None:
+        """A relay on the same machine may offer it with a certificate that nobody trusts."""
         reached = self.reach()
         offering = b"250-here\r\n250-STARTTLS\r\n250 AUTH PLAIN"
         self.connected(b"220 here", offering, b"235 welcome", b"221 bye")
         self.assertNotIn(b"STARTTLS", self.transport.value())
         self.successResultOf(reached)
 
-    def test_what_a_server_says_to_the_leave_does_not_matter(self) -> None:
+    def test_the_reply_to_quit_does_not_matter(self) -> None:
         for ending in (b"500 what?", b"nonsense"):
             self.setUp()
             reached = self.reach()
@@ -77,7 +77,7 @@ class Conversations(TestCase):
         self.connected(*ENHANCED, b"235 welcome").connectionLost(Failure(ConnectionDone()))
         self.successResultOf(reached)
 
-    def test_a_refusal_is_told_by_its_code_alone(self) -> None:
+    def test_a_refusal_is_reported_by_its_code_without_the_servers_words(self) -> None:
         told = {
             (b"554 hush, go away",): "refuses (554)",
             (b"220 here", b"502 hush"): "does not know EHLO",
@@ -92,7 +92,7 @@ class Conversations(TestCase):
             self.assertIn(words, why)
             self.assertNotIn("hush", why)
 
-    def test_a_server_that_says_nothing_is_left_in_time(self) -> None:
+    def test_a_silent_server_times_out(self) -> None:
         reached = self.reach()
         client = self.connected(b"220-slow")
         for _ in range(29):
@@ -102,11 +102,11 @@ class Conversations(TestCase):
             self.reactor.advance(1)
         left.assert_called_once_with()
         self.assertIn("does not answer in time", self.why_not(reached))
-        # Nor is it an error when such a connection does not end by itself.
+        # It is no error either if such a connection does not end by itself.
         client.timeoutConnection()
         self.assertTrue(self.transport.disconnected)
 
-    def test_a_line_now_and_then_does_not_hold_it(self) -> None:
+    def test_single_lines_do_not_extend_the_timeout(self) -> None:
         reached = self.reach()
         client = self.connected()
         for _ in range(3):
@@ -114,7 +114,7 @@ class Conversations(TestCase):
             self.reactor.advance(10)
         self.assertIn("does not answer in time", self.why_not(reached))
 
-    def test_no_way_to_the_host(self) -> None:
+    def test_an_unreachable_host_is_reported_without_its_address(self) -> None:
         for fault, words in (
             (DNSLookupError("hush"), "smtp.host has no address"),
             (NoRouteError("hush"), "cannot be reached: NoRouteError"),

@@ -1,4 +1,4 @@
-"""Addresses and passwords: what is allowed, and how passwords are hashed."""
+"""E-mail addresses and passwords: what is allowed, how they are compared, and how passwords are hashed."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ ADA = Email.parse("ada@example.test")
 class Addresses(TestCase):
     @settings(max_examples=200, deadline=None)
     @given(st.one_of(st.text(max_size=300), st.emails()))
-    def test_an_address_is_taken_or_refused_and_taken_again_as_it_is_shown(self, text: str) -> None:
+    def test_any_address_is_parsed_to_one_that_parses_again_or_refused(self, text: str) -> None:
         try:
             found = Email.parse(text)
         except ApiError as fault:
@@ -35,11 +35,11 @@ class Addresses(TestCase):
         assert len(found.address.encode()) <= 254
         assert not set(found.address) & set("\r\n\0 <>,;")
 
-    def test_the_key_ignores_letter_case_and_composition(self) -> None:
+    def test_addresses_are_compared_without_case_and_composition(self) -> None:
         for one, other in (("ÅSA@x.test", "a\u030asa@x.test"), ("strasse@x.test", "STRASSE@X.TEST")):
             assert Email.parse(one).key == Email.parse(other).key
 
-    def test_domains_that_are_two_make_two_addresses(self) -> None:
+    def test_different_domains_make_different_addresses(self) -> None:
         for one, other in (
             ("ada@stra\u00dfe.test", "ada@strasse.test"),
             ("ada@\u03c2.test", "ada@\u03c3.test"),
@@ -52,7 +52,7 @@ class Addresses(TestCase):
         assert timestamp(moment(1_795_230_245.6789)) == "2026-11-21T03:04:05.678Z"
         assert timestamp(moment(1_795_230_245)) == "2026-11-21T03:04:05.000Z"
 
-    def test_an_ipv6_address_counts_as_its_64(self) -> None:
+    def test_an_ipv6_address_is_counted_by_its_64_bit_prefix(self) -> None:
         for address, counted in (
             ("192.0.2.7", "192.0.2.7"),
             ("2001:db8:1:2:3:4:5:6", "2001:db8:1:2::/64"),
@@ -68,7 +68,7 @@ class Addresses(TestCase):
 class Passwords(TestCase):
     @settings(max_examples=200, deadline=None)
     @given(st.text(max_size=90))
-    def test_what_is_accepted_can_be_hashed_and_checked(self, text: str) -> None:
+    def test_an_acceptable_password_can_be_hashed_and_checked(self, text: str) -> None:
         try:
             raw = passwords.acceptable(text, ADA, 8)
         except ApiError as fault:
@@ -80,11 +80,11 @@ class Passwords(TestCase):
 
     @settings(max_examples=200, deadline=None)
     @given(st.text(alphabet=st.characters(), max_size=100))
-    def test_what_bcrypt_refuses_never_reaches_it(self, text: str) -> None:
+    def test_passwords_that_bcrypt_refuses_never_reach_it(self, text: str) -> None:
         raw = passwords.candidate(text)
         assert raw is None or (0 < len(raw) <= 72 and b"\0" not in raw)
 
-    def test_how_long_a_password_may_be_is_counted_in_bytes(self) -> None:
+    def test_password_length_is_counted_in_bytes(self) -> None:
         for text, fine in (
             ("zq" * 3 + "z", False),
             ("\u00e9q\u00e9qzz", True),
@@ -97,22 +97,22 @@ class Passwords(TestCase):
                 assert (fault.code, fine) == ("weak_password", False), text
             else:
                 assert fine, text
-        # One that is stored may be from elsewhere.
+        # A stored password may be shorter, since users can be imported with their hashes.
         assert passwords.candidate("z") == b"z"
 
-    def test_what_is_not_unicode_is_no_password(self) -> None:
-        """From a command line: no JSON has it."""
+    def test_a_password_that_is_not_unicode_is_refused(self) -> None:
+        """It can come from a command line, though not from JSON."""
         with self.assertRaises(ApiError) as caught:
             passwords.acceptable("long enough \udcff", ADA, 8)
         assert caught.exception.details == {"password": "is not valid Unicode"}
 
-    def test_the_shipped_list(self) -> None:
+    def test_the_shipped_list_of_common_passwords(self) -> None:
         found = passwords.common_passwords()
         assert len(found) > 5000
         assert {"password", "password1", "12345678", "qwertyuiop", "iloveyou1", "letmein123"} <= found
         assert all(line == line.casefold().strip() for line in found)
 
-    def test_the_cost_of_a_hash(self) -> None:
+    def test_the_cost_is_read_from_a_bcrypt_hash_and_nothing_else(self) -> None:
         made = bcrypt.hashpw(b"x", bcrypt.gensalt(5))
         for stored, cost in (
             (made, 5),
@@ -127,7 +127,7 @@ class Passwords(TestCase):
         ):
             assert passwords.cost_of(stored) == cost, stored
 
-    def test_a_hash_that_only_looks_like_one_matches_nothing(self) -> None:
+    def test_a_malformed_hash_matches_nothing(self) -> None:
         checker = passwords.Bcrypt(4)
         for end in string.ascii_letters:
             assert not checker.matches(b"x", b"$2b$04$" + b"." * 52 + end.encode())
@@ -153,6 +153,8 @@ class AtOnceReactor(Clock):
 
 
 class Hashing(TestCase):
+    """Passwords are hashed in threads of their own."""
+
     def setUp(self) -> None:
         self.threads = FakeThreads()
         self.hashing = hashing.Hashing(AtOnceReactor(), passwords.Bcrypt(4), threads=2, queue_per_thread=2)
@@ -161,13 +163,13 @@ class Hashing(TestCase):
         self.niceness: list[int] = []
         self.patch(os, "setpriority", lambda _which, _who, niceness: self.niceness.append(niceness))
 
-    def test_a_thread_makes_way_for_the_rest_once(self) -> None:
+    def test_each_hashing_thread_lowers_its_priority_once(self) -> None:
         for _ in range(2):
             start(self.hashing.matches(b"x", None))
             self.threads.finish_one()
         assert self.niceness == [hashing.NICENESS]
 
-    def test_the_queue_is_bounded_and_a_place_in_it_is_kept_until_the_work_is_done(self) -> None:
+    def test_the_queue_is_bounded_and_a_cancelled_request_keeps_its_place_until_its_work_ends(self) -> None:
         under_way = [start(self.hashing.matches(b"x", None)) for _ in range(6)]
         self.failureResultOf(start(self.hashing.hash(b"x")), ApiError)
         # Hanging up does not make room: the thread goes on.

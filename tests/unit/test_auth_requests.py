@@ -1,4 +1,4 @@
-"""What authentication reads from requests, and the secrets that it hands out."""
+"""What authentication reads from requests: one-time tokens, metadata, cursors, page sizes, key sets and user ids."""
 
 from __future__ import annotations
 
@@ -36,13 +36,15 @@ JSON = st.recursive(
 
 
 class Opaque(TestCase):
-    def test_only_the_digest_is_stored_and_the_text_is_256_bits(self) -> None:
+    """Opaque tokens and user metadata."""
+
+    def test_a_fresh_token_has_256_bits_and_only_its_digest_is_kept(self) -> None:
         token = secrets.fresh(lambda count: bytes(range(count)))
         assert token.text == "AAECAwQFBgcICQoLDA0ODxAREhMUFRYXGBkaGxwdHh8"
         assert token.digest == hashlib.sha256(token.text.encode()).digest() == secrets.digest(token.text)
         assert token.text not in repr(token)
 
-    def test_a_successor_takes_both_the_token_and_the_salt(self) -> None:
+    def test_a_successor_depends_on_the_token_and_the_salt(self) -> None:
         one = secrets.fresh(lambda count: b"a" * count).text
         other = secrets.fresh(lambda count: b"b" * count).text
         made = {
@@ -52,33 +54,33 @@ class Opaque(TestCase):
         assert secrets.successor(one, b"1" * 32) == secrets.successor(one, b"1" * 32)
         assert all(len(text) == secrets.LENGTH for text in made)
 
-    def test_the_latest_of_a_line_of_successors(self) -> None:
+    def test_the_latest_successor_is_derived_from_any_earlier_token(self) -> None:
         first = secrets.fresh(lambda count: b"a" * count)
         second = secrets.successor(first.text, b"1" * 32)
         third = secrets.successor(second.text, b"2" * 32)
         salts = {second.digest: b"2" * 32, first.digest: b"1" * 32}
         assert [secrets.latest(one.text, salts) for one in (first, second, third)] == [third] * 3
 
-    def test_what_cannot_be_a_token_has_no_digest(self) -> None:
+    def test_text_that_cannot_be_a_token_has_no_digest(self) -> None:
         assert secrets.digest("x" * 43) is not None
         for text in ("", "x" * 42, "x" * 44, "x" * 10_000, "\u00e9" * 43, "\ud800" * 43):
             assert secrets.digest(text) is None, text
 
-    def test_metadata_that_is_none_is_empty(self) -> None:
+    def test_null_metadata_is_empty(self) -> None:
         assert checked(None) == {}
 
-    def test_metadata_has_sixteen_kib_of_utf_8(self) -> None:
+    def test_metadata_is_limited_to_16_kib_of_utf_8(self) -> None:
         for most in ({"a": "x" * 16376}, {"a": "\u00e9" * 8188}):
             assert checked(most) == most
             with self.assertRaises(ApiError) as refused:
                 checked({"a": most["a"] + "x"})
             assert refused.exception.details == {"metadata": "must be at most 16384 bytes as JSON"}
 
-    def test_metadata_may_have_what_stands_for_nul_elsewhere(self) -> None:
+    def test_metadata_may_contain_escapes_of_nul_as_text(self) -> None:
         for fine in ({"a": r"\u0000"}, {r"\\u0000": r"[^\x00-\u0000]"}, {"a": "u0000"}):
             assert checked(fine) == fine
 
-    def test_metadata_has_no_number_that_the_database_would_give_back_as_a_longer_one(self) -> None:
+    def test_metadata_numbers_that_the_database_would_lengthen_are_refused(self) -> None:
         for number in (1e20, -1e20, 1e308, 2.0**63, 2**64, -(2**63) - 1, math.inf, math.nan):
             for value in ({"a": number}, {"a": [{"b": [number]}]}):
                 with self.assertRaises(ApiError) as caught:
@@ -87,7 +89,7 @@ class Opaque(TestCase):
         fine = {"a": [2**63 - 1, -(2**63), 2**64 - 1, 2.0**53, 9.2e18, 0.1, 1e-300, 5e-324, True]}
         assert checked(fine) == fine
 
-    def test_metadata_that_came_by_sql_can_be_sent(self) -> None:
+    def test_metadata_written_by_sql_can_always_be_sent(self) -> None:
         for digits in ("1" + "0" * 20, "-" + "9" * 19, "9" * 20, "1" + "0" * 308, "7" * 5000):
             found = loaded(f'{{"a": [{digits}]}}')
             assert isinstance(found["a"][0], float)
@@ -96,7 +98,7 @@ class Opaque(TestCase):
 
 
 class Parsers(TestCase):
-    """Input is parsed or properly refused, whatever it is."""
+    """Any input is parsed or refused with its proper code."""
 
     @settings(max_examples=200, deadline=None)
     @given(st.one_of(st.text(max_size=80), st.binary(max_size=60).map(lambda raw: b64encode(raw).decode())))
@@ -109,7 +111,7 @@ class Parsers(TestCase):
         assert when.tzinfo is not None
         assert len(key) == 36
 
-    def test_a_cursor_of_an_odd_offset_is_refused_or_taken_as_utc(self) -> None:
+    def test_a_cursor_with_another_offset_is_converted_to_utc_or_refused(self) -> None:
         def cursor(moment: str) -> str:
             return urlsafe_b64encode(f"{moment} {uuid.UUID(int=1)}".encode()).decode().rstrip("=")
 
@@ -122,7 +124,7 @@ class Parsers(TestCase):
             assert caught.exception.code == "validation_failed", moment
 
     @given(st.datetimes(timezones=st.just(UTC)), st.uuids())
-    def test_a_cursor_leads_back_to_its_place(self, when: datetime, key: uuid.UUID) -> None:
+    def test_a_cursor_is_read_back(self, when: datetime, key: uuid.UUID) -> None:
         account = Account(User(str(key), "ada@example.test", when))
         assert admin.read_cursor(admin.cursor_after(account)) == (when, str(key))
 

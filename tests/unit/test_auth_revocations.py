@@ -1,4 +1,4 @@
-"""Ended sessions, remembered until their tokens expire."""
+"""Ended sessions, which each process remembers until their access tokens have expired."""
 
 from __future__ import annotations
 
@@ -30,12 +30,12 @@ class Revocations(TestCase):
     def poll(self) -> None:
         self.successResultOf(start(self.revoked.poll()))
 
-    def test_what_is_announced_is_revoked(self) -> None:
+    def test_an_announced_session_is_revoked(self) -> None:
         self.listener.heard[CHANNEL]("session-1 100")
         assert self.revoked.is_revoked("session-1")
         assert not self.revoked.is_revoked("session-2")
 
-    def test_a_listening_connection_that_is_dead_without_a_sign_is_made_up_for_within_a_second(self) -> None:
+    def test_a_dead_listening_connection_is_compensated_by_polling_within_a_second(self) -> None:
         self.poll()
         for tenth in range(100):
             if tenth == 55:
@@ -44,18 +44,18 @@ class Revocations(TestCase):
             if tenth % 4 == 3:
                 self.poll()
             assert self.revoked.is_revoked("session-1") or tenth < 55 + 9
-        # All at first, then what is new: about once a second.
+        # The first poll reads all, later ones about once a second what is new.
         assert self.reads[0] is None
         assert len(self.reads) == 13
         assert all(since is not None and since < 0 for since in self.reads[1:])
 
-    def test_after_a_gap_the_set_is_read_again(self) -> None:
+    def test_the_set_is_read_again_after_the_listener_reconnects(self) -> None:
         self.stored = [("session-1", 100.0)]
         for gap in self.listener.gaps:
             self.successResultOf(start(gap()))  # type: ignore[arg-type]  # they are coroutines
         assert self.revoked.is_revoked("session-1")
 
-    def test_while_nobody_listens_the_set_is_read_often_and_trusted_for_a_second(self) -> None:
+    def test_while_not_listening_the_set_is_polled_and_trusted_for_a_second(self) -> None:
         self.poll()
         self.listener.current = False
         self.clock.advance(0.9)
@@ -66,7 +66,7 @@ class Revocations(TestCase):
         self.clock.advance(0.9)
         assert not self.revoked.is_revoked("session-2")
 
-    def test_a_set_that_cannot_be_read_is_not_trusted(self) -> None:
+    def test_a_set_that_cannot_be_polled_makes_verification_503(self) -> None:
         self.poll()
         self.listener.current = False
         self.failure = RuntimeError("database away")
@@ -81,7 +81,7 @@ class Revocations(TestCase):
         self.poll()
         assert not self.revoked.is_revoked("session-2")
 
-    def test_before_the_first_reading_nothing_is_trusted(self) -> None:
+    def test_before_the_first_poll_verification_fails(self) -> None:
         self.listener.current = False
         self.failure = RuntimeError("database away")
         with captured_logs() as events:
@@ -92,9 +92,9 @@ class Revocations(TestCase):
 
     def test_a_session_is_forgotten_when_its_tokens_have_expired(self) -> None:
         self.revoked.add("session-1", 100.0)
-        # An earlier time that arrives later does not shorten it.
+        # An earlier expiry that is announced later does not shorten the time.
         self.revoked.add("session-1", 50.0)
-        # A later one does lengthen it.
+        # A later expiry does lengthen it.
         self.revoked.add("session-2", 50.0)
         self.revoked.add("session-2", 100.0)
         self.clock.advance(99)

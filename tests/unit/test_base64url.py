@@ -12,19 +12,19 @@ from project_service import base64url
 
 class Base64url(SynchronousTestCase):
     @given(st.binary(max_size=100))
-    def test_there_and_back(self, data: bytes) -> None:
+    def test_encoded_bytes_are_decoded(self, data: bytes) -> None:
         text = base64url.encode(data)
         self.assertEqual(text, base64url_encode(data).decode())
         self.assertEqual(base64url.decode(text), data)
 
     @given(st.text(max_size=20))
-    def test_anything_is_read_or_refused(self, text: str) -> None:
+    def test_any_text_is_decoded_or_refused(self, text: str) -> None:
         try:
             base64url.decode(text)
         except ValueError:
             return
         self.assertRegex(text, r"\A[A-Za-z0-9_=-]*\Z")
 
-    def test_what_is_refused(self) -> None:
+    def test_other_alphabets_and_lengths_are_refused(self) -> None:
         for text in ("a", "abc+", "abc/", "ab cd", "ä", "ab\ncd", "\udcff"):
             self.assertRaises(ValueError, base64url.decode, text)

@@ -1,4 +1,4 @@
-"""What a start makes and prints: keys, the address, a command to try, and the keys only where a person reads."""
+"""What the first start makes and prints: keys, the address, a command to try; keys are printed only on a terminal."""
 
 from __future__ import annotations
 
@@ -18,22 +18,22 @@ TRIED = "/storage/buckets/public/objects"
 
 
 class FirstWords(TestCase):
-    def test_a_person_is_shown_the_keys(self) -> None:
+    def test_on_a_terminal_the_keys_are_printed(self) -> None:
         text = "\n".join(first_words(CREDENTIALS, PATH, True))
         self.assertIn("psk_service_s", text)
         self.assertIn(f'curl -H "X-Service-Key: psk_anon_a" http://127.0.0.1:8080{TRIED}', text)
 
-    def test_a_log_is_told_where_they_are(self) -> None:
+    def test_elsewhere_the_credentials_file_is_named_instead(self) -> None:
         text = "\n".join(first_words(CREDENTIALS, PATH, False))
         self.assertNotIn("psk_", text)
         self.assertIn(str(PATH), text)
         self.assertIn(f'curl -H "X-Service-Key: $ANON_KEY" http://127.0.0.1:8080{TRIED}', text)
 
-    def test_the_password_of_the_database_is_never_shown(self) -> None:
+    def test_the_databases_password_is_never_printed(self) -> None:
         for on_terminal in (True, False):
             self.assertNotIn("postgresql:", "\n".join(first_words(CREDENTIALS, PATH, on_terminal)))
 
-    def test_nothing_prints_them_as_a_whole(self) -> None:
+    def test_repr_of_the_credentials_shows_no_secret(self) -> None:
         for secret in ("psk_", "postgresql:"):
             self.assertNotIn(secret, repr(CREDENTIALS) + str(CREDENTIALS))
 
@@ -67,7 +67,7 @@ class Keys(TestCase):
         self.assertEqual(path.stat().st_mode & 0o777, 0o600)
         return made
 
-    def test_the_first_start_makes_one_of_each_kind_and_the_next_keeps_them(self) -> None:
+    def test_the_first_start_makes_a_key_of_each_kind_and_the_next_keeps_them(self) -> None:
         anon, service = self.begin()
         self.assertEqual(
             self.database.active, [("anon", keys.digest(anon)), ("service", keys.digest(service))]
@@ -75,7 +75,7 @@ class Keys(TestCase):
         self.assertEqual(self.begin(), (anon, service))
         self.assertEqual(len(self.database.active), 2)
 
-    def test_one_that_was_revoked_is_made_anew_and_the_other_stays(self) -> None:
+    def test_a_revoked_key_is_replaced_and_the_other_kept(self) -> None:
         anon, service = self.begin()
         del self.database.active[0]
         fresh, kept = self.begin()
@@ -83,7 +83,7 @@ class Keys(TestCase):
         self.assertNotEqual(fresh, anon)
         self.assertIn(("anon", keys.digest(fresh)), self.database.active)
 
-    def test_a_file_that_names_none_is_written_again(self) -> None:
+    def test_a_credentials_file_without_keys_is_written_again(self) -> None:
         for content in ("{}", '{"anon_key": 1, "service_key": null}'):
             (self.folder / "credentials.json").write_text(content)
             made = self.begin()

@@ -1,4 +1,5 @@
-"""A renewed certificate is used, and one that cannot be used is refused."""
+"""Certificates of TLS ports: a renewed one is used after a reload, and the old one stays if the new one is
+unusable."""
 
 from __future__ import annotations
 
@@ -43,14 +44,14 @@ class Renewing(SynchronousTestCase):
         self.assertEqual(said["port"], f"ssl:443:certKey={self.certificate}")
         return str(said["why"])
 
-    def test_it_is_what_a_port_asks_for(self) -> None:
+    def test_twisted_accepts_the_context_factory_without_a_warning(self) -> None:
         TLSMemoryBIOFactory(self.shown, False, Factory())
         warned = [
             one["message"] for one in self.flushWarnings() if "does not explicitly provide" in one["message"]
         ]
         self.assertEqual(warned, [])
 
-    def test_a_new_one_is_for_who_comes_then(self) -> None:
+    def test_a_new_certificate_is_used_for_new_connections(self) -> None:
         before = self.shown.getContext()
         issued = issue("localhost")
         self.written(issued)
@@ -61,8 +62,8 @@ class Renewing(SynchronousTestCase):
         self.assertIsNot(self.shown.getContext(), before)
         self.assertIs(self.shown.getContext(), self.shown.getContext())
 
-    def test_what_is_still_the_same_is_left_alone(self) -> None:
-        """So that every reload for other reasons does not cost the clients their tickets."""
+    def test_an_unchanged_certificate_keeps_its_context(self) -> None:
+        """A reload for other reasons must not cost clients their session tickets."""
         before = self.shown.getContext()
         self.assertEqual(self.certificates.renew(), [])
         self.assertIs(self.shown.getContext(), before)
@@ -72,7 +73,7 @@ class Renewing(SynchronousTestCase):
         self.assertEqual(len(self.certificates.renew()), 1)
         self.assertEqual(self.certificates.renew(), [])
 
-    def test_files_that_do_not_fit_together_or_are_gone_change_nothing(self) -> None:
+    def test_unusable_or_missing_files_keep_the_old_certificate(self) -> None:
         self.certificate.write_bytes(issue("localhost").pem)
         self.assertEqual(self.why_not(), "the private key is not the certificate's")
         for held in (b"", b"-----BEGIN CERTIFICATE-----\n", self.first.pem[:200]):
@@ -86,7 +87,7 @@ class Renewing(SynchronousTestCase):
         self.written(issue("localhost"))
         self.assertEqual(len(self.certificates.renew()), 1)
 
-    def test_one_that_is_of_no_use_does_not_keep_another_from_being_renewed(self) -> None:
+    def test_one_unusable_certificate_does_not_keep_others_from_being_renewed(self) -> None:
         other = self.folder / "other"
         other.mkdir()
         certificate, key = self.first.written(other)
@@ -99,7 +100,7 @@ class Renewing(SynchronousTestCase):
 
 
 class Adopting(SynchronousTestCase):
-    def test_a_worker_whose_certificate_is_of_no_use_by_now_says_so(self) -> None:
+    def test_a_worker_with_an_unusable_certificate_says_so(self) -> None:
         folder = temporary_directory(self)
         certificate, key = issue("localhost").written(folder)
         certificate.write_bytes(b"")

@@ -11,14 +11,14 @@ from tests.chaos.__main__ import FAULTS, asked_for
 
 
 class Asked(TestCase):
-    def test_without_more_every_fault_is_meant(self) -> None:
+    def test_without_arguments_every_fault_is_run(self) -> None:
         assert tuple(asked_for([]).faults) == FAULTS
 
-    def test_some_may_be_named(self) -> None:
+    def test_single_faults_can_be_named(self) -> None:
         asked = asked_for(["kills", "restart", "--rounds", "3"])
         assert (asked.faults, asked.rounds) == (["kills", "restart"], 3)
 
-    def test_a_fault_that_is_not_there_is_refused(self) -> None:
+    def test_an_unknown_fault_is_refused(self) -> None:
         with redirect_stderr(StringIO()) as said, self.assertRaises(SystemExit):
             asked_for(["earthquake"])
         assert "there is no earthquake" in said.getvalue()

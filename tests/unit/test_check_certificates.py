@@ -1,4 +1,4 @@
-"""What ``check`` says about the certificates that the service would use."""
+"""What ``check`` says about the certificates of the configured ports."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ class Certificates(Files):
             certificate_of(reactor, endpoint, now)
         return str(caught.exception)
 
-    def test_until_when_one_is_good(self) -> None:
+    def test_the_end_of_validity_is_shown_and_an_expired_certificate_refused(self) -> None:
         endpoint = self.endpoint(self.issued.pem, self.issued.key_pem)
         day = self.issued.certificate.not_valid_after_utc.strftime("%Y-%m-%d %H:%M UTC")
         for one in (endpoint, f"haproxy:{endpoint}"):
@@ -48,7 +48,7 @@ class Certificates(Files):
         self.assertIn(f"to {day} only", self.why_not(endpoint, NOW + timedelta(days=2)))
         self.assertIn(f"to {day} only", self.why_not(endpoint, NOW - timedelta(days=2)))
 
-    def test_files_that_are_of_no_use(self) -> None:
+    def test_unusable_files_are_reported(self) -> None:
         mixed = self.endpoint(self.issued.pem, issue("localhost").key_pem)
         self.assertEqual(self.why_not(mixed), "the private key is not the certificate's")
         nothing = "its files hold no certificate with its private key in PEM"
@@ -57,7 +57,7 @@ class Certificates(Files):
         absent = f"ssl:0:privateKey={self.folder.parent / 'none'}"
         self.assertRaises(FileNotFoundError, certificate_of, reactor, absent, NOW)
 
-    def test_which_endpoints_have_one(self) -> None:
+    def test_which_endpoints_have_a_certificate(self) -> None:
         plain = ("tcp:80", "unix:/run/ssl:1", "haproxy:tcp:81")
         server = evolve(Server(), listen=("ssl:443", *plain, "haproxy:ssl:444"), admin_listen="ssl:9090")
         self.assertEqual(
@@ -73,16 +73,16 @@ class Chains(Files):
         found = (one.to_cryptography().subject for one in options.extraCertChain)
         return [str(name.get_attributes_for_oid(NameOID.COMMON_NAME)[0].value) for name in found]
 
-    def test_what_stands_behind_the_certificate_is_sent_with_it(self) -> None:
+    def test_certificates_behind_the_first_are_sent_as_its_chain(self) -> None:
         between = issue("Between")
         server: Issued = issue("localhost", between, authority=False)
         self.assertEqual(self.sent(self.endpoint(server.pem, server.key_pem)), [])
         self.assertEqual(self.sent(self.endpoint(server.pem + between.pem, server.key_pem)), ["Between"])
-        # Both in one file.
+        # Key and certificates may stand in one file.
         together = self.folder.parent / "all.pem"
         together.write_bytes(server.key_pem + server.pem + between.pem + self.issued.pem)
         self.assertEqual(self.sent(f"ssl:0:privateKey={together}"), ["Between", "localhost"])
-        # Who names a chain gets that one.
+        # A chain that is named replaces it.
         chain = self.folder.parent / "chain.pem"
         chain.write_bytes(self.issued.pem)
         named = f"{self.endpoint(server.pem + between.pem, server.key_pem)}:extraCertChain={chain}"

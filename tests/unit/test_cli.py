@@ -1,4 +1,5 @@
-"""The command line's frame: its commands, how it ends, what it shows. What commands do is in tests/live."""
+"""The command line's frame: its commands, exit codes, output and messages. What commands do is tested in
+tests/live."""
 
 from __future__ import annotations
 
@@ -55,7 +56,7 @@ class EveryCommand(TestCase):
             options = {option for parameter in command.params for option in parameter.opts}
             self.assertTrue({"--config", "--data-dir", "--json"} <= options, path)
 
-    def test_says_what_it_does(self) -> None:
+    def test_has_help(self) -> None:
         for path, command in ALL:
             self.assertTrue(command.help, path)
             self.assertEqual(CliRunner().invoke(main, [*path, "--help"]).exit_code, 0, path)
@@ -67,7 +68,9 @@ class EveryCommand(TestCase):
 
 
 class Ending(TestCase):
-    def test_wrong_usage_is_two(self) -> None:
+    """Exit codes: 2 for wrong usage or configuration, 1 for a failure."""
+
+    def test_wrong_usage_exits_with_2(self) -> None:
         for arguments in (
             ["nonsense"],
             ["keys", "create", "root"],
@@ -84,7 +87,7 @@ class Ending(TestCase):
             ["storage", "import", "papers", "s3://"],
             ["storage", "import", "papers", "s3:///folder"],
             ["storage", "import", "papers", "s3://a b/folder"],
-            # Not the directory we are in.
+            # An empty path is not taken for the current directory.
             ["storage", "import", "papers", ""],
             ["jwt-keys", "create", "--file", ""],
             ["bucket", "update", "papers", "--max-object-bytes", "9" * 5000],
@@ -93,7 +96,7 @@ class Ending(TestCase):
         ):
             self.assertEqual(CliRunner().invoke(main, arguments).exit_code, 2, arguments)
 
-    def test_a_bad_configuration_is_two_and_names_every_fault(self) -> None:
+    def test_an_invalid_configuration_exits_with_2_and_names_every_fault(self) -> None:
         config = Path(mkdtemp()) / "bad.toml"
         config.write_text("[server]\nworkers = 'many'\nnonsense = 1\n")
         ended = CliRunner().invoke(main, ["keys", "list", "--config", str(config)])
@@ -102,10 +105,10 @@ class Ending(TestCase):
         self.assertIn("server.nonsense", ended.stderr)
         self.assertIn("database.dsn", ended.stderr)
 
-    def test_an_sql_file_that_is_none_is_two(self) -> None:
+    def test_an_unreadable_sql_file_exits_with_2(self) -> None:
         files = Path(mkdtemp())
         (files / "latin1").write_bytes(b"select '\xe4'")
-        # libpq would take it for the end, and nobody would hear of what was left out.
+        # libpq would take it for the end of the text, and leave out the rest without a word.
         (files / "nul").write_text("select 1\0; select 2")
         said = {
             "latin1": "is not UTF-8",
@@ -118,8 +121,8 @@ class Ending(TestCase):
             self.assertEqual(ended.exit_code, 2, name)
             self.assertIn(why, ended.stderr)
 
-    def test_whoever_starts_it_with_closed_streams(self) -> None:
-        """Nothing is done where what came of it, such as a new key, could not be printed."""
+    def test_closed_standard_streams_are_refused_before_anything_is_done(self) -> None:
+        """Otherwise the result, such as a new key, could not be printed."""
         nowhere = ["--config", "/no/such.toml"]
         for stream, arguments, code in (
             ("stdin", ["sql", *nowhere], 2),
@@ -129,7 +132,7 @@ class Ending(TestCase):
             self.patch(sys, stream, None)
             self.assertEqual(self.assertRaises(SystemExit, main.main, arguments).code, code)
 
-    def test_the_version(self) -> None:
+    def test_the_version_is_shown(self) -> None:
         self.assertIn(__version__, CliRunner().invoke(main, ["--version"]).output)
 
 
@@ -139,14 +142,14 @@ class _Full(StringIO):
 
 
 class OddPlaces(TestCase):
-    def test_a_folder_is_no_key_file(self) -> None:
+    def test_a_directory_as_key_file_is_a_failure(self) -> None:
         for path in ("/", ".", mkdtemp()):
             ended = CliRunner().invoke(main, ["jwt-keys", "create", "--file", path])
             self.assertEqual(
                 (ended.exit_code, ended.stderr), (1, f"project-service: {path}: Is a directory\n")
             )
 
-    def test_a_file_whose_name_is_no_text_is_made_and_shown(self) -> None:
+    def test_a_key_file_whose_name_is_not_unicode_is_made_and_shown(self) -> None:
         path = os.fsdecode(os.fsencode(mkdtemp()) + b"/\xff")
         for options in (["--json"], []):
             ended = CliRunner().invoke(main, ["jwt-keys", "create", "--file", path, *options])
@@ -154,7 +157,7 @@ class OddPlaces(TestCase):
             self.assertIn("udcff", ended.output)
             Path(path).unlink()
 
-    def test_the_folder_we_are_in_is_gone(self) -> None:
+    def test_a_deleted_current_directory_is_reported(self) -> None:
         def gone() -> str:
             raise FileNotFoundError(2, "No such file or directory")
 
@@ -164,14 +167,14 @@ class OddPlaces(TestCase):
             self.assertEqual(ended.exit_code, 2)
             self.assertIn("command line: var begins in the current directory, which is gone", ended.stderr)
 
-    def test_a_password_in_another_encoding(self) -> None:
+    def test_a_password_in_another_encoding_is_refused(self) -> None:
         strict = TextIOWrapper(BytesIO(b"caf\xe9"), "utf-8")
         with patch.object(sys, "stdin", strict), patch.object(sys, "stderr", StringIO()) as said:
             arguments = ["user", "create", "a@example.test", "--password-stdin"]
             self.assertEqual(self.assertRaises(SystemExit, main.main, arguments).code, 2)
         self.assertIn("the password is not in the encoding of standard input", said.getvalue())
 
-    def test_an_output_that_takes_nothing(self) -> None:
+    def test_an_output_that_cannot_be_written_exits_with_1_and_says_that_the_work_is_done(self) -> None:
         with patch.object(sys, "stdout", _Full()):
             why = self.assertRaises(SystemExit, main.main, ["--help"]).code
             self.assertIn("No space left on device", str(why))
@@ -185,7 +188,9 @@ class OddPlaces(TestCase):
 
 
 class Explaining(TestCase):
-    def test_faults_become_a_sentence(self) -> None:
+    """Failures become one plain sentence on standard error."""
+
+    def test_failures_become_a_sentence(self) -> None:
         self.assertEqual(frame.explained(frame.Failed("why")), "why")
         no_text = self.assertRaises(UnicodeEncodeError, "\udcff".encode)
         self.assertEqual(frame.explained(no_text), "an argument is not UTF-8")
@@ -199,7 +204,7 @@ class Explaining(TestCase):
         self.assertIn("AccessDenied", frame.explained(StoreError(403, "AccessDenied")))
         self.assertIn("cannot be reached", frame.explained(StoreUnreachable("http://10.0.0.1/secret")))
 
-    def test_why_the_store_is_away_where_a_person_can_tell(self) -> None:
+    def test_why_the_store_cannot_be_reached_is_said_if_known(self) -> None:
         for problem, why in (
             (error.ConnectionRefusedError(), ": no server listens there"),
             (error.DNSLookupError(), ": unknown host"),
@@ -215,7 +220,7 @@ class Explaining(TestCase):
             said = frame.explained(StoreUnreachable(kind_of(problem)))
             self.assertTrue(said.startswith(f"the store cannot be reached{why}"), said)
 
-    def test_what_is_wrong_with_the_stores_answers(self) -> None:
+    def test_what_is_wrong_with_the_stores_response_is_said(self) -> None:
         for told, why in (
             (UNREADABLE, "its answer is none of S3"),
             (NO_SIZE, "it does not say how long an object is"),
@@ -224,7 +229,7 @@ class Explaining(TestCase):
             said = frame.explained(StoreUnreachable(told))
             self.assertEqual(said, f"the store cannot be reached: {why}")
 
-    def test_no_address_of_the_store(self) -> None:
+    def test_addresses_of_the_store_are_not_shown(self) -> None:
         self.assertNotIn("10.0.0.1", frame.explained(StoreUnreachable("http://10.0.0.1/secret")))
 
 
@@ -237,21 +242,21 @@ class Showing(TestCase):
 
         return CliRunner().invoke(command, ["--json"] if json else []).output
 
-    def test_lines_for_people(self) -> None:
+    def test_results_are_lines_for_people(self) -> None:
         self.assertEqual(self._shown(False), "1\n2\n")
 
-    def test_json_for_programs(self) -> None:
+    def test_results_are_json_for_programs(self) -> None:
         self.assertEqual(orjson.loads(self._shown(True)), {"ids": [1, 2]})
 
 
 class WhereItWorks(TestCase):
-    def test_the_rules_of_config_and_data_dir(self) -> None:
+    def test_config_and_data_dir_decide_whether_servers_are_embedded(self) -> None:
         config, data = Path("/etc/x.toml"), Path("/srv/data")
         self.assertEqual(frame.Invocation(None, None, False).embeds_into, Path("var").absolute())
         self.assertEqual(frame.Invocation(None, data, False).embeds_into, data)
         self.assertEqual(frame.Invocation(config, data, False).embeds_into, data)
         self.assertIsNone(frame.Invocation(config, None, False).embeds_into)
 
-    def test_the_environment_is_not_shown(self) -> None:
+    def test_repr_of_an_invocation_does_not_show_the_environment(self) -> None:
         shown = repr(frame.Invocation(None, None, False, {"PROJECT_SERVICE__DATABASE__DSN": "hush"}))
         self.assertNotIn("hush", shown)

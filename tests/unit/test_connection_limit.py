@@ -1,4 +1,4 @@
-"""Which connection is closed for a new one when there are as many as allowed, and the cost of choosing it."""
+"""Which connection is closed for a new one when there are as many as allowed, and what looking for it costs."""
 
 from __future__ import annotations
 
@@ -42,6 +42,8 @@ class Occupant:
 
 
 class WhoGoes(SynchronousTestCase):
+    """The order: idle connections first, then slow request bodies, then connections that have only just come."""
+
     def setUp(self) -> None:
         self.clock = Clock()
         self.clock.advance(LONG)
@@ -59,42 +61,42 @@ class WhoGoes(SynchronousTestCase):
         self.full(*there).for_one_more()
         return [bool(one.told) for one in there]
 
-    def test_who_has_been_idle_for_longest(self) -> None:
+    def test_the_longest_idle_connection_is_closed(self) -> None:
         self.assertEqual(self.gone(Occupant(2.0), Occupant(1.0), Occupant(3.0)), [False, True, False])
 
-    def test_who_is_idle_before_who_is_slow(self) -> None:
+    def test_an_idle_connection_is_closed_before_a_slow_one(self) -> None:
         self.assertEqual(self.gone(Occupant(body=(0, LONG)), Occupant(LONG - GRACE_SECONDS)), [False, True])
 
-    def test_who_is_slow_before_who_has_only_come(self) -> None:
-        """However fast he is for one who is slow."""
+    def test_a_slow_connection_is_closed_before_a_new_one(self) -> None:
+        """That is so even if it is nearly fast enough."""
         body = (int(LONG) * (SLOW_BYTES_PER_SECOND - 1), LONG)
         for idle_for in (0.0, GRACE_SECONDS - 0.1):
             self.assertEqual(self.gone(Occupant(LONG - idle_for), Occupant(body=body)), [False, True])
 
-    def test_who_has_only_come_where_nobody_else_can(self) -> None:
+    def test_a_new_idle_connection_is_closed_if_there_is_no_other(self) -> None:
         self.assertEqual(self.gone(Occupant(), Occupant(LONG)), [False, True])
 
-    def test_the_slowest_by_what_came_in_how_long(self) -> None:
+    def test_the_slowest_is_the_one_with_the_fewest_bytes_per_second(self) -> None:
         bodies = [(50, 10.0), (100, 40.0), (1000, 50.0), (400, 100.0)]
         self.assertEqual(self.gone(*(Occupant(body=body) for body in bodies)), [False, True, False, False])
 
-    def test_nobody_in_its_first_seconds(self) -> None:
+    def test_no_body_is_slow_in_its_first_seconds(self) -> None:
         self.assertEqual(self.gone(Occupant(body=(0, GRACE_SECONDS - 0.1))), [False])
         self.assertEqual(self.gone(Occupant(body=(0, GRACE_SECONDS))), [True])
 
-    def test_nobody_who_sends_fast_enough(self) -> None:
+    def test_a_body_that_comes_fast_enough_is_not_interrupted(self) -> None:
         enough = SLOW_BYTES_PER_SECOND * 100
         self.assertEqual(self.gone(Occupant(body=(enough, 100.0))), [False])
         self.assertEqual(self.gone(Occupant(body=(enough - 1, 100.0))), [True])
 
-    def test_nobody_while_there_is_room(self) -> None:
+    def test_nobody_is_closed_or_looked_at_while_there_are_free_places(self) -> None:
         there = [Occupant(0.0), Occupant(body=(0, LONG))]
         room = self.full(*there, Occupant())
         room.leave(next(one for one in room.connections if one not in there))
         self.assertTrue(room.for_one_more())
         self.assertEqual([(one.told, one.looked_at) for one in there], [(0, 0), (0, 0)])
 
-    def test_each_makes_room_for_one(self) -> None:
+    def test_each_closed_connection_makes_room_for_one(self) -> None:
         there = [Occupant(float(since)) for since in range(4)]
         room = self.full(*there)
         for number in range(1, 5):
@@ -103,7 +105,7 @@ class WhoGoes(SynchronousTestCase):
             self.assertEqual([one.told for one in there], [1] * number + [0] * (4 - number))
         self.assertFalse(room.for_one_more())
 
-    def test_who_takes_its_time_to_leave_is_cut_off_for_others(self) -> None:
+    def test_connections_slow_to_close_are_aborted_if_they_are_more_than_a_tenth(self) -> None:
         """Where more than a tenth do."""
         there = [Occupant(since / 10) for since in range(90)]
         room = self.full(*there)
@@ -118,6 +120,8 @@ class WhoGoes(SynchronousTestCase):
 
 
 class Looking(SynchronousTestCase):
+    """How often all connections are looked at, since new ones may come by the thousand."""
+
     def setUp(self) -> None:
         self.clock = Clock()
         self.clock.advance(LONG)
@@ -139,23 +143,23 @@ class Looking(SynchronousTestCase):
                 came += 1
         return came
 
-    def test_where_nobody_is_found_not_again_for_a_while(self) -> None:
+    def test_after_a_search_without_result_none_is_made_for_a_while(self) -> None:
         busy = self.fill()
         self.assertEqual((self.ask(50), busy.looked_at), (0, 1))
         self.clock.advance(SEARCH_SECONDS)
         self.assertEqual((self.ask(50), busy.looked_at), (0, 2))
 
-    def test_nor_where_few_are(self) -> None:
+    def test_after_a_search_that_found_few_none_is_made_for_a_while(self) -> None:
         busy = self.fill(*(Occupant(0.0) for _ in range(3)))
         self.assertEqual((self.ask(50), busy.looked_at), (3, 1))
 
-    def test_once_for_a_hundredth(self) -> None:
+    def test_one_search_serves_a_hundredth_of_the_connections(self) -> None:
         busy = self.fill(*(Occupant(0.0) for _ in range(25)))
         self.assertEqual((self.ask(12), busy.looked_at), (12, 2))
         self.assertEqual((self.ask(10), busy.looked_at), (10, 2))
         self.assertEqual((self.ask(11), busy.looked_at), (3, 3))
 
-    def test_what_was_found_long_ago_is_not_believed(self) -> None:
+    def test_old_search_results_are_not_used(self) -> None:
         self.fill(*(Occupant(float(since)) for since in range(1, 21)))
         self.assertEqual(self.ask(1), 1)
         older = Occupant(0.0)
@@ -164,7 +168,7 @@ class Looking(SynchronousTestCase):
         self.clock.advance(SEARCH_SECONDS)
         self.assertEqual((self.ask(1), older.told), (1, 1))
 
-    def test_who_has_begun_something_meanwhile_stays(self) -> None:
+    def test_a_connection_that_has_become_busy_is_not_closed(self) -> None:
         idle = [Occupant(float(since)) for since in range(20)]
         self.fill(*idle)
         self.ask(1)
@@ -172,7 +176,7 @@ class Looking(SynchronousTestCase):
         self.assertEqual(self.ask(1), 1)
         self.assertEqual([one.told for one in idle[:4]], [1, 0, 1, 0])
 
-    def test_who_has_left_meanwhile_makes_no_more_room(self) -> None:
+    def test_a_connection_that_has_left_makes_no_further_room(self) -> None:
         idle = [Occupant(float(since)) for since in range(20)]
         self.fill(*idle)
         self.ask(1)

@@ -1,4 +1,4 @@
-"""Work that goes on although its caller no longer waits."""
+"""Deferreds: work that goes on after its caller has left, work in the background, time limits, several at once."""
 
 from __future__ import annotations
 
@@ -15,6 +15,8 @@ from tests.said import captured_logs
 
 
 class Shielded(TestCase):
+    """Work that is not cancelled with its caller."""
+
     def left_alone(self, failure: Exception) -> int:
         """Runs work that fails after its caller has left, and returns how many errors were logged."""
         going: Deferred[None] = Deferred()
@@ -28,13 +30,13 @@ class Shielded(TestCase):
         going.errback(failure)
         return len(self.flushLoggedErrors())
 
-    def test_a_failure_is_logged(self) -> None:
+    def test_an_error_after_the_caller_has_left_is_logged(self) -> None:
         self.assertEqual(self.left_alone(RuntimeError("ours")), 1)
 
-    def test_a_refusal_was_for_the_caller(self) -> None:
+    def test_a_refusal_after_the_caller_has_left_is_not_logged(self) -> None:
         self.assertEqual(self.left_alone(errors.request_timeout()), 0)
 
-    def test_a_part_that_is_away_is_no_fault(self) -> None:
+    def test_an_outage_after_the_caller_has_left_is_not_logged(self) -> None:
         for outage in (DatabaseGone("lost"), StoreUnreachable()):
             self.assertEqual(self.left_alone(outage), 0)
 
@@ -48,11 +50,11 @@ class Alone(TestCase):
             background(work(), "sweeping")
         return [formatEvent(event) for event in events]
 
-    def test_a_failure_of_work_in_the_background_is_logged(self) -> None:
+    def test_an_error_of_background_work_is_logged(self) -> None:
         self.assertEqual(self.left_to_itself(KeyError("x")), ["sweeping failed"])
         self.assertEqual(len(self.flushLoggedErrors(KeyError)), 1)
 
-    def test_its_end_by_cancelling_is_not(self) -> None:
+    def test_cancelled_background_work_is_not_logged(self) -> None:
         self.assertEqual(self.left_to_itself(CancelledError()), [])
 
 
@@ -62,21 +64,21 @@ class InTime(TestCase):
         self.going: Deferred[str] = Deferred()
         self.waiting = with_timeout(self.clock, 5.0, self.going, TimeoutError)
 
-    def test_what_comes_in_time_comes_as_it_is(self) -> None:
+    def test_a_result_in_time_is_passed_on(self) -> None:
         self.going.callback("done")
         self.assertEqual(self.successResultOf(self.waiting), "done")
         self.assertEqual(self.clock.getDelayedCalls(), [])
 
-    def test_what_does_not_is_cancelled_and_told_so(self) -> None:
+    def test_a_late_result_is_cancelled_and_becomes_the_given_error(self) -> None:
         self.clock.advance(5)
         self.failureResultOf(self.waiting, TimeoutError)
 
-    def test_who_cancels_it_himself_is_not_told_of_time(self) -> None:
+    def test_cancelling_by_the_caller_is_not_reported_as_late(self) -> None:
         self.waiting.cancel()
         self.failureResultOf(self.waiting, CancelledError)
         self.assertEqual(self.clock.getDelayedCalls(), [])
 
-    def test_a_failure_of_its_own_stays(self) -> None:
+    def test_work_that_fails_its_own_way_when_cancelled_keeps_its_error(self) -> None:
         stubborn: Deferred[None] = Deferred(lambda waiting: waiting.errback(KeyError("x")))
         waiting = with_timeout(self.clock, 5.0, stubborn, TimeoutError)
         self.clock.advance(5)
@@ -85,7 +87,7 @@ class InTime(TestCase):
 
 
 class Together(TestCase):
-    def test_the_first_failure_is_raised_as_it_is_and_the_others_are_nobodys(self) -> None:
+    def test_the_first_failure_of_several_is_raised_and_later_ones_are_ignored(self) -> None:
         going: list[Deferred[None]] = [Deferred(), Deferred(), Deferred()]
 
         async def work(one: Deferred[None]) -> None:
@@ -99,7 +101,7 @@ class Together(TestCase):
         going[2].errback(ValueError("second"))
         self.assertEqual(self.flushLoggedErrors(), [])
 
-    def test_it_ends_with_the_last(self) -> None:
+    def test_several_end_with_the_last(self) -> None:
         last: Deferred[None] = Deferred()
 
         async def wait() -> None:

@@ -39,13 +39,13 @@ def astray(fragments: Iterable[PurePath]) -> list[str]:
 
 
 class Documents(TestCase):
-    def test_every_page_is_read_without_a_remark(self) -> None:
+    def test_every_page_is_read_without_a_warning(self) -> None:
         pages = [page for folder in FOLDERS for page in sorted(folder.glob("*.rst"))]
         for name in ("README.rst", "SECURITY.rst", "CONTRIBUTING.rst", "docs/operations.rst"):
             self.assertIn(ROOT / name, pages)
         self.assertEqual("".join(remarks(page.read_text("utf-8"), page) for page in pages), "")
 
-    def test_what_is_not_meant_is_remarked_upon(self) -> None:
+    def test_the_test_itself_notices_common_mistakes(self) -> None:
         slips = {
             "A longer title\n====\n": "Title underline too short",
             ":ref:`elsewhere`\n": 'Unknown interpreted text role "ref"',

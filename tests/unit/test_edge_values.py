@@ -22,19 +22,19 @@ from project_service.log import journal
 
 class Queries(TestCase):
     @given(st.lists(st.tuples(st.text(min_size=1), st.text())))
-    def test_what_was_encoded_comes_back_in_order(self, pairs: list[tuple[str, str]]) -> None:
+    def test_an_encoded_query_is_parsed_in_order(self, pairs: list[tuple[str, str]]) -> None:
         encodable = [(n, v) for n, v in pairs if _utf8(n) and _utf8(v)]
         raw = "&".join(f"{quote_plus(n)}={quote_plus(v)}" for n, v in encodable)
         self.assertEqual(parse_query(raw.encode()), encodable)
 
     @given(st.binary())
-    def test_any_bytes_give_pairs_or_an_api_error(self, raw: bytes) -> None:
+    def test_any_query_is_parsed_or_refused(self, raw: bytes) -> None:
         try:
             parse_query(raw)
         except ApiError as fault:
             self.assertEqual((fault.status, fault.code), (400, "invalid_query"))
 
-    def test_only_ampersands_separate(self) -> None:
+    def test_only_ampersands_separate_parameters(self) -> None:
         self.assertEqual(
             parse_query(b"a=1;b=2&c&&=d&a=3"), [("a", "1;b=2"), ("c", ""), ("", "d"), ("a", "3")]
         )
@@ -42,7 +42,9 @@ class Queries(TestCase):
 
 class Origins(TestCase):
     @given(st.lists(st.binary(max_size=40), max_size=5), st.ip_addresses())
-    def test_an_untrusted_peer_is_itself_whatever_it_says(self, hops: list[bytes], peer: object) -> None:
+    def test_forwarded_headers_of_an_untrusted_peer_are_ignored(
+        self, hops: list[bytes], peer: object
+    ) -> None:
         headers = HeaderView([(b"X-Forwarded-For", hop) for hop in hops])
         trusted = (ipaddress.ip_network("198.51.100.0/30"),)
         found = forwarding.locate(str(peer), False, headers, trusted)
@@ -50,13 +52,13 @@ class Origins(TestCase):
             self.assertEqual(found.address, str(peer))
 
     @given(st.lists(st.ip_addresses(v=4), max_size=5), st.binary(max_size=20))
-    def test_the_result_is_always_an_address(self, hops: list[object], rubbish: bytes) -> None:
+    def test_the_clients_address_is_always_valid(self, hops: list[object], rubbish: bytes) -> None:
         chain = b", ".join([rubbish, *(str(hop).encode() for hop in hops)])
         trusted = forwarding.parse_networks(["0.0.0.0/0"])
         found = forwarding.locate("10.0.0.1", False, HeaderView([(b"x-forwarded-for", chain)]), trusted)
         ipaddress.ip_address(found.address)
 
-    def test_forms_of_hops(self) -> None:
+    def test_addresses_in_x_forwarded_for_may_have_ports_and_brackets(self) -> None:
         trusted = forwarding.parse_networks(["10.0.0.0/8", "::1"])
         for hop, expected in {
             "203.0.113.5:4711": "203.0.113.5",
@@ -70,8 +72,9 @@ class Origins(TestCase):
             headers = HeaderView([(b"x-forwarded-for", hop.encode())])
             self.assertEqual(forwarding.locate("10.1.1.1", False, headers, trusted).address, expected)
 
-    def test_whom_a_peer_may_speak_for(self) -> None:
-        """Over a Unix socket the proxy is beside us; one socket for both kinds sees IPv4 as mapped addresses."""
+    def test_forwarded_headers_are_believed_from_trusted_proxies_only(self) -> None:
+        """A Unix socket's peer is a proxy on this machine; a dual-stack socket shows IPv4 peers as mapped
+        addresses."""
         said = HeaderView([(b"x-forwarded-for", b"203.0.113.5"), (b"x-forwarded-proto", b"https")])
         for peer, trusted, address in (
             (None, (), "127.0.0.1"),
@@ -88,7 +91,7 @@ class Origins(TestCase):
             scheme = "https" if address == "203.0.113.5" else "http"
             self.assertEqual((found.address, found.scheme), (address, scheme), (peer, trusted))
 
-    def test_the_last_scheme_that_is_one_of_the_webs_gets_into_links(self) -> None:
+    def test_the_last_forwarded_proto_is_the_scheme_if_valid(self) -> None:
         trusted = forwarding.parse_networks(["10.0.0.0/8"])
         for said, scheme in (
             (b"https", "https"),
@@ -101,13 +104,13 @@ class Origins(TestCase):
             self.assertEqual(forwarding.locate("10.1.1.1", False, headers, trusted).scheme, scheme, said)
             self.assertEqual(forwarding.locate("11.1.1.1", True, headers, trusted).scheme, "https", said)
 
-    def test_a_peer_that_is_no_address_is_trusted_by_nobody(self) -> None:
+    def test_a_peer_that_is_no_address_is_never_trusted(self) -> None:
         """A PROXY header may name anything."""
         trusted = forwarding.parse_networks(["0.0.0.0/0", "::/0"])
         headers = HeaderView([(b"x-forwarded-for", b"203.0.113.5")])
         self.assertEqual(forwarding.locate("somebody", False, headers, trusted).address, "somebody")
 
-    def test_a_host_that_is_none_does_not_get_into_links(self) -> None:
+    def test_an_invalid_host_header_does_not_get_into_links(self) -> None:
         for bad in (b"a b", b"a/b", b'a"b', b"<x>", b"a@b", b""):
             headers = HeaderView([(b"host", bad)])
             self.assertEqual(
@@ -118,7 +121,7 @@ class Origins(TestCase):
 
 
 class Logs(TestCase):
-    def test_secrets_are_taken_out(self) -> None:
+    def test_secrets_are_redacted(self) -> None:
         for secret, text in {
             "psk_service_abcdefgh12345678": "key psk_service_abcdefgh12345678 used",
             "abc123": "GET /storage/download?token=abc123 200",
@@ -137,8 +140,8 @@ class Logs(TestCase):
         self.assertEqual(journal.redact(kept), kept)
         self.assertEqual(journal.redact("GET /auth/user 200"), "GET /auth/user 200")
 
-    def test_what_only_looks_like_tokens_costs_next_to_nothing(self) -> None:
-        """Anybody may ask for such paths. It took the time of their length squared, which is hours of these."""
+    def test_redacting_text_that_looks_like_tokens_takes_linear_time(self) -> None:
+        """Anybody may request such paths. With quadratic time these would take hours."""
         before = signal.signal(signal.SIGVTALRM, _out_of_time)
         self.addCleanup(signal.signal, signal.SIGVTALRM, before)
         self.addCleanup(signal.setitimer, signal.ITIMER_VIRTUAL, 0)
@@ -149,7 +152,7 @@ class Logs(TestCase):
         self.assertEqual(journal.redact("eyJ-psk_anon_12345678!"), "eyJ-***!")
 
     @given(st.binary(max_size=200))
-    def test_a_request_id_is_kept_or_made(self, sent: bytes) -> None:
+    def test_a_valid_request_id_is_kept_and_any_other_replaced(self, sent: bytes) -> None:
         self.assertRegex(journal.request_id(sent, lambda: "made"), r"\A[A-Za-z0-9._-]{1,128}\Z")
 
 
@@ -158,7 +161,7 @@ def _out_of_time(*_: object) -> None:
 
 
 class Heads(TestCase):
-    def test_a_status_has_the_phrase_of_its_standard(self) -> None:
+    def test_a_status_has_its_standard_reason_phrase(self) -> None:
         for status, line in (
             (200, b"200 OK"),
             (406, b"406 Not Acceptable"),
@@ -168,7 +171,7 @@ class Heads(TestCase):
             self.assertEqual(wire.head(status, ()), b"HTTP/1.1 " + line + b"\r\n\r\n")
 
     @given(st.text(), st.text())
-    def test_no_header_breaks_the_framing(self, name: str, value: str) -> None:
+    def test_no_header_can_break_the_framing(self, name: str, value: str) -> None:
         try:
             raw = wire.head(200, [(name, value)])
         except ValueError:
@@ -176,7 +179,7 @@ class Heads(TestCase):
         self.assertEqual(raw.count(b"\r\n"), 3)
         self.assertNotIn(b"\n", raw.replace(b"\r\n", b""))
 
-    def test_no_kind_of_line_end_gets_into_one(self) -> None:
+    def test_line_ends_in_headers_are_refused(self) -> None:
         for end in ("\n", "\r", "\r\n"):
             for name, value in ((f"A{end}", "b"), ("A", f"b{end}C: d")):
                 with self.assertRaises(ValueError):
@@ -184,7 +187,7 @@ class Heads(TestCase):
 
 
 class Targets(TestCase):
-    def test_a_path_a_whole_url_or_an_asterisk(self) -> None:
+    def test_a_request_target_is_a_path_an_absolute_url_or_an_asterisk(self) -> None:
         for target, path in {
             b"/a?b": b"/a?b",
             b"*": b"*",
@@ -206,7 +209,9 @@ class Targets(TestCase):
 
 
 class Dsns(TestCase):
-    def test_several_hosts_become_candidates_in_order(self) -> None:
+    """Connection strings of PostgreSQL."""
+
+    def test_several_hosts_are_tried_in_order(self) -> None:
         target = dsn.parse("postgresql://u:p@a:1,b:2/db?target_session_attrs=read-write")
         self.assertEqual(
             [(c.params["host"], c.params["port"]) for c in target.candidates], [("a", "1"), ("b", "2")]
@@ -214,13 +219,13 @@ class Dsns(TestCase):
         self.assertTrue(target.writable)
         self.assertTrue(all(c.params["password"] == "p" for c in target.candidates))
 
-    def test_sockets_and_addresses_need_no_resolving(self) -> None:
+    def test_unix_sockets_and_addresses_are_not_resolved(self) -> None:
         self.assertFalse(dsn.parse("host=/run/pg dbname=d").candidates[0].needs_resolving)
         self.assertFalse(dsn.parse("dbname=d").candidates[0].needs_resolving)
         self.assertFalse(dsn.parse("host=a hostaddr=10.0.0.1").candidates[0].needs_resolving)
         self.assertTrue(dsn.parse("host=a").candidates[0].needs_resolving)
 
-    def test_hosts_and_ports_have_to_match(self) -> None:
+    def test_the_numbers_of_hosts_and_ports_must_match(self) -> None:
         for text in ("host=a,b,c port=1,2", "host=a,b hostaddr=10.0.0.1,10.0.0.2,10.0.0.3"):
             with self.assertRaisesRegex(ValueError, "different number"):
                 dsn.parse(text)
@@ -233,7 +238,7 @@ class Dsns(TestCase):
         self.assertEqual([each.params["port"] for each in one_port], ["1", "1"])
 
     @given(st.text())
-    def test_anything_else_is_a_value_error_without_the_text(self, text: str) -> None:
+    def test_any_other_text_is_refused_without_repeating_it(self, text: str) -> None:
         if "\0" in text or not _utf8(text):
             return
         try:
@@ -251,12 +256,12 @@ class Migrations(TestCase):
     def applied(self, *migrations: Migration) -> list[tuple[int, str, str]]:
         return [(one.number, one.name, one.sha256) for one in migrations]
 
-    def test_what_is_left_in_order(self) -> None:
+    def test_migrations_not_yet_applied_are_pending_in_order(self) -> None:
         self.assertEqual(pending(self.known, []), self.known)
         self.assertEqual(pending(self.known, self.applied(self.known[0])), self.known[1:])
         self.assertEqual(pending(self.known, self.applied(*self.known)), ())
 
-    def test_a_newer_database_is_refused(self) -> None:
+    def test_a_database_with_newer_migrations_is_refused(self) -> None:
         newer = self.applied(*self.known, Migration(3, "0003_c.sql", "c"))
         with self.assertRaisesRegex(MigrationRefused, "newer than this program.*0003_c.sql"):
             pending(self.known, newer)
@@ -267,7 +272,7 @@ class Migrations(TestCase):
         with self.assertRaisesRegex(MigrationRefused, "0001_a.sql was applied in another form"):
             pending(self.known[1:], self.applied(*self.known))
 
-    def test_those_shipped_are_numbered_without_gaps(self) -> None:
+    def test_shipped_migrations_are_numbered_without_gaps(self) -> None:
         self.assertEqual([one.number for one in shipped()], list(range(1, len(shipped()) + 1)))
 
 

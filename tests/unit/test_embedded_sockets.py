@@ -14,7 +14,7 @@ from tests.places import free_port
 
 
 class Sockets(TestCase):
-    def test_anothers_socket_is_in_the_way_and_ones_own_is_not(self) -> None:
+    def test_another_users_socket_file_makes_a_port_unusable(self) -> None:
         folder = TemporaryDirectory()
         self.addCleanup(folder.cleanup)
         self.patch(ports, "SOCKETS", Path(folder.name))
@@ -32,7 +32,7 @@ class Sockets(TestCase):
 
 
 class PortClaims(TestCase):
-    def test_a_port_is_one_services_until_it_lets_go(self) -> None:
+    def test_a_claimed_port_belongs_to_one_service_until_released(self) -> None:
         one, other, port = ports.PortClaims(), ports.PortClaims(), free_port()
         self.addCleanup(one.release)
         self.addCleanup(other.release)

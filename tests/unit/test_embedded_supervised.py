@@ -126,7 +126,7 @@ class Lives(TestCase):
             passed += POLL_SECONDS
         self.assertTrue(condition())
 
-    def test_start_waits_for_work_to_be_done(self) -> None:
+    def test_start_waits_until_the_program_is_ready(self) -> None:
         self.is_ready = False
         starting = start(self.supervised.start())
         self.reactor.advance(1)
@@ -137,7 +137,7 @@ class Lives(TestCase):
         self.successResultOf(starting)
         self.assertTrue(self.supervised.is_ready)
 
-    def test_a_program_that_ends_at_once_fails_the_start_with_its_words(self) -> None:
+    def test_a_program_that_ends_at_once_fails_the_start_with_its_last_words(self) -> None:
         self.is_ready = False
         starting = start(self.supervised.start())
         self.last.say("bad option\n")
@@ -148,7 +148,7 @@ class Lives(TestCase):
         self.assertIn("bad option", str(fault))
         self.assertEqual(len(self.reactor.spawned), 1)
 
-    def test_who_was_outrun_is_started_once_more_but_not_for_ever(self) -> None:
+    def test_a_start_that_lost_its_port_to_another_is_repeated_a_few_times(self) -> None:
         self.outrun, self.is_ready = True, False
         starting = start(self.supervised.start())
         for starts in range(1, FIRST_STARTS + 1):
@@ -168,7 +168,7 @@ class Lives(TestCase):
         fault = self.failureResultOf(starting, ChildFailed).value
         self.assertIn("still sleepy", str(fault))
 
-    def test_a_fault_in_the_question_is_no_reason_to_wait(self) -> None:
+    def test_an_unexpected_error_of_the_readiness_check_fails_the_start(self) -> None:
         async def broken() -> None:
             raise KeyError("a bug of ours")
 
@@ -178,7 +178,7 @@ class Lives(TestCase):
         self.last.end(ProcessDone(None))
         self.failureResultOf(starting, KeyError)
 
-    def test_deaths_are_answered_after_growing_pauses(self) -> None:
+    def test_a_program_that_dies_is_restarted_after_growing_pauses(self) -> None:
         self._up()
         for pause in (1, 2, 4):
             before = len(self.reactor.spawned)
@@ -194,7 +194,7 @@ class Lives(TestCase):
         self.assertEqual(died[0]["tail"], "my last words")
         self.assertEqual(self.cleaned, 3)
 
-    def test_who_was_up_for_long_begins_with_the_first_pause(self) -> None:
+    def test_after_a_long_life_the_pause_is_the_first_again(self) -> None:
         self._up()
         self._dies()
         self.reactor.advance(1)
@@ -203,7 +203,7 @@ class Lives(TestCase):
         self.assertEqual(len(self.reactor.spawned), 3)
         self.errors.flush("Fake died")
 
-    def test_a_restart_that_fails_is_tried_again(self) -> None:
+    def test_a_failed_restart_is_tried_again(self) -> None:
         self._up()
         self._dies()
         self.is_ready = False
@@ -219,7 +219,7 @@ class Lives(TestCase):
         self.assertTrue(self.supervised.is_ready)
         self.errors.flush("Fake died")
 
-    def test_so_is_one_that_the_machine_does_not_let_begin(self) -> None:
+    def test_a_restart_that_cannot_be_launched_is_tried_again(self) -> None:
         self.supervised._program.pid_file.mkdir()  # nor can what it left be removed
         self._up()
         self._dies()
@@ -232,7 +232,7 @@ class Lives(TestCase):
         self.assertTrue(self.supervised.is_ready)
         self.errors.flush("Fake died")
 
-    def test_one_that_cannot_be_remembered_is_not_left_running(self) -> None:
+    def test_a_restarted_program_whose_pid_cannot_be_noted_is_stopped(self) -> None:
         self._up()
         self._dies()
 
@@ -247,7 +247,7 @@ class Lives(TestCase):
         self.assertIsNone(self.supervised.pid)
         self.errors.flush("Fake died")
 
-    def test_stop_asks_first(self) -> None:
+    def test_stop_sends_the_stop_signal_and_waits(self) -> None:
         self._up()
         stopping = start(self.supervised.stop())
         self.assertEqual(self.last.signals, [signal.SIGINT])
@@ -258,7 +258,7 @@ class Lives(TestCase):
         self.assertEqual(self.reactor.getDelayedCalls(), [])
         self.assertEqual(len(self.reactor.spawned), 1)
 
-    def test_stop_kills_who_does_not_listen(self) -> None:
+    def test_stop_kills_after_its_time(self) -> None:
         self._up()
         stopping = start(self.supervised.stop())
         self.reactor.advance(5)
@@ -276,7 +276,7 @@ class Lives(TestCase):
         self.assertEqual(self.reactor.getDelayedCalls(), [])
         self.errors.flush("Fake died")
 
-    def test_stop_waits_for_what_is_being_prepared(self) -> None:
+    def test_stop_waits_for_preparations(self) -> None:
         self.preparing = Deferred()
         starting = start(self.supervised.start())
         stopping = start(self.supervised.stop())
@@ -286,7 +286,7 @@ class Lives(TestCase):
         self.failureResultOf(starting, ChildFailed)
         self.assertEqual(self.reactor.spawned, [])
 
-    def test_stop_while_it_starts(self) -> None:
+    def test_stop_during_the_start(self) -> None:
         self.is_ready = False
         starting: Deferred[None] = start(self.supervised.start())
         stopping = start(self.supervised.stop())

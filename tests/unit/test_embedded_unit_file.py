@@ -20,13 +20,13 @@ class UnitFile(TestCase):
         self.unit.optionxform = str  # type: ignore[assignment, method-assign]  # configparser's documented way
         self.unit.read(UNIT)
 
-    def test_it_waits_for_requests_under_way(self) -> None:
+    def test_the_stop_timeout_covers_the_services_own(self) -> None:
         # A worker that does not leave is killed by its parent, which then ends what it embeds.
         longest = Settings().server.shutdown_seconds + STOP_MARGIN_SECONDS
         self.assertGreater(float(self.unit["Service"]["TimeoutStopSec"]), longest)
         self.assertEqual(self.unit["Service"]["KillSignal"], "SIGTERM")
 
-    def test_it_runs_the_foreground_daemon_and_reloads_by_hup(self) -> None:
+    def test_it_runs_in_the_foreground_and_reloads_by_hup(self) -> None:
         service = self.unit["Service"]
         self.assertIn("twistd --nodaemon --pidfile= project-service --config", service["ExecStart"])
         self.assertEqual(service["Type"], "exec")
@@ -34,14 +34,14 @@ class UnitFile(TestCase):
         self.assertEqual(service["ProtectSystem"], "strict")
         self.assertEqual(service["StateDirectory"], "project-service")
 
-    def test_a_reload_that_comes_too_early_is_not_its_end(self) -> None:
+    def test_a_reload_that_comes_too_early_leads_to_a_restart(self) -> None:
         # systemd takes an end by SIGHUP for a clean one.
         self.assertEqual(self.unit["Service"]["RestartForceExitStatus"], "SIGHUP")
 
-    def test_the_folder_of_the_documented_socket_is_there(self) -> None:
+    def test_the_runtime_directory_is_that_of_the_documented_socket(self) -> None:
         page = (UNIT.parents[1] / "docs" / "operations.rst").read_text("utf-8")
         self.assertIn(f"unix:/run/{self.unit['Service']['RuntimeDirectory']}/", page)
 
-    def test_a_worker_that_is_out_of_memory_is_not_the_end_of_all(self) -> None:
+    def test_a_worker_killed_for_memory_does_not_end_the_service(self) -> None:
         # systemd's own default is "stop".
         self.assertEqual(self.unit["Service"]["OOMPolicy"], "continue")

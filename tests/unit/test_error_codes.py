@@ -27,7 +27,7 @@ def codes(path: Path) -> set[str]:
 
 
 class ErrorCodes(TestCase):
-    def test_each_is_documented(self) -> None:
+    def test_each_code_is_documented(self) -> None:
         shared = (ROOT / "docs" / "errors.rst").read_text("utf-8")
         seen: set[str] = set()
         for place, page in PAGES.items():

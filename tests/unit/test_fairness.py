@@ -1,4 +1,4 @@
-"""Clients of one lane take turns, so that one that asks for all that there is keeps nobody out."""
+"""Fairness: clients of one lane take turns, so that one with very many requests does not keep others out."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from project_service.http.overload.admission import PACE_SECONDS, Lane, Limits, 
 
 
 class Taking(SynchronousTestCase):
-    """Four places, of which nobody has the last two, and a queue of four."""
+    """Four places, of which the last two are for clients that have none, and a queue of four."""
 
     def setUp(self) -> None:
         self.clock = Clock()
@@ -24,13 +24,13 @@ class Taking(SynchronousTestCase):
         assert isinstance(place, Place), place
         return place
 
-    def test_the_last_places_are_for_others(self) -> None:
+    def test_the_last_places_are_for_clients_that_have_none(self) -> None:
         many = [self.enter("many") for _ in range(4)]
         self.assertEqual([place.waiting for place in many], [False, False, True, True])
         self.assertEqual([self.enter(who).waiting for who in ("one", "two", "three")], [False, False, True])
         self.assertEqual(self.turns, [])
 
-    def test_who_has_less_under_way_is_next(self) -> None:
+    def test_the_client_with_fewer_requests_under_way_is_next(self) -> None:
         many = [self.enter("many") for _ in range(4)]
         others = [self.enter(who) for who in ("one", "two", "three")]
         others[0].leave()
@@ -40,7 +40,7 @@ class Taking(SynchronousTestCase):
         many[0].leave()
         self.assertEqual(self.turns, [("three", True), ("many", True)])
 
-    def test_who_has_most_in_a_full_queue_makes_room(self) -> None:
+    def test_the_client_with_the_most_waiting_requests_makes_room_in_a_full_queue(self) -> None:
         for _ in range(6):
             self.enter("many")
         self.assertEqual(self.ask("many"), "full")
@@ -50,7 +50,7 @@ class Taking(SynchronousTestCase):
         self.assertEqual(self.ask("three"), "full")
         self.assertEqual(self.lane.waiting, 4)
 
-    def test_nobody_makes_room_for_who_is_refused(self) -> None:
+    def test_no_request_is_dropped_for_one_that_is_refused_anyway(self) -> None:
         many = [self.enter("many") for _ in range(6)]
         for place in many[:4]:
             self.clock.advance(PACE_SECONDS + 2.0)
@@ -61,7 +61,7 @@ class Taking(SynchronousTestCase):
         self.assertEqual(self.ask("five"), "late")
         self.assertEqual((self.turns, self.lane.waiting), ([], 4))
 
-    def test_who_made_room_does_not_come_back_at_once(self) -> None:
+    def test_a_dropped_request_cannot_take_its_place_again_at_once(self) -> None:
         def again(mine: bool) -> None:
             self.assertEqual((mine, self.ask("many")), (False, "full"))
             self.turns.append(("many", mine))
@@ -72,7 +72,7 @@ class Taking(SynchronousTestCase):
             self.enter(who)
         self.assertEqual((self.turns, self.lane.waiting), ([("many", False)], 4))
 
-    def test_how_long_one_would_wait_is_told_by_who_it_is(self) -> None:
+    def test_the_expected_wait_depends_on_the_client(self) -> None:
         many = [self.enter("many") for _ in range(6)]
         for place in many[:4]:
             self.clock.advance(PACE_SECONDS + 2.0)
@@ -82,7 +82,7 @@ class Taking(SynchronousTestCase):
         self.assertEqual(self.ask("many"), "late")
         self.assertTrue(self.enter("three").waiting)
 
-    def test_who_waits_for_its_own_client_comes_back(self) -> None:
+    def test_a_request_that_waits_for_its_client_frees_its_place_meanwhile(self) -> None:
         first = self.enter("many")
         self.enter("many")
         third = self.enter("many")

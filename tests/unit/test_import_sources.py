@@ -1,4 +1,4 @@
-"""What ``storage import`` finds in a directory or a bucket of the store, and what it cannot read."""
+"""What ``storage import`` finds in a directory or in a bucket of the store, and what it cannot read."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ NOBODY = 65534
 
 @contextmanager
 def without_rights() -> Iterator[None]:
-    """Root may read everything."""
+    """Run as a user without privileges, since root may read everything."""
     root = os.geteuid() == 0
     if root:
         os.seteuid(NOBODY)
@@ -67,7 +67,7 @@ class DirectoryTests(SynchronousTestCase):
 
         return start(uploaded())
 
-    def test_the_files_below_it_in_order_and_nothing_else(self) -> None:
+    def test_regular_files_and_links_to_them_are_found_in_order(self) -> None:
         (self.place / "elsewhere").symlink_to("/etc")
         (self.place / "dangling").symlink_to("/nowhere")
         (self.place / "linked").symlink_to(self.place / "a")
@@ -77,13 +77,13 @@ class DirectoryTests(SynchronousTestCase):
         read = self.successResultOf(self.read("linked"))
         self.assertEqual((read.data, read.told), (b"a", ("text/plain", "key.txt")))
 
-    def test_a_file_that_cannot_be_read_says_why(self) -> None:
+    def test_an_unreadable_file_says_why(self) -> None:
         (self.place / "a").chmod(0)
         with without_rights():
             fault = self.failureResultOf(self.read("a"), Unreadable)
         self.assertEqual(str(fault.value), "Permission denied")
 
-    def test_a_folder_that_cannot_be_listed_is_not_left_out(self) -> None:
+    def test_a_directory_that_cannot_be_listed_is_an_error(self) -> None:
         (self.place / "sub").chmod(0)
         with without_rights():
             fault = self.failureResultOf(self.found(), PermissionError)
@@ -91,7 +91,7 @@ class DirectoryTests(SynchronousTestCase):
 
 
 class BucketTests(SynchronousTestCase):
-    def test_an_empty_object_is_one_and_an_empty_folder_is_none(self) -> None:
+    def test_empty_objects_are_found_but_not_folder_markers(self) -> None:
         """What cannot become an object here is found all the same, so that it is refused and not left out."""
         parts = Parts()
 

@@ -52,7 +52,7 @@ class Lines(TestCase):
         self.assertEqual((record["level"], record["logger"]), ("info", "there"))
         self.assertEqual(set(record), {"time", "level", "logger", "message", *FIELDS})
 
-    def test_the_time_is_to_the_millisecond_and_never_ahead(self) -> None:
+    def test_times_are_cut_to_milliseconds_not_rounded_up(self) -> None:
         for seconds, said in ((1.5, "01.500Z"), (2.0, "02.000Z"), (3.0019, "03.001Z"), (4.9999, "04.999Z")):
             out = io.StringIO()
             event: dict[str, Any] = {
@@ -63,14 +63,14 @@ class Lines(TestCase):
             observer(out, "json", Levels("info"))(event)
             self.assertEqual(json.loads(out.getvalue())["time"], f"1970-01-01T00:00:{said}")
 
-    def test_what_is_no_text_stays_what_it_is_in_json(self) -> None:
+    def test_values_keep_their_json_types(self) -> None:
         log, out, _ = self.log("json")
         log.info("it", one=1, half=0.5, yes=True, none=None, other=["psk_anon_0123456789abcdef"])
         record = json.loads(out.getvalue())
         said = {name: record[name] for name in ("one", "half", "yes", "none", "other")}
         self.assertEqual(said, {"one": 1, "half": 0.5, "yes": True, "none": None, "other": "['***']"})
 
-    def test_a_failure_keeps_its_traceback_and_stays_one_json_line(self) -> None:
+    def test_a_failure_keeps_its_traceback_on_one_json_line(self) -> None:
         for log_format in ("text", "json"):
             log, out, _ = self.log(log_format)
             try:
@@ -82,12 +82,12 @@ class Lines(TestCase):
             if log_format == "json":
                 self.assertEqual(json.loads(out.getvalue())["message"], "it broke here")
 
-    def test_a_line_break_in_a_value_makes_no_second_event(self) -> None:
+    def test_a_line_break_in_a_value_cannot_forge_a_second_event(self) -> None:
         log, out, _ = self.log("text")
         log.info("{value}", value="a\n2026-01-01T00:00:00.000Z info     [there] forged")
         self.assertEqual(out.getvalue().count("\n2026"), 0)
 
-    def test_what_a_terminal_would_obey_is_escaped(self) -> None:
+    def test_control_characters_are_escaped(self) -> None:
         log, out, _ = self.log("text")
         log.info("{value}", value="a\x1b[2J\r\x07\x9b1m\x00\u2028\x85é\tb")
         self.assertIn(r"a\x1b[2J\r\x07\x9b1m\x00\u2028\x85é" + "\tb\n", out.getvalue())
@@ -100,7 +100,7 @@ class Lines(TestCase):
         self.assertNotIn("one", out.getvalue())
         self.assertIn("two", out.getvalue())
 
-    def test_connections_to_the_store_are_no_news_at_any_level(self) -> None:
+    def test_connections_to_the_store_are_not_logged_below_warnings(self) -> None:
         out, levels = io.StringIO(), Levels("info")
         log = Logger(namespace="twisted.web.client", observer=LogPublisher(observer(out, "text", levels)))
         for level in ("info", "debug"):
@@ -112,7 +112,7 @@ class Lines(TestCase):
 
 
 class Batches(TestCase):
-    def test_access_lines_wait_for_each_other_and_nothing_else_does(self) -> None:
+    def test_access_lines_are_batched_and_other_lines_are_not(self) -> None:
         out, clock = io.StringIO(), Clock()
         batched: Any = Batched(out, clock.callLater)
         log = Logger(namespace="there", observer=LogPublisher(observer(batched, "text", Levels("info"))))
@@ -131,7 +131,7 @@ class Batches(TestCase):
 
 
 class Ids(TestCase):
-    def test_no_two_requests_share_one(self) -> None:
+    def test_request_ids_are_unique(self) -> None:
         made, other = RequestIds(lambda count: b"\1" * count), RequestIds(lambda count: b"\2" * count)
         ids = [made(), made(), other()]
         self.assertEqual(len(set(ids)), 3)

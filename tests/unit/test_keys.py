@@ -1,4 +1,4 @@
-"""Project keys: their form, their checksum, the ring."""
+"""Project keys: their form, their checksum, and the key ring that knows the active ones."""
 
 from __future__ import annotations
 
@@ -23,15 +23,15 @@ def known(size: int) -> bytes:
 
 class Form(TestCase):
     @given(KINDS, st.binary(min_size=32, max_size=32))
-    def test_prefix_length_checksum(self, kind: Any, random: bytes) -> None:
+    def test_a_key_has_its_prefix_length_and_checksum(self, kind: Any, random: bytes) -> None:
         key = keys.make(kind, lambda size: random[:size])
         self.assertRegex(key, rf"^psk_{kind}_[A-Za-z0-9_-]{{49}}$")
         self.assertTrue(keys.well_formed(key))
-        # A checksum that fits is not enough.
+        # A key that is too short is refused though its checksum fits.
         self.assertFalse(keys.well_formed(keys.make(kind, lambda size: random[:-1])))
 
     @given(KINDS, st.integers(0, 70), st.sampled_from("AZaz09_-"))
-    def test_a_mistyped_key_is_seen_to_be_one(self, kind: Any, place: int, letter: str) -> None:
+    def test_a_mistyped_key_is_recognised_by_its_checksum(self, kind: Any, place: int, letter: str) -> None:
         key = keys.make(kind, known)
         place %= len(key)
         if key[place] != letter:
@@ -53,7 +53,7 @@ class FakeRows:
 
 
 class Ring(TestCase):
-    async def test_it_knows_what_is_active_after_each_reload(self) -> None:
+    async def test_the_ring_knows_the_active_keys_after_each_reload(self) -> None:
         anon, service = keys.make("anon", known), keys.make("service", known)
         rows = FakeRows([(keys.digest(anon), "anon"), (keys.digest(service), "service")])
         ring = keys.KeyRing(rows)
@@ -64,7 +64,7 @@ class Ring(TestCase):
         await ring.reload()
         self.assertEqual((ring.kind_of(anon), ring.kind_of(service)), (None, "service"))
 
-    async def test_rubbish_is_unknown(self) -> None:
+    async def test_any_other_text_is_unknown(self) -> None:
         ring = keys.KeyRing(FakeRows([(keys.digest("x"), "anon")]))
         await ring.reload()
         for rubbish in ("", "psk_anon_", "\udcff", "ü" * 1000):
@@ -72,7 +72,7 @@ class Ring(TestCase):
 
 
 class Told(TestCase):
-    def test_a_mistyped_key_is_told_from_a_wrong_one(self) -> None:
+    def test_the_refusal_says_whether_a_key_is_mistyped_or_unknown(self) -> None:
         key = keys.make("anon", known)
         ring = keys.KeyRing(FakeRows([]))
         for sent, why in ((key, "unknown or revoked"), (key[:-1], "mistyped"), ("anon", "mistyped")):

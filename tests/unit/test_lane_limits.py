@@ -1,4 +1,4 @@
-"""All parts of a configuration have a lane, whose size follows from their pool or store."""
+"""Every part of a configuration has a lane, whose size follows from its connection pool or the store."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ SETTINGS = Settings(
 
 
 class Lanes(SynchronousTestCase):
-    def test_each_part_and_each_database_has_one(self) -> None:
+    def test_each_part_and_each_database_has_a_lane(self) -> None:
         found = lanes(SETTINGS, 2)
         for target in (
             b"/auth/user",
@@ -31,14 +31,14 @@ class Lanes(SynchronousTestCase):
         self.assertIn(lane_of("POST", b"/auth/login"), found)
         self.assertEqual(len(found), 6)
 
-    def test_the_trace_header_of_each_database_that_has_one(self) -> None:
+    def test_trace_headers_are_those_of_the_databases_that_configure_one(self) -> None:
         traced = evolve(
             SETTINGS,
             stages={"dev": Stage({"a": StageDatabase(trace_header="X-Trace"), "b": StageDatabase()})},
         )
         self.assertEqual(trace_headers(traced), {lane_of("GET", b"/dev/db/a/rest"): "X-Trace"})
 
-    def test_a_place_for_each_connection_and_more(self) -> None:
+    def test_a_lane_has_a_place_for_each_connection_and_two_more(self) -> None:
         found = lanes(SETTINGS, 2)
         self.assertEqual(found["tables:dev/main"].places, 4 + 2)
         self.assertEqual(found["tables:dev/other"].places, 10 + 2)
@@ -47,11 +47,11 @@ class Lanes(SynchronousTestCase):
         few = evolve(SETTINGS, store=evolve(SETTINGS.store, max_connections=1))
         self.assertEqual(lanes(few, 2)["storage"].places, 16)
 
-    def test_hashing_is_slow_so_few_wait_for_it(self) -> None:
+    def test_few_logins_wait_since_hashing_is_slow(self) -> None:
         self.assertEqual(lanes(SETTINGS, 2)["passwords"].places, 6)
         self.assertEqual(lanes(SETTINGS, 2)["passwords"].waiting, 64)
 
-    def test_nobody_waits_longer_than_for_a_connection(self) -> None:
+    def test_requests_wait_no_longer_than_for_a_connection(self) -> None:
         settings = evolve(
             SETTINGS,
             server=evolve(SETTINGS.server, max_waiting=7),

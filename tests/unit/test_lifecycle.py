@@ -45,7 +45,7 @@ class InOrder(TestCase):
     def parts(self, *broken: str) -> Ordered:
         return Ordered([FakePart(name, self.done, broken) for name in "abc"])
 
-    def test_stopped_in_reverse_with_what_was_adopted_first(self) -> None:
+    def test_parts_are_stopped_in_reverse_order_starting_with_adopted_ones(self) -> None:
         parts = self.parts()
         self.successResultOf(start(parts.start()))
         parts.adopt(FakePart("d", self.done))
@@ -54,11 +54,11 @@ class InOrder(TestCase):
         self.successResultOf(start(parts.stop()))
         self.assertEqual(len(self.done), 7, "once is enough")
 
-    def test_one_that_does_not_start_takes_those_before_it_down_again(self) -> None:
+    def test_a_part_that_fails_to_start_stops_those_before_it(self) -> None:
         self.failureResultOf(start(self.parts("start b").start()), KeyError)
         self.assertEqual(" ".join(self.done), "start a start b stop a")
 
-    def test_one_that_does_not_stop_is_logged_and_keeps_nobody_up(self) -> None:
+    def test_a_part_that_fails_to_stop_is_logged_and_the_others_stop(self) -> None:
         parts = self.parts("stop b")
         self.successResultOf(start(parts.start()))
         self.successResultOf(start(parts.stop()))
@@ -78,7 +78,9 @@ class Slow(Service):
 
 
 class AsParts(TestCase):
-    def test_a_service_starts_and_has_stopped_when_it_says_so(self) -> None:
+    """Twisted services, and things that only need closing, as parts."""
+
+    def test_stopping_a_service_waits_for_it(self) -> None:
         service = Slow()
         part = ServicePart(service)
         self.successResultOf(start(part.start()))
@@ -89,10 +91,10 @@ class AsParts(TestCase):
         service.gone.callback(None)
         self.successResultOf(stopping)
 
-    def test_one_that_says_nothing_has_stopped_at_once(self) -> None:
+    def test_a_service_that_returns_nothing_has_stopped_at_once(self) -> None:
         self.successResultOf(start(ServicePart(Service()).stop()))
 
-    def test_of_what_only_has_an_end_that_is_waited_for(self) -> None:
+    def test_closing_is_waited_for(self) -> None:
         service = Slow()
         part = Closing(service.stopService)
         self.successResultOf(start(part.start()))
@@ -116,7 +118,7 @@ class Loops(TestCase):
         self.runs.append(Deferred())
         await self.runs[-1]
 
-    def test_the_pause_counts_from_the_end_of_a_run(self) -> None:
+    def test_the_interval_counts_from_the_end_of_a_run(self) -> None:
         self.loop.startService()
         self.clock.advance(4.9)
         self.assertEqual(len(self.runs), 0)
@@ -141,7 +143,7 @@ class Loops(TestCase):
         self.clock.advance(5)
         self.assertEqual(len(self.runs), 2)
 
-    def test_an_outage_is_told_without_a_traceback(self) -> None:
+    def test_an_outage_is_logged_without_a_traceback(self) -> None:
         self.loop.startService()
         with captured_logs() as events:
             for number, outage in enumerate(
@@ -160,7 +162,7 @@ class Loops(TestCase):
         )
         self.assertEqual({event["log_level"] for event in events}, {LogLevel.warn})
 
-    def test_stopping_waits_for_a_run_under_way_and_not_for_a_pause(self) -> None:
+    def test_stopping_waits_for_a_run_but_not_for_a_pause(self) -> None:
         self.loop.startService()
         self.clock.advance(5)
         stopping = self.loop.stopService()
@@ -174,7 +176,7 @@ class Loops(TestCase):
         self.successResultOf(stopping)
         self.assertEqual((len(self.runs), self.clock.getDelayedCalls()), (1, []))
 
-    def test_a_run_that_is_cancelled_ends_it_without_a_word(self) -> None:
+    def test_a_cancelled_run_ends_the_loop_silently(self) -> None:
         self.loop.startService()
         self.clock.advance(5)
         with captured_logs() as events:
