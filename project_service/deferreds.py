@@ -6,11 +6,9 @@ from collections.abc import Callable, Coroutine, Iterable
 from typing import Any, TypeVar
 
 from twisted.internet.defer import CancelledError, Deferred, FirstError, gatherResults
-from twisted.internet.interfaces import IDelayedCall, IReactorFromThreads, IReactorTime
-from twisted.internet.threads import deferToThreadPool
+from twisted.internet.interfaces import IDelayedCall, IReactorTime
 from twisted.logger import Logger
 from twisted.python.failure import Failure
-from twisted.python.threadpool import ThreadPool
 
 from project_service.errors import ApiError, Away
 
@@ -105,10 +103,3 @@ def with_timeout(
         return result
 
     return waiting.addTimeout(seconds, clock, late)
-
-
-def in_thread(
-    reactor: IReactorFromThreads, pool: ThreadPool, work: Callable[..., T], *args: object
-) -> Deferred[T]:
-    """``work(*args)`` in a thread of ``pool``; its result or exception on the reactor's thread."""
-    return deferToThreadPool(reactor, pool, work, *args)

@@ -8,6 +8,7 @@ from functools import partial
 from typing import Any, Protocol
 
 from attrs import define, frozen
+from twisted.internet.threads import deferToThreadPool
 from twisted.logger import Logger
 
 from project_service import keys
@@ -17,7 +18,7 @@ from project_service.database.advisory_lock import AdvisoryLock
 from project_service.database.connect import connector
 from project_service.database.listener import Listener
 from project_service.database.pool import Pool
-from project_service.deferreds import in_thread, with_timeout
+from project_service.deferreds import with_timeout
 from project_service.errors import ApiError
 from project_service.http.caller import KeyRing, TokenVerifier
 from project_service.http.health import Check
@@ -152,7 +153,7 @@ class _Live:
 
 def _giving_back(reactor: Any) -> Every:
     # In a thread, because it takes some milliseconds in a large process, for which the reactor would stand still.
-    work = partial(in_thread, reactor, reactor.getThreadPool(), give_back)
+    work = partial(deferToThreadPool, reactor, reactor.getThreadPool(), give_back)
     return Every(GIVE_BACK_SECONDS, work, reactor, "unused memory")
 
 

@@ -9,11 +9,12 @@ from collections.abc import Callable
 from typing import Any, Protocol, TypeVar
 
 from twisted.application.service import Service
+from twisted.internet.threads import deferToThreadPool
 from twisted.python.threadpool import ThreadPool
 
 from project_service import errors
 from project_service.auth.passwords import Bcrypt
-from project_service.deferreds import in_thread, shield
+from project_service.deferreds import shield
 
 T = TypeVar("T")
 
@@ -78,7 +79,7 @@ class Hashing(Service):
     async def _in_turn(self, work: Callable[..., T], *args: object) -> T:
         self._under_way += 1
         try:
-            return await in_thread(self._reactor, self._pool, self._politely, work, *args)
+            return await deferToThreadPool(self._reactor, self._pool, self._politely, work, *args)
         finally:
             self._under_way -= 1
 

@@ -9,13 +9,13 @@ from attrs import fields, frozen
 from psycopg2 import extensions
 from twisted.application.service import IService
 from twisted.internet.defer import DeferredSemaphore
+from twisted.internet.threads import deferToThreadPool
 
 from project_service.database import dsn as dsns
 from project_service.database.connect import Connector, milliseconds
 from project_service.database.listener import Listener
 from project_service.database.pool import Pool
 from project_service.database.session import Session
-from project_service.deferreds import in_thread
 from project_service.http.caller import TokenVerifier
 from project_service.http.router import Router
 from project_service.settings.model import Settings, StageDatabase
@@ -120,7 +120,7 @@ def _database(
         Planner(config),
         Freshness(holder, pool, echo),
         Executor(config, pool),
-        Root(config, lambda work: in_thread(reactor, reactor.getThreadPool(), work)),
+        Root(config, lambda work: deferToThreadPool(reactor, reactor.getThreadPool(), work)),
         LargeReplies(config, streams),
     )
     return list(dict.fromkeys((pool, streams.pool))), listener, service

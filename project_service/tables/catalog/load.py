@@ -7,9 +7,9 @@ from collections.abc import Awaitable, Callable, Mapping
 from typing import Any
 
 import orjson
+from twisted.internet.threads import deferToThreadPool
 
 from project_service.database.pool import Pool, Transaction
-from project_service.deferreds import in_thread
 from project_service.tables.catalog.holder import Load
 from project_service.tables.catalog.model import (
     Argument,
@@ -56,7 +56,9 @@ def loader(reactor: Any, pool: Pool, config: TablesConfig) -> Load:
 
     async def load(version: int) -> SchemaCache:
         answers = await pool.transaction(reading)
-        return await in_thread(reactor, reactor.getThreadPool(), build, answers, config.schemas, version)
+        return await deferToThreadPool(
+            reactor, reactor.getThreadPool(), build, answers, config.schemas, version
+        )
 
     return load
 
