@@ -2,14 +2,20 @@
 
 from __future__ import annotations
 
+import os
 import socket
 from collections.abc import Awaitable, Callable, Sequence
 from typing import Any
 
+from attrs import frozen
+from twisted.internet.defer import Deferred, succeed
 from twisted.internet.endpoints import serverFromString
-from twisted.internet.interfaces import IListeningPort
+from twisted.internet.fdesc import setNonBlocking
+from twisted.internet.interfaces import IListeningPort, IProtocolFactory, IStreamServerEndpoint
 from twisted.internet.protocol import Factory
+from twisted.internet.unix import Port as UnixPort
 from twisted.logger import Logger
+from zope.interface import implementer
 
 from project_service.network.certificates import Certificates, require_regular_files, why_not, with_chain
 from project_service.network.proxy_protocol import proxied
@@ -23,6 +29,8 @@ BACKLOG = 1024
 # Prefix of endpoints behind a proxy that does not speak HTTP and names the client by the PROXY protocol instead.
 PROXIED = "haproxy:"
 TLS = "ssl:"
+# Prefix of sockets that systemd has opened (systemd.socket).
+ACTIVATED = "systemd:"
 
 
 class CannotListen(Exception):
@@ -64,6 +72,8 @@ def endpoint_from(reactor: Any, text: str, certificates: Certificates | None = N
     if text.startswith(TLS):
         require_regular_files(text)
     found: Any = serverFromString(reactor, text)
+    if text.startswith(ACTIVATED) and found.addressFamily == socket.AF_UNIX:
+        return _ActivatedUnix(reactor, found.fileno)
     if text.startswith(TLS):
         options = with_chain(found._sslContextFactory, text)
         if certificates is not None:
@@ -71,6 +81,36 @@ def endpoint_from(reactor: Any, text: str, certificates: Certificates | None = N
                 shown(text), options, lambda: endpoint_from(reactor, text)._sslContextFactory
             )
     return found
+
+
+@implementer(IStreamServerEndpoint)
+@frozen
+class _ActivatedUnix:
+    """The Unix socket at ``descriptor``, which systemd has opened."""
+
+    reactor: Any
+    descriptor: int
+
+    def listen(self, protocolFactory: IProtocolFactory) -> Deferred[IListeningPort]:
+        setNonBlocking(self.descriptor)
+        port = adopt_unix(self.reactor, self.descriptor, protocolFactory, BACKLOG)
+        os.close(self.descriptor)
+        return succeed(port)
+
+
+def adopt_unix(reactor: Any, descriptor: int, factory: Any, queue: int) -> Any:
+    """Listen on a Unix socket that belongs to another process, with a copy of ``descriptor``.
+
+    ``adoptStreamPort`` would make the socket's file accessible to everybody, which only the owner of the file may do,
+    remove it at the end, and shut the socket down for all processes.
+    """
+    port: Any = UnixPort._fromListeningDescriptor(reactor, descriptor, factory)
+    # Twisted leaves a name alone that starts with NUL, as it then stands in no file system.
+    port._bindPath = b"\0" + port._bindPath
+    port._shouldShutdown = False
+    port.backlog = queue
+    port.startListening()
+    return port
 
 
 async def close(port: IListeningPort) -> None:

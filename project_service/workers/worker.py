@@ -14,7 +14,6 @@ from attrs import frozen
 from twisted.internet.defer import Deferred, succeed
 from twisted.internet.interfaces import IListeningPort, IProtocolFactory, IStreamServerEndpoint
 from twisted.internet.protocol import Factory
-from twisted.internet.unix import Port as UnixPort
 from twisted.logger import Logger, globalLogBeginner
 from twisted.protocols.tls import TLSMemoryBIOFactory
 from twisted.python.failure import Failure
@@ -31,6 +30,7 @@ from project_service.network.ports import (
     PROXIED,
     TLS,
     Binder,
+    adopt_unix,
     cannot_listen,
     endpoint_from,
     queue_length,
@@ -94,24 +94,14 @@ class _Adopted:
             family = seen.family
         port: Any
         if family == socket.AF_UNIX:
-            port = self._unix_port(serving)
+            # The socket's file belongs to the parent, which sets its mode and removes it.
+            length = queue_length(self.reactor, self.endpoint)
+            port = adopt_unix(self.reactor, self.descriptor, serving, length)
         else:
             port = self.reactor.adoptStreamPort(self.descriptor, family, serving)
         os.close(self.descriptor)
         take_turns(port)
         return succeed(port)
-
-    def _unix_port(self, factory: IProtocolFactory) -> Any:
-        """Take over a Unix socket without ``adoptStreamPort``, which would make the socket's file accessible to
-        everybody, shorten its queue, and shut the socket down for all processes at the end."""
-        port: Any = UnixPort._fromListeningDescriptor(self.reactor, self.descriptor, factory)
-        # The socket's file belongs to the parent, which sets its mode and removes it. Twisted leaves a name alone
-        # that starts with NUL, as it then stands in no file system.
-        port._bindPath = b"\0" + port._bindPath
-        port._shouldShutdown = False
-        port.backlog = queue_length(self.reactor, self.endpoint)
-        port.startListening()
-        return port
 
 
 class Worker:

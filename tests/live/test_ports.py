@@ -14,8 +14,10 @@ from typing import Any
 import pytest
 import pytest_twisted
 from twisted.internet import reactor as installed
+from twisted.internet.endpoints import _SystemdParser
 from twisted.internet.interfaces import IAddress
 from twisted.internet.protocol import Factory, Protocol
+from twisted.python.systemd import ListenFDs
 
 from project_service.errors import ApiError
 from project_service.network.ports import BACKLOG, CannotListen, bind_endpoints, close, take_turns
@@ -95,6 +97,23 @@ async def test_a_unix_socket_stays_as_it_is_while_workers_come_and_go(tmp_path: 
         with socket.socket(socket.AF_UNIX) as client:
             client.connect(str(path))
     assert not path.exists()
+
+
+@pytest_twisted.ensureDeferred
+async def test_a_unix_socket_of_systemds_stays_as_it_is(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its file is root's as a rule, which the service may neither open to others nor remove."""
+    path = tmp_path / "s"
+    with socket.socket(socket.AF_UNIX) as systemds, socket.socket(socket.AF_UNIX) as client:
+        systemds.bind(str(path))
+        path.chmod(0o600)
+        systemds.listen()
+        monkeypatch.setattr(_SystemdParser, "_sddaemon", ListenFDs([os.dup(systemds.fileno())]))
+        async with _shared("systemd:domain=UNIX:index=0"):
+            assert stat.S_IMODE(path.stat().st_mode) == 0o600
+        # Afterwards systemd still accepts, and starts the service again.
+        client.connect(str(path))
 
 
 @pytest.mark.parametrize(("asked", "length"), [("", 200), (":backlog=7", 8)])
