@@ -59,8 +59,3 @@ class TablesConfig:
     def tx_override(self) -> bool:
         """Whether a request may say how its transaction ends."""
         return self.tx_end.endswith("allow-override")
-
-    def may_end(self, asked: str) -> bool:
-        """Whether a transaction will end as ``Prefer: tx=`` asks, because it may override the configuration or
-        agrees."""
-        return self.tx_override or self.tx_end == asked

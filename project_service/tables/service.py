@@ -153,11 +153,10 @@ class TableService:
 
     def _reply(self, incoming: Incoming, planned: Planned, outcome: Outcome) -> Reply:
         request, compiled = planned.request, planned.compiled
-        allow_tx = self.config.tx_override
         if compiled.rendering.explain is not None:
             return explained(outcome.body, compiled.rendering)
         if isinstance(compiled.plan, WritePlan):
-            return write_reply(request, compiled.plan, compiled.rendering, outcome, incoming.path, allow_tx)
+            return write_reply(request, compiled.plan, compiled.rendering, outcome, incoming.path)
         if isinstance(compiled.plan, CallPlan):
-            return call_reply(request, compiled.plan, compiled.rendering, outcome, allow_tx)
-        return read_reply(request, compiled.rendering, outcome, incoming.path, allow_tx)
+            return call_reply(request, compiled.plan, compiled.rendering, outcome)
+        return read_reply(request, compiled.rendering, outcome, incoming.path)

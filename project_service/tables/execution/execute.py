@@ -121,24 +121,22 @@ class Executor:
         commit, since they cost round trips."""
         if compiled.read_only:
             return "implicit"
-        if self.config.tx_end.startswith("rollback"):
-            ending: Ending = "rollback"
-        else:
-            ending = "commit"
-        if self.config.tx_override:
-            asked = request.head.preferences.get("tx")
-            ending = "rollback" if asked == "rollback" else "commit" if asked == "commit" else ending
-        if ending == "rollback":
+        # The planner has left out a ``tx`` that is not allowed.
+        if (request.head.preferences.get("tx") or self.config.tx_end).startswith("rollback"):
             return "rollback"
-        preferences = request.head.preferences
-        decides = (
-            compiled.rendering.singular
-            or preferences.max_affected is not None
-            # A range of a function's rows that begins after the last of them is refused.
-            or (compiled.routine is not None and request.range.offset > 0 and preferences.get("count"))
-            or (isinstance(compiled.plan, WritePlan) and compiled.plan.may_be_undone)
-        )
-        return "commit" if decides else "implicit"
+        return "commit" if _may_be_refused(request, compiled) else "implicit"
+
+
+def _may_be_refused(request: Request, compiled: Compiled) -> bool:
+    """Whether ``check_outcome`` refuses some outcomes, so that it has to be asked before the commit."""
+    preferences = request.head.preferences
+    return bool(
+        compiled.rendering.singular
+        or preferences.max_affected is not None
+        # A range of a function's rows that begins after the last of them is refused.
+        or (compiled.routine is not None and request.range.offset > 0 and preferences.get("count"))
+        or (isinstance(compiled.plan, WritePlan) and compiled.plan.may_be_undone)
+    )
 
 
 def _checked(planned: Planned, rows: list[Row]) -> Outcome:

@@ -103,9 +103,7 @@ class LargeReplies:
 
     def _head(self, incoming: Incoming, planned: Planned, outcome: Outcome) -> Reply:
         request = evolve(planned.request, range=planned.request.range.capped(self.config.max_rows))
-        return head_of_stream(
-            request, planned.compiled.rendering, outcome, incoming.path, self.config.tx_override
-        )
+        return head_of_stream(request, planned.compiled.rendering, outcome, incoming.path)
 
     def _reply(self, head: Reply, stream: RowStream) -> Reply | StreamReply:
         if _has_body(head):

@@ -35,6 +35,9 @@ class Preferences:
                 return value
         return None
 
+    def without(self, name: str) -> Preferences:
+        return Preferences(tuple(pair for pair in self.values if pair[0] != name))
+
     @property
     def strict(self) -> bool:
         return self.get("handling") == "strict"

@@ -74,11 +74,12 @@ class Planner:
     def _parsed(self, incoming: Incoming) -> Head:
         head = parse_head(incoming.method, incoming.segments, incoming.headers.decisive, self.config.schemas)
         asked = head.preferences.get("tx")
-        writes = head.method not in READING
+        if asked is None or self.config.tx_override:
+            return head
         # A client that only wants to try a write must not find it committed.
-        if writes and head.preferences.strict and asked is not None and not self.config.may_end(asked):
+        if head.method not in READING and head.preferences.strict and asked != self.config.tx_end:
             raise errors.invalid_preferences([f"tx={asked}"])
-        return head
+        return evolve(head, preferences=head.preferences.without("tx"))
 
     def request(self, incoming: Incoming, head: Head) -> tuple[Hashable, Request, list[str]]:
         arguments = takes_arguments(head)

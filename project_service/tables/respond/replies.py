@@ -75,7 +75,7 @@ def _content_location(request: Request, path: str) -> Headers:
     return (("Content-Location", said),) if len(said) <= LONGEST_CONTENT_LOCATION else ()
 
 
-def read_reply(request: Request, rendering: Rendering, found: Outcome, path: str, allow_tx: bool) -> Reply:
+def read_reply(request: Request, rendering: Rendering, found: Outcome, path: str) -> Reply:
     offset = request.range.offset
     status = status_of_range(offset, found.rows, found.total)
     headers = (
@@ -83,40 +83,34 @@ def read_reply(request: Request, rendering: Rendering, found: Outcome, path: str
         *_content_location(request, path),
         ("Content-Type", rendering.content_type),
     )
-    return _finished(request, found, status, headers, found.body, allow_tx)
+    return _finished(request, found, status, headers, found.body)
 
 
-def head_of_stream(
-    request: Request, rendering: Rendering, found: Outcome, path: str, allow_tx: bool
-) -> Reply:
+def head_of_stream(request: Request, rendering: Rendering, found: Outcome, path: str) -> Reply:
     """The reply that a stream begins with, without its body. Only if the total was asked for is it known how many
     rows there will be; otherwise there is no ``Content-Range``."""
     rows = 0
     if found.total is not None:
         rows = max(0, found.total - request.range.offset)
         rows = rows if request.range.limit is None else min(rows, request.range.limit)
-    whole = read_reply(request, rendering, evolve(found, rows=rows, body=b""), path, allow_tx)
+    whole = read_reply(request, rendering, evolve(found, rows=rows, body=b""), path)
     if found.total is not None:
         return whole
     kept = tuple(header for header in whole.headers if header[0] != "Content-Range")
     return evolve(whole, headers=kept)
 
 
-def call_reply(
-    request: Request, plan: CallPlan, rendering: Rendering, found: Outcome, allow_tx: bool
-) -> Reply:
+def call_reply(request: Request, plan: CallPlan, rendering: Rendering, found: Outcome) -> Reply:
     offset = request.range.offset if plan.routine.is_set else 0
     status = status_of_range(offset, found.rows, found.total)
     headers: Headers = (("Content-Range", content_range(offset, found.rows, found.total)),)
     if plan.routine.is_void:
-        return _finished(request, found, 204, headers, b"", allow_tx)
+        return _finished(request, found, 204, headers, b"")
     headers = (*headers, ("Content-Type", rendering.content_type))
-    return _finished(request, found, status, headers, found.body, allow_tx)
+    return _finished(request, found, status, headers, found.body)
 
 
-def write_reply(
-    request: Request, plan: WritePlan, rendering: Rendering, found: Outcome, path: str, allow_tx: bool
-) -> Reply:
+def write_reply(request: Request, plan: WritePlan, rendering: Rendering, found: Outcome, path: str) -> Reply:
     full = plan.representation == "representation"
     headers: Headers = _write_range(request, found)
     if found.location is not None:
@@ -124,7 +118,7 @@ def write_reply(
     if full:
         headers = (*headers, ("Content-Type", rendering.content_type))
     body = found.body if full else b""
-    return _finished(request, found, _write_status(request.head, plan, found), headers, body, allow_tx, plan)
+    return _finished(request, found, _write_status(request.head, plan, found), headers, body, plan)
 
 
 def _write_status(head: Head, plan: WritePlan, found: Outcome) -> int:
@@ -153,7 +147,6 @@ def _finished(
     status: int,
     headers: Headers,
     body: bytes,
-    allow_tx: bool,
     plan: WritePlan | None = None,
 ) -> Reply:
     """The reply, with the headers that all replies have. A status that SQL set replaces ``status``, and headers that
@@ -162,8 +155,6 @@ def _finished(
     status = status_from_sql(found) or status
     is_call = request.head.kind == "routine"
     applied = list(_CALLED if is_call else _APPLIED[request.head.method])
-    if not allow_tx:
-        applied.remove("tx")
     if plan is not None and plan.merges is None and "resolution" in applied:
         applied.remove("resolution")
     headers = (

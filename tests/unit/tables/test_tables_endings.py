@@ -79,9 +79,10 @@ class Endings(Case):
             ("rollback-allow-override", "tx=rollback", "ROLLBACK"),
             ("rollback-allow-override", "tx=commit", "implicit"),
         ):
-            found = planned("POST", "works", body=ROW, prefer=prefer)
+            config = evolve(CONFIG, tx_end=cast(Any, tx_end))
+            found = planned("POST", "works", body=ROW, prefer=prefer, config=config)
             self.assertEqual(self.ending(found, self.written, tx_end=tx_end), expected, (tx_end, prefer))
-            found = planned("GET", "works", prefer=prefer)
+            found = planned("GET", "works", prefer=prefer, config=config)
             self.assertEqual(self.ending(found, self.read, tx_end=tx_end), "implicit")
 
     def test_outcomes_that_may_be_refused_are_checked_before_the_commit(self) -> None:

@@ -6,6 +6,7 @@ from attrs import evolve
 from twisted.trial.unittest import SynchronousTestCase
 
 from project_service.http.outbound import Reply
+from project_service.tables.config import TablesConfig
 from project_service.tables.errors import TableError
 from project_service.tables.plan.call import CallPlan
 from project_service.tables.plan.write import WritePlan
@@ -20,7 +21,7 @@ from project_service.tables.respond.replies import (
     read_reply,
     write_reply,
 )
-from tests.unit.tables.planning import planned
+from tests.unit.tables.planning import CONFIG, planned
 
 ROW = b'{"id": 1, "title": "a", "author_id": 1, "editor_id": 1, "data": {}}'
 EVERYTHING = (
@@ -30,19 +31,25 @@ EVERYTHING = (
 ALWAYS = "handling=strict, timezone=UTC"
 
 
-def asked(method: str, path: str = "works", *pairs: tuple[str, str], prefer: str = "") -> Planned:
+def asked(
+    method: str,
+    path: str = "works",
+    *pairs: tuple[str, str],
+    prefer: str = "",
+    config: TablesConfig = CONFIG,
+) -> Planned:
     body = ROW if method in ("POST", "PUT", "PATCH") and not path.startswith("rpc") else b""
     pairs = (("id", "eq.1"), *pairs) if method == "PUT" else pairs
-    return planned(method, path, *pairs, prefer=prefer, body=body)
+    return planned(method, path, *pairs, prefer=prefer, body=body, config=config)
 
 
-def replied(found: Planned, outcome: Outcome, allow_tx: bool = False) -> Reply:
+def replied(found: Planned, outcome: Outcome) -> Reply:
     request, plan, rendering = found.request, found.compiled.plan, found.compiled.rendering
     if isinstance(plan, WritePlan):
-        return write_reply(request, plan, rendering, outcome, "/r/works", allow_tx)
+        return write_reply(request, plan, rendering, outcome, "/r/works")
     if isinstance(plan, CallPlan):
-        return call_reply(request, plan, rendering, outcome, allow_tx)
-    return read_reply(request, rendering, outcome, "/r/works", allow_tx)
+        return call_reply(request, plan, rendering, outcome)
+    return read_reply(request, rendering, outcome, "/r/works")
 
 
 def header(reply: Reply, name: str) -> str | None:
@@ -73,7 +80,7 @@ class Readings(SynchronousTestCase):
         ):
             found = asked("GET", "works", *pairs)
             args = found.request, found.compiled.rendering, Outcome(rows=500, total=total, body=b"x")
-            reply = head_of_stream(*args, "/r/works", False)
+            reply = head_of_stream(*args, "/r/works")
             self.assertEqual((header(reply, "Content-Range"), reply.body), (expected, b""), pairs)
             self.assertEqual(header(reply, "Content-Type"), "application/json; charset=utf-8")
 
@@ -91,7 +98,7 @@ class Readings(SynchronousTestCase):
             self.assertIs(header(reply, "Content-Location") is not None, there)
         called = asked("GET", "rpc/find", ("q", "x"))
         self.assertIsNone(header(replied(called, Outcome()), "Content-Location"))
-        streamed = head_of_stream(called.request, called.compiled.rendering, Outcome(), "/r/rpc/find", False)
+        streamed = head_of_stream(called.request, called.compiled.rendering, Outcome(), "/r/rpc/find")
         self.assertIsNone(header(streamed, "Content-Location"))
         self.assertIsNone(header(replied(asked("DELETE"), Outcome()), "Content-Location"))
 
@@ -201,9 +208,10 @@ class Applied(SynchronousTestCase):
 
     def test_preference_applied_names_tx_only_if_the_configuration_allows_it(self) -> None:
         for method in ("GET", "POST", "PATCH", "DELETE", "PUT"):
-            found = asked(method, prefer="tx=rollback")
-            for allowed, expected in ((True, "tx=rollback"), (False, None)):
-                reply = replied(found, Outcome(rows=1), allowed)
+            overridden = evolve(CONFIG, tx_end="commit-allow-override")
+            for config, expected in ((overridden, "tx=rollback"), (CONFIG, None)):
+                found = asked(method, prefer="tx=rollback", config=config)
+                reply = replied(found, Outcome(rows=1))
                 self.assertEqual(header(reply, "Preference-Applied"), expected, method)
 
     def test_preference_applied_names_no_resolution_without_a_primary_key(self) -> None:

@@ -114,7 +114,7 @@ class AtOnce(Case):
 
         def in_one_piece(outcome: Outcome) -> Reply:
             whole.append(outcome)
-            return read_reply(self.planned.request, ROWS, outcome, "/works", False)
+            return read_reply(self.planned.request, ROWS, outcome, "/works")
 
         return start(self.large.at_once(incoming, self.planned, preamble, identity, in_one_piece))
 
