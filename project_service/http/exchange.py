@@ -12,10 +12,10 @@ from twisted.internet.interfaces import IDelayedCall, IReactorTime
 from project_service.deferreds import cancel
 from project_service.errors import ApiError
 from project_service.http.body import Body, ClientGone
-from project_service.http.headers import HeaderView
 from project_service.http.idle_timeout import IdleTimeout
 from project_service.http.outbound import Reply
 from project_service.http.protocol import wire
+from project_service.http.protocol.framing import RequestHead
 from project_service.http.stream import Stream
 
 # After an answer that came before the whole body, the rest of the body is read and thrown away for so long, and as
@@ -43,17 +43,11 @@ class Exchange:
         connection: wire.Connection,
         clock: IReactorTime,
         idle_seconds: float,
-        method: str,
-        target: bytes,
-        version: bytes,
-        headers: HeaderView,
-        length: int | None,
-        keep_alive: bool,
+        head: RequestHead,
     ) -> None:
-        self.method = method
-        self.target = target
-        self.version = version
-        self.headers = headers
+        self.method = head.method
+        self.target = head.target
+        self.headers = head.headers
         self.sent_bytes = 0
         self.status = 0
         self.gone = False
@@ -62,7 +56,8 @@ class Exchange:
         self._connection = connection
         self._clock = clock
         self._idle_seconds = idle_seconds
-        self._keep_alive = keep_alive
+        self._version = head.version
+        self._keep_alive = head.keep_alive
         self._chunked = False
         self._bodiless = False
         self._left: int | None = None
@@ -77,8 +72,9 @@ class Exchange:
         self._asked_at: float | None = None
         self._held_at = 0.0
         self._invited_at = float("-inf")
-        expects = version == b"HTTP/1.1" and (headers.get(b"expect") or b"").lower() == b"100-continue"
-        self.body = Body(self, length, expects and length != 0)
+        expected = head.headers.get(b"expect") or b""
+        continues = head.version == b"HTTP/1.1" and expected.lower() == b"100-continue" and head.length != 0
+        self.body = Body(self, head.length, continues)
 
     # What the body calls (body.BodyWire).
 
@@ -182,7 +178,7 @@ class Exchange:
         self._bodiless = bodiless = self.is_bodiless(status)
         if length is not None and status != 204:
             framing.append(("Content-Length", str(length)))
-        elif not bodiless and self.version == b"HTTP/1.1":
+        elif not bodiless and self._version == b"HTTP/1.1":
             framing.append(("Transfer-Encoding", "chunked"))
             self._chunked = True
         elif not bodiless:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import re
 
+from attrs import frozen
+
 from project_service import errors
 from project_service.errors import ApiError
 from project_service.http.forwarding import is_host
@@ -18,7 +20,39 @@ MAX_HEADERS = 200
 METHODS = ("DELETE", "GET", "HEAD", "OPTIONS", "PATCH", "POST", "PUT")
 
 
-def head_fault(version: bytes, headers: HeaderView) -> ApiError | None:
+@frozen
+class RequestHead:
+    """``length`` is the Content-Length, None for a chunked body, 0 without a body. ``target`` is in origin form.
+
+    ``keep_alive``: whether the connection may stay open (RFC 9112 section 9.3). With HTTP/1.0 it is always closed.
+    """
+
+    method: str
+    target: bytes
+    version: bytes
+    headers: HeaderView
+    length: int | None
+    keep_alive: bool
+
+
+def request_head(method: str, target: bytes, version: bytes, headers: HeaderView) -> RequestHead:
+    """The head whose request line and headers have been parsed, ``target`` as it was sent.
+
+    Raises ``ApiError`` for one that is not acceptable as a whole.
+    """
+    path = origin_form(target)
+    if path is None:
+        raise no_path()
+    fault = _fault_of(version, headers)
+    if fault is not None:
+        raise fault
+    keep_alive = version == b"HTTP/1.1" and not headers.derived(_asks_to_close)
+    if path is not target:  # which is a whole URL
+        headers = _addressed(headers, target)
+    return RequestHead(method, path, version, headers, _content_length(headers), keep_alive)
+
+
+def _fault_of(version: bytes, headers: HeaderView) -> ApiError | None:
     """What is wrong with the head, None for nothing: RFC 9112 section 3.2 (exactly one valid Host) and section 6.1
     (no transfer coding before HTTP/1.1)."""
     fault = headers.derived(_fault_of_any_version)
@@ -67,14 +101,10 @@ def origin_form(target: bytes) -> bytes | None:
     return (url[2] or b"/") + url[3]
 
 
-def addressed(headers: HeaderView, target: bytes) -> HeaderView:
-    """``headers``, with the host of ``target`` for ``Host`` where ``target`` is a whole URL (RFC 9112 section
-    3.2.2)."""
-    url = _WHOLE_URL.match(target)
-    if url is None:
-        return headers
+def _addressed(headers: HeaderView, url: bytes) -> HeaderView:
+    """``headers`` with the host of ``url`` for ``Host`` (RFC 9112 section 3.2.2)."""
     others = [(name, value) for name, value in headers if name != b"host"]
-    return HeaderView.lowered([(b"host", url[1]), *others])
+    return HeaderView.lowered([(b"host", _WHOLE_URL.sub(rb"\1", url)), *others])
 
 
 def header_too_long() -> ApiError:
@@ -91,19 +121,12 @@ def no_path() -> ApiError:
     return errors.bad_request("bad_request", why)
 
 
-def persistent(version: bytes, headers: HeaderView) -> bool:
-    """Whether the connection may stay open (RFC 9112 section 9.3). With HTTP/1.0 it is always closed."""
-    return version == b"HTTP/1.1" and not headers.derived(_asks_to_close)
-
-
 def _asks_to_close(headers: HeaderView) -> bool:
     tokens = b",".join(headers.all(b"connection")).lower().split(b",")
     return b"close" in [token.strip() for token in tokens]
 
 
-def content_length(headers: HeaderView) -> int | None:
-    """The Content-Length, None for a chunked body, 0 without a body. For heads in which ``head_fault`` finds
-    nothing."""
+def _content_length(headers: HeaderView) -> int | None:
     declared = headers.get(b"content-length")
     if declared is not None:
         return int(declared)

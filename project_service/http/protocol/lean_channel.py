@@ -21,8 +21,8 @@ from project_service.http.exchange import Exchange
 from project_service.http.outbound import Producer
 from project_service.http.protocol.base_channel import LONG_AGO, BaseChannel
 from project_service.http.protocol.dispatch import Dispatch
-from project_service.http.protocol.framing import persistent
-from project_service.http.protocol.request_parser import RequestHead, RequestParser
+from project_service.http.protocol.framing import RequestHead
+from project_service.http.protocol.request_parser import RequestParser
 from project_service.network.sockets import read_widely, tune
 
 # Bytes parsed at a time outside bodies. Small, since what follows an unanswered request has to stay unparsed.
@@ -196,9 +196,7 @@ class LeanChannel(BaseChannel, Protocol):
     def head_received(self, head: RequestHead) -> None:
         if head.length is None or head.length > WIDE_BYTES:
             read_widely(self.transport, WIDE_BYTES)
-        said = (head.method, head.target, head.version, head.headers, head.length)
-        keep_alive = persistent(head.version, head.headers)
-        self._receiving = Exchange(self, self.clock, self.idle_seconds, *said, keep_alive)
+        self._receiving = Exchange(self, self.clock, self.idle_seconds, head)
         self._exchanges.append(self._receiving)
 
     def body_received(self, data: bytes) -> None:

@@ -1,7 +1,7 @@
 """HTTP/1.1 requests out of bytes, by llhttp (``httptools``). No I/O.
 
 llhttp is strict about framing (RFC 9112 sections 6 and 7). What this module adds are limits and the rules for the
-head as a whole (``framing.head_fault``).
+head as a whole (``framing.request_head``).
 """
 
 from __future__ import annotations
@@ -10,7 +10,6 @@ import re
 from typing import Any, Protocol
 
 import httptools
-from attrs import frozen
 
 from project_service import errors
 from project_service.errors import ApiError
@@ -21,13 +20,10 @@ from project_service.http.protocol.framing import (
     MAX_HEADERS,
     MAX_LINE_BYTES,
     MAX_TARGET_BYTES,
-    addressed,
-    content_length,
-    head_fault,
+    RequestHead,
     header_too_long,
     no_path,
-    origin_form,
-    persistent,
+    request_head,
     too_many_headers,
 )
 
@@ -43,17 +39,6 @@ _REQUEST_LINE = re.compile(rf"[{fields.TCHAR}]+ ([^ ]+)( HTTP/1\.[01]\r\n)?".enc
 # The beginning of such a line.
 _LINE_SO_FAR = re.compile(rf"[{fields.TCHAR}]+( [^ \r\n]*( [^ \r\n]*\r?)?)?\Z".encode())
 _VERSIONS = {"1.1": b"HTTP/1.1", "1.0": b"HTTP/1.0"}
-
-
-@frozen
-class RequestHead:
-    """``length`` is the Content-Length, None for a chunked body, 0 without a body. ``target`` is in origin form."""
-
-    method: str
-    target: bytes
-    version: bytes
-    headers: HeaderView
-    length: int | None
 
 
 class Requests(Protocol):
@@ -224,19 +209,11 @@ class RequestParser:
         version = _VERSIONS.get(self._parser.get_http_version())
         if version is None:
             raise errors.not_http()
-        target = origin_form(self.target)
-        if target is None:
-            raise no_path()
-        headers = self._view()
-        fault = head_fault(version, headers)
-        if fault is not None:
-            raise fault
-        self._last = not persistent(version, headers)
-        self._length = content_length(headers)
-        if target is not self.target:
-            headers = addressed(headers, self.target)
         method = self._parser.get_method().decode("ascii")
-        self._requests.head_received(RequestHead(method, target, version, headers, self._length))
+        head = request_head(method, self.target, version, self._view())
+        self._last = not head.keep_alive
+        self._length = head.length
+        self._requests.head_received(head)
 
     def on_chunk_header(self) -> None:
         self._surplus -= CHUNK_HEAD_BYTES

@@ -29,12 +29,8 @@ from project_service.http.protocol.framing import (
     MAX_HEADERS,
     MAX_LINE_BYTES,
     MAX_TARGET_BYTES,
-    addressed,
-    head_fault,
     header_too_long,
-    no_path,
-    origin_form,
-    persistent,
+    request_head,
     too_many_headers,
 )
 from project_service.http.protocol.strict_chunks import StrictChunks
@@ -157,25 +153,14 @@ class TwistedChannel(BaseChannel, HTTPChannel):
 
     def allHeadersReceived(self) -> None:
         pending: _Pending = self.requests[-1]
-        headers = HeaderView(pending.pairs)
-        target = origin_form(self._path)
-        fault = head_fault(self._version, headers)
-        if target is None or fault is not None:
-            self.refuse(fault or no_path())
+        method = self._command.decode("ascii", "replace")
+        try:
+            head = request_head(method, self._path, self._version, HeaderView(pending.pairs))
+        except ApiError as fault:
+            self.refuse(fault)
             return
-        exchange = Exchange(
-            self,
-            self.clock,
-            self.idle_seconds,
-            self._command.decode("ascii", "replace"),
-            target,
-            self._version,
-            addressed(headers, self._path),
-            self.length,
-            keep_alive=persistent(self._version, headers),
-        )
-        pending.exchange = exchange
-        self.dispatch.begin(exchange, self.who(), self.isSecure())
+        pending.exchange = Exchange(self, self.clock, self.idle_seconds, head)
+        self.dispatch.begin(pending.exchange, self.who(), self.isSecure())
 
     def allContentReceived(self) -> None:
         if not self._closing:
