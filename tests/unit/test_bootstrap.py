@@ -46,13 +46,10 @@ class FakeKeys:
 
     async def query(self, sql: str, params: Any = None) -> list[tuple[Any, ...]]:
         if sql.startswith("select"):
-            return [(memoryview(sha256),) for _, sha256 in self.active]
+            return [(memoryview(sha256), kind) for kind, sha256 in self.active]
         kind, sha256, label = params
         self.active.append((kind, sha256))
         return [("1", kind, label, "", None)]
-
-    async def prepared(self, sql: str, params: Any) -> list[tuple[Any, ...]]:
-        return await self.query(sql, params)
 
 
 class Keys(TestCase):

@@ -1,4 +1,4 @@
-"""The listener, with a clock of the test's own: it reads what it missed, notices a dead connection, and
+"""The listener for notifications of the system database: it reads what it missed, notices a dead connection,
 reconnects."""
 
 from __future__ import annotations
@@ -81,7 +81,7 @@ class Listening(TestCase):
         if self.reading_takes_time:
             await self.gaps[-1]
 
-    def test_it_is_current_when_it_listens_and_what_was_missed_has_been_read(self) -> None:
+    def test_it_is_current_once_it_listens_and_what_was_missed_has_been_read(self) -> None:
         self.reading_takes_time = True
         self.listener.subscribe("news", self.heard.append, self.gap)
         self.listener.subscribe("more", self.heard.append, self.gap)
@@ -100,7 +100,7 @@ class Listening(TestCase):
         self.assertTrue(self.listener.current)
         self.assertEqual(len(self.gaps), 3)
 
-    def test_each_hears_of_its_own_channel(self) -> None:
+    def test_each_subscriber_hears_its_own_channel(self) -> None:
         others: list[str] = []
         self.listener.subscribe("more", others.append, self.gap)
         self.listener.startService()
@@ -110,7 +110,7 @@ class Listening(TestCase):
         self.made[0].on_notify("unknown", "three")
         self.assertEqual((self.heard, others), (["one"], ["two"]))
 
-    def test_a_loss_is_known_at_once_and_what_was_missed_is_read_again(self) -> None:
+    def test_a_lost_connection_is_noticed_at_once_and_what_was_missed_is_read_again(self) -> None:
         self.listener.startService()
         self.made[0].die()
         self.assertFalse(self.listener.current)
@@ -120,7 +120,7 @@ class Listening(TestCase):
         self.successResultOf(waiting)
         self.assertEqual((len(self.made), len(self.gaps)), (2, 2))
 
-    def test_a_peer_that_is_dead_without_a_sign_is_found(self) -> None:
+    def test_a_silently_dead_connection_is_found_by_probing(self) -> None:
         self.listener.startService()
         self.assertEqual(self.made[0].answer_seconds, PROBE_SECONDS)
         del self.made[0].asked[:]
@@ -133,7 +133,7 @@ class Listening(TestCase):
         self.clock.advance(FIRST_PAUSE_SECONDS)
         self.assertEqual((self.listener.current, len(self.made)), (True, 2))
 
-    def test_who_is_away_is_asked_again_and_again_with_growing_pauses(self) -> None:
+    def test_an_unreachable_database_is_tried_again_after_growing_pauses(self) -> None:
         self.away = True
         pauses = []
         with captured_logs() as said:
@@ -153,7 +153,7 @@ class Listening(TestCase):
         self.clock.advance(FIRST_PAUSE_SECONDS)
         self.assertTrue(self.listener.current, "after a success the pauses begin anew")
 
-    def test_what_fails_to_be_read_is_read_on_another_connection(self) -> None:
+    def test_if_reading_fails_another_connection_is_made(self) -> None:
         self.reading_takes_time = True
         self.listener.startService()
         self.gaps[0].errback(DatabaseGone("closed"))
@@ -162,7 +162,7 @@ class Listening(TestCase):
         self.gaps[1].callback(None)
         self.assertTrue(self.listener.current)
 
-    def test_it_ends_wherever_it_is(self) -> None:
+    def test_it_stops_in_every_state(self) -> None:
         def at_work() -> None: ...
 
         def reading() -> None:

@@ -39,7 +39,7 @@ class Case(TestCase):
 
 
 class Chosen(Case):
-    def test_an_observer_of_the_operators_own_is_left_alone_and_gets_the_workers_lines(self) -> None:
+    def test_the_operators_own_observer_is_kept_and_gets_the_workers_lines(self) -> None:
         for own in ({"logger": "their.observer"}, {"syslog": True}):
             options: dict[str, Any] = dict(own)
             install(options, "text", "info")
@@ -48,14 +48,14 @@ class Chosen(Case):
             write_lines(["of a worker"])
         self.assertEqual([formatEvent(event) for event in events], ["of a worker"])
 
-    def test_in_the_foreground_it_is_the_output(self) -> None:
+    def test_in_the_foreground_the_log_goes_to_standard_output(self) -> None:
         out = io.StringIO()
         self.patch(sys, "__stdout__", out)
         for name in (None, "", "-"):
             self.log(nodaemon=True, logfile=name).warn("said")
         self.assertEqual(out.getvalue().count("said"), 3)
 
-    def test_an_output_that_nobody_reads_loses_lines_and_nothing_else(self) -> None:
+    def test_an_output_nobody_reads_loses_lines_but_stops_nothing(self) -> None:
         reader, writer = os.pipe()
         os.close(reader)
         out = os.fdopen(writer, "w")
@@ -75,13 +75,13 @@ class Chosen(Case):
             [line.rpartition("] ")[2] for line in said], [r"Zürich: 5 \u20ac", r"5 \u20ac", "and more"]
         )
 
-    def test_unless_a_file_is_named(self) -> None:
+    def test_in_the_foreground_a_named_file_is_used(self) -> None:
         self.log(nodaemon=True, logfile=str(self.file)).warn("said")
         self.assertIn("[there] said", self.file.read_text())
 
 
 class File(Case):
-    def test_opened_anew_on_sigusr1(self) -> None:
+    def test_sigusr1_reopens_the_file(self) -> None:
         log = self.log(logfile=str(self.file))
         log.info("too quiet")
         log.warn("one")
@@ -94,8 +94,8 @@ class File(Case):
         lines = self.file.read_text().splitlines()
         self.assertEqual((lines[0].split("] ")[1], lines[1:]), ("two", ["of a worker", "of another"]))
 
-    def test_emptied_in_place(self) -> None:
-        """As by logrotate's copytruncate, or by hand where the disk is full."""
+    def test_a_truncated_file_is_continued_from_its_beginning(self) -> None:
+        """logrotate's copytruncate does so, and operators on a full disk."""
         log = self.log(logfile=str(self.file))
         for reopened in (False, True):
             log.warn("one")
@@ -105,12 +105,12 @@ class File(Case):
             self.assertEqual(self.file.read_bytes().count(b"\0"), 0, reopened)
             os.kill(os.getpid(), signal.SIGUSR1)
 
-    def test_a_handler_that_is_there_already_stays(self) -> None:
+    def test_an_existing_handler_of_sigusr1_is_kept(self) -> None:
         signal.signal(signal.SIGUSR1, signal.SIG_IGN)
         self.log(logfile=str(self.file))
         self.assertEqual(signal.getsignal(signal.SIGUSR1), signal.SIG_IGN)
 
-    def test_one_that_cannot_be_opened_anew_stays_until_it_can(self) -> None:
+    def test_a_file_that_cannot_be_reopened_stays_in_use_until_it_can(self) -> None:
         log = self.log(logfile=str(self.file))
         self.file.chmod(0o640)
         moved = self.file.parent.rename(self.file.parent.with_suffix(".1"))
@@ -126,12 +126,12 @@ class File(Case):
         self.assertTrue((moved / "log").read_text().endswith("one\n"))
         self.assertTrue(self.file.read_text().endswith("two\n"))
 
-    def test_what_is_no_text_loses_itself_and_nothing_else(self) -> None:
+    def test_a_line_that_cannot_be_encoded_loses_only_itself(self) -> None:
         log = self.log(logfile=str(self.file))
         write_lines(["\udcff"])
         log.warn("one")
         self.assertTrue(self.file.read_text().endswith("one\n"))
 
-    def test_a_full_disk_loses_lines_and_nothing_else(self) -> None:
+    def test_a_full_disk_loses_lines_but_stops_nothing(self) -> None:
         self.log(logfile="/dev/full").warn("lost")
         write_lines(["lost"])

@@ -16,7 +16,7 @@ LABELS = {"method": "GET", "route": "/x"}
 
 class Gathering(TestCase):
     @given(st.lists(st.one_of(st.sampled_from(_BUCKETS), st.floats(0, 100)), max_size=20))
-    def test_a_histogram_of_many_is_that_of_each(self, found: list[float]) -> None:
+    def test_batched_observations_make_the_same_histogram_as_single_ones(self, found: list[float]) -> None:
         metrics, registry = Metrics(), CollectorRegistry()
         single = Histogram(SECONDS, "", tuple(LABELS), buckets=_BUCKETS, registry=registry).labels(**LABELS)
         for seconds in found:
@@ -31,7 +31,7 @@ class Gathering(TestCase):
         total = metrics.registry.get_sample_value(f"{SECONDS}_sum", LABELS) or 0
         self.assertAlmostEqual(total, sum(found))
 
-    def test_written_in_time_and_once(self) -> None:
+    def test_batches_are_written_in_time_and_once(self) -> None:
         clock = Clock()
         metrics = Metrics(clock.callLater)
         value = metrics.registry.get_sample_value
@@ -57,7 +57,7 @@ class Gathering(TestCase):
         self.assertEqual(value("project_service_requests_in_flight"), 1)
         self.assertEqual(clock.getDelayedCalls(), [])
 
-    def test_what_clients_make_up_makes_no_series(self) -> None:
+    def test_methods_that_clients_make_up_do_not_make_series(self) -> None:
         metrics = Metrics()
         for method in ("GET", "BREW", "MADE-UP"):
             metrics.observe(method, "/x", 405, 0.1, 0)
@@ -70,8 +70,9 @@ class Gathering(TestCase):
         ]
         self.assertEqual(counts, [1, 2, None])
 
-    def test_shown_when_it_has_been_written(self) -> None:
-        """In the files of several workers a series is seen at once; what is never written would stay at 0 there."""
+    def test_a_series_appears_only_once_it_has_been_written(self) -> None:
+        """In the files of several workers a series is seen as soon as it is made; one that is never written would
+        stay at 0."""
         metrics = Metrics()
         metrics.observe("GET", "/ready", 200, 0.1, 5)
         self.assertNotIn(b"/ready", generate_latest(metrics.registry))

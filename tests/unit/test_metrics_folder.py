@@ -31,15 +31,15 @@ class Folders(TestCase):
         self.addCleanup(folder.remove)
         return folder
 
-    def test_one_that_nobody_holds_goes_when_another_is_made(self) -> None:
+    def test_an_abandoned_folder_is_removed_when_another_is_made(self) -> None:
         left = self.forsaken()
         folder = self.made()
         self.assertFalse(left.exists())
         self.assertEqual([str(one) for one in self.place.iterdir()], [folder.path])
 
-    def test_one_that_somebody_holds_stays(self) -> None:
+    def test_a_folder_that_a_process_holds_is_kept(self) -> None:
         first, left = self.made(), self.forsaken()
-        # A worker that outlives its parent.
+        # This is a worker that outlives its parent.
         held = hold(str(left))
         assert held is not None
         self.made()
@@ -49,7 +49,7 @@ class Folders(TestCase):
         self.assertTrue(Path(first.path).exists())
         self.assertFalse(left.exists())
 
-    def test_what_is_not_ours_is_left_alone(self) -> None:
+    def test_folders_and_files_of_others_are_left_alone(self) -> None:
         other = self.place / "project-service-metrics-old"
         pointed = self.place / "elsewhere"
         for one in (other, pointed):
@@ -63,8 +63,8 @@ class Folders(TestCase):
         self.assertEqual(set(self.place.iterdir()) - {Path(folder.path)}, before)
         self.assertTrue(pointed.exists())
 
-    def test_one_that_is_taken_for_forsaken_before_it_is_held_is_made_again(self) -> None:
-        """Two services start at once: between making a folder and holding it there is a moment."""
+    def test_a_folder_removed_before_it_is_locked_is_made_again(self) -> None:
+        """Two services start at once: between making a folder and locking it, the other may take it for abandoned."""
         unlucky: list[str] = []
         make = tempfile.mkdtemp
 
@@ -80,7 +80,7 @@ class Folders(TestCase):
         self.assertNotIn(folder.path, unlucky)
         self.assertEqual([str(one) for one in self.place.iterdir()], [folder.path])
 
-    def test_one_that_goes_while_its_lock_is_waited_for_is_made_again(self) -> None:
+    def test_a_folder_removed_while_its_lock_is_waited_for_is_made_again(self) -> None:
         real = fcntl.flock
         gone: list[int] = []
 
@@ -94,7 +94,7 @@ class Folders(TestCase):
         self.patch(fcntl, "flock", slow)
         self.assertTrue(Path(self.made().path).exists())
 
-    def test_a_file_system_without_locks_keeps_nobody_from_starting(self) -> None:
+    def test_a_file_system_without_locks_does_not_prevent_a_start(self) -> None:
         def without(descriptor: int, operation: int) -> None:
             raise OSError(95, "Operation not supported")
 

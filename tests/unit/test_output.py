@@ -1,4 +1,4 @@
-"""An output whose reader does not read."""
+"""An output whose reader does not read: the service waits briefly, then drops lines and says how many."""
 
 from __future__ import annotations
 
@@ -38,13 +38,13 @@ class Reading(TestCase):
             os.set_blocking(self.reader, True)
         return found.decode("latin-1")
 
-    def test_who_reads_gets_all_of_it(self) -> None:
+    def test_a_reader_gets_every_line(self) -> None:
         self.out.write("one\nZürich 5 \N{EURO SIGN}\n")
         self.out.flush()
         self.assertEqual(self.read(), "one\nZürich 5 \\u20ac\n")
         self.assertEqual(self.lost, [])
 
-    def test_who_does_not_loses_lines_and_is_told_of_it(self) -> None:
+    def test_lines_are_lost_if_nobody_reads_and_their_number_is_reported(self) -> None:
         self.out.write(MUCH)
         self.out.write("and this\n")
         self.assertEqual(self.lost, [])
@@ -55,7 +55,7 @@ class Reading(TestCase):
         self.out.write("more\n")
         self.assertEqual((self.read(), self.lost), ("more\n", [10_001]))
 
-    def test_it_is_waited_for_once_in_a_while(self) -> None:
+    def test_it_waits_for_a_stuck_reader_only_once_in_a_while(self) -> None:
         self.assertTrue(self.waits())
         self.assertFalse(self.waits())
         self.now += output.IMPATIENT_SECONDS
@@ -66,7 +66,7 @@ class Reading(TestCase):
         self.out.write(MUCH)
         return monotonic() - began >= output.PATIENCE_SECONDS
 
-    def test_one_that_is_slow_loses_nothing(self) -> None:
+    def test_a_slow_reader_loses_nothing(self) -> None:
         self.patch(output, "PATIENCE_SECONDS", 30.0)
         found: list[str] = []
 
@@ -80,6 +80,6 @@ class Reading(TestCase):
         reading.join()
         self.assertEqual("".join(found), MUCH)
 
-    def test_what_has_no_descriptor_is_no_output(self) -> None:
+    def test_a_stream_without_a_descriptor_is_refused(self) -> None:
         with self.assertRaises(OSError):
             Output(io.StringIO(), self.lost.append)

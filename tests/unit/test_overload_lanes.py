@@ -1,4 +1,4 @@
-"""Which lane a request belongs to."""
+"""Which lane a request belongs to, by its method and path."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from project_service.http.overload.lanes import lane_of
 
 
 class Names(TestCase):
-    def test_which_lane(self) -> None:
+    def test_the_lane_of_each_kind_of_request(self) -> None:
         for asked, name in {
             ("GET", b"/auth/user"): "auth",
             ("POST", b"/auth/refresh"): "auth",
@@ -42,5 +42,5 @@ class Names(TestCase):
             self.assertEqual(lane_of(*asked), name, asked)
 
     @given(st.binary())
-    def test_any_target_has_one(self, target: bytes) -> None:
+    def test_any_target_has_a_lane(self, target: bytes) -> None:
         self.assertIsInstance(lane_of("GET", target), str)

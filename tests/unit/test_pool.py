@@ -75,7 +75,7 @@ class Case(TestCase):
 
 
 class Lending(Case):
-    def test_a_long_queue_that_is_answered_at_once_does_not_outgrow_the_stack(self) -> None:
+    def test_a_long_queue_answered_at_once_does_not_exhaust_the_stack(self) -> None:
         first = [start(self.pool.query("wait")) for _ in range(2)]
         queued = [start(self.pool.query("a")) for _ in range(2 * WAITERS_PER_CONNECTION)]
         for session in self.made:
@@ -85,20 +85,20 @@ class Lending(Case):
             self.successResultOf(done)
         self.assertEqual(self.pool.in_use, 0)
 
-    def test_connections_are_made_when_needed_and_used_again(self) -> None:
+    def test_connections_are_made_on_demand_and_reused(self) -> None:
         self.assertEqual(self.made, [])
         for _ in range(3):
             self.assertEqual(self.successResultOf(start(self.pool.query("a"))), [("a",)])
         self.assertEqual(len(self.made), 1)
 
-    def test_what_one_caller_was_allowed_the_next_is_not(self) -> None:
+    def test_extra_time_given_to_one_caller_does_not_pass_to_the_next(self) -> None:
         session = self.successResultOf(start(self.pool.take()))
         session.extra_seconds = None
         self.pool.give_back(session)
         again = self.successResultOf(start(self.pool.take()))
         self.assertEqual((again is session, again.extra_seconds), (True, 0.0))
 
-    def test_no_more_than_size_and_then_in_turn(self) -> None:
+    def test_at_most_size_connections_are_lent_and_waiters_get_them_in_turn(self) -> None:
         held = [self.successResultOf(start(self.pool.take())) for _ in range(2)]
         waiting = [start(self.pool.take()) for _ in range(2)]
         self.assertNoResult(waiting[0])
@@ -107,7 +107,7 @@ class Lending(Case):
         self.assertNoResult(waiting[1])
         self.assertEqual(len(self.made), 2)
 
-    def test_who_waits_too_long_is_told(self) -> None:
+    def test_waiting_too_long_is_503(self) -> None:
         for _ in range(2):
             self.successResultOf(start(self.pool.take()))
         waiting = start(self.pool.query("a"))
@@ -117,20 +117,20 @@ class Lending(Case):
         self.assertEqual((error.status, error.code), (503, "database_unavailable"))
         self.assertEqual(self.pool.waiting, 0)
 
-    def test_what_he_is_told_is_for_the_pools_owner_to_say(self) -> None:
+    def test_errors_for_late_and_for_no_connection_are_configurable(self) -> None:
         pool = Pool(self.connect, 1, 5.0, self.clock, late=TimeoutError, away=ConnectionError)
         held = self.successResultOf(start(pool.take()))
         waiting = start(pool.take())
         self.clock.advance(5.1)
         self.failure(waiting, TimeoutError)
-        # The others are told how it is once nobody has a connection, and none can be made.
+        # The other error is for callers when no connection exists and none can be made.
         self.away, cast(Any, held).closed = True, True
         pool.give_back(held)
         waiting = start(pool.take())
         self.clock.advance(5.1)
         self.failure(waiting, ConnectionError)
 
-    def test_who_leaves_while_waiting_leaves_nothing(self) -> None:
+    def test_a_cancelled_waiter_takes_no_connection(self) -> None:
         held = [self.successResultOf(start(self.pool.take())) for _ in range(2)]
         waiting = start(self.pool.query("a"))
         waiting.cancel()
@@ -149,7 +149,9 @@ class Lending(Case):
 
 
 class Doubt(Case):
-    def test_a_connection_that_is_not_idle_is_thrown_away(self) -> None:
+    """Connections in a doubtful state are never lent again."""
+
+    def test_a_connection_that_is_not_idle_is_discarded(self) -> None:
         for state in ("active", "in transaction", "failed transaction", "unknown"):
             session = cast(FakeSession, self.successResultOf(start(self.pool.take())))
             session.state = state
@@ -158,19 +160,19 @@ class Doubt(Case):
         fresh = cast(FakeSession, self.successResultOf(start(self.pool.take())))
         self.assertFalse(fresh.closed)
 
-    def test_a_connection_that_is_not_as_it_was_set_up_is_thrown_away(self) -> None:
+    def test_a_connection_with_altered_settings_is_discarded(self) -> None:
         session = cast(FakeSession, self.successResultOf(start(self.pool.take())))
         session.altered = True
         self.pool.give_back(cast(Session, session))
         self.assertTrue(session.closed)
         self.assertIsNot(self.successResultOf(start(self.pool.take())), session)
 
-    def test_use_goes_on_when_the_caller_is_cancelled(self) -> None:
+    def test_a_query_goes_on_when_its_caller_is_cancelled(self) -> None:
         asking = start(self.pool.query("wait"))
         session = self.made[0]
         asking.cancel()
         self.failureResultOf(asking, CancelledError)
-        # The connection is still at work: nobody else may have it.
+        # The connection is still busy, so nobody else may have it.
         other = start(self.pool.query("other"))
         self.successResultOf(other)
         self.assertEqual(session.asked, ["wait"])
@@ -178,7 +180,7 @@ class Doubt(Case):
         session.answer.callback([])
         self.assertEqual(self.pool.in_use, 0)
 
-    def test_a_transaction_commits_although_its_caller_left(self) -> None:
+    def test_a_transaction_commits_though_its_caller_was_cancelled(self) -> None:
         gate: Deferred[None] = Deferred()
 
         async def work(transaction: Any) -> int:
@@ -201,7 +203,7 @@ class Doubt(Case):
         self.assertEqual(self.made[0].asked, ["begin", "rollback"])
         self.assertEqual(self.successResultOf(start(self.pool.query("a"))), [("a",)])
 
-    def test_a_commit_that_rolled_back_is_no_success(self) -> None:
+    def test_a_commit_that_rolled_back_is_an_error(self) -> None:
         async def work(transaction: Any) -> None:
             self.made[0].state = "failed transaction"
 
@@ -215,13 +217,13 @@ class Doubt(Case):
         self.successResultOf(start(self.pool.query("a")))
         self.assertEqual((len(self.made), first.closed), (2, True))
 
-    def test_one_that_is_found_dead_is_not_lent(self) -> None:
+    def test_a_connection_found_dead_is_not_lent(self) -> None:
         self.successResultOf(start(self.pool.query("a")))
         self.made[0].state = "unknown"
         self.successResultOf(start(self.pool.query("b")))
         self.assertEqual((self.made[0].closed, self.made[0].asked, self.made[1].asked), (True, ["a"], ["b"]))
 
-    def test_a_transaction_whose_connection_is_lost_fails_as_it_did(self) -> None:
+    def test_a_transaction_whose_connection_is_lost_keeps_its_own_error(self) -> None:
         async def work(transaction: Any) -> None:
             self.made[0].state = "unknown"
             raise KeyError("x")

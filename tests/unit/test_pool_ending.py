@@ -1,4 +1,4 @@
-"""Closing a pool: users finish or are cut off, those that wait are refused, and no connection stays open."""
+"""Closing a pool: users finish or are cut off, waiters are refused, and no connection stays open."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from tests.unit.test_pool import Case
 
 
 class Ending(Case):
-    def test_who_does_not_end_in_time_loses_the_connection(self) -> None:
+    def test_a_query_that_does_not_end_in_time_loses_its_connection(self) -> None:
         asking = start(self.pool.query("wait"))
         closing = start(self.pool.close(2.0))
         self.clock.advance(1.9)
@@ -27,7 +27,7 @@ class Ending(Case):
         self.failure(asking, DatabaseGone)
         self.successResultOf(closing)
 
-    def test_nobody_is_left_connecting_or_waiting(self) -> None:
+    def test_connecting_and_waiting_callers_are_refused(self) -> None:
         connecting: Deferred[None] = Deferred()
 
         async def slow() -> Session:
@@ -43,7 +43,7 @@ class Ending(Case):
         self.assertEqual((error.code, said), ("shutting_down", []))
         self.assertEqual(self.clock.getDelayedCalls(), [])
 
-    def test_one_that_comes_too_late_is_closed(self) -> None:
+    def test_a_connection_made_after_closing_is_closed(self) -> None:
         for ending in ("made", "refused"):
             self.setUp()
             told, later = Deferred[None](), Deferred[None]()
@@ -63,7 +63,7 @@ class Ending(Case):
             self.assertEqual([session.closed for session in self.made], [True] * (ending == "made"))
             self.assertEqual(self.clock.getDelayedCalls(), [], "nobody tries again")
 
-    def test_one_that_comes_while_it_closes_is_closed(self) -> None:
+    def test_a_connection_made_while_closing_is_closed(self) -> None:
         gate: Deferred[None] = Deferred(lambda going: going.callback(None))
 
         async def stubborn() -> Session:
@@ -76,7 +76,7 @@ class Ending(Case):
         self.failure(waiting, ApiError)
         self.assertEqual([session.closed for session in self.made], [True])
 
-    def test_close_waits_for_those_inside_and_refuses_the_rest(self) -> None:
+    def test_close_waits_for_users_and_refuses_new_ones(self) -> None:
         for grace in (2.0, None):
             self.setUp()
             held, last = (self.successResultOf(start(self.pool.take())) for _ in range(2))
@@ -92,13 +92,13 @@ class Ending(Case):
             self.assertTrue(all(session.closed for session in self.made))
             self.assertEqual(self.clock.getDelayedCalls(), [])
 
-    def test_those_that_nobody_uses_are_closed(self) -> None:
+    def test_idle_connections_are_closed(self) -> None:
         for one in [self.successResultOf(start(self.pool.take())) for _ in range(2)]:
             self.pool.give_back(one)
         self.successResultOf(start(self.pool.close()))
         self.assertEqual([session.closed for session in self.made], [True, True])
 
-    def test_who_waits_and_gives_back_what_it_held_makes_no_new_one(self) -> None:
+    def test_a_waiter_that_gives_a_connection_back_makes_no_new_one(self) -> None:
         async def another(held: Session) -> None:
             try:
                 await self.pool.take()

@@ -14,7 +14,7 @@ from tests.unit.test_pool import Case
 
 
 class Growing(Case):
-    def test_one_for_each_that_waits_at_the_same_time(self) -> None:
+    def test_simultaneous_waiters_each_get_a_connection(self) -> None:
         connecting: list[Deferred[None]] = []
 
         async def slow() -> Session:
@@ -30,7 +30,7 @@ class Growing(Case):
         for answered in waiting:
             self.successResultOf(answered)
 
-    def test_those_still_connecting_count(self) -> None:
+    def test_connections_being_made_count_towards_the_size(self) -> None:
         gates: list[Deferred[None]] = []
 
         async def refused() -> Session:
@@ -51,7 +51,7 @@ class Growing(Case):
         for one in waiting:
             self.failure(one, ApiError)
 
-    def test_who_waits_gets_a_new_one_for_one_that_is_thrown_away(self) -> None:
+    def test_a_waiter_gets_a_new_connection_for_a_discarded_one(self) -> None:
         for throw_away in ("altered", "closed"):
             self.setUp()
             held = [self.successResultOf(start(self.pool.take())) for _ in range(2)]
@@ -61,7 +61,7 @@ class Growing(Case):
             self.assertIs(self.successResultOf(waiting), self.made[2], throw_away)
             self.assertEqual((len(self.made), self.pool.in_use), (3, 2), throw_away)
 
-    def test_why_there_is_none_is_said_without_what_libpq_says(self) -> None:
+    def test_a_failure_to_connect_is_logged_without_libpqs_words(self) -> None:
         faults = iter([DatabaseGone("too many connections"), OSError("no route to 10.0.0.1")])
 
         async def broken() -> Session:
@@ -81,7 +81,9 @@ class Growing(Case):
 
 
 class Healing(Case):
-    def test_it_tries_again_with_growing_pauses_while_somebody_waits(self) -> None:
+    """The database is away."""
+
+    def test_it_is_tried_again_after_growing_pauses_while_somebody_waits(self) -> None:
         self.away = True
         waiting = start(self.pool.query("a"))
         self.clock.advance(0.1)
@@ -91,20 +93,20 @@ class Healing(Case):
         self.clock.advance(0.4)
         self.assertEqual(self.successResultOf(waiting), [("a",)])
 
-    def test_once_it_is_back_there_is_one_for_each_that_waits(self) -> None:
+    def test_once_it_is_back_each_waiter_gets_a_connection(self) -> None:
         self.away = True
         waiting = [start(self.pool.take()) for _ in range(2)]
         self.away = False
         self.clock.advance(FIRST_PAUSE_SECONDS)
         self.assertEqual([self.successResultOf(one) for one in waiting], self.made)
 
-    def test_nobody_waits_longer_than_the_timeout_for_a_database_that_is_away(self) -> None:
+    def test_nobody_waits_longer_than_the_timeout(self) -> None:
         self.away = True
         waiting = start(self.pool.query("a"))
         self.clock.pump([0.1] * 51)
         self.failure(waiting, ApiError)
 
-    def test_only_one_connection_finds_out_whether_it_is_back(self) -> None:
+    def test_a_single_connection_tries_whether_it_is_back(self) -> None:
         self.away = True
         tried: list[float] = []
         connect = self.connect
@@ -125,7 +127,7 @@ class Healing(Case):
         for one in waiting:
             self.successResultOf(one)
 
-    def test_a_failure_nobody_thought_of_is_no_reason_to_spin(self) -> None:
+    def test_an_unexpected_failure_to_connect_is_not_retried_in_a_tight_loop(self) -> None:
         tried: list[int] = []
 
         async def broken() -> Session:

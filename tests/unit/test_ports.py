@@ -9,7 +9,7 @@ from project_service.network.ports import url_of
 
 
 class Urls(SynchronousTestCase):
-    def test_of_a_port(self) -> None:
+    def test_the_url_of_a_port(self) -> None:
         for address, expected in (
             (IPv4Address("TCP", "192.0.2.1", 80), "http://192.0.2.1:80"),
             (IPv4Address("TCP", "0.0.0.0", 80), "http://127.0.0.1:80"),  # shown, not bound

@@ -1,4 +1,4 @@
-"""Descriptors, memory and the garbage collector, in a process of their own."""
+"""Descriptors, memory and the garbage collector of a process, mostly tried in a process of its own."""
 
 from __future__ import annotations
 
@@ -24,10 +24,10 @@ class Descriptors(SynchronousTestCase):
             f"r.setrlimit(r.RLIMIT_NOFILE, ({soft}, {hard})); print(allow(), *r.getrlimit(r.RLIMIT_NOFILE))"
         )
 
-    def test_a_low_soft_limit_is_raised_to_the_hard_one(self) -> None:
+    def test_a_low_soft_limit_of_descriptors_is_raised(self) -> None:
         self.assertEqual(self.limited(256, 2000), "2000 2000 2000")
 
-    def test_what_is_high_enough_stays(self) -> None:
+    def test_a_sufficient_limit_is_kept(self) -> None:
         self.assertEqual(self.limited(2000, 2000), "2000 2000 2000")
 
 
@@ -40,23 +40,23 @@ class Clients(SynchronousTestCase):
             )
         )
 
-    def test_as_many_as_configured_where_descriptors_allow(self) -> None:
+    def test_as_many_clients_as_configured_if_descriptors_allow(self) -> None:
         self.assertEqual(self.room(100, 4000), 100)
 
-    def test_and_where_there_is_no_limit(self) -> None:
+    def test_without_a_limit_the_configured_number_is_used(self) -> None:
         self.patch(resource, "getrlimit", lambda _: (resource.RLIM_INFINITY, resource.RLIM_INFINITY))
         self.assertEqual((room_for_clients(100), allow_descriptors()), (100, MOST_DESCRIPTORS))
 
-    def test_one_at_the_least(self) -> None:
+    def test_at_least_one_client_is_allowed(self) -> None:
         self.patch(resource, "getrlimit", lambda _: (100, 100))
         self.assertEqual(room_for_clients(10_000), 1)
 
-    def test_else_two_descriptors_for_each(self) -> None:
+    def test_otherwise_two_descriptors_are_kept_for_each_client(self) -> None:
         self.assertEqual(self.room(10_000, 1256), 500)
 
 
 class Settled(SynchronousTestCase):
-    def test_what_is_loaded_is_not_looked_through_any_more(self) -> None:
+    def test_objects_loaded_at_the_start_are_excluded_from_garbage_collection(self) -> None:
         program = (
             "import gc, project_service.http.edge as _; from project_service.process import settle; settle()"
         )
@@ -87,14 +87,14 @@ print(faults() - before)
 
 
 class Reads(SynchronousTestCase):
-    def test_the_buffer_of_a_large_read_is_not_asked_of_the_system_each_time(self) -> None:
+    def test_the_buffer_of_a_large_read_is_not_requested_from_the_system_each_time(self) -> None:
         if platform.libc_ver()[0] != "glibc":
             raise SkipTest("only glibc can be told so")
         self.assertLess(int(said(READS)), 1000)
 
 
 class GivenBack(SynchronousTestCase):
-    def test_what_was_let_go_of_below_something_that_stays(self) -> None:
+    def test_freed_memory_below_living_objects_is_returned_to_the_system(self) -> None:
         if platform.libc_ver()[0] != "glibc":
             raise SkipTest("only glibc can be told so")
         program = (

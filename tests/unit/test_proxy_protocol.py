@@ -46,7 +46,7 @@ class Headers(SynchronousTestCase):
             wrapper.dataReceived(piece)
         return remembering.seen, transport.disconnecting
 
-    def test_who_the_client_is(self) -> None:
+    def test_the_clients_address_is_taken_from_the_header(self) -> None:
         for header, client in (
             (b"PROXY TCP4 192.0.2.7 198.51.100.1 4711 443\r\n", CLIENT),
             (b"PROXY TCP6 2001:db8::7 2001:db8::1 4711 443\r\n", "2001:db8::7"),
@@ -57,8 +57,8 @@ class Headers(SynchronousTestCase):
             )
             self.assertEqual(self.told(header[:20], header[20:] + b"a"), ([(b"a", client)], False), header)
 
-    def test_one_that_the_proxy_says_nothing_of(self) -> None:
-        """HAProxy and nginx write the short form for clients of Unix sockets, and for their own checks."""
+    def test_a_header_without_an_address_keeps_the_proxys(self) -> None:
+        """HAProxy and nginx write such headers for clients of Unix sockets, and for their own health checks."""
         for header in (
             b"PROXY UNKNOWN\r\n",
             b"PROXY UNKNOWN ffff::1 ffff::2 65535 65535\r\n",
@@ -67,11 +67,11 @@ class Headers(SynchronousTestCase):
             self.assertEqual(self.told(header + b"a"), ([(b"a", PROXY.host)], False), header)
             self.assertEqual(self.told(header, b"a"), ([(b"a", PROXY.host)], False), header)
 
-    def test_only_the_first_line_is_one(self) -> None:
+    def test_only_the_first_line_is_a_header(self) -> None:
         header = b"PROXY TCP4 192.0.2.7 198.51.100.1 4711 443\r\n"
         self.assertEqual(self.told(header, header), ([(header, CLIENT)], False))
 
-    def test_what_is_none_ends_the_connection(self) -> None:
+    def test_anything_else_closes_the_connection(self) -> None:
         for header in (
             b"GET / HTTP/1.1\r\n",
             b"PROXY UNKNOWNS\r\n",

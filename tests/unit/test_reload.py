@@ -1,4 +1,5 @@
-"""What SIGHUP takes over."""
+"""A reload of the configuration by SIGHUP: what is taken over, what needs a restart, and faults that change
+nothing."""
 
 from __future__ import annotations
 
@@ -27,12 +28,12 @@ class Reloading(TestCase):
         self.errors = errors_logged(self)
         self.taken: list[Settings] = []
 
-    def test_what_can_change_is_taken_over(self) -> None:
+    def test_reloadable_settings_are_taken_over(self) -> None:
         found = reread(OLD, lambda: NEW, self.taken.append)
         self.assertEqual(found, evolve(OLD, server=Server(log_level="debug")))
         self.assertEqual(self.taken, [found])
 
-    def test_what_waits_for_a_restart_is_named(self) -> None:
+    def test_settings_that_need_a_restart_are_named_once(self) -> None:
         old = evolve(OLD, stages={"dev": Stage({"main": StageDatabase(), "gone": StageDatabase()})})
         new = evolve(NEW, stages={"dev": Stage({"main": StageDatabase(max_rows=7), "new": StageDatabase()})})
         dev = "stages.dev.databases"
@@ -43,7 +44,7 @@ class Reloading(TestCase):
             reread(running, lambda: old, self.taken.append, old)
         self.assertEqual(said, [f"changed, but in force only after a restart: {waiting}"])
 
-    def test_a_fault_in_the_file_is_named_and_nothing_changes(self) -> None:
+    def test_a_fault_in_the_file_is_logged_and_nothing_changes(self) -> None:
         def load() -> Settings:
             raise BadSettings([Fault("/c", "auth.x", "is not a setting")])
 
@@ -52,7 +53,7 @@ class Reloading(TestCase):
         self.assertIn("auth.x is not a setting", event["fault"])
         self.assertEqual(self.taken, [])
 
-    def test_so_it_is_where_a_part_refuses(self) -> None:
+    def test_a_refusal_by_a_part_is_logged(self) -> None:
         def refuses(settings: Settings) -> None:
             raise KeySetError("is not JSON")
 
@@ -60,7 +61,7 @@ class Reloading(TestCase):
         (event,) = self.errors.flush("was not reloaded")
         self.assertIn("is not JSON", event["fault"])
 
-    def test_a_fault_nobody_thought_of_leaves_the_old_ones_in_force(self) -> None:
+    def test_an_unexpected_error_keeps_the_old_settings(self) -> None:
         def breaks(settings: Settings) -> None:
             raise ZeroDivisionError
 
@@ -68,7 +69,7 @@ class Reloading(TestCase):
         self.errors.flush("was not taken over")
         self.assertEqual(len(self.flushLoggedErrors(ZeroDivisionError)), 1)
 
-    def test_and_no_worker_is_told_then(self) -> None:
+    def test_unusable_signing_keys_are_refused_before_workers_are_told(self) -> None:
         folder = TemporaryDirectory()
         self.addCleanup(folder.cleanup)
         path = Path(folder.name) / "keys.json"

@@ -67,14 +67,14 @@ class Requests(TestCase):
     )
 
     @given(st.lists(st.integers(0, 500), max_size=12), st.permutations(range(4)))
-    def test_cuts_make_no_difference(self, cuts: list[int], order: list[int]) -> None:
+    def test_pieces_make_no_difference(self, cuts: list[int], order: list[int]) -> None:
         raw = b"".join((GET, POST, CHUNKED, UPGRADE)[index] for index in order)
         found = parsed(raw, cuts)
         self.assertEqual(found.told, [self.EXPECTED[index] for index in order])
         self.assertEqual(found.ended, 4)
 
     @given(st.binary(max_size=300), st.lists(st.integers(0, 300), max_size=4))
-    def test_noise_is_an_api_error_or_waits(self, noise: bytes, cuts: list[int]) -> None:
+    def test_noise_is_refused_or_waits_for_more(self, noise: bytes, cuts: list[int]) -> None:
         try:
             parsed(noise, cuts)
             parsed(GET[:-2] + noise, cuts)
@@ -82,21 +82,21 @@ class Requests(TestCase):
         except ApiError as fault:
             self.assertIn(fault.status, (400, 405, 414, 431))
 
-    def test_values_have_no_white_space_around_them(self) -> None:
+    def test_header_values_are_stripped_of_white_space(self) -> None:
         self.assertEqual(parsed(GET, []).heads[0].headers.get(b"x-mark"), b"1")
 
-    def test_the_same_headers_are_the_same_view(self) -> None:
+    def test_identical_headers_share_one_parsed_view(self) -> None:
         found = parsed(GET + GET + POST, [])
         self.assertIs(found.heads[0].headers, found.heads[1].headers)
         self.assertIsNot(found.heads[0].headers, found.heads[2].headers)
 
-    def test_long_headers_are_not_kept_while_the_connection_idles(self) -> None:
+    def test_long_headers_are_not_kept_between_requests(self) -> None:
         raw = GET[:-2] + b"A: " + b"a" * 5000 + b"\r\n\r\n"
         found = parsed(raw + raw, [])
         self.assertEqual(list(found.heads[0].headers), list(found.heads[1].headers))
         self.assertIsNot(found.heads[0].headers, found.heads[1].headers)
 
-    def test_nothing_that_never_ends_is_taken_in(self) -> None:
+    def test_endless_request_lines_headers_and_chunks_are_refused(self) -> None:
         for start in (
             b"GET /",
             GET[:-2] + b"A: ",
@@ -111,7 +111,7 @@ class Requests(TestCase):
                 for _ in range(200):
                     parser.feed(b"x" * 1000)
 
-    def test_nor_are_blanks_without_end(self) -> None:
+    def test_endless_white_space_is_refused(self) -> None:
         recorder = Recorder()
         parser = RequestParser(recorder)
         parser.feed(GET[:-2])
@@ -120,7 +120,7 @@ class Requests(TestCase):
                 parser.feed(b"A%d:" % number + b" " * 3000 + b"b\r\n")
         self.assertEqual(refused.exception.status, 431)
 
-    def test_what_a_large_piece_held_before_it_is_not_the_heads(self) -> None:
+    def test_a_body_before_the_head_in_the_same_piece_does_not_count_towards_its_size(self) -> None:
         size = 3 * MAX_HEAD_BYTES
         upload = b"POST /p HTTP/1.1\r\nHost: x\r\nContent-Length: %d\r\n\r\n" % size
         start, rest = GET[:-2], b"A: " + b"a" * (MAX_HEAD_BYTES // 2) + b"\r\n\r\n"
@@ -132,14 +132,16 @@ class Requests(TestCase):
         with self.assertRaises(ApiError):
             parser.feed(upload + b"x" * size + start + 3 * (b"A: " + b"a" * 30_000 + b"\r\n") + b"\r\n")
 
-    def test_the_longest_target_may_come_with_an_offer(self) -> None:
+    def test_the_longest_target_may_come_with_an_upgrade(self) -> None:
         target = b"/" + b"u" * (MAX_TARGET_BYTES - 1)
         found = parsed(UPGRADE.replace(b"/u", target), [])
         self.assertEqual(found.told, [("POST", target, 2, b"hi")])
 
 
 class Derived(TestCase):
-    def test_is_made_once_for_a_view(self) -> None:
+    """Values that are computed from a view of headers."""
+
+    def test_a_derived_value_is_computed_once_for_a_view(self) -> None:
         made: list[HeaderView] = []
 
         def count(view: HeaderView) -> int:

@@ -1,4 +1,4 @@
-"""What is kept in memory is read again one after the other, and until it succeeds."""
+"""Rereading: what is kept in memory is read again, one reading at a time, and until it succeeds."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ class Case(TestCase):
     async def read(self) -> None:
         await held(self.pending)
 
-    def test_one_at_a_time_and_once_more_for_what_came_meanwhile(self) -> None:
+    def test_readings_asked_for_during_one_become_one_more(self) -> None:
         for _ in range(5):
             self.reading.soon()
         self.assertEqual(len(self.pending), 1)
@@ -34,7 +34,7 @@ class Case(TestCase):
         self.assertEqual(len(self.pending), 2)
         self.assertTrue(self.reading.current)
 
-    def test_a_reading_that_fails_is_repeated(self) -> None:
+    def test_a_failed_reading_is_repeated(self) -> None:
         self.reading.soon()
         with captured_logs() as said:
             self.pending[0].errback(RuntimeError("the pool is empty"))
@@ -50,7 +50,7 @@ class Case(TestCase):
         self.reading.soon()
         self.assertEqual(len(self.pending), 4)
 
-    def test_now_waits_for_the_one_before_and_tells_of_its_failure(self) -> None:
+    def test_now_waits_for_the_running_reading_and_raises_the_failure_of_its_own(self) -> None:
         self.reading.soon()
         asked = start(self.reading.now())
         self.assertEqual(len(self.pending), 1)
@@ -59,7 +59,7 @@ class Case(TestCase):
         self.pending[1].errback(RuntimeError("no"))
         self.failureResultOf(asked, RuntimeError)
 
-    def test_a_poll_that_fails_is_logged_once_in_a_row_and_leaves_the_rest_alone(self) -> None:
+    def test_a_failing_poll_is_logged_once_and_not_repeated(self) -> None:
         with captured_logs() as said:
             outcomes = (RuntimeError("away"), RuntimeError("still"), None, RuntimeError("again"))
             for number, answer in enumerate(outcomes):
@@ -73,7 +73,7 @@ class Case(TestCase):
         self.clock.advance(60)
         self.assertEqual(len(self.pending), 4)
 
-    def test_one_that_is_over_at_once_is_not_the_last(self) -> None:
+    def test_a_reading_that_ends_at_once_does_not_stop_later_ones(self) -> None:
         """A fast database answers before the caller has got its Deferred."""
         read: list[None] = []
 
@@ -86,7 +86,7 @@ class Case(TestCase):
             self.assertTrue(reading.current)
         self.assertEqual(len(read), 3)
 
-    def test_closing_ends_a_reading_that_is_under_way(self) -> None:
+    def test_closing_cancels_a_running_reading(self) -> None:
         polled = start(self.reading.poll())
         self.reading.soon()
         self.reading.soon()
@@ -97,7 +97,7 @@ class Case(TestCase):
             self.successResultOf(start(self.reading.close()))
         self.assertEqual((said, self.clock.getDelayedCalls(), len(self.pending)), ([], [], 2))
 
-    def test_the_pause_grows_no_longer_than_two_seconds(self) -> None:
+    def test_the_pause_grows_to_two_seconds_at_most(self) -> None:
         self.reading.soon()
         for number in range(8):
             self.pending[number].errback(RuntimeError("away"))
@@ -112,5 +112,5 @@ class Case(TestCase):
         self.successResultOf(start(self.reading.close()))
         self.assertEqual(self.clock.getDelayedCalls(), [])
 
-    def test_closing_is_nothing_where_there_was_nothing(self) -> None:
+    def test_closing_without_a_reading_does_nothing(self) -> None:
         self.successResultOf(start(self.reading.close()))

@@ -30,21 +30,21 @@ class FakeResolver:
 
 
 class Resolving(SynchronousTestCase):
-    def test_each_address_once_in_the_resolvers_order(self) -> None:
+    def test_each_address_is_returned_once_in_the_resolvers_order(self) -> None:
         resolver = FakeResolver(["::1", "127.0.0.1", "::1"])
         found = addresses_of(resolver, "db.example.test")
         self.assertNoResult(found)
         resolver.receiver.resolutionComplete()
         self.assertEqual(self.successResultOf(found), ["::1", "127.0.0.1"])
 
-    def test_an_address_is_its_own(self) -> None:
+    def test_an_address_resolves_to_itself(self) -> None:
         for host in ("127.0.0.1", "::1"):
             self.assertEqual(self.successResultOf(addresses_of(FakeResolver(), host)), [host])
 
-    def test_what_cannot_be_a_name_has_none(self) -> None:
+    def test_an_invalid_name_has_no_addresses(self) -> None:
         self.assertEqual(self.successResultOf(addresses_of(FakeResolver(), "a" * 64 + ".test")), [])
 
-    def test_an_answer_that_nobody_waits_for_any_more_is_nobodys(self) -> None:
+    def test_a_result_after_cancelling_is_ignored(self) -> None:
         resolver = FakeResolver(["127.0.0.1"])
         found = addresses_of(resolver, "db.example.test")
         found.cancel()

@@ -73,8 +73,10 @@ class Case(SynchronousTestCase):
 
 
 class Bytes(Case):
-    def test_their_digests_go_with_them(self) -> None:
-        """Of many they are computed in a thread, and leave when the socket asks for them."""
+    """Uploads of bytes."""
+
+    def test_digests_are_sent_with_the_bytes(self) -> None:
+        """Those of large bodies are computed in a thread, and sent when the socket asks for more."""
         for payload in (b"few", b"many" * INLINE_DIGEST_BYTES):
             for work in (
                 self.store.put("k", payload, "text/plain", {}),
@@ -89,7 +91,7 @@ class Bytes(Case):
 
 
 class Documents(Case):
-    def test_uploads_that_are_open_are_listed_page_by_page(self) -> None:
+    def test_open_uploads_are_listed_page_by_page(self) -> None:
         page = (
             "<R><IsTruncated>true</IsTruncated><NextKeyMarker>a&amp;b</NextKeyMarker><NextUploadIdMarker>1"
             "</NextUploadIdMarker><Upload><Key>a&amp;b</Key><UploadId>1</UploadId></Upload></R>"
@@ -112,7 +114,7 @@ class Documents(Case):
             self.answer(body=f"<R><IsTruncated>true</IsTruncated>{endless}</R>")
             self.successResultOf(asked)
 
-    def test_only_a_page_that_is_cut_off_has_a_next_one(self) -> None:
+    def test_only_a_truncated_page_has_a_next_one(self) -> None:
         token = "<NextContinuationToken>t</NextContinuationToken>"
         for body, expected in (
             (f"<IsTruncated>true</IsTruncated>{token}", "t"),
@@ -122,12 +124,12 @@ class Documents(Case):
             self.answer(body=f"<R>{body}</R>")
             self.assertEqual(self.successResultOf(asked).next_token, expected)
 
-    def test_a_listing_with_a_size_that_is_none_is_no_answer(self) -> None:
+    def test_a_listing_with_an_invalid_size_is_a_failure(self) -> None:
         asked = self.ask(self.store.list())
         self.answer(body="<R><Contents><Key>k</Key><Size>-1</Size></Contents></R>")
         self.failureResultOf(asked, StoreUnreachable)
 
-    def test_what_could_not_be_deleted_is_told(self) -> None:
+    def test_delete_many_returns_the_keys_that_could_not_be_deleted(self) -> None:
         asked = self.ask(self.store.delete_many(["a&b", "c"]))
         line, headers, body = self.sent()
         self.assertEqual((line, "content-md5" in headers), ("POST /base/bucket?delete=", True))
@@ -143,8 +145,8 @@ class Documents(Case):
         )
         self.assertEqual(self.successResultOf(asked), ("a&b",))
 
-    def test_what_is_put_together_already_is(self) -> None:
-        """By an earlier try, whose answer did not come."""
+    def test_completing_an_upload_that_is_complete_succeeds(self) -> None:
+        """An earlier attempt may have completed it, though its response did not arrive."""
         for status, etag in ((200, "whole-2"), (404, None)):
             asked = self.ask(self.store.complete_multipart("k", "u", ["e1", "e2"]))
             body = self.sent()[2]
@@ -158,14 +160,14 @@ class Documents(Case):
             else:
                 self.assertEqual(self.successResultOf(asked), etag)
 
-    def test_what_is_gone_already_is_deleted(self) -> None:
+    def test_deleting_what_is_gone_succeeds(self) -> None:
         for work in (self.store.delete("k"), self.store.abort_multipart("k", "u")):
             asked = self.ask(work)
             self.assertNotIn("content-length", self.sent()[1])
             self.answer(404, "<Error><Code>NoSuchKey</Code></Error>")
             self.assertIsNone(self.successResultOf(asked))
 
-    def test_the_store_bucket_is_made_where_it_is_missing(self) -> None:
+    def test_a_missing_store_bucket_is_created(self) -> None:
         asked = self.ask(self.store.ensure_bucket())
         self.answer(404)
         line, headers, _ = self.sent()
@@ -180,14 +182,14 @@ class Documents(Case):
 
 
 class Copies(Case):
-    def test_what_one_request_may_copy_is_one_request(self) -> None:
+    def test_a_small_copy_is_one_request(self) -> None:
         asked = self.ask(self.store.copy("b/from", "b/to", COPY_PART_BYTES, "a/b", unneeded))
         line, headers, _ = self.sent()
         self.assertEqual((line, headers["x-amz-copy-source"]), ("PUT /base/bucket/b/to", "/bucket/b/from"))
         self.answer(body='<R><ETag>"e"</ETag></R>')
         self.assertEqual(self.successResultOf(asked), "e")
 
-    def test_what_is_larger_is_copied_in_parts(self) -> None:
+    def test_a_large_copy_is_made_in_parts(self) -> None:
         size = 2 * COPY_PART_BYTES + 1
         touches: list[int] = []
 
@@ -213,7 +215,7 @@ class Copies(Case):
         self.answer(body='<R><ETag>"whole-3"</ETag></R>')
         self.assertEqual(self.successResultOf(asked), "whole-3")
 
-    def test_a_copy_in_parts_that_fails_leaves_none(self) -> None:
+    def test_a_failed_copy_in_parts_aborts_its_upload(self) -> None:
         for dropped in (204, 500):
             asked = self.ask(self.store.copy("b/from", "b/to", COPY_PART_BYTES + 1, "a/b", unneeded))
             self.answer(body="<R><UploadId>u</UploadId></R>")
@@ -226,7 +228,9 @@ class Copies(Case):
 
 
 class Opening(Case):
-    def test_a_part_is_asked_for_and_nothing_else_is_taken(self) -> None:
+    """Opening an object for reading."""
+
+    def test_only_the_range_that_was_asked_for_is_accepted(self) -> None:
         for first, length, status, announced, fine in (
             (0, 5, 200, "hello", True), (1, 3, 206, "ell", True), (1, 3, 200, "ell", False),
             (0, 5, 206, "hello", False), (0, 5, 200, "hell", False), (1, 3, 206, "ello", False),
@@ -240,20 +244,20 @@ class Opening(Case):
             else:
                 self.failureResultOf(asked, BrokenRead)
 
-    def test_what_is_not_wanted_is_not_read(self) -> None:
+    def test_a_body_of_another_length_is_not_read(self) -> None:
         asked = self.ask(self.store.open("k", 0, 5, 5))
         self.endpoint.connections[-1].dataReceived(b"HTTP/1.1 200 OK\r\nContent-Length: 9\r\n\r\n")
         self.failureResultOf(asked, BrokenRead)
         self.assertTrue(self.wire.aborted)
 
-    def test_a_refusal(self) -> None:
+    def test_a_refusal_is_retried_or_raised(self) -> None:
         asked = self.ask(self.store.open("k", 0, 5, 5))
         self.answer(503, "<Error><Code>SlowDown</Code></Error>")
         self.clock.advance(0.1)
         self.answer(404, "<Error><Code>NoSuchVersion</Code></Error>")
         self.assertEqual(self.failureResultOf(asked, NoSuchObject).value.code, "NoSuchVersion")
 
-    def test_a_store_that_announces_no_length_is_taken_by_its_bytes(self) -> None:
+    def test_a_response_without_a_length_is_checked_by_its_bytes(self) -> None:
         asked = self.ask(self.store.open("k", 0, 5, 5))
         chunked = b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n5\r\nhello\r\n0\r\n\r\n"
         self.endpoint.connections[-1].dataReceived(chunked)

@@ -93,7 +93,9 @@ class Case(SynchronousTestCase):
 
 
 class Answers(Case):
-    def test_a_small_answer_frees_the_connection_before_it_is_read(self) -> None:
+    """Responses that arrive as they should."""
+
+    def test_a_small_response_frees_the_connection_before_it_is_read(self) -> None:
         answer = self.send()
         at_once = (self.wire.bufferSize, self.wire.SEND_LIMIT)
         self.assertEqual((self.wire.value(), *at_once), (HEAD, READ_BYTES, SEND_BYTES))
@@ -107,7 +109,7 @@ class Answers(Case):
         self.assertTrue(reader.reason.check(ResponseDone))
         self.assertRaises(RuntimeError, response.deliverBody, reader)
 
-    def test_what_is_whole_and_what_is_not(self) -> None:
+    def test_whole_returns_a_complete_unread_body_only(self) -> None:
         answer = self.send()
         self.connection.dataReceived(OK % 10 + b"hello")
         response = self.successResultOf(answer)
@@ -121,7 +123,7 @@ class Answers(Case):
         self.lose()
         self.assertIsNone(self.successResultOf(answer).whole())
 
-    def test_one_request_after_the_other(self) -> None:
+    def test_requests_follow_each_other_on_one_connection(self) -> None:
         for number in range(3):
             answer = self.send()
             self.connection.dataReceived(OK % 1 + b"%d" % number)
@@ -130,7 +132,7 @@ class Answers(Case):
             self.assertEqual(reader.data, b"%d" % number)
         self.assertEqual(self.owner.events, ["free"] * 3)
 
-    def test_what_nobody_reads_yet_is_left_at_the_store(self) -> None:
+    def test_an_unread_body_is_paused(self) -> None:
         answer = self.send()
         self.connection.dataReceived(OK % 10 + b"hello")
         self.assertEqual(self.wire.producerState, "paused")
@@ -140,7 +142,7 @@ class Answers(Case):
         self.connection.dataReceived(b"world")
         self.assertEqual((reader.data, self.owner.events), (b"helloworld", ["free"]))
 
-    def test_who_reads_decides_from_the_first_bytes_on(self) -> None:
+    def test_the_reader_controls_the_flow_from_its_first_bytes(self) -> None:
         for waiting in (False, True):
             for pauses, resumes in ((False, False), (True, False), (True, True)):
                 self.setUp()
@@ -172,7 +174,7 @@ class Answers(Case):
         self.connection.dataReceived(b"two")
         self.assertEqual((self.wire.producerState, self.owner.events), ("paused", []))
 
-    def test_who_pauses_at_the_last_bytes_does_not_pause_the_next_answer(self) -> None:
+    def test_a_reader_that_pauses_at_the_end_does_not_pause_the_next_response(self) -> None:
         reader = Reader(pauses=True)
         self.read(reader)
         self.connection.dataReceived(OK % 6 + b"one")
@@ -187,7 +189,7 @@ class Answers(Case):
         self.connection.dataReceived(OK % 0)
         self.assertEqual(self.successResultOf(answer).length, 0)
 
-    def test_who_leaves_closes_the_connection(self) -> None:
+    def test_a_reader_that_leaves_closes_the_connection(self) -> None:
         reader = Reader()
         self.read(reader)
         self.connection.dataReceived(OK % 9 + b"one")
@@ -198,25 +200,25 @@ class Answers(Case):
         self.assertTrue(reader.reason.check(BrokenAnswer))
         self.assertEqual(self.owner.events, ["gone"])
 
-    def test_a_store_that_closes_is_taken_at_its_word(self) -> None:
+    def test_connection_close_is_respected(self) -> None:
         self.send()
         self.connection.dataReceived(b"HTTP/1.1 200 OK\r\nConnection: close\r\nContent-Length: 0\r\n\r\n")
         self.assertEqual((self.owner.events, self.wire.disconnecting), ([], True))
 
-    def test_a_head_has_no_body(self) -> None:
+    def test_a_response_to_head_has_no_body(self) -> None:
         self.send(method=b"HEAD")
         self.connection.dataReceived(OK % 5)
         self.assertEqual(self.owner.events, ["free"])
 
 
 class Faults(Case):
-    def test_no_answer_tells_the_kind_of_failure_only(self) -> None:
+    def test_a_connection_lost_before_the_response_names_only_the_kind_of_failure(self) -> None:
         answer = self.send()
         self.lose()
         self.assertEqual(str(self.failureResultOf(answer, BrokenAnswer).value), "ConnectionLost")
         self.assertEqual(self.owner.events, ["gone"])
 
-    def test_a_body_that_breaks_off(self) -> None:
+    def test_a_truncated_body_is_an_error(self) -> None:
         for framing in (b"Content-Length: 9\r\n\r\none", b"Transfer-Encoding: chunked\r\n\r\n9\r\none"):
             self.setUp()
             reader = Reader()
@@ -227,23 +229,23 @@ class Faults(Case):
             self.assertTrue(reader.reason.check(BrokenAnswer))
             self.assertEqual(reader.data, b"one")
 
-    def test_a_body_without_length_may_not_be_whole(self) -> None:
+    def test_a_body_without_a_length_ends_as_possibly_truncated(self) -> None:
         reader = Reader()
         self.read(reader)
         self.connection.dataReceived(b"HTTP/1.1 200 OK\r\n\r\none")
-        # What Twisted's readers of an answer take for one without length.
+        # This is how Twisted's readers know a response without a length.
         self.assertEqual(reader.producer.length, UNKNOWN_LENGTH)
         self.lose()
         assert reader.reason is not None
         self.assertTrue(reader.reason.check(PotentialDataLoss))
 
-    def test_what_is_no_answer_closes_the_connection(self) -> None:
+    def test_bytes_that_are_not_http_close_the_connection(self) -> None:
         answer = self.send()
         self.connection.dataReceived(b"SSH-2.0-x\r\n\r\n")
         self.failureResultOf(answer, BrokenAnswer)
         self.assertTrue(self.wire.aborted)
 
-    def test_more_than_the_answer_closes_the_connection(self) -> None:
+    def test_bytes_after_the_response_close_the_connection(self) -> None:
         reader = Reader()
         self.read(reader)
         self.connection.dataReceived(OK % 4 + b"one")
@@ -252,11 +254,11 @@ class Faults(Case):
         self.assertTrue(reader.reason.check(BrokenAnswer))
         self.assertEqual((self.wire.aborted, self.owner.events), (True, []))
 
-    def test_an_answer_nobody_asked_for(self) -> None:
+    def test_an_unrequested_response_closes_the_connection(self) -> None:
         self.connection.dataReceived(OK % 0)
         self.assertTrue(self.wire.aborted)
 
-    def test_giving_up_closes_the_connection(self) -> None:
+    def test_cancelling_closes_the_connection(self) -> None:
         answer = self.send()
         answer.cancel()
         self.failureResultOf(answer, CancelledError)

@@ -62,7 +62,7 @@ class Pooled(SynchronousTestCase):
     def lose(self, number: int) -> None:
         self.endpoint.connections[number].connectionLost()
 
-    def test_what_is_free_is_used_again_the_last_one_first(self) -> None:
+    def test_the_most_recently_freed_connection_is_used_first(self) -> None:
         for _ in range(2):
             self.ask()
         self.answer(0)
@@ -72,21 +72,21 @@ class Pooled(SynchronousTestCase):
             self.answer(1)
         self.assertEqual(self.asked(), [1, 3])
 
-    def test_any_number_at_once_but_only_so_many_are_kept(self) -> None:
+    def test_any_number_may_be_open_but_only_some_are_kept(self) -> None:
         for _ in range(4):
             self.ask()
         for number in range(4):
             self.answer(number)
         self.assertEqual(self.closed(), [False, False, True, True])
 
-    def test_one_that_the_store_closes_is_not_used_again(self) -> None:
+    def test_a_connection_the_store_closed_is_not_reused(self) -> None:
         self.ask()
         self.answer(0)
         self.lose(0)
         self.ask()
         self.assertEqual(self.asked(), [1, 1])
 
-    def test_what_is_not_used_grows_old(self) -> None:
+    def test_idle_connections_are_closed_after_a_while(self) -> None:
         self.clock.advance(KEPT_SECONDS)
         for _ in range(2):
             self.ask()
@@ -98,7 +98,7 @@ class Pooled(SynchronousTestCase):
         self.clock.advance(KEPT_SECONDS / 2)
         self.assertEqual((self.closed(), self.clock.getDelayedCalls()), ([True, True], []))
 
-    def test_closing_waits_for_what_was_idle(self) -> None:
+    def test_closing_waits_for_an_idle_connection_to_close(self) -> None:
         self.successResultOf(self.pool.close())
         for _ in range(2):
             self.ask()
@@ -111,7 +111,7 @@ class Pooled(SynchronousTestCase):
         self.lose(0)
         self.successResultOf(closing)
 
-    def test_closing_waits_for_all_of_them(self) -> None:
+    def test_closing_waits_for_all_connections(self) -> None:
         for _ in range(2):
             self.ask()
         for number in range(2):
@@ -123,7 +123,7 @@ class Pooled(SynchronousTestCase):
             self.lose(number)
         self.successResultOf(closing)
 
-    def test_nobody_listens(self) -> None:
+    def test_a_refused_connection_fails_the_request(self) -> None:
         self.endpoint.answers = [Deferred()]
         asked = self.ask()
         waiting: Deferred[Any] = Deferred()
@@ -132,7 +132,7 @@ class Pooled(SynchronousTestCase):
         waiting.errback(Failure(Refused()))
         self.failureResultOf(asked, Refused)
 
-    def test_giving_up_while_it_connects(self) -> None:
+    def test_cancelling_a_request_cancels_its_connecting(self) -> None:
         given_up: list[object] = []
         self.endpoint.answers = [Deferred(given_up.append)]
         asked = self.ask()
@@ -142,7 +142,7 @@ class Pooled(SynchronousTestCase):
 
 
 class Connecting(SynchronousTestCase):
-    def test_it_may_take_as_long_as_is_configured(self) -> None:
+    def test_connecting_may_take_as_long_as_configured(self) -> None:
         made: list[tuple[Any, ...]] = []
         self.patch(endpoint_module, "HostnameEndpoint", lambda _, *how: made.append(how))
         store_endpoint(None, Address("http://store:9000/base", "b"), 3.0)

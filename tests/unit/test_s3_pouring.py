@@ -1,4 +1,4 @@
-"""Passing an object's bytes from the store to the reader, in memory."""
+"""Passing an object's bytes from the store to the client, in memory: complete, with back-pressure, or failed."""
 
 from __future__ import annotations
 
@@ -55,26 +55,26 @@ class OpenCase(Case):
 class Opened(OpenCase):
     """What ``S3Store.open`` returns, for a response that came at once."""
 
-    def test_a_small_object_is_at_hand(self) -> None:
+    def test_a_small_object_that_has_arrived_is_at_hand(self) -> None:
         self.assertEqual(self.open(5, b"Content-Length: 5\r\n\r\nhello").at_hand(), b"hello")
         self.assertIsNone(self.open(9, b"Content-Length: 9\r\n\r\nhello").at_hand())
 
-    def test_what_nobody_wants_ends_with_its_connection(self) -> None:
+    def test_dropping_an_incomplete_object_closes_its_connection(self) -> None:
         self.open(9, b"Content-Length: 9\r\n\r\nhello").drop()
         self.assertTrue(self.wire.aborted)
 
-    def test_what_is_all_here_leaves_the_connection_to_others(self) -> None:
+    def test_dropping_a_complete_object_keeps_its_connection(self) -> None:
         self.open(5, b"Content-Length: 5\r\n\r\nhello").drop()
         self.assertEqual((self.wire.aborted, self.owner.events), (False, ["free"]))
 
-    def test_what_is_not_the_object_is_not(self) -> None:
+    def test_a_complete_response_of_another_length_is_not_the_object(self) -> None:
         opened = self.open(9, b"Transfer-Encoding: chunked\r\n\r\n5\r\nhello\r\n0\r\n\r\n")
         self.assertIsNone(opened.at_hand())
         self.failureResultOf(start(opened.pour(Sink())), BrokenRead)
 
 
 class Pouring(OpenCase):
-    def test_it_is_done_with_the_last_byte_and_nothing_goes_on(self) -> None:
+    def test_it_ends_with_the_last_byte_and_leaves_nothing_running(self) -> None:
         for answer in (b"Content-Length: 5\r\n\r\nhello", b"Content-Length: 5\r\n\r\n"):
             sink = Sink()
             poured = self.pour(sink, 5, answer)
@@ -84,14 +84,14 @@ class Pouring(OpenCase):
             self.successResultOf(poured)
             self.assertEqual((sink.data, sink.producer, self.clock.getDelayedCalls()), (b"hello", None, []))
 
-    def test_more_than_the_object_is_not_passed_on(self) -> None:
+    def test_bytes_beyond_the_object_are_not_passed_on(self) -> None:
         sink = Sink()
         poured = self.pour(sink, 5, b"Transfer-Encoding: chunked\r\n\r\n5\r\nhello\r\n")
         self.connection.dataReceived(b"1\r\n!\r\n")
         self.failureResultOf(poured, BrokenRead)
         self.assertEqual((sink.data, sink.producer, self.wire.aborted), (b"hello", None, True))
 
-    def test_less_than_the_object_is_no_object(self) -> None:
+    def test_a_short_response_is_an_error(self) -> None:
         for end in (b"0\r\n\r\n", None):
             self.setUp()
             sink = Sink()
@@ -103,7 +103,7 @@ class Pouring(OpenCase):
             self.failureResultOf(poured, BrokenRead)
             self.assertEqual((sink.data, sink.producer, self.clock.getDelayedCalls()), (b"hello", None, []))
 
-    def test_who_leaves_gets_nothing_more(self) -> None:
+    def test_a_reader_that_leaves_gets_nothing_more(self) -> None:
         opened = self.open(9, b"Content-Length: 9\r\n\r\none")
         self.connection.dataReceived(b"two")
         sink = Sink(leaves=True)
@@ -111,7 +111,7 @@ class Pouring(OpenCase):
         self.assertEqual((sink.data, self.wire.aborted), (b"one", True))
         self.assertEqual(self.clock.getDelayedCalls(), [])
 
-    def test_giving_up_ends_the_read(self) -> None:
+    def test_cancelling_closes_the_connection(self) -> None:
         sink = Sink()
         poured = self.pour(sink, 9, b"Content-Length: 9\r\n\r\none")
         poured.cancel()
@@ -120,7 +120,7 @@ class Pouring(OpenCase):
         self.lose()
         self.assertEqual(self.clock.getDelayedCalls(), [])
 
-    def test_a_store_that_falls_silent_is_waited_for_from_its_last_bytes_on(self) -> None:
+    def test_a_silent_store_is_given_up_after_its_last_bytes(self) -> None:
         sink = Sink()
         poured = self.pour(sink, 9, b"Content-Length: 9\r\n\r\none")
         self.clock.advance(IDLE * 0.9)
@@ -131,7 +131,7 @@ class Pouring(OpenCase):
         self.failureResultOf(poured, BrokenRead)
         self.assertEqual((sink.producer, self.wire.aborted), (None, True))
 
-    def test_who_is_told_to_go_on_twice_is_waited_for_once(self) -> None:
+    def test_resuming_twice_starts_one_timer(self) -> None:
         sink = Sink()
         poured = self.pour(sink, 6, b"Content-Length: 6\r\n\r\none")
         for _ in range(2):
@@ -140,7 +140,7 @@ class Pouring(OpenCase):
         self.successResultOf(poured)
         self.assertEqual(self.clock.getDelayedCalls(), [])
 
-    def test_silence_while_the_reader_pauses_is_not_the_stores(self) -> None:
+    def test_a_pause_of_the_reader_does_not_count_as_the_stores_silence(self) -> None:
         sink = Sink(pauses=True)
         poured = self.pour(sink, 9, b"Content-Length: 9\r\n\r\none")
         self.assertEqual(self.clock.getDelayedCalls(), [])

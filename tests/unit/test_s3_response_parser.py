@@ -11,7 +11,7 @@ from twisted.trial.unittest import SynchronousTestCase
 from project_service.storage.s3.errors import BrokenAnswer
 from project_service.storage.s3.response_parser import MAX_HEAD_BYTES, ResponseParser
 
-# A busy machine is no fault of the answer's.
+# A busy machine must not fail these tests.
 PATIENT = settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])
 CUTS = st.lists(st.integers(0, 400), max_size=8)
 
@@ -27,9 +27,11 @@ def read(data: bytes, cuts: list[int] | None = None, bodiless: bool = False) -> 
 
 
 class Whole(SynchronousTestCase):
+    """Complete responses, by how their end is known."""
+
     @PATIENT
     @given(st.binary(max_size=300), CUTS)
-    def test_counted(self, body: bytes, cuts: list[int]) -> None:
+    def test_a_body_with_content_length(self, body: bytes, cuts: list[int]) -> None:
         head = b'HTTP/1.1 206 Partial Content\r\nContent-Length: %d\r\nETag: "x"\r\n\r\n' % len(body)
         incoming, got = read(head + body, cuts)
         self.assertEqual((incoming.code, incoming.length), (206, len(body)))
@@ -39,7 +41,7 @@ class Whole(SynchronousTestCase):
 
     @PATIENT
     @given(st.lists(st.binary(min_size=1, max_size=60), max_size=5), CUTS)
-    def test_chunked(self, chunks: list[bytes], cuts: list[int]) -> None:
+    def test_a_chunked_body(self, chunks: list[bytes], cuts: list[int]) -> None:
         sent = b"".join(b"%x\r\n%b\r\n" % (len(chunk), chunk) for chunk in chunks)
         head = b"HTTP/1.1 200 OK\r\nTransfer-Encoding: Chunked\r\n\r\n"
         incoming, got = read(head + sent + b"0\r\nTrailer: x\r\n\r\n", cuts)
@@ -48,7 +50,7 @@ class Whole(SynchronousTestCase):
 
     @PATIENT
     @given(st.binary(max_size=100), CUTS)
-    def test_until_the_connection_closes(self, body: bytes, cuts: list[int]) -> None:
+    def test_a_body_until_the_connection_closes(self, body: bytes, cuts: list[int]) -> None:
         incoming, got = read(b"HTTP/1.1 200 OK\r\n\r\n" + body, cuts)
         self.assertEqual((got, incoming.complete, incoming.keep_alive), (body, False, False))
         incoming.end()
@@ -56,17 +58,17 @@ class Whole(SynchronousTestCase):
 
     @PATIENT
     @given(CUTS)
-    def test_interim_answers_are_passed_over(self, cuts: list[int]) -> None:
+    def test_interim_responses_are_skipped(self, cuts: list[int]) -> None:
         early = b"HTTP/1.1 100 Continue\r\n\r\nHTTP/1.1 103 Early Hints\r\nLink: x\r\n\r\n"
         incoming, got = read(early + b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok", cuts)
         self.assertEqual((incoming.code, got, incoming.complete), (200, b"ok", True))
         self.assertEqual([name for name, _ in incoming.headers], [b"Content-Length"])
 
-    def test_a_flood_of_interim_answers(self) -> None:
+    def test_very_many_interim_responses_are_skipped(self) -> None:
         incoming, _ = read(b"HTTP/1.1 100 Continue\r\n\r\n" * 10_000 + b"HTTP/1.1 204 None\r\n\r\n")
         self.assertTrue(incoming.complete)
 
-    def test_without_body_whatever_the_headers_say(self) -> None:
+    def test_responses_without_a_body_whatever_their_headers_say(self) -> None:
         for framing in (b"Content-Length: 9\r\n", b"Transfer-Encoding: chunked\r\n"):
             for status, bodiless in (
                 (b"204 No", False),
@@ -77,7 +79,7 @@ class Whole(SynchronousTestCase):
                 incoming, got = read(b"HTTP/1.1 " + status + b"\r\n" + framing + b"\r\n", bodiless=bodiless)
                 self.assertEqual((got, incoming.complete, incoming.length), (b"", True, 0))
 
-    def test_what_is_kept_open(self) -> None:
+    def test_which_connections_are_kept_open(self) -> None:
         for line, kept in (
             (b"HTTP/1.1 200 OK", True),
             (b"HTTP/1.1 200 OK\r\nConnection: close", False),
@@ -89,7 +91,7 @@ class Whole(SynchronousTestCase):
 
 
 class Broken(SynchronousTestCase):
-    def test_what_is_no_answer(self) -> None:
+    def test_malformed_responses_are_refused(self) -> None:
         for data in (
             b"\x16\x03\x01\x00\r\n\r\n",
             b"GET / HTTP/1.1\r\n\r\n",
@@ -111,7 +113,7 @@ class Broken(SynchronousTestCase):
 
     @PATIENT
     @given(st.sampled_from([b"Content-Length: 3", b"Transfer-Encoding: chunked", b"Content-Length: 0"]), CUTS)
-    def test_more_than_the_answer(self, framing: bytes, cuts: list[int]) -> None:
+    def test_bytes_after_the_response_are_refused(self, framing: bytes, cuts: list[int]) -> None:
         body = {b"C": b"abc", b"T": b"3\r\nabc\r\n0\r\n\r\n"}[framing[:1]] if framing[-1:] != b"0" else b""
         data = b"HTTP/1.1 200 OK\r\n" + framing + b"\r\n\r\n" + body
         incoming, _ = read(data, cuts)
@@ -121,7 +123,7 @@ class Broken(SynchronousTestCase):
 
     @PATIENT
     @given(st.integers(0, 200), st.booleans())
-    def test_less_than_the_answer(self, cut: int, chunked: bool) -> None:
+    def test_an_incomplete_response_is_an_error_at_the_end(self, cut: int, chunked: bool) -> None:
         framing = (
             b"Transfer-Encoding: chunked\r\n\r\n2\r\nab\r\n0\r\n\r\n"
             if chunked
@@ -133,7 +135,7 @@ class Broken(SynchronousTestCase):
 
     @PATIENT
     @given(st.binary(max_size=300), CUTS)
-    def test_any_bytes_are_an_answer_or_broken(self, data: bytes, cuts: list[int]) -> None:
+    def test_any_bytes_are_a_response_or_an_error(self, data: bytes, cuts: list[int]) -> None:
         try:
             incoming, _ = read(b"HTTP/1.1 200 OK\r\n" + data, cuts)
         except BrokenAnswer:

@@ -23,7 +23,7 @@ from tests.unit.test_s3_client import IDLE, RETRY, Case
 
 
 class Refusals(Case):
-    def test_which_may_pass(self) -> None:
+    def test_temporary_refusals_are_retried(self) -> None:
         for status, code in (
             (429, ""), (500, ""), (502, ""), (503, "SlowDown"), (504, ""), (400, "RequestTimeout"),
             (400, "BadDigest"), (400, "IncompleteBody"), (400, "XAmzContentSHA256Mismatch"), (409, "InternalError"),
@@ -38,7 +38,7 @@ class Refusals(Case):
             self.answer(ETag='"9dd4e461268c8034f5c8564e155c67a6"')
             self.successResultOf(asked)
 
-    def test_which_do_not(self) -> None:
+    def test_permanent_refusals_are_not_retried(self) -> None:
         for status, code, kind in (
             (400, "InvalidRequest", StoreError), (501, "", StoreError), (403, "AccessDenied", StoreError),
             (301, "PermanentRedirect", StoreError), (404, "", NoSuchObject), (400, "NoSuchUpload", NoSuchObject),
@@ -50,10 +50,10 @@ class Refusals(Case):
             self.assertEqual((refusal.status, refusal.code), (status, code or str(status)))
             self.assertEqual(self.clock.getDelayedCalls()[:-1], [])
 
-    def test_an_error_may_come_with_200(self) -> None:
+    def test_an_error_document_with_status_200_is_an_error(self) -> None:
         for code, kind in (("InternalError", None), ("InvalidPart", StoreError)):
             asked = self.ask(self.store.complete_multipart("k", "u", ["e"]))
-            # While it puts the parts together a store sends white space.
+            # While it completes an upload, a store sends white space.
             self.answer(body=f"\n <?xml version='1.0'?><Error><Code>{code}</Code></Error>")
             if kind is None:
                 self.clock.advance(0.1)
@@ -62,7 +62,7 @@ class Refusals(Case):
             else:
                 self.failureResultOf(asked, kind)
 
-    def test_what_broke_off_goes_out_again_on_another_connection(self) -> None:
+    def test_a_lost_connection_is_retried_on_another(self) -> None:
         asked = self.ask(self.store.stat("k"))
         first = self.sent()
         for begun in (b"", b"HTTP/1.1 200 OK\r\nContent-Length: 9\r\n", b"SSH-2.0-x\r\n\r\n"):
@@ -74,7 +74,7 @@ class Refusals(Case):
         self.answer(ETag='"e"', Content_Type="a/b")
         self.assertEqual(self.successResultOf(asked), Stat(0, "e", "a/b"))
 
-    def test_a_document_that_breaks_off_is_asked_for_again(self) -> None:
+    def test_a_truncated_document_is_requested_again(self) -> None:
         asked = self.ask(self.store.list())
         first = self.sent()
         for framing in (b"Content-Length: 9\r\n\r\n<R/>", b"\r\n<R/>"):
@@ -86,8 +86,8 @@ class Refusals(Case):
         self.answer(body="<R/>")
         self.assertEqual(self.successResultOf(asked).objects, ())
 
-    def test_each_pause_is_twice_as_long_and_the_fourth_time_is_the_last(self) -> None:
-        """At the most: all who were refused at once do not come again at once."""
+    def test_pauses_double_and_the_fourth_attempt_is_the_last(self) -> None:
+        """Each pause is a random part of that, so that requests refused together do not return together."""
         for self.jitter in (1.0, 0.25):
             asked = self.ask(self.store.stat("k"))
             for pause in (0.1, 0.2, 0.4):
@@ -98,7 +98,7 @@ class Refusals(Case):
             self.answer(503)
             self.assertEqual(str(self.failureResultOf(asked, StoreUnreachable).value), "503")
 
-    def test_nothing_is_tried_again_after_the_time_allowed(self) -> None:
+    def test_nothing_is_retried_after_the_allowed_time(self) -> None:
         for late in (False, True):
             asked = self.ask(self.store.stat("k"))
             self.clock.advance(RETRY - 0.1 + (0.01 if late else 0))
@@ -110,7 +110,7 @@ class Refusals(Case):
                 self.answer(200, ETag="e")
                 self.successResultOf(asked)
 
-    def test_only_a_key_of_the_stores_own_lets_another_checksum_pass(self) -> None:
+    def test_another_checksum_is_accepted_only_with_the_stores_own_encryption_keys(self) -> None:
         for encryption, kind in (("", CorruptTransfer), ("AES256", CorruptTransfer), ("aws:kms", None)):
             asked = self.ask(self.store.put("k", b"x", "a/b", {"key": "a%20b"}))
             self.assertEqual(self.sent()[1]["x-amz-meta-key"], "a%20b")
@@ -122,7 +122,9 @@ class Refusals(Case):
 
 
 class Silence(Case):
-    def test_a_body_that_leaves_slowly_is_not_silence(self) -> None:
+    """How long a store that says nothing is waited for."""
+
+    def test_sending_a_body_slowly_is_not_silence(self) -> None:
         asked = self.ask(self.store.put("k", b"x" * (4 * SLICE), "a/b", {}))
         for _ in range(3):
             self.clock.advance(IDLE * 0.9)
@@ -132,14 +134,14 @@ class Silence(Case):
         self.clock.advance(IDLE)
         self.failureResultOf(asked, StoreUnreachable)
 
-    def test_no_answer(self) -> None:
+    def test_a_store_that_does_not_respond_is_given_up(self) -> None:
         asked = self.ask(self.store.stat("k"))
         self.clock.advance(IDLE)
         self.failureResultOf(asked, StoreUnreachable)
         self.assertTrue(self.wire.aborted)
 
-    def test_an_answer_that_goes_on_is_waited_for_and_one_that_stops_is_not(self) -> None:
-        """A store that puts parts together says 200 first, and then white space for minutes."""
+    def test_a_slow_response_is_waited_for_as_long_as_bytes_come(self) -> None:
+        """A store that completes an upload says 200 first, and then sends white space for minutes."""
         asked = self.ask(self.store.complete_multipart("k", "u", ["e"]))
         connection = self.endpoint.connections[-1]
         connection.dataReceived(b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n")
@@ -152,7 +154,7 @@ class Silence(Case):
         self.assertTrue(self.wire.aborted)
         connection.connectionLost(Failure(ConnectionAborted()))
 
-    def test_an_answer_that_goes_on_for_ever_is_none(self) -> None:
+    def test_a_response_that_never_ends_is_given_up(self) -> None:
         asked = self.ask(self.store.list())
         connection = self.endpoint.connections[-1]
         connection.dataReceived(b"HTTP/1.1 200 OK\r\n\r\n")
@@ -165,7 +167,7 @@ class Silence(Case):
         self.failureResultOf(asked, StoreUnreachable)
         self.assertTrue(self.wire.aborted)
 
-    def test_who_leaves_meanwhile_closes_the_connection(self) -> None:
+    def test_cancelling_closes_the_connection(self) -> None:
         for begun in (b"", b"HTTP/1.1 200 OK\r\nContent-Length: 5\r\n\r\n"):
             asked = self.ask(self.store.list())
             self.endpoint.connections[-1].dataReceived(begun)
@@ -175,7 +177,7 @@ class Silence(Case):
             self.assertEqual(self.clock.getDelayedCalls(), [])
             self.setUp()
 
-    def test_so_does_who_leaves_before_there_is_one(self) -> None:
+    def test_cancelling_while_connecting(self) -> None:
         address = IPv4Address("TCP", "192.0.2.1", 8333)
         for waited, kind in ((0.0, CancelledError), (IDLE, StoreUnreachable)):
             connecting: Deferred[Any] = Deferred(lambda it: it.errback(ConnectingCancelledError(address)))
@@ -185,7 +187,7 @@ class Silence(Case):
             asked.cancel()
             self.failureResultOf(asked, kind)
 
-    def test_an_answer_without_end_is_none(self) -> None:
+    def test_a_response_that_is_too_long_is_given_up(self) -> None:
         asked = self.ask(self.store.list())
         connection = self.endpoint.connections[-1]
         connection.dataReceived(b"HTTP/1.1 200 OK\r\n\r\n")
@@ -196,7 +198,7 @@ class Silence(Case):
         self.assertTrue(self.wire.aborted)
         connection.connectionLost(Failure(ConnectionAborted()))
         self.clock.advance(0.1)
-        # One that has an end all the same.
+        # The same goes for a long response that does end.
         self.answer(body="<R/>" + " " * MAX_ANSWER_BYTES)
         self.clock.advance(0.2)
         self.answer(body="<R/>")

@@ -44,7 +44,7 @@ class Sent(SynchronousTestCase):
     def send(self, url: str, headers: dict[str, str] | None = None, body: Any = None) -> Deferred[Any]:
         return self.sender.send("PUT", url, headers or {}, EMPTY_SHA256, body)
 
-    def test_the_head_is_what_was_signed_and_nothing_else(self) -> None:
+    def test_the_head_is_exactly_what_was_signed(self) -> None:
         url = ADDRESS.url("a/%41 ü//b", {"partNumber": "1"})
         self.send(url, {"content-type": "text/plain"}, MemoryBody(b"hello"))
         ((method, head, body),) = self.pool.sent
@@ -58,19 +58,19 @@ class Sent(SynchronousTestCase):
         (authorization,) = (line for line in lines if line.startswith("Authorization: "))
         self.assertNotIn("user-agent", authorization)
 
-    def test_nothing_is_sent_elsewhere(self) -> None:
+    def test_nothing_is_sent_to_another_address(self) -> None:
         for url in ("http://store:90000/x", "http://store:9000", "https://store:9000/x", "http://other/x"):
             self.assertRaises(ValueError, self.send, url)
         self.assertEqual(self.pool.sent, [])
 
-    def test_nothing_breaks_a_request_in_two(self) -> None:
+    def test_headers_and_urls_cannot_split_a_request(self) -> None:
         for headers in ({"x-a": "b\r\nx: y"}, {"x-a": "b\ny"}, {"x-a\r\nx": "b"}, {"x-a": "b\r"}):
             self.assertRaises(ValueError, self.send, ADDRESS.url("k"), headers)
         for url in (ADDRESS.url("k") + " HTTP/1.1", ADDRESS.url("k") + "\r\nX: y"):
             self.assertRaises(ValueError, self.send, url)
         self.assertEqual(self.pool.sent, [])
 
-    def test_treq_neither_decodes_nor_keeps_cookies(self) -> None:
+    def test_treq_neither_decodes_bodies_nor_keeps_cookies(self) -> None:
         answered = self.send(ADDRESS.url("k"))
         head = ResponseParser()
         head.feed(

@@ -7,14 +7,14 @@ from tests.unit.test_s3_connection import HEAD, OK, Case
 
 
 class Bodies(Case):
-    def test_a_small_one_goes_out_with_its_head(self) -> None:
+    def test_a_small_body_is_sent_with_the_head(self) -> None:
         answer = self.send(MemoryBody(b"hello"), b"PUT")
         self.assertEqual((self.wire.value(), self.wire.producer), (HEAD + b"hello", None))
         self.connection.dataReceived(OK % 0)
         self.successResultOf(answer)
         self.assertEqual(self.owner.events, ["free"])
 
-    def test_a_large_one_waits_for_the_socket(self) -> None:
+    def test_a_large_body_waits_for_the_socket(self) -> None:
         payload = bytes(range(256)) * (3 * SLICE // 256)
         body = MemoryBody(payload)
         answer = self.send(body, b"PUT")
@@ -26,7 +26,7 @@ class Bodies(Case):
         self.successResultOf(answer)
         self.assertEqual((self.wire.aborted, self.owner.events), (False, ["free"]))
 
-    def test_an_answer_before_the_end_of_the_question(self) -> None:
+    def test_a_response_before_the_end_of_the_body_closes_the_connection(self) -> None:
         body = MemoryBody(b"x" * (3 * SLICE))
         answer = self.send(body, b"PUT")
         self.connection.dataReceived(b"HTTP/1.1 503 Slow Down\r\nContent-Length: 0\r\n\r\n")

@@ -20,7 +20,7 @@ from project_service.storage.s3.sign import EMPTY_SHA256, Address, Signer
 # "Signature Calculations for the Authorization Header", Amazon S3 API Reference: examples.
 SIGNER = Signer("AKIAIOSFODNN7EXAMPLE", "wJalrXUtnFEMI/K7MDENG/bPxRfiCYEXAMPLEKEY", "us-east-1")
 THEN = datetime(2013, 5, 24, tzinfo=UTC)
-# What botocore signs without asking is not ours to state, and what it never signs has to be there too.
+# Without those that botocore signs unasked, and with some that it never signs.
 NAMES = st.sampled_from(
     ["content-type", "Content-MD5", "range", "x-amz-meta-a", "x-amz-b", "User-Agent", "expect", "te"]
 )
@@ -65,11 +65,11 @@ class Examples(SynchronousTestCase):
             signature(signed), "34b48302e7b5fa45bde8084f4b7868a86f0a534bc59db6670ed5711ef69dc6f7"
         )
 
-    def test_the_secret_is_in_no_representation(self) -> None:
+    def test_repr_shows_no_secret(self) -> None:
         self.assertNotIn("wJalr", repr(SIGNER))
         self.assertNotIn("hidden", repr(Signer("a", "b", "c", "hidden")))
 
-    def test_a_token_goes_with_the_request_and_is_signed(self) -> None:
+    def test_a_session_token_is_sent_and_signed(self) -> None:
         signed = Signer("a", "b", "c", "of a role").headers("GET", HOST + "/k", {}, EMPTY_SHA256, THEN)
         self.assertEqual(signed["X-Amz-Security-Token"], "of a role")
         self.assertIn(";x-amz-security-token, ", signed["Authorization"])
@@ -87,6 +87,8 @@ def plain(signer: Signer, method: str, url: str, headers: dict[str, str], then: 
 
 
 class Agreement(SynchronousTestCase):
+    """Signatures agree with botocore's."""
+
     @settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])
     @given(
         st.text(ANY, min_size=1, max_size=30),
@@ -96,7 +98,7 @@ class Agreement(SynchronousTestCase):
             max_size=4,
         ),
     )
-    def test_with_botocore_on_any_key_and_query(self, key: str, query: dict[str, str]) -> None:
+    def test_on_any_key_and_query(self, key: str, query: dict[str, str]) -> None:
         url = Address("http://127.0.0.1:8333", "b").url(key, query)
         ours = SIGNER.headers("PUT", url, {"content-type": "a/b"}, EMPTY_SHA256, THEN)
         self.assertEqual(ours["Authorization"], plain(SIGNER, "PUT", url, {"content-type": "a/b"}, THEN))
@@ -128,10 +130,10 @@ class Agreement(SynchronousTestCase):
         st.dictionaries(NAMES, VALUES, max_size=5),
         st.datetimes(datetime(2000, 1, 1), datetime(2099, 1, 1), timezones=st.just(UTC)),
     )
-    def test_with_botocore_on_any_request(
+    def test_on_any_request(
         self, signer: Signer, method: str, endpoint: str, style: str, headers: dict[str, str], then: datetime
     ) -> None:
-        """The same signers for all of them: what they remember must not matter."""
+        """The same signers are used for all requests, so what they cache must not matter."""
         address = Address(endpoint, "b", "path" if "[" in endpoint else style)
         url = address.url("k/ä", {"uploads": ""})
         ours = signer.headers(method, url, headers, EMPTY_SHA256, then)
@@ -141,14 +143,14 @@ class Agreement(SynchronousTestCase):
             ours["Authorization"], signer.headers(method, url, stated, EMPTY_SHA256, then)["Authorization"]
         )
 
-    def test_a_time_elsewhere_is_the_same_time(self) -> None:
+    def test_a_time_in_another_zone_is_the_same_time(self) -> None:
         elsewhere = THEN.astimezone(timezone(timedelta(hours=-5)))
         ours = [SIGNER.headers("GET", HOST + "/k", {}, EMPTY_SHA256, then) for then in (THEN, elsewhere)]
         self.assertEqual(ours[0], ours[1])
 
 
 class Addresses(SynchronousTestCase):
-    def test_styles(self) -> None:
+    def test_path_style_and_virtual_hosts(self) -> None:
         path = Address("https://s3.test:9000/", "b")
         self.assertEqual(path.url("k/ä ~+"), "https://s3.test:9000/b/k/%C3%A4%20~%2B")
         self.assertEqual(path.url("", {"uploads": ""}), "https://s3.test:9000/b?uploads=")
@@ -164,7 +166,9 @@ class Addresses(SynchronousTestCase):
 
 
 class Documents(SynchronousTestCase):
-    def test_objects_with_and_without_namespace(self) -> None:
+    """XML documents of the store."""
+
+    def test_a_listing_with_and_without_a_namespace(self) -> None:
         for attribute in (b"", b' xmlns="http://s3.amazonaws.com/doc/2006-03-01/"'):
             page = listing.parse_objects(
                 b"<ListBucketResult"
@@ -176,7 +180,7 @@ class Documents(SynchronousTestCase):
             self.assertEqual([(o.key, o.size) for o in page.objects], [("a&b", 3)])
             self.assertEqual(page.next_token, "t")
 
-    def test_what_is_no_such_document_is_no_answer(self) -> None:
+    def test_malformed_documents_are_a_failure_of_the_store(self) -> None:
         for parse in (
             listing.parse_objects,
             listing.parse_multiparts,
@@ -190,7 +194,7 @@ class Documents(SynchronousTestCase):
             page = b"<R><Contents><Key>k</Key><Size>" + size + b"</Size></Contents></R>"
             self.assertRaises(errors.StoreUnreachable, listing.parse_objects, page)
 
-    def test_multiparts(self) -> None:
+    def test_open_uploads(self) -> None:
         found, markers = listing.parse_multiparts(
             b"<R><IsTruncated>true</IsTruncated><NextKeyMarker>k</NextKeyMarker><NextUploadIdMarker>u</NextUploadIdMarker>"
             b"<Upload><Key>k</Key><UploadId>u</UploadId></Upload></R>"
@@ -198,10 +202,10 @@ class Documents(SynchronousTestCase):
         self.assertEqual((found, markers), ((listing.OpenMultipart("k", "u"),), ("k", "u")))
 
     @given(st.binary(max_size=100))
-    def test_an_error_document_or_none(self, body: bytes) -> None:
+    def test_any_bytes_as_an_error_document(self, body: bytes) -> None:
         self.assertIsInstance(errors.error_text(body), str)
 
-    def test_refusals(self) -> None:
+    def test_refusals_by_status_and_code(self) -> None:
         body = b"<Error><Code>%s</Code><Message>host 10.0.0.1</Message></Error>"
         self.assertIsInstance(errors.refusal(404, b""), errors.NoSuchObject)
         self.assertIsInstance(errors.refusal(400, body % b"NoSuchUpload"), errors.NoSuchObject)

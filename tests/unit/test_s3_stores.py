@@ -1,4 +1,4 @@
-"""Known differences between stores, by their documentation and reports of users."""
+"""Differences between S3 stores that are known from their documentation and from reports of users."""
 
 from __future__ import annotations
 
@@ -27,8 +27,8 @@ OTHER = md5(b"y").hexdigest()
 
 
 class ETags(Case):
-    def test_an_md5_is_compared_however_it_is_written(self) -> None:
-        """Alibaba's are in capitals; a proxy in between may make them weak, or leave the quotes out."""
+    def test_an_etag_that_is_an_md5_is_compared_however_it_is_written(self) -> None:
+        """Alibaba writes capitals; a proxy may make it weak or leave the quotes out."""
         for etag in (f'"{MD5}"', MD5, f'"{MD5.upper()}"', f'W/"{MD5}"'):
             asked = self.ask(self.store.put("k", b"x", "a/b", {}))
             self.answer(ETag=etag)
@@ -39,8 +39,8 @@ class ETags(Case):
                 self.answer(ETag=etag)
                 self.failureResultOf(asked, CorruptTransfer)
 
-    def test_what_cannot_be_an_md5_is_kept_as_it_is(self) -> None:
-        """Google's, where the customer has keys of his own, and those of stores that make no MD5 at all."""
+    def test_an_etag_that_cannot_be_an_md5_is_accepted(self) -> None:
+        """Google sends such for customer-managed keys, and some stores never compute an MD5."""
         for etag in ("CMDfyIHe7o4DEAE=", f"{OTHER}-1", f"{OTHER}{OTHER}", "0x8DB5C0"):
             asked = self.ask(self.store.put_part("k", "u", 1, b"x"))
             self.assertIn("content-md5", self.sent()[1])
@@ -51,8 +51,8 @@ class ETags(Case):
 class Missing(Case):
     """Operations that some stores do not have."""
 
-    def test_without_a_delete_of_many_they_go_one_by_one(self) -> None:
-        """Google has said 400 and 501, others 405. The answers come in any order."""
+    def test_without_multi_object_delete_objects_are_deleted_one_by_one(self) -> None:
+        """Google has said 400 and 501, others 405. The responses come in any order."""
         for status in (400, 405, 501):
             self.setUp()
             keys = [f"b/{number}" for number in range(DELETES_AT_ONCE + 1)]
@@ -71,26 +71,26 @@ class Missing(Case):
             last.dataReceived(b"HTTP/1.1 204 No\r\n\r\n")
             self.assertEqual(self.successResultOf(asked), ("b/2",))
 
-    def test_a_refusal_of_many_is_one(self) -> None:
+    def test_a_refused_multi_object_delete_is_not_repeated_one_by_one(self) -> None:
         asked = self.ask(self.store.delete_many(["a", "b"]))
         self.answer(403, "<Error><Code>AccessDenied</Code></Error>")
         self.failureResultOf(asked, StoreError)
         self.assertEqual(self.wire.value(), b"")
 
-    def test_without_the_bucket_none_is_deleted(self) -> None:
+    def test_a_missing_store_bucket_is_not_taken_for_deleted_objects(self) -> None:
         asked = self.ask(self.store.delete_many(["a"]))
         self.answer(501)
         self.answer(404, "<Error><Code>NoSuchBucket</Code></Error>")
         self.failureResultOf(asked, NoSuchBucket)
 
-    def test_what_was_not_there_is_deleted(self) -> None:
+    def test_objects_that_were_not_there_count_as_deleted(self) -> None:
         asked = self.ask(self.store.delete_many(["a", "b", "c"]))
         errors = (("a", "NoSuchKey"), ("b", "AccessDenied"), ("c", "InternalError"))
         said = "".join(f"<Error><Key>{key}</Key><Code>{code}</Code></Error>" for key, code in errors)
         self.answer(body=f"<DeleteResult>{said}</DeleteResult>")
         self.assertEqual(self.successResultOf(asked), ("b", "c"))
 
-    def test_without_a_copy_of_parts_it_is_one_copy(self) -> None:
+    def test_without_copying_of_parts_a_large_object_is_copied_at_once(self) -> None:
         asked = self.ask(self.store.copy("b/from", "b/to", COPY_PART_BYTES + 1, "a/b", unneeded))
         self.answer(body="<R><UploadId>u</UploadId></R>")
         self.answer(501, "<Error><Code>NotImplemented</Code></Error>")
@@ -102,7 +102,7 @@ class Missing(Case):
         self.answer(body='<R><ETag>"e"</ETag></R>')
         self.assertEqual(self.successResultOf(asked), "e")
 
-    def test_without_a_list_of_uploads_there_is_none(self) -> None:
+    def test_without_a_list_of_open_uploads_there_are_none(self) -> None:
         for status in (405, 501):
             asked = self.ask(self.store.list_multiparts())
             self.answer(status)
@@ -113,7 +113,7 @@ class Missing(Case):
 
 
 class Lists(Case):
-    def test_a_list_of_uploads_that_begins_again_ends(self) -> None:
+    def test_a_list_of_uploads_that_repeats_itself_ends(self) -> None:
         upload = "<Upload><Key>c</Key><UploadId>2</UploadId></Upload>"
         page = f"<R><IsTruncated>true</IsTruncated><NextKeyMarker>c</NextKeyMarker>{upload}</R>"
         asked = self.ask(self.store.list_multiparts())
@@ -122,13 +122,13 @@ class Lists(Case):
         self.answer(body=page)
         self.assertEqual({one.upload_id for one in self.successResultOf(asked)}, {"2"})
 
-    def test_a_page_that_does_not_say_where_the_next_begins_is_none(self) -> None:
-        """An old Ceph knows only the first version of the list: what it left out would be left out of a check."""
+    def test_a_truncated_page_without_a_token_is_a_failure(self) -> None:
+        """An old Ceph has only the first version of the listing; what it left out would be missing in a check."""
         asked = self.ask(self.store.list())
         self.answer(body="<R><IsTruncated>true</IsTruncated><NextMarker>k</NextMarker></R>")
         self.assertEqual(str(self.failureResultOf(asked, StoreUnreachable).value), NO_NEXT_PAGE)
 
-    def test_keys_are_read_as_the_store_says_that_it_wrote_them(self) -> None:
+    def test_keys_are_decoded_only_if_the_store_says_it_encoded_them(self) -> None:
         written = "<Contents><Key>a+%2B%01%C3%A4/b</Key><Size>1</Size></Contents>"
         for said, key in (("<EncodingType>url</EncodingType>", "a +\x01ä/b"), ("", "a+%2B%01%C3%A4/b")):
             asked = self.ask(self.store.list("p", "t+/=", 7))
@@ -141,7 +141,9 @@ class Lists(Case):
 
 
 class Places(Case):
-    def test_where_a_bucket_is_made_is_told_to_who_asks(self) -> None:
+    """Where the store's bucket is."""
+
+    def test_the_location_of_a_new_bucket_is_sent_if_the_store_asks_for_it(self) -> None:
         asked = self.ask(self.store.ensure_bucket())
         self.answer(404)
         self.assertEqual(self.sent()[1]["content-length"], "0")
@@ -153,7 +155,7 @@ class Places(Case):
         self.answer(400, "<Error><Code>IllegalLocationConstraintException</Code></Error>")
         self.failureResultOf(asked, StoreError)
 
-    def test_who_was_faster_has_made_it_as_well(self) -> None:
+    def test_a_bucket_that_another_process_created_is_accepted(self) -> None:
         asked = self.ask(self.store.ensure_bucket())
         self.answer(404)
         self.answer(409, "<Error><Code>OperationAborted</Code></Error>")
@@ -165,7 +167,7 @@ class Places(Case):
         self.answer(409, "<Error><Code>BucketAlreadyExists</Code></Error>")
         self.failureResultOf(asked, StoreError)
 
-    def test_a_refusal_says_where_the_bucket_is(self) -> None:
+    def test_a_refusal_names_the_region_of_the_bucket(self) -> None:
         asked = self.ask(self.store.stat("k"))
         self.answer(301, x_amz_bucket_region="eu-west-1")
         said = str(self.failureResultOf(asked, StoreError).value)
@@ -180,14 +182,15 @@ class Places(Case):
 
 
 class Answers(Case):
-    def test_a_size_that_is_not_told_is_not_nothing(self) -> None:
+    def test_a_missing_content_length_is_not_taken_for_zero(self) -> None:
         """An import would have taken a large object for an empty one."""
         asked = self.ask(self.store.stat("k"))
         self.endpoint.connections[-1].dataReceived(b"HTTP/1.1 200 OK\r\nETag: e\r\n\r\n")
         self.assertEqual(str(self.failureResultOf(asked, StoreUnreachable).value), NO_SIZE)
 
-    def test_an_answer_that_ends_with_the_connection(self) -> None:
-        """HTTP/1.0, or a server that closes: whole when it closed in order, to be asked for again when not."""
+    def test_a_response_that_ends_with_the_connection(self) -> None:
+        """As of HTTP/1.0, or of a server that closes: it is complete if the connection ended in order, and
+        requested again if not."""
         for line in (b"HTTP/1.0 200 OK\r\n\r\n", b"HTTP/1.1 200 OK\r\nConnection: close\r\n\r\n"):
             asked = self.ask(self.store.list())
             for reason in (ConnectionLost(), ConnectionDone()):
@@ -202,7 +205,7 @@ class Answers(Case):
             self.endpoint.connections[-1].connectionLost(Failure(ConnectionDone()))
             self.successResultOf(asked)
 
-    def test_half_a_document_is_none_however_the_connection_ends(self) -> None:
+    def test_a_truncated_document_is_a_failure_even_if_the_connection_ended_in_order(self) -> None:
         asked = self.ask(self.store.list())
         self.endpoint.connections[-1].dataReceived(b"HTTP/1.0 200 OK\r\n\r\n<R><Contents><Key>k</Key>")
         self.endpoint.connections[-1].connectionLost(Failure(ConnectionDone()))
@@ -210,7 +213,7 @@ class Answers(Case):
 
 
 class Again(Case):
-    def test_what_only_a_proxy_says_may_pass_too(self) -> None:
+    def test_statuses_of_proxies_are_retried(self) -> None:
         for status in (408, 520, 522, 524, 598):
             asked = self.ask(self.store.stat("k"))
             self.answer(status)
@@ -222,8 +225,8 @@ class Again(Case):
             self.answer(status)
             self.failureResultOf(asked, StoreError)
 
-    def test_a_part_that_was_long_on_its_way_is_sent_again(self) -> None:
-        """A refusal at the end of a slow part lost uploads of hours."""
+    def test_a_part_that_took_long_to_send_is_sent_again(self) -> None:
+        """Refusing at the end of one slow part used to lose uploads of hours."""
         asked = self.ask(self.store.put_part("k", "u", 1, b"x" * (3 * SLICE)))
         for _ in range(2):
             self.clock.advance(RETRY)
@@ -239,7 +242,7 @@ class Again(Case):
         self.answer(503)
         self.failureResultOf(asked, StoreUnreachable)
 
-    def test_parts_that_were_put_together_for_long_are_put_together_again(self) -> None:
+    def test_completing_an_upload_that_took_long_is_tried_again(self) -> None:
         asked = self.ask(self.store.complete_multipart("k", "u", ["e"]))
         connection = self.endpoint.connections[-1]
         connection.dataReceived(b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n")

@@ -37,7 +37,7 @@ def loaded(
 
 
 class Faults(TestCase):
-    def test_all_at_once_each_with_its_file_key_and_reason(self) -> None:
+    def test_all_faults_are_reported_at_once_with_file_key_and_reason(self) -> None:
         with self.assertRaises(BadSettings) as caught:
             loaded(
                 '[server]\nworkers = "x"\nfoo = 1\n[auth]\nbcrypt_cost = 3\n',
@@ -49,7 +49,7 @@ class Faults(TestCase):
         self.assertRegex(text, r"c\.toml: auth\.bcrypt_cost must be from 4 to 31")
         self.assertIn("environment: store.addressing_style must be one of path, virtual", text)
 
-    def test_unknown_sections_and_keys_anywhere(self) -> None:
+    def test_unknown_sections_and_keys_are_faults(self) -> None:
         self.assertEqual(faults("[serve]\nlisten = []\n"), ["serve.listen is not a setting"])
         self.assertEqual(faults("top = 1\n"), ["top is not a setting"])
         self.assertEqual(faults(environ={"PROJECT_SERVICE__AUTH__X": "1"}), ["auth.x is not a setting"])
@@ -59,13 +59,13 @@ class Faults(TestCase):
         )
         self.assertEqual(faults("[stages.dev]\nx = 1\n"), ["stages.dev.x is not a setting"])
 
-    def test_a_file_that_is_missing_or_no_toml(self) -> None:
+    def test_a_missing_or_malformed_file_is_a_fault(self) -> None:
         with self.assertRaises(BadSettings) as caught:
             load(Path("/nonexistent/c.toml"), {}, {}, True)
         self.assertIn("/nonexistent/c.toml: cannot be read", str(caught.exception))
         self.assertIn("is not TOML", faults("[a\n")[0])
 
-    def test_without_embedding_database_store_and_keys_must_be_named(self) -> None:
+    def test_without_embedding_database_store_and_keys_must_be_configured(self) -> None:
         names = [fault.split()[0] for fault in faults(embedded=False)]
         self.assertEqual(names, ["database.dsn", "store.endpoint_url", "auth.jwt_keys_file"])
         self.assertEqual(
@@ -74,17 +74,17 @@ class Faults(TestCase):
         )
         half = "[store]\nendpoint_url = 'http://s3.test'\naccess_key_id = 'a'\n"
         self.assertEqual(faults(half), ["store.secret_access_key is missing"])
-        # What is there and wrong is not said to be missing as well.
+        # A wrong setting is not reported as missing too.
         wrong = faults("[database]\ndsn = 'bogus=1'\n", embedded=False)
         self.assertEqual([fault.split()[0] for fault in wrong].count("database.dsn"), 1)
 
-    def test_letters_need_a_server_and_a_sender(self) -> None:
+    def test_mail_needs_a_server_and_a_sender(self) -> None:
         self.assertEqual(faults("[smtp]\nhost = 'mail.test'\n"), ["smtp.sender is missing"])
         confirm = "[auth]\nconfirm_email = true\n"
         self.assertEqual(faults(confirm), ["auth.confirm_email needs [smtp] host"])
         assert loaded(f"{confirm}[smtp]\nhost = 'mail.test'\nsender = 'a@mail.test'\n").auth.confirm_email
 
-    def test_values_that_would_only_fail_later(self) -> None:
+    def test_values_that_would_only_fail_later_are_faults(self) -> None:
         for toml, words in {
             "[server]\nlisten = []": "server.listen must not be empty",
             "[server]\nlisten = ['foo']": "server.listen must be endpoints such as",
@@ -121,13 +121,13 @@ class Faults(TestCase):
         }.items():
             self.assertTrue(faults(toml + "\n")[0].startswith(words), (toml, faults(toml + "\n")))
 
-    def test_what_is_empty_is_missing(self) -> None:
+    def test_an_empty_setting_is_missing(self) -> None:
         self.assertEqual(
             [fault.split()[0] for fault in faults("[database]\ndsn = ''\n", embedded=False)],
             ["database.dsn", "store.endpoint_url", "auth.jwt_keys_file"],
         )
 
-    def test_a_secret_that_can_be_guessed_is_refused(self) -> None:
+    def test_a_short_jwt_secret_is_refused(self) -> None:
         where = "[stages.dev.databases.main]\n"
         name = "stages.dev.databases.main.jwt_secret"
         short = "must have at least 32 characters"
@@ -136,7 +136,7 @@ class Faults(TestCase):
         database = loaded(f'{where}jwt_secret = "{"x" * 32}"').stages["dev"].databases["main"]
         assert database.jwt_secret is not None
 
-    def test_schemas_of_postgresql_are_not_exposed(self) -> None:
+    def test_schemas_of_postgresql_itself_cannot_be_exposed(self) -> None:
         for name in ("pg_catalog", "information_schema"):
             found = faults(f'[stages.dev.databases.main]\nschemas = ["api", "{name}"]\n')
             self.assertEqual(
@@ -147,7 +147,7 @@ class Faults(TestCase):
                 ],
             )
 
-    def test_a_value_may_be_in_a_file(self) -> None:
+    def test_a_value_may_be_read_from_a_file(self) -> None:
         from tempfile import TemporaryDirectory
 
         folder = TemporaryDirectory()
@@ -166,13 +166,13 @@ class Faults(TestCase):
         held.write_bytes(b"\xff" * 40)
         self.assertIn("not UTF-8", faults(toml)[0])
 
-    def test_a_secret_is_never_in_a_fault(self) -> None:
+    def test_a_fault_never_shows_a_secret(self) -> None:
         for bad in ("postgres://u:hunter2@h/db?bogus=1", "password=hunter2 bogus=1", "://hunter2"):
             for fault in faults(f"[database]\ndsn = '{bad}'\n"):
                 self.assertNotIn("hunter2", fault)
 
     @given(st.dictionaries(st.text(), st.one_of(st.text(), st.integers(), st.booleans(), st.none())))
-    def test_any_tree_gives_settings_or_faults(self, section: dict[str, Any]) -> None:
+    def test_any_input_gives_settings_or_faults(self, section: dict[str, Any]) -> None:
         options = {f"server.{name}": value for name, value in section.items()}
         try:
             load(None, {}, options, True)
@@ -181,7 +181,7 @@ class Faults(TestCase):
 
 
 class Values(TestCase):
-    def test_options_over_environment_over_file(self) -> None:
+    def test_options_win_over_the_environment_and_the_environment_over_the_file(self) -> None:
         toml = "[server]\nidle_timeout_seconds = 1\nshutdown_seconds = 1\nworkers = 1\n"
         environ = {
             "PROJECT_SERVICE__SERVER__SHUTDOWN_SECONDS": "2",
@@ -211,7 +211,7 @@ class Values(TestCase):
         ):
             self.assertTrue(faults(environ={f"PROJECT_SERVICE__{name}": value})[0].startswith(fault), name)
 
-    def test_a_value_is_what_was_given(self) -> None:
+    def test_values_are_kept_as_they_are_given(self) -> None:
         given: dict[str, Any] = {
             "listen": (
                 "tcp:80",
@@ -235,7 +235,7 @@ class Values(TestCase):
         self.assertEqual(main.trace_header, "X-Trace")
         self.assertEqual((main.schemas, main.extra_search_path), (("a", "b,c"), ("a", "b")))
 
-    def test_what_the_environment_says_in_words(self) -> None:
+    def test_booleans_and_numbers_in_the_environment(self) -> None:
         found = loaded(
             environ={
                 "PROJECT_SERVICE__AUTH__CONFIRM_EMAIL": "False",
@@ -247,12 +247,12 @@ class Values(TestCase):
         self.assertEqual((found.auth.confirm_email, found.auth.require_project_key), (False, True))
         self.assertEqual((found.server.shutdown_seconds, found.auth.issuer), (1.5, None))
 
-    def test_an_address_of_the_service_loses_its_trailing_slash(self) -> None:
+    def test_a_trailing_slash_of_public_url_is_dropped(self) -> None:
         self.assertEqual(
             loaded("[server]\npublic_url = 'https://a.test/b/'\n").server.public_url, "https://a.test/b"
         )
 
-    def test_the_names_of_postgrest(self) -> None:
+    def test_postgrests_names_of_settings_are_accepted(self) -> None:
         toml = """
         [stages.dev.databases.main]
         db-schemas = "api, v2"
@@ -273,7 +273,7 @@ class Values(TestCase):
         self.assertEqual((found.openapi, found.error_verbosity), ("disabled", "minimal"))
         self.assertEqual((found.server_timing, found.legacy_target_names), (True, False))
 
-    def test_one_thing_under_two_names(self) -> None:
+    def test_one_setting_under_two_names_is_a_fault(self) -> None:
         name = "stages.dev.databases.main"
         said = f"is another name of {name}.max_rows, which is there too"
         for lines, second in (

@@ -19,7 +19,7 @@ class Bounds(TestCase):
             self.assertEqual([one.name for one in fault.faults], [name])
             return None
 
-    def test_are_allowed_themselves(self) -> None:
+    def test_bounds_are_included(self) -> None:
         for name, least, most, step in (
             ("server.workers", 1, 256, 1),
             ("server.max_json_bytes", 1024, None, 1),
@@ -42,7 +42,7 @@ class Bounds(TestCase):
                 self.assertEqual((self.read(name, most), self.read(name, str(most))), (most, most), name)
                 self.assertIsNone(self.read(name, most + step), name)
 
-    def test_an_origin_has_a_scheme_and_a_host_and_nothing_else(self) -> None:
+    def test_cors_origins_have_a_scheme_and_a_host_and_nothing_else(self) -> None:
         for good in ("*", "https://a.test", "http://[::1]:80", "capacitor://localhost"):
             self.assertEqual(self.read("server.cors_origins", [good]), (good,))
         for bad in ("", "https://", "a.test", "//a.test", "https://a.test/", "https://a.test?x", "null"):

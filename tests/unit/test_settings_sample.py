@@ -25,22 +25,22 @@ class Sample(TestCase):
         live = [re.sub(r"^#(\[|[a-z0-9_]+ =)", r"\1", line) for line in lines]
         return tomllib.loads("\n".join(live))
 
-    def test_it_is_a_valid_configuration_as_it_stands(self) -> None:
+    def test_it_is_valid_as_it_stands(self) -> None:
         load(SAMPLE, {}, {}, True)
 
-    def test_every_key_with_its_default_and_no_other(self) -> None:
+    def test_it_has_every_key_with_its_default_and_no_other(self) -> None:
         tree = self.documented()
         for name, section in SECTIONS.items():
             self.compare(name, section, tree[name])
         self.compare("stages", StageDatabase, tree["stages"]["dev"]["databases"]["main"])
         self.assertEqual(set(tree), {field.name for field in attrs.fields(Settings)})
 
-    def test_what_a_reload_takes_over_is_marked(self) -> None:
+    def test_settings_that_a_reload_takes_over_are_marked(self) -> None:
         marked = set()
         for section, text in re.findall(
             r"^\[(\w+)\]\n(.*?)(?=^#?\[|\Z)", SAMPLE.read_text("utf-8"), re.M | re.S
         ):
-            # Words, and the keys that they are about.
+            # A comment, and the keys that it is about.
             for said, keys in re.findall(r"((?:^# .*\n)+)((?:^#[a-z0-9_]+ = .*\n)+)", text, re.M):
                 if "SIGHUP" in said:
                     marked |= {f"{section}.{key}" for key in re.findall(r"^#([a-z0-9_]+) =", keys, re.M)}
@@ -53,8 +53,8 @@ class Sample(TestCase):
         }
         self.assertEqual(marked, reloads)
 
-    def test_confirmation_by_mail_waits_for_the_mail_server(self) -> None:
-        """Both are changed at once, and the server waits for a restart: nobody could sign up until then."""
+    def test_confirm_email_waits_for_the_restart_that_brings_the_mail_server(self) -> None:
+        """Otherwise nobody could sign up until the restart."""
         old = Settings()
         new = attrs.evolve(
             old,

@@ -28,7 +28,7 @@ class Values(TestCase):
         reason: str = fault.reason
         return reason
 
-    def test_times_and_counts_end_where_dates_and_postgresql_do(self) -> None:
+    def test_numbers_are_limited_to_what_dates_and_postgresql_can_hold(self) -> None:
         for name in (
             "auth.access_token_seconds",
             "auth.refresh_token_seconds",
@@ -46,14 +46,15 @@ class Values(TestCase):
         self.assertIn("to 9223372036854775807", self.refused(f"{MAIN}.max_rows", "9223372036854775808"))
         self.loaded(f"{MAIN}.max_rows", "9223372036854775807")
 
-    def test_no_role_is_that_of_the_connection(self) -> None:
-        """Who writes "none" means nobody; PostgreSQL means the role that logged in, often the tables' owner."""
+    def test_the_role_none_is_refused(self) -> None:
+        """A reader takes "none" for nobody, but PostgreSQL for the role that logged in, often the owner of the
+        tables."""
         for name in ("anon_role", "authenticated_role", "service_role"):
             self.assertIn('must not be "none"', self.refused(f"{MAIN}.{name}", '"none"'))
             for fine in ("", "None", "nobody"):
                 self.loaded(f"{MAIN}.{name}", f'"{fine}"')
 
-    def test_what_goes_into_headers_and_paths_of_the_store(self) -> None:
+    def test_store_settings_that_go_into_headers_and_paths_are_checked(self) -> None:
         for name in ("store.region", "store.access_key_id"):
             for value in ("a b", "a\\n", "é"):
                 self.assertEqual(self.refused(name, f'"{value}"'), "must be printable ASCII without blanks")
@@ -63,8 +64,8 @@ class Values(TestCase):
         for value in ("tenant:files", "abc", "Old_Bucket", "a.b-c", "a" * 63):
             self.assertEqual(self.loaded("store.bucket", f'"{value}"').store.bucket, value)
 
-    def test_a_bucket_before_a_host_makes_the_name_of_one(self) -> None:
-        """A colon is a port, and an address has no names before it: nothing could be reached, or started."""
+    def test_virtual_hosts_need_a_bucket_name_that_can_be_part_of_a_host(self) -> None:
+        """A colon would begin a port, and an IP address has no subdomains."""
         for bucket, host, fine in (
             ("files", "store.test:9000", True), ("a.b_c-d", "store.test", True), ("Old", "localhost", True),
             ("tenant:files", "store.test", False), ("a..b", "store.test", False), ("abc.", "store.test", False),
@@ -84,7 +85,7 @@ class Values(TestCase):
                 [fault] = caught.exception.faults
                 self.assertEqual(fault.name, "store.addressing_style", (bucket, host))
 
-    def test_the_authority_of_the_store_is_a_file_with_a_certificate(self) -> None:
+    def test_store_ca_file_must_hold_a_certificate(self) -> None:
         folder = temporary_directory(self)
         missing, empty, good = folder / "missing", folder / "empty", folder / "good"
         empty.write_text("")
@@ -97,22 +98,22 @@ class Values(TestCase):
         found = self.loaded("store.ca_file", f"'{good}'").store.ca_file
         self.assertEqual(Path(str(found)), good)
 
-    def test_the_sender_of_letters_is_an_address(self) -> None:
+    def test_smtp_sender_must_be_an_email_address(self) -> None:
         for value in ("not a url", " ", "a@", "a@b.test\\nBcc: c@d.test"):
             self.assertIn("must be an email address", self.refused("smtp.sender", f'"{value}"'))
         for value in ("no-reply@a.test", "Example <no-reply@a.test>"):
             self.assertEqual(self.loaded("smtp.sender", f'"{value}"').smtp.sender, value)
 
-    def test_the_sender_is_one_that_letters_can_come_from(self) -> None:
-        """A domain has a form in ASCII, and a name in the header one of its own; what is before the @ has none."""
+    def test_smtp_sender_must_be_ascii_before_the_at_sign(self) -> None:
+        """A domain has a form in ASCII, and a display name can be encoded, but the local part cannot."""
         for value in ("söder@a.test", '"Söder" <söder@a.test>'):
             self.assertEqual("must be ASCII before the @", self.refused("smtp.sender", f"'{value}'"))
         for value in ("no-reply@bücher.test", '"Söder & Co." <no-reply@bücher.test>'):
             self.assertEqual(self.loaded("smtp.sender", f"'{value}'").smtp.sender, value)
-        # The name has to be quoted, and who has not done so is told how.
+        # A display name that needs quotes is refused with advice.
         self.assertIn('in quotes "', self.refused("smtp.sender", "'Söder <a@a.test>'"))
 
-    def test_the_path_to_the_role(self) -> None:
+    def test_role_claim_must_be_a_path(self) -> None:
         name = f"{MAIN}.role_claim"
         self.assertIn("is not a path to a claim", self.refused(name, '"not a path"'))
         self.assertIn("regular expression", self.refused(name, "'$.a[?search(@, \"(\")]'"))
@@ -125,7 +126,7 @@ class Values(TestCase):
         self.assertEqual(self.refused("server.workers", '"x"'), 'must be a whole number, or "auto"')
         self.assertEqual(self.refused("server.workers", "0"), 'must be from 1 to 256, or "auto"')
 
-    def test_nothing_is_missing_in_a_file_that_was_not_read(self) -> None:
+    def test_an_unreadable_file_is_the_only_fault(self) -> None:
         path = temporary_directory(self) / "c.toml"
         for text in (None, "[server\n"):
             if text is not None:
@@ -134,7 +135,7 @@ class Values(TestCase):
                 load(path, {}, {}, False)
             self.assertEqual([fault.name for fault in caught.exception.faults], [""])
 
-    def test_what_python_would_not_read(self) -> None:
+    def test_numbers_too_long_and_tables_too_deep_for_python_are_faults(self) -> None:
         path = temporary_directory(self) / "c.toml"
         for text in (f"[server]\nworkers = {'9' * 5000}", "a = " + "[" * 5000):
             path.write_text(text)
@@ -147,23 +148,23 @@ class Values(TestCase):
             load(None, {"PROJECT_SERVICE__DATABASE__POOL_SIZE": "9" * 5000}, {}, True)
         self.assertEqual(str(caught.exception), "environment: database.pool_size must be a whole number")
 
-    def test_what_some_editors_put_before_the_text(self) -> None:
+    def test_a_byte_order_mark_is_skipped(self) -> None:
         path = temporary_directory(self) / "c.toml"
         path.write_bytes(b"\xef\xbb\xbf[server]\r\nworkers = 2\r\n")
         self.assertEqual(load(path, {}, {}, True).server.workers, 2)
 
-    def test_an_environment_in_another_encoding(self) -> None:
+    def test_an_environment_variable_that_is_not_utf_8_is_a_fault(self) -> None:
         with self.assertRaises(BadSettings) as caught:
             load(None, {"PROJECT_SERVICE__DATABASE__DSN": "postgresql://u:caf\udce9@a/x"}, {}, True)
         self.assertEqual(str(caught.exception), "environment: database.dsn must be UTF-8")
 
-    def test_an_address_is_one_word(self) -> None:
+    def test_urls_have_no_white_space(self) -> None:
         for name in ("server.public_url", "auth.recover_url", "store.endpoint_url"):
             for value in (r"http://a/\n", r"http://a\t.test", "http://a b/", "http://[::1"):
                 self.assertEqual(self.refused(name, f'"{value}"'), "must be an http or https address")
         self.assertTrue(self.refused("server.cors_origins", '["http://[::1"]').startswith("must be origins"))
 
-    def test_what_libpq_would_only_refuse_when_it_connects(self) -> None:
+    def test_connection_strings_that_libpq_would_refuse_later_are_faults(self) -> None:
         for dsn, why in (
             ("postgresql://u@a.test:bad/x", "has a port that is not from 1 to 65535"),
             ("host=a.test port=0", "has a port that is not from 1 to 65535"),

@@ -1,4 +1,4 @@
-"""Sockets: how much is given to the kernel at once, in which order, and how progress of the peer is noticed."""
+"""TCP sockets: how much is given to the kernel at once, in which order, and how progress of the peer is noticed."""
 
 from __future__ import annotations
 
@@ -64,15 +64,15 @@ class Sends(SynchronousTestCase):
         self.transport = connected(self.kernel)
         tune(self.transport)
 
-    def test_what_was_read_of_the_store_in_one_call_is_sent_in_one(self) -> None:
+    def test_up_to_send_bytes_are_sent_in_one_call(self) -> None:
         write_now(self.transport, bytes(SEND_BYTES))
         self.assertEqual([len(sent) for sent in self.kernel.taken], [SEND_BYTES])
 
-    def test_more_is_sent_piece_by_piece_in_the_same_turn(self) -> None:
+    def test_more_is_sent_in_several_calls_at_once(self) -> None:
         write_now(self.transport, bytes(2 * SEND_BYTES + 1))
         self.assertEqual([len(sent) for sent in self.kernel.taken], [SEND_BYTES, SEND_BYTES, 1])
 
-    def test_what_a_full_socket_does_not_take_follows_and_nothing_overtakes_it(self) -> None:
+    def test_what_a_full_socket_does_not_accept_is_sent_later_in_order(self) -> None:
         self.kernel.room = 5
         write_now(self.transport, b"01234567")
         self.kernel.room = 1 << 40
@@ -83,23 +83,25 @@ class Sends(SynchronousTestCase):
         write_now(self.transport, b"ab")
         self.assertEqual(self.kernel.taken[-1], b"ab", "at once again")
 
-    def test_a_peer_that_has_left_is_told_by_the_transport(self) -> None:
+    def test_a_closed_peer_is_reported_by_the_transport(self) -> None:
         self.kernel.broken = True
         write_now(self.transport, b"ab")
         self.assertIsInstance(self.transport.doWrite(), ConnectionLost)
 
-    def test_nothing_is_sent_where_the_connection_has_ended(self) -> None:
+    def test_nothing_is_sent_on_a_closed_connection(self) -> None:
         self.transport.connected = False
         write_now(self.transport, b"ab")
         self.assertEqual(self.kernel.taken, [])
 
-    def test_what_is_no_plain_connection_writes_in_its_own_way(self) -> None:
+    def test_other_transports_use_their_own_write(self) -> None:
         transport = StringTransport()
         write_now(transport, b"ab")
         self.assertEqual(transport.value(), b"ab")
 
 
 class Progress(SynchronousTestCase):
+    """How it is noticed that the peer reads: by what is left in the kernel's send buffer."""
+
     def setUp(self) -> None:
         ours, self.peer = socket.socketpair()
         for one in (ours, self.peer):
@@ -107,7 +109,7 @@ class Progress(SynchronousTestCase):
             one.setblocking(False)
         self.transport = connected(ours)
 
-    def test_it_changes_when_the_peer_takes_something_and_only_then(self) -> None:
+    def test_progress_changes_only_when_the_peer_reads(self) -> None:
         write_now(self.transport, bytes(10_000_000))
         before = socket_progress(self.transport)
         self.assertEqual(socket_progress(self.transport), before)
@@ -119,11 +121,11 @@ class Progress(SynchronousTestCase):
         self.transport.doWrite()
         self.assertNotEqual(socket_progress(self.transport), before)
 
-    def test_beneath_tls_it_is_the_sockets(self) -> None:
+    def test_under_tls_progress_is_that_of_the_socket_below(self) -> None:
         write_now(self.transport, b"ab")
         wrapped = type("Wrapping", (), {"transport": self.transport})()
         self.assertEqual(socket_progress(wrapped), socket_progress(self.transport))
         self.assertIsNotNone(socket_progress(wrapped))
 
-    def test_without_a_socket_nothing_can_be_told(self) -> None:
+    def test_without_a_socket_there_is_no_progress(self) -> None:
         self.assertIsNone(socket_progress(StringTransport()))

@@ -19,7 +19,7 @@ def refused(code: str | None) -> psycopg2.Error:
 
 
 class NotNow(SynchronousTestCase):
-    def test_by_code_and_by_class(self) -> None:
+    def test_sqlstates_and_classes_that_mean_503(self) -> None:
         for codes, expected in {
             "57014 57P01 57P02 57P03 57P05 25006 25P03": "database_unavailable",
             "08006 53300 58030 XX000": "database_unavailable",
@@ -32,14 +32,14 @@ class NotNow(SynchronousTestCase):
                 self.assertIn("Retry-After", dict(error.headers))
                 self.assertEqual(error.why, f"no reason given ({code})")
 
-    def test_a_connection_that_is_lost(self) -> None:
+    def test_a_lost_connection_is_database_unavailable(self) -> None:
         error = translate(DatabaseGone("timed out"))
         self.assertEqual((error and error.code, error and error.why), ("database_unavailable", "timed out"))
 
-    def test_the_log_gets_the_beginning_of_long_words(self) -> None:
+    def test_long_error_messages_are_shortened_for_the_log(self) -> None:
         said = SimpleNamespace(diag=SimpleNamespace(message_primary="x" * 1_000_000), pgcode="XX000")
         self.assertEqual(words(cast(psycopg2.Error, said)), "x" * 1000 + " (XX000)")
 
-    def test_everything_else_is_a_fault_of_ours(self) -> None:
+    def test_any_other_failure_is_not_an_outage(self) -> None:
         for fault in (refused("23505"), refused("57000"), refused("42601"), refused(None), KeyError("57014")):
             self.assertIsNone(translate(fault), fault)

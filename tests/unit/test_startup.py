@@ -1,4 +1,4 @@
-"""What a start prints, and what a reload does not read again."""
+"""What a start prints and logs, and that a reload does not read a pipe again."""
 
 from __future__ import annotations
 
@@ -23,25 +23,25 @@ from tests.said import captured_logs
 
 
 class Saying(TestCase):
-    def test_it_is_said_on_a_line(self) -> None:
+    def test_a_message_is_printed_on_a_line(self) -> None:
         out = StringIO()
         self.patch(sys, "__stdout__", out)
         say("ready")
         self.assertEqual(out.getvalue(), "ready\n")
 
-    def test_nobody_has_to_listen(self) -> None:
-        """Started without standard output, or it was closed since, or its disk is full: the start goes on."""
+    def test_an_unusable_standard_output_does_not_stop_the_start(self) -> None:
+        """It may be absent, closed, or on a full disk."""
         closed = StringIO()
         closed.close()
         full = os.fdopen(os.open("/dev/full", os.O_WRONLY), "w")
         for out in (None, closed, full):
             self.patch(sys, "__stdout__", out)
             say("ready")
-        # What is left in its buffer cannot be written at its end either.
+        # What is left in its buffer cannot be written when it is closed either.
         self.assertRaises(OSError, full.close)
 
-    def test_it_is_in_the_log_where_that_goes_elsewhere(self) -> None:
-        """A migration that waits for a table, say: as a daemon the service has no output that anybody sees."""
+    def test_a_message_is_also_logged_if_the_log_goes_elsewhere(self) -> None:
+        """As a daemon the service has no output that anybody sees, and a migration may wait for a table."""
         elsewhere: list[tuple[dict[str, Any], str]] = [
             ({"nodaemon": False}, "text"),
             ({"nodaemon": True, "logfile": "there"}, "text"),
@@ -53,7 +53,7 @@ class Saying(TestCase):
             self.assertEqual(self._logged(options, log_format), ["waiting"], options)
         self.assertEqual(self._logged({"nodaemon": True}, "text"), [])
 
-    def test_no_line_of_a_log_in_json_is_anything_else(self) -> None:
+    def test_a_json_log_on_standard_output_gets_no_plain_lines(self) -> None:
         out = StringIO()
         self.patch(sys, "__stdout__", out)
         self._logged({"nodaemon": True}, "json")
@@ -70,8 +70,8 @@ class Saying(TestCase):
 
 
 class Reloading(TestCase):
-    def test_nobody_waits_for_a_pipe(self) -> None:
-        """As a program that keeps secrets hands out: it has been read, and nobody writes into it any more."""
+    def test_a_pipe_is_not_read_again(self) -> None:
+        """A program that keeps secrets hands out a pipe, which can be read once; reading it again would block."""
         pipe = temporary_directory(self) / "c.toml"
         os.mkfifo(pipe)
         errors = errors_logged(self)

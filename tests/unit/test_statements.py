@@ -51,17 +51,17 @@ class Preparing(SynchronousTestCase):
         assert execution is not None, "it waits"
         return [*self.connection.sent, execution]
 
-    def test_it_is_prepared_once(self) -> None:
+    def test_a_statement_is_prepared_once(self) -> None:
         found = self.prepared("SELECT 1")
         self.assertEqual(found, ["PREPARE service_1 AS SELECT 1 + $1", "EXECUTE service_1(%s)"])
         self.assertEqual(self.prepared("SELECT 1"), ["EXECUTE service_1(%s)"])
 
-    def test_what_takes_nothing_is_run_without_brackets(self) -> None:
+    def test_a_statement_without_parameters_is_executed_without_parentheses(self) -> None:
         with self.assertRaises(StopIteration) as ended:
             self.statements.prepare(self.connection.ask, "SELECT 1", "SELECT 1", 0).send(None)
         self.assertEqual(ended.exception.value, "EXECUTE service_1")
 
-    def test_another_schema_cache_prepares_anew_and_lets_go_of_the_old(self) -> None:
+    def test_a_new_schema_cache_version_drops_all_statements(self) -> None:
         self.prepared("SELECT 1", 1)
         self.prepared("SELECT 2", 1)
         self.assertEqual(
@@ -73,7 +73,7 @@ class Preparing(SynchronousTestCase):
             self.prepared("SELECT 2", 2)[0], "PREPARE service_4 AS SELECT 2 + $1", "once is enough"
         )
 
-    def test_of_too_many_the_one_that_was_not_used_longest_goes(self) -> None:
+    def test_the_least_recently_used_statement_is_dropped(self) -> None:
         for number in (1, 2, 3, 1):
             self.prepared(f"SELECT {number}")
         self.assertEqual(
@@ -86,12 +86,12 @@ class Preparing(SynchronousTestCase):
         self.assertRaises(Refused, self.prepared, text)
         self.connection.fails = False
 
-    def test_what_cannot_be_prepared_leaves_no_doubt(self) -> None:
+    def test_a_failed_prepare_does_not_affect_others(self) -> None:
         self.prepared("SELECT 1")
         self.refuse("SELECT nonsense")
         self.assertEqual(self.prepared("SELECT 1"), ["EXECUTE service_1(%s)"])
 
-    def test_what_a_failed_message_did_not_let_go_of_is_let_go_of_by_the_next(self) -> None:
+    def test_a_deallocate_that_failed_with_its_message_is_sent_again(self) -> None:
         for number in (1, 2, 3):
             self.prepared(f"SELECT {number}")
         self.refuse("SELECT 4")
@@ -100,7 +100,7 @@ class Preparing(SynchronousTestCase):
             self.prepared("SELECT 5")[0], "DEALLOCATE service_1; PREPARE service_5 AS SELECT 5 + $1"
         )
 
-    def test_what_a_failed_message_did_let_go_of_is_not_let_go_of_again(self) -> None:
+    def test_a_deallocate_that_succeeded_in_a_failed_message_is_not_repeated(self) -> None:
         for number in (1, 2, 3):
             self.prepared(f"SELECT {number}")
         self.refuse("SELECT 4")
@@ -108,20 +108,20 @@ class Preparing(SynchronousTestCase):
         self.assertEqual(self.prepared("SELECT 2"), ["EXECUTE service_2(%s)"])
         self.assertEqual(self.prepared("SELECT 4")[0], "PREPARE service_5 AS SELECT 4 + $1")
 
-    def test_what_sql_let_go_of_is_prepared_anew(self) -> None:
+    def test_a_statement_that_sql_deallocated_is_prepared_again(self) -> None:
         self.prepared("SELECT 1")
         self.assertTrue(self.statements.refused("SELECT 1", "26000"))
         self.connection.has = ["of_the_application"]
         self.assertEqual(self.prepared("SELECT 1")[0], "PREPARE service_2 AS SELECT 1 + $1")
 
-    def test_what_no_longer_fits_is_prepared_anew(self) -> None:
+    def test_a_stale_statement_is_prepared_again(self) -> None:
         self.prepared("SELECT 1")
         self.assertTrue(self.statements.refused("SELECT 1", "0A000"))
         self.assertEqual(
             self.prepared("SELECT 1")[0], "DEALLOCATE service_1; PREPARE service_2 AS SELECT 1 + $1"
         )
 
-    def test_any_other_failure_says_nothing_of_what_is_prepared(self) -> None:
+    def test_other_failures_keep_the_statement(self) -> None:
         self.prepared("SELECT 1")
         self.assertFalse(self.statements.refused("SELECT 1", "23505"))
         self.assertEqual(self.prepared("SELECT 1"), ["EXECUTE service_1(%s)"])

@@ -46,7 +46,9 @@ def read(body: bytes, cuts: list[int]) -> list[Event]:
 class Reading(SynchronousTestCase):
     @settings(max_examples=200, deadline=None)
     @given(payloads, payloads, st.lists(st.integers(0, 10_000), max_size=30), st.booleans())
-    def test_however_it_is_cut(self, payload: bytes, value: bytes, cuts: list[int], key_first: bool) -> None:
+    def test_pieces_make_no_difference(
+        self, payload: bytes, value: bytes, cuts: list[int], key_first: bool
+    ) -> None:
         field = b'--edge\r\nContent-Disposition: form-data; name="note"\r\n\r\n' + value + b"\r\n"
         file = b'--edge\r\nContent-Disposition: form-data; name="file"; filename="\xc3\xb6 x.txt"\r\n'
         file += b"Content-Type: text/plain; charset=utf-8\r\n\r\n" + payload + b"\r\n"
@@ -62,7 +64,7 @@ class Reading(SynchronousTestCase):
 
     @settings(max_examples=300, deadline=None)
     @given(st.binary(max_size=400), st.lists(st.integers(0, 500), max_size=10))
-    def test_anything_ends_in_events_or_a_clear_refusal(self, body: bytes, cuts: list[int]) -> None:
+    def test_any_body_is_parsed_or_refused(self, body: bytes, cuts: list[int]) -> None:
         for one in (
             body,
             b"--edge\r\n" + body,
@@ -73,15 +75,15 @@ class Reading(SynchronousTestCase):
             except ApiError as error:
                 self.assertIn((error.status, error.code), {(400, "invalid_multipart"), (422, "invalid_key")})
 
-    def test_what_is_held_back_in_a_file_is_not_around_it(self) -> None:
-        """Byte by byte, what begins like the boundary brings no event for longer than may stand before it."""
+    def test_bytes_held_back_as_a_possible_boundary_do_not_count_as_preamble(self) -> None:
+        """Byte by byte, a file that resembles the boundary brings no event for longer than the preamble may be."""
         payload = b"\r\n--edg" * (MAX_AROUND_BYTES // 6)
         body = (
             b'--edge\r\nContent-Disposition: form-data; name="file"\r\n\r\n' + payload + b"\r\n--edge--\r\n"
         )
         self.assertEqual(read(body, list(range(len(body))))[1], payload)
 
-    def test_what_follows_the_last_boundary_is_ignored_but_not_for_ever(self) -> None:
+    def test_a_short_epilogue_is_ignored_and_a_long_one_refused(self) -> None:
         whole = b'--edge\r\nContent-Disposition: form-data; name="file"\r\n\r\nx\r\n--edge--'
         self.assertEqual(read(whole + b"\r\n" + b"epilogue", [len(whole), len(whole) + 2])[1], b"x")
         reader = FormReader("edge")
@@ -90,7 +92,7 @@ class Reading(SynchronousTestCase):
             for _ in range(10):
                 list(reader.feed(b"x" * 10_000))
 
-    def test_the_name_of_a_file_as_clients_send_it(self) -> None:
+    def test_file_names_as_clients_send_them(self) -> None:
         for sent, name in (
             ('filename="\u00f6.txt"', "\u00f6.txt"), ("filename=a.txt", "a.txt"), ('filename="a%22b"', 'a"b'),
             ('filename="=?utf-8?B?w7Y=?="; filename*=utf-8\'\'%C3%B6.txt', "\u00f6.txt"),
@@ -100,13 +102,13 @@ class Reading(SynchronousTestCase):
             ("filename=plain; filename*=utf-8''\"b\"", "plain"), ("filename=plain; xfilename*=utf-8''b", "plain"),
             ("filename* = utf-8''b ; filename=plain", "b"),
             ('filename="a\\"; filename*=utf-8\'\'b"', "a\"; filename*=utf-8''b"),
-            # A quoted string that does not end goes on to the end.
+            # A quoted string without an end extends to the end of the header.
             ("filename=plain; x=\"; filename*=utf-8''b", "plain"), ('filename=plain; x=*"\\', "plain"),
         ):  # fmt: skip
             head = f'--edge\r\nContent-Disposition: form-data; name="file"; {sent}\r\n\r\n'.encode()
             self.assertEqual(read(head + b"x\r\n--edge--", [])[0], FileStart(name, None), sent)
 
-    def test_a_refusal_says_why_as_soon_as_it_can(self) -> None:
+    def test_a_refusal_says_why_as_soon_as_possible(self) -> None:
         def part(name: str, value: bytes = b"x", *more: str) -> bytes:
             lines = "\r\n".join((f'Content-Disposition: form-data; name="{name}"', *more, "", ""))
             return b"--edge\r\n" + lines.encode() + value + b"\r\n"
@@ -136,11 +138,11 @@ class Reading(SynchronousTestCase):
 
 
 class Boundaries(SynchronousTestCase):
-    def test_quoted_and_plain(self) -> None:
+    def test_a_boundary_may_be_quoted(self) -> None:
         self.assertEqual(boundary_of("multipart/form-data; boundary=abc"), "abc")
         self.assertEqual(boundary_of('Multipart/Form-Data; charset=utf-8; boundary="a b:c"'), "a b:c")
 
-    def test_what_is_none(self) -> None:
+    def test_an_unusable_boundary_is_refused(self) -> None:
         for sent in ("", "x" * 71, "\u00e4", '"\u00e4"', '"a\tb"', '"a\x7fb"'):
             with self.assertRaises(ApiError) as caught:
                 boundary_of(f"multipart/form-data; boundary={sent}")
@@ -153,7 +155,7 @@ class Boundaries(SynchronousTestCase):
             self.assertEqual(boundary_of(f"multipart/form-data; boundary={fine}"), fine)
 
     @given(st.text(max_size=100))
-    def test_anything_else(self, header: str) -> None:
+    def test_any_content_type_is_parsed_or_refused(self, header: str) -> None:
         for sent in (header, "multipart/form-data; " + header, "multipart/form-data; boundary=" + header):
             try:
                 boundary = boundary_of(sent)
