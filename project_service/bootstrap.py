@@ -6,7 +6,7 @@ import secrets
 from pathlib import Path
 from typing import Any
 
-from attrs import frozen
+from attrs import asdict, frozen
 
 from project_service import keys, private_file
 from project_service.database.pool import Pool
@@ -31,11 +31,17 @@ async def ensure_keys(rows: keys.Rows, data_dir: Path) -> tuple[str, str]:
     """The anon key and the service key in ``credentials.json``. One that is missing, or not valid in the database, is
     created."""
     found = private_file.read_json(data_dir / CREDENTIALS) or {}
-    known = await rows.query("select sha256 from auth.project_keys where revoked_at is null")
-    active = {bytes(row[0]) for row in known}
-    anon = await _ensure(rows, "anon", found.get("anon_key"), active)
-    service = await _ensure(rows, "service", found.get("service_key"), active)
-    return anon, service
+    ring = keys.KeyRing(rows)
+    await ring.reload()
+
+    async def ensured(kind: KeyKind, key: Any) -> str:
+        if isinstance(key, str) and ring.kind_of(key) is not None:
+            return key
+        made = keys.make(kind, secrets.token_bytes)
+        await keys.store(rows, kind, made, CREDENTIALS)
+        return made
+
+    return await ensured("anon", found.get("anon_key")), await ensured("service", found.get("service_key"))
 
 
 async def ensure_buckets(pool: Pool) -> None:
@@ -46,25 +52,9 @@ async def ensure_buckets(pool: Pool) -> None:
         await buckets.create("private", BucketRules("private"))
 
 
-async def _ensure(rows: keys.Rows, kind: KeyKind, found: Any, active: set[bytes]) -> str:
-    if isinstance(found, str) and keys.digest(found) in active:
-        return found
-    made = keys.make(kind, secrets.token_bytes)
-    await keys.store(rows, kind, made, "credentials.json")
-    return made
-
-
 def write_credentials(data_dir: Path, credentials: Credentials) -> Path:
     path = data_dir / CREDENTIALS
-    private_file.write_json(
-        path,
-        {
-            "base_url": credentials.base_url,
-            "anon_key": credentials.anon_key,
-            "service_key": credentials.service_key,
-            "dsn": credentials.dsn,
-        },
-    )
+    private_file.write_json(path, asdict(credentials))
     return path
 
 

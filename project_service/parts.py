@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Any, Protocol
 
-from attrs import define, frozen
+from attrs import frozen
 from twisted.internet.threads import deferToThreadPool
 from twisted.logger import Logger
 
@@ -26,7 +26,7 @@ from project_service.http.router import Router
 from project_service.lifecycle import Closing, Every, Part, ServicePart
 from project_service.process import give_back
 from project_service.rereading import Rereading
-from project_service.settings.model import Settings, Storage
+from project_service.settings.model import Settings
 from project_service.storage import assemble as storage
 from project_service.tables import assemble as tables
 from project_service.workers.changes import Changes
@@ -79,23 +79,24 @@ def assemble(reactor: Any, settings: Settings, processes: int, changes: Changes 
     ring = keys.KeyRing(pool)
     reading = Rereading(ring.reload, reactor, "the project keys")
     listener.subscribe(keys.CHANNEL, lambda _: reading.soon(), reading.now)
-    live = _Live(settings.storage)
+    storage_settings = settings.storage
     accounts = auth.assemble(settings, pool, listener, reactor, processes, changes)
     store = storage.assemble(
         reactor,
         settings.storage,
         settings.store,
         pool,
-        in_force=lambda: live.storage,
+        in_force=lambda: storage_settings,
         alone=AdvisoryLock(connect, SWEEPER_LOCK),
     )
     rest = tables.assemble(reactor, settings, accounts.verifier, time.time)
     caches = [one for one in rest.services if isinstance(one, Listener)]
 
     def reload(fresh: Settings) -> None:
+        nonlocal storage_settings
         # First, because it is the only one that may raise.
         accounts.reload(fresh)
-        live.storage = fresh.storage
+        storage_settings = fresh.storage
         store.reload(fresh.store)
         rest.read_again()
 
@@ -142,13 +143,6 @@ def _checks(
         "store": store.ready,
         "tables": tables_loaded,
     }
-
-
-@define
-class _Live:
-    """Settings that SIGHUP may change, for parts that ask each time."""
-
-    storage: Storage
 
 
 def _giving_back(reactor: Any) -> Every:
