@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Hashable
-from functools import partial
 from typing import TypeVar
 
 from attrs import evolve, frozen
@@ -22,18 +21,9 @@ from project_service.tables.execution.run import Row
 from project_service.tables.headers import VARY
 from project_service.tables.incoming import Incoming
 from project_service.tables.parse.request import Head, Request
-from project_service.tables.plan.call import CallPlan
-from project_service.tables.plan.write import WritePlan
 from project_service.tables.planning.planner import Planned, Planner
 from project_service.tables.respond.options import options_reply
-from project_service.tables.respond.outcome import Outcome
-from project_service.tables.respond.replies import (
-    call_reply,
-    deprecated_names,
-    explained,
-    read_reply,
-    write_reply,
-)
+from project_service.tables.respond.replies import deprecated_names, reply_to
 from project_service.tables.root import Root, nothing
 from project_service.tables.sql.fragment import Sql
 from project_service.tables.timing import Timing
@@ -121,14 +111,13 @@ class TableService:
             self.config, cache, incoming, head, identity, compiled.read_only, compiled.routine, explains
         )
         if self.large.expected(planned):
-            in_one_piece = partial(self._reply, incoming, planned)
-            reply = await self.large.at_once(incoming, planned, preamble, identity, in_one_piece)
+            reply = await self.large.at_once(incoming.path, planned, preamble, identity)
             if reply is not None:
                 return reply
         outcome = await self.executor.execute(planned, preamble, identity.authenticated)
         if not outcome.whole:
-            return await self.large.after(incoming, planned, outcome, preamble, identity)
-        return self._reply(incoming, planned, outcome)
+            return await self.large.after(incoming.path, planned, outcome, preamble, identity)
+        return reply_to(planned.request, compiled.plan, compiled.rendering, outcome, incoming.path)
 
     async def _root(
         self, incoming: Incoming, head: Head, identity: Identity, cache: SchemaCache, timing: Timing
@@ -150,13 +139,3 @@ class TableService:
             return reply
         timing.mark("response")
         return evolve(reply, headers=(*reply.headers, timing.header()))
-
-    def _reply(self, incoming: Incoming, planned: Planned, outcome: Outcome) -> Reply:
-        request, compiled = planned.request, planned.compiled
-        if compiled.rendering.explain is not None:
-            return explained(outcome.body, compiled.rendering)
-        if isinstance(compiled.plan, WritePlan):
-            return write_reply(request, compiled.plan, compiled.rendering, outcome, incoming.path)
-        if isinstance(compiled.plan, CallPlan):
-            return call_reply(request, compiled.plan, compiled.rendering, outcome)
-        return read_reply(request, compiled.rendering, outcome, incoming.path)

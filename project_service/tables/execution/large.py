@@ -7,8 +7,6 @@ If the cursor's first rows turn out to be all, the reply is sent in one piece, a
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
 from attrs import evolve, frozen
 
 from project_service.http.outbound import Reply, StreamReply
@@ -17,10 +15,9 @@ from project_service.tables.access.identity import Identity
 from project_service.tables.config import TablesConfig
 from project_service.tables.execution.run import Preamble
 from project_service.tables.execution.streaming import RowStream, Streams
-from project_service.tables.incoming import Incoming
 from project_service.tables.planning.planner import Planned
 from project_service.tables.respond.outcome import Outcome
-from project_service.tables.respond.replies import head_of_stream
+from project_service.tables.respond.replies import head_of_stream, reply_to
 
 # Statuses without a body, which SQL may set however many rows there are.
 _BODILESS = (204, 304)
@@ -45,12 +42,7 @@ class LargeReplies:
         )
 
     async def at_once(
-        self,
-        incoming: Incoming,
-        planned: Planned,
-        preamble: Preamble,
-        identity: Identity,
-        in_one_piece: Callable[[Outcome], Reply],
+        self, path: str, planned: Planned, preamble: Preamble, identity: Identity
     ) -> Reply | StreamReply | None:
         """The reply by a cursor, to be called where it is ``expected``. None where the ordinary statement has to be
         run after all, for the total. Raises what ``Streams.open`` raises."""
@@ -63,20 +55,23 @@ class LargeReplies:
             if outcome.whole:
                 await stream.finish()
                 planned.compiled.last.streamed = False
-                return in_one_piece(outcome) if _has_total(planned, outcome) else None
-            return self._reply(self._head(incoming, planned, outcome), stream)
+                if not _has_total(planned, outcome):
+                    return None
+                compiled = planned.compiled
+                return reply_to(planned.request, compiled.plan, compiled.rendering, outcome, path)
+            return self._reply(self._head(path, planned, outcome), stream)
         except BaseException:
             stream.close()
             raise
 
     async def after(
-        self, incoming: Incoming, planned: Planned, outcome: Outcome, preamble: Preamble, identity: Identity
+        self, path: str, planned: Planned, outcome: Outcome, preamble: Preamble, identity: Identity
     ) -> Reply | StreamReply:
         """The reply by a cursor, after ``outcome`` has shown that the result is too large for one piece.
 
         Raises what ``Streams.open`` raises.
         """
-        head = self._head(incoming, planned, outcome)
+        head = self._head(path, planned, outcome)
         if not _has_body(head):
             return head
         planned.compiled.last.streamed = True
@@ -84,7 +79,7 @@ class LargeReplies:
         try:
             streamed = evolve(outcome, rows=len(stream.fetched), total=stream.total)
             if _counts(planned) and _has_total(planned, streamed):
-                head = self._head(incoming, planned, streamed)
+                head = self._head(path, planned, streamed)
             return self._reply(head, stream)
         except BaseException:
             stream.close()
@@ -101,9 +96,9 @@ class LargeReplies:
             preamble, rows, values, compiled.rendering, likely, identity.authenticated, compiled.leaves_things
         )
 
-    def _head(self, incoming: Incoming, planned: Planned, outcome: Outcome) -> Reply:
+    def _head(self, path: str, planned: Planned, outcome: Outcome) -> Reply:
         request = evolve(planned.request, range=planned.request.range.capped(self.config.max_rows))
-        return head_of_stream(request, planned.compiled.rendering, outcome, incoming.path)
+        return head_of_stream(request, planned.compiled.rendering, outcome, path)
 
     def _reply(self, head: Reply, stream: RowStream) -> Reply | StreamReply:
         if _has_body(head):

@@ -64,8 +64,17 @@ def check_outcome(
         status_of_range(request.range.offset, found.rows, found.total)
 
 
-def explained(body: bytes, rendering: Rendering) -> Reply:
-    return Reply(200, (("Content-Type", rendering.content_type), VARY), body)
+def reply_to(
+    request: Request, plan: WritePlan | CallPlan | None, rendering: Rendering, found: Outcome, path: str
+) -> Reply:
+    """The reply in one piece. ``plan`` is None for a read; ``path`` is the resource's public path."""
+    if rendering.explain is not None:
+        return Reply(200, (("Content-Type", rendering.content_type), VARY), found.body)
+    if isinstance(plan, WritePlan):
+        return _write_reply(request, plan, rendering, found, path)
+    if isinstance(plan, CallPlan):
+        return _call_reply(request, plan, rendering, found)
+    return _read_reply(request, rendering, found, path)
 
 
 def _content_location(request: Request, path: str) -> Headers:
@@ -75,7 +84,7 @@ def _content_location(request: Request, path: str) -> Headers:
     return (("Content-Location", said),) if len(said) <= LONGEST_CONTENT_LOCATION else ()
 
 
-def read_reply(request: Request, rendering: Rendering, found: Outcome, path: str) -> Reply:
+def _read_reply(request: Request, rendering: Rendering, found: Outcome, path: str) -> Reply:
     offset = request.range.offset
     status = status_of_range(offset, found.rows, found.total)
     headers = (
@@ -93,14 +102,14 @@ def head_of_stream(request: Request, rendering: Rendering, found: Outcome, path:
     if found.total is not None:
         rows = max(0, found.total - request.range.offset)
         rows = rows if request.range.limit is None else min(rows, request.range.limit)
-    whole = read_reply(request, rendering, evolve(found, rows=rows, body=b""), path)
+    whole = _read_reply(request, rendering, evolve(found, rows=rows, body=b""), path)
     if found.total is not None:
         return whole
     kept = tuple(header for header in whole.headers if header[0] != "Content-Range")
     return evolve(whole, headers=kept)
 
 
-def call_reply(request: Request, plan: CallPlan, rendering: Rendering, found: Outcome) -> Reply:
+def _call_reply(request: Request, plan: CallPlan, rendering: Rendering, found: Outcome) -> Reply:
     offset = request.range.offset if plan.routine.is_set else 0
     status = status_of_range(offset, found.rows, found.total)
     headers: Headers = (("Content-Range", content_range(offset, found.rows, found.total)),)
@@ -110,7 +119,7 @@ def call_reply(request: Request, plan: CallPlan, rendering: Rendering, found: Ou
     return _finished(request, found, status, headers, found.body)
 
 
-def write_reply(request: Request, plan: WritePlan, rendering: Rendering, found: Outcome, path: str) -> Reply:
+def _write_reply(request: Request, plan: WritePlan, rendering: Rendering, found: Outcome, path: str) -> Reply:
     full = plan.representation == "representation"
     headers: Headers = _write_range(request, found)
     if found.location is not None:

@@ -14,12 +14,10 @@ from project_service.tables.planning.planner import Planned
 from project_service.tables.respond.outcome import Outcome
 from project_service.tables.respond.replies import (
     LONGEST_CONTENT_LOCATION,
-    call_reply,
     check_outcome,
     deprecated_names,
     head_of_stream,
-    read_reply,
-    write_reply,
+    reply_to,
 )
 from tests.unit.tables.planning import CONFIG, planned
 
@@ -44,12 +42,8 @@ def asked(
 
 
 def replied(found: Planned, outcome: Outcome) -> Reply:
-    request, plan, rendering = found.request, found.compiled.plan, found.compiled.rendering
-    if isinstance(plan, WritePlan):
-        return write_reply(request, plan, rendering, outcome, "/r/works")
-    if isinstance(plan, CallPlan):
-        return call_reply(request, plan, rendering, outcome)
-    return read_reply(request, rendering, outcome, "/r/works")
+    compiled = found.compiled
+    return reply_to(found.request, compiled.plan, compiled.rendering, outcome, "/r/works")
 
 
 def header(reply: Reply, name: str) -> str | None:

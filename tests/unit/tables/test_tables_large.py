@@ -12,12 +12,10 @@ from project_service.tables.errors import TableError
 from project_service.tables.execution.large import LargeReplies
 from project_service.tables.execution.run import Preamble
 from project_service.tables.execution.streaming import RowStream
-from project_service.tables.incoming import Incoming
 from project_service.tables.planning.planner import Planner
 from project_service.tables.respond.outcome import Outcome
-from project_service.tables.respond.replies import read_reply
 from tests.unit.tables.planning import CONFIG, planned
-from tests.unit.tables.streaming import ROWS, Case, Connection
+from tests.unit.tables.streaming import Case, Connection
 
 
 class Answers(Case):
@@ -31,7 +29,7 @@ class Answers(Case):
         self.planned = planned("GET", "works", *pairs, prefer=prefer)
         return start(
             LargeReplies(CONFIG, self.streams).after(
-                Incoming("GET", ("works",), (), (), b""),
+                "/works",
                 self.planned,
                 Outcome(rows=2000, total=9000 if prefer else None, status=status, whole=False),
                 Preamble("", []),
@@ -75,10 +73,10 @@ class Answers(Case):
     def test_a_reply_with_an_unwritable_header_takes_no_connection(self) -> None:
         known = planned("GET", "works")
         head = evolve(known.request.head, schema="two\nlines", profiled=True)
-        incoming, identity = Incoming("GET", ("works",)), Identity("anon", "{}", False)
+        identity = Identity("anon", "{}", False)
         reply = start(
             LargeReplies(CONFIG, self.streams).after(
-                incoming,
+                "/works",
                 evolve(known, request=evolve(known.request, head=head)),
                 Outcome(rows=2000, whole=False),
                 Preamble("", []),
@@ -109,14 +107,7 @@ class AtOnce(Case):
     def answering(self) -> Deferred[Reply | StreamReply | None]:
         self.assertTrue(self.large.expected(self.planned))
         preamble, identity = Preamble("SELECT 1", []), Identity("anon", "{}", False)
-        incoming = Incoming("GET", ("works",), (), (), b"")
-        whole: list[Outcome] = []
-
-        def in_one_piece(outcome: Outcome) -> Reply:
-            whole.append(outcome)
-            return read_reply(self.planned.request, ROWS, outcome, "/works")
-
-        return start(self.large.at_once(incoming, self.planned, preamble, identity, in_one_piece))
+        return start(self.large.at_once("/works", self.planned, preamble, identity))
 
     def test_a_result_that_is_large_again_runs_its_statement_once(self) -> None:
         reply = self.reply()
