@@ -14,7 +14,7 @@ from twisted.logger import Logger
 from project_service import keys
 from project_service.auth import assemble as auth
 from project_service.database import sqlstate
-from project_service.database.advisory_lock import AdvisoryLock
+from project_service.database.advisory_lock import SWEEPER, AdvisoryLock
 from project_service.database.connect import connector
 from project_service.database.listener import Listener
 from project_service.database.pool import Pool
@@ -37,9 +37,6 @@ _log = Logger()
 POOL_GRACE_SECONDS = 2.0
 # How long the start waits for the schema cache of a database that may be away.
 SCHEMA_CACHE_SECONDS = 5.0
-# An arbitrary number; it must differ from the service's other advisory locks (auth/sql/upkeep.py,
-# database/migrate.py).
-SWEEPER_LOCK = 7_201_501_003
 # Keys are also polled, because a listening connection can be dead for long before anybody notices, and a revoked key
 # has to stop working within about a second.
 KEYS_POLL_SECONDS = 1.0
@@ -87,7 +84,7 @@ def assemble(reactor: Any, settings: Settings, processes: int, changes: Changes 
         settings.store,
         pool,
         in_force=lambda: storage_settings,
-        alone=AdvisoryLock(connect, SWEEPER_LOCK),
+        alone=AdvisoryLock(connect, SWEEPER),
     )
     rest = tables.assemble(reactor, settings, accounts.verifier, time.time)
     caches = [one for one in rest.services if isinstance(one, Listener)]

@@ -10,11 +10,10 @@ from importlib import resources
 from attrs import frozen
 from psycopg2 import errors as pg
 
+from project_service.database.advisory_lock import MIGRATIONS
 from project_service.database.pool import Transaction, in_transaction
 from project_service.database.session import Session
 
-# An arbitrary number, which must differ from the service's other advisory locks.
-LOCK = 0x70726A73
 # How long a migration waits for a lock on a table, and for how long it then gives way. While it waits, everybody else
 # who wants the table queues behind it, and a dump or a forgotten transaction may hold the table for hours.
 LOCK_SECONDS = 2
@@ -109,9 +108,9 @@ async def migrate(
 
     Raises ``MigrationRefused``, or ``psycopg2.Error`` from a migration, which is then rolled back whole.
     """
-    if not (await session.query("select pg_try_advisory_lock(%s)", (LOCK,)))[0][0]:
+    if not (await session.query("select pg_try_advisory_lock(%s)", (MIGRATIONS,)))[0][0]:
         say("Another process migrates the database; waiting until it has ended")
-        await session.query("select pg_advisory_lock(%s)", (LOCK,))
+        await session.query("select pg_advisory_lock(%s)", (MIGRATIONS,))
     try:
         todo = pending(known, await state(session))
         if todo:
@@ -123,7 +122,7 @@ async def migrate(
         return todo
     finally:
         if session.usable:
-            await session.query("select pg_advisory_unlock(%s)", (LOCK,))
+            await session.query("select pg_advisory_unlock(%s)", (MIGRATIONS,))
 
 
 async def _apply(session: Session, migration: Migration, say: Callable[[str], None]) -> None:

@@ -8,9 +8,7 @@ from datetime import timedelta
 import psycopg2
 import pytest_twisted
 
-from project_service import parts
 from project_service.auth.sql import upkeep
-from project_service.database import migrate
 from tests.contracts.users import HOUR, LONG_AGO, MINUTE, NOW, digest, made, rotate, session
 from tests.live.auth_service import sql, stores_on
 
@@ -65,8 +63,3 @@ async def test_what_somebody_is_at_work_on_is_left_for_the_next_time(database: s
             other.rollback()
         assert await stores.housekeeping.clean(later, later, LONG_AGO, NOW) is True
     assert sql(database, left) == [(0, 0)]
-
-
-def test_what_is_done_by_one_process_at_a_time_has_a_lock_of_its_own() -> None:
-    """None of them keeps another from its work."""
-    assert len({upkeep.LOCK, migrate.LOCK, parts.SWEEPER_LOCK}) == 3

@@ -14,7 +14,8 @@ from project_service.auth.assemble import sql_stores
 from project_service.auth.model import Origin
 from project_service.auth.ports import Event, Limit
 from project_service.auth.sql.attempts import SqlAttempts
-from project_service.auth.sql.upkeep import BATCH, LOCK, SqlHousekeeping
+from project_service.auth.sql.upkeep import BATCH, SqlHousekeeping
+from project_service.database.advisory_lock import AUTH_UPKEEP
 from project_service.database.pool import Pool
 from project_service.deferreds import start
 from tests.contracts.users import (
@@ -261,7 +262,7 @@ async def test_one_worker_at_a_time_cleans_up(database: str, pool: Pool) -> None
     other = psycopg2.connect(database)
     try:
         with other.cursor() as cursor:
-            cursor.execute("select pg_advisory_xact_lock(%s)", (LOCK,))
+            cursor.execute("select pg_advisory_xact_lock(%s)", (AUTH_UPKEEP,))
             assert await housekeeping.clean(now, now, LONG_AGO, now - timedelta(days=90)) is False
         other.rollback()
         assert await housekeeping.clean(now, now, LONG_AGO, now - timedelta(days=90)) is True

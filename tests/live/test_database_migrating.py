@@ -11,6 +11,7 @@ from twisted.internet import reactor as _reactor
 
 from project_service.database import dsn as dsns
 from project_service.database import migrate as migrating
+from project_service.database.advisory_lock import MIGRATIONS
 from project_service.database.connect import Connector
 from project_service.database.migrate import Migration, migrate, shipped, state
 from project_service.deferreds import start
@@ -56,7 +57,7 @@ async def test_who_waits_for_another_that_migrates_says_so(database: str) -> Non
     """It may be one that stands still, or a host that was switched off: the start would wait without a word."""
     first, second = [await Connector(reactor, dsns.parse(database), 0.0)() for _ in range(2)]
     said: list[str] = []
-    await first.query("select pg_advisory_lock(%s)", (migrating.LOCK,))
+    await first.query("select pg_advisory_lock(%s)", (MIGRATIONS,))
     done = start(migrate(second, shipped(), said.append))
 
     async def waits() -> bool:

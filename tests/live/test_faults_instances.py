@@ -18,11 +18,11 @@ from twisted.logger import ILogObserver, LogEvent, formatEvent, globalLogPublish
 from zope.interface import provider
 
 from project_service import keys
+from project_service.database.advisory_lock import SWEEPER
 from project_service.database.connect import connector
 from project_service.database.migrate import Migration, MigrationRefused, migrate, shipped
 from project_service.database.pool import Pool
 from project_service.deferreds import start
-from project_service.parts import SWEEPER_LOCK
 from project_service.settings.model import Stage, StageDatabase, Store
 from tests.live.application import Api, serving, settings_for
 from tests.live.services import wait
@@ -162,7 +162,7 @@ async def test_one_sweeps_at_a_time(two: Two) -> None:
 
         async def locked() -> bool:
             cursor = other.cursor()
-            cursor.execute("select pg_try_advisory_lock(%s)", (SWEEPER_LOCK,))
+            cursor.execute("select pg_try_advisory_lock(%s)", (SWEEPER,))
             return cursor.fetchall() == [(True,)]
 
         # Not while one of them is at it, who lives in this very process.

@@ -18,7 +18,7 @@ from project_service import parts
 from project_service.auth import keyfile
 from project_service.auth.keyset import KeySetError
 from project_service.database import dsn as dsns
-from project_service.database import migrate
+from project_service.database.advisory_lock import MIGRATIONS
 from project_service.database.connect import Connector
 from project_service.database.expose import watch_ddl
 from project_service.deferreds import start
@@ -71,7 +71,7 @@ async def test_to_migrate_may_take_longer_than_any_request(
     hurried = evolve(settings, database=evolve(settings.database, statement_timeout_seconds=0.1))
     with closing(psycopg2.connect(database)) as other, other.cursor() as cursor:
         other.autocommit = True
-        cursor.execute("select pg_advisory_lock(%s)", (migrate.LOCK,))
+        cursor.execute("select pg_advisory_lock(%s)", (MIGRATIONS,))
         migrating = start(Startup(reactor, Launch(hurried, None, {}, None))._migrate())
 
         async def long_enough() -> bool:
@@ -83,7 +83,7 @@ async def test_to_migrate_may_take_longer_than_any_request(
 
         await until(long_enough)
         assert not migrating.called
-        cursor.execute("select pg_advisory_unlock(%s)", (migrate.LOCK,))
+        cursor.execute("select pg_advisory_unlock(%s)", (MIGRATIONS,))
         await migrating
 
 
@@ -93,7 +93,7 @@ async def test_a_connection_that_is_lost_while_it_migrates_is_no_reason_to_end(
 ) -> None:
     with closing(psycopg2.connect(database)) as other, other.cursor() as cursor:
         other.autocommit = True
-        cursor.execute("select pg_advisory_lock(%s)", (migrate.LOCK,))
+        cursor.execute("select pg_advisory_lock(%s)", (MIGRATIONS,))
         settings = settings_for(database, store_settings, tmp_path)
         migrating = start(Startup(reactor, Launch(settings, None, {}, None))._migrate())
         seen: set[int] = set()
@@ -110,7 +110,7 @@ async def test_a_connection_that_is_lost_while_it_migrates_is_no_reason_to_end(
         cursor.execute("select pg_terminate_backend(pid) from unnest(%s) pid", (list(seen),))
         await until(another_waits)
         assert not migrating.called
-        cursor.execute("select pg_advisory_unlock(%s)", (migrate.LOCK,))
+        cursor.execute("select pg_advisory_unlock(%s)", (MIGRATIONS,))
         await migrating
 
 

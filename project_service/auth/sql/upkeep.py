@@ -7,10 +7,9 @@ from datetime import datetime
 from attrs import frozen
 
 from project_service.auth.sql.query import Query
+from project_service.database.advisory_lock import AUTH_UPKEEP
 from project_service.database.pool import Pool, Transaction
 
-# A number that no other advisory lock of the service uses.
-LOCK = 7_201_501_002
 _LOCK = Query(
     "one worker at a time; the lock goes with the transaction", "select pg_try_advisory_xact_lock(%(lock)s)"
 )
@@ -68,7 +67,7 @@ class SqlHousekeeping:
         self, now: datetime, salt_before: datetime, tokens_before: datetime, audit_before: datetime
     ) -> bool:
         async def one_batch(transaction: Transaction) -> int | None:
-            row = await _LOCK.one(transaction, lock=LOCK)
+            row = await _LOCK.one(transaction, lock=AUTH_UPKEEP)
             if row is None or not row[0]:
                 return None
             times = {
