@@ -1,4 +1,4 @@
-"""Authentication in memory: with the real edge, routes, services and tokens, and the verified fake for its stores."""
+"""All of authentication in memory: the real edge, routes, services and tokens, on the verified fake of its stores."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ class Answer:
 
 
 class AuthApp:
-    """Tests may look at ``store``, ``hashes``, ``post`` and ``listener``, and break them."""
+    """Sends requests. Tests may look at ``store``, ``hashes``, ``post`` and ``listener``, and break them."""
 
     def __init__(
         self, test: TestCase, *, mail: bool = True, trusted: tuple[str, ...] = (), **auth: Any

@@ -1,4 +1,4 @@
-"""All of storage in memory, behind the real edge."""
+"""All of storage in memory: the real edge, routes and services, on the fakes of its rows and of the store."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""While many connections are being refused, new ones are left waiting in the kernel."""
+"""While many connections are being refused, new ones are left waiting in the kernel: the accept throttle."""
 
 from __future__ import annotations
 
@@ -27,12 +27,14 @@ class FakePort:
 
 
 class Closing(TestCase):
+    """The throttle by itself."""
+
     def setUp(self) -> None:
         self.clock = Clock()
         self.port = FakePort()
         self.doors = AcceptThrottle([self.port], self.clock)
 
-    def test_a_refusal_closes_them_for_its_share_of_a_second(self) -> None:
+    def test_each_refusal_stops_accepting_for_its_share_of_a_second(self) -> None:
         self.doors.refused()
         self.doors.refused()
         self.assertFalse(self.port.accepts)
@@ -42,13 +44,13 @@ class Closing(TestCase):
         self.assertTrue(self.port.accepts)
         self.assertEqual(self.port.numberAccepts, FIRST_ACCEPTS)
 
-    def test_not_for_long(self) -> None:
+    def test_accepting_is_never_stopped_for_long(self) -> None:
         for _ in range(10_000):
             self.doors.refused()
         self.clock.advance(LONGEST_SECONDS)
         self.assertTrue(self.port.accepts)
 
-    def test_a_port_that_is_closed_meanwhile_stays_closed(self) -> None:
+    def test_a_port_closed_meanwhile_is_not_read_again(self) -> None:
         for _ in range(3):
             self.doors.refused()
         self.port.connected = False
@@ -59,6 +61,8 @@ class Closing(TestCase):
 
 
 class Guarded(TestCase):
+    """Which refusals of the edge count."""
+
     def setUp(self) -> None:
         self.busy = Busy()
         self.port = FakePort()
@@ -69,15 +73,15 @@ class Guarded(TestCase):
         for _ in range(3):
             self.assertIn(b" 503 ", self.busy.ask(SLOW, headers).received())
 
-    def test_a_refused_client_that_comes_back_on_a_new_connection(self) -> None:
+    def test_a_refused_client_on_a_new_connection_each_time_throttles(self) -> None:
         self.refuse({"Connection": "close"})
         self.assertFalse(self.port.accepts)
 
-    def test_one_that_keeps_its_connection_is_paused_there(self) -> None:
+    def test_a_refused_client_on_a_kept_connection_is_paused_there_instead(self) -> None:
         self.refuse({})
         self.assertTrue(self.port.accepts)
 
-    def test_one_for_whose_connection_there_is_no_room(self) -> None:
+    def test_a_connection_refused_for_lack_of_room_throttles(self) -> None:
         for _ in range(3):
             self.assertIn(b" 503 ", self.busy.app.edge.turned_away())
         self.assertFalse(self.port.accepts)

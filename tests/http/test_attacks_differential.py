@@ -25,7 +25,7 @@ class Differential(TestCase):
         client.hang_up()
         return [answer for answer in answers_in(answered) if answer[0] == 200]
 
-    def test_what_both_take_they_take_for_the_same(self) -> None:
+    def test_what_both_parsers_accept_they_read_alike(self) -> None:
         apps = []
         for parser in ("httptools", "twisted"):
             self.patch(App, "parser", parser)
@@ -38,7 +38,7 @@ class Differential(TestCase):
             if b"HEAD" in raw:
                 continue
             one, other = (self.taken(app, raw) for app in apps)
-            # One may give up earlier than the other, at what is no request to it.
+            # One may refuse earlier than the other.
             length = min(len(one), len(other))
             self.assertEqual(one[:length], other[:length], raw)
             both += length

@@ -14,7 +14,7 @@ NAMED = re.compile(r"``(test_\w+)``")
 
 class Documented(TestCase):
     def test_every_test_that_is_named_exists(self) -> None:
-        # Not by their names: a unit and its life have files of one name.
+        # Not as a mapping: modules of tests/unit and tests/live may have the same name.
         modules = [(path.stem, path.read_text("utf-8")) for path in TESTS.rglob("test_*.py")]
         tests = {name for _, text in modules for name in re.findall(r"def (test_\w+)\(", text)}
         named = set(NAMED.findall(SECURITY.read_text("utf-8")))

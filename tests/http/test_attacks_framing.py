@@ -23,12 +23,12 @@ class Corpus(TestCase):
 
     def fault(self, app: App, case: Case, size: int) -> str | None:
         client = app.connect()
-        # Those of 70,000 bytes go a little faster.
+        # Cases of 70,000 bytes are sent in somewhat larger pieces.
         step = max(size, len(case.sent) // 10_000)
         for start in range(0, len(case.sent), step):
             client.send(case.sent[start : start + step])
         raw = client.received()
-        # After an early answer the rest of a body is taken in for a moment.
+        # After an early response the rest of a body is read for a moment.
         client.clock.advance(6)
         if client.transport.ended:
             then: Then = "closed"

@@ -1,4 +1,4 @@
-"""One client with a few logins a second keeps nobody else from logging in."""
+"""One client that sends a few logins a second does not keep others from logging in."""
 
 from __future__ import annotations
 
@@ -32,19 +32,19 @@ class Logins(TestCase):
         headers = {} if via is None else {"X-Forwarded-For": client}
         self.app.connect(via or client).send(raw_request("POST", "/auth/login", headers, b""))
 
-    def test_others_are_served_at_once(self) -> None:
+    def test_other_clients_are_served_at_once(self) -> None:
         for _ in range(20):
             self.ask("192.0.2.1")
         self.ask("192.0.2.2")
         self.assertEqual(self.seen, ["192.0.2.1", "192.0.2.1", "192.0.2.2"])
 
-    def test_clients_are_told_apart_behind_a_trusted_proxy_and_only_there(self) -> None:
+    def test_clients_behind_a_proxy_are_told_apart_only_if_it_is_trusted(self) -> None:
         for number in range(5):
             self.ask(f"192.0.2.{number}", via="203.0.113.9")  # which nobody trusts
         self.ask("192.0.2.7", via=PROXY)
         self.assertEqual(self.seen, ["203.0.113.9", "203.0.113.9", "192.0.2.7"])
 
-    def test_a_network_of_ipv6_is_one_client(self) -> None:
+    def test_an_ipv6_network_of_64_bits_is_one_client(self) -> None:
         for number in range(5):
             self.ask(f"2001:db8::{number:x}")
         self.assertEqual(len(self.seen), 2)

@@ -20,7 +20,7 @@ from tests.http.storage_app import ANON, FORM, OBJECTS, USER, StorageApp, form, 
 from tests.http.test_edge_streams import streaming
 
 JSON = {"Content-Type": "application/json"}
-# 0xFF, an overlong slash, half a surrogate pair, a sequence without its end, beyond the last character.
+# 0xFF, an overlong slash, half a surrogate pair, an incomplete sequence, a code point beyond the last.
 NOT_UTF8 = (b"\xff", b"\xc0\xaf", b"\xed\xa0\x80", b"\xe2\x82", b"\xf4\x90\x80\x80")
 
 
@@ -29,7 +29,7 @@ def percent(data: bytes) -> str:
 
 
 class Bombs(TestCase):
-    def test_json(self) -> None:
+    def test_json_bombs_are_refused(self) -> None:
         app = AuthApp(self)
         digits = b"1" * 1_000_000
         for bomb in (
@@ -49,7 +49,7 @@ class Bombs(TestCase):
         self.assertEqual(app.call("POST", "/auth/login", raw=b" " * (1 << 20) + b"{}").status, 413)
         self.assertEqual(app.sign_up().status, 201)
 
-    def test_what_is_compressed_is_not_opened(self) -> None:
+    def test_compressed_bodies_are_refused_unread(self) -> None:
         bomb = gzip.compress(b"0" * 10_000_000)
         for coding in ("gzip", "deflate", "br", "zstd", "x-gzip", "identity, gzip"):
             answer = AuthApp(self).call("POST", "/auth/login", raw=bomb, Content_Encoding=coding)
@@ -60,7 +60,7 @@ class Bombs(TestCase):
             self.assertEqual(app.request("POST", OBJECTS, {**USER, **FORM, **coded}, bomb).status, 415)
             self.assertEqual(app.stored(), [])
 
-    def test_a_hundred_thousand_form_fields(self) -> None:
+    def test_too_many_form_fields_are_refused_early(self) -> None:
         app = StorageApp()
         fields = b"".join(part(f"f{n}", b"v") for n in range(100_000))
         client = app.connect()
@@ -74,7 +74,7 @@ class Bombs(TestCase):
             if answered:
                 break
         self.assertEqual(refused(parse_response(answered)), (400, "invalid_multipart"))
-        # It was answered at the hundred-and-first, long before the last.
+        # It was refused at the hundred-and-first field, long before the last.
         self.assertEqual(sent, 50_000)
         pairs = b"&".join(b"f%d=v" % n for n in range(100_000))
         answer = app.request(
@@ -83,7 +83,7 @@ class Bombs(TestCase):
         self.assertEqual(answer.status, 415)
         self.assertEqual(app.stored(), [])
 
-    def test_a_query_of_ten_thousand_parameters(self) -> None:
+    def test_a_query_of_many_parameters_is_read_and_a_longer_one_refused(self) -> None:
         app = StorageApp()
         query = "&".join(f"a{n % 10}" for n in range(9_000))
         self.assertEqual(app.request("GET", f"{OBJECTS}?{query}", ANON).status, 200)
@@ -91,7 +91,7 @@ class Bombs(TestCase):
 
 
 class NotText(TestCase):
-    def test_in_storage(self) -> None:
+    def test_bytes_that_are_not_utf_8_in_storage(self) -> None:
         app = StorageApp()
         for raw in NOT_UTF8:
             sent, asked = raw.decode("latin-1"), percent(raw)
@@ -116,7 +116,7 @@ class NotText(TestCase):
             ):
                 self.assertTrue(answer.status == status or (status is None and answer.status < 500), answer)
 
-    def test_in_authentication(self) -> None:
+    def test_bytes_that_are_not_utf_8_in_authentication(self) -> None:
         app = AuthApp(self)
         token = app.sign_up().data["access_token"]
         for raw in NOT_UTF8:
@@ -135,6 +135,8 @@ class NotText(TestCase):
 
 
 class ForgedHosts(TestCase):
+    """Links are not made for hosts that a client forges."""
+
     def link(self, app: StorageApp, *hosts: str) -> Any:
         app.put("k", bucket="shut")
         client = app.connect()
@@ -147,14 +149,14 @@ class ForgedHosts(TestCase):
         response = parse_response(client.received())
         return json.loads(response.body).get("url", response.status)
 
-    def test_a_public_url_is_all_that_links_are_made_of(self) -> None:
+    def test_with_public_url_links_use_only_that(self) -> None:
         app = StorageApp()
         app.edge.settings = evolve(app.edge.settings, public_url="https://api.example.test")
         for forged in ("X-Forwarded-Host: evil.test", "Forwarded: host=evil.test", "X-Forwarded-Proto: http"):
             url = self.link(app, "Host: evil.test", forged)
             self.assertTrue(url.startswith("https://api.example.test/storage/download?token="), url)
 
-    def test_without_one_the_host_has_to_be_a_host(self) -> None:
+    def test_without_public_url_the_host_header_must_be_a_host(self) -> None:
         app = StorageApp()
         url = self.link(app, "Host: api.test:81", "X-Forwarded-Host: evil.test", "X-Forwarded-Proto: https")
         self.assertTrue(url.startswith("http://api.test:81/storage/download?token="), url)
@@ -173,7 +175,7 @@ class ForgedHosts(TestCase):
 
 
 class LineBreaks(TestCase):
-    def test_none_gets_into_a_response_header(self) -> None:
+    def test_line_breaks_cannot_get_into_response_headers(self) -> None:
         app = StorageApp()
         for name in ("a\r\nSet-Cookie: x=1.txt", "a\nb", "a\rb", "a\x00b", "a\x85b"):
             answer = app.request("PUT", f"{OBJECTS}/d/{percent(name.encode())}", USER, b"x")
@@ -192,7 +194,7 @@ class LineBreaks(TestCase):
 
 
 class Announced(TestCase):
-    def test_a_stream_of_another_length_is_broken_off(self) -> None:
+    def test_a_stream_of_another_length_than_announced_is_aborted(self) -> None:
         for written, sent in ((b"abc", b"abc"), (b"abcHTTP/1.1 200 forged", b"")):
 
             async def source(sink: Sink, data: bytes = written) -> None:
@@ -206,7 +208,7 @@ class Announced(TestCase):
 
 
 class Comparing(TestCase):
-    def test_every_key_is_compared_whole_whichever_is_asked_for(self) -> None:
+    def test_a_presented_key_is_compared_with_every_known_one_by_digest(self) -> None:
         known = [keys.make("anon", bytes([n]).__mul__) for n in range(5)]
 
         class Rows:
@@ -226,5 +228,5 @@ class Comparing(TestCase):
         for presented in (known[0], known[-1], known[0][:-1] + "x", "rubbish", ""):
             compared.clear()
             ring.kind_of(presented)
-            # Digests of one length: nothing of the key decides how long it takes.
+            # Digests of equal length are compared, so nothing of a key decides how long it takes.
             self.assertEqual(compared, [(keys.digest(key), keys.digest(presented)) for key in known])

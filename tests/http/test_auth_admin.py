@@ -1,4 +1,4 @@
-"""The operator's endpoints, over HTTP in memory."""
+"""The operator's endpoints below /admin/users, over HTTP in memory."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ class Admin(TestCase):
     def admin(self, method: str, path: str = "", body: Any = None) -> Answer:
         return self.app.call(method, f"/admin/users{path}", body, X_Service_Key="service-key")
 
-    def test_only_the_service_key_opens_them(self) -> None:
+    def test_they_need_the_service_key(self) -> None:
         token = self.app.sign_up().data["access_token"]
         for method, path in (
             ("GET", ""),
@@ -34,7 +34,7 @@ class Admin(TestCase):
             refused = self.app.call(method, url, body, token=token, X_Service_Key="anon-key")
             assert (refused.status, refused.code) == (403, "service_key_required")
 
-    def test_a_user_is_made_with_a_password(self) -> None:
+    def test_a_user_is_created_with_a_password(self) -> None:
         answer = self.admin(
             "POST", body={"email": "ada@example.test", "password": PASSWORD, "metadata": {"a": 1}}
         )
@@ -59,7 +59,7 @@ class Admin(TestCase):
         for password in ("", PASSWORD):
             assert self.app.log_in(password=password).code == "invalid_credentials"
 
-    def test_an_address_that_is_not_confirmed_keeps_nobody_out_where_none_has_to_be(self) -> None:
+    def test_an_unconfirmed_address_keeps_a_user_out_only_if_confirmation_is_required(self) -> None:
         body = {"email": "ada@example.test", "password": PASSWORD, "email_confirmed": False}
         assert self.admin("POST", body=body).data["user"]["email_confirmed"] is False
         self.app.reload(confirm_email=True)
@@ -67,7 +67,7 @@ class Admin(TestCase):
         self.app.reload(confirm_email=False)
         assert self.app.log_in().status == 200
 
-    def test_what_is_refused(self) -> None:
+    def test_invalid_users_are_refused(self) -> None:
         made = bcrypt.hashpw(b"x", bcrypt.gensalt(4)).decode()
         for body, code in (
             ({}, "validation_failed"),
@@ -81,7 +81,7 @@ class Admin(TestCase):
             ({"email": "a@example.test", "password_hash": made.replace("$04$", "$17$")}, "validation_failed"),
             ({"email": "a@example.test", "password_hash": made.replace("$04$", "$03$")}, "validation_failed"),
             ({"email": "a@example.test", "password_hash": "$1$" + made}, "validation_failed"),
-            # Nothing would match it: the salt's last character has bits that do not count.
+            # No password would match it: the salt's last character has unused bits that are set.
             ({"email": "a@example.test", "password_hash": f"{made[:28]}/{made[29:]}"}, "validation_failed"),
             ({"email": "a@example.test", "password": PASSWORD, "password_hash": made}, "validation_failed"),
             ({"email": "a@example.test", "role": "service_role"}, "validation_failed"),
@@ -93,7 +93,7 @@ class Admin(TestCase):
         dear = {"email": "a@example.test", "password_hash": made.replace("$04$", "$16$")}
         assert self.admin("POST", body=dear).status == 201
 
-    def test_disabling_ends_the_sessions_and_enabling_does_not_bring_them_back(self) -> None:
+    def test_disabling_ends_sessions_and_enabling_does_not_restore_them(self) -> None:
         session = self.app.sign_up().data
         path = f"/{session['user']['id']}"
         assert self.admin("PATCH", path, {"disabled": True}).data["user"]["disabled"] is True
@@ -106,7 +106,7 @@ class Admin(TestCase):
         recorded = [event.action for event in self.app.store.events if event.actor == "service"]
         assert recorded == ["disable_user", "enable_user"]
 
-    def test_a_new_password_and_metadata_can_be_set(self) -> None:
+    def test_password_and_metadata_can_be_set(self) -> None:
         session = self.app.sign_up().data
         path = f"/{session['user']['id']}"
         answer = self.admin("PATCH", path, {"password": "set by the operator", "metadata": {"vip": True}})
@@ -135,7 +135,7 @@ class Admin(TestCase):
             assert (answer.status, answer.code) == (404, "user_not_found")
         assert self.app.store.events[-1].actor == "service"
 
-    def test_of_two_who_delete_a_user_at_once_one_is_told_that_he_is_gone(self) -> None:
+    def test_of_two_simultaneous_deletions_one_is_404(self) -> None:
         account = self.app.store.accounts[self.app.sign_up().data["user"]["id"]]
 
         async def found_before_the_other_deleted_him(user_id: str) -> Account:
@@ -145,11 +145,11 @@ class Admin(TestCase):
         self.patch(self.app.store, "find", found_before_the_other_deleted_him)
         assert self.admin("DELETE", f"/{account.user.id}").code == "user_not_found"
 
-    def test_a_user_is_found_by_email_too(self) -> None:
+    def test_a_user_is_found_by_email_address_too(self) -> None:
         self.app.sign_up()
         assert self.admin("GET", "/ADA@example.test").data["user"]["email"] == "ada@example.test"
 
-    def test_what_cannot_be_an_id_is_404(self) -> None:
+    def test_an_impossible_id_is_404(self) -> None:
         for path in ("/nonsense", "/%00", "/00000000-0000-4000-8000-000000000009", "/'--", "/a@b@c"):
             assert self.admin("GET", path).code == "user_not_found"
 
@@ -167,16 +167,16 @@ class Admin(TestCase):
             query = f"?limit=2&cursor={page['next_cursor']}"
         assert seen == [f"user{number}@example.test" for number in range(5)]
 
-    def test_a_page_has_from_one_to_a_thousand(self) -> None:
+    def test_page_sizes_from_1_to_1000(self) -> None:
         assert [self.admin("GET", f"?limit={size}").status for size in (1, 1000)] == [200, 200]
 
-    def test_it_has_fifty_where_nothing_is_said(self) -> None:
+    def test_the_default_page_size_is_50(self) -> None:
         for number in range(51):
             self.admin("POST", body={"email": f"user{number}@example.test"})
         page = self.admin("GET").data
         assert (len(page["users"]), page["next_cursor"] is None) == (50, False)
 
-    def test_bad_pages_are_422(self) -> None:
+    def test_invalid_page_parameters_are_422(self) -> None:
         for query in (
             "?limit=0",
             "?limit=1001",

@@ -1,4 +1,4 @@
-"""The audit: who did what to whom, when, from where and with what result."""
+"""The audit log: who did what to whom, when, from where and with what result."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ class Audit(TestCase):
         (self.user,) = self.app.store.accounts
         return answer
 
-    def test_of_signing_up_and_in(self) -> None:
+    def test_signups_and_logins_are_recorded(self) -> None:
         session = self.sign_up().data
         assert self.told() == [("signup", "ok", "anonymous")]
         self.log_in()
@@ -59,13 +59,13 @@ class Audit(TestCase):
         self.call("POST", "/auth/refresh", {"refresh_token": session["refresh_token"]})
         assert self.told() == []
 
-    def test_of_a_long_user_agent_its_beginning(self) -> None:
+    def test_a_long_user_agent_is_cut(self) -> None:
         self.app.sign_up(User_Agent="x" * 256 + "y" * 40_000)
         (event,) = self.app.store.events
         assert event.origin.user_agent == "x" * 256
 
-    def test_of_refusals(self) -> None:
-        """None by a limit: a flood would be recorded line by line."""
+    def test_refusals_are_recorded_but_not_those_by_a_limit(self) -> None:
+        """A flood would be recorded line by line."""
         self.sign_up()
         self.told()
         self.service("PATCH", f"/{self.user}", {"disabled": True})
@@ -78,7 +78,7 @@ class Audit(TestCase):
         assert self.log_in().status == 429
         assert self.told() == []
 
-    def test_of_what_a_user_does(self) -> None:
+    def test_changes_by_the_user_are_recorded(self) -> None:
         token = self.sign_up().data["access_token"]
         self.told()
         for method, path, body, recorded in (
@@ -108,7 +108,7 @@ class Audit(TestCase):
         self.call("DELETE", "/auth/user", {"current_password": ANOTHER}, token=last)
         assert self.told() == [("delete_user", "ok", "user")]
 
-    def test_of_letters(self) -> None:
+    def test_letters_and_their_use_are_recorded(self) -> None:
         self.app.reload(confirm_email=True)
         self.sign_up()
         assert self.told() == [("signup", "ok", "anonymous"), ("mail_confirmation", "ok", "anonymous")]
@@ -126,7 +126,7 @@ class Audit(TestCase):
         assert self.app.post is not None
         return self.app.post.letters[-1].text.split("\n\n")[1]
 
-    def test_of_what_an_operator_does(self) -> None:
+    def test_changes_by_an_operator_are_recorded(self) -> None:
         self.service("POST", "", {"email": EMAIL})
         (self.user,) = self.app.store.accounts
         assert self.told() == [("create_user", "ok", "service")]

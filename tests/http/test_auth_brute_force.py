@@ -29,7 +29,7 @@ class BruteForce(TestCase):
         self.app.clock.advance(800)
         assert self.app.log_in().status == 200
 
-    def test_what_was_refused_does_not_prolong_the_wait(self) -> None:
+    def test_refused_attempts_do_not_prolong_the_wait(self) -> None:
         self.guess(3)
         for _ in range(5):
             self.app.clock.advance(100)
@@ -43,7 +43,7 @@ class BruteForce(TestCase):
         self.guess(2)
         assert self.app.log_in().status == 200
 
-    def test_so_does_his_right_current_password(self) -> None:
+    def test_a_right_current_password_clears_it_too(self) -> None:
         token = self.app.log_in().data["access_token"]
         self.guess(2)
         wanted = {"password": "another good one", "current_password": PASSWORD}
@@ -60,24 +60,24 @@ class BruteForce(TestCase):
         assert self.app.log_in().status == 429
         assert self.app.log_in(host="192.0.2.8").status == 200
 
-    def test_ones_own_successes_do_not_clear_an_addresss_counter(self) -> None:
+    def test_successes_do_not_clear_an_addresss_counter(self) -> None:
         for number in range(4):
             self.guess(1, f"user{number}@example.test")
             assert self.app.log_in().status == 200
         self.guess(1, "user9@example.test")
         assert self.app.log_in().status == 429
 
-    def test_letter_case_is_no_way_around(self) -> None:
+    def test_another_letter_case_of_the_email_address_counts_for_the_same_account(self) -> None:
         for email in ("ada@example.test", "ADA@example.test", "Ada@EXAMPLE.test"):
             self.guess(1, email)
         assert self.app.log_in().status == 429
 
-    def test_a_forged_forwarding_header_is_no_way_around(self) -> None:
+    def test_a_forged_forwarding_header_does_not_change_the_address(self) -> None:
         for number in range(5):
             self.guess(1, f"user{number}@example.test", X_Forwarded_For=f"203.0.113.{number}")
         assert self.app.log_in(X_Forwarded_For="203.0.113.77").status == 429
 
-    def test_behind_a_proxy_the_right_most_untrusted_hop_counts(self) -> None:
+    def test_behind_a_proxy_the_rightmost_untrusted_hop_counts(self) -> None:
         app = self.app = AuthApp(self, trusted=("192.0.2.0/24",), login_failures_max_per_address=2)
         app.sign_up()
         for number in range(2):
@@ -85,20 +85,20 @@ class BruteForce(TestCase):
         assert app.log_in(X_Forwarded_For="10.9.9.9, 203.0.113.5").status == 429
         assert app.log_in(X_Forwarded_For="203.0.113.5, 203.0.113.6").status == 200
 
-    def test_a_missing_forwarding_header_counts_for_the_proxy_itself(self) -> None:
+    def test_without_a_forwarding_header_the_proxy_itself_counts(self) -> None:
         app = self.app = AuthApp(self, trusted=("192.0.2.0/24",), login_failures_max_per_address=2)
         app.sign_up()
         for number in range(2):
             self.guess(1, f"user{number}@example.test")
         assert app.log_in().status == 429
 
-    def test_one_ipv6_host_is_one_address_whatever_it_calls_itself(self) -> None:
+    def test_ipv6_addresses_of_one_network_are_one_address(self) -> None:
         for number in range(5):
             self.guess(1, f"user{number}@example.test", host=f"2001:db8::{number}")
         assert self.app.log_in(host="2001:db8::ffff").status == 429
         assert self.app.log_in(host="2001:db8:0:1::1").status == 200
 
-    def test_an_overloaded_moment_is_no_failure(self) -> None:
+    def test_an_attempt_refused_as_overloaded_is_no_failure(self) -> None:
         self.app.hashes.failure = errors.overloaded()
         assert [self.app.log_in(password="wrong").status for _ in range(6)] == [503] * 6
         self.app.hashes.failure = None
@@ -123,11 +123,11 @@ class BruteForce(TestCase):
         self.guess(30)
         recorded = [event.result for event in self.app.store.events if event.action == "login"]
         assert recorded == ["invalid_credentials"] * 30
-        # Nor is the database asked about what nobody counted.
+        # The database is not even asked then.
         self.patch(self.app.store, "settle_login", None)
         assert self.app.log_in().status == 200
 
-    def test_each_limit_holds_without_the_other(self) -> None:
+    def test_each_limit_works_without_the_other(self) -> None:
         limits = ("login_failures_max", "login_failures_max_per_address")
         for on, off in (limits, limits[::-1]):
             app = self.app = AuthApp(self)
@@ -137,8 +137,8 @@ class BruteForce(TestCase):
             self.guess(1)
             assert app.log_in().status == 429, on
 
-    def test_who_comes_while_the_last_attempts_are_under_way_waits_for_them(self) -> None:
-        """Twenty logins of one user at once are twenty sessions, though only three attempts may be open."""
+    def test_a_login_waits_for_attempts_under_way(self) -> None:
+        """Twenty simultaneous logins of one user shall succeed, though only three attempts may be open at a time."""
         now = self.app.auth.context.now()
         counter = self.app.store.counter("login", "ada@example.test")
         counter.pending.extend([now, now, now])
@@ -151,7 +151,7 @@ class BruteForce(TestCase):
         self.app.clock.advance(0.2)
         assert client.received().startswith(b"HTTP/1.1 200")
 
-    def test_who_waited_five_seconds_for_them_is_told_to_come_again(self) -> None:
+    def test_a_login_that_waited_five_seconds_for_them_is_429(self) -> None:
         now = self.app.auth.context.now()
         self.app.store.counter("login", "ada@example.test").pending.extend([now, now, now])
         client = self.app.app.connect()

@@ -1,4 +1,4 @@
-"""The published keys, and keys that change while the service runs, over HTTP in memory."""
+"""The published keys (/.well-known/jwks.json), and signing keys that change while the service runs."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ class Keys(TestCase):
         found: list[dict[str, str]] = self.app.call("GET", "/.well-known/jwks.json").body["keys"]
         return found
 
-    def test_anybody_may_read_the_public_keys_and_keep_them_for_five_minutes(self) -> None:
+    def test_anybody_may_read_the_public_keys_and_cache_them_for_five_minutes(self) -> None:
         answer = self.app.call("GET", "/.well-known/jwks.json", Authorization="Bearer stale")
         assert answer.status == 200
         assert answer.response.header("cache-control") == "public, max-age=300"
@@ -33,7 +33,7 @@ class Keys(TestCase):
         head = self.app.call("HEAD", "/.well-known/jwks.json")
         assert (head.status, head.response.body) == (200, b"")
 
-    def test_a_rotated_file_is_taken_over_and_old_tokens_stay_good(self) -> None:
+    def test_a_rotated_file_is_taken_over_and_old_tokens_stay_valid(self) -> None:
         before = self.app.sign_up().data["access_token"]
         keyfile.rotate(self.path, "EdDSA", keep=2)
         assert len(self.published()) == 1
@@ -43,7 +43,7 @@ class Keys(TestCase):
         assert jwt.get_unverified_header(after)["alg"] == "EdDSA"
         assert [self.app.user(token).status for token in (before, after)] == [200, 200]
 
-    def test_a_key_that_is_thrown_out_takes_its_tokens_with_it_but_not_the_session(self) -> None:
+    def test_a_removed_key_invalidates_its_tokens_but_not_the_session(self) -> None:
         session = self.app.sign_up().data
         assert self.app.user(session["access_token"]).status == 200
         keyfile.rotate(self.path, "ES256", keep=0)
@@ -52,7 +52,7 @@ class Keys(TestCase):
         fresh = self.app.refresh(session["refresh_token"]).data
         assert self.app.user(fresh["access_token"]).status == 200
 
-    def test_a_file_that_cannot_be_used_changes_nothing(self) -> None:
+    def test_an_unusable_file_changes_nothing(self) -> None:
         token = self.app.sign_up().data["access_token"]
         self.path.write_text("{")
         with self.assertRaises(KeySetError) as refused:
@@ -61,7 +61,7 @@ class Keys(TestCase):
         assert self.app.user(token).status == 200
         assert self.app.sign_up("bob@example.test").status == 201
 
-    def test_lifetimes_are_taken_over(self) -> None:
+    def test_changed_lifetimes_are_taken_over(self) -> None:
         self.app.reload(access_token_seconds=60, refresh_token_seconds=100)
         session = self.app.sign_up().data
         assert session["expires_at"] == int(self.app.clock.seconds()) + 60
@@ -70,7 +70,7 @@ class Keys(TestCase):
         self.app.clock.advance(9)
         assert self.app.refresh(session["refresh_token"]).code == "invalid_refresh_token"
 
-    def test_the_issuer_is_the_configs_or_the_public_url(self) -> None:
+    def test_the_issuer_is_configured_or_else_the_public_url(self) -> None:
         for changes, name in (
             ({}, "project-service"),
             ({"server": Server(public_url="https://api.example.test")}, "https://api.example.test"),

@@ -22,7 +22,7 @@ class LogIn(TestCase):
         self.app = AuthApp(self)
         self.app.sign_up()
 
-    def test_a_login_answers_like_a_signup_with_200(self) -> None:
+    def test_a_login_responds_like_a_signup_with_200(self) -> None:
         answer = self.app.log_in("ADA@example.TEST")
         assert answer.status == 200
         assert answer.data["user"]["email"] == "ada@example.test"
@@ -31,7 +31,7 @@ class LogIn(TestCase):
         second = self.app.auth.verifier.verify(self.app.log_in().data["access_token"])
         assert first.sid != second.sid
 
-    def test_unknown_and_wrong_are_the_same_answer_for_the_same_work(self) -> None:
+    def test_an_unknown_user_and_a_wrong_password_get_the_same_response_for_the_same_work(self) -> None:
         self.app.hashes.checks.clear()
         unknown, wrong = (
             self.app.log_in("nobody@example.test", "some password"),
@@ -46,26 +46,26 @@ class LogIn(TestCase):
         )
         assert len(self.app.hashes.checks) == 2
 
-    def test_passwords_nobody_can_have_are_401_after_one_hash(self) -> None:
+    def test_impossible_passwords_are_401_after_one_hash(self) -> None:
         for password in ("", "x" * 73, "é" * 37, "x" * 10_000, "nul\0", PASSWORD + "\0"):
             self.app.hashes.checks.clear()
             answer = self.app.log_in(password=password)
             assert (answer.status, answer.code) == (401, "invalid_credentials"), password
             assert [candidate for candidate, _ in self.app.hashes.checks] == [None]
 
-    def test_a_disabled_user_is_told_so_only_after_the_right_password(self) -> None:
+    def test_a_disabled_user_is_told_only_after_the_right_password(self) -> None:
         self._disable()
         assert self.app.log_in(password="wrong").code == "invalid_credentials"
         answer = self.app.log_in()
         assert (answer.status, answer.code) == (403, "user_disabled")
 
-    def test_a_disabled_users_right_password_is_no_failure(self) -> None:
+    def test_a_disabled_users_right_password_is_no_failed_attempt(self) -> None:
         self.app.reload(login_failures_max=2)
         self._disable()
         assert [self.app.log_in().code for _ in range(5)] == ["user_disabled"] * 5
 
-    def test_a_password_that_was_changed_while_it_was_checked_is_the_wrong_one(self) -> None:
-        """And no success: it forgives no failure."""
+    def test_a_password_that_changed_while_it_was_checked_is_wrong(self) -> None:
+        """It does not clear the counter of failures either."""
         self.app.reload(login_failures_max=2)
         self.app.log_in(password="wrong")
         account, hashes = self._account(), self.app.hashes
@@ -84,7 +84,7 @@ class LogIn(TestCase):
         counter = self.app.store.counter("login", "ada@example.test")
         assert (len(counter.failed), counter.pending) == (1, [])
 
-    def test_who_is_deleted_while_his_password_is_checked_is_unknown(self) -> None:
+    def test_a_user_deleted_while_the_password_is_checked_is_unknown(self) -> None:
         right = self.app.hashes.matches
 
         async def deleted_meanwhile(password: bytes | None, stored: bytes | None) -> bool:
@@ -94,7 +94,7 @@ class LogIn(TestCase):
         with patch.object(self.app.hashes, "matches", deleted_meanwhile):
             assert self.app.log_in().code == "invalid_credentials"
 
-    def test_an_older_hash_is_made_again_at_the_next_login(self) -> None:
+    def test_an_outdated_hash_is_replaced_at_the_next_login(self) -> None:
         self._store_hash(bcrypt.hashpw(PASSWORD.encode(), bcrypt.gensalt(4)))
         self.app.hashes.bcrypt = type(self.app.hashes.bcrypt)(5)
         assert self.app.log_in().status == 200
@@ -103,8 +103,8 @@ class LogIn(TestCase):
         assert self.app.log_in().status == 200
         assert self._account().password_hash == stored
 
-    def test_logins_at_once_with_an_older_hash_all_succeed(self) -> None:
-        """The first makes it anew while the second checks the old one."""
+    def test_simultaneous_logins_with_an_outdated_hash_all_succeed(self) -> None:
+        """The first replaces the hash while the second checks the old one."""
         self._store_hash(bcrypt.hashpw(PASSWORD.encode(), bcrypt.gensalt(4)))
         self.app.hashes.bcrypt = type(self.app.hashes.bcrypt)(5)
         gate: Deferred[None] = Deferred()
@@ -119,7 +119,7 @@ class LogIn(TestCase):
         assert client.received().startswith(b"HTTP/1.1 200 ")
         assert self._account().password_hash == stored
 
-    def test_a_login_that_fails_after_its_password_was_right_is_no_failure(self) -> None:
+    def test_a_login_that_fails_after_the_password_was_right_is_no_failed_attempt(self) -> None:
         for name, fault in (("hash", overloaded()), ("start", database_unavailable())):
             self._store_hash(bcrypt.hashpw(PASSWORD.encode(), bcrypt.gensalt(4)))
             self.app.hashes.bcrypt = type(self.app.hashes.bcrypt)(5)
@@ -129,7 +129,7 @@ class LogIn(TestCase):
             counter = self.app.store.counter("login", "ada@example.test")
             assert (counter.failed, counter.pending) == ([], []), name
 
-    def test_hashes_from_elsewhere_work(self) -> None:
+    def test_hashes_from_other_programs_work(self) -> None:
         made = bcrypt.hashpw(PASSWORD.encode(), bcrypt.gensalt(4))
         for kind in (b"$2a$", b"$2b$", b"$2y$"):
             self._store_hash(kind + made[4:])
@@ -155,8 +155,8 @@ class LogIn(TestCase):
 
 
 class Timing(TestCase):
-    def test_a_wrong_password_for_a_cheap_old_hash_costs_what_an_unknown_user_costs(self) -> None:
-        """The work, not the time: a hash at cost c is 2^c steps."""
+    def test_a_wrong_password_for_a_cheap_hash_costs_what_an_unknown_user_costs(self) -> None:
+        """The work is compared, not the time: a hash at cost c is 2^c steps."""
         spent: list[int] = []
         real = bcrypt.hashpw
 

@@ -38,7 +38,7 @@ class Recovery(Mailing):
         self.make()
         self.session = self.app.sign_up().data
 
-    def test_a_known_and_an_unknown_address_get_the_same_answer(self) -> None:
+    def test_a_known_and_an_unknown_address_get_the_same_response(self) -> None:
         assert self.recover() == self.recover("nobody@example.test") == (200, {"data": None, "error": None})
         assert self.app.post is not None
         assert [letter.recipient for letter in self.app.post.letters] == ["ada@example.test"]
@@ -53,7 +53,7 @@ class Recovery(Mailing):
         assert self.app.log_in(password="a brand new one").status == 200
         assert self.reset(token, "yet another one") == (422, "invalid_one_time_token")
 
-    def test_of_two_resets_with_one_token_at_once_one_counts(self) -> None:
+    def test_of_two_simultaneous_resets_with_one_token_one_succeeds(self) -> None:
         self.recover()
         token = self.token()
         gate: Deferred[None] = Deferred()
@@ -68,22 +68,22 @@ class Recovery(Mailing):
         assert [client.received()[:12] for client in clients] == [b"HTTP/1.1 200", b"HTTP/1.1 422"]
         assert self.app.log_in(password="a brand new one 0").status == 200
 
-    def test_white_space_around_a_token_is_not_part_of_it(self) -> None:
+    def test_white_space_around_a_token_is_ignored(self) -> None:
         self.recover()
         assert self.reset(f" {self.token()}\r\n") == (200, None)
 
-    def test_a_refused_password_leaves_the_token_good(self) -> None:
+    def test_a_refused_password_leaves_the_token_valid(self) -> None:
         self.recover()
         assert self.reset(self.token(), "short") == (422, "weak_password")
         assert self.reset(self.token(), "ada@example.test") == (422, "weak_password")
         assert self.reset(self.token()) == (200, None)
 
-    def test_it_expires_after_an_hour(self) -> None:
+    def test_a_token_expires_after_an_hour(self) -> None:
         self.recover()
         self.app.clock.advance(3600)
         assert self.reset(self.token()) == (422, "invalid_one_time_token")
 
-    def test_a_newer_token_replaces_it_and_a_letter_a_minute_is_enough(self) -> None:
+    def test_a_newer_token_replaces_an_older_one_and_one_letter_a_minute_is_sent(self) -> None:
         self.recover()
         first = self.token()
         self.recover()
@@ -95,7 +95,7 @@ class Recovery(Mailing):
         assert self.reset(first) == (422, "invalid_one_time_token")
         assert self.reset(self.token()) == (200, None)
 
-    def test_what_is_no_token(self) -> None:
+    def test_anything_else_is_no_token(self) -> None:
         for token in (
             "",
             "x" * 43,
@@ -107,20 +107,20 @@ class Recovery(Mailing):
         for other in (None, 7, ["x"]):
             assert self.reset(other) == (422, "validation_failed")
 
-    def test_no_get_consumes_a_token(self) -> None:
+    def test_get_does_not_use_up_a_token(self) -> None:
         self.recover()
         for path in ("/auth/reset", "/auth/verify"):
             answer = self.app.call("GET", f"{path}?token={self.token()}")
             assert (answer.status, answer.code) == (405, "method_not_allowed")
         assert self.reset(self.token()) == (200, None)
 
-    def test_a_disabled_user_is_not_mailed(self) -> None:
+    def test_a_disabled_user_gets_no_letter(self) -> None:
         path = f"/admin/users/{self.session['user']['id']}"
         self.app.call("PATCH", path, {"disabled": True}, X_Service_Key="service-key")
         assert self.recover() == (200, {"data": None, "error": None})
         assert self.app.post is not None and not self.app.post.letters
 
-    def test_asking_is_limited_per_address(self) -> None:
+    def test_recovery_is_limited_per_address(self) -> None:
         self.app.reload(login_failures_max_per_address=2)
         self.recover("one@example.test")
         self.recover("two@example.test")
@@ -135,7 +135,7 @@ class Recovery(Mailing):
         self.reset(self.token())
         assert self.app.log_in(password="a brand new one").status == 200
 
-    def test_the_link_carries_the_token(self) -> None:
+    def test_the_link_has_the_token(self) -> None:
         self.app.reload(recover_url="https://app.example.test/reset?lang=en#form")
         self.recover()
         assert self.app.post is not None
@@ -145,7 +145,7 @@ class Recovery(Mailing):
         )
         assert "for 1 hour" in self.app.post.letters[-1].text
 
-    def test_without_a_mail_server_it_is_501(self) -> None:
+    def test_without_a_mail_server_recovery_is_501(self) -> None:
         app = AuthApp(self, mail=False)
         answer = app.call("POST", "/auth/recover", {"email": "ada@example.test"})
         assert (answer.status, answer.code) == (501, "email_not_configured")
@@ -155,7 +155,7 @@ class Recovery(Mailing):
         app.reload(confirm_email=False)
         assert app.sign_up().status == 201
 
-    def test_what_is_no_address_is_422(self) -> None:
+    def test_an_invalid_address_is_422(self) -> None:
         for email in (
             "a\r\nBcc: b@example.test",
             "a@example.test\nBcc: b@example.test",
@@ -190,8 +190,8 @@ class Confirmation(Mailing):
         assert self.app.user(session["access_token"]).status == 200
         assert self.app.log_in().status == 200
 
-    def test_who_hangs_up_gets_his_letter_all_the_same(self) -> None:
-        """Else the address would be taken, and nobody would have what confirms it."""
+    def test_a_client_that_hangs_up_gets_its_letter(self) -> None:
+        """Otherwise the address would be taken, and nobody would have what confirms it."""
         gate: Deferred[None] = Deferred()
         self.app.hashes.gate = gate
         client = self.app.app.connect()
@@ -202,7 +202,7 @@ class Confirmation(Mailing):
         answer = self.app.call("POST", "/auth/verify", {"token": self.token()})
         assert answer.data["user"]["email"] == "bob@example.test"
 
-    def test_who_was_in_before_confirmation_was_switched_on_stays_in(self) -> None:
+    def test_users_from_before_confirmation_was_required_may_still_log_in(self) -> None:
         self.app.reload(confirm_email=False)
         assert self.app.sign_up("bob@example.test").status == 201
         self.app.reload(confirm_email=True)
@@ -215,7 +215,7 @@ class Confirmation(Mailing):
         assert self.verify(token)[0] == 200
         assert self.verify(token) == (422, "invalid_one_time_token")
 
-    def test_another_letter_can_be_asked_for(self) -> None:
+    def test_another_letter_can_be_requested(self) -> None:
         first = self.token()
         self.app.clock.advance(60)
         for email in ("ada@example.test", "nobody@example.test"):
@@ -227,7 +227,7 @@ class Confirmation(Mailing):
         assert self.verify(first) == (422, "invalid_one_time_token")
         assert self.verify(self.token())[0] == 200
 
-    def test_the_link_for_it_leads_to_a_page_of_its_own(self) -> None:
+    def test_verify_url_is_the_link_for_confirmation(self) -> None:
         self.app.reload(
             recover_url="https://app.example.test/reset", verify_url="https://app.example.test/yes"
         )

@@ -16,8 +16,7 @@ ANOTHER = "another good one"
 
 
 class Meanwhile(TestCase):
-    """Somebody who knows the old password, and has a session, makes a request while the owner of the account changes
-    it."""
+    """Somebody with a session and the old password makes a request while the owner changes the account."""
 
     def setUp(self) -> None:
         self.app = AuthApp(self)
@@ -40,7 +39,7 @@ class Meanwhile(TestCase):
     def owner(self, **wanted: Any) -> None:
         assert self.app.call("PATCH", self.path, wanted, X_Service_Key="service-key").status == 200
 
-    def test_a_password_that_was_set_meanwhile_stays(self) -> None:
+    def test_a_password_set_meanwhile_is_kept(self) -> None:
         client, gate = self.begin("PATCH", {"password": ANOTHER, "current_password": PASSWORD})
         self.owner(password="what the owner wants")
         gate.callback(None)
@@ -71,7 +70,7 @@ class Meanwhile(TestCase):
         assert deleted.received().startswith(b"HTTP/1.1 200 ")
         assert self.app.log_in(password=ANOTHER).status == 401
 
-    def test_a_user_who_was_disabled_meanwhile_changes_nothing(self) -> None:
+    def test_a_user_disabled_meanwhile_changes_nothing(self) -> None:
         client, gate = self.begin("PATCH", {"password": ANOTHER, "current_password": PASSWORD})
         self.owner(disabled=True)
         gate.callback(None)
@@ -86,7 +85,7 @@ class Meanwhile(TestCase):
         assert client.received().startswith(b"HTTP/1.1 401 ")
         assert self.app.log_in().status == 200
 
-    def test_who_hangs_up_gets_all_that_he_asked_for(self) -> None:
+    def test_a_client_that_hangs_up_gets_all_it_asked_for(self) -> None:
         client, gate = self.begin(
             "PATCH", {"password": ANOTHER, "current_password": PASSWORD, "metadata": {"a": 1}}
         )
@@ -94,14 +93,14 @@ class Meanwhile(TestCase):
         gate.callback(None)
         assert self.app.log_in(password=ANOTHER).data["user"]["metadata"] == {"a": 1}
 
-    def test_hanging_up_does_not_spare_a_guess_at_a_deletion_from_being_counted(self) -> None:
+    def test_hanging_up_does_not_spare_a_wrong_password_from_being_counted(self) -> None:
         client, gate = self.begin("DELETE", {"current_password": "wrong"})
         client.hang_up()
         gate.callback(None)
         counter = self.app.store.counter("login", "ada@example.test")
         assert (len(counter.failed), counter.pending) == (1, [])
 
-    def test_an_operator_who_hangs_up_too(self) -> None:
+    def test_an_operator_that_hangs_up_gets_all_it_asked_for(self) -> None:
         gate: Deferred[None] = Deferred()
         self.app.hashes.gate = gate
         client = self.app.app.connect()

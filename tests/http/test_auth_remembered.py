@@ -66,19 +66,19 @@ class RememberedUsers(TestCase):
         account = self.app.store.accounts[self.user_id]
         self.app.store.accounts[self.user_id] = evolve(account, user=evolve(account.user, metadata=metadata))
 
-    def test_he_is_read_once_a_second(self) -> None:
+    def test_a_user_is_read_once_a_second(self) -> None:
         assert [self.reads_of() for _ in range(3)] == [1, 0, 0]
         self.app.clock.advance(0.99)
         assert self.reads_of() == 0
         self.app.clock.advance(0.02)
         assert [self.reads_of() for _ in range(2)] == [1, 0]
 
-    def test_the_answer_is_the_same(self) -> None:
+    def test_a_cached_response_is_the_same(self) -> None:
         first, second = self.app.user(self.token), self.app.user(self.token)
         assert first.data == second.data == {"user": self.session["user"]}
         assert second.response.header("cache-control") == "no-store"
 
-    def test_what_he_changes_is_shown_at_once(self) -> None:
+    def test_the_users_own_changes_are_shown_at_once(self) -> None:
         for number in range(3):
             self.change({"number": number})
             assert self.shown() == {"number": number}
@@ -90,23 +90,23 @@ class RememberedUsers(TestCase):
             assert self.app.user(self.token).data["user"]["email"] == "ada@example.test"
             assert self.app.user(other["access_token"]).data["user"]["email"] == "eve@example.test"
 
-    def test_a_session_that_has_ended_shows_nobody(self) -> None:
+    def test_an_ended_session_shows_nobody(self) -> None:
         assert self.shown() == {}
         self.app.call("POST", "/auth/logout", token=self.token)
         assert self.app.user(self.token).code == "session_revoked"
 
-    def test_what_others_change_is_shown_when_it_is_heard_of(self) -> None:
+    def test_changes_elsewhere_are_shown_once_notified(self) -> None:
         assert self.shown() == {}
         self.change_by_sql({"plan": "gold"})
         self.app.listener.heard[CHANNEL](self.user_id[-3:])
         assert self.shown() == {"plan": "gold"}
 
-    def test_without_notifications_he_is_read_each_time(self) -> None:
+    def test_without_notifications_a_user_is_read_each_time(self) -> None:
         assert self.shown() == {}
         self.app.listener.current = False
         self.read_what_was_missed()
         assert [self.reads_of() for _ in range(2)] == [1, 1]
-        # Nor is shown afterwards what was read before.
+        # Afterwards nothing is shown that was read before.
         self.read_what_was_missed()
         self.app.listener.current = True
         assert self.reads_of() == 1
@@ -115,7 +115,7 @@ class RememberedUsers(TestCase):
         for gap in self.app.listener.gaps:
             self.successResultOf(start(cast(Any, gap())))
 
-    def test_what_was_read_before_a_change_is_not_remembered_after_it(self) -> None:
+    def test_what_was_read_before_a_change_is_not_cached_after_it(self) -> None:
         answered: Deferred[None] = Deferred()
         self.after = answered
         client = self.begin("GET")
@@ -126,8 +126,8 @@ class RememberedUsers(TestCase):
         assert client.received().startswith(b"HTTP/1.1 200 ")
         assert self.reads_of() == 1
 
-    def test_what_is_read_while_it_changes_is_not_remembered(self) -> None:
-        """Who is told of the new one, and then of the old one, would not believe us."""
+    def test_what_is_read_during_a_change_is_not_cached(self) -> None:
+        """A client must not be shown the new value and then the old one."""
         changed: Deferred[None] = Deferred()
         self.changing = changed
         client = self.begin("PATCH", {"metadata": {"plan": "gold"}})
@@ -137,14 +137,14 @@ class RememberedUsers(TestCase):
         assert self.shown() == {"plan": "gold"}
         assert self.reads_of() == 0
 
-    def test_so_many_are_remembered(self) -> None:
+    def test_the_number_of_cached_users_is_bounded(self) -> None:
         self.patch(remembered, "MOST_ANSWERS", 2)
         tokens = [self.app.sign_up(f"user{number}@example.test").data["access_token"] for number in range(3)]
         assert [self.reads_of(token) for token in tokens] == [1, 1, 1]
-        # The first had to go.
+        # The first was dropped.
         assert [self.reads_of(token) for token in reversed(tokens)] == [0, 0, 1]
 
-    def test_what_is_out_of_date_takes_no_room(self) -> None:
+    def test_outdated_entries_are_dropped(self) -> None:
         for number in range(3):
             self.shown(self.app.sign_up(f"user{number}@example.test").data["access_token"])
         kept = self.app.auth.routes.remembered._kept
@@ -153,7 +153,7 @@ class RememberedUsers(TestCase):
         self.shown()
         assert list(kept) == [self.user_id]
 
-    def test_what_took_longer_to_read_than_it_may_be_shown_is_not_remembered(self) -> None:
+    def test_what_took_too_long_to_read_is_not_cached(self) -> None:
         answered: Deferred[None] = Deferred()
         self.after = answered
         client = self.begin("GET")

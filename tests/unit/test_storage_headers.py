@@ -17,7 +17,7 @@ from tests.strategies import good_keys
 
 class Ranges(SynchronousTestCase):
     @given(st.integers(0, 500), st.integers(0, 500), st.integers(0, 500))
-    def test_first_to_last(self, size: int, first: int, last: int) -> None:
+    def test_a_range_selects_the_bytes_it_names_or_is_416(self, size: int, first: int, last: int) -> None:
         payload = bytes(index % 251 for index in range(size))
         try:
             part = parse_range(f"bytes={first}-{last}", size)
@@ -30,7 +30,7 @@ class Ranges(SynchronousTestCase):
         self.assertEqual(payload[part.first : part.first + part.length], payload[first : last + 1])
 
     @given(st.integers(0, 500), st.integers(0, 500))
-    def test_suffix(self, size: int, wanted: int) -> None:
+    def test_a_suffix_range_selects_the_last_bytes(self, size: int, wanted: int) -> None:
         try:
             part = parse_range(f"bytes=-{wanted}", size)
         except ApiError:
@@ -40,7 +40,7 @@ class Ranges(SynchronousTestCase):
         self.assertEqual((part.first, part.length), (max(0, size - wanted), min(size, wanted)))
 
     @given(st.text(max_size=40), st.integers(0, 1000))
-    def test_anything_else(self, header: str, size: int) -> None:
+    def test_any_other_range_header_is_satisfiable_ignored_or_416(self, header: str, size: int) -> None:
         for sent in (header, "bytes=" + header):
             try:
                 part = parse_range(sent, size)
@@ -53,7 +53,7 @@ class Ranges(SynchronousTestCase):
 
 class ContentTypes(SynchronousTestCase):
     @given(st.text(max_size=300))
-    def test_a_type_is_kept_or_refused(self, sent: str) -> None:
+    def test_any_content_type_is_kept_or_refused(self, sent: str) -> None:
         try:
             parsed = content_types.parse(sent)
         except ApiError as error:
@@ -61,7 +61,7 @@ class ContentTypes(SynchronousTestCase):
             return
         self.assertTrue(parsed.isascii() and parsed.isprintable() and "/" in parsed)
 
-    def test_what_is_a_type(self) -> None:
+    def test_which_media_types_are_valid(self) -> None:
         odd = "x!#$&+.^_-/y!#$&+.^_-"
         for sent in (" a/b ", "a/b;x=" + "y" * 249, 'text/plain; charset="utf-8"', "a/b ; x=y", odd):
             self.assertEqual(content_types.parse(sent), sent.strip())
@@ -82,7 +82,7 @@ class ContentTypes(SynchronousTestCase):
         self.assertTrue(content_types.is_pattern("a/" + "b" * 253))
         self.assertFalse(content_types.is_pattern("a/" + "b" * 254))
 
-    def test_a_second_type_is_what_a_browser_would_take(self) -> None:
+    def test_a_second_media_type_that_a_browser_would_believe_is_refused(self) -> None:
         for sent in (
             "image/png; a=b, text/html",
             "image/png;,text/html",
@@ -97,7 +97,7 @@ class ContentTypes(SynchronousTestCase):
         ):
             self.assertEqual(content_types.parse(sent), sent)
 
-    def test_matching(self) -> None:
+    def test_patterns_of_allowed_media_types_match_without_case(self) -> None:
         for patterns, allowed in {
             (): False,
             ("*/*",): True,
@@ -109,7 +109,7 @@ class ContentTypes(SynchronousTestCase):
                 self.assertEqual(content_types.allowed(sent, patterns), allowed, patterns)
         self.assertTrue(content_types.allowed("x/y", None))
 
-    def test_patterns(self) -> None:
+    def test_which_patterns_are_valid(self) -> None:
         for pattern in ("image/*", "*/*", "text/plain", "application/vnd.a+b"):
             self.assertTrue(content_types.is_pattern(pattern))
         for pattern in (
@@ -126,7 +126,7 @@ class ContentTypes(SynchronousTestCase):
         ):
             self.assertFalse(content_types.is_pattern(pattern), pattern)
 
-    def test_guessing_knows_no_machine(self) -> None:
+    def test_guessing_a_media_type_does_not_depend_on_the_machine(self) -> None:
         self.assertEqual(content_types.guess("a/b.JPG"), "image/jpeg")
         office = "application/vnd.openxmlformats-officedocument.spreadsheetml.sheet"
         for key, expected in (("a.XLSX", office), ("a.js", "text/javascript"), ("a.yml", "application/yaml")):
@@ -137,13 +137,13 @@ class ContentTypes(SynchronousTestCase):
 
 
 class Dispositions(SynchronousTestCase):
-    def test_the_name_for_old_readers_keeps_what_it_can(self) -> None:
+    def test_the_ascii_filename_keeps_what_it_can(self) -> None:
         for name, plain in (("a b~!\u00f6.txt", "a b~!_.txt"), ('\x1f\x7f"\\%', "_____")):
             self.assertIn(f'; filename="{plain}";', content_disposition("d/" + name, inline=False))
 
     @given(good_keys)
     @example('a"b\\c%d;e')
-    def test_the_name_comes_back_whole_and_the_header_is_one_line(self, key: str) -> None:
+    def test_the_extended_filename_is_complete_and_the_header_is_one_line(self, key: str) -> None:
         header = content_disposition(key, inline=False)
         self.assertTrue(header.isascii() and header.isprintable())
         plain, _, extended = header.partition("; filename*=UTF-8''")

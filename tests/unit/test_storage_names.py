@@ -16,7 +16,7 @@ from tests.strategies import good_keys, short, text
 
 class Keys(SynchronousTestCase):
     @given(text)
-    def test_a_key_is_kept_or_refused(self, key: str) -> None:
+    def test_any_key_is_kept_or_refused(self, key: str) -> None:
         try:
             parsed = keys.parse_key(key)
         except ApiError as error:
@@ -48,17 +48,17 @@ class Keys(SynchronousTestCase):
     @example("x" * 900)
     @example("é" * 450)
     @example("\u202e\u200d😀")
-    def test_every_script_is_welcome(self, key: str) -> None:
+    def test_keys_may_be_of_any_script(self, key: str) -> None:
         self.assertEqual(keys.parse_key(key), key)
 
-    def test_control_characters_are_those_of_unicode(self) -> None:
+    def test_control_characters_are_refused_as_unicode_defines_them(self) -> None:
         for char in map(chr, (*range(0x3100), *range(0xE000, 0x110000, 97))):
             if unicodedata.category(char) == "Cc":
                 self.assertRaises(ApiError, keys.parse_prefix, f"a{char}")
             else:
                 self.assertEqual(keys.parse_prefix(char), char)
 
-    def test_what_is_no_text_or_too_long_is_refused(self) -> None:
+    def test_invalid_unicode_and_long_keys_are_refused(self) -> None:
         for key in ("\udc80", "a\ud800", "é" * 451, "x" * 901, "a/\x85", "\x7f"):
             self.assertRaises(ApiError, keys.parse_key, key)
             self.assertRaises(ApiError, keys.parse_prefix, key)
@@ -67,13 +67,13 @@ class Keys(SynchronousTestCase):
     @example("a", "a\U0010ffff")
     @example("\U0010ffff", "\U0010ffffx")
     @example("\ud7ff", "\ue000")
-    def test_the_end_of_a_prefix_parts_its_keys_from_the_rest(self, prefix: str, key: str) -> None:
+    def test_the_end_of_a_prefix_separates_its_keys_from_all_others(self, prefix: str, key: str) -> None:
         end = keys.end_of_prefix(prefix)
         for one in (key, prefix + key, prefix):
             inside = one.encode() >= prefix.encode() and (end is None or one.encode() < end.encode())
             self.assertEqual(inside, one.startswith(prefix))
 
-    def test_the_end_of_a_prefix_is_the_least_text_behind_its_keys(self) -> None:
+    def test_the_end_of_a_prefix_is_the_least_text_after_its_keys(self) -> None:
         for prefix, end in (
             ("", None), ("a/", "a0"), ("az", "a{"), ("\ud7ff", "\ue000"), ("\U0010fffe", "\U0010ffff"),
             ("a\U0010ffff", "b"), ("a\U0010ffff\U0010ffff", "b"), ("\U0010ffff", None),
@@ -81,7 +81,7 @@ class Keys(SynchronousTestCase):
             self.assertEqual(keys.end_of_prefix(prefix), end, prefix)
 
     @given(good_keys, good_keys)
-    def test_positions_lie_behind_an_entry_and_before_the_next(self, one: str, other: str) -> None:
+    def test_a_position_lies_after_its_entry_and_before_the_next(self, one: str, other: str) -> None:
         low, high = sorted((one, other), key=str.encode)
         after = keys.position_after(low).encode()
         self.assertLess(low.encode(), after)
@@ -89,13 +89,13 @@ class Keys(SynchronousTestCase):
             self.assertLessEqual(after, high.encode())
 
     @given(good_keys, good_keys)
-    def test_a_folder_is_skipped_whole(self, folder: str, key: str) -> None:
+    def test_the_position_after_a_folder_skips_all_of_it(self, folder: str, key: str) -> None:
         after = keys.position_after(folder + "/").encode()
         self.assertLess(f"{folder}/{key}".encode(), after)
         if not key.startswith(folder + "/") and key.encode() > f"{folder}/".encode():
             self.assertGreaterEqual(key.encode(), after)
 
-    def test_bucket_names(self) -> None:
+    def test_which_bucket_names_are_valid(self) -> None:
         for name in ("a", "0", "a-b", "a.b", "a_b", "a" * 63):
             self.assertTrue(keys.is_bucket_name(name), name)
         for name in ("", "A", "-a", "a-", ".a", "a.", "a/b", "a b", "a\n", "ä", "a" * 64):
@@ -104,7 +104,9 @@ class Keys(SynchronousTestCase):
 
 class PageTokens(SynchronousTestCase):
     @given(good_keys.filter(short), st.integers(0, 30), st.booleans())
-    def test_there_and_back(self, last: str, length: int, recursive: bool) -> None:
+    def test_a_page_token_is_decoded_for_the_same_listing_only(
+        self, last: str, length: int, recursive: bool
+    ) -> None:
         prefix = last[:length]
         token = page_token.encode(last, prefix, recursive)
         self.assertRegex(token, r"\A[A-Za-z0-9_-]+\Z")
@@ -123,7 +125,7 @@ class PageTokens(SynchronousTestCase):
     @example(base64.urlsafe_b64encode(b"[]").decode())
     @example(base64.urlsafe_b64encode(b'[2,"a","",false]').decode())
     @example(base64.urlsafe_b64encode(b'[1,5,"",false]').decode())
-    def test_nonsense_is_refused(self, token: str) -> None:
+    def test_any_other_text_is_refused(self, token: str) -> None:
         with self.assertRaises(ApiError) as caught:
             page_token.decode(token, "", False)
         self.assertEqual(
@@ -131,7 +133,7 @@ class PageTokens(SynchronousTestCase):
             (422, {"page_token": "is not a token of this listing"}),
         )
 
-    def test_an_entry_that_no_key_can_be_is_refused(self) -> None:
+    def test_a_token_with_an_impossible_key_is_refused(self) -> None:
         for last in ("a\x00", "a\x01", "a\x7f", "a\x85", "k" * 901):
             with self.assertRaises(ApiError) as caught:
                 page_token.decode(page_token.encode(last, "", False), "", False)

@@ -9,11 +9,11 @@ from tests.store_fake import AT_HAND_BYTES, FakeOpened, MemoryStore
 
 
 class Reading(TestCase):
-    async def test_all_of_what_was_opened(self) -> None:
+    async def test_whole_returns_all_bytes_of_an_opened_object(self) -> None:
         for payload in (b"", b"at hand", b"to be poured" * AT_HAND_BYTES):
             self.assertEqual(await reading.whole(FakeOpened(payload)), payload)
 
-    async def test_every_page(self) -> None:
+    async def test_pages_returns_every_page_of_a_listing(self) -> None:
         store = MemoryStore()
         wanted = [f"in/{number:04}" for number in range(2001)]
         for key in ["before", *wanted, "out"]:

@@ -1,4 +1,4 @@
-"""The cache of small objects: within its bounds, and of those read last."""
+"""The cache of small objects: it stays within its size, and keeps those read last."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def body_of(number: int, size: int) -> bytes:
 
 
 class Small(SynchronousTestCase):
-    def test_what_was_read_last_stays(self) -> None:
+    def test_the_least_recently_read_object_is_dropped(self) -> None:
         small = SmallObjects(ROOM)
         for number in range(SHARE):
             small.keep(version(number), body_of(number, LARGEST))
@@ -33,7 +33,7 @@ class Small(SynchronousTestCase):
         missing = [number for number in range(SHARE + 1) if small.find(version(number)) is None]
         self.assertEqual(missing, [1])
 
-    def test_its_room_is_used_whole_however_often_it_was_full(self) -> None:
+    def test_the_whole_size_is_used_however_often_it_was_full(self) -> None:
         small = SmallObjects(ROOM)
         for number in range(20 * SHARE):
             for _ in range(2):
@@ -41,20 +41,20 @@ class Small(SynchronousTestCase):
         there = [number for number in range(20 * SHARE) if small.find(version(number)) is not None]
         self.assertEqual(there, list(range(19 * SHARE, 20 * SHARE)))
 
-    def test_one_object_does_not_push_out_all_others(self) -> None:
+    def test_an_object_that_is_too_large_is_not_kept(self) -> None:
         small = SmallObjects(ROOM)
         small.keep(version(1), body_of(1, LARGEST))
         small.keep(version(2), body_of(2, LARGEST + 1))
         self.assertEqual(small.find(version(1)), body_of(1, LARGEST))
         self.assertIsNone(small.find(version(2)))
 
-    def test_no_room_keeps_nothing(self) -> None:
+    def test_a_size_of_zero_keeps_nothing(self) -> None:
         small = SmallObjects(0)
         small.keep(version(1), b"")
         self.assertIsNone(small.find(version(1)))
 
     @given(st.lists(st.tuples(st.integers(0, 300), st.integers(0, LARGEST + 9), st.booleans())))
-    def test_never_more_than_its_room_and_never_another_object(
+    def test_the_size_is_never_exceeded_and_no_other_object_returned(
         self, uses: list[tuple[int, int, bool]]
     ) -> None:
         small = SmallObjects(ROOM)

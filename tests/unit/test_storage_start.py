@@ -1,4 +1,4 @@
-"""A store that says nothing does not hold up a start: sign-in and tables can do without it."""
+"""A store that does not respond does not hold up a start, because authentication and tables work without it."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from tests.said import captured_logs
 
 
 class Silent:
-    """Each request waits for good; ``given_up`` counts those that nobody waits for any more."""
+    """A store whose requests are never answered; ``given_up`` counts those that were cancelled."""
 
     given_up = 0
 
@@ -28,7 +28,7 @@ class Silent:
 
 
 class Starting(TestCase):
-    def test_a_silent_store(self) -> None:
+    def test_the_start_goes_on_without_a_silent_store_and_logs_it(self) -> None:
         clock, store, none = Clock(), Silent(), Any
         rows: Any = Rows(none, none, none, none)  # type: ignore[arg-type]  # nothing asks for any
         starting = start(build(clock, Settings().storage, store, rows).start())

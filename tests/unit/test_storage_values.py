@@ -1,4 +1,4 @@
-"""Rules of buckets, access, part sizes and other small values of storage."""
+"""Rules of buckets, access, part sizes, upload buffers and other values of storage."""
 
 from __future__ import annotations
 
@@ -31,20 +31,20 @@ class Rules(SynchronousTestCase):
             st.text(max_size=20), st.one_of(st.none(), st.integers(), st.text(max_size=5), st.booleans())
         )
     )
-    def test_rules_are_checked_whole(self, sent: dict[str, object]) -> None:
+    def test_any_rules_are_accepted_or_refused(self, sent: dict[str, object]) -> None:
         try:
             BucketRules(**parse_rules(sent))
         except ApiError as error:
             self.assertEqual(error.code, "validation_failed")
 
-    def test_every_fault_is_named(self) -> None:
+    def test_every_fault_of_rules_is_named(self) -> None:
         with self.assertRaises(ApiError) as caught:
             parse_rules({"visibility": "x", "max_object_bytes": 0, "what": 0, "owner_only_writes": True})
         details = caught.exception.details or {}
         self.assertEqual(sorted(details), ["max_object_bytes", "visibility", "what"])
         self.assertEqual(details["what"], "is not a rule of a bucket")
 
-    def test_access(self) -> None:
+    def test_who_may_read_and_write(self) -> None:
         user = Claims("11111111-1111-4111-8111-111111111111", "a@b.test", "authenticated", "s", 1)
         private = Bucket("b", BucketRules(), 0, 0, datetime(2026, 1, 1, tzinfo=UTC))
         self.assertRaises(ApiError, access.check_read, Caller("anon"), private)
@@ -67,7 +67,9 @@ class Small(SynchronousTestCase):
     @example(10_000 * 5 * 1024**2, 5 * 1024**2)
     @example(10_000 * 5 * 1024**2 + 1, 5 * 1024**2)
     @settings(max_examples=20, deadline=None)
-    def test_parts_are_never_too_many_nor_large_too_early(self, expected: int, part_bytes: int) -> None:
+    def test_part_sizes_suffice_for_the_largest_object_and_grow_late(
+        self, expected: int, part_bytes: int
+    ) -> None:
         sizes, most = PartSizes.up_to(expected, part_bytes), 10_000  # as S3 has it
         each = [sizes.of(number) for number in range(1, most + 1)]
         self.assertGreaterEqual(sum(each), expected)
@@ -78,7 +80,7 @@ class Small(SynchronousTestCase):
             self.assertEqual(each[-1], part_bytes)
 
     @given(st.uuids())
-    def test_only_our_own_paths_are_versions(self, version: UUID) -> None:
+    def test_only_paths_made_by_the_service_name_versions(self, version: UUID) -> None:
         self.assertEqual(version_at(store_path("b", version)), version)
         for path in (
             str(version),
@@ -91,7 +93,7 @@ class Small(SynchronousTestCase):
         ):
             self.assertIsNone(version_at(path), path)
 
-    def test_failures_of_the_store_show_nothing(self) -> None:
+    def test_failures_of_the_store_reveal_nothing_to_clients(self) -> None:
         for failure in (
             StoreUnreachable("http://10.0.0.1 secret"),
             StoreError(403, "AccessDenied"),
@@ -111,7 +113,7 @@ def _resident() -> int:
 
 
 class Buffers(SynchronousTestCase):
-    def test_what_goes_in_comes_out(self) -> None:
+    def test_a_part_buffer_returns_what_was_put_in(self) -> None:
         for pieces in ((3, GROWING_BYTES, 5), (GROWING_BYTES - 1, 1, 1), (GROWING_BYTES + 7,)):
             buffer, sent = PartBuffer(2 * GROWING_BYTES), b""
             for turn in range(2):
@@ -124,7 +126,7 @@ class Buffers(SynchronousTestCase):
             self.assertEqual(buffer.take(memoryview(b"z" * (left + 1))), left)
             self.assertTrue(buffer.full)
 
-    def test_what_is_large_is_moved_once(self) -> None:
+    def test_a_growing_part_is_moved_once(self) -> None:
         made: list[mmap] = []
 
         def noted(fileno: int, size: int, flags: int) -> mmap:
@@ -137,8 +139,8 @@ class Buffers(SynchronousTestCase):
             buffer.take(memoryview(b"x" * (GROWING_BYTES // 10)))
             self.assertEqual(len(made), int(turn > 10))
 
-    def test_no_more_memory_than_was_written(self) -> None:
-        """Who begins many uploads and stalls must not make the service hold eight times what he sent."""
+    def test_a_part_buffer_takes_no_more_memory_than_was_written(self) -> None:
+        """A client that begins many uploads and stalls must not make the service hold eight times what it sent."""
         if not Path("/proc/self/statm").exists():
             raise SkipTest("there is no /proc")
         before, some = _resident(), memoryview(b"x" * (GROWING_BYTES + 1))

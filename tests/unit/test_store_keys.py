@@ -1,4 +1,4 @@
-"""The store's key pair from a file of its own."""
+"""The store's key pair: read from a credentials file of its own, and replaced by a reload."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ class FromAFile(TestCase):
             self.assertNotIn(secret, str(caught.exception))
         return [f"{fault.name} {fault.reason}" for fault in caught.exception.faults]
 
-    def test_its_default_section_is_the_key_pair(self) -> None:
+    def test_the_default_section_is_the_key_pair(self) -> None:
         store = self.store(FILE)
         assert store.secret_access_key is not None
         self.assertEqual(store.access_key_id, "AKID")
@@ -52,7 +52,7 @@ class FromAFile(TestCase):
         for secret in ("zyx", "hidden"):
             self.assertNotIn(secret, repr(self.store(f"{FILE}aws_session_token = hidden\n")))
 
-    def test_a_file_that_is_of_no_use_is_refused_and_not_repeated(self) -> None:
+    def test_an_unusable_file_is_refused_without_repeating_it(self) -> None:
         cases = {
             "": "without a section [default]",
             "hidden": "is not in the form of AWS's credentials",
@@ -74,14 +74,14 @@ class FromAFile(TestCase):
             load(self.config, {}, {}, True)
         self.assertIn("cannot be read: No such file", str(caught.exception))
 
-    def test_what_it_has_is_not_named_besides(self) -> None:
+    def test_keys_beside_a_credentials_file_are_refused(self) -> None:
         environ = {"PROJECT_SERVICE__STORE__SECRET_ACCESS_KEY": "hidden"}
         self.assertEqual(
             self.faults(FILE, environ),
             ["store.secret_access_key is named besides store.credentials_file, which has its own"],
         )
 
-    def test_a_token_is_sent_in_a_header(self) -> None:
+    def test_a_session_token_must_fit_in_a_header(self) -> None:
         self.config.write_text("[store]\nsession_token = 'two words'\n")
         with self.assertRaises(BadSettings) as caught:
             load(self.config, {}, {}, True)
@@ -93,22 +93,22 @@ class TakenOver(TestCase):
 
     old = Settings(store=Store(endpoint_url="http://s3.test", access_key_id="old"))
 
-    def test_a_new_pair_is(self) -> None:
+    def test_a_new_key_pair_for_the_same_store_is_taken_over(self) -> None:
         new = evolve(self.old, store=evolve(self.old.store, access_key_id="new", session_token=Secret("t")))
         found = self.old.changed_without_restart(new)
         self.assertEqual(found, new)
         self.assertEqual(self.old.waiting_for_restart(new), [])
 
-    def test_that_of_another_store_is_not(self) -> None:
-        """Until a restart requests go to the old one."""
+    def test_the_key_pair_of_another_store_waits_for_a_restart(self) -> None:
+        """Until then requests go to the old store."""
         elsewhere = Store(endpoint_url="http://other.test", access_key_id="new")
         new = evolve(self.old, store=elsewhere)
         self.assertEqual(self.old.changed_without_restart(new), self.old)
         waiting = self.old.waiting_for_restart(new)
         self.assertEqual(waiting, ["store.endpoint_url", "store.access_key_id"])
 
-    def test_the_pair_of_an_embedded_store_stays(self) -> None:
-        """It is in no configuration."""
+    def test_an_embedded_stores_key_pair_is_kept(self) -> None:
+        """It is not in the configuration."""
         running = with_embedded_store(Settings(store=Store(session_token=Secret("t"))), self.old.store)
         self.assertIsNone(running.store.session_token)
         self.assertEqual(running.changed_without_restart(Settings()), running)

@@ -52,7 +52,7 @@ class OptionTests(SynchronousTestCase):
     def refused(self, *arguments: str) -> str:
         return str(self.assertRaises(UsageError, self.launch, *arguments))
 
-    def test_without_a_configuration_all_is_embedded(self) -> None:
+    def test_without_a_configuration_everything_is_embedded(self) -> None:
         launch = self.launch()
         self.assertEqual((launch.config, launch.data_dir), (None, Path("var").absolute()))
         self.assertTrue(launch.embeds_database)
@@ -61,7 +61,7 @@ class OptionTests(SynchronousTestCase):
         self.assertEqual(list(launch.settings.stages["dev"].databases), ["main"])
         self.assertEqual(self.launch("--data-dir", "/elsewhere").data_dir, Path("/elsewhere"))
 
-    def test_with_one_alone_nothing_is(self) -> None:
+    def test_with_config_alone_nothing_is_embedded(self) -> None:
         launch = self.launch("-c", self.config)
         self.assertEqual((launch.config, launch.data_dir), (Path(self.config), None))
         self.assertFalse(launch.embeds_database)
@@ -70,18 +70,18 @@ class OptionTests(SynchronousTestCase):
         self.write("")
         self.assertIn("database.dsn is missing", self.refused("--config", self.config))
 
-    def test_with_both_what_it_does_not_name_is(self) -> None:
+    def test_with_config_and_data_dir_what_is_not_configured_is_embedded(self) -> None:
         dsn = NAMED[NAMED.index("[database]") : NAMED.index("[store]")]
         self.write(f'{dsn}[auth]\njwt_keys_file = "/keys.json"\n[stages.prod.databases.shop]\n')
         launch = self.launch("--config", self.config, "-d", "/data")
         self.assertEqual(launch.data_dir, Path("/data"))
         self.assertFalse(launch.embeds_database)
         self.assertTrue(launch.embeds_store)
-        # What it does name stays.
+        # What it does configure stays.
         self.assertEqual(launch.settings.auth.jwt_keys_file, "/keys.json")
         self.assertEqual(list(launch.settings.stages), ["prod"])
 
-    def test_what_is_exposed_of_the_systems_database_is_what_no_other_database_has(self) -> None:
+    def test_schemas_exposed_of_the_system_database_are_those_of_databases_without_a_dsn(self) -> None:
         self.write(
             """
             [stages.dev.databases.main]
@@ -98,7 +98,7 @@ class OptionTests(SynchronousTestCase):
         self.assertEqual(exposed_schemas(launch.settings), {"public", "api", "v2"})
         self.assertEqual(schemas_of_service_role(launch.settings), {"public", "api"})
 
-    def test_options_win_over_the_file_and_the_environment_does_too(self) -> None:
+    def test_options_win_over_the_environment_and_the_file(self) -> None:
         plain = self.launch("--config", self.config).settings
         self.assertEqual((plain.server.listen, plain.server.workers), (("tcp:1",), 3))
         self.assertEqual(plain.auth.bcrypt_cost, 5)
@@ -107,11 +107,11 @@ class OptionTests(SynchronousTestCase):
         server = launch.settings.server
         self.assertEqual((server.listen, server.workers), (("tcp:2", "tcp:3"), 2))
         self.assertEqual(server.admin_listen, "tcp:4")
-        # For a reload, and for the workers.
+        # They are kept for a reload, and for the workers.
         names = {"server.listen": ["tcp:2", "tcp:3"], "server.workers": "2", "server.admin_listen": "tcp:4"}
         self.assertEqual(dict(launch.options), names)
 
-    def test_what_cannot_be_used_is_refused_by_name(self) -> None:
+    def test_unusable_options_are_refused_by_name(self) -> None:
         for arguments, said in (
             (("--workers", "0"), "command line: server.workers must be from 1 to 256"),
             (("--workers", "many"), "command line: server.workers must be a whole number"),
@@ -125,28 +125,29 @@ class OptionTests(SynchronousTestCase):
             self.assertIn(said, self.refused(*arguments))
         self.assertEqual(self.launch("--workers", "auto").settings.server.workers, "auto")
 
-    def test_the_folder_we_are_in_may_be_gone(self) -> None:
+    def test_a_deleted_current_directory_is_refused(self) -> None:
         with patch("os.getcwd", side_effect=FileNotFoundError(2, "No such file or directory")):
             for arguments in ([], ["--config", "c.toml"], ["--config", self.config, "--data-dir", "var"]):
                 self.assertIn("begins in the current directory, which is gone", self.refused(*arguments))
 
-    def test_a_place_that_cannot_be_written_down(self) -> None:
+    def test_a_path_that_is_not_utf_8_is_refused(self) -> None:
         for option in ("--data-dir", "--config"):
             said = self.refused(option, "caf\udce9")
             self.assertIn("command line: caf\\udce9 has a name that is not UTF-8", said)
 
-    def test_an_empty_value_is_not_taken_for_none(self) -> None:
-        """As of a variable that nobody has set: a production service would start on an empty embedded database."""
+    def test_an_empty_option_is_refused(self) -> None:
+        """It may come from a variable that nobody has set: a production service would start on an empty embedded
+        database."""
         for option in ("config", "data-dir", "workers", "admin-listen"):
             self.assertEqual(self.refused(f"--{option}", ""), f"--{option} has an empty value")
         self.assertIn("server.listen", self.refused("--listen", ""))
 
-    def test_from_then_on_a_reload_that_comes_too_early_is_not_the_end(self) -> None:
+    def test_sighup_is_ignored_until_the_service_can_reload(self) -> None:
         signal.signal(signal.SIGHUP, signal.SIG_DFL)
         self.launch()
         self.assertEqual(signal.getsignal(signal.SIGHUP), signal.SIG_IGN)
 
-    def test_the_log_is_ours_unless_the_operator_has_one(self) -> None:
+    def test_the_services_own_log_is_used_unless_the_operator_names_one(self) -> None:
         self.launch()
         self.assertEqual(self.twistd["logger"], "project_service.log.setup.make_observer")
         for own in ("logger", "syslog"):

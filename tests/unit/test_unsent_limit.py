@@ -1,4 +1,4 @@
-"""Which connection is cut off when too much has been written that clients do not read."""
+"""Which connection is aborted when too much has been written that clients do not read."""
 
 from __future__ import annotations
 
@@ -29,10 +29,10 @@ class Cut(SynchronousTestCase):
         self.limit.wrote(client)
         return client
 
-    def test_nobody_while_there_is_room(self) -> None:
+    def test_nobody_is_aborted_below_the_limit(self) -> None:
         self.assertFalse(any(one.aborted for one in [self.written(5 * MIB), self.written(5 * MIB)]))
 
-    def test_the_slowest(self) -> None:
+    def test_the_slowest_reader_is_aborted_first(self) -> None:
         slow, slower, fast = [self.written(3 * MIB) for _ in range(3)]
         self.now = 10.0
         slow.unsent_bytes, fast.unsent_bytes, slower.unsent_bytes = 2 * MIB, MIB, 3 * MIB
@@ -41,17 +41,17 @@ class Cut(SynchronousTestCase):
         self.written(3 * MIB)
         self.assertEqual([one.aborted for one in (slow, fast, last)], [True, False, False])
 
-    def test_one_alone_is_as_large_as_it_is(self) -> None:
+    def test_a_single_connection_is_not_limited(self) -> None:
         self.assertFalse(self.written(100 * MIB).aborted)
 
-    def test_who_has_taken_nearly_all_is_left_alone(self) -> None:
+    def test_a_client_with_little_left_to_read_is_not_aborted(self) -> None:
         first = self.written(8 * MIB)
         first.unsent_bytes = LARGE_BYTES - 1
         self.assertFalse(self.written(8 * MIB).aborted)
         self.written(8 * MIB)
         self.assertFalse(first.aborted)
 
-    def test_who_is_gone_is_forgotten(self) -> None:
+    def test_closed_connections_no_longer_count(self) -> None:
         first = self.written(8 * MIB)
         self.limit.leave(first)
         self.limit.leave(first)

@@ -26,14 +26,14 @@ class TestLine(SynchronousTestCase):
         self.clock.advance(seconds)
         return self.line.join()
 
-    def test_who_came_first_is_served_first(self) -> None:
+    def test_waiters_are_served_in_order(self) -> None:
         first, second = self.line.join(), self.line.join()
         self.line.serve("a")
         self.assertEqual(self.successResultOf(first), "a")
         self.assertNoResult(second)
         self.assertEqual(len(self.line), 1)
 
-    def test_each_waits_for_its_own_time(self) -> None:
+    def test_each_waiter_has_its_own_timeout(self) -> None:
         first = self.line.join()
         second = self.joined_after(2.0)
         self.clock.advance(2.9)
@@ -46,7 +46,7 @@ class TestLine(SynchronousTestCase):
         self.failureResultOf(second, TooLate)
         self.assertEqual(len(self.line), 0)
 
-    def test_one_timer_for_all_that_wait_and_none_for_nobody(self) -> None:
+    def test_one_timer_serves_all_waiters_and_ends_with_the_last(self) -> None:
         for _ in range(50):
             self.line.join().addErrback(lambda _: None)
             self.clock.advance(0.01)
@@ -56,7 +56,7 @@ class TestLine(SynchronousTestCase):
         self.clock.advance(5.0)
         self.assertEqual(self.clock.getDelayedCalls(), [])
 
-    def test_the_timer_that_is_there_does_not_cut_short_who_comes_later(self) -> None:
+    def test_an_earlier_timer_does_not_shorten_later_waits(self) -> None:
         self.line.join()
         self.line.serve("a")
         late = self.joined_after(4.0)
@@ -65,20 +65,20 @@ class TestLine(SynchronousTestCase):
         self.clock.advance(0.1)
         self.failureResultOf(late, TooLate)
 
-    def test_who_leaves_is_not_served(self) -> None:
+    def test_a_cancelled_waiter_is_not_served(self) -> None:
         first, second = self.line.join(), self.line.join()
         first.cancel()
         self.failureResultOf(first, CancelledError)
         self.line.serve("a")
         self.assertEqual(self.successResultOf(second), "a")
 
-    def test_who_is_late_may_join_again_from_within_the_news(self) -> None:
+    def test_a_waiter_may_join_again_while_it_is_told_that_it_is_late(self) -> None:
         again: list[Deferred[str]] = []
         self.line.join().addErrback(lambda _: again.append(self.line.join()))
         self.clock.advance(5.0)
         self.assertEqual((len(again), len(self.line), len(self.clock.getDelayedCalls())), (1, 1, 1))
 
-    def test_a_line_that_closes_sends_all_away(self) -> None:
+    def test_closing_fails_all_waiters(self) -> None:
         waiting = [self.line.join(), self.line.join()]
         self.line.close(Closed)
         for one in waiting:

@@ -28,7 +28,7 @@ class OneOfSeveral(TestCase):
         event = {"log_level": LogLevel.levelWithName(level), "log_namespace": "project_service.http"}
         return self.worker.levels.passes(event)
 
-    def test_a_reload_changes_how_much_it_logs_unless_the_file_has_a_fault(self) -> None:
+    def test_a_reload_changes_the_log_level_unless_the_file_has_a_fault(self) -> None:
         self.assertEqual((self.logs("warn"), self.logs("info")), (True, False))
         self.config.write_text("server.log_level = 'debug'")
         self.worker._reload()
@@ -38,13 +38,13 @@ class OneOfSeveral(TestCase):
         self.assertEqual((self.logs("debug"), self.worker.settings.server.log_level), (True, "debug"))
         self.assertEqual(len(self.errors.flush("the configuration was not reloaded")), 1)
 
-    def test_it_has_its_part_of_what_all_have_together(self) -> None:
+    def test_it_uses_its_share_of_the_connections(self) -> None:
         self.assertEqual(self.worker.settings.database.pool_size, 5)
         self.config.write_text("server.log_level = 'info'")
         self.worker._reload()
         self.assertEqual(self.worker.settings.database.pool_size, 5)
 
-    def test_where_it_cannot_begin_it_says_why_and_ends(self) -> None:
+    def test_a_worker_that_cannot_start_says_why_and_ends(self) -> None:
         codes: list[int] = []
         self.patch(os, "_exit", codes.append)
         with captured_logs() as said:

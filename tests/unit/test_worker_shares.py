@@ -27,7 +27,7 @@ def settings_of(workers: int | str, database: int, store: int, tables: int) -> S
 
 class Shares(TestCase):
     @given(st.integers(1, 60) | st.just("auto"), POOLS, POOLS, POOLS)
-    def test_all_together_stay_within_the_totals_and_each_has_one(
+    def test_shares_stay_within_the_totals_and_are_at_least_one(
         self, workers: int | str, database: int, store: int, tables: int
     ) -> None:
         settings = settings_of(workers, database, store, tables)
@@ -43,11 +43,11 @@ class Shares(TestCase):
             self.assertGreaterEqual(part[name], 1)
             self.assertLessEqual(part[name] * count, total)
 
-    def test_the_refusal_names_what_is_scarce(self) -> None:
+    def test_too_many_workers_are_refused_with_the_name_of_the_limit(self) -> None:
         with self.assertRaisesRegex(
             TooManyWorkers, r"server.workers is 3 and stages.dev.databases.main.pool_size is 2"
         ):
             worker_count(settings_of(3, 10, 50, 2))
 
-    def test_auto_is_one_for_each_cpu(self) -> None:
+    def test_auto_is_one_worker_for_each_cpu(self) -> None:
         self.assertEqual(worker_count(settings_of("auto", 10000, 10000, 10000)), len(os.sched_getaffinity(0)))

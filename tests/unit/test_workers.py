@@ -32,7 +32,7 @@ class RunningReactor(FakeReactor):
 
 
 class Stopping(TestCase):
-    def test_once_however_often_it_is_said(self) -> None:
+    def test_stopping_twice_stops_the_reactor_once(self) -> None:
         reactor = RunningReactor()
         worker = Worker(reactor, Assignment(None, {}, "/nowhere", 1, None))
         worker.stop()
@@ -52,7 +52,7 @@ class Numbered(TwoWorkers):
         assert told.changes is not None
         return Changes.shared(process.born_with["childFDs"][told.changes], told.processes, told.number)
 
-    def test_who_takes_anothers_place_takes_his_number(self) -> None:
+    def test_a_replacement_takes_the_number_of_its_predecessor(self) -> None:
         self.assertEqual(self.told(), [0, 1])
         for process in (self.first, self.second):
             self.say(process)
@@ -61,21 +61,21 @@ class Numbered(TwoWorkers):
         self.assertEqual(self.told(), [0, 1, 0])
         self.errors.flush("died after")
 
-    def test_what_one_counts_the_other_sees(self) -> None:
+    def test_a_change_counted_by_one_worker_is_seen_by_the_other(self) -> None:
         one, other = self.changes(self.first), self.changes(self.second)
         before = other.stamp(7)
         one.happened(7)
         self.assertNotEqual(other.stamp(7), before)
         self.assertEqual(other.stamp(8), before)
 
-    def test_that_a_clean_up_takes_the_folder_of_the_metrics_keeps_nobody_from_coming(self) -> None:
+    def test_a_removed_metrics_folder_does_not_prevent_replacements(self) -> None:
         def folder() -> Path:
             return Path(self.reactor.spawned[-1].born_with["env"][MULTIPROCESS])
 
         at_first = folder()
         for process in (self.first, self.second):
             self.say(process)
-        # Somebody else may have taken the name.
+        # Another process may have made a folder of the same name.
         for taken in (False, True):
             lost = folder()
             rmtree(lost)
@@ -117,21 +117,21 @@ class Replacing(TwoWorkers):
         self.assertEqual(len(self.errors.flush("died after")), 1)
         return passed
 
-    def test_at_once_and_then_after_growing_pauses(self) -> None:
+    def test_replacements_start_at_once_and_then_after_growing_pauses(self) -> None:
         self.assertEqual([self.replaced_after(1) for _ in range(8)], [0, 1, 2, 4, 8, 16, 30, 30])
 
-    def test_at_once_again_after_a_time_of_health(self) -> None:
+    def test_after_a_long_life_the_next_replacement_starts_at_once(self) -> None:
         self.assertEqual([self.replaced_after(1) for _ in range(3)], [0, 1, 2])
         self.assertEqual([self.replaced_after(up) for up in (60, 1, 1)], [0, 1, 2])
 
-    def test_one_that_never_got_ready_waits_whatever_it_took(self) -> None:
+    def test_a_worker_that_never_got_ready_is_replaced_after_a_pause(self) -> None:
         self.assertEqual(self.replaced_after(1, becomes_ready=False), 0)
         self.assertEqual(self.replaced_after(70, becomes_ready=False), 1)
         self.assertEqual(self.replaced_after(70), 1)
-        # Nothing is left of it that would be logged as a failure unseen.
+        # No failed Deferred is left that would be logged when it is collected.
         self.successResultOf(self.reactor.spawned[-2].protocol.ready)
 
-    def test_one_that_the_machine_does_not_let_begin_is_tried_again(self) -> None:
+    def test_a_worker_that_cannot_be_launched_is_tried_again(self) -> None:
         self.reactor.full = True
         self.reactor.spawned[-1].die()
         self.reactor.advance(0)
@@ -142,7 +142,7 @@ class Replacing(TwoWorkers):
         self.assertEqual(len(self.reactor.spawned), 3)
         self.errors.flush("died after")
 
-    def test_the_folder_of_the_start_need_not_be_there_any_more(self) -> None:
+    def test_workers_start_though_the_current_directory_is_gone(self) -> None:
         gone = temporary_directory(self) / "gone"
         gone.mkdir()
         self.addCleanup(os.chdir, Path.cwd())
@@ -153,7 +153,7 @@ class Replacing(TwoWorkers):
         self.assertEqual(len(self.reactor.spawned), 3)
         self.errors.flush("died after")
 
-    def test_nobody_is_replaced_once_they_are_told_to_stop(self) -> None:
+    def test_no_worker_is_replaced_during_the_stop(self) -> None:
         self.reactor.spawned[-1].die()
         self.assertEqual(len(self.errors.flush("died after")), 1)
         self.successResultOf(start(self.workers.stop()))

@@ -26,7 +26,7 @@ class Born(TwoWorkers):
         self.begin()
         self.ports = self.reactor.ports
 
-    def test_the_ports_are_the_parents_to_open_and_the_workers_to_accept_at(self) -> None:
+    def test_the_parent_opens_the_ports_and_workers_accept(self) -> None:
         self.assertEqual([port.number for port in self.ports], [81, 82, 83])
         self.assertEqual(self.workers.addresses, [port.getHost() for port in self.ports])
         self.assertEqual([port.reading for port in self.ports], [False] * 3)
@@ -34,12 +34,12 @@ class Born(TwoWorkers):
         ports = {FIRST_PORT_FD + n: port.fileno() for n, port in enumerate(self.ports)}
         for process in (self.first, self.second):
             found = dict(process.born_with["childFDs"])
-            # What workers of this version tell each other of changes.
+            # The last descriptor is the shared memory of the change counters.
             found.pop(FIRST_PORT_FD + len(self.ports))
             self.assertEqual(found, {**pipes, **ports})
 
-    def test_what_its_parent_has_in_its_environment_it_has_too_and_the_code_that_runs(self) -> None:
-        """From there it reads its settings after a SIGHUP."""
+    def test_a_worker_inherits_the_parents_environment_and_module_path(self) -> None:
+        """It reads its settings from there after a SIGHUP."""
         numbers = self.first.born_with["env"][MULTIPROCESS]
         self.assertTrue(Path(numbers).is_dir())
         inherited = {"PROJECT_SERVICE__SERVER__LOG_LEVEL": "warn", MULTIPROCESS: numbers}
@@ -48,10 +48,10 @@ class Born(TwoWorkers):
             self.assertEqual(found.pop("PYTHONPATH").split(os.pathsep), [path for path in sys.path if path])
             self.assertEqual(found, inherited)
             self.assertEqual(process.argv, [sys.executable, "-m", "project_service.workers.worker"])
-            # Where its parent is, also if that folder is gone.
+            # It starts in its parent's directory, even if that has been deleted.
             self.assertIsNone(process.born_with["path"])
 
-    def test_nobody_is_told_to_stop_before_nothing_is_accepted(self) -> None:
+    def test_workers_are_stopped_after_the_ports_are_closed(self) -> None:
         self.ports[-1].slow = True
         stopping = start(self.workers.stop())
         self.assertEqual([port.closed for port in self.ports], [True] * 3)

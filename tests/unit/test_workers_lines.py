@@ -24,10 +24,10 @@ from tests.workers_fake import SETTINGS, FakeReactor, TwoWorkers, two_workers
 
 
 class Lines(TwoWorkers):
-    def test_they_are_up_when_each_has_said_so_once_or_twice(self) -> None:
+    def test_the_service_is_up_when_each_worker_has_said_ready(self) -> None:
         for line in (b"", b"readily", READY):
             self.say(self.first, line)
-        # What it only logs says nothing to its parent.
+        # The same word in a worker's log does not count.
         self.second.protocol.childDataReceived(1, READY + b"\n")
         self.say(self.first, READY)
         self.assertNoResult(self.starting)
@@ -35,18 +35,18 @@ class Lines(TwoWorkers):
         self.second.protocol.childDataReceived(STATUS_FD, READY[2:] + b"\n")
         self.successResultOf(self.starting)
 
-    def test_one_that_cannot_begin_fails_the_start_with_its_words(self) -> None:
+    def test_a_worker_that_cannot_start_fails_the_start(self) -> None:
         self.say(self.first)
         self.assertNoResult(self.starting)
         self.second.die()
         fault = self.failureResultOf(self.starting, RuntimeError)
         self.assertEqual(str(fault.value), "a worker ended while starting: exit code 1")
-        # Nothing is left of it that would be logged as a failure unseen.
+        # No failed Deferred is left that would be logged when it is collected.
         self.successResultOf(self.second.protocol.ready)
         self.errors.flush("died after")
         self.successResultOf(start(self.workers.stop()))
 
-    def test_what_one_logs_is_logged_here_line_by_line_to_its_last(self) -> None:
+    def test_a_workers_log_lines_are_logged_by_the_parent_to_the_last(self) -> None:
         self.begin()
         with captured_logs() as said:
             self.first.protocol.childDataReceived(1, b"one\ntw")
@@ -59,8 +59,8 @@ class Lines(TwoWorkers):
         self.assertEqual([formatEvent(event) for event in said], [*lines, died])
         self.errors.flush("died after")
 
-    def test_the_log_says_what_one_died_of(self) -> None:
-        """``signal 9`` that nobody sent is the kernel's."""
+    def test_the_log_says_how_a_worker_died(self) -> None:
+        """``signal 9`` that nobody sent comes from the kernel, which needed memory."""
         self.begin()
         with captured_logs() as said:
             self.second.protocol.processEnded(Failure(ProcessTerminated(None, SIGKILL, None)))
@@ -72,7 +72,7 @@ class Lines(TwoWorkers):
         self.assertIn("Resource temporarily unavailable", why[1])
         self.assertEqual(len(self.errors.flush("worker 1")), 2)
 
-    def test_ready_asks_every_one_that_is_there(self) -> None:
+    def test_ready_asks_every_worker(self) -> None:
         self.begin()
         self.say(self.first, b"all")
         self.assertEqual((self.first.written, self.second.written), (b"check 1\n", b"check 1\n"))
@@ -92,7 +92,7 @@ class Lines(TwoWorkers):
         self.assertTrue(self.first.written.endswith(b"\ncheck 4\nall fails\n"), "one left meanwhile")
         self.assertEqual(len(self.errors.flush("died after")), 2)
 
-    def test_a_new_configuration_is_for_each_to_read_unless_its_keys_cannot_be(self) -> None:
+    def test_a_reload_is_passed_on_to_workers_unless_its_signing_keys_are_unusable(self) -> None:
         self.begin()
         keys = temporary_directory(self) / "keys.json"
         settings = evolve(SETTINGS, auth=Auth(jwt_keys_file=str(keys), jwt_algorithm="HS256"))
@@ -106,8 +106,8 @@ class Lines(TwoWorkers):
         self.assertEqual((self.first.signals, self.second.signals), ([], [SIGHUP]))
         self.errors.flush("died after")
 
-    def test_one_that_is_starting_is_told_when_it_has_started(self) -> None:
-        """Until it has said what a SIGHUP is to do, one would be its end."""
+    def test_a_starting_worker_is_reloaded_once_it_has_started(self) -> None:
+        """A SIGHUP would end it before it has set up its handler."""
         self.begin()
         keys = temporary_directory(self) / "keys.json"
         keyfile.load_or_create(keys, "HS256")
@@ -126,7 +126,7 @@ class Lines(TwoWorkers):
         self.assertEqual(Assignment.from_json(self.reactor.spawned[-1].written).settings, fresh)
         self.assertEqual(len(self.errors.flush("died after")), 2)
 
-    def test_the_end_is_awaited_and_then_enforced(self) -> None:
+    def test_workers_that_do_not_end_in_time_are_killed(self) -> None:
         self.begin()
         self.second.stubborn = True
         numbers = Path(self.first.born_with["env"][MULTIPROCESS])
@@ -143,14 +143,14 @@ class Lines(TwoWorkers):
         self.assertFalse(numbers.exists())
         self.assertEqual(self.reactor.getDelayedCalls(), [])
 
-    def test_those_that_leave_by_themselves_leave_no_timer(self) -> None:
+    def test_workers_that_end_by_themselves_leave_no_timer(self) -> None:
         self.begin()
         self.say(self.first, b"all")
         self.successResultOf(start(self.workers.stop()))
         self.assertEqual(self.reactor.getDelayedCalls(), [])
 
-    def test_what_a_dead_one_was_at_work_on_is_counted_no_more(self) -> None:
-        """The numbers of those that live are summed, such as the requests being answered."""
+    def test_the_live_metrics_of_a_dead_worker_are_removed(self) -> None:
+        """The gauges of living workers are added up, such as the requests in progress."""
         self.begin()
         numbers = Path(self.first.born_with["env"][MULTIPROCESS])
         for process in (self.first, self.second):
@@ -161,6 +161,6 @@ class Lines(TwoWorkers):
 
 
 class NeverBegun(TestCase):
-    def test_to_stop_is_nothing_to_do(self) -> None:
-        """So it is where a port could not be had."""
+    def test_stopping_before_the_start_does_nothing(self) -> None:
+        """That happens if a port could not be opened."""
         self.successResultOf(start(two_workers(FakeReactor()).stop()))

@@ -1,4 +1,4 @@
-"""Both sides of ``/ready`` with several workers."""
+"""Both sides of ``/ready`` with several workers: the parent asks all of them, and each answers whether it works."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ class Rounds(TestCase):
         self.assertEqual(word, CHECK)
         return number
 
-    def test_good_when_each_works(self) -> None:
+    def test_ready_if_each_worker_works(self) -> None:
         number = self.asked()
         self.call.heard(self.peers[1], WORKS + b" " + number)
         self.assertEqual(self.said(self.peers[0]), [])
@@ -61,12 +61,12 @@ class Rounds(TestCase):
         self.assertEqual(self.said(self.peers[1]), [])
         self.assertEqual(self.clock.getDelayedCalls(), [])
 
-    def test_bad_when_one_does_not(self) -> None:
+    def test_not_ready_if_one_worker_fails(self) -> None:
         number = self.asked()
         self.call.heard(self.peers[1], FAILS + b" " + number)
         self.assertEqual(self.said(self.peers[0]), [ASK + b" " + FAILS])
 
-    def test_bad_when_one_is_missing_dies_or_says_nothing(self) -> None:
+    def test_not_ready_if_one_is_missing_dies_or_does_not_answer(self) -> None:
         self.asked()
         self.call.gone(self.peers[1])
         self.assertEqual(self.said(self.peers[0]), [ASK + b" " + FAILS])
@@ -77,7 +77,7 @@ class Rounds(TestCase):
         self.call.heard(self.peers[0], ASK)
         self.assertEqual(self.said(self.peers[0]), [ASK + b" " + FAILS])
 
-    def test_bad_when_one_dies_that_has_said_it_works(self) -> None:
+    def test_not_ready_if_one_dies_after_its_answer(self) -> None:
         number = self.asked()
         self.call.heard(self.peers[1], ASK)
         self.call.heard(self.peers[1], WORKS + b" " + number)
@@ -86,7 +86,7 @@ class Rounds(TestCase):
         self.assertEqual(self.said(self.peers[1]), [], "nobody is there to be told")
         self.assertEqual(self.clock.getDelayedCalls(), [])
 
-    def test_an_answer_to_an_earlier_round_counts_for_nothing(self) -> None:
+    def test_answers_to_an_earlier_round_are_ignored(self) -> None:
         old = self.asked()
         self.clock.advance(ROUND_SECONDS)
         self.said(self.peers[0])
@@ -98,7 +98,7 @@ class Rounds(TestCase):
         self.call.heard(self.peers[1], WORKS + b" " + new)
         self.assertEqual(self.said(self.peers[0]), [ASK + b" " + WORKS])
 
-    def test_who_asks_meanwhile_gets_the_same_answer(self) -> None:
+    def test_questions_during_a_round_share_its_result(self) -> None:
         number = self.asked()
         self.call.heard(self.peers[1], ASK)
         for peer in self.peers:
@@ -159,7 +159,7 @@ class Answers(TestCase):
         except BlockingIOError:
             return b""
 
-    def test_whether_it_works_with_the_number_of_the_round(self) -> None:
+    def test_a_worker_answers_with_the_number_of_the_round(self) -> None:
         self.hear(b"check 1\nche")
         self.hear(b"ck 2\ncheck 3\n")
         self.assertEqual((len(self.checks), self.told()), (3, b""))
@@ -169,7 +169,7 @@ class Answers(TestCase):
         self.reactor.advance(WORKER_SECONDS)
         self.assertEqual(self.told(), b"fails 3\n")
 
-    def test_all_who_ask_get_the_answer_to_one_question(self) -> None:
+    def test_all_requests_waiting_in_a_worker_share_one_question(self) -> None:
         for verdict in (b"works", b"fails"):
             first, leaving, last = (start(self.parent.all_work()) for _ in range(3))
             leaving.addErrback(lambda _: None)
@@ -182,7 +182,7 @@ class Answers(TestCase):
                 else:
                     self.failureResultOf(one, RuntimeError)
 
-    def test_who_gave_up_waiting_is_forgotten(self) -> None:
+    def test_a_cancelled_request_is_forgotten(self) -> None:
         first = start(self.parent.all_work())
         first.cancel()
         self.failureResultOf(first, CancelledError)
@@ -191,21 +191,21 @@ class Answers(TestCase):
         self.hear(b"all works\nall works\n")
         self.successResultOf(second)
 
-    def test_certificates_are_read_again_when_the_parent_says_so(self) -> None:
+    def test_certificates_are_renewed_when_the_parent_says_so(self) -> None:
         self.hear(b"check 1\nrenew\n")
         self.assertEqual((self.renewed, self.told()), (1, b""))
 
-    def test_the_end_of_the_pipe_is_the_parents(self) -> None:
+    def test_the_end_of_the_pipe_means_that_the_parent_has_ended(self) -> None:
         os.close(self.to_worker)
         self.parent.doRead()
         self.assertEqual((self.ended, self.reactor.readers), (1, []))
 
-    def test_so_it_is_when_the_reactor_finds_out(self) -> None:
+    def test_so_does_a_lost_pipe_that_the_reactor_reports(self) -> None:
         os.close(self.to_worker)
         self.parent.connectionLost(Failure(ConnectionDone()))
         self.assertEqual(self.ended, 1)
 
-    def test_a_parent_that_reads_nothing_holds_nobody_up(self) -> None:
+    def test_a_parent_that_does_not_read_does_not_block_a_worker(self) -> None:
         for _ in range(20_000):
             self.parent.tell(b"works 1")
         os.close(self.to_worker)

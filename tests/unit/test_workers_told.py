@@ -1,4 +1,4 @@
-"""What the parent tells its workers."""
+"""What the parent tells a worker at its start: its assignment."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from project_service.workers.assignment import Assignment, assignment
 class Telling(TestCase):
     """What a worker is told through its standard input."""
 
-    def test_what_the_parent_has_embedded_wins_over_the_options(self) -> None:
+    def test_embedded_servers_win_over_options(self) -> None:
         options = {"server.workers": "2", "database.dsn": "asked for"}
         store = Store(
             endpoint_url="http://127.0.0.1:1", access_key_id="a", secret_access_key=Secret("s"), bucket="mine"
@@ -42,7 +42,7 @@ class Telling(TestCase):
         self.assertEqual(Assignment.from_json(told.to_json()), told)
         self.assertEqual(told.settings, found)
 
-    def test_a_worker_of_another_version_reads_its_settings_by_itself(self) -> None:
+    def test_a_worker_of_another_version_reads_its_settings_itself(self) -> None:
         told = assignment(Launch(Settings(), Path("/c.toml"), {}, None), Settings(), 2)
         with_version = orjson.loads(told.to_json())
         number, *names = with_version["version"]
@@ -50,13 +50,13 @@ class Telling(TestCase):
         for other in (
             {**with_version, "version": "0"},
             {**with_version, "version": ["0", *names]},
-            # Of the same number: a checkout that was pulled, with a setting more.
+            # This one has the same version number, as a checkout that was updated and has another setting.
             {**with_version, "version": [number, *names[1:]]},
             {**with_version, "version": None, "settings": None},
         ):
             self.assertEqual(Assignment.from_json(orjson.dumps(other)), evolve(told, settings=None))
 
-    def test_of_servers_elsewhere_it_reads_by_itself(self) -> None:
+    def test_with_servers_elsewhere_a_worker_reads_its_settings_itself(self) -> None:
         elsewhere = with_embedded_database(Settings(), "postgresql://elsewhere/x")
         elsewhere = evolve(elsewhere, store=Store(endpoint_url="http://s", secret_access_key=Secret("s")))
         for data_dir in (None, Path("/data")):
