@@ -12,7 +12,7 @@ from typing import Any, NoReturn
 import click
 import orjson
 import psycopg2
-from attrs import field, frozen
+from attrs import frozen
 
 from project_service.cli.on_reactor import Interrupted, run_on_reactor
 from project_service.cli.opened import Opened, opened
@@ -50,7 +50,6 @@ class Invocation:
     config: Path | None
     data_dir: Path | None
     json: bool
-    environ: Any = field(repr=False, factory=lambda: os.environ)
 
     @property
     def embeds_into(self) -> Path | None:
@@ -59,43 +58,40 @@ class Invocation:
             return None
         return placed(self.data_dir or Path(DEFAULT_DATA_DIR))
 
-    def settings(self) -> Settings:
-        """The same settings that the service would have. Ends the command with exit code 2 if they cannot be used."""
+    def launch(self) -> Launch:
+        """As the service's own, with the same settings. Ends the command with exit code 2 if they cannot be used."""
         try:
-            return settings_for(self.config, self.environ, {}, self.embeds_into)
+            data_dir = self.embeds_into
+            return Launch(settings_for(self.config, os.environ, {}, data_dir), self.config, {}, data_dir)
         except BadSettings as fault:
             end(f"the configuration cannot be used\n{fault}", USAGE)
-
-    def launch(self) -> Launch:
-        return Launch(self.settings(), self.config, {}, self.embeds_into)
 
     def run(
         self, work: Callable[[Opened], Awaitable[None]], *, database: bool = True, store: bool = False
     ) -> None:
         """Run ``work`` with the database and the store open, as asked for. Ends the command with exit code 1 if
-        something fails."""
+        something fails, at once if the database is away: the pool would wait for it to come back."""
+
+        async def work_or_fail(open_: Opened) -> None:
+            if database:
+                (await open_.connector()()).close()
+            await work(open_)
+
         try:
-            self.attempt(work, database=database, store=store, insist=True)
+            self.attempt(work_or_fail, database=database, store=store)
         except EXPECTED as fault:
             end(explained(fault), FAILED)
 
-    def attempt(
-        self,
-        work: Callable[[Opened], Awaitable[None]],
-        *,
-        database: bool = True,
-        store: bool = False,
-        insist: bool = False,
-    ) -> None:
+    def attempt(self, work: Callable[[Opened], Awaitable[None]], *, database: bool, store: bool) -> None:
         """As ``run``, but raises what went wrong: one of ``EXPECTED``, or a fault in the program.
 
-        If it is interrupted, the command ends with exit code 1 all the same. Without ``insist`` the work is run even
-        if the database cannot be reached.
+        The work is run even if the database cannot be reached. If it is interrupted, the command ends with exit code
+        1 all the same.
         """
         launch = self.launch()
 
         async def opened_work(reactor: Any) -> None:
-            async with opened(reactor, launch, database=database, store=store, insist=insist) as open_:
+            async with opened(reactor, launch, database=database, store=store) as open_:
                 await work(open_)
 
         try:

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from attrs import evolve, frozen
 from twisted.internet.defer import CancelledError
@@ -23,6 +22,8 @@ from project_service.settings.model import Secret, Settings
 from project_service.storage.assemble import Storage, build, connect_store, sql_rows
 from project_service.storage.s3.client import S3Store
 
+T = TypeVar("T")
+
 # How long to wait for a service that is starting to note how its database is reached, or for other commands to end.
 PATIENCE_SECONDS = 30.0
 POLL_SECONDS = 0.1
@@ -36,7 +37,6 @@ class Opened:
 
     reactor: Any
     settings: Settings
-    data_dir: Path | None
     started_here: bool
     _pool: Pool | None
     _store: S3Store | None
@@ -81,22 +81,17 @@ class Opened:
 
 
 @asynccontextmanager
-async def opened(
-    reactor: Any, launch: Launch, *, database: bool, store: bool, insist: bool = True
-) -> AsyncIterator[Opened]:
+async def opened(reactor: Any, launch: Launch, *, database: bool, store: bool) -> AsyncIterator[Opened]:
     """Open the database and the store: those in the configuration, or those in the data directory, which are the
     running service's or are started here.
 
-    Raises ``ChildFailed`` if there is no data directory yet or its parts do not start. With ``insist`` it also raises
-    ``DatabaseGone`` if the database is away, at once; the pool would wait for it to come back.
+    Raises ``ChildFailed`` if there is no data directory yet or its parts do not start.
     """
     async with _reached(reactor, launch, database, store) as (settings, started_here):
-        if database and insist:
-            (await connector(reactor, settings)()).close()
         pool = Pool(connector(reactor, settings), 2, 10.0, reactor) if database else None
         client = connect_store(reactor, settings.store) if store else None
         try:
-            yield Opened(reactor, settings, launch.data_dir, started_here, pool, client)
+            yield Opened(reactor, settings, started_here, pool, client)
         finally:
             if client is not None:
                 await client.close()
@@ -153,15 +148,15 @@ async def _started_or_beside(reactor: Any, embedded: Embedded) -> tuple[Running,
 
 def _with(settings: Settings, running: Running, database: bool, store: bool) -> Settings:
     if database:
-        if running.dsn is None:
-            raise ChildFailed(
-                "the service that runs on the data directory has a database elsewhere; give its --config too"
-            )
-        settings = with_embedded_database(settings, running.dsn)
+        settings = with_embedded_database(settings, _embedded(running.dsn, "database"))
     if store:
-        if running.store is None:
-            raise ChildFailed(
-                "the service that runs on the data directory has a store elsewhere; give its --config too"
-            )
-        settings = with_embedded_store(settings, running.store)
+        settings = with_embedded_store(settings, _embedded(running.store, "store"))
     return settings
+
+
+def _embedded(found: T | None, what: str) -> T:
+    if found is None:
+        raise ChildFailed(
+            f"the service that runs on the data directory has a {what} elsewhere; give its --config too"
+        )
+    return found
