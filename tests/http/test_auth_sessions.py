@@ -26,13 +26,13 @@ class Refresh(TestCase):
         verify = self.app.auth.verifier.verify
         assert verify(answer.data["access_token"]).sid == verify(self.session["access_token"]).sid
 
-    def test_a_stale_access_token_in_the_headers_is_not_in_the_way(self) -> None:
+    def test_a_stale_access_token_in_the_headers_does_not_prevent_a_refresh(self) -> None:
         self.app.clock.advance(7200)
         body = {"refresh_token": self.session["refresh_token"]}
         answer = self.app.call("POST", "/auth/refresh", body, token=self.session["access_token"])
         assert answer.status == 200
 
-    def test_a_repeat_within_the_window_gets_the_current_session(self) -> None:
+    def test_a_repeated_refresh_within_the_window_gets_the_current_token(self) -> None:
         first = self.app.refresh(self.session["refresh_token"]).data
         self.app.clock.advance(9)
         second = self.app.refresh(self.session["refresh_token"])
@@ -50,7 +50,7 @@ class Refresh(TestCase):
         assert self.app.user(self.session["access_token"]).code == "session_revoked"
         assert ("refresh", "refresh_token_reused") in {(e.action, e.result) for e in self.app.store.events}
 
-    def test_a_repeat_gets_the_current_token_also_where_others_have_gone_on(self) -> None:
+    def test_a_repeated_refresh_gets_the_current_token_though_others_have_gone_on(self) -> None:
         tokens = [self.session["refresh_token"]]
         for _ in range(3):
             tokens.append(self.app.refresh(tokens[-1]).data["refresh_token"])
@@ -70,7 +70,7 @@ class Refresh(TestCase):
         self.app.clock.advance(2592000)
         assert self.app.refresh(token).code == "invalid_refresh_token"
 
-    def test_what_is_no_refresh_token_of_ours(self) -> None:
+    def test_anything_else_is_no_refresh_token(self) -> None:
         for token in ("", "x", "x" * 43, "x" * 10_000, "é" * 43, self.session["access_token"], "\0" * 43):
             answer = self.app.refresh(token)
             assert (answer.status, answer.code) == (401, "invalid_refresh_token"), token
@@ -103,7 +103,7 @@ class LogOut(TestCase):
             self.app.user(one["access_token"]).status == 200 for one in (self.first, self.second, self.third)
         ]
 
-    def test_local_is_the_default(self) -> None:
+    def test_scope_local_is_the_default(self) -> None:
         answer = self.log_out(self.second)
         assert (answer.status, answer.body) == (200, {"data": None, "error": None})
         assert self.alive() == [True, False, True]
@@ -114,12 +114,12 @@ class LogOut(TestCase):
         self.log_out(self.first, "?scope=local")
         assert self.alive() == [False, False, True]
 
-    def test_global(self) -> None:
+    def test_scope_global(self) -> None:
         assert self.log_out(self.second, "?scope=global").status == 200
         assert self.app.store.events[-1].action == "logout_global"
         assert self.alive() == [False, False, False]
 
-    def test_others(self) -> None:
+    def test_scope_others(self) -> None:
         assert self.log_out(self.second, "?scope=others").status == 200
         assert self.alive() == [False, True, False]
 
@@ -129,12 +129,12 @@ class LogOut(TestCase):
             assert (answer.status, answer.code, list(answer.details)) == (422, "validation_failed", ["scope"])
         assert self.alive() == [True, True, True]
 
-    def test_without_a_token_it_is_401(self) -> None:
+    def test_without_a_token_logout_is_401(self) -> None:
         answer = self.app.call("POST", "/auth/logout")
         assert (answer.status, answer.code) == (401, "authentication_required")
         assert answer.response.header("www-authenticate") == "Bearer"
 
-    def test_who_ended_it_refuses_it_at_once_whenever_the_news_comes_around(self) -> None:
+    def test_the_process_that_ended_a_session_refuses_it_before_the_notification_comes(self) -> None:
         self.app.store.on_ended = lambda session_id, until: None
         self.log_out(self.first)
         assert self.alive() == [False, True, True]
@@ -146,7 +146,7 @@ class LogOut(TestCase):
         self.app.call("DELETE", f"/admin/users/{user}/sessions", X_Service_Key="service-key")
         assert self.alive() == [False, False, False]
 
-    def test_it_is_refused_for_as_long_as_its_last_token_is_good(self) -> None:
+    def test_an_ended_session_is_refused_as_long_as_its_last_token_is_valid(self) -> None:
         (polling,) = [service for service in self.app.auth.services if service.name == "revocations"]
         polling.startService()
         self.addCleanup(polling.stopService)
@@ -164,12 +164,12 @@ class LogOut(TestCase):
             codes = [self.app.user(one["access_token"]).code for one in (self.first, self.second)]
             assert codes == [first, second], seconds
 
-    def test_other_users_are_left_alone(self) -> None:
+    def test_sessions_of_other_users_are_left_alone(self) -> None:
         other = self.app.sign_up("bob@example.test").data
         self.log_out(self.first, "?scope=global")
         assert self.app.user(other["access_token"]).status == 200
 
-    def test_the_list_of_sessions_and_ending_one(self) -> None:
+    def test_sessions_are_listed_and_one_can_be_ended(self) -> None:
         answer = self.app.call("GET", "/auth/sessions", token=self.second["access_token"])
         sids = [
             self.app.auth.verifier.verify(one["access_token"]).sid
@@ -191,7 +191,7 @@ class LogOut(TestCase):
         assert ended.status == 200
         assert self.alive() == [False, True, True]
 
-    def test_nobody_ends_anothers_session(self) -> None:
+    def test_nobody_can_end_anothers_session(self) -> None:
         other = self.app.sign_up("bob@example.test").data
         sid = self.app.auth.verifier.verify(self.first["access_token"]).sid
         for target in (sid, "nonsense", "%00"):
@@ -215,7 +215,7 @@ class Profile(TestCase):
         assert shown == [{"a": 1, "b": 2}, {}, {"b": 3}, {"b": 3}]
         assert self.app.user(self.token).data["user"]["metadata"] == {"b": 3}
 
-    def test_a_new_password_needs_the_old_one_and_ends_the_other_sessions(self) -> None:
+    def test_a_new_password_needs_the_old_one_and_ends_other_sessions(self) -> None:
         other = self.app.log_in().data
         answer = self.change(password="another good one", current_password=PASSWORD)
         assert answer.status == 200
@@ -224,7 +224,7 @@ class Profile(TestCase):
         assert self.app.log_in().status == 401
         assert self.app.log_in(password="another good one").status == 200
 
-    def test_refusals_change_nothing(self) -> None:
+    def test_refused_changes_change_nothing(self) -> None:
         for wanted, status, code in (
             ({"password": "another good one"}, 422, "validation_failed"),
             ({"password": "another good one", "current_password": "wrong"}, 401, "invalid_credentials"),
@@ -241,7 +241,7 @@ class Profile(TestCase):
             assert (answer.status, answer.code) == (status, code), wanted
         assert self.app.log_in().status == 200
 
-    def test_guessing_with_a_stolen_token_is_limited_like_a_login(self) -> None:
+    def test_guessing_the_password_with_a_stolen_token_is_limited_like_a_login(self) -> None:
         self.app.reload(login_failures_max=2)
         for _ in range(2):
             assert self.change(password="another good one", current_password="wrong").status == 401
@@ -249,12 +249,12 @@ class Profile(TestCase):
         body = {"current_password": PASSWORD}
         assert self.app.call("DELETE", "/auth/user", body, token=self.token).code == "rate_limited"
 
-    def test_the_right_password_is_no_guess(self) -> None:
+    def test_the_right_password_does_not_count_as_a_guess(self) -> None:
         self.app.reload(login_failures_max=1)
         for current, new in ((PASSWORD, "another good one"), ("another good one", "yet another one")):
             assert self.change(password=new, current_password=current).status == 200
 
-    def test_a_user_deletes_himself_with_his_password(self) -> None:
+    def test_users_delete_themselves_with_their_password(self) -> None:
         for body, code in (({}, "validation_failed"), ({"current_password": "wrong"}, "invalid_credentials")):
             assert self.app.call("DELETE", "/auth/user", body, token=self.token).code == code
         answer = self.app.call("DELETE", "/auth/user", {"current_password": PASSWORD}, token=self.token)
@@ -264,7 +264,7 @@ class Profile(TestCase):
         assert self.app.log_in().code == "invalid_credentials"
         assert self.app.sign_up().status == 201
 
-    def test_who_is_gone_or_disabled_is_refused_before_the_news_of_it_arrives(self) -> None:
+    def test_deleted_and_disabled_users_are_refused_before_the_notification_comes(self) -> None:
         self.app.store.on_ended = lambda session_id, until: None
         path = f"/admin/users/{self.session['user']['id']}"
         self.app.call("PATCH", path, {"disabled": True}, X_Service_Key="service-key")
@@ -285,16 +285,16 @@ class Profile(TestCase):
             answer = self.app.call(method, path, {} if method in {"PATCH", "DELETE"} else None)
             assert (answer.status, answer.code) == (401, "authentication_required"), (method, path)
 
-    def test_a_service_key_is_nobodys_session(self) -> None:
+    def test_a_service_key_is_no_users_session(self) -> None:
         app = AuthApp(self, require_project_key=True)
         assert app.call("GET", "/auth/user", X_Service_Key="service-key").code == "authentication_required"
 
-    def test_a_project_key_is_asked_for_where_the_config_says_so(self) -> None:
+    def test_a_project_key_is_required_if_configured(self) -> None:
         app = AuthApp(self, require_project_key=True)
         assert app.sign_up().code == "project_key_required"
         assert app.sign_up(X_Service_Key="anon-key").status == 201
         assert self.app.log_in(X_Service_Key="wrong").code == "project_key_invalid"
 
-    def test_an_overloaded_moment_is_503(self) -> None:
+    def test_an_overloaded_service_is_503(self) -> None:
         self.app.hashes.failure = errors.overloaded()
         assert self.change(password="another good one", current_password=PASSWORD).status == 503

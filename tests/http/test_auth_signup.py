@@ -1,4 +1,4 @@
-"""Sign-up, and what it refuses."""
+"""Sign-up: its response, and what it refuses."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ class SignUp(TestCase):
     def setUp(self) -> None:
         self.app = AuthApp(self)
 
-    def test_a_signup_answers_with_a_session(self) -> None:
+    def test_a_signup_responds_with_a_session(self) -> None:
         answer = self.app.sign_up("Ada.Lovelace@EXAMPLE.test")
         assert answer.status == 201
         assert sorted(answer.data) == ["access_token", "expires_at", "refresh_token", "token_type", "user"]
@@ -25,7 +25,7 @@ class SignUp(TestCase):
         assert answer.response.header("cache-control") == "no-store"
         assert self.app.user(answer.data["access_token"]).data == {"user": user}
 
-    def test_metadata_comes_along(self) -> None:
+    def test_metadata_is_kept(self) -> None:
         body = {
             "email": "a@example.test",
             "password": PASSWORD,
@@ -39,7 +39,7 @@ class SignUp(TestCase):
         answer = self.app.sign_up("ADA@Example.TEST")
         assert (answer.status, answer.code) == (409, "email_taken")
 
-    def test_what_cannot_be_an_address_is_422(self) -> None:
+    def test_an_invalid_address_is_422(self) -> None:
         for email in (
             "",
             "ada",
@@ -63,7 +63,7 @@ class SignUp(TestCase):
             assert (answer.status, answer.code) == (422, "validation_failed"), email
             assert list(answer.details) == ["email"]
 
-    def test_domains_of_any_script_and_special_use_domains_are_taken(self) -> None:
+    def test_domains_of_any_script_and_special_use_are_accepted(self) -> None:
         for email in (
             "ada@δοκιμή.test",
             "ada@localhost.test",
@@ -74,7 +74,7 @@ class SignUp(TestCase):
         ):
             assert self.app.sign_up(email).status == 201, email
 
-    def test_passwords_that_break_a_rule(self) -> None:
+    def test_weak_passwords_are_422(self) -> None:
         for password in (
             "",
             "short12",
@@ -92,18 +92,18 @@ class SignUp(TestCase):
             assert list(answer.details) == ["password"]
         assert self.app.store.events == []
 
-    def test_passwords_that_are_fine(self) -> None:
+    def test_acceptable_passwords(self) -> None:
         for number, password in enumerate(("é" * 36, "x1" * 36, "😀😀😀", " spaces count ", "12345678z")):
             email = f"user{number}@example.test"
             assert self.app.sign_up(email, password).status == 201, password
             assert self.app.log_in(email, password).status == 200, password
 
-    def test_a_password_that_is_no_text_is_422(self) -> None:
+    def test_a_password_that_is_no_string_is_422(self) -> None:
         for password in (None, 12345678, ["long enough"], {"a": "long enough"}, True):
             answer = self.app.call("POST", "/auth/signup", {"email": "a@x.test", "password": password})
             assert (answer.status, answer.code) == (422, "validation_failed"), password
 
-    def test_every_field_that_is_missing_or_no_text_is_named(self) -> None:
+    def test_every_missing_or_mistyped_field_is_named(self) -> None:
         for path, names in (
             ("/auth/signup", {"email", "password"}),
             ("/auth/login", {"email", "password"}),
@@ -117,7 +117,7 @@ class SignUp(TestCase):
             answer = self.app.call("POST", path, dict.fromkeys(names, 7))
             assert answer.details == dict.fromkeys(names, "must be a string"), path
 
-    def test_bodies_that_cannot_be_read_are_400(self) -> None:
+    def test_unreadable_bodies_are_400(self) -> None:
         for raw in (
             b"",
             b"{",
@@ -130,7 +130,7 @@ class SignUp(TestCase):
             answer = self.app.call("POST", "/auth/signup", raw=raw)
             assert (answer.status, answer.code) == (400, "invalid_json"), raw
 
-    def test_metadata_that_cannot_be_kept_is_422(self) -> None:
+    def test_metadata_that_cannot_be_stored_is_422(self) -> None:
         with_nul = ({"nul": "\0"}, {"\0": 1}, {"nul": "\\\0"})
         refused: tuple[object, ...] = ([], "text", 7, {"big": "x" * 20_000}, *with_nul)
         for metadata in refused:
@@ -142,7 +142,7 @@ class SignUp(TestCase):
                 ["metadata"],
             )
 
-    def test_signing_up_can_be_switched_off_without_a_restart(self) -> None:
+    def test_signup_can_be_switched_off_by_a_reload(self) -> None:
         self.app.reload(allow_signup=False)
         answer = self.app.sign_up()
         assert (answer.status, answer.code) == (403, "signup_disabled")
@@ -152,7 +152,7 @@ class SignUp(TestCase):
         assert self.app.sign_up("a@example.test").status == 201
         assert self.app.sign_up("a@example.test").status == 409
         assert self.app.sign_up("b@example.test").status == 201
-        # What was refused before a password was hashed did not count.
+        # A signup that is refused before its password is hashed does not count.
         assert self.app.sign_up("c@example.test", "short").status == 422
         answer = self.app.sign_up("c@example.test")
         assert (answer.status, answer.code) == (429, "rate_limited")
@@ -161,7 +161,7 @@ class SignUp(TestCase):
         self.app.clock.advance(3601)
         assert self.app.sign_up("d@example.test").status == 201
 
-    def test_a_full_queue_is_503_and_no_attempt(self) -> None:
+    def test_a_full_queue_is_503_and_does_not_count(self) -> None:
         self.app.reload(signups_max_per_address=1)
         self.app.hashes.failure = errors.overloaded()
         answer = self.app.sign_up()

@@ -17,7 +17,7 @@ class Upkeep(TestCase):
         self.addCleanup(upkeep.stopService)
         return app
 
-    def test_each_minute_salts_whose_window_has_passed_and_the_audit_of_days_ago_go(self) -> None:
+    def test_each_minute_old_salts_and_audit_entries_are_removed(self) -> None:
         app = self.app(audit_days=1)
         session = app.sign_up().data
         app.clock.advance(55)
@@ -32,7 +32,7 @@ class Upkeep(TestCase):
         assert app.store.events == []
 
     def test_salts_are_kept_for_two_windows(self) -> None:
-        """A host whose clock is ahead does not take them away from the others."""
+        """A host whose clock is ahead must not take them away from the others."""
         app = self.app()
         session = app.sign_up().data
         app.clock.advance(41)
@@ -42,7 +42,7 @@ class Upkeep(TestCase):
         app.clock.advance(60)
         assert not any(row.salt for row in app.store.session_rows.values())
 
-    def test_a_refresh_token_that_would_have_expired_is_forgotten(self) -> None:
+    def test_an_expired_refresh_token_is_forgotten(self) -> None:
         app = self.app(refresh_token_seconds=300)
         tokens = [app.sign_up().data["refresh_token"]]
         for _ in range(6):

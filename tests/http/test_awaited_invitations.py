@@ -39,18 +39,18 @@ class Invitations(TestCase):
             answer.callback(None)
         self.assertTrue(self.client.received().endswith(CONTINUE))
 
-    def test_by_a_handler_that_took_its_time(self) -> None:
+    def test_a_slow_handler_invites_the_body_late(self) -> None:
         self.invited(WAITING)
         self.client.clock.pump((20, 20))
         self.client.send(b"abc")
         self.assertEqual(parse_response(self.client.received()).body, b'{"data":3,"error":null}')
 
-    def test_who_does_not_send_then_is_late(self) -> None:
+    def test_a_client_that_does_not_send_after_the_invitation_is_408(self) -> None:
         self.invited(WAITING)
         self.client.clock.pump(LONG)
         self.assertEqual(parse_response(self.client.received()).status, 408)
 
-    def test_so_is_who_waits_without_taking_the_answer_before(self) -> None:
+    def test_a_client_that_waits_without_reading_the_previous_response_is_aborted(self) -> None:
         self.client.send(raw_request("GET", "/x", {}, None) + WAITING)
         self.client.transport.full = True
         self.answers.pop().callback(None)

@@ -1,4 +1,4 @@
-"""Random events on connections, in any order: at the end nothing is counted as open, and no connection stays."""
+"""Random events on connections, in any order: at the end nothing counts as open, and no connection stays."""
 
 from __future__ import annotations
 
@@ -111,7 +111,7 @@ class World:
 class Books(TestCase):
     parser = "httptools"
 
-    def test_are_even_in_the_end(self) -> None:
+    def test_all_counts_are_even_in_the_end(self) -> None:
         self.patch(App, "parser", self.parser)
         for seed in range(ROUNDS):
             world = World(seed)

@@ -44,7 +44,7 @@ class Crowded(TestCase):
     def is_open(self, client: Client) -> bool:
         return not client.transport.ended
 
-    def test_who_has_been_idle_for_longest_makes_room(self) -> None:
+    def test_the_longest_idle_connection_makes_room(self) -> None:
         first, second, third = (self.connect() for _ in range(3))
         self.assertEqual(first.request("GET", "/quick").status, 200)
         new = self.connect()
@@ -53,7 +53,7 @@ class Crowded(TestCase):
         )
         self.assertEqual(new.request("GET", "/quick").status, 200)
 
-    def test_who_sends_half_a_head_is_idle_too(self) -> None:
+    def test_an_incomplete_head_counts_as_idle(self) -> None:
         half = self.connect()
         half.send(b"GET /quick HTTP/1.1\r\nHost:")
         others = [self.connect() for _ in range(2)]
@@ -61,14 +61,14 @@ class Crowded(TestCase):
         self.assertFalse(self.is_open(half))
         self.assertTrue(all(self.is_open(one) for one in others))
 
-    def test_who_is_being_served_stays(self) -> None:
+    def test_a_connection_being_served_is_kept(self) -> None:
         busy, idle, other = self.busy(), self.connect(), self.busy()
         self.connect()
         self.assertEqual([self.is_open(one) for one in (busy, idle, other)], [True, False, True])
         self.answers[0].callback(None)
         self.assertEqual(parse_response(busy.received()).status, 200)
 
-    def test_where_all_are_being_served_the_new_one_is_told(self) -> None:
+    def test_if_all_are_being_served_the_new_connection_gets_503(self) -> None:
         served = [self.busy() for _ in range(3)]
         refused = self.connect()
         answer = parse_response(refused.received())
@@ -79,12 +79,12 @@ class Crowded(TestCase):
         shown = self.app.metrics.exposition().decode()
         self.assertIn('requests_refused_total{part="-",reason="connections"} 1.0', shown)
 
-    def test_who_leaves_makes_room(self) -> None:
+    def test_a_connection_that_leaves_makes_room(self) -> None:
         served = [self.busy() for _ in range(3)]
         served[0].hang_up()
         self.assertTrue(self.is_open(self.connect()))
 
-    def test_one_that_makes_room_does_so_once(self) -> None:
+    def test_a_connection_makes_room_only_once(self) -> None:
         for leaves in (True, False):
             self.setUp()
             first, second, third = (self.connect() for _ in range(3))
@@ -95,7 +95,7 @@ class Crowded(TestCase):
             self.connect()
             self.assertEqual([self.is_open(one) for one in (second, third)], [False, True])
 
-    def test_those_on_their_way_out_are_not_in_the_way(self) -> None:
+    def test_connections_being_closed_do_not_count(self) -> None:
         first, second, third = (self.connect() for _ in range(3))
         self.connect()
         self.assertFalse(self.is_open(first), "told to go, and not gone yet")
@@ -103,7 +103,7 @@ class Crowded(TestCase):
         self.connect()
         self.assertTrue(self.is_open(third))
 
-    def test_who_is_told_to_go_twice_has_no_more_time_for_it(self) -> None:
+    def test_being_told_to_close_twice_does_not_extend_the_time(self) -> None:
         client = self.connect()
         self.app.close_connections()
         self.app.clock.advance(40)

@@ -1,4 +1,4 @@
-"""The metrics about failures, and about how much of the limits is used."""
+"""The metrics about failures, and about how much of the limits is in use."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ class Failures(TestCase):
             if one.name == "project_service_failures_total"
         }
 
-    def test_each_by_what_was_wrong(self) -> None:
+    def test_failures_are_counted_by_code(self) -> None:
         for name in FAILURES:
             self.app.request("GET", f"/refuse/{name}")
         self.assertEqual(
@@ -66,17 +66,17 @@ class Failures(TestCase):
         )
         self.flushLoggedErrors(ZeroDivisionError)
 
-    def test_a_stream_that_breaks_off_is_one_though_its_status_was_200(self) -> None:
+    def test_a_stream_that_breaks_off_is_a_failure_though_its_status_was_200(self) -> None:
         for name in ("store", "ours"):
             self.app.connect().send(raw_request("GET", f"/stream/{name}", {}, None))
         self.assertEqual(self.counted(), {"store_unavailable": 1, "internal_error": 1})
         self.flushLoggedErrors(ZeroDivisionError)
 
-    def test_a_reply_that_cannot_be_sent_is_one(self) -> None:
+    def test_a_reply_that_cannot_be_sent_is_a_failure(self) -> None:
         self.assertEqual(self.app.request("GET", "/broken/x").status, 500)
         self.assertEqual(self.counted(), {"internal_error": 1})
 
-    def test_who_leaves_is_none(self) -> None:
+    def test_a_client_that_leaves_is_no_failure(self) -> None:
         client = self.app.connect()
         client.send(raw_request("GET", "/wait/x", {}, None))
         client.hang_up()
@@ -84,7 +84,7 @@ class Failures(TestCase):
 
 
 class Taken(TestCase):
-    def test_places_queues_and_connections_as_they_are_when_numbers_are_written(self) -> None:
+    def test_places_queues_and_connections_are_read_when_metrics_are_written(self) -> None:
         metrics, admission = Metrics(), Admission({"auth": Limits(1, 5, 1.0)}, lambda: 0.0)
         clients: set[int] = set()
         metrics.watch(admission.lanes, clients, 100)

@@ -26,7 +26,7 @@ class Routing(TestCase):
         self.assertEqual(response.header("x-request-id"), "made-here")
         self.assertEqual(response.body, b'{"data":{"hello":{}},"error":null}')
 
-    def test_a_callers_request_id_is_kept_if_it_is_one(self) -> None:
+    def test_a_valid_request_id_of_the_caller_is_kept(self) -> None:
         app = app_of(hello)
         for good in ("a.B-9_", "x", "x" * 128):
             kept = app.request("GET", "/x", {"X-Request-Id": good}).header("x-request-id")
@@ -35,7 +35,7 @@ class Routing(TestCase):
             kept = app.request("GET", "/x", {"X-Request-Id": bad}).header("x-request-id")
             self.assertEqual(kept, "made-here", bad)
 
-    def test_unknown_path_and_method(self) -> None:
+    def test_unknown_paths_are_404_and_unknown_methods_405(self) -> None:
         app = app_of(hello)
         missing = app.request("GET", "/y")
         self.assertEqual((missing.status, json.loads(missing.body)["error"]["code"]), (404, "not_found"))
@@ -45,7 +45,7 @@ class Routing(TestCase):
         )
         self.assertEqual(refused.header("allow"), "GET, HEAD, OPTIONS")
 
-    def test_no_redirect_for_slashes(self) -> None:
+    def test_slashes_are_not_redirected(self) -> None:
         for target in ("/x/", "//x", "/x//"):
             self.assertEqual(app_of(hello).request("GET", target).status, 404, target)
 
@@ -56,7 +56,7 @@ class Routing(TestCase):
         self.assertEqual(headed.headers, got.headers)
         self.assertEqual(headed.body, b"")
 
-    def test_path_arguments_are_decoded_once_and_slashes_stay(self) -> None:
+    def test_path_arguments_are_decoded_once_and_encoded_slashes_kept(self) -> None:
         app = app_of(hello, "/o/<bucket>/k/<path:key>")
         for sent, expected in {
             "/o/b/k/a/b": "a/b",
@@ -68,20 +68,20 @@ class Routing(TestCase):
             body = json.loads(app.request("GET", sent).body)
             self.assertEqual(body["data"]["hello"], {"bucket": "b", "key": expected}, sent)
 
-    def test_a_name_that_is_not_utf8_is_not_found(self) -> None:
+    def test_a_path_argument_that_is_not_utf8_is_404(self) -> None:
         self.assertEqual(app_of(hello, "/o/<bucket>").request("GET", "/o/%ff").status, 404)
 
-    def test_options_without_origin_tells_the_methods(self) -> None:
+    def test_options_without_origin_lists_the_methods(self) -> None:
         response = app_of(hello).request("OPTIONS", "/x")
         self.assertEqual((response.status, response.header("allow")), (204, "GET, HEAD, OPTIONS"))
         self.assertIsNone(response.header("content-length"))
 
-    def test_options_of_the_whole_service_too(self) -> None:
+    def test_options_of_the_whole_service_lists_all_methods(self) -> None:
         response = app_of(hello).request("OPTIONS", "*")
         self.assertEqual(response.status, 204)
         self.assertEqual(response.header("allow"), "DELETE, GET, HEAD, OPTIONS, PATCH, POST, PUT")
 
-    def test_the_host_of_a_whole_url_is_the_one_that_counts(self) -> None:
+    def test_the_host_of_an_absolute_url_wins_over_the_header(self) -> None:
         async def where(inbound: Inbound) -> Reply:
             return json_reply([inbound.base_url, *map(bytes.decode, inbound.headers.all(b"host"))])
 
@@ -95,7 +95,7 @@ class Routing(TestCase):
 
 
 class Ending(TestCase):
-    def test_from_then_on_each_connection_closes_with_its_answer(self) -> None:
+    def test_after_close_connections_each_connection_closes_with_its_response(self) -> None:
         app = app_of(hello)
         client = app.connect()
         self.assertIsNone(client.request("GET", "/x").header("connection"))
@@ -107,7 +107,7 @@ class Ending(TestCase):
 class Reading(TestCase):
     """How handlers read queries and JSON."""
 
-    def test_a_parameter_has_one_value_or_none(self) -> None:
+    def test_a_parameter_has_at_most_one_value(self) -> None:
         async def asked(inbound: Inbound) -> Reply:
             return json_reply(inbound.query_value("a"))
 
@@ -127,7 +127,7 @@ class Reading(TestCase):
                 (response.status, json.loads(response.body)["error"]["code"]), (400, "invalid_query"), query
             )
 
-    def test_json_says_that_it_is_some(self) -> None:
+    def test_json_needs_its_content_type(self) -> None:
         async def taken(inbound: Inbound) -> Reply:
             return json_reply(await inbound.json_object())
 
@@ -163,7 +163,7 @@ class Failures(TestCase):
             },
         )
 
-    def test_a_table_path_has_postgrests_members(self) -> None:
+    def test_an_error_on_a_table_path_has_postgrests_members(self) -> None:
         named = app_of(hello, "/t/<name>", key="required", errors="tables").request("GET", "/t/%ff")
         self.assertEqual(
             (named.status, set(json.loads(named.body))), (404, {"code", "message", "details", "hint"})
@@ -193,14 +193,14 @@ class Failures(TestCase):
             response = parse_response(client.received())
             self.assertEqual((response.status, set(json.loads(response.body))), (400, members))
 
-    def test_a_table_path_tells_its_code_to_a_head_as_well(self) -> None:
+    def test_an_error_on_a_table_path_has_its_code_in_a_header_for_head(self) -> None:
         refusal = app_of(hello, "/t", key="required", errors="tables").request("HEAD", "/t")
         self.assertEqual((refusal.status, refusal.body), (401, b""))
         self.assertEqual(refusal.header("proxy-status"), "PostgREST; error=project_key_required")
         other = app_of(hello, "/t", key="required").request("HEAD", "/t")
         self.assertEqual((other.status, other.header("proxy-status")), (401, None))
 
-    def test_a_reason_is_a_phrase_on_the_status_line_and_nothing_more(self) -> None:
+    def test_a_reason_phrase_is_cleaned_and_cut(self) -> None:
         for reason, line in (
             (None, b"404 Not Found"),
             ("No Such Tea", b"404 No Such Tea"),
@@ -222,7 +222,7 @@ class Failures(TestCase):
             self.assertEqual(raw.partition(b"\r\n")[0], b"HTTP/1.1 " + line)
             self.assertIsNone(parse_response(raw).header("set-cookie"))
 
-    def test_what_the_answer_is_not_to_say_the_log_says(self) -> None:
+    def test_reasons_that_are_not_for_clients_are_logged(self) -> None:
         full = errors.database_unavailable()
         full.why = "no space left (53100)"
 
@@ -243,7 +243,7 @@ class Failures(TestCase):
             said = [formatEvent(event) for event in events]
             self.assertEqual(said.count("database_unavailable: no space left (53100) id=made-here"), 1, said)
 
-    def test_a_fault_of_ours_shows_only_the_request_id(self) -> None:
+    def test_an_internal_error_shows_only_the_request_id(self) -> None:
         async def broken(inbound: Inbound) -> Reply:
             raise RuntimeError("the password is hunter2")
 
@@ -253,7 +253,7 @@ class Failures(TestCase):
         self.assertIn(b"made-here", response.body)
         self.assertEqual(len(self.flushLoggedErrors(RuntimeError)), 1)
 
-    def test_a_header_that_would_break_the_framing_is_a_500(self) -> None:
+    def test_a_header_that_would_break_the_framing_is_500(self) -> None:
         async def splitting(inbound: Inbound) -> Reply:
             return Reply(200, (("X-A", "a\r\nSet-Cookie: b"),))
 
@@ -261,7 +261,7 @@ class Failures(TestCase):
         self.assertEqual(response.status, 500)
         self.assertIsNone(response.header("set-cookie"))
 
-    def test_nor_do_framing_headers_or_odd_statuses_get_out(self) -> None:
+    def test_framing_headers_and_odd_statuses_of_a_handler_are_500(self) -> None:
         for reply in (
             Reply(200, (("Content-Length", "1"),), b"abc"),
             Reply(200, (("transfer-encoding", "chunked"),), b"abc"),

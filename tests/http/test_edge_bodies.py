@@ -1,4 +1,4 @@
-"""Bodies, and the framing of requests."""
+"""Request bodies, and the framing of requests."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def echo_after(gate: Deferred[None]) -> Handler:
 
 
 class Bodies(TestCase):
-    def test_with_length_and_chunked(self) -> None:
+    def test_bodies_with_a_length_and_chunked(self) -> None:
         app = app_of(echo, methods=("POST",))
         self.assertEqual(app.request("POST", "/x", body=b"abc").body, b"abc")
         client = app.connect()
@@ -34,7 +34,7 @@ class Bodies(TestCase):
         client.send(b"3\r\nabc\r\n2\r\nde\r\n0\r\n\r\n")
         self.assertEqual(parse_response(client.received()).body, b"abcde")
 
-    def test_one_of_unknown_length_is_refused_once_it_is_too_long(self) -> None:
+    def test_a_chunked_body_that_is_too_long_is_413(self) -> None:
         for surplus, status in ((b"", 200), (b"1\r\nx\r\n", 413)):
             client = app_of(echo, methods=("POST",)).connect()
             client.send(raw_request("POST", "/x", {"Transfer-Encoding": "chunked"}, None))
@@ -43,12 +43,12 @@ class Bodies(TestCase):
             client.send(surplus + b"0\r\n\r\n")
             self.assertEqual(parse_response(client.received()).status, status)
 
-    def test_the_handler_runs_before_the_body_has_come(self) -> None:
+    def test_the_handler_runs_before_the_body_has_arrived(self) -> None:
         client = app_of(hello, methods=("POST",)).connect()
         client.send(raw_request("POST", "/x", {"Content-Length": "10"}, None))
         self.assertEqual(parse_response(client.received()).status, 200)
 
-    def test_an_early_answer_keeps_a_small_rest_apart_from_the_next_request(self) -> None:
+    def test_after_an_early_response_a_small_body_is_kept_apart_from_the_next_request(self) -> None:
         client = app_of(hello, methods=("POST", "GET")).connect()
         client.send(raw_request("POST", "/x", {"Content-Length": "24"}, None))
         self.assertEqual(parse_response(client.received()).status, 200)
@@ -57,7 +57,7 @@ class Bodies(TestCase):
         client.send(raw_request("GET", "/x", {}, None))
         self.assertEqual(parse_response(client.received()).status, 200)
 
-    def test_an_early_answer_to_a_large_or_waiting_body_closes(self) -> None:
+    def test_an_early_response_to_a_large_or_awaited_body_closes(self) -> None:
         for extra in ({"Content-Length": "99999999"}, {"Content-Length": "9", "Expect": "100-continue"}):
             client = app_of(hello, methods=("POST",)).connect()
             client.send(raw_request("POST", "/x", extra, None))
@@ -66,8 +66,8 @@ class Bodies(TestCase):
             client.clock.advance(5)
             self.assertTrue(client.transport.ended)
 
-    def test_after_an_early_answer_the_body_is_taken_in_while_it_comes(self) -> None:
-        """However much it is: a connection that closes with bytes unread takes the answer with it."""
+    def test_after_an_early_response_the_body_is_read_while_it_comes(self) -> None:
+        """However large it is: closing a connection with unread bytes would destroy the response on its way."""
         client = app_of(hello, methods=("POST",)).connect()
         client.send(raw_request("POST", "/x", {"Content-Length": str(8 * 1024 * 1024)}, None))
         self.assertEqual(parse_response(client.received()).header("connection"), "close")
@@ -78,7 +78,7 @@ class Bodies(TestCase):
         client.send(bytes(1024 * 1024))
         self.assertTrue(client.transport.ended)
 
-    def test_so_it_is_where_reading_it_had_stopped(self) -> None:
+    def test_after_an_early_response_reading_resumes_if_it_was_paused(self) -> None:
         gate: Deferred[None] = Deferred()
 
         async def unread(inbound: Inbound) -> Reply:
@@ -93,7 +93,7 @@ class Bodies(TestCase):
         self.assertEqual(parse_response(client.received()).status, 200)
         self.assertEqual(client.transport.producerState, "producing")
 
-    def test_what_comes_without_an_end_after_an_early_answer_is_cut_off(self) -> None:
+    def test_a_body_without_end_after_an_early_response_is_cut_off(self) -> None:
         client = app_of(hello, methods=("POST",)).connect()
         client.send(raw_request("POST", "/x", {"Transfer-Encoding": "chunked"}, None))
         for _ in range(29):
@@ -103,14 +103,14 @@ class Bodies(TestCase):
         client.clock.advance(1)
         self.assertTrue(client.transport.ended)
 
-    def test_continue_is_sent_only_when_the_body_is_wanted(self) -> None:
+    def test_continue_is_sent_only_when_the_body_is_read(self) -> None:
         client = app_of(echo, methods=("POST",)).connect()
         client.send(raw_request("POST", "/x", {"Content-Length": "3", "Expect": "100-continue"}, None))
         self.assertEqual(client.received(), b"HTTP/1.1 100 Continue\r\n\r\n")
         client.send(b"abc")
         self.assertEqual(parse_response(client.received()).body, b"abc")
 
-    def test_reading_pauses_while_nobody_takes_the_body(self) -> None:
+    def test_reading_pauses_while_the_handler_does_not_read(self) -> None:
         gate: Deferred[None] = Deferred()
         client = app_of(echo_after(gate), methods=("POST",)).connect()
         client.send(raw_request("POST", "/x", {"Content-Length": "300000"}, None))
@@ -125,7 +125,7 @@ class Bodies(TestCase):
         client.send(b"x" * (300_000 - sent))
         self.assertEqual(len(parse_response(client.received()).body), 300_000)
 
-    def test_chunks_of_two_bytes_count_for_what_they_take(self) -> None:
+    def test_tiny_chunks_count_with_their_overhead(self) -> None:
         gate: Deferred[None] = Deferred()
         client = app_of(echo_after(gate), methods=("POST",)).connect()
         client.send(raw_request("POST", "/x", {"Transfer-Encoding": "chunked"}, None))
@@ -138,7 +138,7 @@ class Bodies(TestCase):
         client.send(b"0\r\n\r\n")
         self.assertEqual(parse_response(client.received()).body, b"x" * sent)
 
-    def test_json_in(self) -> None:
+    def test_json_bodies(self) -> None:
         async def read(inbound: Inbound) -> Reply:
             return json_reply(await inbound.json())
 
@@ -172,7 +172,7 @@ class Framing(TestCase):
         self.assertTrue(client.transport.ended)
         return response.status
 
-    def test_faults(self) -> None:
+    def test_malformed_requests(self) -> None:
         post = b"POST /x HTTP/1.1\r\nHost: a\r\n"
         for raw, status in {
             b"rubbish\r\n\r\n": 400,
@@ -195,13 +195,13 @@ class Framing(TestCase):
         }.items():
             self.assertEqual(self.refused(raw), status, raw[:80])
 
-    def test_broken_chunks_reach_the_handler_as_400(self) -> None:
+    def test_broken_chunks_are_400(self) -> None:
         client = app_of(echo, methods=("POST",)).connect()
         client.send(raw_request("POST", "/x", {"Transfer-Encoding": "chunked"}, None) + b"zz\r\n")
         response = parse_response(client.received())
         self.assertEqual((response.status, response.header("connection")), (400, "close"))
 
-    def test_so_they_do_however_late_he_reads(self) -> None:
+    def test_broken_chunks_are_400_however_late_the_handler_reads(self) -> None:
         gate: Deferred[None] = Deferred()
         client = app_of(echo_after(gate), methods=("POST",)).connect()
         client.send(raw_request("POST", "/x", {"Transfer-Encoding": "chunked"}, None) + b"zz\r\n")
@@ -210,7 +210,7 @@ class Framing(TestCase):
         response = parse_response(client.received())
         self.assertEqual((response.status, response.header("connection")), (400, "close"))
 
-    def test_the_longest_target_leaves_room_for_headers_however_it_is_cut(self) -> None:
+    def test_the_longest_target_leaves_room_for_headers_in_whatever_pieces(self) -> None:
         for length, headers, status in ((0, 5_000, 404), (1, 5_000, 414), (0, 20_000, 431)):
             target = b"/" + b"x" * (MAX_TARGET_BYTES - 1 + length)
             raw = b"GET " + target + b" HTTP/1.1\r\nA: " + b"a" * headers + b"\r\nHost: a\r\n\r\n"
@@ -220,14 +220,14 @@ class Framing(TestCase):
                     client.send(raw[start : start + size])
                 self.assertEqual(parse_response(client.received()).status, status, (length, headers, size))
 
-    def test_a_head_that_trickles_in_is_cut_off(self) -> None:
+    def test_a_head_that_comes_too_slowly_is_cut_off(self) -> None:
         client = app_of(hello).connect()
         for byte in b"GET /x HTTP/1.1\r\nHost: a\r\n":
             client.send(bytes([byte]))
             client.clock.advance(3)
         self.assertEqual((client.received(), client.transport.ended), (b"", True))
 
-    def test_its_time_begins_with_its_first_byte(self) -> None:
+    def test_the_time_for_a_head_begins_with_its_first_byte(self) -> None:
         client = app_of(hello).connect()
         for _ in range(2):
             client.clock.advance(50)
@@ -235,13 +235,13 @@ class Framing(TestCase):
             client.clock.advance(50)
             client.send(b"Host: a\r\n\r\n")
             self.assertEqual(parse_response(client.received()).status, 200)
-        # That of the next one begins with the last answer.
+        # The time until the next one begins with the last response.
         client.clock.advance(59)
         self.assertFalse(client.transport.ended)
         client.clock.advance(2)
         self.assertTrue(client.transport.ended)
 
-    def test_nor_does_one_behind_another_request(self) -> None:
+    def test_a_slow_head_behind_another_request_is_cut_off(self) -> None:
         client = app_of(hello).connect()
         client.send(raw_request("GET", "/x", {}, None) + b"GET /x HTTP/1.1\r\nHo")
         for _ in range(5):
@@ -249,7 +249,7 @@ class Framing(TestCase):
             client.send(b"s")
         self.assertTrue(client.transport.ended)
 
-    def test_a_closing_connection_that_takes_nothing_is_cut_off(self) -> None:
+    def test_a_closing_connection_that_reads_nothing_is_aborted(self) -> None:
         client = app_of(hello).connect()
         client.send(raw_request("GET", "/x", {"Connection": "close"}, None))
         self.assertEqual(parse_response(client.received()).status, 200)
@@ -257,7 +257,7 @@ class Framing(TestCase):
         client.clock.advance(61)
         self.assertTrue(client.transport.aborted)
 
-    def test_for_a_client_that_has_left_there_is_nothing_more_to_do(self) -> None:
+    def test_a_client_that_has_left_leaves_no_timers(self) -> None:
         closing = raw_request("GET", "/x", {"Connection": "close"}, None)
         for raw in (b"", b"GET", closing, raw_request("POST", "/x", {"Content-Length": "9999999"}, None)):
             client = app_of(hello, methods=("GET", "POST")).connect()
@@ -265,13 +265,13 @@ class Framing(TestCase):
             client.hang_up()
             self.assertEqual(client.clock.getDelayedCalls(), [], raw)
 
-    def test_a_target_may_be_a_whole_url(self) -> None:
+    def test_a_target_may_be_an_absolute_url(self) -> None:
         app = app_of(hello)
         self.assertEqual(app.request("GET", "http://api.example.test/x").status, 200)
         self.assertEqual(app.request("GET", "HTTPS://other.test/x?a=b").status, 200)
         self.assertEqual(app.request("GET", "http://api.example.test").status, 404)
 
-    def test_a_body_that_stalls_is_a_408(self) -> None:
+    def test_a_stalled_body_is_408(self) -> None:
         client = app_of(echo, methods=("POST",)).connect()
         client.send(raw_request("POST", "/x", {"Content-Length": "10"}, None))
         for _ in range(4):

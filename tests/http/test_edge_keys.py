@@ -23,14 +23,14 @@ class Keys(TestCase):
             self.assertTrue((response.header("www-authenticate") or "").startswith("Bearer"))
         return response.status, error and error["code"]
 
-    def test_required(self) -> None:
+    def test_a_required_key(self) -> None:
         app = app_of(hello, key="required")
         self.assertEqual(self.code(app, {}), (401, "project_key_required"))
         self.assertEqual(self.code(app, {"X-Service-Key": "wrong"}), (401, "project_key_invalid"))
         self.assertEqual(self.code(app, ANON), (200, None))
         self.assertEqual(self.code(app, {"apikey": ANON_KEY}), (200, None))
 
-    def test_a_wrong_key_is_refused_where_none_is_needed(self) -> None:
+    def test_a_wrong_key_is_refused_even_if_none_is_needed(self) -> None:
         self.assertEqual(self.code(app_of(hello), {"apikey": "wrong"}), (401, "project_key_invalid"))
 
     def test_a_wrong_key_beside_a_right_one_is_refused(self) -> None:
@@ -38,21 +38,21 @@ class Keys(TestCase):
         self.assertEqual(self.code(app_of(hello), both), (401, "project_key_invalid"))
         self.assertEqual(self.code(app_of(hello), {**both, "apikey": ANON_KEY}), (200, None))
 
-    def test_two_good_ones_are_refused_too(self) -> None:
+    def test_two_different_valid_keys_are_refused(self) -> None:
         both = {"X-Service-Key": ANON_KEY, "apikey": SERVICE_KEY}
         self.assertEqual(self.code(app_of(hello), both), (401, "project_key_invalid"))
 
-    def test_where_no_key_is_asked_for_the_service_key_is_no_user(self) -> None:
+    def test_without_a_required_key_the_service_key_is_no_user(self) -> None:
         app = app_of(hello, bearer="required")
         self.assertEqual(self.code(app, SERVICE), (401, "authentication_required"))
         self.assertEqual(self.code(app, {"Authorization": "Bearer user:7"}), (200, None))
 
-    def test_service_only(self) -> None:
+    def test_a_route_for_the_service_key_only(self) -> None:
         app = app_of(hello, key="service")
         self.assertEqual(self.code(app, ANON), (403, "service_key_required"))
         self.assertEqual(self.code(app, SERVICE), (200, None))
 
-    def test_a_signed_in_user(self) -> None:
+    def test_a_route_for_signed_in_users(self) -> None:
         app = app_of(hello, key="required", bearer="required")
         self.assertEqual(self.code(app, ANON), (401, "authentication_required"))
         self.assertEqual(self.code(app, SERVICE), (200, None))
@@ -63,13 +63,13 @@ class Keys(TestCase):
         two = {"Authorization": "Bearer user:7", "authorization": "Bearer user:7"}
         self.assertEqual(self.code(app, {**ANON, **two}), (401, "invalid_token"))
 
-    def test_the_project_key_repeated_as_bearer_signs_nobody_in(self) -> None:
+    def test_the_project_key_as_bearer_token_signs_nobody_in(self) -> None:
         app = app_of(hello, key="required", bearer="required")
         self.assertEqual(
             self.code(app, {**ANON, "Authorization": f"Bearer {ANON_KEY}"}), (401, "authentication_required")
         )
 
-    def test_a_bad_token_says_so_in_the_challenge(self) -> None:
+    def test_an_invalid_token_is_named_in_the_challenge(self) -> None:
         response = app_of(hello).request("GET", "/x", {"Authorization": "Bearer nobody"})
         self.assertIn('error="invalid_token"', response.header("www-authenticate") or "")
 
@@ -91,19 +91,19 @@ class SlowBodies(TestCase):
             client.send(raw[-1:])
         return parse_response(client.received())
 
-    def test_a_key_that_is_revoked_meanwhile_opens_nothing(self) -> None:
+    def test_a_key_revoked_during_the_body_is_refused(self) -> None:
         response = self.asked(SERVICE, revoke, key="service")
         self.assertEqual(
             (response.status, json.loads(response.body)["error"]["code"]), (401, "project_key_invalid")
         )
 
-    def test_a_session_that_ends_meanwhile_opens_nothing(self) -> None:
+    def test_a_session_ended_during_the_body_is_refused(self) -> None:
         response = self.asked({"Authorization": "Bearer user:7"}, end_sessions, bearer="required")
         self.assertEqual(
             (response.status, json.loads(response.body)["error"]["code"]), (401, "session_revoked")
         )
 
-    def test_who_still_may_is_answered(self) -> None:
+    def test_credentials_that_are_still_valid_are_accepted(self) -> None:
         for meanwhile in (None, lambda app: None):
             both = {**SERVICE, "Authorization": "Bearer user:7"}
             response = self.asked(both, meanwhile, key="service")

@@ -1,4 +1,4 @@
-"""CORS, and where a request says it comes from: proxies' headers, the public URL."""
+"""CORS, and where a request comes from: the headers of proxies, and the public URL."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ READABLE = (
 
 
 class CrossOrigin(TestCase):
-    def test_preflight_needs_no_key(self) -> None:
+    def test_a_preflight_needs_no_key(self) -> None:
         response = app_of(hello, key="required").request(
             "OPTIONS",
             "/x",
@@ -34,7 +34,7 @@ class CrossOrigin(TestCase):
         self.assertEqual(response.header("access-control-allow-methods"), "GET, HEAD, OPTIONS")
         self.assertEqual(response.header("access-control-max-age"), "86400")
 
-    def test_what_only_looks_like_one_is_none(self) -> None:
+    def test_requests_that_only_resemble_a_preflight_are_ordinary(self) -> None:
         origin, method = {"Origin": "https://a.test"}, {"Access-Control-Request-Method": "GET"}
         for sent in (origin, method):
             response = app_of(hello).request("OPTIONS", "/x", sent)
@@ -44,7 +44,7 @@ class CrossOrigin(TestCase):
         for path in ("/y", "//x"):
             self.assertEqual(app_of(hello).request("OPTIONS", path, {**origin, **method}).status, 404, path)
 
-    def test_preflight_below_a_table_path_is_postgrests(self) -> None:
+    def test_a_preflight_below_a_table_path_answers_as_postgrest_does(self) -> None:
         app = app_of(hello, "/t/<path:rest>", key="required", errors="tables")
         asked = {"Origin": "https://a.test", "Access-Control-Request-Method": "PATCH"}
         response = app.request(
@@ -67,15 +67,15 @@ class CrossOrigin(TestCase):
             response = app.request("OPTIONS", path, asked)
             self.assertEqual(response.header("access-control-allow-headers"), allowed, path)
 
-    def test_errors_carry_the_headers_too(self) -> None:
+    def test_errors_have_the_cors_headers_too(self) -> None:
         response = app_of(hello).request("GET", "/y", {"Origin": "https://a.test"})
         self.assertEqual(response.status, 404)
         self.assertEqual(response.header("access-control-allow-origin"), "*")
         self.assertEqual(response.header("access-control-expose-headers"), READABLE)
         self.assertIsNone(response.header("access-control-allow-credentials"))
 
-    def test_what_caches_keep_for_everybody_is_readable_for_everybody(self) -> None:
-        """Whoever filled the cache may have sent no origin."""
+    def test_publicly_cacheable_responses_allow_any_origin(self) -> None:
+        """The request that filled the cache may have had no Origin."""
 
         for name, value, expected in (
             ("Cache-Control", "public, max-age=9", "*"),
@@ -122,17 +122,17 @@ class Origins(TestCase):
         App(router, trusted_proxies=trusted).request("GET", "/x", headers)
         return seen[0].client_address, seen[0].base_url
 
-    def test_nobody_is_trusted_by_default(self) -> None:
+    def test_no_proxy_is_trusted_by_default(self) -> None:
         forged = {"X-Forwarded-For": "10.0.0.1", "X-Forwarded-Proto": "https"}
         self.assertEqual(self.address((), forged), ("192.0.2.7", "http://api.example.test"))
 
-    def test_the_right_most_untrusted_hop_counts(self) -> None:
+    def test_the_rightmost_untrusted_hop_counts(self) -> None:
         headers = {"X-Forwarded-For": "6.6.6.6, 203.0.113.5, 10.1.1.1", "X-Forwarded-Proto": "https"}
         self.assertEqual(
             self.address(("192.0.2.0/24", "10.0.0.0/8"), headers), ("203.0.113.5", "https://api.example.test")
         )
 
-    def test_rubbish_hides_nobody(self) -> None:
+    def test_an_invalid_hop_does_not_hide_the_peer(self) -> None:
         self.assertEqual(
             self.address(("192.0.2.7",), {"X-Forwarded-For": "6.6.6.6, rubbish"})[0], "192.0.2.7"
         )

@@ -1,4 +1,4 @@
-"""Responses that are streamed."""
+"""Responses that are streamed: framing, failures in between, back-pressure, and clients that leave."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ class FakeProducer:
 
 
 class Streams(TestCase):
-    def test_chunked_and_with_length(self) -> None:
+    def test_streams_are_chunked_or_have_a_length(self) -> None:
         called: list[Sink] = []
 
         async def source(sink: Sink) -> None:
@@ -63,14 +63,14 @@ class Streams(TestCase):
         self.assertEqual(streaming(source).request("HEAD", "/x").body, b"")
         self.assertEqual(len(called), 2)
 
-    def test_one_after_the_other_on_a_connection(self) -> None:
+    def test_streams_follow_each_other_on_a_connection(self) -> None:
         async def source(sink: Sink) -> None:
             sink.write(b"abc")
 
         client = streaming(source).connect()
         self.assertEqual([client.request("GET", "/x").body for _ in range(2)], [b"abc"] * 2)
 
-    def test_a_stream_without_a_body_writes_none(self) -> None:
+    def test_a_status_without_a_body_writes_none(self) -> None:
         async def source(sink: Sink) -> None:
             sink.write(b"HTTP/1.1 200 OK\r\n\r\nforged")
 
@@ -86,7 +86,7 @@ class Streams(TestCase):
             self.assertTrue(raw.endswith(b"\r\n\r\n"))
             self.assertNotIn(b"forged", raw)
 
-    def test_a_failure_in_mid_stream_aborts(self) -> None:
+    def test_a_failure_during_the_stream_aborts_the_connection(self) -> None:
         async def source(sink: Sink) -> None:
             sink.write(b"abc")
             raise RuntimeError("the store broke off")
@@ -97,7 +97,7 @@ class Streams(TestCase):
         self.assertFalse(client.received().endswith(b"0\r\n\r\n"))
         self.assertEqual(len(self.flushLoggedErrors(RuntimeError)), 1)
 
-    def test_so_does_a_part_that_goes_away_which_is_no_fault_of_ours(self) -> None:
+    def test_an_outage_during_the_stream_aborts_and_is_logged_without_traceback(self) -> None:
         async def source(sink: Sink) -> None:
             sink.write(b"abc")
             raise errors.store_unavailable()
@@ -128,7 +128,7 @@ class Streams(TestCase):
         client.transport.drain()
         self.assertEqual(done, ["drained"])
 
-    def test_a_reader_that_takes_nothing_is_dropped(self) -> None:
+    def test_a_reader_that_reads_nothing_is_dropped(self) -> None:
         async def source(sink: Sink) -> None:
             sink.write(b"a")
             await sink.drained()
@@ -156,7 +156,7 @@ class Streams(TestCase):
         self.assertEqual(producer.seen, ["paused", "stopped", ClientGone])
         self.assertEqual(client.clock.getDelayedCalls(), [])
 
-    def test_a_producer_goes_on_as_its_client_takes(self) -> None:
+    def test_a_producer_is_paused_and_resumed_as_the_client_reads(self) -> None:
         producer = FakeProducer()
         sinks: list[Sink] = []
 
@@ -178,7 +178,7 @@ class Streams(TestCase):
         client.hang_up()
         self.assertEqual((producer.seen[2:], client.clock.getDelayedCalls()), (["stopped"], []))
 
-    def test_nor_is_one_told_to_go_on_that_was_not_paused(self) -> None:
+    def test_a_producer_that_was_not_paused_is_not_resumed(self) -> None:
         producer = FakeProducer()
         sources: list[Source] = []
 
@@ -200,7 +200,7 @@ class Streams(TestCase):
         client.transport.drain()
         self.assertEqual((sources, producer.seen), ([], []))
 
-    def test_who_goes_on_for_a_client_that_has_left_is_told(self) -> None:
+    def test_writing_for_a_client_that_has_left_is_an_error_to_the_source(self) -> None:
         seen: list[object] = []
 
         async def handler(inbound: Inbound) -> StreamReply:
@@ -226,7 +226,7 @@ class Streams(TestCase):
         self.assertEqual(client.received(), b"")
         self.successResultOf(app.edge.drained())
 
-    def test_http_1_0_has_no_chunks_so_the_end_is_that_of_the_connection(self) -> None:
+    def test_a_stream_to_http_1_0_ends_with_the_connection(self) -> None:
         async def source(sink: Sink) -> None:
             sink.write(b"abc")
             sink.write(b"de")
@@ -237,7 +237,7 @@ class Streams(TestCase):
         self.assertEqual((body, b"Transfer-Encoding" in head), (b"abcde", False))
         self.assertTrue(client.transport.ended)
 
-    def test_who_takes_none_of_what_is_made_of_its_body_is_not_read_either(self) -> None:
+    def test_a_body_is_not_read_while_the_client_does_not_read_the_response(self) -> None:
         async def handler(inbound: Inbound) -> StreamReply:
             async def source(sink: Sink) -> None:
                 while chunk := await inbound.body.next_chunk():

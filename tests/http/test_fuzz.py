@@ -88,7 +88,7 @@ def app() -> App:
 
 
 class Fuzz(TestCase):
-    def test_nothing_unexpected_comes_back(self) -> None:
+    def test_every_request_gets_a_proper_response_or_a_closed_connection(self) -> None:
         chance = random.Random(20261121)
         service = app()
         seen: set[int] = set()
@@ -97,7 +97,7 @@ class Fuzz(TestCase):
             client = service.connect()
             for piece in self.pieces(raw, chance):
                 client.send(piece)
-            # Whoever waits for more is given up, and gets a moment to read why.
+            # A request that is incomplete times out, and its client has a moment to read why.
             client.clock.advance(61)
             client.clock.advance(6)
             answered = client.received()

@@ -1,4 +1,4 @@
-"""``/live``, ``/ready`` and ``/metrics``."""
+"""``/live``, ``/ready`` and ``/metrics``: what they ask, how long an answer stands, and what they never show."""
 
 from __future__ import annotations
 
@@ -33,13 +33,13 @@ def app_of(**checks: Check) -> App:
     router = Router()
     app = App(router)
     Health(checks, app.metrics, app.clock).mount(router)
-    # The first answer is not one of a second ago.
+    # So that no earlier answer can stand for the first.
     app.clock.advance(10)
     return app
 
 
 class HealthTests(TestCase):
-    def test_live_asks_nobody(self) -> None:
+    def test_live_checks_nothing(self) -> None:
         self.assertEqual(app_of(database=broken).request("GET", "/live").status, 200)
 
     def test_ready_names_what_is_away_and_nothing_else(self) -> None:
@@ -49,12 +49,12 @@ class HealthTests(TestCase):
         self.assertEqual((error["code"], list(error["details"])), ("not_ready", ["store"]))
         self.assertNotIn(b"hunter2", response.body)
 
-    def test_nothing_in_between_keeps_an_answer(self) -> None:
+    def test_responses_may_not_be_cached(self) -> None:
         for path, check in (("/live", works), ("/ready", works), ("/ready", broken), ("/metrics", works)):
             response = app_of(database=check).request("GET", path)
             self.assertEqual(response.header("cache-control"), "no-store", path)
 
-    def test_a_part_that_hangs_is_away(self) -> None:
+    def test_a_check_that_hangs_counts_as_away(self) -> None:
         app = app_of(store=hangs)
         client = app.connect()
         client.send(raw_request("GET", "/ready", {}, None))
@@ -62,7 +62,7 @@ class HealthTests(TestCase):
         app.clock.advance(CHECK_SECONDS)
         self.assertEqual(parse_response(client.received()).status, 503)
 
-    def test_a_good_answer_stands_for_a_second_and_a_bad_one_does_not(self) -> None:
+    def test_a_good_result_stands_for_a_second_and_a_bad_one_does_not(self) -> None:
         asked: list[int] = []
         good = [True]
 
@@ -80,7 +80,7 @@ class HealthTests(TestCase):
         good[0] = True
         self.assertEqual(app.request("GET", "/ready").status, 200)
 
-    def test_who_asks_meanwhile_gets_the_same_answer(self) -> None:
+    def test_simultaneous_requests_share_one_check(self) -> None:
         asked: list[Deferred[None]] = []
 
         async def slow() -> None:
@@ -91,7 +91,7 @@ class HealthTests(TestCase):
         clients = [app.connect() for _ in range(4)]
         for client in clients:
             client.send(raw_request("GET", "/ready", {}, None))
-        # Neither the one that began it nor another one is needed for its end.
+        # The check goes on without the client that began it, and without another one.
         leaving, *_, also_leaving = clients
         leaving.hang_up()
         also_leaving.hang_up()
@@ -103,7 +103,7 @@ class HealthTests(TestCase):
         asked[1].callback(None)
         self.assertEqual(parse_response(client.received()).status, 200)
 
-    def test_who_leaves_because_of_the_answer_leaves_it_to_the_others(self) -> None:
+    def test_a_request_cancelled_by_the_result_does_not_affect_others(self) -> None:
         found: Deferred[None] = Deferred()
 
         async def slow() -> None:
@@ -117,7 +117,7 @@ class HealthTests(TestCase):
         self.failureResultOf(leaving, CancelledError)
         self.assertEqual(self.successResultOf(last).status, 200)
 
-    def test_metrics_count_by_pattern_and_show_no_path(self) -> None:
+    def test_metrics_are_counted_by_route_and_show_no_path(self) -> None:
         app = app_of()
         self.assertEqual(app.request("GET", "/live").body, b'{"status":"live"}')
         app.request("HEAD", "/live")
@@ -129,7 +129,7 @@ class HealthTests(TestCase):
         self.assertNotIn("secret-path", text)
         self.assertFalse(re.search("abc", text))
 
-    def test_metrics_that_take_a_while_are_not_made_for_everybody_who_asks(self) -> None:
+    def test_slow_metrics_are_not_computed_for_every_request(self) -> None:
         made: list[float] = []
         app = app_of()
 
@@ -142,11 +142,11 @@ class HealthTests(TestCase):
         self.assertEqual([app.request("GET", "/metrics").body for _ in range(5)], [b"made 1"] * 5)
         app.clock.advance(0.05 * METRICS_STAND + 0.01)
         self.assertEqual([app.request("GET", "/metrics").body for _ in range(5)], [b"made 2"] * 5)
-        # A clock that was set back does not make it stand for longer.
+        # A clock that was set back does not make the result stand for longer.
         app.clock.rightNow -= 3600
         self.assertEqual(app.request("GET", "/metrics").body, b"made 3")
 
-    def test_metrics_of_several_services_are_apart(self) -> None:
+    def test_metrics_of_several_services_are_separate(self) -> None:
         one, two = Metrics(), Metrics()
         one.observe("GET", "/x", 200, 0.1, 5)
         self.assertNotIn(b'route="/x"', two.exposition())
