@@ -72,6 +72,7 @@ def serve(reactor: Any, values: dict[str, Any], origins: tuple[str, ...]) -> Non
         Metrics(),
         translate,
         HttpDate(time.time),
+        {},
     )
     for service in tables.services:
         service.startService()

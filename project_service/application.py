@@ -23,7 +23,6 @@ from project_service.http.health import Check, Health
 from project_service.http.metrics import Metrics
 from project_service.http.openapi.route import OpenApi
 from project_service.http.overload.accept_throttle import AcceptThrottle
-from project_service.http.overload.admission import Admission
 from project_service.http.protocol.channel_factory import ChannelFactory
 from project_service.http.router import Router
 from project_service.lane_limits import lanes, trace_headers
@@ -117,7 +116,6 @@ class Application:
             self._ports += await self._admin_binder(self._factory(admin, built, Metrics()))
 
     def _factory(self, router: Router, built: parts.Parts, metrics: Metrics) -> ChannelFactory:
-        admission = Admission(lanes(self._settings, cpus(self._processes)), self._reactor.seconds)
         most = room_for_clients(self._settings.server.max_connections)
         edge = Edge(
             router,
@@ -129,7 +127,7 @@ class Application:
             metrics,
             built.translate,
             HttpDate(time.time),
-            admission,
+            lanes(self._settings, cpus(self._processes)),
         )
         self._edges.append(edge)
         factory = ChannelFactory(
@@ -139,7 +137,7 @@ class Application:
             self._settings.server.http_parser,
             most,
         )
-        metrics.watch(admission.lanes, factory.connections, most)
+        metrics.watch(edge.lanes, factory.connections, most)
         self._factories.append(factory)
         return factory
 

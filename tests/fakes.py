@@ -16,7 +16,6 @@ from project_service.http.caller import Claims, KeyKind
 from project_service.http.edge import Edge
 from project_service.http.forwarding import parse_networks
 from project_service.http.metrics import Metrics
-from project_service.http.overload.admission import Admission
 from project_service.http.protocol.channel_factory import ChannelFactory
 from project_service.http.router import Router
 
@@ -186,7 +185,7 @@ class App:
         self.failures: list[BaseException] = []
         trusted = parse_networks(settings.pop("trusted_proxies", ()))
         most = settings.pop("connections", 10_000)
-        limits = Admission(settings.pop("limits", {}), self.clock.seconds)
+        limits = settings.pop("limits", {})
         defaults: dict[str, Any] = {
             "public_url": None,
             "cors_origins": ("*",),

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from functools import partial
 
 from twisted.internet.defer import CancelledError, Deferred, succeed
@@ -21,8 +21,8 @@ from project_service.http.inbound import Inbound
 from project_service.http.metrics import Metrics
 from project_service.http.outbound import Reply, StreamReply, error_reply
 from project_service.http.overload.accept_throttle import AcceptThrottle
-from project_service.http.overload.admission import Admission
-from project_service.http.overload.control import AdmissionControl, Ticket
+from project_service.http.overload.admission import Lane, Limits, Place
+from project_service.http.overload.control import AdmissionControl
 from project_service.http.protocol import wire
 from project_service.http.protocol.unreadable import UnreadableReplies
 from project_service.http.router import ErrorStyle, Match, Router
@@ -49,7 +49,7 @@ class Edge:
         metrics: Metrics,
         translate: Callable[[BaseException], ApiError | None],
         date: Callable[[], str],
-        admission: Admission | None = None,
+        limits: Mapping[str, Limits],
     ) -> None:
         self.settings = settings
         self._router = router
@@ -61,13 +61,16 @@ class Edge:
         self._translate = translate
         self._date = date
         self._unread = UnreadableReplies(router, metrics, date, new_id)
-        self._admission = AdmissionControl(
-            admission or Admission({}, clock.seconds), clock, metrics, self._turn_away
-        )
+        self._admission = AdmissionControl(limits, clock, metrics, self._turn_away)
         self._waiting: set[Callable[[Exception | None], None]] = set()
         self._running: set[Deferred[None]] = set()
         self._idle: Deferred[None] | None = None
         self._closing = False
+
+    @property
+    def lanes(self) -> Mapping[str, Lane]:
+        """The lanes that have limits, by name."""
+        return self._admission.lanes
 
     def throttle(self, accepting: AcceptThrottle) -> None:
         """Set the ports' ``AcceptThrottle``, which are told of refusals."""
@@ -82,18 +85,18 @@ class Edge:
         def turn(refused: Exception | None) -> None:
             self._waiting.remove(turn)
             self._metrics.ended()
-            assert passed is not None
-            self._start(exchange, peer, secure, started, passed, refused)
+            assert place is not None
+            self._start(exchange, peer, secure, started, place, refused)
 
-        passed = self._admission.enter(exchange, turn, lambda: client_of(self.settings, exchange, peer))
-        if passed is None:
+        place = self._admission.enter(exchange, turn, lambda: client_of(self.settings, exchange, peer))
+        if place is None:
             return
-        if passed.waiting:
+        if place.waiting:
             self._waiting.add(turn)
             self._metrics.begun()
             exchange.on_gone = lambda: turn(ClientGone())
         else:
-            self._start(exchange, peer, secure, started, passed)
+            self._start(exchange, peer, secure, started, place)
 
     def refusal(self, error: ApiError, peer: IAddress, target: bytes = b"") -> bytes:
         return self._unread.refusal(error, peer, target, self.settings.cors_origins)
@@ -126,12 +129,12 @@ class Edge:
         peer: IAddress,
         secure: bool,
         started: float,
-        passed: Ticket,
+        place: Place,
         refused: Exception | None = None,
     ) -> None:
         """Run the handler. Its Deferred is kept until the answer is out, and cancelled if the client leaves."""
         inbound = inbound_of(self.settings, exchange, peer, secure, self._request_id(exchange))
-        running = Deferred.fromCoroutine(self._answer(exchange, inbound, started, passed, refused))
+        running = Deferred.fromCoroutine(self._answer(exchange, inbound, started, place, refused))
         self._running.add(running)
         self._metrics.begun()
         exchange.on_gone = running.cancel
@@ -151,7 +154,7 @@ class Edge:
             idle.callback(None)
 
     async def _answer(
-        self, exchange: Exchange, inbound: Inbound, started: float, passed: Ticket, refused: Exception | None
+        self, exchange: Exchange, inbound: Inbound, started: float, place: Place, refused: Exception | None
     ) -> None:
         route = "-"
         style: ErrorStyle = "envelope"
@@ -171,10 +174,10 @@ class Edge:
             except Exception as failure:
                 reply = self._failed(failure, style, inbound)
             if isinstance(reply, StreamReply):
-                passed.leave()  # from here on the time is spent by the client, who reads
+                place.leave()  # from here on the time is spent by the client, who reads
             await self._deliver(exchange, inbound, reply)
         finally:
-            passed.leave()
+            place.leave()
             self._account(exchange, inbound, route, started)
 
     def _matched(self, inbound: Inbound) -> Match | Reply:

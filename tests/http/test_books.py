@@ -137,7 +137,7 @@ class Books(TestCase):
         app = world.app
         for _ in range(5):  # those who wait in a queue are looked for as long as they may wait
             app.clock.advance(6)
-        lane = app.edge._admission._admission.lanes["storage"]
+        lane = app.edge.lanes["storage"]
         room = app._factory._limit
         self.assertEqual((lane.served, lane.waiting), (0, 0), seed)
         self.assertEqual((len(room.connections), len(room._leaving), len(room._next)), (0, 0, 0), seed)

@@ -10,7 +10,7 @@ from project_service.errors import ApiError
 from project_service.http.inbound import Inbound
 from project_service.http.metrics import Metrics
 from project_service.http.outbound import Reply, Sink, StreamReply
-from project_service.http.overload.admission import Admission, Limits
+from project_service.http.overload.admission import Lane, Limits
 from project_service.http.router import Router
 from tests.fakes import App, raw_request
 from tests.told import told
@@ -85,11 +85,11 @@ class Failures(TestCase):
 
 class Taken(TestCase):
     def test_places_queues_and_connections_are_read_when_metrics_are_written(self) -> None:
-        metrics, admission = Metrics(), Admission({"auth": Limits(1, 5, 1.0)}, lambda: 0.0)
+        metrics, lane = Metrics(), Lane("auth", Limits(1, 5, 1.0), lambda: 0.0)
         clients: set[int] = set()
-        metrics.watch(admission.lanes, clients, 100)
+        metrics.watch({"auth": lane}, clients, 100)
         for _ in range(3):
-            admission.lanes["auth"].enter(lambda turn: None)
+            lane.enter(lambda turn: None)
         clients.update((1, 2))
         metrics.exposition()
 

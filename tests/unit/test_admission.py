@@ -32,7 +32,7 @@ class Queue:
 
     def __init__(self, places: int = 2, waiting: int = 3, patience: float = 5.0) -> None:
         self.clock = Clock()
-        self.lane = Lane(Limits(places, waiting, patience), self.clock.seconds)
+        self.lane = Lane("storage", Limits(places, waiting, patience), self.clock.seconds)
         self.turns: list[tuple[str, bool]] = []
 
     def ask(self, name: str = "") -> Place | Reason:

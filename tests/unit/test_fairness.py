@@ -5,7 +5,8 @@ from __future__ import annotations
 from twisted.internet.task import Clock
 from twisted.trial.unittest import SynchronousTestCase
 
-from project_service.http.overload.admission import PACE_SECONDS, Lane, Limits, Place, Reason
+from project_service.http.overload.admission import PACE_SECONDS, Limits, Place, Reason
+from project_service.http.overload.fairness import FairLane
 
 
 class Taking(SynchronousTestCase):
@@ -13,7 +14,7 @@ class Taking(SynchronousTestCase):
 
     def setUp(self) -> None:
         self.clock = Clock()
-        self.lane = Lane(Limits(4, 4, 5.0, 5.0, spare=2), self.clock.seconds)
+        self.lane = FairLane("passwords", Limits(4, 4, 5.0, 5.0, spare=2), self.clock.seconds)
         self.turns: list[tuple[str, bool]] = []
 
     def ask(self, who: str) -> Place | Reason:

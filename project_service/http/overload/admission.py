@@ -12,14 +12,11 @@ read its answer, it has none.
 
 from __future__ import annotations
 
-from collections import Counter, OrderedDict
-from collections.abc import Callable, Collection, Mapping
+from collections import OrderedDict
+from collections.abc import Callable
 from typing import Literal
 
 from attrs import define, field, frozen
-
-from project_service.http.overload import fairness
-from project_service.http.overload.lanes import lane_of
 
 STANDING_SECONDS = 0.5
 SHORT_SECONDS = 0.1
@@ -45,8 +42,7 @@ class Limits:
     """The limits of a lane.
 
     ``places`` requests are served at a time, and ``waiting`` more may wait, each for at most ``patience_seconds``, or
-    ``short_seconds`` while the lane is overloaded. With ``spare`` clients take turns, and none of them has the last
-    so many places; a full queue makes room for whoever has less in it.
+    ``short_seconds`` while the lane is overloaded. ``spare`` is that of ``fairness.FairLane``; 0 for others.
     """
 
     places: int
@@ -103,11 +99,14 @@ class Place:
 
 @define(eq=False)
 class Lane:
+    """Serves requests in the order in which they came."""
+
+    name: str
     limits: Limits
     clock: Callable[[], float]
     served: int = field(default=0, init=False)
+    # No plain dict: finding the first of that takes the longer, the more have been removed before it.
     _queue: OrderedDict[Place, None] = field(factory=OrderedDict, init=False)
-    _served_by: Counter[str] = field(factory=Counter, init=False)
     _full_since: float | None = field(default=None, init=False)
     _strict_until: float = field(default=float("-inf"), init=False)
     _calling: bool = field(default=False, init=False)
@@ -137,16 +136,19 @@ class Lane:
         if self._full_since is None:
             self._full_since = self._measured_since = now
             self._freed = 0
-        is_full = len(self._queue) >= self.limits.waiting
-        last = fairness.gives_way(who, self._queue) if is_full and self.limits.spare else None
-        reason = "full" if is_full and last is None else self._why_not(who, now, self._full_since)
+        leaving = None
+        if len(self._queue) >= self.limits.waiting:
+            leaving = self._gives_way_to(who)
+            if leaving is None:
+                return "full"
+        reason = self._why_not(who, now, self._full_since)
         if reason is not None:
             return reason
         place.state = "waiting"
         self._queue[place] = None
-        if last is not None:
-            # Last of all: nobody makes room in vain, and whoever asks again at once finds the queue full.
-            self._send_away(last)
+        if leaving is not None:
+            # At the end: nobody makes room in vain, and whoever asks again at once finds the queue full.
+            self._send_away(leaving)
         return place
 
     def _why_not(self, who: str, now: float, full_since: float) -> Reason | None:
@@ -159,13 +161,6 @@ class Lane:
             self._strict_until = now + CALM_SECONDS
             return "standing"
         return None
-
-    def _wait(self, who: str, now: float) -> float:
-        """An estimate of how long another request would wait: at least as long as the first in the queue has."""
-        if self.limits.spare:
-            return fairness.before(who, self._queue) * self._pace
-        first = next(iter(self._queue), None)
-        return max(now - first.since, len(self._queue) * self._pace) if first is not None else 0.0
 
     def expire(self) -> float | None:
         """Send those away that have waited for too long. Returns after how many seconds to call this again, None
@@ -186,14 +181,10 @@ class Lane:
     def take(self, place: Place) -> None:
         place.state = "served"
         self.served += 1
-        if self.limits.spare:
-            self._served_by[place.who] += 1
 
     def free(self, place: Place) -> None:
         """A place has become free: the next in the queue gets it."""
         self.served -= 1
-        if self.limits.spare:
-            self._served_by -= Counter((place.who,))  # which forgets those that have none
         if self._full_since is not None:
             self._measure()
         self._go_on()
@@ -215,7 +206,7 @@ class Lane:
             return
         self._calling = True
         try:
-            while (place := self._next_of(self._queue)) is not None:
+            while (place := self._next()) is not None:
                 del self._queue[place]
                 self.take(place)
                 place.turn(True)
@@ -224,18 +215,24 @@ class Lane:
         if not self._queue and self.served < self.limits.places:
             self._full_since = None
 
+    # What a lane may decide otherwise.
+
     def _is_next(self, place: Place) -> bool:
         """Whether a request that has just come is served before all that wait."""
-        if self.limits.spare:
-            return self._next_of([*self._queue, place]) is place
         return not self._queue and self.served < self.limits.places
 
-    def _next_of(self, queue: Collection[Place]) -> Place | None:
-        if not queue or self.served >= self.limits.places:
-            return None
-        if not self.limits.spare:
-            return next(iter(queue))
-        return fairness.next_of(queue, self._served_by, self.limits.places - self.limits.spare)
+    def _next(self) -> Place | None:
+        """The request to be served next; None while no place is free."""
+        return next(iter(self._queue)) if self._queue and self.served < self.limits.places else None
+
+    def _wait(self, who: str, now: float) -> float:
+        """An estimate of how long another request would wait: at least as long as the first in the queue has."""
+        first = next(iter(self._queue), None)
+        return max(now - first.since, len(self._queue) * self._pace) if first is not None else 0.0
+
+    def _gives_way_to(self, who: str) -> Place | None:
+        """The request that leaves the full queue for another one of ``who``; None where none does."""
+        return None
 
 
 class Pauses:
@@ -255,18 +252,3 @@ class Pauses:
         at = min(at, now + self._longest)
         self._next = at + spacing
         return at - now
-
-
-class Admission:
-    """The lanes of one process. ``limits`` are by lane, named as ``lane_of`` names them.
-
-    Requests without a lane are always served; they cost next to nothing.
-    """
-
-    def __init__(self, limits: Mapping[str, Limits], clock: Callable[[], float]) -> None:
-        self.lanes = {name: Lane(limit, clock) for name, limit in limits.items()}
-        self.pauses = Pauses()
-
-    def lane(self, method: str, target: bytes) -> tuple[str, Lane | None]:
-        name = lane_of(method, target)
-        return name, self.lanes.get(name)
