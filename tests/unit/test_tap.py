@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import signal
 from pathlib import Path
 from tempfile import mkdtemp
@@ -13,6 +14,7 @@ from twisted.trial.unittest import SynchronousTestCase
 
 from project_service.settings.launch import Launch, exposed_schemas, schemas_of_service_role
 from project_service.tap import Options
+from tests.certificates import issue
 
 NAMED = """
 [server]
@@ -134,6 +136,22 @@ class OptionTests(SynchronousTestCase):
         for option in ("--data-dir", "--config"):
             said = self.refused(option, "caf\udce9")
             self.assertIn("command line: caf\\udce9 has a name that is not UTF-8", said)
+
+    def test_relative_names_in_the_configuration_begin_in_twistds_rundir(self) -> None:
+        """As they do at a reload. Those on the command line begin where twistd was started, as its own do."""
+        folder = Path(mkdtemp())
+        (folder / "authority.pem").write_bytes(issue("localhost").pem)
+        self.write(NAMED.replace("[store]", "[store]\nca_file = 'authority.pem'"))
+        started = Path.cwd()
+        self.twistd["rundir"] = str(folder)
+        relative = os.path.relpath(self.config)
+        launch = self.launch("--config", relative, "--data-dir", "var")
+        self.assertEqual(launch.settings.store.ca_file, "authority.pem")
+        self.assertEqual((launch.config, launch.data_dir), (started / relative, started / "var"))
+        self.assertEqual(Path.cwd(), started)
+        self.twistd["rundir"] = str(folder / "none")
+        said = self.refused("--config", self.config)
+        self.assertEqual(said, f"--rundir {folder / 'none'}: No such file or directory")
 
     def test_an_empty_option_is_refused(self) -> None:
         """It may come from a variable that nobody has set: a production service would start on an empty embedded
