@@ -58,7 +58,9 @@ class _Ending(TestCase):
 
 
 class Ending(_Ending):
-    def test_who_was_refused_is_read_for_a_while(self) -> None:
+    """A connection that the service closes: it lingers, that is, it is still read for a while."""
+
+    def test_a_refused_client_is_read_for_a_while(self) -> None:
         client = self.sent(NO_REQUEST)
         self.assertEqual(parse_response(client.received()).status, 431)
         self.assertEqual(self.state(client), (True, False))
@@ -69,17 +71,17 @@ class Ending(_Ending):
         self.app.clock.advance(0.1)
         self.assertEqual(self.state(client), (True, True))
 
-    def test_also_where_it_takes_nothing_of_what_it_is_told(self) -> None:
+    def test_also_if_it_does_not_read_the_response(self) -> None:
         client = self.app.connect()
         client.transport.full = True
         client.send(NO_REQUEST)
         self.assertEqual((client.transport.producerState, self.state(client)), ("producing", (True, False)))
 
-    def test_also_who_sends_more_behind_its_last_request(self) -> None:
+    def test_also_if_it_sends_more_after_its_last_request(self) -> None:
         self.assertEqual(self.state(self.sent(LAST * 2_000)), (True, False))
 
-    def test_also_whose_body_was_not_waited_for(self) -> None:
-        """Refused early, and still sending when the service stops, or for longer than it is listened to."""
+    def test_also_if_its_body_was_not_waited_for(self) -> None:
+        """It was refused early, and is still sending when the service stops, or for longer than it is read."""
         for end in (self.app.close_connections, lambda: self.app.clock.advance(DRAIN_IDLE_SECONDS)):
             client = self.sent(raw_request("PUT", "/quick", {"Content-Length": "3000000"}, None))
             self.assertEqual(parse_response(client.received()).status, 200)
@@ -89,13 +91,13 @@ class Ending(_Ending):
             self.app.clock.advance(LINGER_SECONDS)
             self.assertEqual(self.state(client), (True, True))
 
-    def test_who_has_sent_all_is_not(self) -> None:
+    def test_a_client_that_has_sent_everything_does_not_linger(self) -> None:
         self.assertEqual(self.state(self.sent(LAST)), (True, True))
         idle = self.sent(b"")
         self.app.clock.advance(61)
         self.assertEqual(self.state(idle), (True, True))
 
-    def test_over_tls_nobody_is_waited_for_longer(self) -> None:
+    def test_with_tls_the_socket_is_closed_after_that_time_too(self) -> None:
         refused, idle = SecureTransport(), SecureTransport()
         self.app.connect(transport=refused).send(NO_REQUEST)
         self.assertEqual((refused.ended, refused.transport.closed), (True, False))
@@ -107,11 +109,11 @@ class Ending(_Ending):
         self.app.clock.advance(61)
         self.assertTrue(idle.transport.closed)
 
-    def test_who_leaves_leaves_nothing_behind(self) -> None:
+    def test_a_client_that_leaves_leaves_no_timer(self) -> None:
         self.sent(NO_REQUEST).hang_up()
         self.assertEqual(self.app.clock.getDelayedCalls(), [])
 
-    def test_it_keeps_nobody_out(self) -> None:
+    def test_a_lingering_connection_does_not_keep_others_out(self) -> None:
         waiting, refused = self.sent(raw_request("GET", "/wait", {}, None)), self.sent(NO_REQUEST)
         self.assertEqual(self.app.connect().request("GET", "/quick").status, 200)
         self.assertEqual((self.state(waiting), self.state(refused)), ((False, False), (True, True)))
@@ -129,7 +131,7 @@ class TooMany(_Ending):
         for _ in range(2):
             self.sent(raw_request("GET", "/wait", {}, None))
 
-    def test_is_read_for_a_while_too(self) -> None:
+    def test_a_connection_refused_as_too_many_lingers_too(self) -> None:
         client = self.sent(LAST)
         self.assertEqual(parse_response(client.received()).status, 503)
         self.assertEqual(self.state(client), (True, False))
@@ -137,16 +139,16 @@ class TooMany(_Ending):
         self.assertEqual(self.state(client), (True, True))
         client.hang_up()
 
-    def test_who_does_not_shake_hands_is_cut_off(self) -> None:
+    def test_a_refused_connection_without_a_tls_handshake_is_aborted(self) -> None:
         client = self.app.connect(transport=SecureTransport())
         self.app.clock.advance(LINGER_SECONDS)
         self.assertTrue(client.transport.aborted)
 
-    def test_pages_may_read_it(self) -> None:
+    def test_web_pages_of_any_origin_may_read_the_refusal(self) -> None:
         for client in (self.sent(LAST), self.sent(b"rubbish\r\n\r\n")):
             self.assertEqual(parse_response(client.received()).header("access-control-allow-origin"), "*")
 
-    def test_many_are_one_line_in_the_log(self) -> None:
+    def test_many_refusals_are_one_line_in_the_log(self) -> None:
         with captured_logs() as events:
             for _ in range(10):
                 self.sent(LAST)

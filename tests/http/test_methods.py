@@ -1,4 +1,4 @@
-"""Methods that a path does not have, including those that no parser knows."""
+"""Methods that a path does not have, including those that the HTTP parser does not know."""
 
 from __future__ import annotations
 
@@ -44,15 +44,15 @@ def told(app: App, line: str) -> tuple[int, str | None, str]:
 
 
 class Unknown(TestCase):
-    """llhttp refuses them itself, before there is a request."""
+    """llhttp refuses unknown methods itself, before there is a request."""
 
-    def test_meets_the_methods_of_its_path(self) -> None:
+    def test_unknown_methods_are_405_with_the_methods_of_the_path(self) -> None:
         for method in ("BREW", "get", "PROPFIND"):
             for target in ("/x", "/x?a=b", "http://a/x"):
                 found = told(app_of(hello), f"{method} {target}")
                 self.assertEqual(found, (405, "GET, HEAD, OPTIONS", "method_not_allowed"), (method, target))
 
-    def test_also_where_it_comes_in_pieces(self) -> None:
+    def test_also_if_the_request_line_comes_in_pieces(self) -> None:
         line = b"BREW /x HTTP/1.1\r\n"
         for step in (1, 3, 7):
             client = app_of(hello).connect()
@@ -61,13 +61,13 @@ class Unknown(TestCase):
                 client.send(line[start : start + step])
             self.assertEqual(parse_response(client.received()).header("allow"), "GET, HEAD, OPTIONS")
 
-    def test_what_can_be_no_method_is_not_waited_for(self) -> None:
+    def test_what_cannot_be_a_method_is_400_at_once(self) -> None:
         for raw in (b"\x16\x03\x01", b"BR@W", b"BREW /x y z", b"BREW\r\n"):
             client = app_of(hello).connect()
             client.send(raw)
             self.assertEqual(parse_response(client.received()).status, 400, raw)
 
-    def test_nor_is_a_line_without_end(self) -> None:
+    def test_a_request_line_without_end_is_400(self) -> None:
         client = app_of(hello).connect()
         client.send(b"BREW /")
         for _ in range(6):
@@ -75,13 +75,13 @@ class Unknown(TestCase):
             client.send(b"x" * 10_000)
         self.assertEqual(parse_response(client.received()).status, 400)
 
-    def test_nothing_is_there_where_nothing_is(self) -> None:
+    def test_unknown_methods_of_unknown_paths_are_404(self) -> None:
         for method in ("BREW", "get", "PROPFIND"):
             for target in ("/y", "//x", "/", "http://a"):
                 found = told(app_of(hello), f"{method} {target}")
                 self.assertEqual(found, (404, None, "not_found"), (method, target))
 
-    def test_below_a_table_api_too(self) -> None:
+    def test_unknown_methods_below_a_table_api_are_405(self) -> None:
         for path, methods in (
             ("/books", "DELETE, GET, HEAD, OPTIONS, PATCH, POST, PUT"),
             ("", "GET, HEAD, OPTIONS"),
@@ -91,7 +91,7 @@ class Unknown(TestCase):
 
 
 class OfTables(TestCase):
-    def test_the_table_api_refuses_in_its_own_words_whatever_is_not_its_own(self) -> None:
+    def test_known_http_methods_are_refused_by_the_table_api_itself(self) -> None:
         for method, path in (
             *((method, "/books") for method in ("PURGE", "TRACE", "PROPFIND", "M-SEARCH")),
             *((method, "") for method in ("PURGE", "POST", "DELETE")),

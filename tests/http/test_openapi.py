@@ -34,7 +34,7 @@ from tests.http.storage_app import StorageApp
 from tests.told import told
 
 PACKAGE = Path(__file__).parents[2] / "project_service"
-# Answered where there is no operation: the introduction tells them.
+# Sent where there is no operation, so the introduction explains it.
 NOWHERE = {"method_not_allowed"}
 
 
@@ -96,11 +96,11 @@ class Documents(TestCase):
             for method, operation in methods.items():
                 yield path, method.upper(), operation
 
-    def test_it_is_openapi(self) -> None:
+    def test_it_is_valid_openapi(self) -> None:
         self.assertEqual([str(fault) for fault in OpenAPIV31SpecValidator(self.document).iter_errors()], [])
         self.assertEqual(self.document["openapi"], "3.1.0")
 
-    def test_every_method_of_every_route_is_there(self) -> None:
+    def test_every_method_of_every_route_is_described(self) -> None:
         there = {(path, method) for path, method, _ in self.operations()}
         for url, methods, route in self.router.routes:
             for one in route.described:
@@ -110,14 +110,14 @@ class Documents(TestCase):
             told_of = {method for one in route.described for method in one.methods or methods}
             self.assertEqual(told_of, methods, url)
 
-    def test_every_operation_says_what_it_does_and_gives(self) -> None:
+    def test_every_operation_has_a_summary_and_a_success(self) -> None:
         for path, method, operation in self.operations():
             self.assertTrue(operation["summary"], path)
             self.assertTrue(any(status < "400" for status in operation["responses"]), (path, method))
             for parameter in operation.get("parameters", ()):
                 self.assertTrue(parameter["description"], (path, parameter["name"]))
 
-    def test_every_code_of_the_catalogues_is_told_somewhere(self) -> None:
+    def test_every_error_code_is_described_somewhere(self) -> None:
         said = {
             (error.status, error.code)
             for _, _, route in self.router.routes
@@ -131,12 +131,12 @@ class Documents(TestCase):
                 [one for one in made if one not in said and one[1] not in NOWHERE], [], module.__name__
             )
 
-    def test_what_handlers_read_of_the_query_is_what_is_told(self) -> None:
+    def test_query_parameters_read_by_handlers_are_those_described(self) -> None:
         for part, urls in (("auth", ("/auth", "/admin/users")), ("storage", ("/storage", "/admin/buckets"))):
             told_of = self.parameters("query", urls)
             self.assertEqual(read_by_handlers(part, "query_value", "flag"), told_of, part)
 
-    def test_what_handlers_read_of_the_headers_is_what_is_told(self) -> None:
+    def test_headers_read_by_handlers_are_those_described(self) -> None:
         told_of = {name.lower() for name in self.parameters("header", ("/storage",))}
         known = read_by_handlers("storage", "get", "text", "all", "_joined", "_tags", "_date")
         read = {name for name in known if name.startswith("if-") or name in ("range", "content-md5")}
@@ -150,7 +150,7 @@ class Documents(TestCase):
             if path.startswith(beginnings) and parameter["in"] == place
         }
 
-    def test_who_may_call(self) -> None:
+    def test_security_requirements(self) -> None:
         security = {(path, method): operation["security"] for path, method, operation in self.operations()}
         key: dict[str, list[str]] = {"projectKey": []}
         alias: dict[str, list[str]] = {"apikey": []}
@@ -165,11 +165,11 @@ class Documents(TestCase):
         self.assertEqual(security["/admin/users", "GET"], [{"serviceKey": []}])
         self.assertEqual(security["/{stage}/db/{database}/rest", "GET"], [key, alias, *signed])
 
-    def test_a_setting_that_demands_a_key_shows(self) -> None:
+    def test_a_setting_that_requires_a_key_shows(self) -> None:
         operation = document(whole(self, require_project_key=True))["paths"]["/auth/login"]["post"]
         self.assertEqual(operation["security"], [{"projectKey": []}, {"apikey": []}])
 
-    def test_what_is_taken_and_what_is_given_are_there(self) -> None:
+    def test_request_and_response_bodies_are_described(self) -> None:
         objects = self.document["paths"]["/storage/buckets/{bucket}/objects/{key}"]
         auth = {name: self.document["paths"][f"/auth/{name}"]["post"] for name in ("login", "logout")}
         taken = auth["login"]["requestBody"]
@@ -198,7 +198,7 @@ class Documents(TestCase):
                 told_of = narrowed["properties"]["error"]["properties"]["code"]["enum"]
                 self.assertEqual(told_of, codes, path)
 
-    def test_generators_see_what_is_bytes(self) -> None:
+    def test_binary_bodies_are_marked_for_code_generators(self) -> None:
         binary = {"type": "string", "format": "binary", "contentMediaType": "application/octet-stream"}
         bucket = self.document["paths"]["/storage/buckets/{bucket}/objects"]
         one = self.document["paths"]["/storage/buckets/{bucket}/objects/{key}"]
@@ -208,7 +208,7 @@ class Documents(TestCase):
             self.assertEqual(list(content), ["application/octet-stream", "*/*"])
             self.assertEqual(content["application/octet-stream"]["schema"], binary)
 
-    def test_a_code_of_the_tables_is_a_string_of_one_pattern(self) -> None:
+    def test_error_codes_of_the_table_api_match_a_pattern(self) -> None:
         rest = self.document["paths"]["/{stage}/db/{database}/rest/{relation}"]
         reference = rest["get"]["responses"]["401"]["$ref"].rpartition("/")[2]
         schema = self.document["components"]["responses"][reference]["content"]["application/json"]["schema"]
@@ -221,7 +221,7 @@ class Documents(TestCase):
         changed = rest["patch"]["requestBody"]["content"]["application/json"]["schema"]
         self.assertEqual(changed["type"], "object")
 
-    def test_a_head_has_no_body(self) -> None:
+    def test_head_has_no_bodies(self) -> None:
         for path, method, operation in self.operations():
             if method == "HEAD":
                 for status, response in operation["responses"].items():
@@ -231,7 +231,7 @@ class Documents(TestCase):
 
 
 class Declaring(TestCase):
-    def test_a_route_without_a_description_is_none(self) -> None:
+    def test_a_route_without_a_description_is_refused(self) -> None:
         with self.assertRaisesRegex(ValueError, "GET /x is not described"):
             Router().route("/x", methods=("GET",))
         only_get = Described("read", "test", "Reads", (), methods=("GET",))
@@ -239,7 +239,7 @@ class Declaring(TestCase):
             Router().route("/x", only_get, methods=("GET", "POST"))
         Router().route("/x", only_get, methods=("GET",), any_method=True)(nothing)
 
-    def test_arguments_of_the_path_and_their_descriptions_go_together(self) -> None:
+    def test_path_arguments_must_be_described(self) -> None:
         with self.assertRaisesRegex(ValueError, "/x/{id} takes other arguments"):
             Router().route("/x/<id>", told("/x"), methods=("GET",))
         surplus = Described("read", "test", "Reads", (), (in_path("id", "which"),))
@@ -248,7 +248,7 @@ class Declaring(TestCase):
 
 
 class Serving(TestCase):
-    def test_anyone_may_read_it_at_the_address_he_asked(self) -> None:
+    def test_anyone_may_read_it_with_the_address_that_was_asked(self) -> None:
         router = whole(self)
         response = App(router).request("GET", PATH)
         self.assertEqual((response.status, response.header("cache-control")), (200, "no-store"))

@@ -69,7 +69,7 @@ class Busy:
 
 
 class Refused(TestCase):
-    def test_at_once_with_code_and_retry_after(self) -> None:
+    def test_beyond_the_queue_requests_get_503_with_retry_after(self) -> None:
         busy = Busy()
         busy.fill()
         refused = busy.app.request("GET", SLOW, {"Origin": "https://a.example", "X-Request-Id": "mine"})
@@ -79,7 +79,7 @@ class Refused(TestCase):
         self.assertEqual(refused.header("access-control-allow-origin"), "*")
         self.assertEqual(len(busy.begun), 1, "no handler saw it")
 
-    def test_the_table_api_says_so_with_its_four_members(self) -> None:
+    def test_on_a_table_path_the_503_has_postgrests_members(self) -> None:
         busy = Busy()
         busy.ask(TABLE)
         busy.ask(TABLE)
@@ -104,7 +104,7 @@ class Refused(TestCase):
         busy.app.request("GET", SLOW)
         self.assertIn(_counted("storage", "full", 2), _metrics(busy.app.metrics))
 
-    def test_of_many_there_is_a_line_a_second(self) -> None:
+    def test_refusals_are_logged_once_a_second(self) -> None:
         busy = Busy()
         busy.fill()
         with captured_logs() as events:
@@ -124,7 +124,7 @@ class Refused(TestCase):
 
 
 class Waiting(TestCase):
-    def test_served_when_the_one_before_is_done(self) -> None:
+    def test_a_waiting_request_is_served_when_a_place_is_free(self) -> None:
         busy = Busy()
         first, second = busy.fill()
         self.assertEqual(len(busy.begun), 1)
@@ -134,7 +134,7 @@ class Waiting(TestCase):
         busy.begun[1].callback(None)
         self.assertEqual(parse_response(second.received()).status, 200)
 
-    def test_not_for_ever(self) -> None:
+    def test_a_request_does_not_wait_beyond_the_patience(self) -> None:
         busy = Busy()
         _, second = busy.fill()
         busy.app.clock.advance(PATIENCE)
@@ -145,7 +145,7 @@ class Waiting(TestCase):
         busy.begun[0].callback(None)
         self.assertEqual(len(busy.begun), 1, "it is not served afterwards")
 
-    def test_who_leaves_makes_room(self) -> None:
+    def test_a_client_that_leaves_makes_room(self) -> None:
         busy = Busy()
         first, second = busy.fill()
         second.hang_up()
@@ -155,7 +155,7 @@ class Waiting(TestCase):
         busy.begun[1].callback(None)
         self.assertEqual(parse_response(third.received()).status, 200)
 
-    def test_the_end_of_the_service_waits_for_it_too(self) -> None:
+    def test_stopping_waits_for_queued_requests_too(self) -> None:
         busy = Busy()
         busy.fill()
         drained: list[None] = []
@@ -165,7 +165,7 @@ class Waiting(TestCase):
         busy.begun[1].callback(None)
         self.assertEqual(drained, [None])
 
-    def test_at_the_very_end_it_is_told_so(self) -> None:
+    def test_at_the_end_of_the_shutdown_queued_requests_get_503(self) -> None:
         busy = Busy()
         _, second = busy.fill()
         busy.app.edge.cancel_all()
@@ -173,11 +173,11 @@ class Waiting(TestCase):
         self.assertEqual((refused.status, json.loads(refused.body)["error"]["code"]), (503, "shutting_down"))
         self.assertEqual(len(busy.begun), 1)
 
-    def test_who_asks_for_the_numbers_is_not_among_them(self) -> None:
+    def test_the_request_for_metrics_does_not_count_itself(self) -> None:
         shown = parse_response(Busy().ask("/metrics").received()).body
         self.assertIn(b"project_service_requests_in_flight 0.0", shown)
 
-    def test_counts_as_being_answered_and_as_answered_however_it_ends(self) -> None:
+    def test_queued_requests_count_as_in_flight_and_as_ended(self) -> None:
         busy = Busy()
         first, second = busy.fill()
         self.assertIn("project_service_requests_in_flight 2.0", _metrics(busy.app.metrics))
@@ -191,13 +191,13 @@ class Waiting(TestCase):
 class Elsewhere(TestCase):
     """Time that a request spends on its client, and not in the service, does not occupy a place."""
 
-    def test_a_stream_being_read_has_no_place(self) -> None:
+    def test_a_stream_being_read_takes_no_place(self) -> None:
         busy = Busy()
         reading = [busy.ask("/storage/stream") for _ in range(5)]
         self.assertEqual(len(busy.begun), 5)
         self.assertTrue(all(b"a beginning" in client.received() for client in reading))
 
-    def test_a_body_being_sent_has_no_place(self) -> None:
+    def test_a_body_being_sent_takes_no_place(self) -> None:
         busy = Busy()
         sending = [busy.app.connect() for _ in range(5)]
         for client in sending:
@@ -218,18 +218,18 @@ class Paused(TestCase):
         self.assertEqual(parse_response(client.received()).status, 503)
         return busy, client
 
-    def test_the_next_request_on_the_connection_is_read_a_moment_later(self) -> None:
+    def test_the_next_request_on_a_refused_connection_is_read_a_moment_later(self) -> None:
         busy, client = self.refused()
         client.send(raw_request("GET", "/live", {}, None))
         self.assertEqual(client.received(), b"")
         busy.app.clock.advance(LEAST_PAUSE_SECONDS)
         self.assertEqual(parse_response(client.received()).status, 200)
 
-    def test_others_are_read(self) -> None:
+    def test_other_connections_are_read_meanwhile(self) -> None:
         busy, _ = self.refused()
         self.assertEqual(busy.app.request("GET", "/live").status, 200)
 
-    def test_who_leaves_meanwhile_is_forgotten(self) -> None:
+    def test_a_client_that_leaves_during_the_pause_leaves_no_timer(self) -> None:
         busy = Busy()
         busy.fill()
         pending = len(busy.app.clock.getDelayedCalls())
@@ -238,7 +238,7 @@ class Paused(TestCase):
         client.hang_up()
         self.assertEqual(len(busy.app.clock.getDelayedCalls()), pending)
 
-    def test_a_connection_that_closes_is_not_held(self) -> None:
+    def test_a_connection_that_closes_is_not_paused(self) -> None:
         busy = Busy()
         busy.fill()
         client = busy.ask(headers={"Connection": "close"})

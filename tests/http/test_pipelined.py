@@ -48,7 +48,7 @@ class _Client(TestCase):
 
 
 class Pipelined(_Client):
-    def test_a_body_that_nobody_reads_yet_stays_outside(self) -> None:
+    def test_a_body_that_nobody_reads_yet_is_not_accepted(self) -> None:
         head = raw_request("PUT", "/slow", {"Content-Length": str(BODY)}, None)
         self.client.send(raw_request("GET", "/slow", {}, None) + head)
         taken = self.pushed()
@@ -60,7 +60,7 @@ class Pipelined(_Client):
         self.client.send(b"x" * (BODY - taken))
         self.assertIn(str(BODY).encode(), parse_response(self.client.received()).body)
 
-    def test_nor_does_reading_the_body_before_it_let_it_in(self) -> None:
+    def test_reading_one_body_does_not_accept_the_next(self) -> None:
         first = raw_request("PUT", "/slow", {}, b"1" * 200_000)
         second = raw_request("PUT", "/slow", {"Content-Length": str(BODY)}, None)
         self.client.send(first + second + b"2" * 200_000)
@@ -71,7 +71,7 @@ class Pipelined(_Client):
         self.client.send(b"2" * (BODY - 200_000))
         self.assertIn(str(BODY).encode(), parse_response(self.client.received()).body)
 
-    def test_requests_behind_one_that_takes_long_stay_outside(self) -> None:
+    def test_requests_behind_a_slow_one_are_not_accepted_without_limit(self) -> None:
         one = raw_request("GET", "/slow", {}, None)
         sent = 1
         self.client.send(one)
@@ -81,7 +81,7 @@ class Pipelined(_Client):
         self.assertLess(sent * len(one), 100_000)
         self.assertEqual(len(self.answers), 1)
 
-    def test_nothing_behind_what_is_no_request_is_looked_at(self) -> None:
+    def test_nothing_after_a_malformed_request_is_parsed(self) -> None:
         self.client.send(raw_request("GET", "/slow", {}, None) + b"rubbish\r\n\r\n")
         for _ in range(3):
             self.client.send(raw_request("GET", "/large", {}, None))
@@ -92,7 +92,7 @@ class Pipelined(_Client):
         self.assertTrue(self.client.transport.ended)
         self.assertEqual(self.begun, 0)
 
-    def test_who_takes_no_answer_gets_no_further_one(self) -> None:
+    def test_a_client_that_does_not_read_gets_no_further_response(self) -> None:
         self.client.transport.full = True
         self.client.send(raw_request("GET", "/large", {}, None) * 10)
         self.assertEqual(self.begun, 1)
@@ -101,7 +101,7 @@ class Pipelined(_Client):
         self.assertEqual(self.begun, 10)
         self.assertEqual(self.client.received().count(b"HTTP/1.1 200"), 10)
 
-    def test_nor_one_behind_the_last(self) -> None:
+    def test_nothing_after_connection_close_is_served(self) -> None:
         self.client.transport.full = True
         self.client.send(raw_request("GET", "/large", {"Connection": "close"}, None))
         self.assertTrue(self.client.transport.ended)
@@ -109,7 +109,7 @@ class Pipelined(_Client):
         self.client.transport.drain()
         self.assertEqual(self.begun, 1)
 
-    def test_nor_is_its_body_waited_for_without_end(self) -> None:
+    def test_a_body_is_not_awaited_forever_from_a_client_that_does_not_read(self) -> None:
         self.client.transport.full = True
         head = {"Content-Length": "10", "Expect": "100-continue"}
         self.client.send(raw_request("PUT", "/slow", head, None))
@@ -119,7 +119,7 @@ class Pipelined(_Client):
         self.assertIn(b" 408 ", self.client.received())
         self.assertTrue(self.client.transport.aborted)
 
-    def test_and_is_cut_off_after_a_while(self) -> None:
+    def test_a_client_that_does_not_read_is_aborted(self) -> None:
         self.client.transport.full = True
         self.client.send(raw_request("GET", "/large", {}, None) * 10)
         self.client.clock.advance(61)
@@ -133,14 +133,16 @@ class PipelinedOnTwisted(Pipelined):
 
 
 class Turns(_Client):
-    def test_many_at_once_leave_others_their_turns(self) -> None:
+    """How much of many pipelined requests is served in one turn of the reactor."""
+
+    def test_many_requests_at_once_leave_other_connections_their_turns(self) -> None:
         self.client.channel.dataReceived(raw_request("GET", "/large", {}, None) * 40)
         self.assertEqual(self.begun, TURN)
         self.client.clock.advance(0)
         self.assertEqual(self.begun, 40)
         self.assertEqual(self.client.clock.getDelayedCalls(), [self.client.channel._idle_call])
 
-    def test_nothing_goes_on_when_the_client_leaves_between_turns(self) -> None:
+    def test_a_client_that_leaves_between_turns_is_not_served_further(self) -> None:
         self.client.channel.dataReceived(raw_request("GET", "/large", {}, None) * 40)
         self.client.hang_up()
         self.assertEqual(self.client.clock.getDelayedCalls(), [])
@@ -161,13 +163,13 @@ class Chunks(TestCase):
             self.pieces.append(len(chunk))
         return envelope(sum(self.pieces))
 
-    def test_what_came_together_is_read_together(self) -> None:
+    def test_chunks_that_arrive_together_are_read_together(self) -> None:
         self.client.send(raw_request("POST", "/x", {"Transfer-Encoding": "chunked"}, None))
         self.client.send(b"1\r\nx\r\n" * 100 + b"0\r\n\r\n")
         self.assertEqual(parse_response(self.client.received()).body, b'{"data":100,"error":null}')
         self.assertEqual(self.pieces, [100])
 
-    def test_many_at_once_leave_others_their_turns(self) -> None:
+    def test_many_chunks_at_once_leave_other_connections_their_turns(self) -> None:
         self.client.send(raw_request("POST", "/x", {"Transfer-Encoding": "chunked"}, None))
         self.client.channel.dataReceived(b"1\r\nx\r\n" * 20_000 + b"0\r\n\r\n")
         self.assertLess(sum(self.pieces), 2 * CHUNKS_TURN)

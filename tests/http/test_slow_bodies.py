@@ -1,4 +1,4 @@
-"""Clients that send bodies very slowly: when connections run out they are the ones to be closed."""
+"""Clients that send bodies very slowly: when connections run out, they are the ones to be closed."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from tests.fakes import App, Client, held, parse_response, raw_request
 from tests.told import told
 
 LENGTH = 10_000_000
-# So slow is less than a byte a second, and within the idle time all the same.
+# This is less than a byte a second, but within the idle timeout.
 PAUSE = 50
 
 
@@ -92,7 +92,7 @@ class _Crowded(TestCase):
 
 
 class Slow(_Crowded):
-    def test_the_slowest_goes(self) -> None:
+    def test_the_slowest_is_closed(self) -> None:
         first, slowest, third = self.send(), self.send(), self.send()
         first.send(b"x" * 100)
         third.send(b"x" * 200)
@@ -102,7 +102,7 @@ class Slow(_Crowded):
         self.stays(third)
         self.goes(slowest)
 
-    def test_one_after_the_other_as_new_ones_come(self) -> None:
+    def test_one_is_closed_for_each_new_connection(self) -> None:
         slow = [self.send() for _ in range(3)]
         self.trickle(*slow)
         for left in (2, 1, 0):
@@ -111,7 +111,7 @@ class Slow(_Crowded):
             slow = [one for one in slow if not one.transport.value()]
         self.assertFalse(self.is_let_in())
 
-    def test_in_chunks_of_a_byte_too(self) -> None:
+    def test_one_byte_chunks_count_as_slow(self) -> None:
         client = self.app.connect()
         client.send(raw_request("PUT", "/read", {"Transfer-Encoding": "chunked"}, None))
         others = [self.busy() for _ in range(2)]
@@ -123,7 +123,7 @@ class Slow(_Crowded):
         for other in others:
             self.stays(other)
 
-    def test_nobody_while_there_is_room(self) -> None:
+    def test_none_is_closed_while_there_is_room(self) -> None:
         slow = [self.send(length=5) for _ in range(2)]
         self.trickle(*slow)
         self.assertTrue(self.is_let_in())
@@ -132,7 +132,7 @@ class Slow(_Crowded):
             one.send(b"x")
             self.assertEqual(parse_response(one.received()).status, 200)
 
-    def test_nor_in_its_first_seconds(self) -> None:
+    def test_none_is_closed_in_its_first_seconds(self) -> None:
         slow = [self.send() for _ in range(3)]
         self.app.clock.advance(GRACE_SECONDS - 2 * SEARCH_SECONDS)
         self.assertFalse(self.is_let_in())
@@ -141,7 +141,7 @@ class Slow(_Crowded):
         self.app.clock.advance(2 * SEARCH_SECONDS)
         self.assertTrue(self.is_let_in())
 
-    def test_who_sends_much_stays_even_where_it_is_slower_for_a_while(self) -> None:
+    def test_a_fast_sender_is_kept_though_it_is_slow_for_a_while(self) -> None:
         quick = [self.send() for _ in range(3)]
         for one in quick:
             one.send(b"x" * 500_000)
@@ -150,7 +150,7 @@ class Slow(_Crowded):
         for one in quick:
             self.stays(one)
 
-    def test_before_who_has_only_just_come(self) -> None:
+    def test_a_slow_one_is_closed_before_a_new_one(self) -> None:
         slow, other = self.send(), self.busy()
         self.trickle(slow)
         new = self.app.connect()
@@ -160,7 +160,7 @@ class Slow(_Crowded):
         self.stays(other)
         self.assertEqual(new.request("GET", "/quick").status, 200)
 
-    def test_but_after_who_is_idle(self) -> None:
+    def test_an_idle_one_is_closed_before_a_slow_one(self) -> None:
         slow, idle, half = self.send(), self.app.connect(), self.app.connect()
         self.trickle(slow, times=1)
         half.send(b"GET /quick HT")
@@ -173,6 +173,8 @@ class Slow(_Crowded):
 
 
 class NotItsFault(_Crowded):
+    """Bodies that are slow because the service does not read them."""
+
     def setUp(self) -> None:
         super().setUp()
         self.others = [self.busy() for _ in range(2)]
@@ -192,12 +194,12 @@ class NotItsFault(_Crowded):
         self.app.clock.advance(1000)
         return client
 
-    def test_while_it_is_kept_from_sending(self) -> None:
+    def test_not_while_the_handler_does_not_read(self) -> None:
         client = self.held()
         self.assertFalse(self.is_let_in())
         self.stays(client)
 
-    def test_nor_right_after(self) -> None:
+    def test_not_right_after_reading_resumed(self) -> None:
         client = self.held()
         for _ in range(2):
             self.go_on()
@@ -210,7 +212,7 @@ class NotItsFault(_Crowded):
         self.assertTrue(self.is_let_in(), "from then on it was")
         self.goes(client)
 
-    def test_while_nobody_asks_for_its_body(self) -> None:
+    def test_not_while_100_continue_has_not_been_sent(self) -> None:
         client = self.send("/store", Expect="100-continue")
         self.app.clock.advance(PAUSE)
         self.assertFalse(self.is_let_in())
@@ -222,7 +224,7 @@ class NotItsFault(_Crowded):
         self.assertTrue(self.is_let_in())
         self.goes(client)
 
-    def test_behind_a_request_that_is_being_served(self) -> None:
+    def test_not_behind_a_request_that_is_being_served(self) -> None:
         client = self.busy()
         client.send(raw_request("PUT", "/read", {"Content-Length": "1000"}, None))
         self.trickle(client)
@@ -235,7 +237,9 @@ class NotItsFault(_Crowded):
 
 
 class Answered(_Crowded):
-    def test_who_goes_on_after_its_answer_goes_without_another_one(self) -> None:
+    """Bodies that are still sent after their response."""
+
+    def test_a_slow_rest_of_a_body_is_closed_without_another_response(self) -> None:
         client = self.send("/early")
         answer = client.received()
         self.assertEqual(parse_response(answer).status, 200)
@@ -253,7 +257,7 @@ class Answered(_Crowded):
         for other in others:
             self.stays(other)
 
-    def test_nobody_who_has_sent_all_and_is_only_made_to_wait(self) -> None:
+    def test_a_refused_client_that_has_sent_all_is_not_closed_during_its_pause(self) -> None:
         for _ in range(2):
             self.busy("/storage/wait")
         client = self.send("/storage/wait", length=2)

@@ -21,7 +21,7 @@ class Matrix(TestCase):
     def base(self, bucket: str) -> str:
         return f"/storage/buckets/{bucket}/objects"
 
-    def test_reading_a_public_bucket_needs_the_project_key_only(self) -> None:
+    def test_reading_a_public_bucket_needs_only_the_project_key(self) -> None:
         for headers in (ANON, USER, SERVICE):
             self.assertEqual(self.app.request("GET", self.base("open"), headers).status, 200)
             self.assertEqual(self.app.request("GET", self.base("open") + "/a.txt", headers).status, 200)
@@ -33,7 +33,7 @@ class Matrix(TestCase):
             for headers in (USER, SERVICE):
                 self.assertEqual(self.app.request("GET", path, headers).status, 200)
 
-    def test_writing_needs_a_user_everywhere(self) -> None:
+    def test_writing_needs_a_user_in_every_bucket(self) -> None:
         before = dict(self.app.tables.objects)
         for bucket in ("open", "shut"):
             base = self.base(bucket)
@@ -44,7 +44,7 @@ class Matrix(TestCase):
                 self.app.post(f"/storage/buckets/{bucket}/copy", {"from": "a.txt", "to": "b"}, ANON),
                 self.app.post(f"/storage/buckets/{bucket}/move", {"from": "a.txt", "to": "b"}, ANON),
                 self.app.post(f"/storage/buckets/{bucket}/delete", {"keys": ["a.txt"]}, ANON),
-                # Before anything else that is wrong with it.
+                # This is checked before anything else that is wrong.
                 self.app.request("PUT", base + "/a//b", ANON, b"x"),
                 self.app.request("DELETE", base + "/none", ANON),
                 self.app.post(f"/storage/buckets/{bucket}/copy", {}, ANON),
@@ -58,7 +58,7 @@ class Matrix(TestCase):
         self.assertEqual(self.app.upload(file_form(), headers=SERVICE).status, 201)
         self.assertEqual(self.app.request("DELETE", base + "/s", SERVICE).status, 204)
 
-    def test_no_project_key(self) -> None:
+    def test_without_a_valid_project_key(self) -> None:
         no_key = {"Authorization": USER["Authorization"]}
         self.assertEqual(
             refused(self.app.request("GET", self.base("open"), no_key)), (401, "project_key_required")
@@ -68,13 +68,13 @@ class Matrix(TestCase):
             refused(self.app.request("GET", self.base("open"), wrong)), (401, "project_key_invalid")
         )
 
-    def test_a_bad_token_is_refused_even_on_a_public_bucket(self) -> None:
+    def test_an_invalid_token_is_refused_even_on_a_public_bucket(self) -> None:
         bad = {**ANON, "Authorization": "Bearer nonsense"}
         response = self.app.request("GET", self.base("open"), bad)
         self.assertEqual(refused(response), (401, "invalid_token"))
         self.assertIn('error="invalid_token"', response.header("www-authenticate") or "")
 
-    def test_the_credentials_of_a_store_are_none_here(self) -> None:
+    def test_credentials_of_s3_are_refused(self) -> None:
         signed = "AWS4-HMAC-SHA256 Credential=AKID/20261121/us-east-1/s3/aws4_request, Signature=0"
         sent = {**ANON, "Authorization": signed}
         for method, path in (("PUT", self.base("open") + "/b"), ("GET", self.base("shut") + "/a.txt")):
@@ -86,7 +86,7 @@ class Matrix(TestCase):
         self.assertEqual(refused(self.app.post("/storage/buckets/shut/presign", wanted, ANON)), NEEDS_USER)
         self.assertEqual(self.app.post("/storage/buckets/shut/presign", wanted, USER).status, 200)
 
-    def test_a_bucket_made_private_while_a_link_is_asked_for(self) -> None:
+    def test_a_bucket_made_private_during_a_presign_request_is_respected(self) -> None:
         """A body that was begun in time may take hours; its link would open the object to whoever has it."""
         client = self.app.connect()
         client.send(
@@ -99,7 +99,7 @@ class Matrix(TestCase):
         self.assertIn(b"authentication_required", client.received())
         self.assertEqual(self.app.tables.links, {})
 
-    def test_a_bucket_that_does_not_exist(self) -> None:
+    def test_a_bucket_that_does_not_exist_is_404(self) -> None:
         for name in ("none", "No", "a" * 64, "-a", "a_", "%00", "..", "a%2Fb"):
             for method, path in (
                 ("GET", self.base(name)),
@@ -109,7 +109,7 @@ class Matrix(TestCase):
                 response = self.app.request(method, path, USER)
                 self.assertEqual(refused(response), (404, "bucket_not_found"), (method, path))
 
-    def test_what_the_headers_tell_is_told_before_the_body_is_asked_for(self) -> None:
+    def test_refusals_known_from_the_headers_come_before_the_body(self) -> None:
         lines, told = {"Content-Length": "9", "Expect": "100-continue"}, {"Content-Type": "application/json"}
         for method, path, more in (
             ("POST", "objects", FORM),
@@ -144,7 +144,7 @@ class Owners(TestCase):
         self.assertEqual([refused(response) for response in tries], [(403, "not_owner")] * len(tries))
         self.assertEqual(sorted(self.app.stored()), [b"hello", b"x"])
 
-    def test_where_that_is_no_rule_any_signed_in_user_may(self) -> None:
+    def test_without_owner_only_writes_any_user_may(self) -> None:
         self.app.rules("open")
         path = "/storage/buckets/open/objects/mine"
         self.assertEqual(self.app.request("PUT", path, OTHER, b"x").status, 200)
@@ -155,17 +155,17 @@ class Owners(TestCase):
         self.assertEqual(self.app.put("mine", b"two").status, 200)
         path = "/storage/buckets/open/objects/mine"
         self.assertEqual(self.app.request("PUT", path, SERVICE, b"three").status, 200)
-        # It is the service's now.
+        # The object now belongs to the service.
         self.assertEqual(refused(self.app.put("mine", b"four")), (403, "not_owner"))
         self.assertEqual(self.app.request("DELETE", path, SERVICE).status, 204)
 
-    def test_one_of_anothers_refuses_a_whole_bulk_delete(self) -> None:
+    def test_one_object_of_another_refuses_a_whole_bulk_delete(self) -> None:
         self.app.request("PUT", "/storage/buckets/open/objects/his", OTHER, b"x")
         response = self.app.post("/storage/buckets/open/delete", {"keys": ["his", "mine"]}, OTHER)
         self.assertEqual(refused(response), (403, "not_owner"))
         self.assertEqual(len(self.app.stored()), 2)
 
-    def test_refused_before_the_body_is_asked_for(self) -> None:
+    def test_not_owner_is_refused_before_the_body_is_read(self) -> None:
         client = self.app.connect()
         client.send(
             b"PUT /storage/buckets/open/objects/mine HTTP/1.1\r\nHost: x\r\nX-Service-Key: anon-key\r\n"

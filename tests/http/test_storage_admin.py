@@ -1,4 +1,4 @@
-"""Creating and changing buckets with the service key."""
+"""The operator's endpoints below /admin/buckets: creating, changing, listing and deleting buckets."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ class Admin(TestCase):
         sent = {**SERVICE, "Content-Type": "application/json"}
         return self.app.request("PATCH", f"/admin/buckets/{name}", sent, json.dumps(rules).encode())
 
-    def test_only_with_the_service_key(self) -> None:
+    def test_they_need_the_service_key(self) -> None:
         for headers in (ANON, USER):
             for method, path in (
                 ("GET", "/admin/buckets"), ("POST", "/admin/buckets"), ("GET", "/admin/buckets/open"),
@@ -38,7 +38,7 @@ class Admin(TestCase):
                 )
         self.assertEqual(refused(self.app.request("GET", "/admin/buckets")), (401, "project_key_required"))
 
-    def test_create_show_list(self) -> None:
+    def test_a_bucket_is_created_shown_and_listed(self) -> None:
         given = {
             "name": "b.new",
             "visibility": "public",
@@ -58,7 +58,7 @@ class Admin(TestCase):
         self.assertEqual(names, ["b.new", "open", "shut"])
         self.assertEqual(refused(self.app.post("/admin/buckets", given, SERVICE)), (409, "bucket_exists"))
 
-    def test_no_cache_keeps_what_the_service_key_sees(self) -> None:
+    def test_responses_may_not_be_cached(self) -> None:
         for path in ("/admin/buckets", "/admin/buckets/open"):
             self.assertEqual(self.app.request("GET", path, SERVICE).header("cache-control"), "no-store", path)
 
@@ -66,7 +66,7 @@ class Admin(TestCase):
         response = self.app.post("/admin/buckets", {"name": "n"}, SERVICE)
         self.assertEqual(json.loads(response.body)["visibility"], "private")
 
-    def test_values_that_are_not_allowed(self) -> None:
+    def test_invalid_values_are_422(self) -> None:
         for given in (
             {}, {"name": 1}, {"name": "No"}, {"name": ""}, {"name": "a" * 64}, {"name": "a-"}, {"name": "a/b"},
             {"name": "n", "visibility": "secret"}, {"name": "n", "max_object_bytes": 0},
@@ -83,12 +83,12 @@ class Admin(TestCase):
             self.assertNotIn("", json.loads(response.body)["error"]["details"].values(), given)
         self.assertEqual(sorted(self.app.tables.buckets), ["open", "shut"])
 
-    def test_a_name_is_checked_whoever_makes_the_bucket(self) -> None:
+    def test_the_name_is_checked_also_for_buckets_made_otherwise(self) -> None:
         making = start(self.app.storage.buckets.create("No", BucketRules()))
         self.assertEqual(self.failureResultOf(making, ApiError).value.code, "validation_failed")
         self.assertEqual(sorted(self.app.tables.buckets), ["open", "shut"])
 
-    def test_the_least_and_the_most_that_are(self) -> None:
+    def test_bounds_are_included(self) -> None:
         allowed: tuple[dict[str, Any], ...] = (
             {"max_object_bytes": 1},
             {"max_bucket_bytes": MAX_BYTES},
@@ -106,7 +106,7 @@ class Admin(TestCase):
             details = json.loads(response.body)["error"]["details"]
             self.assertEqual(set(details), {"name", "visibility", "other"}, given)
 
-    def test_a_change_holds_at_once_here(self) -> None:
+    def test_a_change_takes_effect_at_once_in_this_process(self) -> None:
         self.app.put("k", bucket="shut")
         path = "/storage/buckets/shut/objects/k"
         self.assertEqual(self.app.request("GET", path, ANON).status, 401)
@@ -120,14 +120,14 @@ class Admin(TestCase):
         self.assertEqual(refused(self.change("none", visibility="public")), (404, "bucket_not_found"))
         self.assertEqual(refused(self.change("shut", name="x")), (422, "validation_failed"))
 
-    def test_a_name_that_none_can_have_is_not_looked_for(self) -> None:
-        """PostgreSQL would refuse the question."""
+    def test_an_impossible_name_is_404_without_asking_the_database(self) -> None:
+        """PostgreSQL would refuse a text with NUL."""
         sent = {**SERVICE, "Content-Type": "application/json"}
         for method in ("GET", "PATCH", "DELETE"):
             response = self.app.request(method, "/admin/buckets/%00", sent, b"{}")
             self.assertEqual(refused(response), (404, "bucket_not_found"), method)
 
-    def test_the_database_is_asked_twice_a_second_at_the_most_for_each_bucket(self) -> None:
+    def test_the_database_is_asked_twice_a_second_at_most_for_a_bucket(self) -> None:
         find, asked = FakeBuckets.find, []
 
         async def counted(rows: FakeBuckets, name: str) -> Bucket | None:
@@ -143,7 +143,7 @@ class Admin(TestCase):
                 self.assertEqual(self.app.request("GET", url, ANON).status, status)
             self.assertEqual(asked, ["open", "shut"] * times)
 
-    def test_what_is_remembered_does_not_grow_without_end(self) -> None:
+    def test_the_cache_of_buckets_is_bounded(self) -> None:
         self.patch(buckets_module, "MAX_REMEMBERED", 3)
         buckets = self.app.storage.buckets
         first = ref(self.successResultOf(start(buckets.get("open"))))
@@ -153,8 +153,8 @@ class Admin(TestCase):
             self.successResultOf(start(buckets.get(f"n{number}")))
         self.assertIsNone(first())
 
-    def test_an_answer_is_as_old_as_its_question(self) -> None:
-        """A database that takes its time does not make a bucket's old rules hold for longer."""
+    def test_the_age_of_a_cached_bucket_counts_from_its_query(self) -> None:
+        """A slow database must not make a bucket's old rules hold for longer."""
         path, find = "/storage/buckets/open/objects", FakeBuckets.find
 
         async def slow(rows: FakeBuckets, name: str) -> Bucket | None:
@@ -168,21 +168,21 @@ class Admin(TestCase):
             self.assertEqual(self.app.request("GET", path, ANON).status, 200)
         self.assertEqual(self.app.request("GET", path, ANON).status, 401)
 
-    def test_a_bucket_that_was_found_gone_is_remembered_no_more(self) -> None:
+    def test_a_bucket_found_missing_is_dropped_from_the_cache(self) -> None:
         self.app.put("k")
         del self.app.tables.buckets["open"]
         for method, path in (("DELETE", "/admin/buckets/open"), ("GET", "/storage/buckets/open/objects/k")):
             response = self.app.request(method, path, SERVICE)
             self.assertEqual(refused(response), (404, "bucket_not_found"), path)
 
-    def test_a_change_elsewhere_holds_within_a_second(self) -> None:
+    def test_a_change_elsewhere_takes_effect_within_a_second(self) -> None:
         path = "/storage/buckets/shut/objects"
         self.assertEqual(self.app.request("GET", path, ANON).status, 401)
         self.app.tables.buckets["shut"] = self.app.tables.buckets["open"]
         self.app.clock.advance(0.9)
         self.assertEqual(self.app.request("GET", path, ANON).status, 200)
 
-    def test_delete(self) -> None:
+    def test_deleting_a_bucket_needs_it_to_be_empty_or_force(self) -> None:
         self.app.put("a/1")
         self.app.put("b")
         path = "/admin/buckets/open"
@@ -195,7 +195,7 @@ class Admin(TestCase):
         self.assertEqual(refused(self.app.get("b")), (404, "bucket_not_found"))
         self.assertEqual(refused(self.app.request("DELETE", path, SERVICE)), (404, "bucket_not_found"))
 
-    def test_who_goes_on_uploading_does_not_keep_a_bucket(self) -> None:
+    def test_uploads_during_a_forced_deletion_are_deleted_a_few_times(self) -> None:
         delete, late = FakeBuckets.delete, ["1", "2"]
 
         async def put_before(buckets: FakeBuckets, name: str) -> None:
@@ -210,7 +210,7 @@ class Admin(TestCase):
             answer = self.app.request("DELETE", "/admin/buckets/open?force=true", SERVICE)
             self.assertEqual((answer.status, late), (status, []))
 
-    def test_delete_a_prefix(self) -> None:
+    def test_objects_below_a_prefix_are_deleted(self) -> None:
         for key in ("a/1", "a/b/2", "a2", "b"):
             self.app.put(key)
         path = "/admin/buckets/open/objects"
@@ -221,7 +221,7 @@ class Admin(TestCase):
         self.assertEqual(sorted(key for _, key in self.app.tables.objects), ["a2", "b"])
         self.assertEqual(len(self.app.stored()), 2)
 
-    def test_counters(self) -> None:
+    def test_object_count_and_total_bytes(self) -> None:
         self.app.put("a", b"123")
         self.app.put("a", b"12345")
         self.app.put("b", b"1")

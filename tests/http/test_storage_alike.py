@@ -39,7 +39,7 @@ CONDITIONS: tuple[dict[str, str], ...] = (
     {"If-Modified-Since": EARLIER},
     {"If-Unmodified-Since": EARLIER},
 )
-# These say who may keep it.
+# These headers depend on who may cache the response.
 OF_THE_WAY = ("cache-control", "referrer-policy", "x-request-id")
 
 
@@ -61,7 +61,7 @@ class Ways:
     def ask(self, who: str, method: str, inline: str, stated: dict[str, str]) -> Response:
         path, headers = self.paths[who]
         sent = {name: value.replace("{etag}", self.etag) for name, value in stated.items()}
-        # What a cache may keep says who may read it in any case, the others where a page of another origin asks.
+        # With an Origin every response has the CORS headers, which cacheable ones have anyway.
         return self.app.request(
             method, f"{path}inline={inline}", {"Origin": "https://a.test", **headers, **sent}
         )

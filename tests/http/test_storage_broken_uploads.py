@@ -21,7 +21,7 @@ from tests.store_fake import MemoryStore
 
 
 class Broken(TestCase):
-    def test_a_store_that_is_away(self) -> None:
+    def test_a_store_that_is_away_is_503_and_the_sweeper_cleans_up(self) -> None:
         app = StorageApp(part_bytes=10)
         app.store.away = True
         for length in (5, 35):
@@ -29,7 +29,7 @@ class Broken(TestCase):
             self.assertEqual(refused(response), (503, "store_unavailable"))
             self.assertIsNotNone(response.header("retry-after"))
         self.assertEqual(app.tables.objects, {})
-        # What it could not delete waits for the sweeper, and so does what it may still do.
+        # The sweeper has to delete what is left, and what the store may still complete.
         self.assertEqual((len(app.tables.garbage), len(app.tables.uploads)), (1, 1))
         app.store.away = False
         app.clock.advance(15 * 60)
@@ -37,7 +37,7 @@ class Broken(TestCase):
         self.assertEqual(app.stored(), [])
 
     def test_a_store_that_is_away_is_waited_for_once(self) -> None:
-        """A store that says nothing costs the client one timeout, not one more for what is to be deleted."""
+        """A store that does not respond costs the client one timeout, and not another one for the clean-up."""
         app = StorageApp()
         app.store.away = True
         silence: Deferred[None] = Deferred()
@@ -47,7 +47,7 @@ class Broken(TestCase):
         silence.callback(None)
         self.assertEqual(len(app.store.calls), asked)
 
-    def test_so_is_a_database_that_is_away(self) -> None:
+    def test_a_database_that_is_away_is_waited_for_once(self) -> None:
         app = StorageApp()
 
         async def away(*_: object) -> None:
@@ -57,7 +57,7 @@ class Broken(TestCase):
         self.patch(MemoryStore, "delete", lambda store, path: Deferred())
         self.assertEqual(refused(app.put("k")), (503, "database_unavailable"))
 
-    def test_who_is_refused_hears_it_when_nothing_is_left(self) -> None:
+    def test_a_refusal_is_sent_once_nothing_is_left(self) -> None:
         app = StorageApp()
         removing: Deferred[None] = Deferred()
         self.patch(MemoryStore, "delete", lambda store, path: removing)
@@ -69,8 +69,8 @@ class Broken(TestCase):
         self.assertTrue(client.received().startswith(b"HTTP/1.1 400 "))
         self.assertNotIn("abort_multipart", app.store.calls)
 
-    def test_what_the_store_does_after_its_client_has_left_is_deleted_in_the_end(self) -> None:
-        """A store that was asked for an object goes on when nobody waits: its bytes come after they were deleted."""
+    def test_what_the_store_completes_after_the_client_has_left_is_deleted(self) -> None:
+        """The store goes on though nobody waits: the bytes appear after they were deleted."""
         for name, part_bytes, method, path, body in (
             ("put", 10, "PUT", OBJECTS + "/k", b"x"),
             ("complete_multipart", 10, "PUT", OBJECTS + "/k", b"x" * 25),
@@ -98,8 +98,8 @@ class Broken(TestCase):
                 self.assertEqual(len(app.store.objects), left, name)
             self.assertEqual(app.stored(), [b"first"])
 
-    def test_who_hangs_up_leaves_no_bytes_in_memory(self) -> None:
-        """Twisted's failures are in rings with the frames they went through, and those have the part to be sent."""
+    def test_a_client_that_hangs_up_leaves_no_bytes_in_memory(self) -> None:
+        """Twisted's failures are in reference cycles with their frames, which hold the part that was to be sent."""
         mebibyte = 1024 * 1024
         for name, size, sent in (("put", 3, 3), ("put_part", 16, 6), ("put_part", 16, 9), ("put_part", 9, 9)):
             app = StorageApp(part_bytes=4 * mebibyte)
@@ -119,7 +119,8 @@ class Broken(TestCase):
             self.assertEqual({bytes(view).strip(b"\0") for view in views}, {b""}, (name, sent))
 
     def test_a_copy_whose_client_has_left_is_waited_for(self) -> None:
-        """It keeps its place until then: a hundred bytes and a hang-up would fill a store, past every quota."""
+        """It keeps its place until then: otherwise a hundred bytes and a hang-up would fill a store past every
+        quota."""
         for in_parts, answered in ((False, None), (False, StoreError(403, "AccessDenied")), (True, None)):
             app = StorageApp()
             app.put("a", b"first")
@@ -156,7 +157,7 @@ class Broken(TestCase):
             self.assertEqual(len(copied), int(answered is None and not in_parts))
             self.assertEqual(app.stored(), [b"first"])
 
-    def test_parts_that_could_not_be_dropped_are_the_sweepers(self) -> None:
+    def test_parts_that_could_not_be_aborted_are_left_to_the_sweeper(self) -> None:
         app = StorageApp(part_bytes=10)
         abort = MemoryStore.abort_multipart
 
@@ -174,7 +175,7 @@ class Broken(TestCase):
         swept = self.successResultOf(start(app.storage.sweeper.sweep()))
         self.assertEqual((swept.multiparts, app.stored()), (1, []))
 
-    def test_nothing_more_is_sent_where_the_database_is_away_too(self) -> None:
+    def test_no_parts_are_sent_after_the_client_has_left_though_the_database_is_away(self) -> None:
         app = StorageApp(part_bytes=10)
         ended: list[Deferred[str]] = []
 
@@ -193,7 +194,7 @@ class Broken(TestCase):
         app.store.away = True
         self.assertEqual(refused(app.put("k")), (503, "store_unavailable"))
 
-    def test_an_upload_that_goes_on_is_not_given_up_however_long_it_takes(self) -> None:
+    def test_a_slow_upload_that_goes_on_is_not_swept(self) -> None:
         app = StorageApp(part_bytes=10)
         client = app.connect()
         client.send(head({"Content-Length": "40"}, "PUT", OBJECTS + "/k"))
@@ -204,7 +205,7 @@ class Broken(TestCase):
         self.assertIn(b" 201 ", client.received())
         self.assertEqual(app.stored(), [b"x" * 40])
 
-    def test_nor_is_one_whose_last_parts_are_long_on_their_way(self) -> None:
+    def test_an_upload_whose_last_parts_take_long_is_not_swept(self) -> None:
         app = StorageApp(part_bytes=10)
         going: list[Deferred[None]] = []
         sent, completed = MemoryStore.put_part, MemoryStore.complete_multipart
@@ -231,8 +232,8 @@ class Broken(TestCase):
         self.assertIn(b" 201 ", client.received())
         self.assertEqual(app.stored(), [b"x" * 20])
 
-    def test_nor_is_a_copy_in_parts(self) -> None:
-        """Unless it was given up all the same: then not another part is copied."""
+    def test_a_copy_in_parts_is_not_swept(self) -> None:
+        """If it was swept all the same, no further part is copied."""
         for silent_after, status, parts in ((21, 201, 20), (7, 408, 6)):
             app = StorageApp()
             app.put("a", b"first")
@@ -262,7 +263,7 @@ class Broken(TestCase):
             self.assertEqual((response.status, len(copied)), (status, parts))
             self.assertEqual(app.stored(), [b"first"] * (2 if status == 201 else 1))
 
-    def test_that_it_goes_on_is_said_once_a_minute(self) -> None:
+    def test_an_upload_is_marked_as_alive_once_a_minute(self) -> None:
         app = StorageApp(part_bytes=10)
         objects = type(app.tables.rows().objects)
         touch, said = objects.touch_upload, []
@@ -279,7 +280,7 @@ class Broken(TestCase):
             client.send(b"x")
         self.assertEqual(said, [60, 120, 180])
 
-    def test_a_slow_upload_that_was_given_up_does_not_come_back(self) -> None:
+    def test_a_slow_upload_that_was_swept_is_408(self) -> None:
         app = StorageApp()
         client = app.connect()
         client.send(head({"Content-Length": "2"}, "PUT", OBJECTS + "/k"))

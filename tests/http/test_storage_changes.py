@@ -26,14 +26,14 @@ class CopyMoveDelete(TestCase):
         sent = {**USER, **{name.replace("_", "-"): value for name, value in headers.items()}}
         return self.app.post(f"/storage/buckets/open/{what}", {"from": source, "to": target}, sent)
 
-    def test_copy(self) -> None:
+    def test_copy_duplicates_the_object(self) -> None:
         response = self.post("copy", "a", "b/c")
         self.assertEqual(response.status, 201)
         value = json.loads(response.body)
         self.assertEqual((value["key"], value["size"], value["content_type"]), ("b/c", 3, "text/x-a"))
         self.assertEqual(self.app.stored(), [b"aaa", b"aaa"])
 
-    def test_move_changes_rows_alone(self) -> None:
+    def test_move_changes_only_rows(self) -> None:
         calls = list(self.app.store.calls)
         response = self.post("move", "a", "b")
         self.assertEqual((response.status, json.loads(response.body)["key"]), (200, "b"))
@@ -41,7 +41,7 @@ class CopyMoveDelete(TestCase):
         self.assertEqual(refused(self.app.get("a")), (404, "object_not_found"))
         self.assertEqual(self.app.get("b").body, b"aaa")
 
-    def test_they_overwrite_unless_told_not_to(self) -> None:
+    def test_copy_and_move_overwrite_unless_if_none_match(self) -> None:
         for what in ("copy", "move"):
             self.app.put("a", b"aaa")
             self.app.put("b", b"bbb")
@@ -52,7 +52,7 @@ class CopyMoveDelete(TestCase):
             self.assertEqual(self.app.get("b").body, b"aaa")
         self.assertEqual(self.app.stored(), [b"aaa"])
 
-    def test_what_they_refuse(self) -> None:
+    def test_invalid_copies_and_moves_are_refused(self) -> None:
         for what in ("copy", "move"):
             self.assertEqual(refused(self.post(what, "none", "b")), (404, "object_not_found"))
             self.assertEqual(refused(self.post(what, "a", "a")), (422, "validation_failed"))
@@ -72,7 +72,7 @@ class CopyMoveDelete(TestCase):
             self.assertEqual(details, {"from": "is required", "to": "must be a string"})
         self.assertEqual(self.app.stored(), [b"aaa"])
 
-    def test_copy_of_what_is_replaced_again_and_again(self) -> None:
+    def test_a_copy_of_an_object_that_is_replaced_meanwhile_is_tried_again(self) -> None:
         replaced = [b"2", b"3", b"four"]
         real = MemoryStore.copy
 
@@ -89,7 +89,7 @@ class CopyMoveDelete(TestCase):
         self.assertEqual(refused(self.post("copy", "a", "b")), (503, "store_unavailable"))
         self.assertEqual((len(replaced), sorted(self.app.stored())), (ATTEMPTS, [b"5", b"four"]))
 
-    def test_no_copy_gets_into_another_bucket_of_that_name(self) -> None:
+    def test_a_copy_never_gets_into_a_new_bucket_of_the_same_name(self) -> None:
         real = MemoryStore.copy
 
         async def slow(store: MemoryStore, source: str, *how: Any) -> str:
@@ -103,8 +103,8 @@ class CopyMoveDelete(TestCase):
         self.assertEqual(refused(self.post("copy", "a", "b")), (404, "bucket_not_found"))
         self.assertEqual(self.app.stored(), [])
 
-    def test_a_copy_that_fails_leaves_nothing(self) -> None:
-        """Also where the rows answer at once: these do, and PostgreSQL on a busy machine."""
+    def test_a_failed_copy_leaves_nothing(self) -> None:
+        """The fakes of the rows answer at once, and so may PostgreSQL."""
         asked: list[Deferred[str]] = []
 
         async def copy(*_: object) -> str:
@@ -124,28 +124,28 @@ class CopyMoveDelete(TestCase):
         self.assertEqual(refused(parse_response(gone.received())), (404, "object_not_found"))
         self.assertEqual(self.app.stored(), [])
 
-    def test_copy_of_bytes_that_are_lost_is_a_fault_of_ours(self) -> None:
+    def test_copying_an_object_whose_bytes_are_lost_is_500(self) -> None:
         self.app.store.objects.clear()
         self.assertEqual(self.post("copy", "a", "b").status, 500)
         self.assertEqual(len(self.flushLoggedErrors(ObjectLost)), 1)
 
-    def test_copy_keeps_the_quota(self) -> None:
+    def test_a_copy_respects_the_quota(self) -> None:
         self.app.rules("open", max_bucket_bytes=5)
         self.assertEqual(refused(self.post("copy", "a", "b")), (413, "payload_too_large"))
         self.assertEqual(self.app.stored(), [b"aaa"])
-        # A store that copies what is then refused works for whoever asks, as long as he asks.
+        # The store must not even begin, since clients could keep it busy that way.
         self.assertNotIn("copy", self.app.store.calls)
 
-    def test_a_copy_fits_where_what_it_replaces_was(self) -> None:
+    def test_a_copy_that_replaces_an_object_fits_where_that_was(self) -> None:
         self.app.put("b", b"bbb")
         self.app.rules("open", max_bucket_bytes=6)
         self.assertEqual(self.post("copy", "a", "b").status, 201)
         self.assertEqual(refused(self.post("copy", "a", "c")), (413, "payload_too_large"))
-        # What was remembered of the bucket is older than this.
+        # The cached numbers of the bucket are older than this.
         self.app.request("DELETE", "/storage/buckets/open/objects/b", USER)
         self.assertEqual(self.post("copy", "a", "c").status, 201)
 
-    def test_delete(self) -> None:
+    def test_an_object_is_deleted(self) -> None:
         path = "/storage/buckets/open/objects/a"
         response = self.app.request("DELETE", path, USER)
         self.assertEqual(
@@ -154,12 +154,12 @@ class CopyMoveDelete(TestCase):
         self.assertEqual(self.app.stored(), [])
         self.assertEqual(refused(self.app.request("DELETE", path, USER)), (404, "object_not_found"))
 
-    def test_delete_while_the_store_is_away_is_done_later(self) -> None:
+    def test_an_object_is_deleted_later_if_the_store_is_away(self) -> None:
         self.app.store.away = True
         self.assertEqual(self.app.request("DELETE", "/storage/buckets/open/objects/a", USER).status, 204)
         self.assertEqual((len(self.app.tables.objects), len(self.app.tables.garbage)), (0, 1))
 
-    def test_bulk_delete(self) -> None:
+    def test_bulk_delete_reports_deleted_and_missing_keys(self) -> None:
         self.app.put("b")
         response = self.app.post("/storage/buckets/open/delete", {"keys": ["b", "x", "a", "b"]})
         self.assertEqual(
@@ -178,8 +178,8 @@ class CopyMoveDelete(TestCase):
         response = self.app.post("/storage/buckets/open/delete", {"keys": most})
         self.assertEqual(json.loads(response.body), {"deleted": [], "missing": most})
 
-    def test_what_was_removed_is_kept_for_as_long_as_configured(self) -> None:
-        """So that a copy of the store has what a dump of the database speaks of, whatever happens in between."""
+    def test_removed_bytes_are_kept_as_long_as_configured(self) -> None:
+        """So that a copy of the store has whatever a dump of the database refers to."""
         app = StorageApp(keep_removed_seconds=100)
         app.put("a", b"first")
         app.put("a", b"second")
@@ -197,7 +197,7 @@ class CopyMoveDelete(TestCase):
         self.successResultOf(start(sweeper.sweep()))
         self.assertEqual((held(), len(app.tables.garbage)), ([], 0))
 
-    def test_a_check_without_a_store_says_that_it_is_away(self) -> None:
+    def test_verify_without_a_store_says_that_it_is_away(self) -> None:
         app = StorageApp()
         for key in ("a", "b"):
             app.put(key, b"bytes")

@@ -1,4 +1,4 @@
-"""``If-Match``, ``If-None-Match`` and ``If-Unmodified-Since`` on what changes an object."""
+"""``If-Match``, ``If-None-Match`` and ``If-Unmodified-Since`` on requests that change an object."""
 
 from __future__ import annotations
 
@@ -31,11 +31,11 @@ class Conditions(TestCase):
         self.app = StorageApp()
         self.etag = json.loads(self.app.put("k", b"one").body)["etag"]
 
-    def test_overwriting_is_the_rule_and_the_old_version_goes(self) -> None:
+    def test_without_conditions_an_object_is_overwritten(self) -> None:
         response = self.app.put("k", b"two")
         self.assertEqual((response.status, self.app.stored()), (200, [b"two"]))
 
-    def test_who_states_nothing_costs_no_look_at_the_object(self) -> None:
+    def test_without_conditions_the_object_is_not_looked_up(self) -> None:
         def never(*_: object) -> None:
             raise AssertionError("looked at")
 
@@ -43,7 +43,7 @@ class Conditions(TestCase):
         self.assertEqual(self.app.put("k", b"two").status, 200)
         self.assertEqual(self.app.upload(file_form(b"three", key="k")).status, 201)
 
-    def test_an_empty_tag_is_nobodys(self) -> None:
+    def test_an_empty_tag_matches_nothing(self) -> None:
         self.assertEqual(self.app.put("k", b"two", If_None_Match='W/""').status, 200)
         for tags in ('""', '"", "x"'):
             self.assertEqual(refused(self.app.put("k", b"two", If_Match=tags)), (412, "precondition_failed"))
@@ -69,14 +69,14 @@ class Conditions(TestCase):
         self.assertEqual(self.app.put("k", b"2", If_Match=f'"x", "{self.etag}"').status, 200)
         self.assertEqual(self.app.put("k", b"3", If_Match="*").status, 200)
 
-    def test_they_are_told_before_the_body_is_asked_for(self) -> None:
+    def test_conditions_are_checked_before_the_body_is_read(self) -> None:
         for name, value in (("None-Match", "*"), ("Match", '"other"'), ("Unmodified-Since", BEFORE)):
             client = self.app.connect()
             lines = {"Content-Length": "3", "Expect": "100-continue", f"If-{name}": value}
             client.send(head(lines, "PUT", OBJECTS + "/k"))
             self.assertTrue(client.received().startswith(b"HTTP/1.1 412 "), name)
 
-    def test_they_hold_at_the_switch_too(self) -> None:
+    def test_conditions_hold_when_the_object_is_switched_too(self) -> None:
         client = self.app.connect()
         client.send(head({"Content-Length": "3", "If-None-Match": "*"}, "PUT", OBJECTS + "/race"))
         self.app.put("race", b"won")
@@ -84,7 +84,7 @@ class Conditions(TestCase):
         self.assertIn(b"object_exists", client.received())
         self.assertEqual(sorted(self.app.stored()), [b"one", b"won"])
 
-    def test_an_object_overwritten_since_it_was_looked_at_is_not_deleted(self) -> None:
+    def test_an_object_overwritten_since_it_was_looked_up_is_not_deleted(self) -> None:
         stale = self.app.tables.objects["open", "k"]
         self.app.put("k", b"newer")
 
@@ -127,26 +127,26 @@ class UnmodifiedSince(TestCase):
         self.assertEqual(sorted(app.stored()), [b"one", b"other"])
         return False
 
-    def test_it_holds_for_every_change(self) -> None:
+    def test_it_holds_for_every_kind_of_change(self) -> None:
         for way in WAYS:
             self.assertFalse(self.changed(way, If_Unmodified_Since=BEFORE), way)
             self.assertTrue(self.changed(way, If_Unmodified_Since=NOW), way)
 
-    def test_a_tag_counts_instead_and_nonsense_does_not(self) -> None:
+    def test_a_tag_wins_over_the_date_and_an_invalid_date_is_ignored(self) -> None:
         self.assertTrue(self.changed("put", If_Unmodified_Since=BEFORE, If_Match="*"))
         self.assertFalse(self.changed("put", If_Unmodified_Since=NOW, If_Match='"other"'))
         self.assertTrue(self.changed("put", If_Unmodified_Since="nonsense"))
         self.assertFalse(self.changed("put", If_Unmodified_Since=BEFORE, If_None_Match='"other"'))
         self.assertFalse(self.changed("move", If_Unmodified_Since=NOW, If_None_Match=ONE))
 
-    def test_what_is_not_there_has_no_date(self) -> None:
+    def test_a_missing_object_has_no_date(self) -> None:
         app = StorageApp()
         sent = {**USER, "If-Unmodified-Since": BEFORE}
         self.assertEqual(refused(WAYS["delete"](app, sent)), (404, "object_not_found"))
         self.assertEqual(WAYS["put"](app, sent).status, 201)
 
-    def test_what_changes_at_the_last_moment_is_not_lost(self) -> None:
-        """After the look at its row, of which the database compares the tag."""
+    def test_a_change_at_the_last_moment_is_not_lost(self) -> None:
+        """It happens after the row was looked up, so the database compares the tag when it switches."""
         for already in (True, False):
             app = StorageApp()
             if already:

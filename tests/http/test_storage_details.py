@@ -25,7 +25,7 @@ class Details(TestCase):
         self.assertNotIn("", details.values())
         return sorted(details)
 
-    def test_parameters(self) -> None:
+    def test_query_parameters_are_named(self) -> None:
         for path, name in (
             (f"{OBJECTS}?max_keys=0", "max_keys"), (f"{OBJECTS}?recursive=x", "recursive"),
             (f"{OBJECTS}?page_token=x", "page_token"), (f"{OBJECTS}?prefix=%00", "prefix"),
@@ -35,7 +35,7 @@ class Details(TestCase):
         for path, name in (("/open?force=x", "force"), ("/open/objects", "prefix")):
             self.assertEqual(self.named("DELETE", f"/admin/buckets{path}", headers=SERVICE), [name], path)
 
-    def test_fields(self) -> None:
+    def test_body_fields_are_named(self) -> None:
         for path, value, names in (
             ("presign", {}, ["key"]), ("presign", {"key": "../k"}, ["key"]), ("presign", {"key": "k", "x": 1}, ["x"]),
             ("presign", {"key": "k", "expires_in_seconds": 0}, ["expires_in_seconds"]),

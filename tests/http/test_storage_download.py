@@ -37,7 +37,7 @@ class Whole(TestCase):
         }
         self.assertEqual({name: response.header(name) for name in expected}, expected)
 
-    def test_head_says_the_same_and_touches_no_store(self) -> None:
+    def test_head_has_the_same_headers_and_does_not_ask_the_store(self) -> None:
         opened = len(self.app.store.opened)
         for headers in ({}, {"Range": "bytes=1-2"}, {"If-None-Match": "*"}):
             sent = {**ANON, **headers}
@@ -57,7 +57,7 @@ class Whole(TestCase):
         for bad in ("", "1", "TRUE", "yes"):
             self.assertEqual(refused(self.app.get(f"d/%C3%B6.png?inline={bad}")), (422, "validation_failed"))
 
-    def test_refusals_are_neither_sniffed_nor_kept(self) -> None:
+    def test_refusals_may_be_neither_sniffed_nor_cached(self) -> None:
         for key, headers, status in (
             ("none", {}, 404),
             ("d/%C3%B6.png", {"Range": "bytes=500-"}, 416),
@@ -72,13 +72,13 @@ class Whole(TestCase):
         response = self.app.get("d/%C3%B6.png")
         self.assertEqual((response.status, response.header("x-content-type-options")), (503, "nosniff"))
 
-    def test_private_objects_are_not_cached(self) -> None:
+    def test_private_objects_may_not_be_cached(self) -> None:
         self.app.put("k", bucket="shut")
         self.assertEqual(self.app.get("k", bucket="shut").header("cache-control"), "private, no-store")
         listing = self.app.request("GET", "/storage/buckets/shut/objects", SERVICE)
         self.assertEqual((listing.status, listing.header("cache-control")), (200, "private, no-store"))
 
-    def test_missing_and_empty(self) -> None:
+    def test_missing_and_empty_objects(self) -> None:
         self.assertEqual(refused(self.app.get("none")), (404, "object_not_found"))
         self.app.put("empty", b"")
         self.app.store.away = True
@@ -103,7 +103,7 @@ class Ranges(TestCase):
             self.assertEqual(response.body, PAYLOAD[first : last + 1], sent)
             self.assertEqual(response.header("content-range"), f"bytes {first}-{last}/100", sent)
 
-    def test_ranges_that_cannot_be(self) -> None:
+    def test_invalid_and_unsatisfiable_ranges_are_416(self) -> None:
         for sent in (
             "bytes=100-", "bytes=200-300", "bytes=-0", "bytes=5-2", "bytes=", "bytes", "bytes=a-b", "bytes=-",
             "bytes=1-2-3", "bytes=--1", "bytes=1", "bytes=0x1-2", "bytes=1.5-2", "bytes=,", "bytes=٣-٤",
@@ -115,12 +115,12 @@ class Ranges(TestCase):
             self.assertEqual(response.header("content-range"), "bytes */100", sent)
             self.assertEqual(response.header("accept-ranges"), "bytes", sent)
 
-    def test_another_unit_or_several_ranges_give_the_whole(self) -> None:
+    def test_other_units_and_several_ranges_return_the_whole(self) -> None:
         for sent in ("items=0-1", "bytes=0-1,5-6", "bytes=200-,0-1", "bytes=-0,0-1"):
             response = self.app.get("k", Range=sent)
             self.assertEqual((response.status, response.body), (200, PAYLOAD), sent)
 
-    def test_any_range_of_nothing_is_not_satisfiable(self) -> None:
+    def test_no_range_of_an_empty_object_is_satisfiable(self) -> None:
         self.app.put("empty", b"")
         for sent in ("bytes=0-", "bytes=-1", "bytes=0-0"):
             response = self.app.get("empty", Range=sent)
@@ -145,7 +145,7 @@ class Conditions(TestCase):
         self.app = StorageApp()
         self.etag = json.loads(self.app.put("k", PAYLOAD).body)["etag"]
 
-    def test_a_date_that_no_calendar_has_counts_as_absent(self) -> None:
+    def test_an_impossible_date_counts_as_absent(self) -> None:
         for name in ("If-Modified-Since", "If-Unmodified-Since"):
             for method in ("GET", "HEAD"):
                 response = self.app.request(method, f"{BASE}/k", {**ANON, name: BEYOND})
@@ -186,7 +186,7 @@ class Conditions(TestCase):
             {"If_Unmodified_Since": "Fri, 20 Nov 2026 00:00:00 GMT"},
         ):
             self.assertEqual(refused(self.app.get("k", **headers)), (412, "precondition_failed"), headers)
-        # Section 13.2.2: beside a tag the date does not count.
+        # RFC 9110 section 13.2.2: beside If-Match the date does not count.
         both = {"If_Match": f'"{self.etag}"', "If_Unmodified_Since": "Fri, 20 Nov 2026 00:00:00 GMT"}
         self.assertEqual(self.app.get("k", **both).status, 200)
 
@@ -196,21 +196,21 @@ class Failing(TestCase):
         self.app = StorageApp()
         self.app.put("k", PAYLOAD)
 
-    def test_a_store_that_is_away(self) -> None:
+    def test_a_store_that_is_away_is_503(self) -> None:
         self.app.store.away = True
         response = self.app.get("k")
         self.assertEqual(refused(response), (503, "store_unavailable"))
         self.assertIsNotNone(response.header("retry-after"))
 
-    def test_bytes_that_are_lost_are_a_fault_of_ours(self) -> None:
+    def test_an_object_whose_bytes_are_lost_is_500(self) -> None:
         self.app.store.objects.clear()
         response = self.app.get("k")
         self.assertEqual(response.status, 500)
         self.assertNotIn(b"open/", response.body)
         self.assertEqual(len(self.flushLoggedErrors(ObjectLost)), 1)
 
-    def test_an_object_overwritten_while_its_row_is_read(self) -> None:
-        """The old version is gone by the time it is asked for; the answer is the new one, whole."""
+    def test_an_object_overwritten_while_its_row_is_read_is_returned_in_its_new_version(self) -> None:
+        """The old version is gone by the time it is asked for."""
         rows, store = self.app.storage._routes[0].downloads.rows, self.app.store
         find = type(rows).find
         stale = [next(iter(self.app.tables.objects.values()))]

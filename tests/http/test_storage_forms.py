@@ -25,7 +25,7 @@ class Forms(TestCase):
     def setUp(self) -> None:
         self.app = StorageApp()
 
-    def test_metadata_is_returned(self) -> None:
+    def test_the_objects_metadata_is_returned(self) -> None:
         response = self.app.upload(form(part("file", b"hello", "a.png", "image/png")))
         self.assertEqual(response.status, 201)
         self.assertEqual(
@@ -50,7 +50,7 @@ class Forms(TestCase):
             self.assertEqual(json.loads(response.body)["key"], ["x/1", "x/ö"][number])
         self.assertEqual(self.app.stored(), [b"one", b"two"])
 
-    def test_other_fields_are_read_past_however_often_they_come(self) -> None:
+    def test_other_fields_are_ignored_however_often_they_come(self) -> None:
         filled = b"x" * MAX_FIELD_BYTES
         body = form(part("note", filled), part("file", b"x", "a"), part("note", filled))
         self.assertEqual(self.app.upload(body).status, 201)
@@ -64,7 +64,7 @@ class Forms(TestCase):
             sent = {**USER, "Content-Type": f"multipart/form-data; boundary={boundary}"}
             self.assertEqual(self.app.request("POST", OBJECTS, sent, body).status, 201)
 
-    def test_what_is_refused_is_refused_as_soon_as_it_can_be_told(self) -> None:
+    def test_an_upload_is_refused_as_early_as_possible(self) -> None:
         self.app.put("k")
         self.app.rules("open", allowed_content_types=("text/*",))
         file = part("file", b"x", "n.txt", "text/plain")
@@ -82,12 +82,12 @@ class Forms(TestCase):
             self.assertEqual(client.received()[9:12], status, beginning)
             client.hang_up()
 
-    def test_the_stores_metadata_has_the_key_where_it_is_known_in_time(self) -> None:
+    def test_the_stores_metadata_has_the_key_if_it_is_known_in_time(self) -> None:
         self.app.put("e%20f", Content_Type="text/x-e")
         (put,) = self.app.store.objects.values()
         self.assertEqual((put.content_type, dict(put.metadata)), ("text/x-e", {"key": "e%20f"}))
         self.app.request("DELETE", f"{OBJECTS}/e%20f", USER)
-        # Metadata may be 2 KB in all.
+        # S3 allows 2 KB of metadata in all.
         for key, kept in (("k" * 900, True), ("%C3%A9" * 450, False)):
             self.app.put(key)
             (put,) = self.app.store.objects.values()
@@ -102,7 +102,7 @@ class Forms(TestCase):
         response = self.app.upload(form(part("note", b"\xff\xfe"), part("file", b"", "empty.bin")))
         self.assertEqual((response.status, json.loads(response.body)["size"]), (201, 0))
 
-    def test_content_type_of_the_part_else_by_the_key_else_bytes(self) -> None:
+    def test_the_content_type_is_the_parts_or_guessed_from_the_key(self) -> None:
         cases = [
             (part("file", b"x", "a.png", "text/x-odd; charset=utf-8"), "text/x-odd; charset=utf-8"),
             (part("file", b"x", "a.png"), "image/png"),
@@ -114,7 +114,7 @@ class Forms(TestCase):
         bad = self.app.upload(form(part("file", b"x", "a", "no type")))
         self.assertEqual(refused(bad), (422, "validation_failed"))
 
-    def test_however_the_body_is_cut_it_means_the_same(self) -> None:
+    def test_pieces_make_no_difference(self) -> None:
         body = file_form(b"\r\n--frontie\r\n" * 7, key="k")
         for size in (1, 2, 3, 7, 50):
             client = self.app.connect()
@@ -126,6 +126,8 @@ class Forms(TestCase):
 
 
 class BadForms(TestCase):
+    """Malformed forms are refused, and nothing is stored."""
+
     def setUp(self) -> None:
         self.app = StorageApp()
 
@@ -135,13 +137,13 @@ class BadForms(TestCase):
     def bad(self, body: bytes, expected: tuple[int, str] = (400, "invalid_multipart")) -> None:
         self.assertEqual(refused(self.app.upload(body)), expected)
 
-    def test_no_file_two_files_two_keys(self) -> None:
+    def test_a_form_needs_one_file_and_at_most_one_key(self) -> None:
         self.bad(form(part("key", b"a")))
         self.bad(form(part("file", b"a", "a"), part("file", b"b", "b")))
         self.bad(form(part("key", b"a"), part("key", b"b"), part("file", b"a", "a")))
         self.bad(form())
 
-    def test_truncated_anywhere(self) -> None:
+    def test_a_form_truncated_anywhere(self) -> None:
         body = file_form(b"hello", key="k")
         for length in range(len(body) - 4):
             self.bad(body[:length])
@@ -150,12 +152,12 @@ class BadForms(TestCase):
         self.bad(b"--other\r\nContent-Disposition: form-data; name=file\r\n\r\nx\r\n--other--\r\n")
         self.bad(b"x" * 200_000)
 
-    def test_part_headers_too_long_or_too_many(self) -> None:
+    def test_part_headers_that_are_too_long_or_too_many(self) -> None:
         self.bad(f"--{BOUNDARY}\r\nX-Long: ".encode() + b"x" * 20_000 + b"\r\n\r\n")
         self.bad(f"--{BOUNDARY}\r\nX-Long: ".encode() + b"x" * 20_000)
         self.bad(f"--{BOUNDARY}\r\n".encode() + b"X-A: b\r\n" * 50 + b"\r\n")
 
-    def test_no_more_than_is_documented(self) -> None:
+    def test_documented_limits_are_included(self) -> None:
         file = part("file", b"x", "a")
 
         def lines(*more: str) -> bytes:
@@ -177,10 +179,10 @@ class BadForms(TestCase):
     def test_a_field_that_does_not_end(self) -> None:
         self.bad(form(part("note", b"x" * 100_000), part("file", b"x", "a")))
 
-    def test_a_part_without_disposition(self) -> None:
+    def test_a_part_without_content_disposition(self) -> None:
         self.bad(f"--{BOUNDARY}\r\nContent-Type: text/plain\r\n\r\nx\r\n--{BOUNDARY}--\r\n".encode())
 
-    def test_parts_in_another_encoding_would_be_stored_in_it(self) -> None:
+    def test_parts_with_a_transfer_encoding_are_refused_unless_they_are_unencoded(self) -> None:
         plain = form(part("key", b"a2V5"), part("file", b"aGVsbG8=", "a.txt"), part("note", b"x"))
         for name in (b"key", b"file", b"note"):
             for encoding in (b"base64", b" Quoted-Printable ", b"7bit", b"Binary", b"utf-8", b""):
@@ -200,7 +202,7 @@ class BadForms(TestCase):
         self.app.request("DELETE", f"{OBJECTS}/ok", USER)
         self.bad(body.replace(b"NAME", b"\xff\xfe"))
 
-    def test_no_boundary_and_no_form(self) -> None:
+    def test_other_content_types_and_boundaries(self) -> None:
         for content_type, expected in {
             "multipart/form-data": (400, "invalid_multipart"),
             "multipart/form-data; boundary=": (400, "invalid_multipart"),
@@ -224,7 +226,7 @@ class BadForms(TestCase):
             self.assertEqual(said["details"], {"key": "there is no field key, and the file has no name"})
             self.bad(form(nameless), (422, "invalid_key"))
 
-    def test_a_client_that_hangs_up(self) -> None:
+    def test_a_client_that_hangs_up_leaves_nothing(self) -> None:
         app = StorageApp(part_bytes=10)
         for length in (5, 25, 45):
             client = app.connect()

@@ -1,4 +1,4 @@
-"""Uploads and copies of a host that was suspended until another host gave them up: nothing of them is left."""
+"""Uploads and copies of a host that was suspended until another host swept them: nothing of them is left."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from tests.storage_fakes import FakeObjects
 from tests.store_fake import MemoryStore
 
 COPY = "/storage/buckets/open/copy"
-# The store's last operation before the switch, and a request that comes to it.
+# The store's last operation before the object is switched, and a request that leads to it.
 LAST = (
     ("put", "PUT", OBJECTS + "/k", b"x"),
     ("complete_multipart", "PUT", OBJECTS + "/k", b"x" * 25),
@@ -39,7 +39,7 @@ class GivenUp(TestCase):
         client.send(head(lines, method, path) + body)
         return client
 
-    def test_bytes_that_come_after_the_sweeper_deleted_them(self) -> None:
+    def test_bytes_that_arrive_after_the_sweep_are_deleted(self) -> None:
         for name, method, path, body in LAST:
             for stays in (True, False):
                 app, going = self.app_with(b"first"), Deferred[None]()
@@ -56,7 +56,7 @@ class GivenUp(TestCase):
                     aborted = dict(app.store.multiparts)
                     self.sweep(app)
                     self.assertEqual((app.tables.uploads, app.tables.garbage), ({}, {}), name)
-                    # A store that had all parts before they were dropped.
+                    # The store had received all parts before the upload was aborted.
                     app.store.multiparts.update(aborted)
                     if not stays:
                         client.hang_up()
@@ -65,8 +65,8 @@ class GivenUp(TestCase):
                     self.assertTrue(client.received().startswith(b"HTTP/1.1 408 "), name)
                 self.assertEqual(app.stored(), [b"first"], (name, stays))
 
-    def test_what_became_an_object_stays(self) -> None:
-        """Its switch succeeded, and only the answer was lost."""
+    def test_an_object_that_was_switched_is_kept(self) -> None:
+        """The switch succeeded, and only its confirmation was lost."""
         for _, method, path, body in LAST:
             app = self.app_with(b"first")
             put = FakeObjects.put

@@ -19,7 +19,7 @@ from tests.http.storage_app import (
 class Keys(TestCase):
     """Keys in the path of a request: percent-decoded once."""
 
-    def test_allowed(self) -> None:
+    def test_allowed_keys(self) -> None:
         app = StorageApp()
         for sent, key in {
             "a%2Fb": "a/b",
@@ -38,7 +38,7 @@ class Keys(TestCase):
             self.assertEqual(json.loads(response.body)["key"], key)
             self.assertEqual(app.request("GET", f"{OBJECTS}/{sent}", ANON).body, b"x")
 
-    def test_refused(self) -> None:
+    def test_refused_keys(self) -> None:
         app = StorageApp()
         for sent in (
             "../x", "a/../b", "%2e%2e/x", "a/%2E%2e", ".", "a/.", "/a", "a//b", "a%2F%2Fb", "a/", "%2Fa",

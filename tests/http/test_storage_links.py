@@ -1,4 +1,4 @@
-"""Download links: made, used once, expired and removed; their token is never shown or logged."""
+"""Download links: made, used once, expired and removed; their token is never stored or logged."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ class Links(TestCase):
         url = str(self.made(**given)["url"])
         return url.removeprefix("http://api.example.test")
 
-    def test_what_presign_answers(self) -> None:
+    def test_what_presign_returns(self) -> None:
         made = self.made()
         self.assertEqual(made["method"], "GET")
         self.assertEqual(made["expires_at"], "2026-11-21T01:00:00.000Z")
@@ -40,13 +40,13 @@ class Links(TestCase):
         )
         self.assertEqual(self.made(expires_in_seconds=604800)["expires_at"], "2026-11-28T00:00:00.000Z")
 
-    def test_only_a_digest_is_kept(self) -> None:
+    def test_only_a_digest_is_stored(self) -> None:
         token = self.path().partition("=")[2]
         (kept,) = self.app.tables.links
         self.assertEqual(len(kept), 32)
         self.assertNotIn(token, repr(self.app.tables.links))
 
-    def test_one_get_without_any_header(self) -> None:
+    def test_one_get_needs_no_header_and_uses_it_up(self) -> None:
         path = self.path()
         response = self.app.request("GET", path)
         self.assertEqual((response.status, response.body), (200, b"hello"))
@@ -56,8 +56,8 @@ class Links(TestCase):
         self.assertEqual(refused(self.app.request("GET", path)), (410, "token_used"))
         self.assertEqual(self.app.request("HEAD", path).status, 410)
 
-    def test_a_refusal_is_kept_no_more_than_the_object(self) -> None:
-        """404 and 410 may be kept by a cache that is told nothing (RFC 9110 section 15.1)."""
+    def test_refusals_may_not_be_cached(self) -> None:
+        """A cache that is told nothing may keep 404 and 410 (RFC 9110 section 15.1)."""
         path = self.path()
         for target, headers, status in (
             (path, {"Range": "bytes=9-"}, 416), (path, {"If-Match": '"x"'}, 412), (path, {}, 200), (path, {}, 410),
@@ -73,32 +73,32 @@ class Links(TestCase):
         self.assertTrue((response.header("content-disposition") or "").startswith("inline;"))
         self.assertTrue((response.header("content-security-policy") or "").startswith("sandbox;"))
 
-    def test_no_key_is_needed_but_a_wrong_one_is_refused(self) -> None:
+    def test_no_project_key_is_needed_but_a_wrong_one_is_refused(self) -> None:
         path = self.path()
         response = self.app.request("GET", path, {"X-Service-Key": "psk_anon_wrong"})
         self.assertEqual(refused(response), (401, "project_key_invalid"))
         self.assertEqual(self.app.request("GET", path).status, 200)
 
-    def test_who_is_signed_in_does_not_matter(self) -> None:
+    def test_a_bearer_token_is_ignored(self) -> None:
         """A client may send along what it has, and that may have expired."""
         response = self.app.request("GET", self.path(), {"Authorization": "Bearer expired"})
         self.assertEqual((response.status, response.body), (200, b"hello"))
 
-    def test_a_partial_answer_uses_it_too(self) -> None:
+    def test_a_range_uses_it_up_too(self) -> None:
         path = self.path()
         response = self.app.request("GET", path, {"Range": "bytes=1-2"})
         self.assertEqual((response.status, response.body), (206, b"el"))
         self.assertEqual(refused(self.app.request("GET", path)), (410, "token_used"))
 
-    def test_an_empty_object_uses_it_too(self) -> None:
+    def test_an_empty_object_uses_it_up_too(self) -> None:
         self.app.put("d/k.txt", b"", bucket="shut")
         path = self.path()
         response = self.app.request("GET", path)
         self.assertEqual((response.status, response.body), (200, b""))
         self.assertEqual(refused(self.app.request("GET", path)), (410, "token_used"))
 
-    def test_a_use_that_was_not_taken_opens_nothing(self) -> None:
-        """Whatever a second look at the link says: the clock may have been set back in between."""
+    def test_a_use_that_the_database_refused_opens_nothing(self) -> None:
+        """That is so whatever a second look at the link says, since the clock may have been set back in between."""
         path = self.path()
 
         async def refuse(*_: object) -> bool:
@@ -107,7 +107,7 @@ class Links(TestCase):
         self.patch(FakeLinks, "use", refuse)
         self.assertEqual(refused(self.app.request("GET", path)), (410, "token_used"))
 
-    def test_what_does_not_use_it(self) -> None:
+    def test_responses_without_the_object_do_not_use_it_up(self) -> None:
         path = self.path()
         etag = next(iter(self.app.tables.objects.values())).etag
         self.assertEqual(self.app.request("HEAD", path).status, 200)
@@ -119,25 +119,25 @@ class Links(TestCase):
         self.app.store.away = False
         self.assertEqual(self.app.request("GET", path).status, 200)
 
-    def test_several_uses_and_any_number(self) -> None:
+    def test_several_uses_and_unlimited_uses(self) -> None:
         twice, always = self.path(uses=2), self.path(uses=0)
         self.assertEqual([self.app.request("GET", twice).status for _ in range(3)], [200, 200, 410])
         self.assertEqual([self.app.request("GET", always).status for _ in range(5)], [200] * 5)
 
-    def test_expired(self) -> None:
+    def test_an_expired_link_is_410(self) -> None:
         path = self.path(expires_in_seconds=10, uses=0)
         self.app.clock.advance(9.9)
         self.assertEqual(self.app.request("GET", path).status, 200)
         self.app.clock.advance(0.1)
         self.assertEqual(refused(self.app.request("GET", path)), (410, "token_expired"))
 
-    def test_one_that_was_used_expires_too(self) -> None:
+    def test_a_used_link_expires_too(self) -> None:
         path = self.path(expires_in_seconds=10)
         self.app.request("GET", path)
         self.app.clock.advance(10)
         self.assertEqual(refused(self.app.request("GET", path)), (410, "token_expired"))
 
-    def test_unknown(self) -> None:
+    def test_unknown_tokens_are_404(self) -> None:
         for token in ("x", "a" * 43, "%00", "%C3%A4"):
             response = self.app.request("GET", f"/storage/download?token={token}")
             self.assertEqual(refused(response), (404, "token_not_found"))
@@ -146,7 +146,7 @@ class Links(TestCase):
                 refused(self.app.request("GET", f"/storage/download{query}")), (422, "validation_failed")
             )
 
-    def test_a_link_that_loses_the_race_drops_its_read(self) -> None:
+    def test_a_request_that_loses_the_race_drops_its_read(self) -> None:
         path = self.path()
         links = self.app.storage._routes[0].links
         token_hash = next(iter(self.app.tables.links))
@@ -163,7 +163,7 @@ class Links(TestCase):
         self.assertEqual(refused(self.app.request("GET", path)), (410, "token_used"))
         self.assertTrue(self.app.store.opened[-1].dropped)
 
-    def test_a_link_that_expires_while_its_object_is_fetched(self) -> None:
+    def test_a_link_that_expires_while_the_object_is_fetched(self) -> None:
         path = self.path(expires_in_seconds=10)
         real = MemoryStore.open
 
@@ -175,7 +175,7 @@ class Links(TestCase):
         self.assertEqual(refused(self.app.request("GET", path)), (410, "token_expired"))
         self.assertTrue(self.app.store.opened[-1].dropped)
 
-    def test_it_is_bound_to_its_key(self) -> None:
+    def test_a_link_belongs_to_its_key(self) -> None:
         path = self.path(uses=0)
         self.app.put("d/k.txt", b"newer", bucket="shut")
         self.assertEqual(self.app.request("GET", path).body, b"newer")

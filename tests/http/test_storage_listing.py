@@ -58,7 +58,7 @@ class Listing(TestCase):
             token = f"&page_token={page['next_token']}"
         self.assertEqual(sorted(seen), sorted(["Z", "a/", "a0", "b", "z/", "ä"]))
 
-    def test_a_page_has_a_hundred_entries_unless_asked_otherwise(self) -> None:
+    def test_the_default_page_size_is_100(self) -> None:
         for number in range(101):
             self.app.put(f"many/{number:03}", b"x")
         page = self.list("prefix=many/")
@@ -66,7 +66,7 @@ class Listing(TestCase):
         self.assertTrue(page["is_truncated"])
         self.assertEqual(self.list(f"prefix=many/&page_token={page['next_token']}")["objects"], ["many/100"])
 
-    def test_pages_do_not_shift(self) -> None:
+    def test_pages_do_not_shift_when_objects_change(self) -> None:
         first = self.list("max_keys=3")
         self.app.put("A", b"x")
         self.app.put("a/0", b"x")
@@ -74,7 +74,7 @@ class Listing(TestCase):
         rest = self.list(f"page_token={first['next_token']}")
         self.assertEqual((rest["objects"], rest["folders"]), (["b", "ä"], ["z/"]))
 
-    def test_values_that_are_not_allowed(self) -> None:
+    def test_invalid_parameters_are_refused(self) -> None:
         token = self.list("max_keys=1")["next_token"]
         forged = page_token.encode("b", "a", False), page_token.encode("a\0", "a", False)
         for query in (
@@ -92,6 +92,6 @@ class Listing(TestCase):
         self.assertEqual(list(json.loads(response.body)["error"]["details"]), ["prefix"])
         self.assertEqual(self.app.request("GET", f"{BASE}?max_keys=1000", ANON).status, 200)
 
-    def test_a_listing_is_always_as_it_is_now(self) -> None:
+    def test_a_listing_may_not_be_cached(self) -> None:
         listing = self.app.request("GET", BASE, ANON)
         self.assertEqual((listing.status, listing.header("cache-control")), (200, "no-store"))

@@ -15,7 +15,7 @@ CONTINUE = b"HTTP/1.1 100 "
 
 
 class AtTheSwitch(TestCase):
-    def test_the_quota_counts_what_is_replaced_and_deleted(self) -> None:
+    def test_the_quota_counts_replaced_and_deleted_objects(self) -> None:
         app = StorageApp()
         app.rules("open", max_bucket_bytes=10)
         self.assertEqual(app.put("a", b"x" * 6).status, 201)
@@ -30,7 +30,7 @@ class AtTheSwitch(TestCase):
             self.assertEqual(app.put("b", b"x" * smaller).status, 200)
             self.assertEqual(app.upload(file_form(b"x" * smaller, key="b")).status, 201)
 
-    def test_the_details_tell_a_quota_from_a_limit(self) -> None:
+    def test_the_details_tell_the_quota_from_the_object_limit(self) -> None:
         app = StorageApp()
         app.rules("open", max_bucket_bytes=10)
         app.put("a", b"x" * 6)
@@ -40,7 +40,7 @@ class AtTheSwitch(TestCase):
         client = app.connect()
         client.send(head({"Content-Length": "11", "Expect": "100-continue"}, "PUT", OBJECTS + "/b"))
         self.assertIn(b"max_bucket_bytes", client.received())
-        # Also where nobody said how much would come.
+        # The same holds for a body of unknown length.
         client = app.connect()
         client.send(head({"Transfer-Encoding": "chunked"}, "PUT", OBJECTS + "/b") + b"b\r\n" + b"x" * 11)
         self.assertIn(b"max_bucket_bytes", client.received())
@@ -64,36 +64,36 @@ class FromTheHeaders(TestCase):
         client.send(head(sent, method, OBJECTS + path))
         return client
 
-    def test_what_cannot_fit_is_not_asked_for(self) -> None:
+    def test_an_upload_that_cannot_fit_is_refused_before_its_body(self) -> None:
         for key, length in (("/b", 5), ("/a", 11), ("/b", 10)):
             answer = self.asked(length, key).received()
             self.assertTrue(answer.startswith(b"HTTP/1.1 413 "), answer)
             self.assertIn(b"max_bucket_bytes", answer)
         self.assertEqual(self.app.stored(), [b"x" * 6])
 
-    def test_what_may_fit_is(self) -> None:
+    def test_an_upload_that_may_fit_is_read(self) -> None:
         for key, length in (("/b", 4), ("/a", 10), ("/a", 7), ("/b", 0)):
             client = self.asked(length, key)
             self.assertEqual(client.received()[:13], CONTINUE if length else b"HTTP/1.1 201 ", (key, length))
             client.hang_up()
 
-    def test_in_a_bucket_past_its_quota_an_object_may_still_be_replaced(self) -> None:
+    def test_in_a_bucket_beyond_its_quota_an_object_may_be_replaced_by_a_smaller_one(self) -> None:
         self.app.rules("open", max_bucket_bytes=3)
         self.assertTrue(self.asked(6, "/a").received().startswith(CONTINUE))
         self.assertTrue(self.asked(7, "/a").received().startswith(b"HTTP/1.1 413 "))
         self.assertTrue(self.asked(1, "/b").received().startswith(b"HTTP/1.1 413 "))
 
-    def test_what_went_a_moment_ago_is_room(self) -> None:
+    def test_space_freed_a_moment_ago_counts(self) -> None:
         self.app.get("a")  # the bucket is remembered as it is now
         self.app.request("DELETE", OBJECTS + "/a", USER)
         self.assertTrue(self.asked(10).received().startswith(CONTINUE))
 
-    def test_one_that_was_lifted_a_moment_ago_refuses_nothing(self) -> None:
+    def test_a_quota_lifted_a_moment_ago_refuses_nothing(self) -> None:
         self.app.get("a")
         self.app.tables.buckets["open"] = (BucketRules("public"), START)
         self.assertTrue(self.asked(10).received().startswith(CONTINUE))
 
-    def test_where_there_is_room_enough_the_database_is_not_asked(self) -> None:
+    def test_with_enough_room_the_database_is_not_asked(self) -> None:
         def never(*_: object) -> None:
             raise AssertionError("asked")
 
@@ -102,7 +102,7 @@ class FromTheHeaders(TestCase):
         self.app.rules("open")
         self.assertEqual(self.app.put("b", b"x" * 40).status, 200)
 
-    def test_a_form_whose_key_is_known_is_refused_before_its_file(self) -> None:
+    def test_a_form_with_a_known_key_is_refused_before_its_file(self) -> None:
         for least, refusal in ((5, True), (4, False)):
             client = self.asked(256 * 1024 + least, "", "POST", **FORM)
             self.assertEqual(client.received()[:13], CONTINUE)
@@ -111,5 +111,5 @@ class FromTheHeaders(TestCase):
             client.hang_up()
         self.assertEqual(self.app.stored(), [b"x" * 6])
 
-    def test_a_form_is_not_taken_for_its_file(self) -> None:
+    def test_the_size_of_a_form_is_not_that_of_its_file(self) -> None:
         self.assertEqual(self.app.upload(file_form(b"x" * 4, key="b")).status, 201)

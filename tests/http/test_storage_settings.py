@@ -18,24 +18,24 @@ class InForce(TestCase):
     def set(self, **settings: int) -> None:
         self.app.in_force = StorageSettings(**settings)
 
-    def test_how_long_links_live_unless_asked_otherwise(self) -> None:
+    def test_default_expires_in_seconds(self) -> None:
         for seconds, expires_at in ((60, "2026-11-21T00:01:00.000Z"), (7200, "2026-11-21T02:00:00.000Z")):
             self.set(default_expires_in_seconds=seconds)
             made = self.app.post("/storage/buckets/open/presign", {"key": "k"})
             self.assertEqual(json.loads(made.body)["expires_at"], expires_at)
 
-    def test_how_long_caches_keep_what_is_public(self) -> None:
+    def test_public_max_age_seconds(self) -> None:
         for seconds in (0, 60):
             self.set(public_max_age_seconds=seconds)
             self.assertEqual(self.app.get("k").header("cache-control"), f"public, max-age={seconds}")
 
-    def test_how_large_an_object_may_be(self) -> None:
+    def test_max_object_bytes(self) -> None:
         self.set(max_object_bytes=4)
         self.assertEqual(refused(self.app.put("k")), (413, "payload_too_large"))
         self.set(max_object_bytes=5)
         self.assertEqual(self.app.put("k").status, 200)
 
-    def test_for_how_long_what_was_removed_is_kept(self) -> None:
+    def test_keep_removed_seconds(self) -> None:
         self.set(keep_removed_seconds=100)
         self.assertEqual(self.app.request("DELETE", "/storage/buckets/open/objects/k", USER).status, 204)
         self.assertEqual(len(self.app.store.objects), 1)

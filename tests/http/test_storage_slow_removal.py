@@ -1,4 +1,4 @@
-"""A store that is silent when bytes are to be deleted that are no object's any more: nobody waits for it for long."""
+"""A store that does not respond when removed bytes are to be deleted: no request waits for it for long."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from tests.said import captured_logs
 from tests.store_fake import MemoryStore
 
 BUCKET = "/storage/buckets/open"
-# Each does away with two versions, or one.
+# Each removes one version or two.
 REQUESTS = (
     ("DELETE", f"{OBJECTS}/a", b"", 204, 1),
     ("PUT", f"{OBJECTS}/a", b"new", 200, 1),
@@ -25,7 +25,7 @@ REQUESTS = (
 
 
 class SlowRemoval(TestCase):
-    def test_the_answer_comes_and_the_sweeper_deletes(self) -> None:
+    def test_the_response_is_sent_after_a_while_and_the_sweeper_deletes(self) -> None:
         for method, path, body, status, gone in REQUESTS:
             app = StorageApp()
             app.put("a", b"first")

@@ -1,4 +1,4 @@
-"""Downloads of large objects: streamed, broken off, given up."""
+"""Downloads of large objects that are streamed, and clients that leave during a change."""
 
 from __future__ import annotations
 
@@ -43,28 +43,28 @@ class Streaming(TestCase):
         self.aborted = client.transport.aborted
         return client.received()
 
-    def test_whole_and_in_part(self) -> None:
+    def test_whole_objects_and_ranges(self) -> None:
         whole = self.app.get("k")
         self.assertEqual((whole.status, whole.body), (200, PAYLOAD))
         part = self.app.get("k", Range="bytes=10-200009")
         self.assertEqual((part.status, part.body), (206, PAYLOAD[10:200_010]))
         self.assertEqual(part.header("content-range"), f"bytes 10-200009/{len(PAYLOAD)}")
 
-    def test_a_store_that_breaks_off_cuts_the_connection(self) -> None:
+    def test_a_read_that_breaks_off_aborts_the_connection(self) -> None:
         answer = self.pouring(BrokenRead("x"), b"begun")
         self.assertTrue(answer.endswith(b"begun"))
         self.assertTrue(self.aborted)
 
-    def test_who_leaves_is_no_fault(self) -> None:
+    def test_a_client_that_leaves_is_no_error(self) -> None:
         self.pouring(ReaderLeft(), b"begun")
         self.assertTrue(self.aborted)
 
-    def test_what_is_a_fault_of_ours_is_told(self) -> None:
+    def test_an_unexpected_error_is_logged(self) -> None:
         self.pouring(ZeroDivisionError(), b"begun")
         self.assertTrue(self.aborted)
         self.assertEqual(len(self.flushLoggedErrors(ZeroDivisionError)), 1)
 
-    def test_the_log_has_what_the_store_said(self) -> None:
+    def test_the_log_has_the_stores_error_code(self) -> None:
         async def refusing(*_: object) -> None:
             raise StoreError(403, "AccessDenied")
 
@@ -79,7 +79,7 @@ class Streaming(TestCase):
         failed = [text for text in said if text.startswith("The store ")]
         self.assertEqual(failed, ["The store failed: AccessDenied", "The store failed: StoreUnreachable"])
 
-    def test_who_is_always_late_is_told_so_in_the_end(self) -> None:
+    def test_an_object_that_is_replaced_again_and_again_is_503(self) -> None:
         real = MemoryStore.open
 
         async def late(store: MemoryStore, key: str, *args: int) -> FakeOpened:
@@ -96,7 +96,7 @@ class Leaving(TestCase):
     """A client leaves. The database does what it was asked for all the same, since the pool shields it, and so do
     these fakes."""
 
-    def test_an_upload_whose_client_leaves_while_it_is_announced_is_not_announced(self) -> None:
+    def test_an_upload_whose_client_leaves_while_it_is_announced_is_withdrawn(self) -> None:
         app = StorageApp()
         objects = type(app.tables.rows().objects)
         begin = objects.begin_upload
@@ -161,7 +161,7 @@ class Leaving(TestCase):
                 held.callback(None)
             self.assertEqual(sorted(app.stored()), left, request)
 
-    def test_what_the_store_has_when_its_client_leaves_goes_at_once_or_is_left_to_the_sweeper(self) -> None:
+    def test_bytes_stored_for_a_client_that_left_are_deleted_at_once_or_by_the_sweeper(self) -> None:
         put = MemoryStore.put
         for away in (False, True):
             app = StorageApp()
@@ -183,8 +183,8 @@ class Leaving(TestCase):
             self.successResultOf(start(app.storage.sweeper.sweep()))
             self.assertEqual(app.stored(), [])
 
-    def test_what_nobody_can_be_asked_to_give_up_is_left_to_the_sweeper(self) -> None:
-        """The store has refused, and the database fails when it is told: one answer, and a line in the log."""
+    def test_an_upload_that_cannot_be_withdrawn_is_left_to_the_sweeper(self) -> None:
+        """The store has refused, and then the database fails: the client gets one response, and the log one line."""
 
         async def denied(*_: object) -> str:
             raise StoreError(403, "AccessDenied")

@@ -35,7 +35,7 @@ class Sweeping(TestCase):
     def stored(self, path: str, payload: bytes = b"x") -> None:
         self.successResultOf(start(self.store.put(path, payload, "a/b", {})))
 
-    def test_an_upload_that_is_silent_for_a_quarter_of_an_hour_is_given_up(self) -> None:
+    def test_an_upload_that_is_silent_for_a_quarter_of_an_hour_is_swept(self) -> None:
         version = uuid4()
         self.app.tables.uploads[version] = ("open", START)
         self.stored(store_path("open", version))
@@ -46,7 +46,7 @@ class Sweeping(TestCase):
         self.assertEqual(self.sweep(), Swept(1, 1, 1, 0, 0))
         self.assertEqual(self.app.stored(), [])
 
-    def test_garbage_of_every_bucket_goes(self) -> None:
+    def test_garbage_of_every_bucket_is_deleted(self) -> None:
         for number in range(5):
             version, bucket = uuid4(), ("open", "shut")[number % 2]
             self.app.tables.garbage[version] = (bucket, START)
@@ -54,7 +54,7 @@ class Sweeping(TestCase):
         self.assertEqual(self.sweep(), Swept(0, 5, 0, 0, 0))
         self.assertEqual(self.app.stored(), [])
 
-    def test_what_cannot_be_deleted_waits_for_the_next_time(self) -> None:
+    def test_what_cannot_be_deleted_waits_for_the_next_sweep(self) -> None:
         versions = sorted(uuid4() for _ in range(3))
         for version in versions:
             self.app.tables.garbage[version] = ("open", START)
@@ -67,7 +67,7 @@ class Sweeping(TestCase):
         self.addCleanup(globalLogPublisher.removeObserver, cast(ILogObserver, events.append))
         self.patch(MemoryStore, "delete_many", all_but_one)
         self.assertEqual(self.sweep().versions, 2)
-        # Of what goes as it should nothing is said.
+        # Successful removals are not logged.
         for payload in (b"one", b"two"):
             self.app.put("k", payload)
         self.assertEqual(list(self.app.tables.garbage), [versions[1]])
@@ -82,7 +82,7 @@ class Sweeping(TestCase):
         said = [(event["count"], event["kind"]) for event in left]
         self.assertEqual(said, [(1, "the store refused"), (2, "StoreUnreachable")])
 
-    def test_an_upload_that_the_store_does_not_let_go_of_keeps_no_other(self) -> None:
+    def test_an_upload_that_the_store_does_not_abort_does_not_affect_others(self) -> None:
         paths = sorted(store_path("open", uuid4()) for _ in range(3))
         for path in paths:
             self.successResultOf(start(self.store.start_multipart(path, "a/b", {})))
@@ -105,7 +105,7 @@ class Sweeping(TestCase):
         events.clear()
         self.assertEqual((self.sweep().multiparts, self.app.stored(), events), (1, [], []))
 
-    def test_who_interrupts_it_does_not_wait_for_the_rest(self) -> None:
+    def test_a_cancelled_sweep_ends_at_once(self) -> None:
         for bucket in ("open", "shut"):
             for _ in range(2):
                 self.app.tables.garbage[uuid4()] = (bucket, START)
@@ -121,7 +121,7 @@ class Sweeping(TestCase):
         self.failureResultOf(sweeping, CancelledError)
         self.assertEqual((len(asked), len(self.app.tables.garbage)), (1, 4))
 
-    def test_bytes_of_no_row_go_when_the_whole_store_is_looked_through(self) -> None:
+    def test_bytes_of_no_row_are_deleted_by_a_sweep_for_orphans(self) -> None:
         self.app.put("k")
         self.stored(store_path("open", uuid4()))
         foreign = (PROBE, "open/notes.txt", f"Open/{uuid4()}")
@@ -146,7 +146,7 @@ class Sweeping(TestCase):
             self.store.objects.pop(path)
         self.assertEqual(self.app.stored(), [b"hello"])
 
-    def test_an_expired_link_is_known_for_a_day(self) -> None:
+    def test_an_expired_link_is_remembered_for_a_day(self) -> None:
         self.app.put("k")
         made = self.app.post("/storage/buckets/open/presign", {"key": "k", "expires_in_seconds": 1})
         path = made.body.decode().partition("http://api.example.test")[2].partition('"')[0]
@@ -158,7 +158,7 @@ class Sweeping(TestCase):
             self.assertEqual(self.sweep().links, swept)
             self.assertEqual(refused(self.app.request("GET", path)), code)
 
-    def test_a_store_that_tells_nothing_of_open_uploads_stops_nothing_else(self) -> None:
+    def test_a_store_that_refuses_to_list_uploads_does_not_stop_the_rest(self) -> None:
         async def refusing(_: object) -> None:
             raise StoreError(403, "AccessDenied")
 
@@ -169,7 +169,7 @@ class Sweeping(TestCase):
         self.failureResultOf(start(self.app.storage.sweeper.sweep()), StoreError)
         self.assertEqual((self.app.tables.garbage, self.app.tables.links), ({}, {}))
 
-    def test_it_runs_every_so_often_in_one_process_at_a_time(self) -> None:
+    def test_it_runs_at_intervals_in_one_process_at_a_time(self) -> None:
         async def busy(_: object) -> bool:
             return False
 
@@ -189,7 +189,7 @@ class Sweeping(TestCase):
 
 
 class Verifying(TestCase):
-    def test_every_object_is_compared_with_its_bytes(self) -> None:
+    def test_verify_compares_every_object_with_its_bytes(self) -> None:
         app = StorageApp()
         keys = ("copied", "gone", "longer", "other", "parted", "same", "torn")
         for key in keys:
@@ -214,7 +214,7 @@ class Verifying(TestCase):
         torn, unproven = ["open/longer", "open/other", "open/torn"], ["open/copied", "open/parted"]
         self.assertEqual(found, Verified(8, ["open/gone"], torn, unproven, [orphan]))
 
-    def test_each_is_told_once_however_many_there_are(self) -> None:
+    def test_verify_reports_each_object_once_however_many_there_are(self) -> None:
         app = StorageApp()
         for number in range(40):
             app.put(f"{number:02}")
@@ -222,7 +222,7 @@ class Verifying(TestCase):
         found = self.successResultOf(start(app.storage.sweeper.verify()))
         self.assertEqual(found, Verified(40, [f"open/{number:02}" for number in range(40)]))
 
-    def test_what_is_replaced_or_deleted_meanwhile_is_not_missing(self) -> None:
+    def test_objects_replaced_or_deleted_during_verify_are_not_missing(self) -> None:
         app = StorageApp()
         for key in ("deleted", "lost", "replaced"):
             app.put(key)
@@ -233,7 +233,7 @@ class Verifying(TestCase):
             self.patch(MemoryStore, "stat", stat)
             app.put("replaced")
             app.post("/storage/buckets/open/delete", {"keys": ["deleted"]})
-            # Its bytes were lost under whatever key.
+            # Moving an object does not bring back its lost bytes.
             app.post("/storage/buckets/open/move", {"from": "lost", "to": "moved"})
             return await stat(store, path)
 
@@ -241,14 +241,16 @@ class Verifying(TestCase):
         found = self.successResultOf(start(app.storage.sweeper.verify()))
         self.assertEqual(found, Verified(3, ["open/lost"]))
 
-    def test_what_is_sound(self) -> None:
+    def test_which_results_of_verify_are_sound(self) -> None:
         self.assertTrue(Verified(1, unproven=["x"], orphans=["y"]).sound)
         for bad in (Verified(1, missing=["x"]), Verified(1, torn=["x"])):
             self.assertFalse(bad.sound)
 
 
 class Readiness(TestCase):
-    def test_it_reads_a_real_object_which_it_makes_where_it_is_missing(self) -> None:
+    """Whether the store can be used: a small object, the probe, can be read."""
+
+    def test_it_reads_a_real_object_and_creates_it_if_missing(self) -> None:
         app = StorageApp()
         self.successResultOf(start(app.storage.check()))
         self.assertEqual(app.store.calls, ["open", "ensure_bucket", "put", "open"])
@@ -256,7 +258,7 @@ class Readiness(TestCase):
         self.successResultOf(start(app.storage.check()))
         self.assertEqual(app.store.calls, ["open"])
 
-    def test_the_store_bucket_is_made_too(self) -> None:
+    def test_the_stores_bucket_is_created_if_missing(self) -> None:
         app = StorageApp()
         opened, missing = MemoryStore.open, [NoSuchBucket(404, "NoSuchBucket")]
 
@@ -269,14 +271,14 @@ class Readiness(TestCase):
         self.successResultOf(start(app.storage.check()))
         self.assertEqual(app.store.calls, ["ensure_bucket", "put", "open"])
 
-    def test_a_store_that_is_away_keeps_nothing_from_starting(self) -> None:
+    def test_a_store_that_is_away_does_not_prevent_the_start(self) -> None:
         app = StorageApp()
         app.store.away = True
         self.failureResultOf(start(app.storage.check()), StoreUnreachable)
         self.successResultOf(start(app.storage.start()))
         self.assertEqual(app.store.calls, ["open", "open"])
 
-    def test_what_the_store_refuses_is_said_with_its_region(self) -> None:
+    def test_a_refusal_of_the_store_is_logged_with_the_region(self) -> None:
         async def refusing(*_: object) -> None:
             raise StoreError(301, "PermanentRedirect", "eu-west-1")
 

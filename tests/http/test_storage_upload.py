@@ -43,13 +43,13 @@ class Sizes(TestCase):
             client.send(payload[first : first + 7])
         self.assertEqual((app.stored(), app.store.calls.count("put_part")), ([payload], 20))
 
-    def test_what_fits_one_part_is_one_request(self) -> None:
+    def test_what_fits_into_one_part_is_one_request(self) -> None:
         app = StorageApp(part_bytes=10)
         for length in (0, 1, 10):
             app.put(f"k{length}", b"x" * length)
         self.assertEqual(app.store.calls, ["put"] * 3)
 
-    def test_too_large_is_refused_by_its_length_before_a_byte_is_read(self) -> None:
+    def test_a_content_length_that_is_too_large_is_refused_before_the_body(self) -> None:
         app = StorageApp(max_object_bytes=100)
         client = app.connect()
         client.send(head({"Content-Length": "101", "Expect": "100-continue"}, "PUT", OBJECTS + "/k"))
@@ -61,7 +61,7 @@ class Sizes(TestCase):
         self.assertTrue(client.received().startswith(b"HTTP/1.1 413 "))
         self.assertEqual(app.stored(), [])
 
-    def test_chunked_bodies_are_counted_too(self) -> None:
+    def test_chunked_bodies_are_limited_too(self) -> None:
         app = StorageApp(max_object_bytes=100, part_bytes=10)
         for bucket_limit, limit, stored in ((None, 100, b"201"), (200, 100, b"200"), (50, 50, b"200")):
             app.rules("open", max_object_bytes=bucket_limit)
@@ -73,11 +73,11 @@ class Sizes(TestCase):
                 if length == limit:
                     self.assertEqual(client.received(), b"")
                     client.send(b"0\r\n\r\n")
-                # What is too much is refused at the first byte of it: its end may never come.
+                # The first byte too many is refused at once, since the end may never come.
                 self.assertTrue(client.received().startswith(b"HTTP/1.1 " + status), length)
         self.assertEqual(app.stored(), [b"x" * 50])
 
-    def test_parts_grow_only_behind_many_small_ones(self) -> None:
+    def test_parts_grow_only_after_many_small_ones(self) -> None:
         app = StorageApp(part_bytes=1, max_object_bytes=100_000)
         payload = bytes(range(250)) * 4 + b"more"
         for length, parts in ((3, 3), (1000, 1000), (1003, 1001), (1004, 1002)):
@@ -96,7 +96,7 @@ class Sizes(TestCase):
             self.assertEqual(declared().status, 201)
             self.assertEqual(app.store.calls.count("put_part"), 1003)
 
-    def test_two_parts_are_held_and_no_more(self) -> None:
+    def test_at_most_two_parts_are_held_in_memory(self) -> None:
         app = StorageApp(part_bytes=10)
         going: list[Deferred[str]] = []
 
@@ -121,7 +121,7 @@ class Sizes(TestCase):
         self.assertTrue(client.received().startswith(b"HTTP/1.1 201 "))
         self.assertEqual(app.stored(), [b"hello"])
 
-    def test_a_form_is_counted_by_its_file_alone(self) -> None:
+    def test_only_the_file_of_a_form_counts_towards_the_limit(self) -> None:
         app = StorageApp(max_object_bytes=100)
         self.assertEqual(app.upload(file_form(b"x" * 100)).status, 201)
         self.assertEqual(refused(app.upload(file_form(b"x" * 101))), (413, "payload_too_large"))
@@ -129,16 +129,16 @@ class Sizes(TestCase):
 
 
 class Whole(TestCase):
-    """Uploads that would be stored as something else than the client means are refused because of their headers."""
+    """Uploads whose headers mean something else than storing the body as it is are refused."""
 
-    def test_a_piece_of_an_object(self) -> None:
+    def test_content_range(self) -> None:
         app = StorageApp()
         app.put("k", b"whole")
         response = app.put("k", b"x", Content_Range="bytes 0-0/5")
         self.assertEqual(refused(response), (400, "bad_request"))
         self.assertEqual(app.stored(), [b"whole"])
 
-    def test_a_body_that_is_not_what_its_digest_says(self) -> None:
+    def test_a_wrong_content_md5(self) -> None:
         app = StorageApp(part_bytes=10)
         for payload in (b"", b"short", b"of several parts " * 3):
             right = b64encode(md5(payload).digest()).decode()
@@ -162,7 +162,7 @@ class Whole(TestCase):
         )
         self.assertTrue(client.received().startswith(b"HTTP/1.1 400 "))
 
-    def test_a_form_is_not_put(self) -> None:
+    def test_a_form_sent_by_put(self) -> None:
         app = StorageApp()
         for content_type in (FORM["Content-Type"], "Multipart/Form-Data"):
             response = app.put("k", file_form(), Content_Type=content_type)
@@ -171,7 +171,7 @@ class Whole(TestCase):
         self.assertEqual(app.stored(), [])
         self.assertEqual(app.put("k", Content_Type="multipart/mixed; boundary=x").status, 201)
 
-    def test_the_type_that_clients_send_by_default_says_nothing(self) -> None:
+    def test_the_content_type_that_clients_send_by_default_is_ignored(self) -> None:
         app = StorageApp()
         default = "Application/x-www-form-urlencoded; charset=utf-8"
         for key, guessed in {"a.png": "image/png", "a": "application/octet-stream"}.items():
@@ -183,7 +183,7 @@ class Whole(TestCase):
         said = form(part("file", b"x", "c.png", "application/x-www-form-urlencoded"))
         self.assertEqual(refused(app.upload(said)), (415, "unsupported_media_type"))
 
-    def test_a_content_coding(self) -> None:
+    def test_a_content_encoding(self) -> None:
         app = StorageApp()
         self.assertEqual(app.put("k", Content_Encoding="identity").status, 201)
         self.assertEqual(app.put("k", Content_Encoding="").status, 200)
@@ -197,14 +197,14 @@ class Whole(TestCase):
 
 
 class Expecting(TestCase):
-    def test_a_refused_upload_asks_for_no_body(self) -> None:
+    def test_a_refused_upload_does_not_ask_for_its_body(self) -> None:
         app = StorageApp()
         client = app.connect()
         request = head({**FORM, "Content-Length": "100", "Expect": "100-continue"})
         client.send(request.replace(b"Authorization", b"X-Nothing"))
         self.assertTrue(client.received().startswith(b"HTTP/1.1 401 "))
 
-    def test_an_accepted_one_does(self) -> None:
+    def test_an_accepted_upload_does(self) -> None:
         app = StorageApp()
         body = file_form()
         client = app.connect()
@@ -215,7 +215,7 @@ class Expecting(TestCase):
 
 
 class Rules(TestCase):
-    def test_content_types(self) -> None:
+    def test_allowed_content_types(self) -> None:
         app = StorageApp()
         app.rules("open", allowed_content_types=("image/*", "text/plain"))
         for content_type, status in {
@@ -232,8 +232,9 @@ class Rules(TestCase):
         self.assertEqual(refused(app.upload(late)), (415, "unsupported_media_type"))
         self.assertEqual(app.upload(form(part("file", b"x", "n"), part("key", b"p.png"))).status, 201)
 
-    def test_they_hold_at_the_end_too(self) -> None:
-        """A client may take as long as it likes: what it began under other rules is an object under these."""
+    def test_rules_hold_at_the_end_of_an_upload_too(self) -> None:
+        """A client may take as long as it likes: an upload begun under other rules becomes an object only under
+        the present ones."""
         cases: tuple[tuple[dict[str, Any] | None, bytes], ...] = (
             ({"max_object_bytes": 3}, b"payload_too_large"),
             ({"allowed_content_types": ("image/*",)}, b"unsupported_media_type"),
@@ -260,7 +261,7 @@ class Rules(TestCase):
 
 
 class Watched(StorageApp):
-    """At each step, the number of versions in the store, of objects, announced, and known as garbage."""
+    """Notes at each step the numbers of versions in the store, objects, announced uploads, and garbage."""
 
     def step(self, name: str) -> None:
         tables = self.tables
@@ -270,7 +271,7 @@ class Watched(StorageApp):
 
 class Steps(TestCase):
     def test_bytes_come_before_their_row_and_go_after_it(self) -> None:
-        """Whatever dies between two of these loses nothing."""
+        """So a process that dies between two steps loses nothing."""
         app, path = Watched(), "/storage/buckets/open"
         for change, steps in (
             (lambda: app.put("k"), ("announced 0 0 1 0", "stored 1 0 1 0", "switched 1 1 0 0")),

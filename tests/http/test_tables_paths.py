@@ -1,4 +1,4 @@
-"""The names in paths of the table API, behind the real edge."""
+"""Paths and early refusals of the table API, behind the real edge."""
 
 from __future__ import annotations
 
@@ -51,20 +51,20 @@ class Paths(TestCase):
             self.assertEqual(app.request("GET", f"/dev/db/main/rest{path}?x=1", ANON).status, 200)
             self.assertEqual(asked.calls[-1].segments, segments)
 
-    def test_what_is_not_utf8_is_no_name(self) -> None:
+    def test_a_name_that_is_not_utf8_is_404(self) -> None:
         asked: Any = Asked()
         for path in ("/%ff", "/a%2F%ff"):
             response = app_of(asked).request("GET", f"/dev/db/main/rest{path}", ANON)
             self.assertEqual((response.status, asked.calls), (404, []))
 
-    def test_a_name_without_a_value_is_no_parameter(self) -> None:
+    def test_a_parameter_without_equals_sign_is_ignored(self) -> None:
         asked: Any = Asked()
         app_of(asked).request("GET", "/dev/db/main/rest/books?id&order&title=&id=eq.1", ANON)
         self.assertEqual(asked.calls[-1].pairs, (("title", ""), ("id", "eq.1")))
 
 
 class SlowBodies(TestCase):
-    def test_a_key_that_is_revoked_while_rows_are_sent_writes_none(self) -> None:
+    def test_a_key_revoked_while_rows_are_sent_writes_none(self) -> None:
         asked: Any = Asked()
         app = app_of(asked)
         client = app.connect()
@@ -78,14 +78,14 @@ class SlowBodies(TestCase):
 
 
 class Answers(TestCase):
-    def test_what_is_no_database_is_not_there(self) -> None:
+    def test_an_unknown_stage_or_database_is_404(self) -> None:
         asked: Any = Asked()
         for path in ("/dev/db/other/rest/books", "/other/db/main/rest/books", "/dev/db/other/rest"):
             response = app_of(asked).request("GET", path, ANON)
             self.assertEqual((response.status, json.loads(response.body)["code"]), (404, "PGRST125"))
         self.assertEqual(asked.calls, [])
 
-    def test_a_body_is_that_of_what_is_written(self) -> None:
+    def test_bodies_are_read_for_writes_only(self) -> None:
         asked: Any = Asked()
         for method in ("POST", "PATCH", "PUT", "DELETE"):
             app_of(asked).request(method, "/dev/db/main/rest/books", ANON, b"[1]")
@@ -95,10 +95,9 @@ class Answers(TestCase):
 
 
 class Refusals(TestCase):
-    """Errors from before there is a complete request have the form that errors have at the path (decisions.md section
-    5)."""
+    """Refusals before there is a complete request have the form of errors at their path (decisions.md section 5)."""
 
-    def test_have_the_four_members_below_a_table_api(self) -> None:
+    def test_below_a_table_api_they_have_postgrests_members(self) -> None:
         line = "{} /dev/db/main/rest/books{} HTTP/1.1\r\nHost: a\r\n"
         long = "?id=in.(" + "1," * 30_000
         for head, status in (
@@ -113,7 +112,7 @@ class Refusals(TestCase):
             body = self.refused(head, status)
             self.assertEqual(set(body), {"code", "message", "details", "hint"}, head[:60])
 
-    def test_too_large_a_head_is_told_which_limit(self) -> None:
+    def test_a_head_that_is_too_large_is_told_which_limit(self) -> None:
         line = "GET /dev/db/main/rest/books HTTP/1.1\r\nHost: a\r\n"
         for head, words in (
             ("A: b\r\n" * 300, "more than 200 headers"),
@@ -122,7 +121,7 @@ class Refusals(TestCase):
         ):
             self.assertIn(words, self.refused(line + head, 431)["message"])
 
-    def test_and_the_envelope_elsewhere(self) -> None:
+    def test_elsewhere_they_have_the_envelope(self) -> None:
         for head, status in (
             ("GET /dev/auth/user?" + "x" * 60_000, 414),
             ("GET /dev/db/main/books?" + "x" * 60_000, 414),
@@ -131,7 +130,7 @@ class Refusals(TestCase):
         ):
             self.assertEqual(set(self.refused(head, status)), {"data", "error"}, head[:60])
 
-    def test_a_thousand_uuids_fit(self) -> None:
+    def test_a_filter_on_a_thousand_uuids_fits(self) -> None:
         asked: Any = Asked()
         ids = ",".join(["6f9619ff-8b86-d011-b42d-00cf4fc964ff"] * 1_000)
         self.assertEqual(

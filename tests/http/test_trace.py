@@ -1,4 +1,4 @@
-"""The trace header is returned with every response."""
+"""The trace header (``trace_header`` of a database): what was sent is returned with every response."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ class Traced(TestCase):
         response = self.app().request(method, target, {"x-trace": "a 1", **headers})
         return response.status, response.header("X-Trace")
 
-    def test_by_the_table_api_and_by_who_stands_before_it(self) -> None:
+    def test_by_the_table_api_and_by_the_edge_before_it(self) -> None:
         for target, headers, status in (
             (TABLE, ANON, 200),
             (f"{TABLE}/streamed", ANON, 200),
@@ -64,7 +64,7 @@ class Traced(TestCase):
         preflight = {"Origin": "https://a.example", "Access-Control-Request-Method": "GET"}
         self.assertEqual(self.answered(TABLE, preflight, "OPTIONS"), (200, "a 1"))
 
-    def test_with_a_fault_of_ours(self) -> None:
+    def test_with_an_internal_error(self) -> None:
         self.assertEqual(self.answered(f"{TABLE}/broken", ANON), (500, "a 1"))
         self.assertEqual(len(self.flushLoggedErrors(RuntimeError)), 1)
 
@@ -74,17 +74,17 @@ class Traced(TestCase):
         refused = app.request("GET", TABLE, {**ANON, "x-trace": "a 1"})
         self.assertEqual((refused.status, refused.header("X-Trace")), (503, "a 1"))
 
-    def test_each_value_of_it(self) -> None:
+    def test_with_each_of_its_values(self) -> None:
         client = self.app().connect()
         client.send(raw_request("GET", TABLE, {**ANON, "X-Trace": "1", "x-trace": "2"}, None))
         self.assertIn(b"X-Trace: 1\r\nX-Trace: 2\r\n", client.received())
 
-    def test_only_where_it_was_sent_and_where_it_is_configured(self) -> None:
+    def test_only_if_it_was_sent_and_is_configured(self) -> None:
         self.assertIsNone(self.app().request("GET", TABLE, ANON).header("X-Trace"))
         self.assertIsNone(self.answered("/dev/db/other/rest/works", ANON)[1])
         self.assertIsNone(self.app(None).request("GET", TABLE, {**ANON, "X-Trace": "1"}).header("X-Trace"))
 
-    def test_what_every_answer_has_of_its_own_does_not_come_back_twice(self) -> None:
+    def test_headers_that_every_response_has_are_not_repeated(self) -> None:
         for name, times in {"X-Request-Id": 1, "Date": 1, "Content-Length": 1, "Connection": 0}.items():
             response = self.app(name).request("GET", TABLE, {**ANON, name: "0"})
             self.assertEqual([key.lower() for key, _ in response.headers].count(name.lower()), times, name)

@@ -1,4 +1,4 @@
-"""An application with one route, behind the real edge."""
+"""An application with one route, behind the real edge, for tests of the edge itself."""
 
 from __future__ import annotations
 
