@@ -11,7 +11,6 @@ from typing import Any
 
 from attrs import field, frozen
 from twisted.internet.defer import Deferred
-from twisted.internet.task import deferLater
 from twisted.logger import Logger
 
 from project_service import private_file
@@ -147,14 +146,9 @@ class Embedded:
     def _parts(self, made: Secrets) -> tuple[Cluster | None, ObjectStore | None]:
         database, store = self._wanted
         return (
-            Cluster(self._reactor, self.data_dir, made, self._sleep, self._say) if database else None,
-            ObjectStore(self._reactor, self.data_dir, made, self._bucket, self._sleep, _pick)
-            if store
-            else None,
+            Cluster(self._reactor, self.data_dir, made, self._say) if database else None,
+            ObjectStore(self._reactor, self.data_dir, made, self._bucket) if store else None,
         )
-
-    def _sleep(self, seconds: float) -> Deferred[None]:
-        return deferLater(self._reactor, seconds)
 
     async def stop(self) -> None:
         """Stop both children cleanly. Afterwards the directory is free for others."""
@@ -214,7 +208,3 @@ def _noted(running: Running) -> dict[str, Any]:
         "secret_access_key": store.secret_access_key.reveal(),
     }
     return {"dsn": running.dsn, "admin_dsn": running.admin_dsn, "store": access}
-
-
-def _pick(lowest: int, highest: int) -> int:
-    return lowest + secrets.randbelow(highest - lowest)

@@ -8,11 +8,13 @@ import shutil
 import signal
 import stat
 import tempfile
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import psycopg2
+from twisted.internet.task import deferLater
 
 from project_service import private_file
 from project_service.database import dsn as dsns
@@ -40,7 +42,6 @@ class Cluster:
         reactor: Any,
         data_dir: Path,
         secrets: Secrets,
-        sleep: Callable[[float], Awaitable[None]],
         say: Callable[[str], None],
     ) -> None:
         self._reactor = reactor
@@ -48,7 +49,7 @@ class Cluster:
         self._data = data_dir / "postgres"
         self._run = data_dir / "run"
         self._secrets = secrets
-        self._sleep = sleep
+        self._sleep = partial(deferLater, reactor)
         self._say = say
         self._programs = postgres.programs()
         self._sockets: Path | None = None
@@ -126,7 +127,7 @@ class Cluster:
     def _check_version(self) -> None:
         file = self._data / "PG_VERSION"
         try:
-            found = postgres.major_version(file.read_text())
+            found = int(file.read_text())
         except ValueError:
             raise ChildFailed(f"{file} is not what PostgreSQL wrote; restore the data directory") from None
         offered = self._offered_version()

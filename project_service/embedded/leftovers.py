@@ -15,19 +15,17 @@ from project_service.embedded.process_identity import Identity, alive, identify,
 
 log = Logger()
 
+# Signals to send one after the other, each followed by a wait of up to its number of seconds.
+Stops = tuple[tuple[signal.Signals, float], ...]
+Sleep = Callable[[float], Awaitable[None]]
+
 POLL_SECONDS = 0.05
 
 
-async def stop_leftover(
-    pid_file: Path,
-    directory: Path,
-    signals: tuple[tuple[signal.Signals, float], ...],
-    sleep: Callable[[float], Awaitable[None]],
-) -> None:
+async def stop_leftover(pid_file: Path, directory: Path, stops: Stops, sleep: Sleep) -> None:
     """Stop the process that ``pid_file`` names, if it is still that process and works on ``directory``.
 
-    ``signals`` are sent one after the other, each followed by a wait of up to its number of seconds. Returns when the
-    process is gone; raises ``RuntimeError`` if it does not end.
+    Returns when the process is gone; raises ``RuntimeError`` if it does not end.
     """
     identity = remembered(pid_file)
     if identity is not None and alive(identity) and works_on(identity.pid, directory):
@@ -36,16 +34,12 @@ async def stop_leftover(
             pid=identity.pid,
             where=str(directory),
         )
-        await _stop(identity, signals, sleep)
+        await _stop(identity, stops, sleep)
     pid_file.unlink(missing_ok=True)  # noqa: ASYNC240  # one system call on a local disk
 
 
-async def _stop(
-    identity: Identity,
-    signals: tuple[tuple[signal.Signals, float], ...],
-    sleep: Callable[[float], Awaitable[None]],
-) -> None:
-    for number, seconds in signals:
+async def _stop(identity: Identity, stops: Stops, sleep: Sleep) -> None:
+    for number, seconds in stops:
         with contextlib.suppress(ProcessLookupError):
             os.kill(identity.pid, number)
         for _ in range(max(1, int(seconds / POLL_SECONDS))):
@@ -82,11 +76,7 @@ def drop_stale_pid_files(files: tuple[Path, ...], directory: Path) -> None:
             file.unlink(missing_ok=True)
 
 
-async def stop_postmaster(
-    data: Path,
-    signals: tuple[tuple[signal.Signals, float], ...],
-    sleep: Callable[[float], Awaitable[None]],
-) -> None:
+async def stop_postmaster(data: Path, stops: Stops, sleep: Sleep) -> None:
     """Stop the server that PostgreSQL's own ``postmaster.pid`` in ``data`` names, if it works on ``data``. Otherwise
     as ``stop_leftover``."""
     try:
@@ -95,19 +85,14 @@ async def stop_postmaster(
         return
     if identity is not None and works_on(identity.pid, data):
         log.info("stopping a PostgreSQL that still runs on {data}", data=str(data))
-        await _stop(identity, signals, sleep)
+        await _stop(identity, stops, sleep)
 
 
-async def stop_orphans(
-    program: Path,
-    data: Path,
-    signals: tuple[tuple[signal.Signals, float], ...],
-    sleep: Callable[[float], Awaitable[None]],
-) -> None:
+async def stop_orphans(program: Path, data: Path, stops: Stops, sleep: Sleep) -> None:
     """Stop the processes that a killed PostgreSQL server left behind. Call it when that server is gone.
 
     They would end by themselves as soon as they are done with what they are doing. But until then they hold the
     shared memory, and a new server would refuse to start.
     """
     for identity in processes_of(program, data):
-        await _stop(identity, signals, sleep)
+        await _stop(identity, stops, sleep)

@@ -118,11 +118,6 @@ def dsn(user: str, password: str, database: str, sockets: Path) -> str:
     )
 
 
-def major_version(text: str) -> int:
-    """The major version in a ``PG_VERSION`` file or in ``postgres (PostgreSQL) 18.6``."""
-    return int(text.strip().rpartition(" ")[2].split(".")[0])
-
-
 def level(line: str) -> str:
     """The level at which a line of the server's log is logged."""
     severity, _, text = line.partition(":")

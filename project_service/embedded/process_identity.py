@@ -53,17 +53,17 @@ def works_on(pid: int, directory: Path, proc: Path = PROC) -> bool:
         return False
 
 
-def processes_of(program: Path, directory: Path, proc: Path = PROC) -> list[Identity]:
+def processes_of(program: Path, directory: Path) -> list[Identity]:
     """The processes of ``program`` whose working directory is ``directory``."""
     found = []
-    for entry in proc.iterdir():
+    for entry in PROC.iterdir():
         if not entry.name.isdigit():
             continue
         try:
             fits = (entry / "exe").readlink() == program and (entry / "cwd").readlink() == directory
         except OSError:
             continue  # it ended while we looked, or is none of ours
-        identity = identify(int(entry.name), proc) if fits else None
+        identity = identify(int(entry.name)) if fits else None
         if identity is not None:
             found.append(identity)
     return found

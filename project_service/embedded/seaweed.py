@@ -12,12 +12,15 @@ import shutil
 import signal
 import socket
 import sysconfig
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Callable, Mapping
 from datetime import UTC, datetime
+from functools import partial
 from pathlib import Path
+from random import SystemRandom
 from typing import Any, Final
 
 from attrs import evolve
+from twisted.internet.task import deferLater
 
 from project_service import private_file
 from project_service.embedded import leftovers, ports
@@ -46,8 +49,6 @@ class ObjectStore:
         data_dir: Path,
         secrets: Secrets,
         bucket: str,
-        sleep: Callable[[float], Awaitable[None]],
-        pick: ports.Pick,
     ) -> None:
         self._reactor = reactor
         self._home = data_dir
@@ -55,8 +56,7 @@ class ObjectStore:
         self._run = data_dir / "run"
         self._secrets = secrets
         self._bucket = bucket
-        self._sleep = sleep
-        self._pick = pick
+        self._sleep = partial(deferLater, reactor)
         self._weed = program_file()
         self._ports: Mapping[str, int] = {}
         self._claims = ports.PortClaims()
@@ -108,7 +108,9 @@ class ObjectStore:
         """Called once for each start of the service: a restart of the store alone must keep its address."""
         remembered = load_ports(self._home)
         self._ports = ports.choose(
-            remembered, lambda port: ports.is_free(port) and self._claims.claim(port), self._pick
+            remembered,
+            lambda port: ports.is_free(port) and self._claims.claim(port),
+            SystemRandom().randrange,
         )
         if self._ports != remembered:
             save_ports(self._home, self._ports)

@@ -54,10 +54,6 @@ class Postgres(TestCase):
         self.assertEqual(parsed["host"], str(Path("/somewhere") / text))
         self.assertEqual((parsed["user"], parsed["dbname"]), ("project_service", "project"))
 
-    def test_major_versions_are_read(self) -> None:
-        self.assertEqual(postgres.major_version("18\n"), 18)
-        self.assertEqual(postgres.major_version("postgres (PostgreSQL) 18.6"), 18)
-
     def test_log_levels_of_postgresql(self) -> None:
         self.assertEqual(postgres.level("LOG:  database system is ready"), "debug")
         self.assertEqual(postgres.level("FATAL:  out of memory"), "warn")

@@ -59,7 +59,7 @@ class OwnFiles(SynchronousTestCase):
 class OwnDirectory(SynchronousTestCase):
     def setUp(self) -> None:
         self.home = Path(mkdtemp())
-        self.cluster = Cluster(None, self.home, cast(Any, None), cast(Any, None), lambda line: None)
+        self.cluster = Cluster(None, self.home, cast(Any, None), lambda line: None)
 
     def test_a_data_directory_without_a_version_is_refused(self) -> None:
         (self.home / "postgres").mkdir()
