@@ -115,7 +115,7 @@ def message(running: Running, case: Case) -> tuple[str, list[str]]:
             planned = planner.plan(cache, key, *planner.request(incoming, head))
             told = preamble_of(config, cache, incoming, head, identity, planned.compiled.read_only, None)
             # Nothing in it waits, so it is over at once.
-            done: Any = start(Executor(config, cast(Any, asked)).execute(planned, told, False)).result
+            done: Any = start(Executor(config, cast(Any, asked)).execute(planned, told)).result
             assert done.rows == 1 or case is not SINGLE, done
     # pgbench takes a semicolon for the end of its command, and a colon before a name for a variable of its own;
     # in these texts there are none but those between statements and of casts.

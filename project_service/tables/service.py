@@ -17,7 +17,7 @@ from project_service.tables.errors import TableError
 from project_service.tables.execution.execute import Executor
 from project_service.tables.execution.large import LargeReplies
 from project_service.tables.execution.preamble import preamble_of
-from project_service.tables.execution.run import Row
+from project_service.tables.execution.work import Row
 from project_service.tables.headers import VARY
 from project_service.tables.incoming import Incoming
 from project_service.tables.parse.request import Head, Request
@@ -111,12 +111,12 @@ class TableService:
             self.config, cache, incoming, head, identity, compiled.read_only, compiled.routine, explains
         )
         if self.large.expected(planned):
-            reply = await self.large.at_once(incoming.path, planned, preamble, identity)
+            reply = await self.large.at_once(incoming.path, planned, preamble)
             if reply is not None:
                 return reply
-        outcome = await self.executor.execute(planned, preamble, identity.authenticated)
+        outcome = await self.executor.execute(planned, preamble)
         if not outcome.whole:
-            return await self.large.after(incoming.path, planned, outcome, preamble, identity)
+            return await self.large.after(incoming.path, planned, outcome, preamble)
         return reply_to(planned.request, compiled.plan, compiled.rendering, outcome, incoming.path)
 
     async def _root(
@@ -128,7 +128,7 @@ class TableService:
         timing.mark("plan")
 
         async def run(sql: Sql) -> list[Row]:
-            return await self.executor.read(preamble, sql, identity.authenticated, leaves_things)
+            return await self.executor.read(preamble, sql, leaves_things)
 
         reply = await self.root.answer(cache, incoming, head, run)
         timing.mark("transaction")

@@ -12,7 +12,9 @@ from project_service.database.session import Session
 from project_service.tables.config import TablesConfig
 from project_service.tables.errors import TableError
 from project_service.tables.execution.cleanup import clear
-from project_service.tables.execution.run import Ending, Preamble, Row, Work, run
+from project_service.tables.execution.preamble import Preamble
+from project_service.tables.execution.run import run
+from project_service.tables.execution.work import Ending, Row, Work
 from project_service.tables.parse.request import Request
 from project_service.tables.plan.write import WritePlan
 from project_service.tables.planning.compile import Compiled
@@ -32,7 +34,7 @@ class Executor:
     config: TablesConfig
     pool: Pool
 
-    async def execute(self, planned: Planned, preamble: Preamble, authenticated: bool) -> Outcome:
+    async def execute(self, planned: Planned, preamble: Preamble) -> Outcome:
         """The outcome, which has passed ``check_outcome``. For an execution plan, the plan's text is the body.
 
         Raises ``TableError``.
@@ -46,7 +48,6 @@ class Executor:
             planned.raw,
             compiled.probe.rows if compiled.probe is not None else 0,
             self._ending(request, compiled),
-            authenticated,
             self.config.prepare and planned.kept and compiled.rendering.explain is None,
             planned.version,
             compiled.locks,
@@ -62,12 +63,10 @@ class Executor:
 
         return await self.pool.use(used)
 
-    async def read(
-        self, preamble: Preamble, sql: Sql, authenticated: bool, leaves_things: bool = False
-    ) -> list[Row]:
+    async def read(self, preamble: Preamble, sql: Sql, leaves_things: bool) -> list[Row]:
         """The rows of a query that only reads. ``leaves_things`` says that the pre-request function may leave
         something behind on the connection."""
-        work = Work(preamble, sql, authenticated=authenticated)
+        work = Work(preamble, sql)
 
         async def used(session: Session) -> list[Row]:
             try:

@@ -5,7 +5,10 @@ from __future__ import annotations
 from typing import Any
 
 import orjson
+import psycopg2
 
+from project_service.database.session import DatabaseGone
+from project_service.database.sqlstate import words
 from project_service.errors import Headers
 from project_service.tables import errors
 from project_service.tables.errors import TableError
@@ -52,6 +55,32 @@ _MESSAGE_HINT = (
 _DETAIL_HINT = (
     "DETAIL must be a JSON object with obligatory keys: 'status', 'headers' and optional key: 'status_text'."
 )
+# The beginnings of SQLSTATEs that come from an application's own functions: those that choose the response, that of
+# RAISE in PL/pgSQL, and those of functions in other languages.
+_SAID_BY_SQL = ("PT", "PGRST", "P0", "38")
+
+
+def failure(fault: psycopg2.Error | DatabaseGone, authenticated: bool) -> TableError:
+    """The error response for a connection that is lost, or for what PostgreSQL refuses.
+
+    A 5xx gets a reason for the log, ``why``, unless an application's own function chose that response.
+    """
+    if isinstance(fault, DatabaseGone) or fault.pgcode is None:
+        error = errors.database_unreachable()
+        # libpq's own text contains addresses, which do not belong in the log.
+        error.why = str(fault) if isinstance(fault, DatabaseGone) else type(fault).__name__
+        return error
+    diagnosis = fault.diag
+    error = from_sqlstate(
+        fault.pgcode,
+        diagnosis.message_primary or "",
+        diagnosis.message_detail,
+        diagnosis.message_hint,
+        authenticated,
+    )
+    if error.status >= 500 and not fault.pgcode.startswith(_SAID_BY_SQL):
+        error.why = words(fault)
+    return error
 
 
 def from_sqlstate(

@@ -11,9 +11,8 @@ from attrs import evolve, frozen
 
 from project_service.http.outbound import Reply, StreamReply
 from project_service.http.protocol.wire import fault_of
-from project_service.tables.access.identity import Identity
 from project_service.tables.config import TablesConfig
-from project_service.tables.execution.run import Preamble
+from project_service.tables.execution.preamble import Preamble
 from project_service.tables.execution.streaming import RowStream, Streams
 from project_service.tables.planning.planner import Planned
 from project_service.tables.respond.outcome import Outcome
@@ -41,15 +40,13 @@ class LargeReplies:
             and preferences.max_affected is None
         )
 
-    async def at_once(
-        self, path: str, planned: Planned, preamble: Preamble, identity: Identity
-    ) -> Reply | StreamReply | None:
+    async def at_once(self, path: str, planned: Planned, preamble: Preamble) -> Reply | StreamReply | None:
         """The reply by a cursor, to be called where it is ``expected``. None where the ordinary statement has to be
         run after all, for the total. Raises what ``Streams.open`` raises."""
         probe = planned.compiled.probe
         assert probe is not None
         likely = Outcome(rows=probe.rows, size=probe.threshold_bytes)
-        stream = await self._open(planned, preamble, identity, likely)
+        stream = await self._open(planned, preamble, likely)
         try:
             outcome = await stream.outcome(_counts(planned), self.config.stream_threshold_bytes)
             if outcome.whole:
@@ -65,7 +62,7 @@ class LargeReplies:
             raise
 
     async def after(
-        self, path: str, planned: Planned, outcome: Outcome, preamble: Preamble, identity: Identity
+        self, path: str, planned: Planned, outcome: Outcome, preamble: Preamble
     ) -> Reply | StreamReply:
         """The reply by a cursor, after ``outcome`` has shown that the result is too large for one piece.
 
@@ -75,7 +72,7 @@ class LargeReplies:
         if not _has_body(head):
             return head
         planned.compiled.last.streamed = True
-        stream = await self._open(planned, preamble, identity, outcome)
+        stream = await self._open(planned, preamble, outcome)
         try:
             streamed = evolve(outcome, rows=len(stream.fetched), total=stream.total)
             if _counts(planned) and _has_total(planned, streamed):
@@ -85,15 +82,13 @@ class LargeReplies:
             stream.close()
             raise
 
-    async def _open(
-        self, planned: Planned, preamble: Preamble, identity: Identity, likely: Outcome
-    ) -> RowStream:
+    async def _open(self, planned: Planned, preamble: Preamble, likely: Outcome) -> RowStream:
         compiled = planned.compiled
         rows = compiled.statement.stream
         assert rows is not None
         values = rows.values(planned.operands, planned.body, planned.raw)
         return await self.streams.open(
-            preamble, rows, values, compiled.rendering, likely, identity.authenticated, compiled.leaves_things
+            preamble, rows, values, compiled.rendering, likely, compiled.leaves_things
         )
 
     def _head(self, path: str, planned: Planned, outcome: Outcome) -> Reply:

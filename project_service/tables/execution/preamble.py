@@ -2,20 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from functools import lru_cache
+
+from attrs import field, frozen
 
 from project_service.tables.access.identity import Identity
 from project_service.tables.catalog.model import Routine, SchemaCache
 from project_service.tables.config import TablesConfig
 from project_service.tables.execution.failures import has_nul
-from project_service.tables.execution.run import Preamble, PreparedPreamble
 from project_service.tables.incoming import Incoming
 from project_service.tables.parse.request import Head
 from project_service.tables.sql.settings import (
     FORGET_PLANS,
     NO_JIT,
     RESET,
+    SetConfig,
     extra_seconds,
     pre_request_text,
     routine_settings,
@@ -26,6 +28,43 @@ from project_service.tables.sql.settings import (
 _LEVELS = ("SERIALIZABLE", "REPEATABLE READ", "READ COMMITTED", "READ UNCOMMITTED")
 # Most headers, cookies and claims together have fewer characters; what is longer is not worth caching.
 _SHORT = 4096
+
+
+@frozen
+class PreambleSql:
+    """The SQL of a preamble, whose middle part, the ``settings``, can be prepared. ``text`` is all of it, for what is
+    run as it is."""
+
+    first: str
+    settings: SetConfig
+    last: str
+    text: str = field(init=False, repr=False)
+
+    @text.default
+    def _whole(self) -> str:
+        return self.first + self.settings.text + self.last
+
+    def executed(self, execution: str) -> str:
+        """``execution`` is the EXECUTE of the prepared settings."""
+        return f"{self.first}{execution}{self.settings.arguments}{self.last}"
+
+
+@frozen
+class Preamble:
+    """What is set for the transaction: ``sql`` with its ``values`` for psycopg2.
+
+    Statements are prepared for its ``role`` alone. ``authenticated`` decides the status for missing rights: 403, or
+    401 if not. The transaction may take ``extra_seconds`` longer than the service allows otherwise; None means any
+    time. With ``plans_apart`` the plans that PostgreSQL caches for the queries inside functions may not be used for
+    another role either (see ``prepared``).
+    """
+
+    sql: PreambleSql
+    values: Sequence[str]
+    role: str
+    authenticated: bool
+    extra_seconds: float | None = 0.0
+    plans_apart: bool = False
 
 
 def preamble_of(
@@ -70,12 +109,14 @@ def preamble_of(
     sent = incoming.headers
     short = len(sent.as_json) + len(sent.cookies) + len(identity.claims) <= _SHORT
     try:
-        prepared = (_prepared_lately if short else _prepared)(
+        sql = (_recent_sql if short else _sql)(
             tuple(pairs), config.pre_request, _forgets_plans(config, cache)
         )
     except ValueError:
         raise has_nul() from None
-    return Preamble(prepared.text, [incoming.resource], extra, prepared, identity.role, cache.guarded_within)
+    return Preamble(
+        sql, [incoming.resource], identity.role, identity.authenticated, extra, cache.guarded_within
+    )
 
 
 def _forgets_plans(config: TablesConfig, cache: SchemaCache) -> bool:
@@ -89,19 +130,17 @@ def _forgets_plans(config: TablesConfig, cache: SchemaCache) -> bool:
     return bool(cache.false_constants) or unknown or (cache.changes_role and config.pre_request is not None)
 
 
-def _prepared(
-    pairs: tuple[tuple[str, str], ...], pre_request: str | None, forgets_plans: bool
-) -> PreparedPreamble:
+def _sql(pairs: tuple[tuple[str, str], ...], pre_request: str | None, forgets_plans: bool) -> PreambleSql:
     """With ``forgets_plans`` no plan of an earlier request is used. Raises ``ValueError`` for a value with a NUL."""
     # The isolation level can only be set before the transaction's first query.
     first = RESET + _isolation(pairs) + (f"{FORGET_PLANS}; " if forgets_plans else "")
     settings = settings_of(pairs, ("request.path",))
     last = "" if pre_request is None else f"; {pre_request_text(pre_request)}"
-    return PreparedPreamble(first + settings.text + last, first, settings, last)
+    return PreambleSql(first, settings, last)
 
 
 # Clients come again with the same headers and claims.
-_prepared_lately = lru_cache(maxsize=512)(_prepared)
+_recent_sql = lru_cache(maxsize=512)(_sql)
 
 
 def _reads_alone(settings: Iterable[tuple[str, str]]) -> bool:

@@ -28,7 +28,9 @@ from project_service.http.body import ClientGone
 from project_service.http.outbound import Sink
 from project_service.tables import errors
 from project_service.tables.execution.cleanup import clear
-from project_service.tables.execution.run import Preamble, failure, pass_to_role
+from project_service.tables.execution.failures import failure
+from project_service.tables.execution.preamble import Preamble
+from project_service.tables.execution.prepared import pass_to_role
 from project_service.tables.plan.media import Rendering
 from project_service.tables.respond.outcome import Outcome, outcome_of_read
 from project_service.tables.respond.rows import end, joined
@@ -83,7 +85,6 @@ class Streams:
         values: list[Any],
         rendering: Rendering,
         likely: Outcome,
-        authenticated: bool,
         leaves_things: bool = False,
     ) -> RowStream:
         """A stream whose first rows have been read. The caller has to write it or to close it.
@@ -95,8 +96,8 @@ class Streams:
         session = None
         try:
             session = await self.pool.take()
-            stream = RowStream(self, session, rendering, authenticated, _rows_of_chunk(likely), leaves_things)
-            await stream.open(preamble, rows, values)
+            stream = RowStream(self, session, preamble, rendering, _rows_of_chunk(likely), leaves_things)
+            await stream.open(rows, values)
         except BaseException:
             self.release(session)
             raise
@@ -124,8 +125,8 @@ class RowStream:
 
     streams: Streams
     session: Session
+    preamble: Preamble
     rendering: Rendering
-    authenticated: bool
     count: int
     leaves_things: bool = False
     fetched: list[Any] = field(factory=list, init=False)
@@ -139,17 +140,18 @@ class RowStream:
         """How many rows there are without the range, where the query counts them."""
         return self.fetched[0][1] if self.fetched else 0
 
-    async def open(self, preamble: Preamble, rows: Sql, values: list[Any]) -> None:
+    async def open(self, rows: Sql, values: list[Any]) -> None:
+        preamble = self.preamble
         idle = ceil(self.streams.pace.patience_seconds) + _IDLE_MARGIN_SECONDS
         text = (
-            f"BEGIN READ ONLY; {preamble.text}; SET LOCAL cursor_tuple_fraction = 1; "
+            f"BEGIN READ ONLY; {preamble.sql.text}; SET LOCAL cursor_tuple_fraction = 1; "
             f"SET LOCAL idle_in_transaction_session_timeout = '{idle}s'; "
             f"{locks_by_planning(rows).for_driver}; "
             f"DECLARE {_CURSOR} NO SCROLL CURSOR FOR {rows.for_driver}; {self._fetch()}"
         )
         self.session.extra_seconds = preamble.extra_seconds
         if preamble.plans_apart:
-            await self._passed(preamble)
+            await self._passed()
         self.fetched = await self._fetched(text, [*preamble.values, *values, *values])
 
     async def __call__(self, sink: Sink) -> None:
@@ -229,17 +231,17 @@ class RowStream:
         self.more = len(rows) == self.count
         return rows
 
-    async def _passed(self, preamble: Preamble) -> None:
+    async def _passed(self) -> None:
         try:
-            await pass_to_role(self.session, preamble)
+            await pass_to_role(self.session, self.preamble)
         except (psycopg2.Error, DatabaseGone) as fault:
-            raise failure(fault, self.authenticated) from fault
+            raise failure(fault, self.preamble.authenticated) from fault
 
     async def _asked(self, sql: str, values: list[Any] | None = None) -> list[Any]:
         try:
             return await self.session.query(sql, values)
         except (psycopg2.Error, DatabaseGone) as fault:
-            raise failure(fault, self.authenticated) from fault
+            raise failure(fault, self.preamble.authenticated) from fault
 
 
 def _size(rows: list[Any]) -> int:

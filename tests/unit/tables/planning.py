@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import json
+from typing import Any
 
 from project_service.tables.catalog.model import SchemaCache
 from project_service.tables.config import TablesConfig
+from project_service.tables.execution.preamble import Preamble, PreambleSql
 from project_service.tables.incoming import Incoming
 from project_service.tables.planning.planner import Planned, Planner
+from project_service.tables.sql.fragment import PLACE, Sql
+from project_service.tables.sql.settings import SetConfig
 from tests.unit.tables import schema
 
 CACHE = schema.cache()
@@ -15,6 +19,13 @@ CACHE = schema.cache()
 
 def as_json(value: object) -> bytes:
     return json.dumps(value).encode()
+
+
+def preamble(text: str = "SELECT 1", *values: str, role: str = "anon", **more: Any) -> Preamble:
+    """A preamble that is all settings: ``text``, in which ``values`` have their places by ``%s``."""
+    statement = Sql(text.replace("%s", PLACE), (None,) * len(values))
+    settings = SetConfig(text, statement, f"({text.count('%s') * '%s'})" if values else "")
+    return Preamble(PreambleSql("", settings, ""), values, role, True, **more)
 
 
 CONFIG = TablesConfig(schemas=("api",), max_rows=0, unfiltered_writes="allow")

@@ -10,12 +10,12 @@ from twisted.trial.unittest import SynchronousTestCase
 
 from project_service.database.session import Session
 from project_service.deferreds import start
-from project_service.tables.execution.run import Preamble
 from project_service.tables.execution.streaming import Pace, RowStream, Streams
 from project_service.tables.plan.media import Rendering
 from project_service.tables.respond.outcome import Outcome
 from project_service.tables.sql.fragment import Sql
 from project_service.tables.sql.statement import SAID
+from tests.unit.tables.planning import preamble
 
 ROWS = Rendering("json", "application/json")
 
@@ -91,9 +91,8 @@ class Case(SynchronousTestCase):
         return Streams(cast(Any, self.pool), DeferredSemaphore(1), self.clock, 5.0, pace)
 
     def opened(self, leaves_things: bool = False, expected_bytes: int = 1000) -> Deferred[RowStream]:
-        preamble, rows = Preamble("SELECT 1", []), Sql("SELECT 2")
         likely = Outcome(rows=100, size=100 * expected_bytes)
-        return start(self.streams.open(preamble, rows, [], ROWS, likely, True, leaves_things))
+        return start(self.streams.open(preamble(), Sql("SELECT 2"), [], ROWS, likely, leaves_things))
 
     @property
     def given_back(self) -> bool:

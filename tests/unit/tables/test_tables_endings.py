@@ -16,11 +16,10 @@ from project_service.deferreds import start
 from project_service.tables.errors import TableError
 from project_service.tables.execution.cleanup import clear
 from project_service.tables.execution.execute import Executor
-from project_service.tables.execution.run import Preamble
 from project_service.tables.planning.planner import Planned
 from project_service.tables.respond.outcome import Outcome
 from project_service.tables.sql.fragment import Sql
-from tests.unit.tables.planning import CONFIG, planned
+from tests.unit.tables.planning import CONFIG, planned, preamble
 
 UNPREPARED = evolve(CONFIG, prepare=False)
 ROW = b'{"id": 1, "title": "a", "author_id": 1, "editor_id": 1, "data": {}}'
@@ -50,7 +49,7 @@ class Connection:
 class Case(SynchronousTestCase):
     def executed(self, found: Planned, connection: Connection, **settings: Any) -> Outcome:
         executor = Executor(evolve(UNPREPARED, **settings), cast(Any, connection))
-        return self.successResultOf(start(executor.execute(found, Preamble("SELECT 1", []), True)))
+        return self.successResultOf(start(executor.execute(found, preamble())))
 
 
 class Endings(Case):
@@ -176,7 +175,7 @@ class Leftovers(SynchronousTestCase):
         found = evolve(found, compiled=evolve(found.compiled, leaves_things=True))
         connection = Connection((None, 0, None, None, None, None))
         executor = Executor(UNPREPARED, cast(Any, connection))
-        refused = start(executor.execute(found, Preamble("SELECT 1", []), True))
+        refused = start(executor.execute(found, preamble()))
         self.assertEqual(self.failureResultOf(refused, TableError).value.code, "PGRST115")
         self.assertEqual(connection.sent[1], "ROLLBACK")
         self.assertIn("pg_advisory_unlock_all", connection.sent[2])
@@ -187,7 +186,7 @@ class Leftovers(SynchronousTestCase):
         for leaves_things, expected in ((False, 1), (True, 2)):
             connection = Connection((1,))
             executor = Executor(UNPREPARED, cast(Any, connection))
-            read = executor.read(Preamble("SELECT 1", []), Sql("SELECT 2"), True, leaves_things)
+            read = executor.read(preamble(), Sql("SELECT 2"), leaves_things)
             self.assertEqual(self.successResultOf(start(read)), [(1,)])
             self.assertEqual(len(connection.sent), expected)
 

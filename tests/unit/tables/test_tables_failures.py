@@ -12,8 +12,7 @@ from twisted.trial.unittest import SynchronousTestCase
 
 from project_service.database.session import DatabaseGone
 from project_service.http.outbound import error_reply
-from project_service.tables.execution.failures import from_sqlstate
-from project_service.tables.execution.run import failure
+from project_service.tables.execution.failures import failure, from_sqlstate
 
 
 class Failures(SynchronousTestCase):

@@ -7,14 +7,12 @@ from twisted.internet.defer import Deferred
 
 from project_service.deferreds import start
 from project_service.http.outbound import Reply, StreamReply
-from project_service.tables.access.identity import Identity
 from project_service.tables.errors import TableError
 from project_service.tables.execution.large import LargeReplies
-from project_service.tables.execution.run import Preamble
 from project_service.tables.execution.streaming import RowStream
 from project_service.tables.planning.planner import Planner
 from project_service.tables.respond.outcome import Outcome
-from tests.unit.tables.planning import CONFIG, planned
+from tests.unit.tables.planning import CONFIG, planned, preamble
 from tests.unit.tables.streaming import Case, Connection
 
 
@@ -32,8 +30,7 @@ class Answers(Case):
                 "/works",
                 self.planned,
                 Outcome(rows=2000, total=9000 if prefer else None, status=status, whole=False),
-                Preamble("", []),
-                Identity("anon", "{}", False),
+                preamble(),
             )
         )
 
@@ -73,14 +70,12 @@ class Answers(Case):
     def test_a_reply_with_an_unwritable_header_takes_no_connection(self) -> None:
         known = planned("GET", "works")
         head = evolve(known.request.head, schema="two\nlines", profiled=True)
-        identity = Identity("anon", "{}", False)
         reply = start(
             LargeReplies(CONFIG, self.streams).after(
                 "/works",
                 evolve(known, request=evolve(known.request, head=head)),
                 Outcome(rows=2000, whole=False),
-                Preamble("", []),
-                identity,
+                preamble(),
             )
         )
         self.assertIsInstance(self.successResultOf(reply), Reply)
@@ -106,8 +101,7 @@ class AtOnce(Case):
 
     def answering(self) -> Deferred[Reply | StreamReply | None]:
         self.assertTrue(self.large.expected(self.planned))
-        preamble, identity = Preamble("SELECT 1", []), Identity("anon", "{}", False)
-        return start(self.large.at_once("/works", self.planned, preamble, identity))
+        return start(self.large.at_once("/works", self.planned, preamble()))
 
     def test_a_result_that_is_large_again_runs_its_statement_once(self) -> None:
         reply = self.reply()

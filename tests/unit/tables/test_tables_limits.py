@@ -13,14 +13,15 @@ from project_service.deferreds import start
 from project_service.tables.access.identity import Identity
 from project_service.tables.config import TablesConfig
 from project_service.tables.errors import TableError
-from project_service.tables.execution.preamble import preamble_of
-from project_service.tables.execution.run import Preamble, Work, run
+from project_service.tables.execution.preamble import Preamble, preamble_of
+from project_service.tables.execution.run import run
+from project_service.tables.execution.work import Work
 from project_service.tables.incoming import Incoming
 from project_service.tables.plan.read import MOST_EMBEDDED
 from project_service.tables.planning.planner import Planned, Planner
 from project_service.tables.sql.fragment import MOST_CHARACTERS, Sql, joined
 from project_service.tables.sql.settings import extra_seconds, routine_settings
-from tests.unit.tables.planning import CACHE, CONFIG, planned, text
+from tests.unit.tables.planning import CACHE, CONFIG, planned, preamble, text
 
 LIMITED = evolve(CONFIG, statement_timeout="30000ms")
 
@@ -69,7 +70,7 @@ class Limits(SynchronousTestCase):
 
     def test_the_extra_time_is_given_to_the_connection(self) -> None:
         driver = Driver()
-        work = Work(Preamble("SELECT 1", [], 90.0), Sql("SELECT 2"))
+        work = Work(preamble(extra_seconds=90.0), Sql("SELECT 2"))
         self.successResultOf(start(run(cast(Session, driver), work, list)))
         self.assertEqual(driver.seen, [90.0])
 

@@ -14,8 +14,7 @@ from twisted.trial.unittest import SynchronousTestCase
 from project_service.tables.access.identity import Identity
 from project_service.tables.catalog.model import Routine
 from project_service.tables.errors import TableError
-from project_service.tables.execution.preamble import preamble_of
-from project_service.tables.execution.run import Preamble
+from project_service.tables.execution.preamble import Preamble, preamble_of
 from project_service.tables.incoming import Incoming
 from project_service.tables.planning.planner import Planner
 from project_service.tables.sql.settings import settings_of
@@ -57,17 +56,17 @@ class Preambles(SynchronousTestCase):
         return preamble_of(found, cache, incoming, head, identity, read_only, routine)
 
     def set(self, *headers: tuple[str, str], **more: Any) -> list[tuple[str, str]]:
-        found = _SET.findall(self.preamble(*headers, **more).text)
+        found = _SET.findall(self.preamble(*headers, **more).sql.text)
         return [(name, value.strip("'")) for name, value in found]
 
     def test_the_preamble_sets_role_claims_request_and_limits(self) -> None:
         found = self.preamble(
             ("x-a", "1"), ("cookie", "c=2"), extra_search_path=("more",), statement_timeout="9ms"
         )
-        self.assertTrue(found.text.startswith("RESET ALL; SELECT "))
+        self.assertTrue(found.sql.text.startswith("RESET ALL; SELECT "))
         self.assertEqual(found.values, ["/works"])
         self.assertEqual(
-            [(name, value.strip("'")) for name, value in _SET.findall(found.text)],
+            [(name, value.strip("'")) for name, value in _SET.findall(found.sql.text)],
             [
                 ("jit", "off"),
                 ("statement_timeout", "9ms"),
@@ -83,8 +82,7 @@ class Preambles(SynchronousTestCase):
         )
 
     def test_the_prepared_part_has_no_value_of_the_request(self) -> None:
-        found = self.preamble(("x-a", "it's 1%"), pre_request="check", settings=_LEVEL).prepared
-        assert found is not None
+        found = self.preamble(("x-a", "it's 1%"), pre_request="check", settings=_LEVEL).sql
         statement = found.settings.statement
         self.assertEqual(len(statement.parameters), len(_SET.findall(found.text)))
         self.assertEqual(
@@ -155,7 +153,7 @@ class Preambles(SynchronousTestCase):
             found = preamble_of(
                 CONFIG, CACHE, Incoming("GET", ("works",)), head, identity, True, None, explains
             )
-            self.assertIs("jit" in found.text, not explains)
+            self.assertIs("jit" in found.sql.text, not explains)
 
     def test_app_settings_are_set_with_their_prefix(self) -> None:
         self.assertEqual(
@@ -164,18 +162,18 @@ class Preambles(SynchronousTestCase):
 
     def test_a_pre_request_function_is_called_last(self) -> None:
         for said, called in {"check": '"check"', "auth.check": '"auth"."check"'}.items():
-            *_, last = self.preamble(pre_request=said).text.split("; ")
+            *_, last = self.preamble(pre_request=said).sql.text.split("; ")
             self.assertEqual(last, f"SELECT {called}()")
-        self.assertEqual(self.preamble().text.count("; "), 1)
+        self.assertEqual(self.preamble().sql.text.count("; "), 1)
 
     def test_the_isolation_level_is_set_first(self) -> None:
         shouted = (("default_transaction_isolation", "REPEATABLE Read"),)
         routine = Routine("api", "f", settings=_LEVEL)
         for more in ({"settings": _LEVEL}, {"settings": shouted}, {"routine": routine}):
             begins = "RESET ALL; SET TRANSACTION ISOLATION LEVEL REPEATABLE READ; SELECT "
-            self.assertTrue(self.preamble(**more).text.startswith(begins))
+            self.assertTrue(self.preamble(**more).sql.text.startswith(begins))
         no_level = (("default_transaction_isolation", "x; drop table works"),)
-        self.assertNotIn("ISOLATION LEVEL", self.preamble(settings=no_level).text)
+        self.assertNotIn("ISOLATION LEVEL", self.preamble(settings=no_level).sql.text)
 
     def test_plans_are_discarded_where_they_may_be_another_roles(self) -> None:
         incoming = Incoming("GET", ("works",))
@@ -193,8 +191,7 @@ class Preambles(SynchronousTestCase):
             (evolve(CONFIG, prepare=False), evolve(cache, guarded_within=True), True),
         ):
             found = preamble_of(config, current, incoming, head, Identity("reader", "{}", True), True, None)
-            assert found.prepared is not None
-            for text in (found.text, found.prepared.executed("EXECUTE s")):
+            for text in (found.sql.text, found.sql.executed("EXECUTE s")):
                 self.assertEqual(text.startswith(begins), forgotten, text)
                 self.assertEqual("DISCARD" in text, forgotten)
 
@@ -220,7 +217,7 @@ class Preambles(SynchronousTestCase):
         """That holds for headers and cookies alike: the cache is bounded in bytes."""
         for name in ("x-a", "cookie"):
             for length, kept in ((500, True), (5000, False)):
-                one, two = (self.preamble((name, "a=" + "z" * length)).prepared for _ in range(2))
+                one, two = (self.preamble((name, "a=" + "z" * length)).sql for _ in range(2))
                 self.assertIs(one is two, kept, name)
 
     def test_a_role_with_a_nul_is_refused(self) -> None:

@@ -14,13 +14,18 @@ from project_service.database.statements import Statements
 from project_service.deferreds import start
 from project_service.tables.errors import TableError
 from project_service.tables.execution.execute import Executor
-from project_service.tables.execution.run import Preamble, PreparedPreamble, Work, run
+from project_service.tables.execution.preamble import PreambleSql
+from project_service.tables.execution.run import run
+from project_service.tables.execution.work import Work
 from project_service.tables.parse.media import MediaType
 from project_service.tables.planning.planner import Planner
 from project_service.tables.respond.outcome import Outcome
 from project_service.tables.sql.fragment import Sql
 from project_service.tables.sql.settings import settings_of
-from tests.unit.tables.planning import CONFIG, planned
+from tests.unit.tables.planning import CONFIG, planned, preamble
+
+# How the work of these tests begins on a connection that has nothing prepared.
+BEGUN = ["BEGIN; SELECT %s", "PREPARE service_1 AS SELECT $1"]
 
 
 class Connection:
@@ -67,19 +72,19 @@ class Messages(SynchronousTestCase):
     """Which messages are sent for one request."""
 
     def work(self, **more: Any) -> Work:
-        return Work(Preamble("SELECT %s", ["secret"]), Sql("SELECT 2"), kept=True, **more)
+        return Work(preamble("SELECT %s", "secret"), Sql("SELECT 2"), kept=True, **more)
 
     def test_the_message_that_prepares_has_no_value_of_the_request(self) -> None:
         connection = Connection()
         for _ in range(2):
             found = run(cast(Session, connection), self.work(), list)
             self.assertEqual(self.successResultOf(start(found)), [(1,)])
-        once = ["BEGIN; SELECT %s", "PREPARE service_1 AS SELECT 2", "EXECUTE service_1", "COMMIT"]
-        self.assertEqual(connection.sent, [*once, "SELECT %s; EXECUTE service_1"])
+        once = [*BEGUN, "PREPARE service_2 AS SELECT 2", "EXECUTE service_2", "COMMIT"]
+        self.assertEqual(connection.sent, [*once, "EXECUTE service_1(%s); EXECUTE service_2"])
 
     def test_plans_count_as_another_roles_until_discarding_them_succeeded(self) -> None:
         connection = Interrupted()
-        work = Work(Preamble("SELECT 1", [], role="anon", plans_apart=True), Sql("SELECT 2"))
+        work = Work(preamble(plans_apart=True), Sql("SELECT 2"))
         self.failureResultOf(start(run(cast(Session, connection), work, list)), TableError)
         for _ in range(2):
             self.successResultOf(start(run(cast(Session, connection), work, list)))
@@ -88,30 +93,31 @@ class Messages(SynchronousTestCase):
 
     def test_the_preamble_is_prepared_like_the_statement(self) -> None:
         settings = settings_of((("role", "a%b"),), ("request.path",))
-        prepared = PreparedPreamble("at once", "RESET ALL; ", settings, "; SELECT before()")
-        work = evolve(self.work(), preamble=Preamble(prepared.text, ["/secret"], prepared=prepared))
+        sql = PreambleSql("RESET ALL; ", settings, "; SELECT before()")
+        work = evolve(self.work(), preamble=evolve(preamble("", "/secret"), sql=sql))
         connection = Connection()
         for said in (work, work, evolve(work, kept=False)):
             self.successResultOf(start(run(cast(Session, connection), said, list)))
         begun, setting, *others = connection.sent
-        self.assertEqual(begun, "BEGIN; at once")
+        self.assertEqual(begun, f"BEGIN; RESET ALL; {settings.text}; SELECT before()")
         self.assertIn("PREPARE service_1 AS SELECT ", setting)
         self.assertIn("set_config('role', $1, true), set_config('request.path', $2, true)", setting)
         first = ["PREPARE service_2 AS SELECT 2", "EXECUTE service_2", "COMMIT"]
         again = "RESET ALL; EXECUTE service_1('a%%b', %s); SELECT before(); EXECUTE service_2"
-        self.assertEqual(others, [*first, again, "at once; SELECT 2"])
+        self.assertEqual(others, [*first, again, f"{sql.text}; SELECT 2"])
 
     def test_statements_are_prepared_for_each_role_apart(self) -> None:
         """Where PostgreSQL inlines a function, it checks privileges when it plans."""
-        connection, text = Connection("EXECUTE service_2"), "SELECT %s"
+        connection = Connection("EXECUTE service_3")
         for role in ("one", "other", "one"):
-            work = evolve(self.work(), preamble=Preamble(text, ["secret"], role=role))
+            work = evolve(self.work(), preamble=preamble("SELECT %s", "secret", role=role))
             self.successResultOf(start(run(cast(Session, connection), work, list)))
-        once = ["BEGIN; SELECT %s", "PREPARE service_1 AS SELECT 2", "EXECUTE service_1", "COMMIT"]
-        other = ["BEGIN; SELECT %s", "PREPARE service_2 AS SELECT 2", "EXECUTE service_2", "ROLLBACK"]
+        once = [*BEGUN, "PREPARE service_2 AS SELECT 2", "EXECUTE service_2", "COMMIT"]
+        other = ["BEGIN; SELECT %s", "PREPARE service_3 AS SELECT 2", "EXECUTE service_3", "ROLLBACK"]
         # A statement that one role may not run stays prepared for others.
         self.assertEqual(
-            connection.sent, [*once, *other, "SELECT %s; SELECT 2", "SELECT %s; EXECUTE service_1"]
+            connection.sent,
+            [*once, *other, "SELECT %s; SELECT 2", "EXECUTE service_1(%s); EXECUTE service_2"],
         )
 
     def test_a_rollback_checks_deferred_constraints_first(self) -> None:
@@ -120,28 +126,29 @@ class Messages(SynchronousTestCase):
             found = run(cast(Session, connection), self.work(ending="rollback"), list)
             self.successResultOf(start(found))
         ends = ["SET CONSTRAINTS ALL IMMEDIATE", "ROLLBACK"]
-        first = ["BEGIN; SELECT %s", "PREPARE service_1 AS SELECT 2", "EXECUTE service_1", *ends]
-        self.assertEqual(connection.sent, [*first, "BEGIN; SELECT %s; EXECUTE service_1", *ends])
+        first = [*BEGUN, "PREPARE service_2 AS SELECT 2", "EXECUTE service_2", *ends]
+        again = ["BEGIN; EXECUTE service_1(%s); EXECUTE service_2", *ends]
+        self.assertEqual(connection.sent, [*first, *again])
 
     def test_a_statement_that_cannot_be_prepared_is_run_unprepared(self) -> None:
-        connection = Connection(refuses="PREPARE")
+        connection = Connection(refuses="PREPARE service_2")
         found = run(cast(Session, connection), self.work(), list)
         self.assertEqual(self.successResultOf(start(found)), [(1,)])
         self.assertEqual(connection.sent[-2:], ["ROLLBACK", "SELECT %s; SELECT 2"])
 
     def test_a_prepared_statement_takes_its_locks_first(self) -> None:
         """An unprepared one needs none."""
-        locks, connection = Sql("SELECT 3"), Connection("SELECT %s; EXECUTE service_1; EXECUTE")
+        locks, connection = Sql("SELECT 3"), Connection("EXECUTE service_1(%s); EXECUTE")
         for _ in range(2):
             found = run(cast(Session, connection), self.work(locks=locks), list)
             self.assertEqual(self.successResultOf(start(found)), [(1,)])
-        prepared = ["PREPARE service_1 AS SELECT 3", "PREPARE service_2 AS SELECT 2"]
-        first = ["BEGIN; SELECT %s", *prepared, "EXECUTE service_1; EXECUTE service_2", "COMMIT"]
-        again = ["SELECT %s; EXECUTE service_1; EXECUTE service_2", "SELECT %s; SELECT 2"]
+        prepared = ["PREPARE service_2 AS SELECT 3", "PREPARE service_3 AS SELECT 2"]
+        first = [*BEGUN, *prepared, "EXECUTE service_2; EXECUTE service_3", "COMMIT"]
+        again = ["EXECUTE service_1(%s); EXECUTE service_2; EXECUTE service_3", "SELECT %s; SELECT 2"]
         self.assertEqual(connection.sent, [*first, *again])
         # It is not known which of the two was refused, so both are prepared anew.
         self.successResultOf(start(run(cast(Session, connection), self.work(locks=locks), list)))
-        dropped = "DEALLOCATE service_1; DEALLOCATE service_2; PREPARE service_3 AS SELECT 3"
+        dropped = "DEALLOCATE service_2; DEALLOCATE service_3; PREPARE service_4 AS SELECT 3"
         self.assertIn(dropped, connection.sent)
 
     def test_a_missing_privilege_of_the_locks_is_reported_by_the_statement_itself(self) -> None:
@@ -161,7 +168,7 @@ class Messages(SynchronousTestCase):
         connection = Connection("EXECUTE", Duplicate)
         refused = start(run(cast(Session, connection), self.work(), list))
         self.assertEqual(self.failureResultOf(refused, TableError).value.status, 409)
-        self.assertEqual(connection.sent[-2:], ["EXECUTE service_1", "ROLLBACK"])
+        self.assertEqual(connection.sent[-2:], ["EXECUTE service_2", "ROLLBACK"])
 
     def test_an_unprepared_statement_is_sent_once(self) -> None:
         """That is so even if the error is one that makes a prepared statement stale."""
@@ -177,7 +184,7 @@ class Messages(SynchronousTestCase):
             refused = start(run(cast(Session, connection), self.work(), list))
             error = self.failureResultOf(refused, TableError).value
             self.assertEqual((error.status, error.code), (503, "PGRST001"))
-            self.assertEqual(connection.sent[-1], "EXECUTE service_1")
+            self.assertEqual(connection.sent[-1], "EXECUTE service_2")
 
 
 class Worth(SynchronousTestCase):
@@ -191,7 +198,7 @@ class Worth(SynchronousTestCase):
         for found, expected in ((first, False), (explained, False), (again, True)):
             connection = Reading()
             executor = Executor(CONFIG, cast(Any, connection))
-            self.successResultOf(start(executor.execute(found, Preamble("SELECT 1", []), True)))
+            self.successResultOf(start(executor.execute(found, preamble())))
             self.assertEqual(any(sql.startswith("PREPARE") for sql in connection.sent), expected)
 
 
@@ -243,7 +250,7 @@ class Again(SynchronousTestCase):
         planner = Planner(CONFIG)
         _, found = (planned("PUT", "works", ("id", "eq.1"), body=row, planner=planner) for _ in range(2))
         executor = Executor(CONFIG, cast(Any, connection))
-        outcome = self.successResultOf(start(executor.execute(found, Preamble("SELECT 1", []), True)))
+        outcome = self.successResultOf(start(executor.execute(found, preamble())))
         self.assertEqual((connection.attempts, outcome.body), (2, b"attempt 2"))
 
 
@@ -255,7 +262,7 @@ class Nul(SynchronousTestCase):
             async def query(self, sql: str, params: object = None) -> list[tuple[Any, ...]]:
                 raise ValueError(fault)
 
-        return run(cast(Session, Driver()), Work(Preamble("SELECT 1", []), Sql("SELECT 2")), list)
+        return run(cast(Session, Driver()), Work(preamble(), Sql("SELECT 2")), list)
 
     def test_a_nul_the_driver_refuses_is_400(self) -> None:
         running = self.running("A string literal cannot contain NUL (0x00) characters.")

@@ -13,10 +13,9 @@ from project_service.deferreds import start
 from project_service.tables.errors import TableError
 from project_service.tables.execution.execute import Executor
 from project_service.tables.execution.probe import MOST_ROWS, UNKNOWN_ROWS, Probe, first_probe
-from project_service.tables.execution.run import Preamble
 from project_service.tables.planning.planner import Planner
 from project_service.tables.respond.outcome import Outcome
-from tests.unit.tables.planning import CONFIG, planned
+from tests.unit.tables.planning import CONFIG, planned, preamble
 
 UNPREPARED = evolve(CONFIG, prepare=False)
 
@@ -76,7 +75,7 @@ class Statements(SynchronousTestCase):
             session = Database(rows=3000, size_of_row=50)
             pool = cast(Any, Lender(session))
             executor = Executor(UNPREPARED, pool)
-            outcome = self.successResultOf(start(executor.execute(found, Preamble("SELECT 1", []), True)))
+            outcome = self.successResultOf(start(executor.execute(found, preamble())))
             self.assertEqual((outcome.whole, outcome.rows), (True, 3000))
             statements.append(len(session.asked))
         self.assertEqual(statements, [2, 1, 1])
@@ -85,7 +84,7 @@ class Statements(SynchronousTestCase):
         found = planned("GET", "works", planner=Planner(CONFIG))
         session = Database(rows=3000, size_of_row=20_000_000)
         executor = Executor(UNPREPARED, cast(Any, Lender(session)))
-        outcome = self.successResultOf(start(executor.execute(found, Preamble("SELECT 1", []), True)))
+        outcome = self.successResultOf(start(executor.execute(found, preamble())))
         self.assertEqual((outcome.whole, session.asked), (False, [101, 2]))
         assert found.compiled.probe is not None
         self.assertEqual(found.compiled.probe.rows, 1)
@@ -98,7 +97,7 @@ class Statements(SynchronousTestCase):
             found.compiled.probe.rows = rows
             session = Refusing(fault)
             executor = Executor(UNPREPARED, cast(Any, Lender(session)))
-            refused = start(executor.execute(found, Preamble("SELECT 1", []), True))
+            refused = start(executor.execute(found, preamble()))
             self.failureResultOf(refused, TableError)
             self.assertEqual(session.asked, [rows + 1])
 

@@ -16,7 +16,7 @@ from project_service.http.outbound import Reply, StreamReply
 from project_service.tables.access.identity import Identity
 from project_service.tables.config import TablesConfig
 from project_service.tables.errors import TableError
-from project_service.tables.execution.run import Preamble
+from project_service.tables.execution.preamble import Preamble
 from project_service.tables.incoming import Incoming
 from project_service.tables.planning.planner import Planned, Planner
 from project_service.tables.respond.outcome import Outcome
@@ -35,14 +35,12 @@ class Executor:
         self.asked: list[str] = []
         self.cleared: list[bool] = []
 
-    async def execute(self, planned: Planned, told: Preamble, authenticated: bool) -> Outcome:
+    async def execute(self, planned: Planned, told: Preamble) -> Outcome:
         assert planned.compiled.routine is not None
         self.asked.append(planned.compiled.routine.name)
         return Outcome(rows=1, body=b'"instead"')
 
-    async def read(
-        self, told: Preamble, sql: Sql, authenticated: bool, leaves_things: bool
-    ) -> list[tuple[bytes, bytes]]:
+    async def read(self, told: Preamble, sql: Sql, leaves_things: bool) -> list[tuple[bytes, bytes]]:
         self.asked.append(sql.text)
         self.cleared.append(leaves_things)
         return [(b'["works"]', b'["find"]')]
