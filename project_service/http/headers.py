@@ -1,34 +1,26 @@
-"""Request headers as sent: order and repetition kept, names compared without case."""
+"""Request headers as sent: order and repetition kept, names in lower case."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any, TypeVar
 
 T = TypeVar("T")
 
 
 class HeaderView:
-    """Read-only. Names are lower-case bytes; values are bytes without surrounding white space."""
+    """Read-only. Made of pairs whose names are lower-case bytes and whose values have no white space around them."""
 
     __slots__ = ("_derived", "_first", "_pairs")
 
-    def __init__(self, pairs: Iterable[tuple[bytes, bytes]]) -> None:
-        self._pairs = tuple((name.lower(), value) for name, value in pairs)
+    def __init__(self, pairs: Sequence[tuple[bytes, bytes]]) -> None:
+        self._pairs = tuple(pairs)
         # Reversed, so that of several headers of one name the first one sent is kept.
         self._first = dict(reversed(self._pairs))
         self._derived: dict[Callable[[HeaderView], Any], Any] = {}
 
-    @classmethod
-    def lowered(cls, pairs: Sequence[tuple[bytes, bytes]]) -> HeaderView:
-        """A view of pairs whose names are lower-case already."""
-        view = cls(())
-        view._pairs = tuple(pairs)
-        view._first = dict(reversed(view._pairs))
-        return view
-
     def is_of(self, pairs: Sequence[tuple[bytes, bytes]]) -> bool:
-        """Whether ``pairs`` (names lower-case) are the same headers in the same order."""
+        """Whether ``pairs`` are the same headers in the same order."""
         return self._pairs == tuple(pairs)
 
     def derived(self, make: Callable[[HeaderView], T]) -> T:
@@ -64,6 +56,3 @@ class HeaderView:
 
     def __iter__(self) -> Iterator[tuple[bytes, bytes]]:
         return iter(self._pairs)
-
-    def __len__(self) -> int:
-        return len(self._pairs)

@@ -45,7 +45,7 @@ class Origins(TestCase):
     def test_forwarded_headers_of_an_untrusted_peer_are_ignored(
         self, hops: list[bytes], peer: object
     ) -> None:
-        headers = HeaderView([(b"X-Forwarded-For", hop) for hop in hops])
+        headers = HeaderView([(b"x-forwarded-for", hop) for hop in hops])
         trusted = (ipaddress.ip_network("198.51.100.0/30"),)
         found = forwarding.locate(str(peer), False, headers, trusted)
         if peer not in trusted[0]:

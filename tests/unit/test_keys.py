@@ -76,7 +76,7 @@ class Told(TestCase):
         key = keys.make("anon", known)
         ring = keys.KeyRing(FakeRows([]))
         for sent, why in ((key, "unknown or revoked"), (key[:-1], "mistyped"), ("anon", "mistyped")):
-            headers = HeaderView([(b"X-Service-Key", sent.encode())])
+            headers = HeaderView([(b"x-service-key", sent.encode())])
             with self.assertRaises(ApiError) as refused:
                 identify(Access(), headers, ring, FakeTokens())
             self.assertEqual(refused.exception.code, "project_key_invalid")

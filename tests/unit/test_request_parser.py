@@ -146,9 +146,9 @@ class Derived(TestCase):
 
         def count(view: HeaderView) -> int:
             made.append(view)
-            return len(view)
+            return len(list(view))
 
-        view = HeaderView([(b"A", b"1"), (b"a", b"2")])
+        view = HeaderView([(b"a", b"1"), (b"a", b"2")])
         self.assertEqual((view.derived(count), view.derived(count)), (2, 2))
         self.assertEqual(len(made), 1)
         self.assertEqual((view.get(b"a"), view.all(b"a")), (b"1", [b"1", b"2"]))

@@ -104,7 +104,7 @@ def origin_form(target: bytes) -> bytes | None:
 def _addressed(headers: HeaderView, url: bytes) -> HeaderView:
     """``headers`` with the host of ``url`` for ``Host`` (RFC 9112 section 3.2.2)."""
     others = [(name, value) for name, value in headers if name != b"host"]
-    return HeaderView.lowered([(b"host", _WHOLE_URL.sub(rb"\1", url)), *others])
+    return HeaderView([(b"host", _WHOLE_URL.sub(rb"\1", url)), *others])
 
 
 def header_too_long() -> ApiError:

@@ -250,7 +250,7 @@ class RequestParser:
         """
         if self._headers.is_of(self._pairs):
             return self._headers
-        view = HeaderView.lowered(self._pairs)
+        view = HeaderView(self._pairs)
         length = sum(len(name) + len(value) for name, value in self._pairs)
         self._headers = view if length <= KEPT_HEADER_BYTES else HeaderView(())
         return view

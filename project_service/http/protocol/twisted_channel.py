@@ -53,7 +53,7 @@ class _Pending:
         self.exchange: Exchange | None = None
 
     def addRawHeader(self, name: bytes, value: bytes) -> None:
-        self.pairs.append((name, value))
+        self.pairs.append((name.lower(), value))
 
     def handleContentChunk(self, data: bytes) -> None:
         assert self.exchange is not None
