@@ -9,7 +9,7 @@ from urllib.parse import quote
 import pytest
 import pytest_twisted
 
-from tests.live.tables_service import Tables, tables
+from tests.live.tables_service import Tables, tables, until_answered
 
 __all__ = ["tables"]
 
@@ -192,3 +192,23 @@ async def test_nulls_are_left_out_of_a_stream_too(reading: Tables) -> None:
     for limit in (1, 300):
         _, _, body = await reading.request("GET", f"/odd?select=empty,nothing&limit={limit}", headers=accept)
         assert json.loads(body) == [{"empty": ""}] * limit
+
+
+@pytest_twisted.ensureDeferred
+async def test_aggregates_gather_no_rows_for_an_order_or_of_a_function(reading: Tables) -> None:
+    reading.sql(
+        "create function pairs() returns table (a int, b int) language sql stable as 'select 1, 2';"
+        "create function gathered() returns table (json_agg int) language sql stable as"
+        " 'select i from generate_series(1, 9) i'"
+    )
+    await until_answered(reading, "GET", "/rpc/gathered", 200)
+    for path in (
+        "/rpc/pairs?select=json_agg",
+        "/rpc/pairs?select=x:array_agg->0",
+        "/rpc/pairs?select=count()&order=jsonb_agg",
+        "/leaf?select=count()&order=jsonb_agg",
+    ):
+        status, _, body = await reading.request("GET", path)
+        assert (status, body["code"]) == (400, "42703"), path
+    path = "/rpc/gathered?select=json_agg&json_agg=gt.3&order=json_agg.desc&limit=2"
+    assert (await reading.request("GET", path))[2] == [{"json_agg": 9}, {"json_agg": 8}]

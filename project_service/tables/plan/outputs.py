@@ -14,7 +14,7 @@ from project_service.tables.syntax import Field, SelectColumn
 
 # PostgreSQL's own that gather rows of any table into one value. It has them for the asking, as columns of the row:
 # one row for all there are, whatever the limit, and all in memory at once.
-_GATHERING = frozenset({"array_agg", "json_agg", "json_agg_strict", "jsonb_agg", "jsonb_agg_strict"})
+GATHERING = frozenset({"array_agg", "json_agg", "json_agg_strict", "jsonb_agg", "jsonb_agg_strict"})
 
 
 def plan_column(cache: SchemaCache, relation: Relation | None, item: SelectColumn) -> Output | Everything:
@@ -23,7 +23,7 @@ def plan_column(cache: SchemaCache, relation: Relation | None, item: SelectColum
         return everything(cache, relation)
     field = item.field
     column = relation.columns.get(field.name) if relation is not None and field is not None else None
-    if relation is not None and field is not None and column is None and field.name in _GATHERING:
+    if relation is not None and field is not None and column is None and field.name in GATHERING:
         raise errors.no_column(field.name, relation.name)
     return Output(
         _name(item),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from project_service.tables.catalog.model import Column
 from project_service.tables.plan.nodes import Hoisted, Output
+from project_service.tables.plan.outputs import GATHERING
 from project_service.tables.sql.names import cast_type, ident, literal, qualified
 from project_service.tables.syntax import Field
 
@@ -16,7 +17,10 @@ def field_sql(source: str, field: Field, column: Column | None) -> str:
     A path into anything but JSON goes through ``to_jsonb``: arrays, composites, and columns that the schema cache
     does not have (computed columns, and those of a function that RETURNS TABLE).
     """
-    base = f"{ident(source)}.{ident(field.name)}"
+    base = ident(field.name)
+    if column is not None or field.name not in GATHERING:
+        # Without the relation before it PostgreSQL takes a name for a column only, and not for a function of the row.
+        base = f"{ident(source)}.{base}"
     if not field.path:
         return base
     if column is None or column.base_type not in _JSON_TYPES:
