@@ -96,7 +96,7 @@ async def read(store: Any, key: str, first: int, length: int, whole: int) -> byt
 
 
 @pytest_twisted.ensureDeferred
-async def test_put_stat_open_delete(store: Any) -> None:
+async def test_put_stat_open_and_delete(store: Any) -> None:
     etag = await store.put("b/one", b"hello", "text/x-odd", {"key": "a%20b"})
     assert etag == "5d41402abc4b2a76b9719d911017c592"
     stat = await store.stat("b/one")
@@ -118,7 +118,7 @@ async def test_put_stat_open_delete(store: Any) -> None:
 
 
 @pytest_twisted.ensureDeferred
-async def test_multipart(store: Any) -> None:
+async def test_a_multipart_upload(store: Any) -> None:
     parts: list[bytes | bytearray] = [os.urandom(PART), bytearray(os.urandom(PART)), b"end"]
     upload_id = await store.start_multipart("b/big", "image/png", {})
     assert [(one.key, one.upload_id) for one in await store.list_multiparts()] == [("b/big", upload_id)]
@@ -132,24 +132,24 @@ async def test_multipart(store: Any) -> None:
     assert await read(store, "b/big", 0, stat.size, stat.size) == b"".join(parts)
     assert await read(store, "b/big", PART - 1, 2, stat.size) == bytes([parts[0][-1], parts[1][0]])
     assert await store.list_multiparts() == ()
-    # The answer to the first try was lost: the second finds it done.
+    # If the response to the first attempt was lost, the second finds the upload complete.
     assert await store.complete_multipart("b/big", upload_id, etags) == etag
 
 
 @pytest_twisted.ensureDeferred
-async def test_an_aborted_multipart_leaves_nothing(store: Any) -> None:
+async def test_an_aborted_multipart_upload_leaves_nothing(store: Any) -> None:
     upload_id = await store.start_multipart("b/gone", "a/b", {})
     await store.put_part("b/gone", upload_id, 1, b"x")
     await store.abort_multipart("b/gone", upload_id)
     await store.abort_multipart("b/gone", upload_id)
     assert await store.list_multiparts() == ()
-    # moto answers 500 here, which is tried again and then given up.
+    # moto responds with 500 here, which is retried and then given up.
     with pytest.raises((NoSuchObject, StoreUnreachable)):
         await store.complete_multipart("b/gone", upload_id, ["x"])
 
 
 @pytest_twisted.ensureDeferred
-async def test_copy(store: Any) -> None:
+async def test_a_copy(store: Any) -> None:
     await store.put("b/from", b"hello", "text/plain", {})
     etag = await store.copy("b/from", "c/to", 5, "text/plain", unneeded)
     stat = await store.stat("c/to")
@@ -191,8 +191,8 @@ async def test_list_and_delete_many(store: Any) -> None:
 
 
 @pytest_twisted.ensureDeferred
-async def test_many_at_once(store: Any) -> None:
-    """More than the pool keeps open, at once; each gets its own bytes."""
+async def test_many_objects_at_once(store: Any) -> None:
+    """There are more requests than the pool keeps connections; each gets its own bytes."""
 
     async def there_and_back(number: int) -> None:
         payload = f"object {number}".encode() * 1000
@@ -203,7 +203,7 @@ async def test_many_at_once(store: Any) -> None:
 
 
 @pytest_twisted.ensureDeferred
-async def test_keys_with_every_odd_character_are_signed_as_sent(store: Any) -> None:
+async def test_keys_with_special_characters_are_signed_as_sent(store: Any) -> None:
     key = "we ird/ä~'()*!$&+,;=:@%2F?#[]\u202e😀"
     await store.put(key, b"x", "a/b", {})
     assert (await store.stat(key)).size == 1
@@ -213,7 +213,7 @@ async def test_keys_with_every_odd_character_are_signed_as_sent(store: Any) -> N
 
 @pytest_twisted.ensureDeferred
 async def test_keys_that_xml_cannot_hold_are_listed(store: Any) -> None:
-    """Of a bucket of others, which is imported."""
+    """Such keys can be in a bucket that is imported."""
     keys = ["odd/a +%2B", "odd/\x01\x1f", "odd/b\x7f"]
     for key in keys:
         await store.put(key, b"x", "a/b", {})
@@ -224,8 +224,8 @@ async def test_keys_that_xml_cannot_hold_are_listed(store: Any) -> None:
 
 
 @pytest_twisted.ensureDeferred
-async def test_a_bucket_is_made_in_the_region_of_the_settings(moto: tuple[str, int]) -> None:
-    """As AWS, moto wants to be told the region everywhere but in us-east-1, and there it must not be told."""
+async def test_the_bucket_is_created_in_the_configured_region(moto: tuple[str, int]) -> None:
+    """Like AWS, moto wants to be told the region everywhere but in us-east-1, and there it must not be told."""
     from twisted.internet import reactor
 
     for region in ("us-east-1", "eu-west-1"):

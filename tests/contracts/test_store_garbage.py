@@ -1,4 +1,5 @@
-"""The contract of uploads, garbage and links, for the fake and for PostgreSQL; and many changes at the same time."""
+"""The contract of announced uploads, garbage and links, for the fake and for PostgreSQL, also under many changes
+at once."""
 
 from __future__ import annotations
 
@@ -27,7 +28,7 @@ async def test_uploads_and_garbage(rows: Rows) -> None:
     assert set(await rows.garbage.stale_uploads(timedelta(0), 10)) == {going, dead}
     assert await rows.garbage.stale_uploads(timedelta(hours=1), 10) == []
     assert await rows.objects.touch_upload(going)
-    # The longest silent first.
+    # The one that has been silent for longest comes first.
     assert await rows.garbage.stale_uploads(timedelta(0), 1) == [dead]
     assert await rows.garbage.discard([dead, known, never]) == [dead]
     assert await rows.garbage.discard([dead]) == []
@@ -41,7 +42,7 @@ async def test_uploads_and_garbage(rows: Rows) -> None:
 
 
 @pytest_twisted.ensureDeferred
-async def test_garbage_is_told_page_by_page_until_it_is_forgotten(rows: Rows) -> None:
+async def test_garbage_is_listed_page_by_page_until_it_is_forgotten(rows: Rows) -> None:
     versions = sorted((uuid4() for _ in range(5)), reverse=True)
     for version in versions:
         await rows.objects.begin_upload(version, "b")
@@ -54,7 +55,7 @@ async def test_garbage_is_told_page_by_page_until_it_is_forgotten(rows: Rows) ->
 
 
 @pytest_twisted.ensureDeferred
-async def test_all_objects_in_order(rows: Rows) -> None:
+async def test_all_objects_are_listed_in_order(rows: Rows) -> None:
     await rows.buckets.create("a", BucketRules())
     for key in ("y", "x"):
         await put(rows, key)
@@ -89,8 +90,8 @@ async def test_links(rows: Rows) -> None:
 
 
 @pytest_twisted.ensureDeferred
-async def test_many_at_once(rows: Rows) -> None:
-    """The quota is exact, one creator wins, a link is used once, and nobody waits for another in a ring."""
+async def test_many_changes_at_once(rows: Rows) -> None:
+    """The quota is exact, one creator wins, a link is used once, and there are no deadlocks."""
     await rows.buckets.change("b", {"max_bucket_bytes": 100})
     outcomes = await together(*(put(rows, f"k{number}", 15) for number in range(30)))
     assert sorted(outcomes) == ["done"] * 6 + ["payload_too_large"] * 24

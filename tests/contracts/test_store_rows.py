@@ -44,7 +44,7 @@ async def test_buckets(rows: Rows) -> None:
 
 
 @pytest_twisted.ensureDeferred
-async def test_the_switch(rows: Rows) -> None:
+async def test_switching_an_object_to_a_new_version(rows: Rows) -> None:
     first = await put(rows, "d/ö", 3)
     assert first.replaced is None
     assert (first.row.key, first.row.size, first.row.owner, first.row.etag) == ("d/ö", 3, ALICE.user_id, ETAG)
@@ -67,7 +67,7 @@ async def test_the_switch(rows: Rows) -> None:
 
 
 @pytest_twisted.ensureDeferred
-async def test_the_room_of_a_key(rows: Rows) -> None:
+async def test_the_room_left_for_a_key(rows: Rows) -> None:
     await put(rows, "k", 5)
     for key in "lmnopq":
         await put(rows, key)
@@ -80,7 +80,7 @@ async def test_the_room_of_a_key(rows: Rows) -> None:
 
 
 @pytest_twisted.ensureDeferred
-async def test_what_the_switch_refuses_changes_nothing(rows: Rows) -> None:
+async def test_a_refused_switch_changes_nothing(rows: Rows) -> None:
     kept = (await put(rows, "k")).row
     conditions = {
         "object_exists": Conditions(if_none_match=("*",)),
@@ -110,7 +110,7 @@ async def test_what_the_switch_refuses_changes_nothing(rows: Rows) -> None:
 
 
 @pytest_twisted.ensureDeferred
-async def test_a_quota_is_what_one_bucket_may_hold_after_the_switch(rows: Rows) -> None:
+async def test_a_quota_limits_what_one_bucket_holds_after_the_switch(rows: Rows) -> None:
     await rows.buckets.create("another", BucketRules())
     await put(rows, "k", 100, bucket="another")
     await put(rows, "k", 4)
@@ -122,7 +122,7 @@ async def test_a_quota_is_what_one_bucket_may_hold_after_the_switch(rows: Rows) 
 
 
 @pytest_twisted.ensureDeferred
-async def test_what_makes_an_object_no_larger_always_fits(rows: Rows) -> None:
+async def test_a_replacement_that_is_no_larger_always_fits(rows: Rows) -> None:
     await put(rows, "k", 10)
     await rows.buckets.change("b", {"max_bucket_bytes": 5})
     for size in (10, 9):
@@ -131,7 +131,7 @@ async def test_what_makes_an_object_no_larger_always_fits(rows: Rows) -> None:
 
 
 @pytest_twisted.ensureDeferred
-async def test_deleting(rows: Rows) -> None:
+async def test_deleting_objects(rows: Rows) -> None:
     kept = {key: (await put(rows, key, 2)).row.version for key in ("a", "b", "c")}
     deleted = await rows.objects.delete("b", ["a", "x", "b"], BOB)
     assert (dict(deleted.versions), deleted.missing) == ({"a": kept["a"], "b": kept["b"]}, ("x",))
@@ -148,7 +148,7 @@ async def test_deleting(rows: Rows) -> None:
 
 
 @pytest_twisted.ensureDeferred
-async def test_a_key_is_one_of_its_bucket(rows: Rows) -> None:
+async def test_objects_of_other_buckets_are_untouched_and_keys_named_twice_count_once(rows: Rows) -> None:
     """What is done in one bucket is done to no other; and a key that is named twice is one key."""
     await rows.buckets.create("another", BucketRules())
     for key in ("k", "l", "m"):
@@ -169,7 +169,7 @@ async def test_a_key_is_one_of_its_bucket(rows: Rows) -> None:
 
 
 @pytest_twisted.ensureDeferred
-async def test_deleting_in_a_state(rows: Rows) -> None:
+async def test_deleting_with_conditions(rows: Rows) -> None:
     kept = (await put(rows, "k")).row
     for code, conditions in (
         ("precondition_failed", Conditions(if_match=("other",))),
@@ -186,7 +186,7 @@ async def test_deleting_in_a_state(rows: Rows) -> None:
 
 
 @pytest_twisted.ensureDeferred
-async def test_moving(rows: Rows) -> None:
+async def test_moving_objects(rows: Rows) -> None:
     source, target = (await put(rows, "a", 3)).row, (await put(rows, "b", 4)).row
     none_there = Conditions(if_none_match=("*",))
     assert await refused(rows.objects.move("b", "a", "b", ALICE, none_there)) == "object_exists"
@@ -205,13 +205,13 @@ async def test_moving(rows: Rows) -> None:
     await rows.buckets.change("b", {"owner_only_writes": True})
     assert await refused(rows.objects.move("b", "c", "d", BOB)) == "not_owner"
     await put(rows, "mine", writer=BOB)
-    # What is there is Alice's.
+    # The object at the target belongs to Alice.
     assert await refused(rows.objects.move("b", "mine", "c", BOB)) == "not_owner"
     assert (await rows.objects.move("b", "mine", "c", SERVICE)).replaced == source.version
 
 
 @pytest_twisted.ensureDeferred
-async def test_a_move_is_conditional_on_what_it_replaces(rows: Rows) -> None:
+async def test_conditions_of_a_move_apply_to_its_target(rows: Rows) -> None:
     await put(rows, "a")
     target = NewObject("b", "b", uuid4(), 1, "a/b", "f" * 32)
     await rows.objects.begin_upload(target.version, "b")
@@ -223,7 +223,7 @@ async def test_a_move_is_conditional_on_what_it_replaces(rows: Rows) -> None:
 
 
 @pytest_twisted.ensureDeferred
-async def test_pages(rows: Rows) -> None:
+async def test_pages_of_a_listing(rows: Rows) -> None:
     keys = [
         "Z",
         "a",
@@ -284,7 +284,7 @@ async def test_pages(rows: Rows) -> None:
         ]
         assert await all_pages("a/", limit, False) == ["a/1", "a/2", "a/b/"]
         assert await all_pages("a", limit, False) == ["a", "a!", "a/", "a0"]
-        # A key that is the prefix is under it.
+        # A key that equals the prefix is listed with it.
         assert await all_pages("a", limit, True) == ["a", "a!", "a/1", "a/2", "a/b/1", "a/b/2", "a0"]
         assert await all_pages("a/b", limit, False) == ["a/b/"]
         assert await all_pages("a/b/", limit, True) == ["a/b/1", "a/b/2"]

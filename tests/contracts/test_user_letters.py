@@ -40,7 +40,7 @@ async def test_a_recovery_token_works_once_and_ends_every_session(stores: Stores
 
 
 @contract
-async def test_a_token_is_good_for_its_purpose_alone(stores: Stores) -> None:
+async def test_a_token_is_valid_only_for_its_purpose(stores: Stores) -> None:
     email = address()
     account = await made(stores, email)
     recovery, _ = await issue(stores, email)
@@ -54,7 +54,7 @@ async def test_a_token_is_good_for_its_purpose_alone(stores: Stores) -> None:
 
 
 @contract
-async def test_after_a_reset_no_letter_of_before_is_worth_anything(stores: Stores) -> None:
+async def test_a_reset_invalidates_earlier_letters(stores: Stores) -> None:
     """A confirmation begins a session, and the reset has ended every one."""
     email = address()
     await made(stores, email)
@@ -65,7 +65,7 @@ async def test_after_a_reset_no_letter_of_before_is_worth_anything(stores: Store
 
 
 @contract
-async def test_a_reset_is_one_users_alone(stores: Stores) -> None:
+async def test_a_reset_affects_one_user_only(stores: Stores) -> None:
     email, others_email, others = address(), address(), session()
     await made(stores, email, session())
     other = await made(stores, others_email, others)
@@ -79,7 +79,7 @@ async def test_a_reset_is_one_users_alone(stores: Stores) -> None:
 
 @contract
 async def test_a_reset_lets_a_locked_out_owner_in(stores: Stores) -> None:
-    """Him alone: neither another account nor the client's address is free to guess again."""
+    """It clears only this account's counter: neither another account nor the client's address may guess again."""
     email, other, place = address(), address(), uuid.uuid4().hex
     await made(stores, email)
     limit, none = Limit(1, HOUR), Limit(0, HOUR)
@@ -99,7 +99,7 @@ async def test_a_reset_lets_a_locked_out_owner_in(stores: Stores) -> None:
 
 
 @contract
-async def test_a_reset_lifts_nothing_off_an_attempt_that_is_under_way(stores: Stores) -> None:
+async def test_a_reset_does_not_affect_attempts_under_way(stores: Stores) -> None:
     email, place = address(), uuid.uuid4().hex
     await made(stores, email)
     limit, none = Limit(1, HOUR), Limit(0, HOUR)
@@ -110,7 +110,7 @@ async def test_a_reset_lifts_nothing_off_an_attempt_that_is_under_way(stores: St
 
 
 @contract
-async def test_a_newer_token_replaces_an_older_one_and_not_too_often(stores: Stores) -> None:
+async def test_a_newer_token_replaces_an_older_one_but_not_too_often(stores: Stores) -> None:
     email = address()
     await made(stores, email)
     first, _ = await issue(stores, email)
@@ -120,13 +120,13 @@ async def test_a_newer_token_replaces_an_older_one_and_not_too_often(stores: Sto
     second, user = await issue(stores, email, NOW + MINUTE)
     assert user is not None
     assert await stores.tokens.owner(first, "recovery", NOW + MINUTE) is None
-    # With an hour and a minute's pause of its own.
+    # The newer one has an hour, and a minute's pause, of its own.
     assert await stores.tokens.owner(second, "recovery", NOW + HOUR) == user
     assert (await issue(stores, email, NOW + 119 * SECOND))[1] is None
 
 
 @contract
-async def test_nobody_is_mailed_who_is_unknown_disabled_or_confirmed(stores: Stores) -> None:
+async def test_unknown_disabled_and_confirmed_users_get_no_letter(stores: Stores) -> None:
     assert (await issue(stores, address()))[1] is None
     email = address()
     account = await made(stores, email)
@@ -147,7 +147,7 @@ async def test_nobody_is_mailed_who_is_unknown_disabled_or_confirmed(stores: Sto
     assert user == account.user
     await stores.tokens.reset_password(key, OTHER_HASH, event(at=NOW + HOUR))
     reset = await stores.users.find(account.user.id)
-    # Since when the address is confirmed.
+    # The date of the first confirmation is kept.
     assert reset is not None and reset.confirmed_at == NOW
 
 
@@ -162,14 +162,14 @@ async def test_a_letter_does_not_let_a_disabled_user_in(stores: Stores) -> None:
 
 
 @contract
-async def test_a_new_password_takes_back_the_letters_for_another(stores: Stores) -> None:
+async def test_a_new_password_invalidates_recovery_letters(stores: Stores) -> None:
     email = address()
     account = await made(stores, email)
     recovery, _ = await issue(stores, email)
     confirmation, _ = await issue(stores, email, purpose="confirmation")
     await made(stores, others_email := address())
     others, other = await issue(stores, others_email)
-    # One that is refused takes nothing back.
+    # A refused change invalidates nothing.
     wrong = Proof(OTHER_HASH, str(uuid.uuid4()))
     assert await stores.users.set_password(account.user.id, OTHER_HASH, wrong, event()) is None
     assert await stores.tokens.owner(recovery, "recovery", NOW) == account.user

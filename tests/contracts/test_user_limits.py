@@ -31,7 +31,7 @@ async def test_a_limit_counts_failures_in_a_sliding_window(stores: Stores) -> No
         await stores.attempts.settle("t", who, held.mark, "failed")
     refused = await stores.attempts.reserve("t", who, WINDOW, NOW + 5 * MINUTE)
     assert (refused.verdict, refused.wait_seconds) == ("refused", 600.0)
-    # The oldest has left the window, the two others are in it.
+    # The oldest has left the window, the two others have not.
     held = await stores.attempts.reserve("t", who, WINDOW, NOW + 15 * MINUTE)
     assert held.verdict == "free"
     await stores.attempts.settle("t", who, held.mark, "failed")
@@ -87,14 +87,14 @@ async def test_an_abandoned_attempt_counts_as_a_failure(stores: Stores) -> None:
 
 
 @contract
-async def test_an_attempt_is_under_way_or_abandoned_and_never_both(stores: Stores) -> None:
+async def test_an_attempt_counts_as_under_way_or_as_abandoned_but_not_twice(stores: Stores) -> None:
     who, limit = uuid.uuid4().hex, Limit(2, 15 * MINUTE)
     await stores.attempts.reserve("t", who, limit, NOW)
     assert (await stores.attempts.reserve("t", who, limit, NOW + MINUTE)).verdict == "free"
 
 
 @contract
-async def test_failures_are_told_in_any_order(stores: Stores) -> None:
+async def test_failures_may_be_settled_in_any_order(stores: Stores) -> None:
     who = uuid.uuid4().hex
     held = [await stores.attempts.reserve("t", who, WINDOW, NOW + n * SECOND) for n in range(3)]
     for one in reversed(held):
@@ -104,7 +104,7 @@ async def test_failures_are_told_in_any_order(stores: Stores) -> None:
 
 
 @contract
-async def test_a_limit_that_was_lowered_lets_the_next_in_when_so_many_are_left(stores: Stores) -> None:
+async def test_a_lowered_limit_refuses_until_few_enough_failures_are_left(stores: Stores) -> None:
     who = uuid.uuid4().hex
     for minute in range(3):
         held = await stores.attempts.reserve("t", who, WINDOW, NOW + minute * MINUTE)
@@ -116,7 +116,7 @@ async def test_a_limit_that_was_lowered_lets_the_next_in_when_so_many_are_left(s
 
 
 @contract
-async def test_the_cleanup_forgets_no_failure_that_counts(stores: Stores) -> None:
+async def test_the_cleanup_keeps_failures_that_still_count(stores: Stores) -> None:
     who = uuid.uuid4().hex
     for minute in (0, 10):
         held = await stores.attempts.reserve("t", who, WINDOW, NOW + minute * MINUTE)
@@ -154,14 +154,14 @@ async def test_a_login_counts_for_its_account_and_its_address(stores: Stores) ->
     await stores.attempts.settle_login(address(), place, third, "failed", None)
     refused = await attempt(email)
     assert (refused.verdict, refused.mark, refused.wait_seconds) == ("refused", None, 900.0)
-    # What the address refused was no attempt on the account.
+    # An attempt refused by the address does not count for the account.
     elsewhere = await stores.attempts.reserve_login(email, uuid.uuid4().hex, Limit(1, HOUR), per_address, NOW)
     assert elsewhere.verdict == "free"
 
 
 @contract
-async def test_of_logins_under_way_each_takes_back_its_own(stores: Stores) -> None:
-    """Two accounts from one address at one moment: under way there means under way for both, each for itself."""
+async def test_simultaneous_logins_release_their_own_reservations(stores: Stores) -> None:
+    """Two accounts log in from one address at the same time; each reservation belongs to one login."""
     one, other, place = address(), address(), uuid.uuid4().hex
     once, twice = Limit(1, HOUR), Limit(2, HOUR)
     held = [await stores.attempts.reserve_login(who, place, once, twice, NOW) for who in (one, other)]

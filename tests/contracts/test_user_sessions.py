@@ -30,7 +30,7 @@ THIRD_HASH = b"$2b$04$" + b"c" * 53
 
 
 @contract
-async def test_a_session_starts_only_for_the_password_that_was_checked(stores: Stores) -> None:
+async def test_a_session_starts_only_with_the_password_that_was_checked(stores: Stores) -> None:
     account = await made(stores)
     assert await stores.sessions.start(account, None, session(), event()) == account.user
     stale = evolve(account, password_hash=OTHER_HASH)
@@ -44,9 +44,9 @@ async def test_a_session_starts_only_for_the_password_that_was_checked(stores: S
 
 
 @contract
-async def test_a_refresh_token_is_rotated_then_repeated_then_stolen(stores: Stores) -> None:
+async def test_a_refresh_token_is_rotated_then_repeated_then_taken_for_stolen(stores: Stores) -> None:
     first, others = session(), session()
-    # Somebody else, who was there before and whose session it is not.
+    # Another user, whose session must not be affected.
     other = await made(stores, first=others)
     account = await made(stores, first=first)
     child, grandchild, unneeded = digest(), digest(), digest()
@@ -57,7 +57,7 @@ async def test_a_refresh_token_is_rotated_then_repeated_then_stolen(stores: Stor
     assert (repeated.session_id, repeated.user) == (first.id, account.user)
     assert await rotate(stores, unneeded, digest(), NOW + 9 * SECOND) is None
     assert (await rotate(stores, child, grandchild, NOW + 9 * SECOND, salt=b"3" * 32)).outcome == "rotated"
-    # No longer the immediate parent, but replaced a moment ago: both salts lead to the one that is active.
+    # This is no longer the immediate parent, but it was replaced a moment ago: both salts lead to the active token.
     again = await rotate(stores, first.digest, digest(), NOW + 9 * SECOND)
     assert (again.outcome, again.salts) == ("repeated", {first.digest: b"1" * 32, child: b"3" * 32})
     stolen = await rotate(stores, first.digest, digest(), NOW + 10 * SECOND)
@@ -70,7 +70,7 @@ async def test_a_refresh_token_is_rotated_then_repeated_then_stolen(stores: Stor
 
 
 @contract
-async def test_a_repeat_is_led_by_recent_salts_of_its_session_alone(stores: Stores) -> None:
+async def test_a_repeat_gets_the_recent_salts_of_its_own_session_only(stores: Stores) -> None:
     first, others, line = session(), session(), [digest() for _ in range(4)]
     await made(stores, first=first)
     await made(stores, first=others)
@@ -86,8 +86,8 @@ async def test_a_repeat_is_led_by_recent_salts_of_its_session_alone(stores: Stor
 
 
 @contract
-async def test_a_repeat_is_led_past_a_host_whose_clock_is_behind(stores: Stores) -> None:
-    """What was replaced there seems to be older than it is; without its salt the repeat would end there."""
+async def test_a_repeat_is_led_past_a_rotation_by_a_host_whose_clock_is_behind(stores: Stores) -> None:
+    """That rotation seems older than it is; without its salt the repeat could not reach the active token."""
     first = session()
     await made(stores, first=first)
     line = [first.digest, digest(), digest(), digest()]
@@ -100,7 +100,7 @@ async def test_a_repeat_is_led_past_a_host_whose_clock_is_behind(stores: Stores)
 
 @contract
 async def test_a_token_that_would_have_expired_unused_is_forgotten(stores: Stores) -> None:
-    """Its use is no theft any more; not so the last two of a session, however long they are to live."""
+    """Using it is no theft any more; but the last two tokens of a session are kept however long they may live."""
     first, child, grandchild = session(), digest(), digest()
     account = await made(stores, first=first)
     await rotate(stores, first.digest, child, NOW + HOUR)
@@ -124,14 +124,14 @@ async def test_a_repeat_after_the_window_is_theft(stores: Stores) -> None:
     first = session()
     await made(stores, first=first)
     await rotate(stores, first.digest, digest())
-    # The repeats in between do not make it longer.
+    # Repeats do not prolong the window.
     assert (await rotate(stores, first.digest, digest(), NOW + 9 * SECOND)).outcome == "repeated"
     assert (await rotate(stores, first.digest, digest(), NOW + 10 * SECOND)).outcome == "stolen"
 
 
 @contract
-async def test_a_repeat_that_no_salt_is_left_for_is_theft(stores: Stores) -> None:
-    """However wide the window was set since: what it would be given is not known any more."""
+async def test_a_repeat_without_a_salt_is_theft(stores: Stores) -> None:
+    """The window may have been made wider since: what the repeat should get is not known any more."""
     first = session()
     await made(stores, first=first)
     await rotate(stores, first.digest, digest())
@@ -153,8 +153,8 @@ async def test_a_refresh_prolongs_the_session_and_a_repeat_does_not(stores: Stor
 
 
 @contract
-async def test_an_ended_session_is_told_of_until_its_last_access_token_ends(stores: Stores) -> None:
-    """Whichever that is: on a host whose clock is behind, or after a shorter life was set, it is an earlier one."""
+async def test_an_ended_session_is_reported_until_its_last_access_token_expires(stores: Stores) -> None:
+    """That may be an earlier token, of a host whose clock is behind or from before a shorter life was set."""
     first, child = session(), digest()
     account = await made(stores, first=first)
     await rotate(stores, first.digest, child, NOW + 30 * MINUTE)
@@ -165,12 +165,12 @@ async def test_an_ended_session_is_told_of_until_its_last_access_token_ends(stor
 
 
 @contract
-async def test_what_a_repeated_refresh_gives_ends_with_its_session_too(stores: Stores) -> None:
-    """It is an access token that was made later than the session's last rotation."""
+async def test_access_tokens_of_a_repeated_refresh_end_with_the_session_too(stores: Stores) -> None:
+    """Such a token is newer than the session's last rotation."""
     first, others, later = session(), session(), NOW + 9 * SECOND
     account, other = await made(stores, first=first), await made(stores, first=others)
     await rotate(stores, first.digest, digest())
-    # The second by a host whose clock is behind.
+    # The second repeat is made by a host whose clock is behind.
     for at in (later, NOW):
         assert (await rotate(stores, first.digest, digest(), at)).outcome == "repeated"
     for one, begun, last in ((account, first, later), (other, others, NOW)):
@@ -179,7 +179,7 @@ async def test_what_a_repeated_refresh_gives_ends_with_its_session_too(stores: S
 
 
 @contract
-async def test_fifty_refreshes_with_one_token_at_once_rotate_once(stores: Stores) -> None:
+async def test_fifty_simultaneous_refreshes_with_one_token_rotate_once(stores: Stores) -> None:
     first = session()
     account = await made(stores, first=first)
     salts = [bytes([n]) * 32 for n in range(50)]
@@ -190,7 +190,7 @@ async def test_fifty_refreshes_with_one_token_at_once_rotate_once(stores: Stores
 
 
 @contract
-async def test_unknown_expired_and_ended_refresh_tokens_are_nothing(stores: Stores) -> None:
+async def test_unknown_expired_and_ended_refresh_tokens_are_refused(stores: Stores) -> None:
     assert await rotate(stores, digest(), digest()) is None
     first = session()
     account = await made(stores, first=first)
@@ -200,7 +200,7 @@ async def test_unknown_expired_and_ended_refresh_tokens_are_nothing(stores: Stor
 
 
 @contract
-async def test_sessions_end_one_all_or_all_but_one(stores: Stores) -> None:
+async def test_one_session_all_sessions_or_all_but_one_are_ended(stores: Stores) -> None:
     first, second, third = session(), session(NOW + SECOND), session(NOW + 2 * SECOND)
     account = await made(stores, first=first)
     other = await made(stores, first=session())
@@ -218,7 +218,7 @@ async def test_sessions_end_one_all_or_all_but_one(stores: Stores) -> None:
     assert len(await stores.sessions.end(account.user.id, event())) == 1
     assert {first.id, second.id, third.id} <= dict(await stores.sessions.revoked(NOW)).keys()
     assert first.id not in dict(await stores.sessions.revoked(NOW + 2 * HOUR))
-    # By the store's own clock, hence long before and long after.
+    # The store's own clock counts here, hence dates long before and long after.
     assert first.id in dict(await stores.sessions.revoked(NOW, NOW - 36500 * 24 * HOUR))
     assert await stores.sessions.revoked(NOW, NOW + 36500 * 24 * HOUR) == []
     assert len(await stores.sessions.alive(other.user.id, NOW)) == 1
@@ -230,7 +230,7 @@ async def test_a_new_password_ends_the_other_sessions(stores: Stores) -> None:
     account = await made(stores, first=kept)
     await made(stores, first=anothers)
     await stores.sessions.start(account, None, gone, event())
-    # Nobody else's, as salted ones are.
+    # A hash that no other user has, as real ones are salted.
     own = b"$2b$04$" + uuid.uuid4().hex.encode().ljust(53, b"x")
     changed = await stores.users.set_password(account.user.id, own, Proof(HASH, kept.id), event())
     assert changed is not None and changed.password_hash == own
@@ -260,8 +260,8 @@ async def test_disabling_and_deleting_end_sessions_for_every_worker(stores: Stor
 
 
 @contract
-async def test_what_a_user_was_allowed_on_must_still_hold(stores: Stores) -> None:
-    """To check a password takes a while; who resets, disables or logs out in between has the last word."""
+async def test_a_proof_must_still_hold_when_the_change_is_made(stores: Stores) -> None:
+    """Checking a password takes a while; a reset, a logout or a disabling in between has the last word."""
     first, second = session(), session()
     account = await made(stores, first=first)
     await stores.sessions.start(account, None, second, event())

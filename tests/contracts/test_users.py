@@ -30,9 +30,9 @@ from tests.contracts.users import (
 
 
 @contract
-async def test_a_user_is_kept_as_he_was_made(stores: Stores) -> None:
+async def test_a_user_is_stored_as_created(stores: Stores) -> None:
     email, begun = address(), session()
-    # One who was there before.
+    # Another user, who existed before.
     assert (await made(stores, first=begun)).last_login_at == begun.created_at
     account = await made(stores, email)
     assert (account.user.email, account.user.created_at) == (email.address, NOW)
@@ -50,7 +50,7 @@ async def test_a_user_is_kept_as_he_was_made(stores: Stores) -> None:
 
 
 @contract
-async def test_what_is_changed_of_one_user_is_changed_of_nobody_else(stores: Stores) -> None:
+async def test_a_change_of_one_user_affects_nobody_else(stores: Stores) -> None:
     before, account, after = await made(stores), await made(stores), await made(stores)
     one = account.user.id
     assert await stores.users.set_metadata(one, {"b": 2}, event()) is not None
@@ -66,7 +66,7 @@ async def test_what_is_changed_of_one_user_is_changed_of_nobody_else(stores: Sto
 
 
 @contract
-async def test_a_number_beyond_64_bits_can_be_sent_again(stores: Stores) -> None:
+async def test_numbers_beyond_64_bits_in_metadata_can_be_read_back(stores: Stores) -> None:
     account = await made(stores)
     await stores.users.set_metadata(account.user.id, {"a": [1e20, -1e308], "b": 1}, event())
     found = await stores.users.find(account.user.id)
@@ -75,7 +75,9 @@ async def test_a_number_beyond_64_bits_can_be_sent_again(stores: Stores) -> None
 
 
 @contract
-async def test_of_many_signups_of_one_address_at_once_in_any_letter_case_one_wins(stores: Stores) -> None:
+async def test_of_many_simultaneous_signups_of_one_address_in_any_letter_case_one_wins(
+    stores: Stores,
+) -> None:
     name = uuid.uuid4().hex
     emails = [
         Email.parse(text) for text in (f"ß{name}@x.test", f"SS{name}@x.test", f"ss{name.upper()}@X.TEST")
@@ -92,7 +94,7 @@ async def test_of_many_signups_of_one_address_at_once_in_any_letter_case_one_win
 
 @contract
 async def test_users_are_listed_page_by_page_without_gap_or_repeat(stores: Stores) -> None:
-    """In the order they were made; by id where that was at one moment."""
+    """They are in the order of their creation, and by id where that is equal."""
     at = [NOW + minute * MINUTE for minute in (2, 1, 0, 0, 0)]
     ids = [(await made(stores, at=one)).user.id for one in at]
     seen: list[str] = []
@@ -107,7 +109,9 @@ async def test_users_are_listed_page_by_page_without_gap_or_repeat(stores: Store
 
 
 @contract
-async def test_the_cleanup_ends_no_access_token_that_outlives_its_session(stores: Stores) -> None:
+async def test_the_cleanup_does_not_report_a_session_ended_whose_access_token_outlives_it(
+    stores: Stores,
+) -> None:
     short = evolve(session(), expires_at=NOW + MINUTE)
     await made(stores, first=short)
     assert await stores.housekeeping.clean(NOW + 2 * MINUTE, NOW, LONG_AGO, NOW) is True
@@ -115,7 +119,7 @@ async def test_the_cleanup_ends_no_access_token_that_outlives_its_session(stores
 
 
 @contract
-async def test_the_cleanup_takes_what_has_expired_and_nothing_else(stores: Stores) -> None:
+async def test_the_cleanup_removes_what_has_expired_and_nothing_else(stores: Stores) -> None:
     old, young = session(), session(NOW + 40 * 24 * HOUR)
     account = await made(stores, first=old)
     await stores.sessions.start(account, None, young, event())
@@ -132,5 +136,5 @@ async def test_the_cleanup_takes_what_has_expired_and_nothing_else(stores: Store
     assert await stores.housekeeping.clean(later, later - 10 * SECOND, LONG_AGO, later - HOUR) is True
     assert [one.id for one in await stores.sessions.alive(account.user.id, NOW)] == [young.id]
     assert await stores.tokens.owner(key, "recovery", NOW) is None
-    # The salts are gone with their windows: a repeat cannot be answered any more, however wide the window was set.
+    # The salts are gone with their window, so a repeat counts as theft however wide the window is set now.
     assert (await rotate(stores, young.digest, digest(), NOW + 40 * 24 * HOUR + SECOND)).outcome == "stolen"
