@@ -14,6 +14,7 @@ from twisted.internet.interfaces import IListeningPort
 from twisted.logger import Logger
 
 from project_service import __version__, parts
+from project_service.database import sqlstate
 from project_service.deferreds import all_of, with_timeout
 from project_service.http.arrival import EdgeSettings
 from project_service.http.date import HttpDate
@@ -125,7 +126,7 @@ class Application:
             self._reactor,
             RequestIds(secrets.token_bytes),
             metrics,
-            built.translate,
+            sqlstate.translate,
             HttpDate(time.time),
             lanes(self._settings, cpus(self._processes)),
         )

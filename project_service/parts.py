@@ -19,7 +19,6 @@ from project_service.database.connect import connector
 from project_service.database.listener import Listener
 from project_service.database.pool import Pool
 from project_service.deferreds import with_timeout
-from project_service.errors import ApiError
 from project_service.http.caller import KeyRing, TokenVerifier
 from project_service.http.health import Check
 from project_service.http.router import Router
@@ -55,8 +54,7 @@ class Parts:
     """What ``Application`` needs of the assembled parts.
 
     ``ordered`` are started in this order and stopped in reverse. ``checks`` are what ``/ready`` asks, by name.
-    ``translate`` turns a database failure into an ``ApiError``. ``reload`` takes over changed settings; where it
-    raises, nothing has changed.
+    ``reload`` takes over changed settings; where it raises, nothing has changed.
     """
 
     keys: KeyRing
@@ -64,7 +62,6 @@ class Parts:
     mounted: Sequence[Mounted]
     ordered: list[Part]
     checks: Mapping[str, Check]
-    translate: Callable[[BaseException], ApiError | None]
     reload: Callable[[Settings], None]
 
 
@@ -87,7 +84,6 @@ def assemble(reactor: Any, settings: Settings, processes: int, changes: Changes 
         alone=AdvisoryLock(connect, SWEEPER),
     )
     rest = tables.assemble(reactor, settings, accounts.verifier, time.time)
-    caches = [one for one in rest.services if isinstance(one, Listener)]
 
     def reload(fresh: Settings) -> None:
         nonlocal storage_settings
@@ -110,10 +106,9 @@ def assemble(reactor: Any, settings: Settings, processes: int, changes: Changes 
             ServicePart(_giving_back(reactor)),
             store,
             *(ServicePart(service) for service in (*accounts.services, *store.services, *rest.services)),
-            *(_Ready(one, reactor, SCHEMA_CACHE_SECONDS) for one in caches),
+            *(_Ready(one, reactor, SCHEMA_CACHE_SECONDS) for one in rest.listeners),
         ],
         checks=_checks(pool, listener, reading, store, rest),
-        translate=sqlstate.translate,
         reload=reload,
     )
 

@@ -44,15 +44,20 @@ AS_BYTES = extensions.new_type(_RAW_TYPES, "PGRST_BYTES", extensions.BYTES)
 
 @frozen
 class Tables:
-    """The part. ``services`` are to be started in order, and ``pools`` to be closed when everything has stopped.
+    """The part. ``pools`` are to be closed when everything has stopped.
 
-    ``holders`` are the schema caches by stage and database.
+    ``holders`` are the schema caches by stage and database; ``listeners`` hear of changes.
     """
 
     routes: TableRoutes
-    services: tuple[IService, ...]
+    listeners: tuple[Listener, ...]
     pools: tuple[Pool, ...]
     holders: Mapping[tuple[str, str], CacheHolder]
+
+    @property
+    def services(self) -> tuple[IService, ...]:
+        """To be started in order."""
+        return (*self.holders.values(), *self.listeners)
 
     def mount(self, router: Router) -> None:
         self.routes.mount(router)
@@ -77,7 +82,7 @@ def assemble(
     """
     timeout = milliseconds(settings.database.statement_timeout_seconds)
     services: dict[tuple[str, str], TableService] = {}
-    listeners: list[IService] = []
+    listeners: list[Listener] = []
     pools: list[Pool] = []
     for stage, found in settings.stages.items():
         for name, database in found.databases.items():
@@ -89,7 +94,7 @@ def assemble(
                 raise ValueError(f"{where}: {fault}") from None
             own, listener, service = _database(reactor, settings, database, config, identities, where)
             services[stage, name] = service
-            listeners.extend((service.holder, listener))
+            listeners.append(listener)
             pools.extend(own)
     holders = {key: service.holder for key, service in services.items()}
     return Tables(TableRoutes(services), tuple(listeners), tuple(pools), holders)

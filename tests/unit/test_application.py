@@ -78,7 +78,7 @@ class FakeParts:
         return envelope({})
 
     def assembled(self) -> Parts:
-        return Parts(FakeKeys(), FakeTokens(), [self], [self], {}, lambda _: None, lambda _: None)
+        return Parts(FakeKeys(), FakeTokens(), [self], [self], {}, lambda _: None)
 
 
 class Case(TestCase):
