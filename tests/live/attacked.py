@@ -1,4 +1,4 @@
-"""A service with two stages, three databases and two users, for tests that attack it."""
+"""A service with two stages, three databases and two users, which the tests named ``test_attacks_…`` attack."""
 
 from __future__ import annotations
 
@@ -34,6 +34,8 @@ create function given(a text) returns text language sql return a;
 
 @frozen
 class Project:
+    """The service, and the access tokens of its two users."""
+
     api: Api
     ann: str
     bob: str

@@ -1,4 +1,5 @@
-"""Authentication on a real database, for tests."""
+"""Authentication on a real database: an application, plain SQL, stores, notifications and requests in one line
+each."""
 
 from __future__ import annotations
 
@@ -31,10 +32,12 @@ async def api_on(database: str, store: Store, place: Path, **sections: Any) -> A
 
 
 async def all_of(*work: Any) -> list[Any]:
+    """Run coroutines at the same time, and return their results."""
     return list(await gatherResults([start(one) for one in work]))
 
 
 def sql(database: str, text: str, *params: Any) -> list[tuple[Any, ...]]:
+    """Run one statement on a connection of its own, and return the rows."""
     connection = psycopg2.connect(database)
     try:
         with connection, connection.cursor() as cursor:
@@ -63,7 +66,8 @@ def listening(database: str, channel: str) -> Iterator[Told]:
 
 
 def heard(told: Told) -> list[str]:
-    """Returns when notifications sent until now have arrived: they come before the answer to a later query."""
+    """The notifications received since the last call. All sent before it are in it: they arrive before the answer
+    to a query."""
     told.cursor().execute("select")
     texts = [notice.payload for notice in told.notifies]
     told.notifies.clear()
@@ -80,5 +84,6 @@ async def log_in(api: Api, email: str, password: str = PASSWORD) -> tuple[int, A
 
 
 async def code_for(api: Api, token: str) -> Any:
+    """ "ok" if the access token is accepted, and otherwise the error code."""
     status, _, answer = await api.request("GET", "/auth/user", key=None, token=token)
     return "ok" if status == 200 else answer["error"]["code"]

@@ -52,4 +52,5 @@ def commands_of(monkeypatch: pytest.MonkeyPatch, *options: str | Path) -> Comman
 
 
 def failed(why: str) -> Ended:
+    """How a command ends that has failed for this reason."""
     return Ended(1, "", f"project-service: {why}\n")

@@ -29,9 +29,9 @@ login_failures_max_per_address = 0
 [storage]
 {storage}
 """
-# For whoever looks whether the store still has what was acknowledged.
+# So that a check reads from the store what it has acknowledged, and not from the service's cache.
 NOTHING_KEPT = "cache_bytes = 0\n"
-# What one request may take with these settings: the acquire timeout, or the store client's tries and pauses; and
+# What one request may take with these settings: the acquire timeout, or the store client's attempts and pauses, and
 # a machine that is busy with the recovery.
 LONGEST_SECONDS = 12.0
 

@@ -21,7 +21,7 @@ PARTS = ("storage", "tables", "auth")
 ROWS = "/dev/db/main/rest/ledger"
 LEDGER = "create table public.ledger (id uuid primary key, n integer not null)"
 PASSWORD = "correct horse 7"
-# No configured timeout is longer in the tests: who waits for this long hangs.
+# No timeout configured in the tests is longer, so a request that takes this long hangs.
 HANGING_SECONDS = 20.0
 # Between two requests of one client: a load, not a flood.
 PACE_SECONDS = 0.01

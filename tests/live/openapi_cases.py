@@ -141,11 +141,11 @@ def _pairs(known: Known, filtered: bool) -> Json:
 
 def _body(path: str, kind: str, schema: Json, existing: Existing) -> Json:
     if "/rest/" in path:
-        # Which values fit is the database's to say, so none of them is wrong by the document.
+        # The database decides which values fit, so the document cannot call any of them wrong.
         rows = [_CALL] if "/rpc/" in path else [_ROW, _NOTE, {"type": "array", "items": _ROW}]
         return {"anyOf": [*rows, {}]} if kind == "application/json" else {}
     if kind == "multipart/form-data":
-        # In a form everything is text, so no type is wrong.
+        # In a form everything is text, so no value has a wrong type.
         return {"type": "object", "required": ["file"], "properties": {"file": {}, "key": either({}, *KEYS)}}
     known = {
         "email": existing.emails,
@@ -158,7 +158,7 @@ def _body(path: str, kind: str, schema: Json, existing: Existing) -> Json:
     for name, values in known.items():
         if name in schema.get("properties", {}):
             schema["properties"][name] = either(schema["properties"][name], *values)
-    # Not together with a password, which would be the fault of every case.
+    # Together with a password it would be refused, and so would every case.
     schema.get("properties", {}).pop("password_hash", None)
     if path == "/admin/buckets":
         schema["properties"]["name"] = {"enum": list(MADE_BUCKETS)}

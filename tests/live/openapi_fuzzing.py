@@ -14,7 +14,7 @@ from schemathesis.engine import events, from_schema
 from tests.live.openapi_cases import BUCKETS, PASSWORD, READ_KEYS, Json
 
 SEED = 20261121
-# Ours are 501 by configuration alone; a refusal may be of any kind, as long as it is one.
+# The service sends 501 only because of its configuration. Any kind of refusal is accepted.
 _REFUSALS = ["4xx", "501"]
 _CHECKS = {
     "not_a_server_error": {"expected-statuses": ["2xx", "3xx", *_REFUSALS]},
@@ -58,7 +58,7 @@ def _is_beside_the_point(case: Any, response: Any) -> bool:
     # OpenAPI cannot say that a body is there only where Prefer asks for it.
     if response.status_code == 201 and not response.content:
         return True
-    # Sent as it is, it ends the path, which then is another.
+    # It is sent unencoded and ends the path, which then is another one.
     return any("?" in str(value) for value in (case.path_parameters or {}).values())
 
 
@@ -83,7 +83,7 @@ def fuzz(document: Json, base_url: str, anon_key: str, service_key: str, example
                 "coverage": {"unexpected-methods": []},
                 "stateful": {"enabled": False},
             },
-            # What differs from GET is the edge's work alone, and the same for all.
+            # These differ from GET only in what the edge does, which is the same for all.
             "operations": [
                 {"include-method": ["HEAD", "OPTIONS"], "phases": {"coverage": {"enabled": False}}}
             ],
@@ -128,7 +128,7 @@ class _Callers:
     def _turns(self, name: str, security: list[Json]) -> tuple[dict[str, str], ...]:
         if security == [{"serviceKey": []}]:
             return (*[self._service] * 4, self._user)
-        # These end the session that they are called with.
+        # These operations end the session that they are called with.
         user = self._signed_in() if name in ("logOut", "deleteUser", "endSession") else self._user
         if {"userToken": []} in security:
             return (*[user] * 4, self._anon)

@@ -127,7 +127,7 @@ class Asking:
         asked.parameters.append("order=" + ",".join(terms))
 
     def page(self, asked: Asked) -> None:
-        """Of what there are many of."""
+        """Limit some of the relations that may have several rows."""
         if not asked.one and self.random.random() < 0.25:
             asked.first, asked.most = self.random.choice(((0, 0), (0, 2), (1, 3), (2, 1000)))
             asked.parameters.append(f"limit={asked.most}")

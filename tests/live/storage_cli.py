@@ -1,4 +1,4 @@
-"""``project-service``, as a program, on the real database and store."""
+"""``project-service`` as a program, on the real database and store."""
 
 from __future__ import annotations
 

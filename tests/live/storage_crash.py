@@ -46,7 +46,7 @@ async def die_instead(*_: Any) -> None:
 
 
 def die_between_steps(step: str, objects: Objects) -> None:
-    """Where no step is told of: what would come next is death."""
+    """Die at a step that ``steps`` does not report, by replacing the function that would come next."""
     if step == "parts sent":
         store: Any = type(objects.store)
         store.complete_multipart = die_instead
@@ -95,12 +95,12 @@ async def work(reactor: Any, given: dict[str, Any]) -> None:
         await objects.copy(bucket, "source", given["key"], SERVICE)
     else:
         await objects.move(bucket, "source", given["key"], SERVICE)
-    # Acknowledged: from here on it must be there.
+    # The change has been acknowledged: from here on it must not be lost.
     die()
 
 
 def end_by(given: dict[str, Any]) -> NoReturn:
-    """In a fork. Its reactor is its own: Klein has made one, and two processes with one epoll hear of each other."""
+    """Runs in a fork, with a reactor of its own: the inherited one would share its epoll with the parent."""
     del sys.modules["twisted.internet.reactor"]
     default.install()
     signal.alarm(LONGEST_SECONDS)

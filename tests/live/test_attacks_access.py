@@ -1,4 +1,4 @@
-"""Nobody reaches another bucket, another database or another stage."""
+"""Attempts to reach another bucket, another database or another stage than the caller may use."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ async def test_a_private_bucket_is_not_reached_through_a_public_one(project: Pro
     ):
         for method in ("GET", "HEAD"):
             status, _, body = await project.ask(method, path)
-            # A list of a public bucket may be had, and is empty.
+            # Listing the public bucket is allowed, and finds nothing.
             assert status in (400, 401, 404, 422) or (status == 200 and "prefix" in path), (path, status)
             assert KEPT not in str(body) and '"d/k"' not in str(body), path
 
@@ -101,7 +101,7 @@ async def test_a_database_is_not_reached_through_another(project: Project) -> No
             "/nowhere/db/main/rest/mains",
         ):
             status, _, body = await project.ask("GET", path, key=key)
-            # A filter whose value is SQL is a value.
+            # SQL in the value of a filter is only a value, and matches nothing.
             assert status in (400, 401, 403, 404, 406) or body == [], (key, path, status, body)
             assert KEPT not in str(body), path
         for schema in (
@@ -125,7 +125,7 @@ async def test_a_database_is_not_reached_through_another(project: Project) -> No
 
 
 @pytest_twisted.ensureDeferred
-async def test_a_user_of_one_stage_is_nobody_in_another(project: Project) -> None:
+async def test_a_user_of_one_stage_is_unknown_in_another(project: Project) -> None:
     row = {"id": "ann's"}
     status, _, body = await project.ask("POST", f"{DEV}/mains", token=project.ann, json=row)
     assert status == 201, body
@@ -142,7 +142,7 @@ async def test_a_user_of_one_stage_is_nobody_in_another(project: Project) -> Non
     status, _, body = await project.ask("GET", f"{PROD}/mains", token=project.ann)
     assert (status, body["code"]) == (401, "PGRST301")
 
-    # A token of the other stage's issuer is good there, and nowhere else.
+    # A token signed with the other stage's secret is valid there, and nowhere else.
     subject = jwt.decode(project.ann, options={"verify_signature": False})["sub"]
     claims = {"sub": subject, "role": "authenticated", "aud": "authenticated", "exp": 2**33, "sid": "x"}
     forged = jwt.encode(claims, PROD_SECRET, "HS256")
@@ -155,8 +155,8 @@ async def test_a_user_of_one_stage_is_nobody_in_another(project: Project) -> Non
 
 
 @pytest_twisted.ensureDeferred
-async def test_a_role_called_none_is_not_the_one_that_connects(project: Project) -> None:
-    """PostgreSQL takes that name for the end of any ``SET ROLE``: here that is the owner of the tables."""
+async def test_the_role_none_does_not_run_as_the_role_that_connects(project: Project) -> None:
+    """PostgreSQL takes that name for ``RESET ROLE``, and the role that connects owns the tables."""
     token = jwt.encode({"role": "none", "exp": 2**33}, PROD_SECRET, "HS256")
     for path in ("/mains", "/"):
         status, _, body = await project.ask("GET", PROD + path, token=token)

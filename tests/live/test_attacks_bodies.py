@@ -49,7 +49,7 @@ FORM = "application/x-www-form-urlencoded"
     ],
 )  # fmt: skip
 @pytest_twisted.ensureDeferred
-async def test_bodies_that_break_what_reads_them(
+async def test_hostile_bodies_are_refused_and_harm_nothing(
     project: Project, kind: str, body: bytes, statuses: tuple[int, ...]
 ) -> None:
     status, _, answer = await project.ask(
@@ -66,7 +66,7 @@ async def test_bodies_that_break_what_reads_them(
 
 
 @pytest_twisted.ensureDeferred
-async def test_queries_and_headers_that_break_what_reads_them(project: Project) -> None:
+async def test_hostile_queries_and_headers_are_refused_and_harm_nothing(project: Project) -> None:
     for raw in NOT_UTF8:
         asked = quote(raw, safe="")
         for path in (
@@ -97,7 +97,7 @@ async def test_queries_and_headers_that_break_what_reads_them(project: Project) 
         "id=like." + "%25" * 8_000,
     ):
         status, headers, body = await project.ask("GET", f"{DEV}/mains?{query}", token=project.ann)
-        # What is asked does not make a head of an answer that clients and proxies choke on.
+        # A long request must not lead to response headers that are too long for clients and proxies.
         assert sum(len(value) for _, values in headers.getAllRawHeaders() for value in values) < 4096
         # PostgreSQL's own limits (SQLSTATE class 54) are 500 in PostgREST's table.
         too_complex = status == 500 and body["code"].startswith("54")
@@ -116,7 +116,7 @@ async def test_queries_and_headers_that_break_what_reads_them(project: Project) 
 
 
 @pytest_twisted.ensureDeferred
-async def test_no_value_breaks_into_a_header(project: Project) -> None:
+async def test_no_value_breaks_into_a_response_header(project: Project) -> None:
     for value in ("a\r\nSet-Cookie: b=1", "a\nb", "ä\u2028", "a b&c=d#e%"):
         status, headers, body = await project.ask(
             "POST",

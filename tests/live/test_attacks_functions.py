@@ -11,7 +11,7 @@ from project_service.settings.model import Store
 from tests.live.application import serving, settings_for
 from tests.live.test_attacks_roles import TABLES, run, uses_all_parts
 
-# Each fits what the service calls better than PostgreSQL's own, whose arguments may be of any type.
+# Each fits the service's calls better than PostgreSQL's own function, whose arguments may be of any type.
 TRAPS = """
 create table public.caught (what text);
 create function public.caught_one(what text) returns void language sql as 'insert into public.caught values (what)';
@@ -26,7 +26,7 @@ create function public.concat_ws(s text, a int8, b int8, c int8, d numeric) retu
 create function public.cardinality(a text[]) returns int language plpgsql as
   $$ begin perform public.caught_one('cardinality'); return pg_catalog.cardinality(a); end $$
 """
-# That they would be called where the path leads to them.
+# These calls show that the functions would be called if the search path led to them.
 CALLS = """
 select json_agg(to_json(1)), array_remove(array[now()], now()), concat_ws(':', 1::int8, 1::int8, 1::int8, 1.5),
   cardinality(array['a'])
@@ -34,7 +34,7 @@ select json_agg(to_json(1)), array_remove(array[now()], now()), concat_ws(':', 1
 
 
 @pytest_twisted.ensureDeferred
-async def test_the_service_calls_none_that_others_have_made(
+async def test_the_service_does_not_call_functions_made_by_others(
     database: str, store_settings: Store, tmp_path: Path
 ) -> None:
     run(database, TABLES, TRAPS)

@@ -71,7 +71,7 @@ def login(admin: str, role: str) -> str:
 
 
 @pytest_twisted.ensureDeferred
-async def test_the_documented_roles_are_enough(cluster: str, store_settings: Store, tmp_path: Path) -> None:
+async def test_the_documented_roles_suffice(cluster: str, store_settings: Store, tmp_path: Path) -> None:
     run(cluster, *block("roles"))
     owner = login(cluster, "project_service")
     config = tmp_path / "c.toml"
@@ -95,7 +95,7 @@ async def test_the_documented_roles_are_enough(cluster: str, store_settings: Sto
     runtime = login(cluster, "project_runtime")
     assert run(cluster, f"select distinct {limits} from pg_roles {roles}") == [(False,) * 6]
     config.write_text(config.read_text().replace(owner, runtime))
-    # What every start does; there is nothing left for it.
+    # Every start migrates, and here there is nothing to do.
     done = cli("migrate", "--config", config)
     assert (done.code, done.err) == (0, ""), done
     for role in (owner, runtime):
@@ -117,7 +117,7 @@ async def test_the_documented_roles_are_enough(cluster: str, store_settings: Sto
 
 
 @pytest_twisted.ensureDeferred
-async def test_what_callers_act_as_sees_nothing_of_the_service(database: str) -> None:
+async def test_the_api_roles_cannot_read_the_services_tables(database: str) -> None:
     tables = "from pg_class where relkind in ('r', 'v') and relnamespace = any(%s::regnamespace[])"
     service = "array['auth', 'storage', '_project_service']"
     assert run(database, f"select count(*) > 10 {tables % service}") == [(True,)]
@@ -167,8 +167,8 @@ async def uses_all_parts(api: Api, name: str) -> None:
     assert (status, body["error"]["code"]) == (401, "session_revoked")
 
 
-def test_no_function_but_those_of_who_calls_is_for_the_api_roles(database: str) -> None:
-    """A new function is everybody's to call unless it is said otherwise."""
+def test_the_api_roles_may_call_only_the_documented_functions(database: str) -> None:
+    """A new function may be called by everybody unless that is revoked."""
     found = run(
         database,
         "select distinct p.proname from pg_proc p, unnest(array['anon', 'authenticated', 'service_role']) r"

@@ -31,7 +31,7 @@ from tests.live.daemon import Daemon, eventually
 PATIENCE_SECONDS = 30.0
 PARSERS = ["httptools", "twisted"]
 ROUNDS = 20_000
-# Long enough for most answers; a request that waits for more has none.
+# Long enough for most responses; an incomplete request gets none.
 MOMENT_SECONDS = 0.02
 PROBE_ANSWER = (PROBED[1] or "").encode()
 
@@ -39,7 +39,9 @@ PROBE_ANSWER = (PROBED[1] or "").encode()
 @pytest.mark.parametrize("parser", PARSERS)
 @pytest.mark.parametrize("size", [1 << 20, 1], ids=["whole", "byte by byte"])
 @pytest_twisted.ensureDeferred
-async def test_the_corpus(parser: str, size: int, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_the_attack_corpus_on_real_sockets(
+    parser: str, size: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
     from twisted.internet import reactor
 
     monkeypatch.setattr(exchange, "DRAIN_SECONDS", 0.1)
@@ -127,7 +129,7 @@ def answer_to(address: tuple[str, int], raw: bytes) -> bytes:
     return answer
 
 
-def test_spoiled_requests(tmp_path: Path) -> None:
+def test_malformed_requests_do_not_harm_the_service(tmp_path: Path) -> None:
     config = tmp_path / "c.toml"
     config.write_text('[server]\nlog_level = "warn"\n')
     chance = random.Random(20261121)

@@ -93,14 +93,14 @@ def try_everything(port: int, root: Path) -> None:
             asked(port, weak)
     assert tried > 3
 
-    # A handshake that stalls is not waited for.
+    # A stalled handshake is given up.
     for begun in (b"", b"\x16\x03\x01", b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03" + b"a" * 32):
         with socket.create_connection(("127.0.0.1", port), 10) as plain:
             plain.sendall(begun)
             with suppress(ConnectionError):
                 assert plain.recv(4096) == b""
 
-    # Who speaks HTTP without TLS gets no answer, and nothing of the service.
+    # A client that speaks HTTP without TLS gets no HTTP response.
     with socket.create_connection(("127.0.0.1", port), 10) as plain:
         plain.sendall(b"GET /live HTTP/1.1\r\nHost: localhost\r\n\r\n")
         assert b"HTTP/1.1" not in plain.recv(4096)
@@ -108,10 +108,11 @@ def try_everything(port: int, root: Path) -> None:
 
 @pytest.mark.parametrize("files", ["two", "one"])
 @pytest_twisted.ensureDeferred
-async def test_a_chain_is_sent_whole_and_weak_protocols_are_refused(
+async def test_the_whole_chain_is_sent_and_weak_protocols_are_refused(
     files: str, database: str, store_settings: Store, tmp_path: Path
 ) -> None:
-    """The chain in a file of its own, as Twisted wants it, or behind the certificate, as authorities hand it out."""
+    """The chain is in a file of its own, as Twisted wants it, or behind the certificate, as authorities hand it
+    out."""
     root = issue("Root")
     intermediate = issue("Intermediate", root)
     server = issue("localhost", intermediate, authority=False)

@@ -41,7 +41,7 @@ def asking(api: Api) -> socket.socket:
 
 @pytest.mark.parametrize("parser", ["httptools", "twisted"])
 @pytest_twisted.ensureDeferred
-async def test_of_those_who_take_nothing_some_are_cut_off(
+async def test_some_of_many_clients_that_do_not_read_are_cut_off(
     parser: str,
     database: str,
     store_settings: Store,
@@ -64,18 +64,18 @@ async def test_of_those_who_take_nothing_some_are_cut_off(
 
         await until(some_are)
         assert len(cut_off) < CLIENTS
-        # Who reads gets all of his.
+        # A client that reads gets its whole response.
         status, _, body = await api.request("GET", PATH)
         assert (status, len(body[0])) == (200, 120)
         for client in clients:
             client.close()
-        # Those that the garbage collector has not come to.
+        # Connections that the garbage collector has not freed yet.
         gone = [one for one in gc.get_objects() if isinstance(one, Server) and not one.connected]
         assert sum(map(unsent, gone)) == 0, "what was for them is not freed"
 
 
 @pytest_twisted.ensureDeferred
-async def test_a_connection_to_the_database_keeps_no_large_result(database: str) -> None:
+async def test_a_database_connection_does_not_keep_a_large_result(database: str) -> None:
     pool = Pool(connector(database), 1, 5.0, reactor)
     await pool.query("select repeat('x', 100)")
     assert pool._idle[0]._cursor is not None
@@ -86,14 +86,14 @@ async def test_a_connection_to_the_database_keeps_no_large_result(database: str)
 
 
 @pytest_twisted.ensureDeferred
-async def test_a_connection_whose_buffer_has_grown_large_is_not_kept(database: str) -> None:
+async def test_a_database_connection_whose_buffer_has_grown_large_is_closed(database: str) -> None:
     pool = Pool(connector(database), 1, 5.0, reactor)
     before = await pool.query("select pg_backend_pid()")
 
     async def asks_for_much(transaction: Transaction) -> None:
         await transaction.query("create table public.kept (a int)")
         await transaction.query("select repeat('x', 20000000)")
-        # It is still his who asked.
+        # The transaction that asked for it keeps the connection until its end.
         assert await transaction.query("select pg_backend_pid()") == before
 
     await pool.transaction(asks_for_much)

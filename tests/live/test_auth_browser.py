@@ -13,7 +13,7 @@ from tests.live.auth_service import api_on, sql
 from tests.live.documented_clients import browser, examples, filled_in, opened
 from tests.live.waiting import until
 
-# It tells what it saw as the metadata of another user.
+# The page reports what it saw as the metadata of another user.
 PAGE = """<!doctype html><script type=module>
 const told = []
 %(documented)s
@@ -56,12 +56,12 @@ async def test_a_page_keeps_its_session_as_documented(
         with opened(program, page):
             await until(told)
     ((one, first, again, second, ended, kept),) = await told()
-    # Who comes first refreshes, once; the others and the next round find it done.
+    # The first call refreshes once; the others, and the next round, find the new session.
     assert (one, again, first) == (1, 1, second)
     assert first != session["refresh_token"]
     assert sql(database, "select count(*) from auth.refresh_tokens group by session_id order by 1") == [
         (1,),
         (2,),
     ]
-    # A session that has ended is forgotten.
+    # The page forgets a session that has ended.
     assert (ended, kept) == (None, None)

@@ -1,4 +1,4 @@
-"""The cleanup while others are at work: it does not wait for locks, and nobody waits long for it."""
+"""The cleanup while other work goes on: it does not wait for locks, and others do not wait long for it."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from project_service.auth.sql import upkeep
 from tests.contracts.users import HOUR, LONG_AGO, MINUTE, NOW, digest, made, rotate, session
 from tests.live.auth_service import sql, stores_on
 
-# Every statement that removes or changes rows is looked at.
+# Triggers look at every statement that removes or changes rows.
 LOOK = f"""
 create function looked_at() returns trigger language plpgsql as $$ begin
     if (select count(*) from touched) > {upkeep.BATCH} then raise 'too many at once'; end if;
@@ -35,7 +35,7 @@ insert into auth.sessions (id, user_id, created_at, refreshed_at, rotated_at, ex
 
 
 @pytest_twisted.ensureDeferred
-async def test_no_statement_takes_more_than_a_batch_or_writes_for_nothing(database: str) -> None:
+async def test_no_statement_touches_more_than_a_batch_or_changes_nothing(database: str) -> None:
     later = NOW + HOUR
     async with stores_on(database) as stores:
         await made(stores)
@@ -47,7 +47,7 @@ async def test_no_statement_takes_more_than_a_batch_or_writes_for_nothing(databa
 
 
 @pytest_twisted.ensureDeferred
-async def test_what_somebody_is_at_work_on_is_left_for_the_next_time(database: str) -> None:
+async def test_locked_rows_are_left_for_the_next_time(database: str) -> None:
     later = NOW + HOUR
     async with stores_on(database) as stores:
         first = session()

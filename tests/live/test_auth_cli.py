@@ -23,8 +23,10 @@ def project(database: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> C
 
 
 @beside_the_reactor
-def test_the_life_of_a_user(project: Command, database: str, tmp_path: Path) -> None:
-    # A program, with a pipe for its standard input, and a line as it ends in files from Windows.
+def test_a_user_is_created_disabled_enabled_listed_and_deleted(
+    project: Command, database: str, tmp_path: Path
+) -> None:
+    # As a program, with a pipe as standard input, and a line end as in files from Windows.
     words = ("user", "create", "Ada@example.test", "--password-stdin", "--json", "--data-dir", tmp_path)
     made = cli(*words, stdin=PASSWORD + "\r\n")
     assert made.code == 0, made.err
@@ -47,7 +49,7 @@ def test_the_life_of_a_user(project: Command, database: str, tmp_path: Path) -> 
 
 
 @beside_the_reactor
-def test_a_password_is_a_line_as_it_stands_and_the_record_says_who_set_it(
+def test_a_password_is_one_line_and_the_audit_names_the_operator(
     project: Command, database: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("PROJECT_SERVICE__AUTH__BCRYPT_COST", "4")
@@ -61,7 +63,7 @@ def test_a_password_is_a_line_as_it_stands_and_the_record_says_who_set_it(
 
 
 @beside_the_reactor
-def test_what_a_user_cannot_be_made_of(project: Command) -> None:
+def test_weak_passwords_and_invalid_addresses_are_refused_and_hashes_accepted(project: Command) -> None:
     for password in ("short", "x" * 73):
         refused = project("user", "create", "ada@example.test", "--password-stdin", stdin=password)
         assert refused.code == 1
@@ -72,7 +74,7 @@ def test_what_a_user_cannot_be_made_of(project: Command) -> None:
 
 
 @beside_the_reactor
-def test_keys_are_made_and_rotated(project: Command, tmp_path: Path) -> None:
+def test_keys_are_made_announced_and_rotated(project: Command, tmp_path: Path) -> None:
     path = tmp_path / "jwt-keys.json"
     assert project("jwt-keys", "rotate").code == 1
     made = project("jwt-keys", "create", "--json")

@@ -1,4 +1,4 @@
-"""What authentication does in PostgreSQL that its contract suites cannot show: locks, the audit, the cleanup."""
+"""What authentication does in PostgreSQL that its contract suites cannot show: locks, the audit log, the cleanup."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ async def test_an_attempt_waits_for_the_one_under_way_and_counts_it(database: st
             second = start(attempts.reserve("t", "who", limit, now))
 
             await until(waiting(database, 1))
-            # Who holds the row is first; who waits for it goes by what he finds then.
+            # The holder of the row is first; the waiting attempt counts what it finds afterwards.
             cursor.execute("select verdict from auth.reserve_attempt('t', 'who', 1, '1 hour', %s)", (now,))
             assert cursor.fetchall() == [("free",)]
         other.commit()
@@ -77,9 +77,7 @@ async def test_an_attempt_waits_for_the_one_under_way_and_counts_it(database: st
 
 
 @pytest_twisted.ensureDeferred
-async def test_of_refreshes_that_wait_for_each_other_each_goes_by_what_the_last_left(
-    database: str, pool: Pool
-) -> None:
+async def test_refreshes_that_wait_for_each_other_rotate_once(database: str, pool: Pool) -> None:
     stores, first, child = sql_stores(pool), session(), digest()
     await made(stores, first=first)
     other = psycopg2.connect(database)
@@ -96,9 +94,7 @@ async def test_of_refreshes_that_wait_for_each_other_each_goes_by_what_the_last_
 
 
 @pytest_twisted.ensureDeferred
-async def test_a_letter_to_somebody_who_is_just_being_deleted_is_one_to_nobody(
-    database: str, pool: Pool
-) -> None:
+async def test_a_letter_to_a_user_who_is_being_deleted_is_not_sent(database: str, pool: Pool) -> None:
     stores, email = sql_stores(pool), address()
     await made(stores, email)
     other = psycopg2.connect(database)
@@ -115,7 +111,7 @@ async def test_a_letter_to_somebody_who_is_just_being_deleted_is_one_to_nobody(
 
 
 @pytest_twisted.ensureDeferred
-async def test_the_audit_has_what_was_done_and_nothing_else(database: str, pool: Pool) -> None:
+async def test_the_audit_log_has_what_was_done_and_nothing_else(database: str, pool: Pool) -> None:
     stores, nobody, first = sql_stores(pool), str(uuid.uuid4()), session()
     email = address()
     sql(database, "insert into auth.users (email, email_key) values ('other@a.test', 'other@a.test')")
@@ -134,7 +130,7 @@ async def test_the_audit_has_what_was_done_and_nothing_else(database: str, pool:
     assert sql(database, "select ended_at is null, end_reason from auth.sessions") == [
         (False, "refresh_token_reused")
     ]
-    # By hand, at a prompt: the session goes on, and its tokens do not.
+    # Disabled by hand, in SQL: the session is not ended, but its tokens are refused.
     await stores.sessions.start(account, None, second := session(), event("login"))
     sql(database, "update auth.users set disabled_at = now()")
     assert await rotate(stores, second.digest, digest()) is None
@@ -157,9 +153,7 @@ async def test_the_audit_has_what_was_done_and_nothing_else(database: str, pool:
 
 
 @pytest_twisted.ensureDeferred
-async def test_a_line_of_the_audit_has_who_did_what_to_whom_when_and_from_where(
-    database: str, pool: Pool
-) -> None:
+async def test_an_audit_entry_has_who_did_what_to_whom_when_and_from_where(database: str, pool: Pool) -> None:
     stores, email, first, at = sql_stores(pool), address(), session(), NOW + HOUR
     origin = Origin("2001:db8::1", "a browser", "request-2")
     user = (await made(stores, email, first)).user
@@ -168,7 +162,7 @@ async def test_a_line_of_the_audit_has_who_did_what_to_whom_when_and_from_where(
     await stores.attempts.settle_login(email, "place", held, "failed", wrong)
     await rotate(stores, first.digest, digest())
     await rotate(stores, first.digest, digest(), at, origin=origin)
-    # Whose letter it is the database knows, also where it is too soon for one; the address is the one that was
+    # The database knows whose letter it is, even if it is too soon for another; the address is the one that was
     # asked for.
     for action, to in (("recover", email), ("resend", address()), ("again", email)):
         await stores.tokens.issue(
@@ -204,7 +198,7 @@ async def test_a_line_of_the_audit_has_who_did_what_to_whom_when_and_from_where(
 
 
 @pytest_twisted.ensureDeferred
-async def test_a_session_ends_once_and_what_ended_it_stays_on_record(database: str, pool: Pool) -> None:
+async def test_a_session_ends_once_and_keeps_its_first_reason(database: str, pool: Pool) -> None:
     stores, email, later = sql_stores(pool), address(), NOW + HOUR / 2
     user = (await made(stores, email, session())).user.id
     token, _ = await issue(stores, email)
@@ -216,7 +210,7 @@ async def test_a_session_ends_once_and_what_ended_it_stays_on_record(database: s
 
 
 @pytest_twisted.ensureDeferred
-async def test_every_change_of_an_account_is_in_the_audit(database: str, pool: Pool) -> None:
+async def test_every_change_of_an_account_is_in_the_audit_log(database: str, pool: Pool) -> None:
     users = sql_stores(pool).users
     user = (await made(sql_stores(pool))).user.id
 
@@ -234,7 +228,7 @@ async def test_every_change_of_an_account_is_in_the_audit(database: str, pool: P
 
 
 @pytest_twisted.ensureDeferred
-async def test_what_ended_a_session_is_on_record(database: str, pool: Pool) -> None:
+async def test_the_reason_for_the_end_of_a_session_is_kept(database: str, pool: Pool) -> None:
     stores, email = sql_stores(pool), address()
     users = [(await made(stores, to, session())).user.id for to in (email, address(), address())]
     token, _ = await issue(stores, email)
@@ -247,7 +241,7 @@ async def test_what_ended_a_session_is_on_record(database: str, pool: Pool) -> N
 
 
 @pytest_twisted.ensureDeferred
-async def test_one_worker_at_a_time_cleans_up(database: str, pool: Pool) -> None:
+async def test_one_process_at_a_time_cleans_up(database: str, pool: Pool) -> None:
     more_than_a_batch = """insert into auth.audit (at, actor, action, result)
         select now() - interval '91 days', '', '', '' from generate_series(1, %s)"""
     sql(database, more_than_a_batch, 2 * BATCH + 1)
@@ -273,8 +267,8 @@ async def test_one_worker_at_a_time_cleans_up(database: str, pool: Pool) -> None
 
 
 @pytest_twisted.ensureDeferred
-async def test_users_come_in_order_however_they_are_found(database: str, pool: Pool) -> None:
-    """Through the index they would come so by themselves."""
+async def test_users_are_listed_in_order_without_the_index_too(database: str, pool: Pool) -> None:
+    """An index scan would return them in order anyway."""
     (name,) = sql(database, "select current_database()")[0]
     for way in ("indexscan", "indexonlyscan", "bitmapscan"):
         sql(database, f'alter database "{name}" set enable_{way} = off')
@@ -285,7 +279,7 @@ async def test_users_come_in_order_however_they_are_found(database: str, pool: P
 
 
 @pytest_twisted.ensureDeferred
-async def test_what_is_asked_often_is_prepared(pool: Pool) -> None:
+async def test_frequent_queries_are_prepared(pool: Pool) -> None:
     users, email = sql_stores(pool).users, address()
     account = await made(sql_stores(pool), email)
     assert [await users.find(account.user.id), await users.find_by_email(email)] == [account] * 2

@@ -1,5 +1,5 @@
-"""One-time tokens in PostgreSQL, as far as their contract suite cannot show it: what waits for which lock, and what
-is undone together."""
+"""One-time tokens in PostgreSQL, where their contract suite cannot show it: what waits for which lock, and what is
+rolled back together."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ async def until_waiting(database: str, count: int = 1) -> None:
 
 
 @pytest_twisted.ensureDeferred
-async def test_a_letter_that_is_made_worthless_while_its_use_waits_is_worth_nothing(database: str) -> None:
+async def test_a_token_invalidated_while_its_use_waits_for_a_lock_is_refused(database: str) -> None:
     email = address()
     async with stores_on(database) as stores:
         account = await made(stores, email)
@@ -42,8 +42,8 @@ async def test_a_letter_that_is_made_worthless_while_its_use_waits_is_worth_noth
 
 @pytest_twisted.ensureDeferred
 @pytest.mark.parametrize("other", ["the same letter", "a new password"])
-async def test_neither_of_two_at_once_waits_for_what_the_other_waits_for(database: str, other: str) -> None:
-    """The user's row is the first that each locks, and nobody shares it."""
+async def test_simultaneous_uses_do_not_deadlock(database: str, other: str) -> None:
+    """Each locks the user's row first, and exclusively."""
     email = address()
     async with stores_on(database) as stores:
         user = (await made(stores, email)).user.id
@@ -64,8 +64,8 @@ async def test_neither_of_two_at_once_waits_for_what_the_other_waits_for(databas
 
 
 @pytest_twisted.ensureDeferred
-async def test_who_begins_a_session_meanwhile_keeps_no_letter_waiting(database: str) -> None:
-    """A foreign key holds on to the user's row as this does."""
+async def test_a_session_that_begins_does_not_keep_a_reset_waiting(database: str) -> None:
+    """A foreign key locks the user's row as this statement does."""
     email = address()
     async with stores_on(database) as stores:
         await made(stores, email)
@@ -76,7 +76,7 @@ async def test_who_begins_a_session_meanwhile_keeps_no_letter_waiting(database: 
 
 
 @pytest_twisted.ensureDeferred
-async def test_a_letter_whose_use_fails_is_as_good_as_before(database: str) -> None:
+async def test_a_token_whose_use_fails_stays_valid(database: str) -> None:
     email, first = address(), session()
     async with stores_on(database) as stores:
         account = await made(stores, email, first)

@@ -1,4 +1,4 @@
-"""Letters through a real mail server, with and without TLS."""
+"""Letters sent through a real mail server, with and without TLS."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ async def test_a_password_is_recovered_through_a_real_mail_server(
 
 @pytest.mark.filterwarnings("ignore:Requiring AUTH while not requiring TLS")
 @pytest_twisted.ensureDeferred
-async def test_the_mail_server_s_password_is_used(
+async def test_the_mail_servers_password_is_used(
     database: str, store_settings: Store, tmp_path: Path
 ) -> None:
     options: dict[str, Any] = {"auth_required": True, "auth_require_tls": False}
@@ -80,7 +80,7 @@ async def test_the_mail_server_s_password_is_used(
 
 
 @pytest_twisted.ensureDeferred
-async def test_starttls_is_insisted_on() -> None:
+async def test_starttls_is_required_if_configured() -> None:
     """A server without it gets neither password nor letter."""
     async with mail_server() as (mailbox, port):
         settings = Smtp(host="127.0.0.1", port=port, sender="noreply@example.test", tls="starttls")
@@ -96,7 +96,7 @@ async def test_starttls_is_insisted_on() -> None:
 
 @pytest.mark.parametrize("tls", ["starttls", "tls"])
 @pytest_twisted.ensureDeferred
-async def test_tls_goes_to_a_server_whose_certificate_is_trusted_and_to_no_other(
+async def test_letters_are_sent_only_to_a_server_with_a_trusted_certificate(
     tls: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     path, key = issue("localhost").written(tmp_path)

@@ -1,4 +1,4 @@
-"""The cache of users: it hears of changes wherever they are made."""
+"""The cache of users behind ``GET /auth/user``: processes learn of changes wherever they are made."""
 
 from __future__ import annotations
 
@@ -35,10 +35,10 @@ async def change(api: Api, token: str, metadata: Any) -> None:
 
 
 @pytest_twisted.ensureDeferred
-async def test_what_one_process_changes_another_shows(
+async def test_a_change_in_one_process_is_shown_by_another(
     database: str, store_settings: Store, tmp_path: Path
 ) -> None:
-    """Of another host, say: there is nothing but the database between them."""
+    """They may be on different hosts: they share only the database."""
     async with (
         api_on(database, store_settings, tmp_path) as one,
         api_on(database, store_settings, tmp_path) as other,
@@ -54,7 +54,7 @@ async def test_what_one_process_changes_another_shows(
 
 
 @pytest_twisted.ensureDeferred
-async def test_what_changes_is_shown_although_no_notification_arrives(
+async def test_a_change_is_shown_even_if_notifications_are_lost(
     database: str, store_settings: Store, tmp_path: Path
 ) -> None:
     sql(database, "drop trigger user_changed on auth.users")
@@ -70,7 +70,7 @@ async def test_what_changes_is_shown_although_no_notification_arrives(
 
 
 @pytest_twisted.ensureDeferred
-async def test_nobody_is_shown_less_than_somebody_before_him(
+async def test_a_client_never_sees_an_older_value_than_another_before(
     database: str, store_settings: Store, tmp_path: Path
 ) -> None:
     async with api_on(database, store_settings, tmp_path) as api:
@@ -99,7 +99,7 @@ def told(database: str) -> Iterator[Told]:
 
 
 @pytest_twisted.ensureDeferred
-async def test_what_is_shown_of_a_user_is_told_when_it_changes_and_nothing_else(
+async def test_notifications_are_sent_for_what_is_shown_of_a_user_and_for_nothing_else(
     database: str, store_settings: Store, tmp_path: Path, told: Told
 ) -> None:
     async with api_on(database, store_settings, tmp_path) as api:
@@ -120,8 +120,8 @@ async def test_what_is_shown_of_a_user_is_told_when_it_changes_and_nothing_else(
 
 
 @pytest_twisted.ensureDeferred
-async def test_of_many_at_once_few_are_told(database: str, told: Told) -> None:
-    """The queue of notifications is the whole server's."""
+async def test_many_changes_at_once_send_few_notifications(database: str, told: Told) -> None:
+    """All databases of a server share one queue of notifications."""
     sql(
         database,
         """insert into auth.users (email, email_key)

@@ -47,10 +47,11 @@ async def test_a_session_from_signup_to_deletion(
 
 
 @pytest_twisted.ensureDeferred
-async def test_why_the_database_refuses_is_in_the_log_and_nothing_that_it_shows(
+async def test_why_the_database_refuses_is_logged_without_its_values(
     database: str, store_settings: Store, tmp_path: Path
 ) -> None:
-    """Of a full disk, say, no answer tells; and the embedded server's own log leaves out what it refuses."""
+    """The response does not tell of a full disk, say, and the embedded server's own log leaves out the statements
+    it refuses."""
     full = "raise exception 'no space left' using errcode = '53100', detail = to_json(new)"
     sql(database, f"create function full_disk() returns trigger language plpgsql as $$ begin {full}; end $$")
     sql(
@@ -67,10 +68,10 @@ async def test_why_the_database_refuses_is_in_the_log_and_nothing_that_it_shows(
 
 
 @pytest_twisted.ensureDeferred
-async def test_a_user_whom_other_tables_keep_is_not_deleted(
+async def test_a_user_referenced_by_other_tables_is_not_deleted(
     database: str, store_settings: Store, tmp_path: Path
 ) -> None:
-    """A foreign key says what becomes of the rows; without a word it keeps the user."""
+    """A foreign key says what becomes of the rows; by default it keeps the user."""
     sql(database, "create table kept (owner uuid references auth.users)")
     sql(database, "create table kept_by_name (owner uuid references auth.users on delete restrict)")
     sql(database, "create table gone (owner uuid references auth.users on delete cascade)")
@@ -113,7 +114,7 @@ async def test_no_token_or_password_is_stored_in_clear(
 
 
 @pytest_twisted.ensureDeferred
-async def test_two_signups_of_one_address_at_the_same_instant(
+async def test_of_simultaneous_signups_of_one_address_one_wins(
     database: str, store_settings: Store, tmp_path: Path
 ) -> None:
     async with api_on(database, store_settings, tmp_path) as api:
@@ -126,7 +127,7 @@ async def test_two_signups_of_one_address_at_the_same_instant(
 
 
 @pytest_twisted.ensureDeferred
-async def test_fifty_refreshes_at_once_end_in_one_living_session(
+async def test_fifty_simultaneous_refreshes_end_in_one_living_session(
     database: str, store_settings: Store, tmp_path: Path
 ) -> None:
     async with api_on(database, store_settings, tmp_path) as api:
@@ -142,7 +143,7 @@ async def test_fifty_refreshes_at_once_end_in_one_living_session(
 
 
 @pytest_twisted.ensureDeferred
-async def test_a_burst_of_guesses_does_not_slip_past_and_a_burst_of_logins_does_not_lock_out(
+async def test_simultaneous_guesses_are_limited_and_simultaneous_logins_do_not_lock_out(
     database: str, store_settings: Store, tmp_path: Path
 ) -> None:
     async with api_on(database, store_settings, tmp_path) as api:
@@ -171,7 +172,7 @@ async def test_a_full_queue_is_503_and_the_next_login_works(
 
 
 @pytest_twisted.ensureDeferred
-async def test_an_ended_session_is_refused_by_every_worker(
+async def test_an_ended_session_is_refused_by_every_process(
     database: str, store_settings: Store, tmp_path: Path
 ) -> None:
     async with (
@@ -191,20 +192,20 @@ async def test_an_ended_session_is_refused_by_every_worker(
         await one.request("POST", "/auth/logout", key=None, token=tokens[0])
         assert await code_for(one, tokens[0]) == "session_revoked"
         await refused(tokens[0])
-        # The listening connections are cut; what is announced meanwhile is read when they are back.
+        # The listening connections are cut; what is announced meanwhile is read once they are back.
         sql(
             database,
             "select pg_terminate_backend(pid) from pg_stat_activity where query ~ '^(listen|LISTEN)'",
         )
         await one.request("POST", "/auth/logout", key=None, token=tokens[1])
         await refused(tokens[1])
-        # By hand, at a prompt.
+        # The user is deleted by hand, in SQL.
         sql(database, "delete from auth.users where id = %s", sessions[2]["user"]["id"])
         await refused(tokens[2])
         path = f"/admin/users/{sessions[3]['user']['id']}"
         await one.request("PATCH", path, key="service", json={"disabled": True})
         await refused(tokens[3])
-        # Storage and tables ask the same verifier.
+        # Storage and tables use the same verifier.
         for path in ("/storage/buckets/public/objects", "/dev/db/main/rest/"):
             status, _, answer = await other.request("GET", path, token=tokens[0])
             assert status == 401
@@ -212,7 +213,7 @@ async def test_an_ended_session_is_refused_by_every_worker(
 
 
 @pytest_twisted.ensureDeferred
-async def test_an_ended_session_is_refused_although_no_notification_arrives(
+async def test_an_ended_session_is_refused_even_if_notifications_are_lost(
     database: str, store_settings: Store, tmp_path: Path
 ) -> None:
     (body,) = sql(database, "select pg_get_functiondef('auth.revoke_ended_session'::regproc)")[0]
@@ -233,7 +234,7 @@ async def test_an_ended_session_is_refused_although_no_notification_arrives(
 
 
 @pytest_twisted.ensureDeferred
-async def test_a_change_of_password_wins_over_a_login_with_the_old_one(
+async def test_a_change_of_password_wins_over_logins_with_the_old_one(
     database: str, store_settings: Store, tmp_path: Path
 ) -> None:
     async with api_on(database, store_settings, tmp_path) as api:

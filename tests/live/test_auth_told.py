@@ -1,5 +1,5 @@
-"""Every worker is told of sessions that end, in whatever way: at once, only once, and with the time until which it
-matters."""
+"""Every process is notified of sessions that end, in whatever way: at once, only once, and with the time until
+which it matters."""
 
 from __future__ import annotations
 
@@ -34,10 +34,10 @@ def told(database: str) -> Iterator[Told]:
 
 
 @pytest_twisted.ensureDeferred
-async def test_the_end_of_a_session_is_told_once(database: str, stores: Stores, told: Told) -> None:
+async def test_the_end_of_a_session_is_notified_once(database: str, stores: Stores, told: Told) -> None:
     ended, deleted, alive = (session(NOW + PART) for _ in range(3))
     account = await made(stores, first=ended)
-    # Whole seconds, and none too few.
+    # In whole seconds, rounded up.
     until = ceil((ended.access_expires_at + MINUTE).timestamp())
     await stores.sessions.end(account.user.id, event())
     assert heard(told) == [f"{ended.id} {until}"]
@@ -50,7 +50,7 @@ async def test_the_end_of_a_session_is_told_once(database: str, stores: Stores, 
 
 
 @pytest_twisted.ensureDeferred
-async def test_what_is_done_to_a_session_that_has_ended_is_nobodys_news(
+async def test_changes_of_an_ended_session_are_not_notified(
     database: str, stores: Stores, told: Told
 ) -> None:
     first = session()
@@ -59,7 +59,7 @@ async def test_what_is_done_to_a_session_that_has_ended_is_nobodys_news(
     assert len(heard(told)) == 1
     sql(database, "update auth.sessions set ended_at = now()")
     assert heard(told) == []
-    # An operator has let it go on.
+    # An operator has revived the session.
     for moment in ("null", "now()"):
         sql(database, f"update auth.sessions set ended_at = {moment}")
     assert len(heard(told)) == 1

@@ -121,7 +121,7 @@ def serves(place: Path, key: str) -> None:
 
 
 @pytest_twisted.ensureDeferred
-async def test_restored_from_a_backup_made_under_load(
+async def test_a_backup_made_under_load_can_be_restored(
     services: Services, database: str, store_settings: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("PROJECT_SERVICE__SERVER__WORKERS", "1")
@@ -140,7 +140,7 @@ async def test_restored_from_a_backup_made_under_load(
         config = config_file(restored, copy, tmp_path)
         code, report, said = run(config, "storage", "verify")
         assert (code, report["missing"], report["torn"]) == (0, [], []), said
-        # It was stored in parts and copied in one piece: the ETag does not tell.
+        # It was stored in parts and copied in one piece, so its ETag proves nothing.
         assert report["unproven"] == ["private/large"]
         assert 0 < report["objects"] < copied
         assert run(config, "storage", "sweep", "--stale-after", "0")[0] == 0

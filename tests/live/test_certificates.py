@@ -14,7 +14,7 @@ from tests.live.daemon import Daemon, eventually
 from tests.places import free_port
 
 REQUEST = b"GET /live HTTP/1.1\r\nHost: localhost\r\n\r\n"
-# On new connections each time, so that both workers are asked sooner or later.
+# So many new connections are made that each worker accepts some of them.
 ASKED = 20
 
 
@@ -39,7 +39,7 @@ def der(issued: Issued) -> bytes:
 
 
 @pytest.mark.parametrize("workers", ["1", "2"])
-def test_a_hangup_renews_the_certificate_of_every_process(workers: str, tmp_path: Path) -> None:
+def test_sighup_renews_the_certificate_of_every_process(workers: str, tmp_path: Path) -> None:
     first, second, stray, third = (issue("localhost") for _ in range(4))
     certificate, key = first.written(tmp_path)
     config = tmp_path / "c.toml"
@@ -59,7 +59,7 @@ def test_a_hangup_renews_the_certificate_of_every_process(workers: str, tmp_path
         second.written(tmp_path)
         daemon.hang_up("a new certificate was taken over at ssl:")
         eventually(lambda: all_show(second), "the new certificate")
-        # One that does not go with its key: everybody goes on with the one before, and the settings are still taken.
+        # A certificate that does not fit its key is not used: the old one stays, and the reload goes on.
         certificate.write_bytes(stray.pem)
         daemon.hang_up("was not taken over, the one before goes on: the private key is not the certificate's")
         assert all_show(second)
@@ -68,9 +68,9 @@ def test_a_hangup_renews_the_certificate_of_every_process(workers: str, tmp_path
         third.written(tmp_path)
         daemon.hang_up("a new certificate was taken over at ssl:")
         eventually(lambda: all_show(third), "the newest certificate")
-        # Who came under the first certificate is still there.
+        # Connections made under the first certificate are still open.
         assert all(answers_on(one) for one in early)
-        # Nor is anybody waited for who waits for nothing and so does not hear that this is the end.
+        # The stop does not wait for idle clients, which do not notice that it has begun.
         assert daemon.stop() == 0, daemon.text
     assert "answers were still being read" not in daemon.text
     assert "the configuration was not reloaded" in daemon.text

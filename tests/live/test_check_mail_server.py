@@ -81,7 +81,7 @@ async def test_a_server_with_tls_and_a_password_is_reached_and_gets_no_letter(
 
 
 @pytest_twisted.ensureDeferred
-async def test_a_certificate_for_another_name_is_none(
+async def test_a_certificate_for_another_name_is_refused(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     certificate, logins, options = secured(tmp_path, "starttls")
@@ -93,7 +93,7 @@ async def test_a_certificate_for_another_name_is_none(
 
 
 @pytest_twisted.ensureDeferred
-async def test_a_server_that_is_not_what_the_settings_say() -> None:
+async def test_a_server_that_differs_from_the_settings_is_reported() -> None:
     async with mail_server() as (_, port):
         open_ = evolve(SETTINGS, port=port)
         assert await why_not(open_) == "the mail server does not offer STARTTLS"
@@ -104,7 +104,7 @@ async def test_a_server_that_is_not_what_the_settings_say() -> None:
 
 
 @pytest_twisted.ensureDeferred
-async def test_the_command_tells_which_part_it_is(
+async def test_the_command_names_the_mail_server_as_the_failing_part(
     database: str, store_settings: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     certificate, _, options = secured(tmp_path, "starttls")

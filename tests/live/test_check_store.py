@@ -1,4 +1,4 @@
-"""``project-service check`` with a store and a clock that are wrong."""
+"""``project-service check`` with a store that cannot be used, and with a clock that is wrong."""
 
 from __future__ import annotations
 
@@ -19,10 +19,10 @@ from tests.places import free_port
 
 
 @beside_the_reactor
-def test_why_a_store_cannot_be_used(
+def test_why_a_store_cannot_be_used_is_said(
     database: str, store_settings: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """What a store says to HEAD has no reason in it."""
+    """The response to HEAD, which says nothing, is not enough for that."""
     assert store_settings.endpoint_url is not None
 
     def said(**changes: Any) -> list[str]:
@@ -41,7 +41,7 @@ def test_why_a_store_cannot_be_used(
 
 
 @beside_the_reactor
-def test_what_it_writes_to_see_whether_it_may_it_takes_away(
+def test_the_object_it_writes_as_a_test_is_removed(
     database: str, store_settings: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     found: list[object] = []
@@ -66,7 +66,7 @@ def test_what_it_writes_to_see_whether_it_may_it_takes_away(
     ],
 )
 @beside_the_reactor
-def test_a_clock_that_is_not_the_databases(
+def test_a_clock_that_differs_from_the_databases_is_reported(
     off: int,
     reuse: int,
     says: str | None,
@@ -75,7 +75,8 @@ def test_a_clock_that_is_not_the_databases(
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """It may be as far off as a token may come from the future, or half as far as a refresh token may be repeated."""
+    """It may differ by as much as a token may come from the future, or by half the time in which a refresh token
+    may be repeated."""
     monkeypatch.setenv("PROJECT_SERVICE__AUTH__REFRESH_REUSE_SECONDS", str(reuse))
     monkeypatch.setattr(check, "time", SimpleNamespace(time=lambda: time.time() + off))
     config = config_file(database, store_settings, tmp_path)

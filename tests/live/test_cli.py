@@ -38,7 +38,7 @@ def beside(migrated: tuple[str, Path], monkeypatch: pytest.MonkeyPatch) -> Comma
     return commands_of(monkeypatch, *migrated)
 
 
-def test_a_command_that_fails_says_why_and_no_more(tmp_path: Path) -> None:
+def test_a_failing_command_says_why_in_one_line(tmp_path: Path) -> None:
     failed = cli("keys", "list", "--data-dir", tmp_path)
     assert (failed.code, failed.out) == (1, "")
     assert failed.err.startswith(
@@ -53,7 +53,7 @@ def test_migrating_again_does_nothing(beside: Command) -> None:
 
 
 @beside_the_reactor
-def test_the_life_of_a_key(beside: Command) -> None:
+def test_a_key_is_created_listed_and_revoked(beside: Command) -> None:
     made = beside("keys", "create", "service", "--label", "backend")
     assert made.code == 0
     key = made.out.strip()
@@ -71,7 +71,7 @@ def test_the_life_of_a_key(beside: Command) -> None:
 
 
 @beside_the_reactor
-def test_the_dsn_works(beside: Command) -> None:
+def test_dsn_prints_a_working_connection_string(beside: Command) -> None:
     printed = beside("dsn")
     assert (printed.code, printed.err) == (0, "")
     psycopg2.connect(printed.out.strip()).close()
@@ -82,7 +82,7 @@ def test_the_dsn_works(beside: Command) -> None:
 
 
 @beside_the_reactor
-def test_openapi_for_all_and_for_a_role(beside: Command) -> None:
+def test_openapi_for_the_owner_and_for_a_role(beside: Command) -> None:
     with closing(psycopg2.connect(beside("dsn").out.strip())) as connection:
         connection.autocommit = True
         connection.cursor().execute("create type cli_mood as enum ('new')")
@@ -92,10 +92,10 @@ def test_openapi_for_all_and_for_a_role(beside: Command) -> None:
             assert "/cli_books" in everything["paths"]
             columns = everything["definitions"]["cli_books"]["properties"]
             assert set(columns) == {"id", "title", "mood"}
-            # As the service has it, to which no type goes without its schema.
+            # Types have their schema, as in the service's own description.
             assert columns["mood"]["format"] == "public.cli_mood"
             assert everything["basePath"] == "/dev/db/main/rest"
-            # Secure by default: nobody has granted anon anything.
+            # Nothing has been granted to anon.
             assert "/cli_books" not in beside("openapi", "--role", "anon").json["paths"]
         finally:
             connection.cursor().execute("drop table cli_books; drop type cli_mood")
@@ -115,7 +115,7 @@ def test_check_names_the_one_thing_that_is_wrong(beside: Command) -> None:
 
 
 @beside_the_reactor
-def test_check_of_servers_that_are_not_there(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_check_of_servers_that_do_not_exist(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     config = tmp_path / "away.toml"
     config.write_text(
         '[database]\ndsn = "postgresql://u:hush@127.0.0.1:9/x"\n'
@@ -129,20 +129,22 @@ def test_check_of_servers_that_are_not_there(tmp_path: Path, monkeypatch: pytest
     assert checked.code == 1
     for part in ("database", "migrations", "store", "token keys"):
         assert f"FAIL  {part}:" in checked.out
-    # Not the system database's fault: each is asked by its own DSN.
+    # Each database is checked by its own DSN.
     assert "FAIL  database prod/shop: the database cannot be reached: there is no such socket" in checked.out
     assert "FAIL  tokens of prod/odd: " in checked.out
     assert "ok    tokens of prod/shop: by the service's own keys" in checked.out
     assert "hush" not in checked.out + checked.err
     listed = away("keys", "list")
     assert listed.code == 1
-    # At once: nobody waits for it to come back.
+    # It fails at once instead of waiting for the database to return.
     assert "the database cannot be reached: " in listed.err
     assert "hush" not in listed.err
 
 
 @beside_the_reactor
-def test_no_project_there(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_data_directory_without_a_project_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     nothing = commands_of(monkeypatch, "--data-dir", tmp_path / "none")("keys", "list")
     assert nothing.code == 1
     assert "no project in" in nothing.err
@@ -158,19 +160,19 @@ async def at_rest(tmp_path: Path) -> AsyncIterator[Path]:
     noted.parent.mkdir(parents=True)
     noted.write_text("what a killed service had noted")
     await embedded.start()
-    # Who runs for himself alone, as a command does, offers nothing to others.
+    # Servers started for one command only are not offered to other commands.
     assert running_beside(embedded.data_dir) is None
     await embedded.stop()
     yield embedded.data_dir
 
 
 @beside_the_reactor
-def test_a_data_directory_at_rest_is_woken_for_the_command(
+def test_servers_of_a_data_directory_at_rest_are_started_for_the_command(
     at_rest: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     project = commands_of(monkeypatch, "--data-dir", at_rest)
     assert project("migrate").code == 0
-    # They take turns, and none stops the database under another.
+    # Simultaneous commands take turns, and none stops the database under another.
     at_once = [beginning("keys", "create", "anon", "--json", "--data-dir", at_rest) for _ in range(3)]
     ended = [(*one.communicate(timeout=60), one.returncode) for one in at_once]
     assert [(err, code) for _, err, code in ended] == [("", 0)] * 3

@@ -1,4 +1,4 @@
-"""Commands on a data directory that somebody else is using."""
+"""Commands on a data directory that another process is using."""
 
 from __future__ import annotations
 
@@ -28,7 +28,9 @@ def taken(tmp_path: Path) -> Iterator[Path]:
 
 
 @beside_the_reactor
-def test_a_service_whose_database_or_store_is_elsewhere(taken: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_service_with_its_database_or_store_elsewhere_is_explained(
+    taken: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     noted = {"dsn": None, "admin_dsn": None, "store": None}
     private_file.write_json(taken / "run" / "running.json", noted)
     project = commands_of(monkeypatch, "--data-dir", taken)
@@ -38,7 +40,9 @@ def test_a_service_whose_database_or_store_is_elsewhere(taken: Path, monkeypatch
 
 
 @beside_the_reactor
-def test_who_does_not_get_his_turn_is_told_whose_it_is(taken: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_command_that_does_not_get_its_turn_names_the_process_that_has_it(
+    taken: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(opened, "PATIENCE_SECONDS", 0.0)
     project = commands_of(monkeypatch, "--data-dir", taken)
     whose = f"another project-service (pid {os.getpid()}) is running on {taken}"

@@ -30,14 +30,14 @@ def heeded() -> Iterator[None]:
 
 
 def ended_by(number: signal.Signals, command: subprocess.Popen[str]) -> tuple[int, str, str]:
-    # As the terminal does: to the whole group.
+    # A terminal sends signals to the whole process group.
     os.killpg(command.pid, number)
     out, err = command.communicate(timeout=60)
     return command.returncode, out, err
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
-def test_sql_is_undone_on_the_server_too(
+def test_an_interrupted_statement_is_cancelled_on_the_server(
     number: signal.Signals, database: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     monkeypatch.setenv("PROJECT_SERVICE__DATABASE__DSN", database)
@@ -59,7 +59,7 @@ def test_sql_is_undone_on_the_server_too(
         assert rows("select count(*) from kept") == 0
 
 
-def test_check_looks_at_nothing_more(tmp_path: Path) -> None:
+def test_an_interrupted_check_ends_at_once(tmp_path: Path) -> None:
     with closing(socket.create_server(("127.0.0.1", 0))) as silent:
         silent.settimeout(60)
         config = tmp_path / "silent.toml"

@@ -88,7 +88,7 @@ def test_users(project: Command, database: str) -> None:
     assert project("user", "delete", one, "--json").json == {"id": one, "deleted": True}
     for command in ("disable", "enable", "delete", "end-sessions"):
         assert project("user", command, one) == failed("There is no such user.")
-    # More than one page of what /admin/users gives.
+    # These are more users than one page of /admin/users has.
     run(
         database,
         "insert into auth.users (email, email_key, created_at) select a, a, timestamptz '2020-01-01' + n * '1 s'"
@@ -184,7 +184,7 @@ def test_a_database_that_has_not_been_migrated(
 
 
 @beside_the_reactor
-def test_a_program_is_told_what_was_migrated_and_nothing_else(
+def test_migrate_with_json_prints_nothing_but_json(
     empty_database: str, store_settings: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     project = commands_of(monkeypatch, "--config", config_file(empty_database, store_settings, tmp_path))

@@ -50,9 +50,9 @@ def test_values_are_printed_as_postgresql_writes_them(project: Command) -> None:
 
 
 @beside_the_reactor
-def test_all_of_a_file_or_nothing_of_it(project: Command, database: str, tmp_path: Path) -> None:
+def test_a_file_is_run_completely_or_not_at_all(project: Command, database: str, tmp_path: Path) -> None:
     file = tmp_path / "made.sql"
-    # As editors on Windows begin a file.
+    # With a byte order mark, as editors on Windows write.
     file.write_text(
         "create table made (n int); insert into made values (1), (2);\nselect n from made;", "utf-8-sig"
     )
@@ -70,12 +70,12 @@ def test_all_of_a_file_or_nothing_of_it(project: Command, database: str, tmp_pat
 
 
 @beside_the_reactor
-def test_copy_has_no_place_in_it(project: Command) -> None:
+def test_copy_is_refused(project: Command) -> None:
     refused = project("sql", stdin="copy pg_type to stdout")
     assert refused == failed("COPY can neither read standard input nor write to standard output here")
 
 
 @beside_the_reactor
-def test_it_may_take_longer_than_any_request(project: Command, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_it_may_take_longer_than_a_request(project: Command, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PROJECT_SERVICE__DATABASE__STATEMENT_TIMEOUT_SECONDS", "0.1")
     assert project("sql", stdin="select 1 from pg_sleep(0.2)") == Ended(0, "1\n", "")

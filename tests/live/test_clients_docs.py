@@ -21,7 +21,7 @@ from tests.live.postgrest_js import ran_by_node
 
 ANN = {"email": "ann@example.com", "password": "correct horse battery"}
 TELLER = {"email": "teller@example.com", "password": "correct horse battery"}
-# What the examples print is told as the metadata of another user; so is what becomes of them at the end.
+# What the examples print, and what happens at their end, is reported as the metadata of another user.
 PAGE = """<!doctype html><script type=module>
 const told = [], shown = (image, src) => new Promise(done => {
   image.onload = () => done('shown'), image.onerror = () => done('not shown'), image.src = src
@@ -44,7 +44,7 @@ await fetch('%(url)s/auth/user', {
 })
 </script>"""
 
-# What a browser has and Node has not. The session is one whose access token has to be refreshed first.
+# What a browser has and Node lacks. The access token of the session has to be refreshed first.
 NODE = """
 const store = {}, locks = { request: (name, work) => work() }
 globalThis.localStorage = {
@@ -89,7 +89,7 @@ def profile(project: dict[str, str], token: str) -> dict[str, Any]:
     return dict(answer.json()["data"]["user"])
 
 
-def test_a_page(project: dict[str, str], tmp_path: Path) -> None:
+def test_a_web_page(project: dict[str, str], tmp_path: Path) -> None:
     program, teller = browser(), session(project, TELLER)["access_token"]
     written = filled_in(examples("js"), project["base_url"], project["anon_key"])
     page = tmp_path / "page.html"
@@ -110,7 +110,7 @@ def test_a_page(project: dict[str, str], tmp_path: Path) -> None:
     assert (renewed, ended, after) == (200, None, 401)
 
 
-def test_the_client_library(project: dict[str, str], tmp_path: Path) -> None:
+def test_the_javascript_client_library(project: dict[str, str], tmp_path: Path) -> None:
     expired = {**session(project, ANN), "expires_at": 0}
     functions = examples("js", "project", "session", "send")
     script = NODE % {

@@ -1,4 +1,4 @@
-"""Sessions, pool, migrations and listener against a real PostgreSQL."""
+"""Sessions, pool, migrations, listener and grants against a real PostgreSQL."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ async def session_on(dsn: str) -> Session:
 
 
 @pytest_twisted.ensureDeferred
-async def test_two_processes_migrating_at_once_apply_each_file_once(empty_database: str) -> None:
+async def test_processes_that_migrate_at_once_apply_each_file_once(empty_database: str) -> None:
     sessions = [await session_on(empty_database) for _ in range(3)]
     done = await gatherResults([start(migrate(session, shipped())) for session in sessions])
     assert sorted(len(applied) for applied in done) == [0, 0, len(shipped())]
@@ -72,7 +72,7 @@ async def test_a_migration_that_fails_leaves_nothing(database: str) -> None:
 
 
 @pytest_twisted.ensureDeferred
-async def test_what_migrations_made(database: str) -> None:
+async def test_roles_and_functions_made_by_migrations(database: str) -> None:
     session = await session_on(database)
     rows = await session.query(
         "select rolname from pg_roles where rolname in ('anon', 'authenticated', 'service_role') and not rolcanlogin"
@@ -121,7 +121,7 @@ async def test_a_killed_connection_is_noticed_and_replaced(database: str) -> Non
 
 
 @pytest_twisted.ensureDeferred
-async def test_work_that_fails_is_undone_and_its_connection_kept(database: str) -> None:
+async def test_a_failed_transaction_is_rolled_back_and_its_connection_kept(database: str) -> None:
     pool = Pool(connector(database), 1, 5.0, reactor)
     before = await pool.query("select pg_backend_pid(), null")
 
@@ -147,8 +147,8 @@ async def test_a_server_that_does_not_answer_is_given_up(database: str) -> None:
 
 
 @pytest_twisted.ensureDeferred
-async def test_one_that_may_take_its_time_is_not(database: str) -> None:
-    """As while migrating: connecting has a limit, and what is done then has none."""
+async def test_a_session_without_a_timeout_may_take_its_time(database: str) -> None:
+    """Migrating needs that: connecting has a time limit, but the statements have none."""
     session = await evolve(connector(database), statement_timeout_seconds=0.0)()
     assert session.answer_seconds is None
     session.answer_seconds = 0.05
@@ -172,7 +172,7 @@ async def test_statement_timeout_leaves_the_connection_usable(database: str) -> 
 
 
 @pytest_twisted.ensureDeferred
-async def test_a_message_larger_than_what_a_socket_takes_is_sent_whole(database: str) -> None:
+async def test_a_message_larger_than_the_sockets_buffer_is_sent_completely(database: str) -> None:
     session = await session_on(database)
     assert await session.query("select length(%s)", ("x" * 8_000_000,)) == [(8_000_000,)]
     assert session not in reactor.getWriters()
@@ -180,7 +180,7 @@ async def test_a_message_larger_than_what_a_socket_takes_is_sent_whole(database:
 
 
 @pytest_twisted.ensureDeferred
-async def test_what_cannot_be_sent_leaves_the_connection_usable(database: str) -> None:
+async def test_a_value_that_cannot_be_sent_leaves_the_connection_usable(database: str) -> None:
     session = await session_on(database)
     for value, fault in (("a\0b", ValueError), (object(), psycopg2.ProgrammingError)):
         with pytest.raises(fault):
@@ -194,7 +194,7 @@ async def test_what_cannot_be_sent_leaves_the_connection_usable(database: str) -
 
 
 @pytest_twisted.ensureDeferred
-async def test_several_statements_are_one_transaction_and_leave_nothing(database: str) -> None:
+async def test_several_statements_are_one_transaction_and_leave_no_state(database: str) -> None:
     session = await session_on(database)
     rows = await session.query(
         "select set_config('role', 'anon', true), set_config('request.path', %s, true); "
@@ -249,7 +249,7 @@ async def test_the_listener_hears_and_reads_again_what_it_missed(
 
 
 @pytest_twisted.ensureDeferred
-async def test_service_role_gets_the_exposed_schemas_and_nobody_else_gets_a_new_table(database: str) -> None:
+async def test_service_role_gets_the_exposed_schemas_and_other_roles_get_nothing(database: str) -> None:
     session = await session_on(database)
     await session.query("create schema api; create table api.old (a int)")
     await grant_service_role(session, ["public", "api", "not there"])
@@ -263,7 +263,7 @@ async def test_service_role_gets_the_exposed_schemas_and_nobody_else_gets_a_new_
     assert [await may(role, "public.fresh") for role in ("anon", "authenticated")] == [False, False]
     assert await session.query("select has_schema_privilege('anon', 'api', 'usage')") == [(True,)]
 
-    # A second time changes nothing, so that a start is no change of the schema.
+    # Granting again changes nothing, so that a start does not change the schema.
     written = "select xmin::text from pg_namespace where nspname in ('public', 'api')"
     before = await session.query(written)
     await grant_service_role(session, ["public", "api"])
@@ -272,7 +272,7 @@ async def test_service_role_gets_the_exposed_schemas_and_nobody_else_gets_a_new_
 
 
 @pytest_twisted.ensureDeferred
-async def test_changes_of_the_schema_announce_themselves(database: str, services: Services) -> None:
+async def test_schema_changes_are_notified(database: str, services: Services) -> None:
     owner = await session_on(database)
     assert not await watch_ddl(owner)
     assert services.running.admin_dsn is not None

@@ -25,7 +25,7 @@ async def session_on(dsn: str) -> Session:
 
 
 @pytest_twisted.ensureDeferred
-async def test_who_asks_for_a_server_that_takes_writes_gets_no_other(database: str) -> None:
+async def test_target_session_attrs_read_write_is_respected(database: str) -> None:
     read_only = make_dsn(database, options="-c default_transaction_read_only=on")
     with pytest.raises(DatabaseGone, match="the server is read-only"):
         await session_on(make_dsn(read_only, target_session_attrs="read-write"))
@@ -42,10 +42,10 @@ async def test_who_asks_for_a_server_that_takes_writes_gets_no_other(database: s
 
 
 @pytest_twisted.ensureDeferred
-async def test_a_connection_to_a_standby_is_used_for_a_while_only(
+async def test_a_connection_to_a_standby_is_used_for_a_limited_time(
     database: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Behind its address there may be the primary by now, which a pool would not find out."""
+    """Its address may lead to the primary by now, which a pool would not notice."""
     asked: list[float] = []
     session = await session_on(database)
     monkeypatch.setattr(Session, "leave_after", lambda self, seconds: asked.append(seconds))
@@ -55,7 +55,7 @@ async def test_a_connection_to_a_standby_is_used_for_a_while_only(
     (await session_on(database)).close()
     assert asked == [connect.STANDBY_SECONDS]
     monkeypatch.undo()
-    # Whoever has it may go on with it; the pool, which asks whether it is usable, gives it to nobody else.
+    # Its user may go on with it; the pool, which asks whether it is usable, does not lend it again.
     usable = []
     for seconds in (60.0, 0.0):
         session.leave_after(seconds)
@@ -66,7 +66,7 @@ async def test_a_connection_to_a_standby_is_used_for_a_while_only(
 
 
 @pytest_twisted.ensureDeferred
-async def test_connecting_never_shows_address_or_password(database: str) -> None:
+async def test_a_failure_to_connect_never_shows_address_or_password(database: str) -> None:
     for bad, why in (
         ("postgresql://u:hunter2@127.0.0.1:1/db", "no server listens there"),
         ("postgresql://u:hunter2@name.invalid/db", "unknown host"),
@@ -81,8 +81,8 @@ async def test_connecting_never_shows_address_or_password(database: str) -> None
 
 
 @pytest_twisted.ensureDeferred
-async def test_what_is_announced_to_one_that_asks_for_nothing_is_passed_over(database: str) -> None:
-    """SQL of an application may LISTEN; who has the connection next is not to suffer."""
+async def test_notifications_nobody_listens_for_are_ignored(database: str) -> None:
+    """SQL of an application may LISTEN; the next user of the connection must not suffer."""
     session = await session_on(database)
     await session.query("listen news")
     await session.query("notify news, 'one'")
@@ -92,7 +92,7 @@ async def test_what_is_announced_to_one_that_asks_for_nothing_is_passed_over(dat
 
 
 @pytest_twisted.ensureDeferred
-async def test_one_that_was_closed_leaves_no_descriptor(database: str) -> None:
+async def test_a_closed_connection_leaves_no_descriptor(database: str) -> None:
     before = len(os.listdir("/proc/self/fd"))  # noqa: PTH208  # each is a name that may be gone by now
     for _ in range(20):
         session = await session_on(database)
@@ -101,11 +101,11 @@ async def test_one_that_was_closed_leaves_no_descriptor(database: str) -> None:
 
 
 @pytest_twisted.ensureDeferred
-async def test_a_value_stays_in_its_string_where_backslashes_once_meant_something(database: str) -> None:
+async def test_values_stay_in_their_string_whatever_standard_conforming_strings_is(database: str) -> None:
     off = "-c standard_conforming_strings=off"
     by_database = run_sql(database, "select current_database()")[0][0]
     run_sql(database, f'alter database "{by_database}" set standard_conforming_strings = off')
-    # What a DSN asks for itself comes before ours, and gives way to it.
+    # Options of the DSN are set before the service's own, which win.
     for dsn in (database, make_dsn(database, options=off), make_dsn(database, options="-c work_mem=1MB")):
         session = await session_on(dsn)
         for said in ("\\' or true; --", "a\\", "\\\\'", "it's"):

@@ -18,12 +18,12 @@ from project_service.deferreds import start
 from tests.live.waiting import until
 
 reactor: Any = _reactor
-# As long as a test has at all: whoever had to wait for the other transaction would be told so.
+# Long enough for the test; a statement that had to wait for the other transaction would fail after it.
 PATIENCE = "10s"
 
 
 @pytest_twisted.ensureDeferred
-async def test_a_long_transaction_keeps_a_migration_waiting_and_nobody_behind_it(
+async def test_a_long_transaction_delays_a_migration_but_nothing_behind_it(
     database: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(migrating, "LOCK_SECONDS", 0.2)
@@ -32,7 +32,7 @@ async def test_a_long_transaction_keeps_a_migration_waiting_and_nobody_behind_it
     session, beside = [await Connector(reactor, dsns.parse(database), 0.0)() for _ in range(2)]
     said: list[str] = []
     with psycopg2.connect(database) as dump:
-        # As a dump holds every table for as long as it takes.
+        # A dump holds a lock on every table for as long as it takes.
         dump.cursor().execute("lock table auth.users in access share mode")
         done = start(migrate(session, [*shipped(), later], said.append))
 
@@ -53,8 +53,8 @@ async def test_a_long_transaction_keeps_a_migration_waiting_and_nobody_behind_it
 
 
 @pytest_twisted.ensureDeferred
-async def test_who_waits_for_another_that_migrates_says_so(database: str) -> None:
-    """It may be one that stands still, or a host that was switched off: the start would wait without a word."""
+async def test_waiting_for_another_process_that_migrates_is_reported(database: str) -> None:
+    """That process may stand still, or its host may be switched off; the start must not wait silently."""
     first, second = [await Connector(reactor, dsns.parse(database), 0.0)() for _ in range(2)]
     said: list[str] = []
     await first.query("select pg_advisory_lock(%s)", (MIGRATIONS,))

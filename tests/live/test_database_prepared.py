@@ -13,7 +13,7 @@ ASKED = "select note, 'a%%' from public.notes where id = %s"
 
 
 @pytest_twisted.ensureDeferred
-async def test_prepared_once_and_replaced_when_it_no_longer_fits(database: str) -> None:
+async def test_a_query_is_prepared_once_and_replaced_when_it_no_longer_fits(database: str) -> None:
     pool = Pool(connector(database), 1, 5.0, reactor)
     await pool.query("create table public.notes (id int primary key, note text)")
     await pool.query("insert into public.notes values (1, 'one'), (2, null)")
@@ -26,11 +26,11 @@ async def test_prepared_once_and_replaced_when_it_no_longer_fits(database: str) 
     assert [text.partition(" AS ")[2] for text in await statements()] == [
         "select note, 'a%' from public.notes where id = $1"
     ]
-    # Another type of a column: the plan does not fit any more.
+    # A result column gets another type, so the plan no longer fits.
     await pool.query("alter table public.notes alter note type int using 5")
     assert await pool.prepared(ASKED, (1,)) == [(5, "a%")]
     assert await pool.prepared(ASKED, (2,)) == [(5, "a%")]
-    # Of what it is asked by: the parameter's type was settled when it was prepared.
+    # A parameter's column gets another type, which was fixed when the query was prepared.
     await pool.query("alter table public.notes alter id type text")
     assert await pool.prepared(ASKED, ("1",)) == [(5, "a%")]
     assert await pool.prepared(ASKED, ("1",)) == [(5, "a%")]
@@ -43,7 +43,7 @@ async def test_prepared_once_and_replaced_when_it_no_longer_fits(database: str) 
 
 
 @pytest_twisted.ensureDeferred
-async def test_a_type_that_another_of_its_name_took_the_place_of_is_no_failure(database: str) -> None:
+async def test_a_type_replaced_by_another_of_its_name_is_no_failure(database: str) -> None:
     pool = Pool(connector(database), 1, 5.0, reactor)
     await pool.query(
         "create type public.mood as enum ('sad'); create table public.moods (id int, mood public.mood)"
@@ -62,7 +62,7 @@ async def test_a_type_that_another_of_its_name_took_the_place_of_is_no_failure(d
 
 
 @pytest_twisted.ensureDeferred
-async def test_a_column_that_was_dropped_is_not_missed_in_the_rows_of_a_function(database: str) -> None:
+async def test_a_dropped_column_in_the_rows_of_a_function_is_no_failure(database: str) -> None:
     pool = Pool(connector(database), 1, 5.0, reactor)
     await pool.query(
         "create table public.kept (id int, dropped int, note text); insert into public.kept values (1, 2, 'a');"
@@ -78,7 +78,7 @@ async def test_a_column_that_was_dropped_is_not_missed_in_the_rows_of_a_function
 
 
 @pytest_twisted.ensureDeferred
-async def test_what_it_refuses_is_told_as_ever(database: str) -> None:
+async def test_errors_of_the_query_itself_are_raised(database: str) -> None:
     pool = Pool(connector(database), 1, 5.0, reactor)
     with pytest.raises(Exception, match="nowhere"):
         await pool.prepared("select 1 from nowhere where id = %s", (1,))

@@ -20,7 +20,7 @@ from tests.live.tables_service import run_sql
 from tests.live.waiting import until
 
 reactor: Any = _reactor
-# Enough of a statement to fill what the kernel holds for the other side, and less than it holds for this one.
+# A statement long enough to fill the receiver's buffer in the kernel, and short enough for the sender's.
 LARGE = "x" * 40_000
 SMALL_WINDOW = 4096
 
@@ -39,15 +39,13 @@ async def over_tcp(database: str, **more: str) -> AsyncIterator[tuple[Session, R
 
 @pytest.mark.parametrize(("more", "idle"), [({}, 30), ({"keepalives_idle": "7"}, 7)])
 @pytest_twisted.ensureDeferred
-async def test_both_sides_ask_whether_the_other_is_still_there(
-    database: str, more: dict[str, str], idle: int
-) -> None:
+async def test_keepalive_is_set_on_both_sides(database: str, more: dict[str, str], idle: int) -> None:
     async with over_tcp(database, **more) as (session, _):
         with socket.fromfd(session.fileno(), socket.AF_INET, socket.SOCK_STREAM) as seen:
             assert seen.getsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE) == 1
             asked = (socket.TCP_KEEPIDLE, socket.TCP_KEEPINTVL, socket.TCP_KEEPCNT)
             assert [seen.getsockopt(socket.IPPROTO_TCP, one) for one in asked] == [idle, 10, 3]
-        # The server's own socket is no TCP one here, so that it has no values to show.
+        # The server's own socket is a Unix socket here, so it has no values to show.
         sources = await session.query(
             "select distinct source from pg_settings where name like 'tcp_keepalives_%%'", ()
         )
@@ -55,8 +53,8 @@ async def test_both_sides_ask_whether_the_other_is_still_there(
 
 
 @pytest_twisted.ensureDeferred
-async def test_what_was_given_up_is_not_done_later(database: str) -> None:
-    """As after an interruption of the network: the kernel would send for minutes what nobody waits for any more."""
+async def test_a_statement_that_was_given_up_is_not_run_later(database: str) -> None:
+    """After an interruption of the network the kernel would go on sending for minutes what nobody waits for."""
     run_sql(database, "create table public.given_up (said text)")
     async with over_tcp(database, application_name="given up") as (session, proxy):
         (client,) = proxy.open

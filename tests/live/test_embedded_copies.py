@@ -59,8 +59,8 @@ def _remove_socket_directory(running: Running) -> None:
 
 
 @pytest_twisted.ensureDeferred
-async def test_both_at_once_have_servers_of_their_own(tmp_path: Path) -> None:
-    # So long that the socket is elsewhere.
+async def test_original_and_copy_started_at_once_have_servers_of_their_own(tmp_path: Path) -> None:
+    # The path is so long that the socket is placed elsewhere.
     first = Embedded(reactor, tmp_path / ("long" * 30))
     await first.start()
     await first.stop()
@@ -82,7 +82,7 @@ async def test_both_at_once_have_servers_of_their_own(tmp_path: Path) -> None:
 
 
 @pytest_twisted.ensureDeferred
-async def test_the_copy_of_one_that_runs_leaves_it_its_socket(tmp_path: Path) -> None:
+async def test_the_copy_of_a_running_original_leaves_it_its_socket(tmp_path: Path) -> None:
     first = Embedded(reactor, tmp_path / ("long" * 30), store=False)
     await first.start()
     await first.stop()
