@@ -6,14 +6,16 @@
 ``access``                who acts: ``identity``, ``tokens`` of the database's own keys, ``role_claim`` with
                           ``json_path``
 ``planning``              ``planner``: ``parse``, then ``compile``: ``plan`` and ``sql``. What earlier requests of
-                          the same ``shape`` were made into is kept (``cache``)
+                          the same ``shape`` were made into is kept (``cache``), and how many rows to read at once
+                          (``probe``)
 ``execution``             ``preamble``: what is set for the transaction; ``execute``, ``work``, ``run``: the round
-                          trip; ``prepared``: whose plans may be used in it; ``probe``: how many rows at once;
-                          ``large``, ``streaming``: replies too large for one piece; ``failures``: PostgreSQL's
-                          errors as responses; ``cleanup``: what SQL left on the connection
+                          trip; ``prepared``: whose plans may be used in it; ``large``, ``streaming``: replies too
+                          large for one piece; ``cleanup``: what SQL left on the connection
 ``respond``               from the outcome to the reply
 ``root``, ``openapi``     the description of a database at its root
 ``catalog``               the schema cache: how it is read, kept and found out of date
-``assemble``, ``config``  the parts put together of the settings; ``described`` is for ``/openapi.json``
+``errors``, ``failures``  all error responses: ours (those about tokens in ``access``), and PostgreSQL's
+``assemble``, ``config``  the parts put together of the settings; ``described`` and ``refusals`` are for
+                          ``/openapi.json``
 ========================  =====================================================================================
 """

@@ -7,7 +7,6 @@ from typing import Any
 
 from attrs import evolve
 
-from project_service.errors import ApiError
 from project_service.http.openapi.described import (
     COUNT,
     JSON,
@@ -21,8 +20,7 @@ from project_service.http.openapi.described import (
     in_header,
     in_path,
 )
-from project_service.tables import errors
-from project_service.tables.execution.failures import from_sqlstate
+from project_service.tables import errors, refusals
 from project_service.tables.parse import media
 
 TAG = "tables"
@@ -60,67 +58,6 @@ READS = in_header("Accept-Profile", "The exposed schema; the first one by defaul
 WRITES = in_header("Content-Profile", "The exposed schema; the first one by default.")
 RANGE = in_header("Range", "Rows by position, as 0-24: another way to say offset and limit.")
 
-
-def _sqlstate(code: str, message: str, authenticated: bool = True) -> ApiError:
-    return from_sqlstate(code, message, None, None, authenticated)
-
-
-_ANY_REQUEST: tuple[ApiError, ...] = (
-    errors.unreadable("…", 1, "…"),
-    errors.invalid_preferences([]),
-    errors.unacceptable_schema("…", ()),
-    errors.invalid_path(),
-    errors.undecodable_token("…"),
-    errors.anonymous_disabled(),
-    errors.invalid_claims("…"),
-    errors.no_jwt_secret(),
-    errors.method_not_allowed("…", ()),
-    errors.database_away(),
-    errors.database_unreachable(),
-    errors.schema_cache_missing(),
-    errors.pool_timeout(),
-    errors.invalid_response_headers(),
-    errors.invalid_response_status(),
-    errors.unreadable_raise("…", "…"),
-    _sqlstate("42501", "The role lacks a right (a role that a token claims, or the service's).", True),
-    _sqlstate("42501", "The role lacks a right (nobody is signed in).", False),
-    _sqlstate("22023", 'role "…" does not exist'),
-    _sqlstate("25006", "The transaction is read-only."),
-    _sqlstate("22P02", "A value is not of its column's type; other data exceptions likewise."),
-    _sqlstate("57014", "The statement took longer than it may."),
-)
-_SELECTING: tuple[ApiError, ...] = (
-    errors.unsatisfiable_range("…"),
-    errors.unacceptable_media([]),
-    errors.not_singular(2),
-    errors.not_embedded("…"),
-    errors.related_order("…", "…"),
-    errors.not_a_null_filter("…"),
-    errors.aggregates_disabled(),
-    errors.not_implemented("…"),
-    errors.no_relationship("…", "…", None, "…", None),
-    errors.ambiguous_relationship("…", "…", [], "…"),
-    errors.no_column("…", "…"),
-    errors.same_name("…"),
-    errors.statement_too_large(1),
-    _sqlstate("42883", "There is no such operator for these types."),
-)
-_ON_RELATION: tuple[ApiError, ...] = (errors.no_table("…", "…", None), *_SELECTING)
-_CHANGING: tuple[ApiError, ...] = (
-    errors.max_affected_exceeded(2),
-    _sqlstate("23503", "A foreign key does not allow it."),
-    _sqlstate("23505", "A row with that key is there already."),
-    _sqlstate("23502", "A column must not be null; other constraints likewise."),
-)
-_FILTERED = (errors.unfiltered_write("PATCH"), errors.limit_without_order())
-_CALLING: tuple[ApiError, ...] = (
-    errors.routine_method("…", ()),
-    errors.no_routine("…", "…", None),
-    errors.ambiguous_routine([]),
-    errors.max_affected_needs_rows(),
-    *_SELECTING,
-    *_CHANGING,
-)
 
 _REPRESENTED: Mapping[str, Schema] = {
     JSON: ROWS,
@@ -163,7 +100,7 @@ READ = Described(
         _rows(206, "Some of the rows", _READ_HEADERS),
     ),
     (*RELATION, SELECT, ORDER, LIMIT, OFFSET, FILTERS, READS, PREFER, RANGE),
-    errors=(*_ANY_REQUEST, *_ON_RELATION),
+    errors=(*refusals.ANY_REQUEST, *refusals.ON_RELATION),
     methods=("GET", "HEAD"),
     path=f"{BASE}/{{relation}}",
     reads_bearer=True,
@@ -190,7 +127,7 @@ INSERT = evolve(
         PREFER,
     ),
     body=_ROWS_SENT,
-    errors=(*_ANY_REQUEST, *_ON_RELATION, *_CHANGING, errors.invalid_body("…")),
+    errors=(*refusals.ANY_REQUEST, *refusals.ON_RELATION, *refusals.CHANGING, errors.invalid_body("…")),
     methods=("POST",),
 )
 _CHANGED = (
@@ -206,7 +143,7 @@ UPDATE = evolve(
     answers=_CHANGED,
     parameters=(*_CHANGED_ROWS, COLUMNS),
     body=_ONE_ROW,
-    errors=(*INSERT.errors, *_FILTERED),
+    errors=(*INSERT.errors, *refusals.FILTERED),
     methods=("PATCH",),
 )
 UPSERT = evolve(
@@ -231,7 +168,7 @@ REMOVE = evolve(
     answers=(_CHANGED[0], _rows(200, "The rows as they were, with Prefer: return=representation")),
     parameters=_CHANGED_ROWS,
     body=None,
-    errors=(*_ANY_REQUEST, *_ON_RELATION, *_CHANGING, *_FILTERED),
+    errors=(*refusals.ANY_REQUEST, *refusals.ON_RELATION, *refusals.CHANGING, *refusals.FILTERED),
     methods=("DELETE",),
 )
 _RESULT = (
@@ -245,7 +182,7 @@ CALL = evolve(
     summary="Call a function that does not write, with arguments from the query",
     answers=_RESULT,
     parameters=(*ROUTINE, SELECT, ORDER, LIMIT, OFFSET, ARGUMENTS, READS, PREFER, RANGE),
-    errors=(*_ANY_REQUEST, *_CALLING),
+    errors=(*refusals.ANY_REQUEST, *refusals.CALLING),
     path=f"{BASE}/rpc/{{function}}",
 )
 CALL_WITH_BODY = evolve(
@@ -267,7 +204,7 @@ ROOT = evolve(
     summary="The description of what the caller may use in the database, in OpenAPI's form",
     answers=(Answer(200, "OpenAPI 2.0", {media.OPENAPI: ROW, JSON: ROW}),),
     parameters=(*_PLACE, READS, PREFER),
-    errors=(*_ANY_REQUEST, errors.unacceptable_media([]), errors.root_disabled()),
+    errors=(*refusals.ANY_REQUEST, errors.unacceptable_media([]), errors.root_disabled()),
     path=BASE,
 )
 _ALLOWED = (Answer(200, "Allow names the methods", headers={"Allow": "The methods that the target has."}),)
@@ -277,14 +214,14 @@ RELATION_OPTIONS = evolve(
     name="relationOptions",
     summary="What may be done with a relation",
     parameters=(*RELATION, READS),
-    errors=(*_ANY_REQUEST, errors.no_table("…", "…", None)),
+    errors=(*refusals.ANY_REQUEST, errors.no_table("…", "…", None)),
 )
 ROUTINE_OPTIONS = evolve(
     _PREFLIGHT,
     name="functionOptions",
     summary="How a function may be called",
     parameters=(*ROUTINE, READS),
-    errors=(*_ANY_REQUEST, errors.no_routine("…", "…", None)),
+    errors=(*refusals.ANY_REQUEST, errors.no_routine("…", "…", None)),
     path=CALL.path,
 )
 ROOT_OPTIONS = evolve(
@@ -292,7 +229,7 @@ ROOT_OPTIONS = evolve(
     name="databaseOptions",
     summary="What may be done with the root",
     parameters=(*_PLACE, READS),
-    errors=_ANY_REQUEST,
+    errors=refusals.ANY_REQUEST,
     path=BASE,
 )
 

@@ -1,6 +1,7 @@
 """The table API's errors, with the codes, statuses and texts of PostgREST (its reference, page "Errors").
 
-Each constructor is named for what went wrong.
+Each constructor is named for what went wrong. Those of group 3, about tokens, are in ``access.errors``; what
+PostgreSQL itself refuses becomes an error in ``failures``.
 """
 
 from __future__ import annotations
@@ -248,7 +249,7 @@ def no_table(schema: str, name: str, near: str | None) -> TableError:
     return TableError(404, "PGRST205", message, hint=hint)
 
 
-# Group 0 and 3: connecting and tokens.
+# Group 0: connecting.
 
 
 def database_away() -> TableError:
@@ -271,29 +272,3 @@ def pool_timeout() -> TableError:
     # PostgREST sends no Retry-After with this one, but it is as useful as with the others.
     message = "Timed out acquiring connection from connection pool."
     return TableError(504, "PGRST003", message, headers=(RETRY_AFTER,))
-
-
-def no_jwt_secret() -> TableError:
-    return TableError(500, "PGRST300", "Server lacks JWT secret")
-
-
-def _challenge(message: str) -> Headers:
-    return (("WWW-Authenticate", f'Bearer error="invalid_token", error_description="{message}"'),)
-
-
-def undecodable_token(message: str, details: str | None = None) -> TableError:
-    return TableError(401, "PGRST301", message, details, headers=_challenge(message))
-
-
-def no_key(details: str) -> TableError:
-    return undecodable_token("No suitable key or wrong key type", details)
-
-
-def anonymous_disabled() -> TableError:
-    return TableError(
-        401, "PGRST302", "Anonymous access is disabled", headers=(("WWW-Authenticate", "Bearer"),)
-    )
-
-
-def invalid_claims(message: str) -> TableError:
-    return TableError(401, "PGRST303", message, headers=_challenge(message))

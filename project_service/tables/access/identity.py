@@ -12,11 +12,11 @@ from attrs import frozen
 
 from project_service.errors import EXPIRED, ApiError
 from project_service.http.caller import TokenVerifier
-from project_service.tables import errors
+from project_service.tables.access import errors
 from project_service.tables.access.role_claim import RoleClaim
 from project_service.tables.access.tokens import OwnTokens
 from project_service.tables.config import TablesConfig
-from project_service.tables.execution.failures import from_sqlstate
+from project_service.tables.failures import from_sqlstate
 
 # SET ROLE none means the role of the connection itself, so a token that claims it must be refused.
 _RESET = "none"

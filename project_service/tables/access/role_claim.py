@@ -13,7 +13,7 @@ from typing import Any
 
 from attrs import frozen
 
-from project_service.tables import errors
+from project_service.tables.access import errors
 
 Read = Callable[[Any], Iterable[Any]]
 

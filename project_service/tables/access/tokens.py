@@ -12,7 +12,7 @@ from attrs import define, field, frozen
 from jwt.algorithms import get_default_algorithms
 
 from project_service import base64url
-from project_service.tables import errors
+from project_service.tables.access import errors
 from project_service.tables.planning.cache import BoundedCache
 
 LEEWAY_SECONDS = 30

@@ -10,7 +10,7 @@ from attrs import field, frozen
 from project_service.tables.access.identity import Identity
 from project_service.tables.catalog.model import Routine, SchemaCache
 from project_service.tables.config import TablesConfig
-from project_service.tables.execution.failures import has_nul
+from project_service.tables.failures import has_nul
 from project_service.tables.incoming import Incoming
 from project_service.tables.parse.request import Head
 from project_service.tables.sql.settings import (

@@ -17,8 +17,8 @@ from attrs import evolve
 
 from project_service.database.session import DatabaseGone, Session
 from project_service.tables.execution import prepared
-from project_service.tables.execution.failures import failure, has_nul
 from project_service.tables.execution.work import Row, Work
+from project_service.tables.failures import failure, has_nul
 
 T = TypeVar("T")
 

@@ -28,9 +28,9 @@ from project_service.http.body import ClientGone
 from project_service.http.outbound import Sink
 from project_service.tables import errors
 from project_service.tables.execution.cleanup import clear
-from project_service.tables.execution.failures import failure
 from project_service.tables.execution.preamble import Preamble
 from project_service.tables.execution.prepared import pass_to_role
+from project_service.tables.failures import failure
 from project_service.tables.plan.media import Rendering
 from project_service.tables.respond.outcome import Outcome, outcome_of_read
 from project_service.tables.respond.rows import end, joined

@@ -7,7 +7,6 @@ from attrs import Factory, evolve, frozen
 from project_service.tables import errors
 from project_service.tables.catalog.model import Key, Relation, Routine, SchemaCache
 from project_service.tables.config import TablesConfig
-from project_service.tables.execution.probe import LastTime, Probe, first_probe
 from project_service.tables.parse.request import READING, Request
 from project_service.tables.parse.select import EVERYTHING
 from project_service.tables.plan.call import CallPlan, plan_call
@@ -17,6 +16,7 @@ from project_service.tables.plan.outputs import as_stored
 from project_service.tables.plan.read import Reader
 from project_service.tables.plan.relation import find_relation
 from project_service.tables.plan.write import WritePlan, plan_write
+from project_service.tables.planning.probe import LastTime, Probe, first_probe
 from project_service.tables.sql.fragment import NOTHING, Sql
 from project_service.tables.sql.locks import locks_by_planning, locks_of_reading
 from project_service.tables.sql.statement import (

@@ -9,7 +9,6 @@ from attrs import define, evolve, field, frozen
 from project_service.tables import errors
 from project_service.tables.catalog.model import SchemaCache
 from project_service.tables.config import TablesConfig
-from project_service.tables.execution.probe import Probe
 from project_service.tables.incoming import Incoming
 from project_service.tables.parse.query import parse_query
 from project_service.tables.parse.request import (
@@ -22,6 +21,7 @@ from project_service.tables.parse.request import (
 )
 from project_service.tables.planning.cache import BoundedCache
 from project_service.tables.planning.compile import Compiled, compile_request
+from project_service.tables.planning.probe import Probe
 from project_service.tables.planning.shape import shape_of_payload, shape_of_query
 from project_service.tables.syntax import Operand, Query
 

@@ -9,8 +9,8 @@ from attrs import evolve
 from twisted.trial.unittest import SynchronousTestCase
 
 from project_service.tables.catalog.model import SchemaCache
-from project_service.tables.execution.probe import UNKNOWN_ROWS
 from project_service.tables.planning.compile import Compiled
+from project_service.tables.planning.probe import UNKNOWN_ROWS
 from tests.unit.tables.planning import CACHE, CONFIG, planned
 
 ROW = b'{"id": 1, "title": "a", "author_id": 1, "editor_id": 1, "data": {}}'

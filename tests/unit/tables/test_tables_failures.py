@@ -12,7 +12,7 @@ from twisted.trial.unittest import SynchronousTestCase
 
 from project_service.database.session import DatabaseGone
 from project_service.http.outbound import error_reply
-from project_service.tables.execution.failures import failure, from_sqlstate
+from project_service.tables.failures import failure, from_sqlstate
 
 
 class Failures(SynchronousTestCase):

@@ -14,7 +14,7 @@ from twisted.trial.unittest import SynchronousTestCase
 from project_service.http.outbound import Reply
 from project_service.tables.catalog.model import Argument, Column, Relation, Relationship, Routine
 from project_service.tables.config import TablesConfig
-from project_service.tables.errors import TableError, anonymous_disabled
+from project_service.tables.errors import TableError
 from project_service.tables.incoming import Incoming
 from project_service.tables.openapi.document import document
 from project_service.tables.openapi.relations import definition_of, parameters_of
@@ -61,7 +61,7 @@ class Described(SynchronousTestCase):
 
     def test_the_description_checks_the_callers_role_whatever_the_settings(self) -> None:
         async def refused(sql: object) -> list[tuple[Any, ...]]:
-            raise anonymous_disabled()
+            raise TableError(403, "42501", "permission denied")
 
         incoming = Incoming("GET", (), path="/rest/", base_url="http://here")
         for method, config in (

@@ -12,8 +12,8 @@ from twisted.trial.unittest import SynchronousTestCase
 from project_service.deferreds import start
 from project_service.tables.errors import TableError
 from project_service.tables.execution.execute import Executor
-from project_service.tables.execution.probe import MOST_ROWS, UNKNOWN_ROWS, Probe, first_probe
 from project_service.tables.planning.planner import Planner
+from project_service.tables.planning.probe import MOST_ROWS, UNKNOWN_ROWS, Probe, first_probe
 from project_service.tables.respond.outcome import Outcome
 from tests.unit.tables.planning import CONFIG, planned, preamble
 

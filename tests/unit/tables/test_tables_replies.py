@@ -19,7 +19,7 @@ from project_service.tables.access.role_claim import parse_role_claim
 from project_service.tables.access.tokens import OwnTokens, parse_keys
 from project_service.tables.config import TablesConfig
 from project_service.tables.errors import TableError
-from project_service.tables.execution.failures import from_sqlstate
+from project_service.tables.failures import from_sqlstate
 from project_service.tables.parse.query import parse_query
 from project_service.tables.respond.outcome import Outcome, headers_from_sql, status_from_sql
 from project_service.tables.respond.ranges import content_range, status_of_range
