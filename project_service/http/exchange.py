@@ -26,10 +26,6 @@ DRAIN_IDLE_SECONDS = 5.0
 SHORT_REST = 1024 * 1024
 
 
-class BadLength(Exception):
-    """A streamed body is longer or shorter than its Content-Length: the client would misread what follows."""
-
-
 class Exchange:
     """The channel calls ``feed``, ``request_complete``, ``fail_body`` and ``connection_lost``; the edge calls the
     rest.
@@ -48,9 +44,7 @@ class Exchange:
         self.method = head.method
         self.target = head.target
         self.headers = head.headers
-        self.sent_bytes = 0
         self.status = 0
-        self.gone = False
         self.on_gone: Callable[[], None] | None = None
         self.on_body_awaited: Callable[[bool], None] | None = None
         self._connection = connection
@@ -58,9 +52,8 @@ class Exchange:
         self._idle_seconds = idle_seconds
         self._version = head.version
         self._keep_alive = head.keep_alive
-        self._chunked = False
-        self._bodiless = False
-        self._left: int | None = None
+        self._sent_bytes = 0
+        self._gone = False
         self._answered = False
         self._received = False
         self._closed = False
@@ -80,7 +73,7 @@ class Exchange:
 
     def send_continue(self) -> None:
         self._invited_at = self._clock.seconds()
-        if not self.gone:
+        if not self._gone:
             self._connection.write(wire.CONTINUE)
 
     def pause_body(self) -> None:
@@ -135,7 +128,7 @@ class Exchange:
         return self.body.awaits_continue or not late
 
     def connection_lost(self) -> None:
-        self.gone = True
+        self._gone = True
         self._closed = True
         self._stop_waiting()
         self.body.fail(ClientGone())
@@ -145,6 +138,11 @@ class Exchange:
             self.on_gone()
 
     # What the edge calls.
+
+    @property
+    def sent_bytes(self) -> int:
+        """How much of the response's body has been written."""
+        return self._sent_bytes if self._stream is None else self._stream.sent_bytes
 
     def close_after(self) -> None:
         """The connection closes when this response is out."""
@@ -165,7 +163,7 @@ class Exchange:
 
     def send(self, reply: Reply, headers: Sequence[tuple[str, str]]) -> None:
         """Write a whole response. ``headers`` are complete but for framing."""
-        if self.gone:
+        if self._gone:
             return
         body = b"" if self.is_bodiless(reply.status) else reply.body
         framing = [] if reply.status in (204, 304) else [("Content-Length", str(len(reply.body)))]
@@ -175,39 +173,27 @@ class Exchange:
     def start(self, status: int, headers: Sequence[tuple[str, str]], length: int | None) -> Stream:
         """Write the head of a streamed response; the sink writes the body, ``end`` ends it."""
         framing: list[tuple[str, str]] = []
-        self._bodiless = bodiless = self.is_bodiless(status)
+        chunked, bodiless = False, self.is_bodiless(status)
         if length is not None and status != 204:
             framing.append(("Content-Length", str(length)))
         elif not bodiless and self._version == b"HTTP/1.1":
             framing.append(("Transfer-Encoding", "chunked"))
-            self._chunked = True
+            chunked = True
         elif not bodiless:
             self._keep_alive = False
-        self._left = None if bodiless else length
         self._begin(status, headers, framing, b"")
-        self._stream = Stream(self, self._connection, self._clock, self._idle_seconds)
+        announced = None if bodiless else length
+        self._stream = Stream(self._connection, self._clock, self._idle_seconds, announced, chunked)
+        if self._gone:
+            self._stream.lost()
         return self._stream
-
-    def write(self, data: bytes) -> None:
-        if not self.gone and data and not self._bodiless:
-            if self._left is not None:
-                self._left -= len(data)
-                if self._left < 0:
-                    raise BadLength
-            self.sent_bytes += len(data)
-            self._connection.write(wire.chunk(data) if self._chunked else data)
 
     def end(self) -> None:
         """The response is whole. Raises ``BadLength`` for a streamed one that is shorter than announced."""
-        if self.gone:
+        if self._gone:
             return
-        if self._left:
-            raise BadLength
         if self._stream is not None:
-            self._stream.close()
-            self._stream = None
-        if self._chunked:
-            self._connection.write(wire.LAST_CHUNK)
+            self._stream.end()
         self._answered = True
         if self._received:
             self._close()
@@ -223,7 +209,7 @@ class Exchange:
         self._connection.resume_reading()
 
     def abort(self) -> None:
-        if not self.gone:
+        if not self._gone:
             self._connection.abort()
 
     def _begin(
@@ -239,7 +225,7 @@ class Exchange:
             self._keep_alive = False
         if not self._keep_alive:
             framing.append(("Connection", "close"))
-        self.sent_bytes += len(body)
+        self._sent_bytes = len(body)
         self._connection.write(wire.head(status, [*headers, *framing], reason) + body)
 
     def _short_rest(self) -> bool:

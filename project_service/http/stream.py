@@ -1,8 +1,6 @@
-"""The client's side of a streamed response: paused and resumed by the socket, aborted when the client stalls."""
+"""The body of a streamed response: paused and resumed by the socket, aborted when the client stalls."""
 
 from __future__ import annotations
-
-from typing import Protocol
 
 from twisted.internet.defer import Deferred
 from twisted.internet.interfaces import IReactorTime
@@ -13,34 +11,48 @@ from project_service.http.outbound import Producer
 from project_service.http.protocol import wire
 
 
-class Answering(Protocol):
-    """What a stream needs of its exchange."""
-
-    gone: bool
-
-    def write(self, data: bytes) -> None: ...
-    def abort(self) -> None: ...
+class BadLength(Exception):
+    """A streamed body is longer or shorter than its Content-Length: the client would misread what follows."""
 
 
 class Stream:
-    """The ``Sink`` of a streamed response, and the producer that the connection pauses and resumes."""
+    """The ``Sink`` of a streamed response, and the producer that the connection pauses and resumes.
+
+    ``length`` is the body's Content-Length, None where it has none. If ``chunked``, every piece is sent as a chunk.
+    """
 
     def __init__(
-        self, exchange: Answering, connection: wire.Connection, clock: IReactorTime, idle_seconds: float
+        self,
+        connection: wire.Connection,
+        clock: IReactorTime,
+        idle_seconds: float,
+        length: int | None,
+        chunked: bool,
     ) -> None:
-        self._exchange = exchange
+        self.sent_bytes = 0
         self._connection = connection
+        self._left = length
+        self._chunked = chunked
+        self._gone = False
         self._paused = False
         self._producer: Producer | None = None
         self._waiting: Deferred[None] | None = None
-        self._idle = IdleTimeout(clock, idle_seconds, connection.progress, exchange.abort)
+        self._idle = IdleTimeout(clock, idle_seconds, connection.progress, connection.abort)
         connection.register_producer(self)
 
     def write(self, data: bytes) -> None:
-        self._exchange.write(data)
+        """As ``Sink.write``; raises ``BadLength`` where that is more than was announced."""
+        if self._gone or not data:
+            return
+        if self._left is not None:
+            self._left -= len(data)
+            if self._left < 0:
+                raise BadLength
+        self.sent_bytes += len(data)
+        self._connection.write(wire.chunk(data) if self._chunked else data)
 
     async def drained(self) -> None:
-        if self._exchange.gone:
+        if self._gone:
             raise ClientGone
         if not self._paused:
             return
@@ -52,7 +64,7 @@ class Stream:
 
     def register_producer(self, producer: Producer) -> None:
         self._producer = producer
-        if self._exchange.gone:
+        if self._gone:
             producer.stopProducing()
         elif self._paused:
             producer.pauseProducing()
@@ -60,14 +72,19 @@ class Stream:
     def unregister_producer(self) -> None:
         self._producer = None
 
-    def close(self) -> None:
-        """The response is complete."""
+    def end(self) -> None:
+        """The body is complete; raises ``BadLength`` where it is shorter than announced."""
+        if self._left:
+            raise BadLength
         self._idle.stop()
         self._producer = None
         self._connection.unregister_producer()
+        if self._chunked:
+            self._connection.write(wire.LAST_CHUNK)
 
     def lost(self) -> None:
         """The client has left: the producer is stopped, and ``drained`` raises ``ClientGone``."""
+        self._gone = True
         self._idle.stop()
         producer, self._producer = self._producer, None
         if producer is not None:
