@@ -27,10 +27,9 @@ MAX_AROUND_BYTES = 64 * 1024
 
 
 @frozen
-class Field:
-    """A form field other than the file."""
+class Key:
+    """The field ``key``, as sent."""
 
-    name: str
     value: str
 
 
@@ -42,12 +41,7 @@ class FileStart:
     content_type: str | None
 
 
-@frozen
-class FileEnd:
-    """The file is complete."""
-
-
-Event = Field | FileStart | FileEnd | bytes
+Event = Key | FileStart | bytes
 
 
 def boundary_of(content_type: str | None) -> str:
@@ -67,6 +61,8 @@ def boundary_of(content_type: str | None) -> str:
 
 class FormReader:
     """Feed it chunks, then call ``finish``. Raises ``invalid_multipart`` as soon as the form cannot be read.
+
+    Fields other than ``key`` and ``file`` bring no events. Their length is limited all the same.
 
     A file or key in base64 or quoted-printable raises ``unsupported_media_type``, because it would be stored encoded.
     """
@@ -144,15 +140,12 @@ class FormReader:
 
     def _ended(self) -> Iterator[Event]:
         assert self._part is not None
-        if self._part.name == "file":
-            yield FileEnd()
-            return
-        try:
-            yield Field(self._part.name, self._value.decode("utf-8"))
-        except UnicodeDecodeError:
-            if self._part.name == "key":
+        if self._part.name == "key":
+            try:
+                key = self._value.decode("utf-8")
+            except UnicodeDecodeError:
                 raise errors.invalid_key("it is not UTF-8") from None
-            # Other fields are not used, so their encoding does not matter.
+            yield Key(key)
 
 
 def _reason(problem: Exception) -> str:

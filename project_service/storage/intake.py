@@ -8,7 +8,7 @@ from hashlib import md5
 
 from project_service.http.body import Body
 from project_service.storage import content_types, errors, keys
-from project_service.storage.form import Event, Field, FileStart, FormReader
+from project_service.storage.form import Event, FileStart, FormReader
 from project_service.storage.model import Bucket
 from project_service.storage.objects import Fill, Received
 from project_service.storage.upload import PartStream, SizeLimit
@@ -117,7 +117,7 @@ class FormIntake:
             await parts.write(event)
         elif isinstance(event, FileStart):
             self._begin(event, parts)
-        elif isinstance(event, Field) and event.name == "key":
+        else:
             self._key = keys.parse_key(event.value)
             await self._check_key(self._key)
 

@@ -13,10 +13,9 @@ from project_service.errors import ApiError
 from project_service.storage.form import (
     MAX_AROUND_BYTES,
     Event,
-    Field,
-    FileEnd,
     FileStart,
     FormReader,
+    Key,
     boundary_of,
 )
 
@@ -45,22 +44,24 @@ def read(body: bytes, cuts: list[int]) -> list[Event]:
 
 class Reading(SynchronousTestCase):
     @settings(max_examples=200, deadline=None)
-    @given(payloads, payloads, st.lists(st.integers(0, 10_000), max_size=30), st.booleans())
+    @given(payloads, payloads, st.lists(st.integers(0, 10_000), max_size=30), st.booleans(), st.booleans())
     def test_pieces_make_no_difference(
-        self, payload: bytes, value: bytes, cuts: list[int], key_first: bool
+        self, payload: bytes, value: bytes, cuts: list[int], field_first: bool, is_key: bool
     ) -> None:
-        field = b'--edge\r\nContent-Disposition: form-data; name="note"\r\n\r\n' + value + b"\r\n"
+        """Fields other than ``key`` bring no event, whatever bytes they hold."""
+        name = b"key" if is_key else b"note"
+        field = b'--edge\r\nContent-Disposition: form-data; name="' + name + b'"\r\n\r\n' + value + b"\r\n"
         file = b'--edge\r\nContent-Disposition: form-data; name="file"; filename="\xc3\xb6 x.txt"\r\n'
         file += b"Content-Type: text/plain; charset=utf-8\r\n\r\n" + payload + b"\r\n"
-        body = (field + file if key_first else file + field) + b"--edge--\r\n"
+        body = (field + file if field_first else file + field) + b"--edge--\r\n"
         expected: list[Event] = [FileStart("ö x.txt", "text/plain; charset=utf-8")]
         expected += [payload] if payload else []
-        expected.append(FileEnd())
         try:
-            note: list[Event] = [Field("note", value.decode())]
+            key: list[Event] = [Key(value.decode())] if is_key else []
         except UnicodeDecodeError:
-            note = []
-        self.assertEqual(read(body, cuts), note + expected if key_first else expected + note)
+            self.assertEqual(self.assertRaises(ApiError, read, body, cuts).code, "invalid_key")
+        else:
+            self.assertEqual(read(body, cuts), key + expected if field_first else expected + key)
 
     @settings(max_examples=300, deadline=None)
     @given(st.binary(max_size=400), st.lists(st.integers(0, 500), max_size=10))
