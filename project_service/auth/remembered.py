@@ -13,7 +13,7 @@ from typing import Any, Generic, TypeVar
 
 from attrs import frozen
 
-from project_service.auth.model import Account, Email
+from project_service.auth.model import Account
 from project_service.auth.ports import Event, Proof, Users
 from project_service.auth.revocations import FRESH_SECONDS, Currency
 from project_service.deferreds import shield
@@ -83,24 +83,9 @@ class CountedUsers:
     def __init__(self, users: Users, changes: Changes) -> None:
         self._users = users
         self._changes = changes
-
-    # Methods that change no existing user are passed on as they are.
-
-    @property
-    def create(self) -> Callable[..., Coroutine[Any, Any, Account | None]]:
-        return self._users.create
-
-    @property
-    def find(self) -> Callable[[str], Coroutine[Any, Any, Account | None]]:
-        return self._users.find
-
-    @property
-    def find_by_email(self) -> Callable[[Email], Coroutine[Any, Any, Account | None]]:
-        return self._users.find_by_email
-
-    @property
-    def page(self) -> Callable[..., Coroutine[Any, Any, list[Account]]]:
-        return self._users.page
+        # These change no existing user.
+        self.create, self.page = users.create, users.page
+        self.find, self.find_by_email = users.find, users.find_by_email
 
     async def set_metadata(self, user_id: str, metadata: Mapping[str, Any], event: Event) -> Account | None:
         return await self._counted(user_id, self._users.set_metadata(user_id, metadata, event))

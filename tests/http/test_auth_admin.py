@@ -7,7 +7,6 @@ from typing import Any
 import bcrypt
 from twisted.trial.unittest import TestCase
 
-from project_service.auth.model import Account
 from tests.http.auth_app import PASSWORD, Answer, AuthApp
 
 
@@ -136,14 +135,14 @@ class Admin(TestCase):
         assert self.app.store.events[-1].actor == "service"
 
     def test_of_two_simultaneous_deletions_one_is_404(self) -> None:
-        account = self.app.store.accounts[self.app.sign_up().data["user"]["id"]]
+        user_id, delete = self.app.sign_up().data["user"]["id"], self.app.store.delete
 
-        async def found_before_the_other_deleted_him(user_id: str) -> Account:
-            self.app.store.accounts.pop(user_id, None)
-            return account
+        async def second(user_id: str, *about: Any) -> bool:
+            self.app.store.accounts.pop(user_id)
+            return await delete(user_id, *about)
 
-        self.patch(self.app.store, "find", found_before_the_other_deleted_him)
-        assert self.admin("DELETE", f"/{account.user.id}").code == "user_not_found"
+        self.patch(self.app.store, "delete", second)
+        assert self.admin("DELETE", f"/{user_id}").code == "user_not_found"
 
     def test_a_user_is_found_by_email_address_too(self) -> None:
         self.app.sign_up()
