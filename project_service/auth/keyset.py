@@ -19,12 +19,7 @@ from project_service import base64url
 ALGORITHMS = ("ES256", "HS256", "RS256", "EdDSA")
 
 _TYPES = {"ES256": "EC", "HS256": "oct", "RS256": "RSA", "EdDSA": "OKP"}
-# The members that a thumbprint is made of (RFC 7638 section 3.2, RFC 8037 section 2).
-_THUMBPRINT = {
-    "EC": ("crv", "kty", "x", "y"),
-    "RSA": ("e", "kty", "n"),
-    "OKP": ("crv", "kty", "x"),
-}
+# The members that make a public key. With "kty" they make its thumbprint (RFC 7638 section 3.2, RFC 8037 section 2).
 _PUBLIC = {"EC": ("crv", "x", "y"), "RSA": ("n", "e"), "OKP": ("crv", "x")}
 # The least lengths that RFC 7518 allows (sections 3.2 and 3.3).
 _MIN_HMAC_BYTES, _MIN_RSA_BITS = 32, 2048
@@ -166,6 +161,6 @@ def _thumbprint(jwk: Mapping[str, Any]) -> str:
     if jwk["kty"] == "oct":
         # Every token shows its kid, and the thumbprint of a shared secret would help to guess a weak one.
         return "shared"
-    members = {name: jwk[name] for name in _THUMBPRINT[jwk["kty"]]}
+    members = {name: jwk[name] for name in ("kty", *_PUBLIC[jwk["kty"]])}
     text = json.dumps(members, separators=(",", ":"), sort_keys=True)
     return base64url.encode(hashlib.sha256(text.encode()).digest())

@@ -125,7 +125,8 @@ class SessionInfo:
     user_agent: str
     address: str
 
-    def view(self, current: str | None = None) -> dict[str, Any]:
+    def view(self, current: str) -> dict[str, Any]:
+        """``current`` is the id of the session that asks."""
         return {
             "id": self.id,
             "created_at": timestamp(self.created_at),

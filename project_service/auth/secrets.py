@@ -27,7 +27,7 @@ class Opaque:
 
 def fresh(randomness: Randomness) -> Opaque:
     """A token of 256 random bits."""
-    return _from_bytes(randomness(BYTES))
+    return _opaque(base64url.encode(randomness(BYTES)))
 
 
 def successor(text: str, salt: bytes) -> Opaque:
@@ -37,13 +37,13 @@ def successor(text: str, salt: bytes) -> Opaque:
     digests are stored. To anybody who does not have both the old token and the 256-bit salt it is as unpredictable as
     a random one; and the salt is deleted when the reuse window is over.
     """
-    return _from_bytes(hmac.digest(salt, text.encode("ascii"), "sha256"))
+    return _opaque(base64url.encode(hmac.digest(salt, text.encode("ascii"), "sha256")))
 
 
 def latest(text: str, salts: Mapping[bytes, bytes]) -> Opaque:
     """The last of the tokens that follow the token ``text``. ``salts`` has each salt by the digest of the token that
     it was used with."""
-    token = Opaque(text, hashlib.sha256(text.encode("ascii")).digest())
+    token = _opaque(text)
     while token.digest in salts:
         token = successor(token.text, salts[token.digest])
     return token
@@ -53,9 +53,8 @@ def digest(text: str) -> bytes | None:
     """The digest of a token that a client has sent; None for a text that cannot be a token."""
     if len(text) != LENGTH or not text.isascii():
         return None
-    return hashlib.sha256(text.encode("ascii")).digest()
+    return _opaque(text).digest
 
 
-def _from_bytes(raw: bytes) -> Opaque:
-    text = base64url.encode(raw)
-    return Opaque(text=text, digest=hashlib.sha256(text.encode("ascii")).digest())
+def _opaque(text: str) -> Opaque:
+    return Opaque(text, hashlib.sha256(text.encode("ascii")).digest())
