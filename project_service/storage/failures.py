@@ -10,6 +10,7 @@ from project_service.http.outbound import NO_STORE, Reply, StreamReply
 from project_service.http.router import Handler
 from project_service.storage.disposition import NO_SNIFFING
 from project_service.storage.errors import translate
+from project_service.storage.s3.errors import kind_of
 
 _log = Logger()
 
@@ -30,10 +31,8 @@ def told(handler: Handler, headers: Headers = ()) -> Handler:
         except Exception as failure:
             error = translate(failure)
             if error is not None:
-                kind = getattr(failure, "code", "") or type(failure).__name__
-                _log.warn(
-                    "The store failed: {kind} id={request_id}", kind=kind, request_id=inbound.request_id
-                )
+                kind, request_id = kind_of(failure), inbound.request_id
+                _log.warn("The store failed: {kind} id={request_id}", kind=kind, request_id=request_id)
             elif isinstance(failure, ApiError):
                 error = failure
             else:

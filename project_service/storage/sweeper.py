@@ -3,7 +3,7 @@ bytes."""
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Callable, Iterable
+from collections.abc import AsyncIterator, Callable
 from datetime import datetime, timedelta
 from itertools import groupby
 from uuid import UUID
@@ -152,7 +152,8 @@ class Sweeper:
 
     async def _orphans(self) -> AsyncIterator[list[str]]:
         async for page in reading.pages(self.store):
-            ours = dict(_versions(entry.key for entry in page.objects))
+            found = [(version_at(entry.key), entry.key) for entry in page.objects]
+            ours = {version: path for version, path in found if version is not None}
             unknown = await self.rows.unknown(list(ours))
             if unknown:
                 yield [ours[version] for version in sorted(unknown)]
@@ -166,13 +167,6 @@ def version_at(path: str) -> UUID | None:
     except ValueError:
         return None
     return version if is_bucket_name(bucket) and store_path(bucket, version) == path else None
-
-
-def _versions(paths: Iterable[str]) -> Iterable[tuple[UUID, str]]:
-    for path in paths:
-        version = version_at(path)
-        if version is not None:
-            yield version, path
 
 
 def _bucket_of(item: tuple[UUID, str]) -> str:

@@ -17,6 +17,7 @@ from project_service.storage.s3.body import Gather, IdleTimer, MemoryBody, Paylo
 from project_service.storage.s3.errors import (
     BrokenAnswer,
     BrokenRead,
+    StoreError,
     StoreUnreachable,
     error_text,
     kind_of,
@@ -207,8 +208,8 @@ class RetryingClient:
 
 
 def _may_pass(problem: Exception) -> bool:
-    status, code = getattr(problem, "status", 0), getattr(problem, "code", "")
-    return isinstance(problem, _UNANSWERED) or worth_retrying(status, str(code))
+    refused_for_now = isinstance(problem, StoreError) and worth_retrying(problem.status, problem.code)
+    return refused_for_now or isinstance(problem, _UNANSWERED)
 
 
 def _unreachable(problem: Exception) -> StoreUnreachable:
