@@ -12,7 +12,6 @@ from twisted.python.failure import Failure
 from twisted.trial.unittest import SynchronousTestCase
 from twisted.web.client import ResponseDone
 from twisted.web.http import PotentialDataLoss
-from twisted.web.iweb import UNKNOWN_LENGTH
 
 from project_service.network.sockets import SEND_BYTES
 from project_service.storage.s3.body import MemoryBody
@@ -233,8 +232,7 @@ class Faults(Case):
         reader = Reader()
         self.read(reader)
         self.connection.dataReceived(b"HTTP/1.1 200 OK\r\n\r\none")
-        # This is how Twisted's readers know a response without a length.
-        self.assertEqual(reader.producer.length, UNKNOWN_LENGTH)
+        self.assertIsNone(reader.producer.length)
         self.lose()
         assert reader.reason is not None
         self.assertTrue(reader.reason.check(PotentialDataLoss))

@@ -14,7 +14,6 @@ from typing import Any
 from xml.sax.saxutils import escape
 
 from attrs import frozen
-from twisted.web.iweb import UNKNOWN_LENGTH
 
 from project_service.storage.s3.body import KeepAlive, Payload
 from project_service.storage.s3.bucket import WholeBucket
@@ -108,7 +107,7 @@ class S3Store(WholeBucket):
         """
         headers = {} if length == whole else {"range": f"bytes={first}-{first + length - 1}"}
         response = await self.requests.opened(key, headers)
-        if response.code != (206 if headers else 200) or response.length not in (length, UNKNOWN_LENGTH):
+        if response.code != (206 if headers else 200) or response.length not in (length, None):
             response.loseConnection()
             raise BrokenRead("the store has another number of bytes")
         return OpenedObject(length, response, self.requests.clock, self.requests.idle_seconds)

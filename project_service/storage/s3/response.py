@@ -7,8 +7,6 @@ from typing import TYPE_CHECKING
 from twisted.internet.interfaces import IProtocol
 from twisted.python.failure import Failure
 from twisted.web.client import ResponseDone
-from twisted.web.http_headers import Headers
-from twisted.web.iweb import UNKNOWN_LENGTH
 
 if TYPE_CHECKING:
     from project_service.storage.s3.connection import Connection
@@ -22,6 +20,8 @@ class StoreResponse:
 
     Pausing it pauses the connection to the store. What arrives before the body has a reader is kept here; the
     connection is paused then, so that it is no more than one read.
+
+    ``headers`` are as they were sent. ``length`` is None where it is not known before the end.
     """
 
     __slots__ = (
@@ -37,10 +37,8 @@ class StoreResponse:
 
     def __init__(self, connection: Connection, head: ResponseParser) -> None:
         self.code = head.code
-        self.length = UNKNOWN_LENGTH if head.length is None else head.length
-        self.headers = Headers()
-        for name, value in head.headers:
-            self.headers.addRawHeader(name, value)
+        self.length = head.length
+        self.headers = head.headers
         self._connection: Connection | None = connection
         self._reader: IProtocol | None = None
         self._waiting: list[bytes] = []

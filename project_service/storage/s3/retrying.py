@@ -62,9 +62,10 @@ class WholeResponse:
     body: bytes
 
     def header(self, name: str) -> str:
-        """The last value of that name, or ""."""
-        values = self._response.headers.getRawHeaders(name)
-        return values[-1] if values else ""
+        """The last value of ``name``, which is in lower case, or ""."""
+        wanted = name.encode("ascii")
+        values = [value for sent, value in self._response.headers if sent.lower() == wanted]
+        return values[-1].decode("utf-8", "replace") if values else ""
 
 
 @frozen(eq=False)
