@@ -24,7 +24,7 @@ from project_service.storage.model import (
     Page,
     Writer,
 )
-from project_service.storage.ports import Deleted, NewObject, Switched
+from project_service.storage.ports import NewObject, Switched
 
 START = datetime(2026, 11, 21, tzinfo=UTC)
 
@@ -159,7 +159,7 @@ class FakeObjects:
 
     async def delete(
         self, bucket: str, keys: Sequence[str], writer: Writer, conditions: Conditions = UNCONDITIONAL
-    ) -> Deleted:
+    ) -> Mapping[str, UUID]:
         rules = self._rules(bucket)
         found = {
             key: self.tables.objects[bucket, key] for key in keys if (bucket, key) in self.tables.objects
@@ -169,8 +169,7 @@ class FakeObjects:
         for key, row in found.items():
             del self.tables.objects[bucket, key]
             self.tables.garbage[row.version] = (bucket, self.tables.now())
-        missing = tuple(key for key in dict.fromkeys(keys) if key not in found)
-        return Deleted({key: row.version for key, row in found.items()}, missing)
+        return {key: row.version for key, row in found.items()}
 
     async def move(
         self, bucket: str, source: str, target: str, writer: Writer, conditions: Conditions = UNCONDITIONAL

@@ -8,7 +8,7 @@ state diagram.
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Iterable, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from uuid import UUID
 
 from attrs import frozen
@@ -24,7 +24,7 @@ from project_service.storage.attempt import Attempt
 from project_service.storage.conditions import refusal, without_date
 from project_service.storage.download import ATTEMPTS, ObjectLost
 from project_service.storage.model import UNCONDITIONAL, Bucket, Conditions, ObjectRow, Writer, store_path
-from project_service.storage.ports import Deleted, GarbageRows, NewObject, ObjectRows, Store, Switched
+from project_service.storage.ports import GarbageRows, NewObject, ObjectRows, Store, Switched
 from project_service.storage.removal import Removal
 from project_service.storage.s3.body import KeepAlive
 from project_service.storage.s3.errors import NoSuchObject, StoreUnreachable
@@ -146,15 +146,15 @@ class Objects:
         keys: Sequence[str],
         writer: Writer,
         conditions: Conditions = UNCONDITIONAL,
-    ) -> Deleted:
-        """The rows go first, all in one transaction; then the bytes."""
+    ) -> Mapping[str, UUID]:
+        """The rows go first, all in one transaction; then the bytes. Returns the versions deleted, by key."""
 
-        async def deleted() -> Deleted:
+        async def deleted() -> Mapping[str, UUID]:
             stated = await self._without_date(bucket.name, keys[0], conditions)
-            result = await self.rows.delete(bucket.name, keys, writer, stated)
+            versions = await self.rows.delete(bucket.name, keys, writer, stated)
             self.steps("switched")
-            await self._removed(result.versions.values(), bucket.name)
-            return result
+            await self._removed(versions.values(), bucket.name)
+            return versions
 
         return await shield(deleted())
 
@@ -163,7 +163,7 @@ class Objects:
         service = Writer(None, is_service=True)
         count = 0
         while keys := await self.rows.keys(bucket.name, prefix, 1000):
-            count += len((await self.delete(bucket, keys, service)).versions)
+            count += len(await self.delete(bucket, keys, service))
         return count
 
     async def check_write(self, bucket: Bucket, key: str, writer: Writer, conditions: Conditions) -> None:

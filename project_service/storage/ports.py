@@ -58,14 +58,6 @@ class Switched:
     replaced: UUID | None
 
 
-@frozen
-class Deleted:
-    """``versions`` are those deleted, by key; ``missing`` are keys that had no object."""
-
-    versions: Mapping[str, UUID]
-    missing: tuple[str, ...]
-
-
 class ObjectRows(Protocol):
     """Objects in the database. Every change is one transaction; a refusal (``errors.refused``) changes nothing.
 
@@ -89,8 +81,8 @@ class ObjectRows(Protocol):
 
     async def delete(
         self, bucket: str, keys: Sequence[str], writer: Writer, conditions: Conditions = UNCONDITIONAL
-    ) -> Deleted:
-        """Delete those of ``keys`` that exist, all in one transaction, or none of them.
+    ) -> Mapping[str, UUID]:
+        """Delete those of ``keys`` that exist, all in one transaction, or none of them. Returns their versions.
 
         None is deleted where one belongs to somebody else in an ``owner_only_writes`` bucket, or where one is not in
         the state that ``conditions`` ask for.

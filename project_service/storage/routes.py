@@ -124,7 +124,7 @@ class StorageRoutes:
         key = keys.parse_key(inbound.path_args["key"])
         bucket, writer = await self._writable(inbound)
         stated = conditions.for_write(inbound.headers)
-        if not (await self.objects.delete(bucket, [key], writer, stated)).versions:
+        if not await self.objects.delete(bucket, [key], writer, stated):
             raise errors.object_not_found()
         return Reply(204)
 
@@ -176,10 +176,8 @@ class StorageRoutes:
         bucket, writer = await self._writable(inbound)
         wanted = requests.bulk_keys(await inbound.json_object())
         deleted = await self.objects.delete(bucket, wanted, writer)
-        gone = [key for key in wanted if key in deleted.versions]
-        return json_reply(
-            {"deleted": gone, "missing": [key for key in wanted if key not in deleted.versions]}
-        )
+        gone = [key for key in wanted if key in deleted]
+        return json_reply({"deleted": gone, "missing": [key for key in wanted if key not in deleted]})
 
     async def _readable(self, inbound: Inbound) -> Bucket:
         bucket = await self.buckets.get(inbound.path_args["bucket"])

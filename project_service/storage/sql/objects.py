@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from uuid import UUID
 
 from attrs import frozen
@@ -10,7 +10,7 @@ from attrs import frozen
 from project_service.database.pool import Pool
 from project_service.storage import errors
 from project_service.storage.model import UNCONDITIONAL, Conditions, ObjectRow, Page, Writer
-from project_service.storage.ports import Deleted, NewObject, Switched
+from project_service.storage.ports import NewObject, Switched
 from project_service.storage.sql import pages
 from project_service.storage.sql.rows import ALL_COLUMNS, COLUMNS, object_row
 
@@ -92,7 +92,7 @@ class SqlObjects:
 
     async def delete(
         self, bucket: str, keys: Sequence[str], writer: Writer, conditions: Conditions = UNCONDITIONAL
-    ) -> Deleted:
+    ) -> Mapping[str, UUID]:
         rows = await self.database.query(
             "select * from storage.delete_objects(%(bucket)s, %(keys)s::text[], %(owner)s::uuid, %(service)s,"
             " %(if_match)s::text[], %(if_none_match)s::text[])",
@@ -102,8 +102,7 @@ class SqlObjects:
         for refusal in ("bucket_not_found", "not_owner", "object_exists", "precondition_failed"):
             if refusal in outcomes:
                 raise errors.refused(refusal)
-        versions = {key: UUID(version) for _, key, version in rows if version is not None}
-        return Deleted(versions, tuple(key for outcome, key, _ in rows if outcome == "missing"))
+        return {key: UUID(version) for _, key, version in rows if version is not None}
 
     async def move(
         self, bucket: str, source: str, target: str, writer: Writer, conditions: Conditions = UNCONDITIONAL
