@@ -50,7 +50,7 @@ def virtual_store(reactor: Any, host: str, port: int) -> S3Store:
     address = Address(f"http://s3.amazonaws.com:{port}", "virtual-one", "virtual")
     pool = ConnectionPool(reactor, TCP4ClientEndpoint(reactor, host, port), 5)
     sender = Sender(Through(pool, reactor), address, Signer("test", "test"), utc_now)
-    return S3Store(RetryingClient(sender, address, reactor, 30, 5), deferToThread, pool.close)
+    return S3Store(RetryingClient(sender, reactor, 30, 5), deferToThread, pool.close)
 
 
 @pytest.fixture(params=["memory", "seaweedfs", "moto", "moto-virtual"])

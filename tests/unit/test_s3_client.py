@@ -41,7 +41,7 @@ class Case(SynchronousTestCase):
         through = Through(ConnectionPool(self.clock, self.endpoint, 5), self.clock)
         sender = Sender(through, ADDRESS, SIGNER, lambda: NOW)
         self.jitter = 1.0
-        requests = RetryingClient(sender, ADDRESS, self.clock, IDLE, RETRY, lambda: self.jitter)
+        requests = RetryingClient(sender, self.clock, IDLE, RETRY, lambda: self.jitter)
         self.store = S3Store(requests, lambda work, *args: succeed(work(*args)))
 
     def ask(self, work: Coroutine[Any, Any, Any]) -> Deferred[Any]:

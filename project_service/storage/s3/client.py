@@ -171,7 +171,7 @@ class S3Store(WholeBucket):
         return etags
 
     def _copy_source(self, source: str) -> dict[str, str]:
-        return {"x-amz-copy-source": f"/{self.requests.address.bucket}/{source}"}
+        return {"x-amz-copy-source": f"/{self.requests.sender.address.bucket}/{source}"}
 
     async def _sent(
         self, key: str, query: Mapping[str, str] | None, payload: Payload, headers: Mapping[str, str]

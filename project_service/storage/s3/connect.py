@@ -34,11 +34,7 @@ def connect(
         sender.signer = _signer(fresh)
 
     requests = RetryingClient(
-        sender,
-        address,
-        reactor,
-        settings.idle_timeout_seconds,
-        settings.connect_timeout_seconds,
+        sender, reactor, settings.idle_timeout_seconds, settings.connect_timeout_seconds
     )
     return S3Store(requests, in_thread, pool.close, sign_as, region=settings.region)
 

@@ -26,7 +26,7 @@ from project_service.storage.s3.errors import (
 )
 from project_service.storage.s3.response import StoreResponse
 from project_service.storage.s3.sender import Sender
-from project_service.storage.s3.sign import EMPTY_SHA256, Address
+from project_service.storage.s3.sign import EMPTY_SHA256
 
 _log = Logger()
 T = TypeVar("T")
@@ -77,7 +77,6 @@ class RetryingClient:
     """
 
     sender: Sender
-    address: Address
     clock: IReactorTime
     idle_seconds: float
     retry_seconds: float
@@ -166,7 +165,8 @@ class RetryingClient:
         try:
             sending = self.sender.send(
                 method,
-                self.address.url(key, query),
+                key,
+                query,
                 headers or {},
                 digest,
                 MemoryBody(body, leaving) if method in {"PUT", "POST"} else None,

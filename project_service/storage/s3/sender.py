@@ -21,8 +21,8 @@ USER_AGENT = "project-service"
 class Sender:
     """Signs requests to one store and sends them.
 
-    Raises ``ValueError`` for a URL of another host, and for a header that would break the request's framing.
-    ``signer`` may be replaced at any time; each attempt of a request is signed anew.
+    Raises ``ValueError`` for a header that would break the request's framing. ``signer`` may be replaced at any time;
+    each attempt of a request is signed anew.
     """
 
     through: Through
@@ -31,12 +31,20 @@ class Sender:
     now: Callable[[], datetime]
 
     def send(
-        self, method: str, url: str, headers: Mapping[str, str], digest: str, body: IBodyProducer | None
+        self,
+        method: str,
+        key: str,
+        query: Mapping[str, str] | None,
+        headers: Mapping[str, str],
+        digest: str,
+        body: IBodyProducer | None,
     ) -> Deferred[StoreResponse]:
-        """Send a request; fires with the answer once its head is there. Redirects are not followed.
+        """Send a request about the object ``key``, or about the store bucket for ""; fires with the answer once its
+        head is there. Redirects are not followed.
 
         ``headers`` have names in lower case; ``digest`` is the SHA-256 of the body.
         """
+        url = self.address.url(key, query)
         plain = {"host": self.address.host, "user-agent": USER_AGENT, **headers}
         signed = self.signer.headers(method, url, plain, digest, self.now())
         if body is not None:
