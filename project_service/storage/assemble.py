@@ -24,6 +24,7 @@ from project_service.settings.model import Storage as StorageSettings
 from project_service.settings.model import Store as StoreSettings
 from project_service.storage import reading
 from project_service.storage.admin import BucketRoutes
+from project_service.storage.attempt import Attempts
 from project_service.storage.buckets import Buckets
 from project_service.storage.download import Downloads
 from project_service.storage.links import Links
@@ -152,7 +153,8 @@ def build(
         return timedelta(seconds=in_force().keep_removed_seconds)
 
     removal = Removal(store, rows.garbage, keep_removed, reactor)
-    objects = Objects(rows.objects, rows.garbage, store, removal, reactor, uuid4, settings.part_bytes, steps)
+    attempts = Attempts(rows.objects, rows.garbage, removal, reactor, uuid4, steps)
+    objects = Objects(rows.objects, store, attempts, removal, settings.part_bytes, steps)
     buckets = Buckets(rows.buckets, reactor)
     sweeper = Sweeper(store, rows.garbage, rows.links, removal, now)
     routes = StorageRoutes(

@@ -1,37 +1,54 @@
-"""A new version on its way to become an object: whether the store may still be working on it."""
+"""New versions on their way to become objects: announced, kept alive, and given up where they fail."""
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Coroutine
+from collections.abc import Awaitable, Callable, Coroutine
 from typing import Any, TypeVar
 from uuid import UUID
 
-from attrs import define, field
+from attrs import define, field, frozen
 from twisted.internet.defer import CancelledError, Deferred
+from twisted.internet.interfaces import IReactorTime
+from twisted.logger import Logger
 from twisted.python.failure import Failure
 
-from project_service.deferreds import start
+from project_service.deferreds import shield, start
 from project_service.errors import ApiError
+from project_service.storage import errors
+from project_service.storage.model import store_path
+from project_service.storage.ports import GarbageRows, ObjectRows
+from project_service.storage.removal import Removal
+from project_service.storage.s3.body import KeepAlive
 from project_service.storage.s3.errors import StoreError
 from project_service.storage.upload import PartStream
 
 T = TypeVar("T")
 
+_log = Logger()
+
+# How often an upload tells the database that it goes on. The sweeper gives up one that was silent for much longer.
+KEEP_ALIVE_SECONDS = 60.0
+
 
 @define(eq=False)
 class Attempt:
-    """What cleaning up after a failed upload or copy has to know.
+    """One version, announced for ``bucket``, and what cleaning up after it has to know.
 
-    ``asked`` is True while the store has been asked to make the version's bytes and has not answered: they may still
-    appear, so the version must stay announced. ``left`` is True once the client has left.
+    ``parts`` is set where the bytes come through here. ``asked`` is True while the store has been asked to make the
+    version's bytes and has not answered: they may still appear, so the version must stay announced. ``left`` is True
+    once the client has left.
     """
 
     version: UUID
     bucket: str
-    parts: PartStream | None = None
+    parts: PartStream | None = field(default=None, init=False)
     asked: bool = field(default=False, init=False)
     left: bool = field(default=False, init=False)
     _going: Deferred[Any] | None = field(default=None, init=False)
+
+    @property
+    def path(self) -> str:
+        return store_path(self.bucket, self.version)
 
     async def answered(self, asking: Awaitable[T]) -> T:
         """What ``asking`` returns. ``asked`` is True until it ends with a result or a refusal (ours or the store's).
@@ -70,3 +87,82 @@ class Attempt:
         """Returns when nothing begun by ``seen_through`` is going on any more."""
         if self._going is not None:
             await self._going
+
+
+@frozen(eq=False)
+class Attempts:
+    """Begins attempts, and cleans up after those that failed. ``steps`` is told when one has been announced."""
+
+    rows: ObjectRows
+    garbage: GarbageRows
+    removal: Removal
+    clock: IReactorTime
+    new_version: Callable[[], UUID]
+    steps: Callable[[str], None]
+
+    async def begin(self, bucket: str) -> Attempt:
+        """Announce a version, before its first byte. If the client leaves meanwhile, the announcement is undone."""
+        attempt = Attempt(self.new_version(), bucket)
+
+        async def announced() -> None:
+            await self.rows.begin_upload(attempt.version, bucket)
+            if attempt.left:
+                await self._give_up(attempt)
+
+        try:
+            await shield(announced())
+        except CancelledError:
+            attempt.left = True
+            raise
+        self.steps("announced")
+        return attempt
+
+    def keep_alive(self, attempt: Attempt) -> KeepAlive:
+        """To be called often: it renews the announcement from time to time.
+
+        It raises ``upload_expired`` once the version has been given up, or the client has left.
+        """
+        seen = self.clock.seconds()
+
+        async def keep_alive() -> None:
+            nonlocal seen
+            if attempt.left:
+                raise errors.upload_expired()
+            if self.clock.seconds() - seen >= KEEP_ALIVE_SECONDS:
+                seen = self.clock.seconds()
+                if not await self.rows.touch_upload(attempt.version):
+                    raise errors.upload_expired()
+
+        return keep_alive
+
+    async def clean_up(self, attempt: Attempt, failure: Exception) -> None:
+        """Give up after ``failure``. Where the database or the store failed, that is done in the background: the
+        client does not wait for the same part a second time."""
+        giving_up = shield(self._give_up(attempt))
+        error = failure if isinstance(failure, ApiError) else errors.translate(failure)
+        if error is not None and error.status >= 500:
+            giving_up.addErrback(_left_to_sweeper)
+        else:
+            await giving_up
+
+    async def _give_up(self, attempt: Attempt) -> None:
+        """Delete the version's bytes, if the database confirms that they are garbage: the switch may have
+        happened."""
+        if attempt.parts is not None:
+            # First, because everything after it may take time or fail.
+            attempt.parts.stop()
+        await attempt.over()
+        # Where the store has not answered, it may still make the bytes after the deletion below. The version then
+        # stays announced, and the sweeper deletes it again later.
+        claimed = [] if attempt.asked else await self.garbage.discard([attempt.version])
+        if attempt.parts is not None:
+            await attempt.parts.abandon()
+        # After a long pause of this process the sweeper may have deleted nothing, because the bytes came later.
+        if attempt.asked or (not claimed and await self.garbage.unknown([attempt.version])):
+            await self.removal.tried(attempt.version, attempt.bucket)
+        else:
+            await self.removal.remove(claimed, attempt.bucket)
+
+
+def _left_to_sweeper(problem: Failure) -> None:
+    _log.warn("An upload is left to the sweeper: {kind}", kind=type(problem.value).__name__)

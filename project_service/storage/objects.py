@@ -12,28 +12,17 @@ from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from uuid import UUID
 
 from attrs import frozen
-from twisted.internet.defer import CancelledError
-from twisted.internet.interfaces import IReactorTime
-from twisted.logger import Logger
-from twisted.python.failure import Failure
 
 from project_service.deferreds import shield
-from project_service.errors import ApiError
 from project_service.storage import errors
-from project_service.storage.attempt import Attempt
+from project_service.storage.attempt import Attempt, Attempts
 from project_service.storage.conditions import refusal, without_date
 from project_service.storage.download import ATTEMPTS, ObjectLost
-from project_service.storage.model import UNCONDITIONAL, Bucket, Conditions, ObjectRow, Writer, store_path
-from project_service.storage.ports import GarbageRows, NewObject, ObjectRows, Store, Switched
+from project_service.storage.model import UNCONDITIONAL, Bucket, Conditions, ObjectRow, Writer
+from project_service.storage.ports import NewObject, ObjectRows, Store, Switched
 from project_service.storage.removal import Removal
-from project_service.storage.s3.body import KeepAlive
 from project_service.storage.s3.errors import NoSuchObject, StoreUnreachable
 from project_service.storage.upload import PartSizes, PartStream, SizeLimit
-
-_log = Logger()
-
-# How often an upload tells the database that it goes on. The sweeper gives up one that was silent for much longer.
-KEEP_ALIVE_SECONDS = 60.0
 
 
 @frozen
@@ -60,13 +49,11 @@ class Objects:
     """Every method raises the refusals of ``errors.refused`` and what the store raises."""
 
     rows: ObjectRows
-    garbage: GarbageRows
     store: Store
+    attempts: Attempts
     removal: Removal
-    clock: IReactorTime
-    new_version: Callable[[], UUID]
     part_bytes: int
-    steps: Callable[[str], None] = unobserved
+    steps: Callable[[str], None]
 
     async def upload(
         self,
@@ -81,20 +68,19 @@ class Objects:
 
         ``expected`` is the greatest size to be prepared for; the sizes of the parts follow from it.
         """
-        version = self.new_version()
-        path = store_path(bucket.name, version)
-        await self._announce(version, bucket.name)
-        sizes = PartSizes.up_to(expected, self.part_bytes)
-        parts = PartStream(self.store, path, sizes, limit, self._keep_alive(version))
-        attempt = Attempt(version, bucket.name, parts)
+        attempt = await self.attempts.begin(bucket.name)
+        sizes, keep_alive = PartSizes.up_to(expected, self.part_bytes), self.attempts.keep_alive(attempt)
+        parts = attempt.parts = PartStream(self.store, attempt.path, sizes, limit, keep_alive)
         try:
             received = await fill(parts)
             etag = await attempt.answered(parts.finish())
             self.steps("stored")
-            new = NewObject(bucket.name, received.key, version, parts.size, received.content_type, etag)
+            new = NewObject(
+                bucket.name, received.key, attempt.version, parts.size, received.content_type, etag
+            )
             return await shield(self._switch(new, writer, conditions))
         except Exception as failure:
-            await self._clean_up(failure, attempt)
+            await self.attempts.clean_up(attempt, failure)
             raise
 
     async def copy(
@@ -113,17 +99,15 @@ class Objects:
         await self.check_write(bucket, target, writer, conditions)
         row = await self._existing(bucket, source)
         await self.check_room(bucket, target, row.size)
-        version = self.new_version()
-        await self._announce(version, bucket.name)
-        attempt = Attempt(version, bucket.name)
+        attempt = await self.attempts.begin(bucket.name)
         try:
             row, etag = await self._copied(attempt, bucket, row)
             self.steps("stored")
             await still()
-            new = NewObject(bucket.name, target, version, row.size, row.content_type, etag)
+            new = NewObject(bucket.name, target, attempt.version, row.size, row.content_type, etag)
             return await shield(self._switch(new, writer, conditions))
         except Exception as failure:
-            await self._clean_up(failure, attempt)
+            await self.attempts.clean_up(attempt, failure)
             raise
 
     async def move(
@@ -190,22 +174,6 @@ class Objects:
         if room is not None and size > room:
             raise errors.bucket_full()
 
-    async def _announce(self, version: UUID, bucket: str) -> None:
-        """Announce a version, before its first byte. If the client leaves meanwhile, the announcement is undone."""
-        left = False
-
-        async def announced() -> None:
-            await self.rows.begin_upload(version, bucket)
-            if left:
-                await self._give_up(Attempt(version, bucket))
-
-        try:
-            await shield(announced())
-        except CancelledError:
-            left = True
-            raise
-        self.steps("announced")
-
     async def _existing(self, bucket: Bucket, key: str) -> ObjectRow:
         row = await self.rows.find(bucket.name, key)
         if row is None:
@@ -215,15 +183,9 @@ class Objects:
     async def _copied(self, attempt: Attempt, bucket: Bucket, row: ObjectRow) -> tuple[ObjectRow, str]:
         """Copy the bytes of ``row``, or of its successor where it was replaced; the row copied, and the copy's
         ETag."""
-        path, touch = store_path(bucket.name, attempt.version), self._keep_alive(attempt.version)
-
-        async def keep_alive() -> None:
-            if attempt.left:
-                raise errors.upload_expired()
-            await touch()
-
+        keep_alive = self.attempts.keep_alive(attempt)
         for _ in range(ATTEMPTS):
-            copying = self.store.copy(row.path, path, row.size, row.content_type, keep_alive)
+            copying = self.store.copy(row.path, attempt.path, row.size, row.content_type, keep_alive)
             try:
                 # The store goes on copying when the client hangs up, which costs the client nothing. So the request
                 # keeps its place until the store has answered, and there are never more copies than places.
@@ -252,47 +214,3 @@ class Objects:
         if garbage:
             await self.removal.replaced(garbage, bucket)
             self.steps("removed")
-
-    async def _clean_up(self, failure: Exception, attempt: Attempt) -> None:
-        """Give up after ``failure``. Where the database or the store failed, that is done in the background: the
-        client does not wait for the same part a second time."""
-        giving_up = shield(self._give_up(attempt))
-        error = failure if isinstance(failure, ApiError) else errors.translate(failure)
-        if error is not None and error.status >= 500:
-            giving_up.addErrback(_left_to_sweeper)
-        else:
-            await giving_up
-
-    async def _give_up(self, attempt: Attempt) -> None:
-        """Delete the version's bytes, if the database confirms that they are garbage: the switch may have
-        happened."""
-        if attempt.parts is not None:
-            # First, because everything after it may take time or fail.
-            attempt.parts.stop()
-        await attempt.over()
-        # Where the store has not answered, it may still make the bytes after the deletion below. The version then
-        # stays announced, and the sweeper deletes it again later.
-        claimed = [] if attempt.asked else await self.garbage.discard([attempt.version])
-        if attempt.parts is not None:
-            await attempt.parts.abandon()
-        # After a long pause of this process the sweeper may have deleted nothing, because the bytes came later.
-        if attempt.asked or (not claimed and await self.garbage.unknown([attempt.version])):
-            await self.removal.tried(attempt.version, attempt.bucket)
-        else:
-            await self.removal.remove(claimed, attempt.bucket)
-
-    def _keep_alive(self, version: UUID) -> KeepAlive:
-        seen = self.clock.seconds()
-
-        async def keep_alive() -> None:
-            nonlocal seen
-            if self.clock.seconds() - seen >= KEEP_ALIVE_SECONDS:
-                seen = self.clock.seconds()
-                if not await self.rows.touch_upload(version):
-                    raise errors.upload_expired()
-
-        return keep_alive
-
-
-def _left_to_sweeper(problem: Failure) -> None:
-    _log.warn("An upload is left to the sweeper: {kind}", kind=type(problem.value).__name__)

@@ -21,7 +21,7 @@ from project_service.storage.s3.errors import NoSuchObject, StoreError
 
 _log = Logger()
 
-# An upload reports every minute that it goes on (objects.KEEP_ALIVE_SECONDS). One that was silent for this long is
+# An upload reports every minute that it goes on (attempt.KEEP_ALIVE_SECONDS). One that was silent for this long is
 # dead.
 STALE_AFTER = timedelta(minutes=15)
 # For a day an expired link is answered with 410 token_expired; after that it is unknown.

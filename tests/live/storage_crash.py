@@ -51,7 +51,7 @@ def die_between_steps(step: str, objects: Objects) -> None:
         store: Any = type(objects.store)
         store.complete_multipart = die_instead
     elif step == "bytes deleted":
-        garbage: Any = type(objects.garbage)
+        garbage: Any = type(objects.attempts.garbage)
         garbage.forget = die_instead
 
 

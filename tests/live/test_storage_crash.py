@@ -152,7 +152,7 @@ async def test_killed_at(
     # What died is garbage that the ordinary sweeper knows of: it never has to search the store.
     assert report.orphans == []
     left = {entry.key for entry in await stored(storage)} - {
-        row.path for row in await storage.objects.garbage.objects_from(None, 1000)
+        row.path for row in await storage.sweeper.rows.objects_from(None, 1000)
     }
     swept = await storage.sweeper.sweep(timedelta(0))
     assert swept.versions >= len(left)
