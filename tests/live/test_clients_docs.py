@@ -32,9 +32,12 @@ try {
   told.push(await shown(new Image(), image.src), await shown(new Image(), image.src))
   const refused = await send(`${rest}/nothing`).then(read).catch(error => error)
   told.push([refused.status, refused.code])
-  // One whose token is refused before its time; then one whose session has ended.
-  keep({ ...await current(), access_token: 'x' + (await current()).access_token.slice(1) })
+  // Two whose token is refused before its time; then one whose session has ended.
+  const spoil = async () => keep({ ...await current(), access_token: 'x' + (await current()).access_token.slice(1) })
+  await spoil()
   told.push((await send('/auth/user')).status)
+  await spoil()
+  told.push((await upload('private', 'again.txt', new File(['again'], 'again.txt'), () => {})).size)
   await logOut()
   told.push(await current(), (await send('/auth/user')).status)
 } catch (error) { told.push(String(error)) }
@@ -96,7 +99,7 @@ def test_a_web_page(project: dict[str, str], tmp_path: Path) -> None:
     page.write_text(PAGE % {"examples": written, "teller": teller, "url": project["base_url"]}, "utf-8")
     with opened(program, page):
         eventually(lambda: bool(profile(project, teller)["metadata"]), "the page to tell what it saw")
-    email, inserted, *progress, stored, listed, one, again, refused, renewed, ended, after = profile(
+    email, inserted, *progress, stored, listed, one, again, refused, renewed, resent, ended, after = profile(
         project, teller
     )["metadata"]["told"]
     assert email == [ANN["email"]]
@@ -107,7 +110,7 @@ def test_a_web_page(project: dict[str, str], tmp_path: Path) -> None:
     assert listed == [["pictures/my logo.svg"], None]
     assert (one, again) == ("shown", "shown")
     assert refused == [404, "PGRST205"]
-    assert (renewed, ended, after) == (200, None, 401)
+    assert (renewed, resent, ended, after) == (200, 5, None, 401)
 
 
 def test_the_javascript_client_library(project: dict[str, str], tmp_path: Path) -> None:
