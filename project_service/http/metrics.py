@@ -74,12 +74,7 @@ class Metrics:
         self._later = later
         self._gathering = False
         self._in_flight = self._gauge("requests_in_flight", "Requests being answered.")
-        self._requests = Counter(
-            "project_service_requests_total",
-            "Requests answered.",
-            ("method", "route", "status"),
-            registry=self.registry,
-        )
+        self._requests = self._counter("requests_total", "Requests answered.", "method", "route", "status")
         self._seconds = Histogram(
             "project_service_request_seconds",
             "From the end of the headers to the end of the response.",
@@ -87,24 +82,11 @@ class Metrics:
             buckets=_BUCKETS,
             registry=self.registry,
         )
-        self._sent = Counter(
-            "project_service_response_bytes_total",
-            "Bytes of response bodies.",
-            ("route",),
-            registry=self.registry,
-        )
-        self._refused = Counter(
-            "project_service_requests_refused_total",
-            "Requests answered 503 at once, because there was too much to do.",
-            ("part", "reason"),
-            registry=self.registry,
-        )
-        self._failures = Counter(
-            "project_service_failures_total",
-            "Answers of 500 and above, and streams broken off, by what was wrong.",
-            ("code",),
-            registry=self.registry,
-        )
+        self._sent = self._counter("response_bytes_total", "Bytes of response bodies.", "route")
+        why = "Requests answered 503 at once, because there was too much to do."
+        self._refused = self._counter("requests_refused_total", why, "part", "reason")
+        why = "Answers of 500 and above, and streams broken off, by what was wrong."
+        self._failures = self._counter("failures_total", why, "code")
         self._places = self._gauge("places", "Requests that may be served at once.", "part")
         self._taken = self._gauge("places_taken", "Requests being served.", "part")
         self._queued = self._gauge("requests_waiting", "Requests that wait for a place.", "part")
@@ -113,8 +95,10 @@ class Metrics:
         self._processes = self._gauge("processes", "Processes that serve.")
         self._lanes: Mapping[str, Lane] = {}
         self._connections: Collection[object] | None = None
-        self._refusals: dict[tuple[str, str], Counter] = {}
         self._series: dict[tuple[str, str, int], _Series] = {}
+
+    def _counter(self, name: str, says: str, *labels: str) -> Counter:
+        return Counter(f"project_service_{name}", says, labels, registry=self.registry)
 
     def _gauge(self, name: str, says: str, *labels: str) -> Gauge:
         """A gauge that shows the sum over the processes that are alive."""
@@ -150,10 +134,7 @@ class Metrics:
 
     def refused(self, part: str, reason: str) -> None:
         """Count a request that was refused with ``overloaded``; ``part`` is its lane."""
-        series = self._refusals.get((part, reason))
-        if series is None:
-            series = self._refusals[part, reason] = self._refused.labels(part, reason)
-        series.inc()
+        self._refused.labels(part, reason).inc()
 
     def failed(self, error: ApiError) -> None:
         if error.status >= 500 and error.code != "shutting_down":

@@ -172,6 +172,6 @@ def shown(endpoint: str) -> str:
 
 def _reason(fault: Exception) -> str:
     inner = getattr(fault, "socketError", None)
-    if isinstance(inner, OSError | socket.error):
+    if isinstance(inner, OSError):
         return inner.strerror or str(inner)
     return why_not(fault) or str(fault) or type(fault).__name__
