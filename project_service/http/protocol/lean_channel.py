@@ -51,7 +51,7 @@ class LeanChannel(BaseChannel, Protocol):
         self._exchanges: deque[Exchange] = deque()
         self._receiving: Exchange | None = None
         self._refusal: tuple[ApiError, bytes] | None = None  # and as much of the target as has come
-        self._answering = self._ended = self._working = False
+        self._answering = self._working = False
         self._to_begin = TURN
         self._later: IDelayedCall | None = None
         self._producer: Producer | None = None
@@ -131,7 +131,7 @@ class LeanChannel(BaseChannel, Protocol):
             return False
         if self._refusal is not None:
             self.transport.write(self.dispatch.refusal(self._refusal[0], self.who(), self._refusal[1]))
-        if self._refusal is not None or self._ended:
+        if self._parser is None:
             self.loseConnection()
         return False
 
@@ -175,10 +175,9 @@ class LeanChannel(BaseChannel, Protocol):
             # In mid-body the handler, which reads it, makes the answer.
             self._receiving.fail_body(fault)
             self._receiving = None
-        elif self._parser is not None:
-            # Bytes after a request that was the last one (Connection: close) are ignored.
-            self._ended = self._parser.between
-            self._refusal = None if self._ended else (fault, self._parser.target)
+        elif self._parser is not None and not self._parser.between:
+            # Only within a request: bytes after one that was the last (Connection: close) are ignored.
+            self._refusal = fault, self._parser.target
         self._stop_parsing()
 
     def _stop_parsing(self) -> None:
