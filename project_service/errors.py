@@ -67,13 +67,6 @@ class Away(Exception):
     """The database or the store cannot be reached. This is not a fault of ours, and may be over soon."""
 
 
-def outage_of(failure: BaseException) -> str | None:
-    """The name, for the log, of a failure because a part is away or overloaded; None for a fault of ours."""
-    if isinstance(failure, ApiError) and failure.status == 503:
-        return failure.code if failure.why is None else f"{failure.code}, {failure.why}"
-    return type(failure).__name__ if isinstance(failure, Away) else None
-
-
 def challenge(error: str | None = None, description: str | None = None) -> Headers:
     """The header of a 401. Without credentials in the request it must not name an error (RFC 6750 section 3)."""
     value = "Bearer"

@@ -14,13 +14,9 @@ from twisted.internet.interfaces import IReactorTime
 from twisted.logger import Logger
 from twisted.python.failure import Failure
 
-from project_service import errors
 from project_service.deferreds import Sleep, start
 
 log = Logger()
-
-# The name, for the log, of a failure because a part is away or overloaded; None for a fault of ours.
-OutageOf = Callable[[BaseException], str | None]
 
 
 class Stoppable(Protocol):
@@ -99,8 +95,9 @@ class Closing:
 class Every(Service):
     """Runs ``work`` every ``seconds``, counted from the end of one run to the start of the next.
 
-    A failure is logged, without a traceback if ``outage_of`` has a name for it, and the loop goes on. ``stopService``
-    returns a Deferred that fires when a run under way has ended; cancelling it cancels the run.
+    A failure is logged, without a traceback if ``outage_of`` (that of ``database/sqlstate``, which this module does
+    not import) has a name for it, and the loop goes on. ``stopService`` returns a Deferred that fires when a run under
+    way has ended; cancelling it cancels the run.
     """
 
     def __init__(
@@ -109,7 +106,7 @@ class Every(Service):
         work: Callable[[], Awaitable[None]],
         clock: IReactorTime,
         name: str,
-        outage_of: OutageOf = errors.outage_of,
+        outage_of: Callable[[BaseException], str | None],
     ) -> None:
         self.setName(name)
         self._seconds = seconds

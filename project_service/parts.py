@@ -140,7 +140,7 @@ def _checks(
 def _giving_back(reactor: Any) -> Every:
     # In a thread, because it takes some milliseconds in a large process, for which the reactor would stand still.
     work = partial(deferToThreadPool, reactor, reactor.getThreadPool(), give_back)
-    return Every(GIVE_BACK_SECONDS, work, reactor, "unused memory")
+    return Every(GIVE_BACK_SECONDS, work, reactor, "unused memory", sqlstate.outage_of)
 
 
 @frozen

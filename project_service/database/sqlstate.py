@@ -8,7 +8,7 @@ import psycopg2
 
 from project_service import errors
 from project_service.database.session import DatabaseGone
-from project_service.errors import ApiError
+from project_service.errors import ApiError, Away
 
 # More characters than PostgreSQL's own messages have. A function may raise an error with what its caller sent.
 MOST_WORDS = 1000
@@ -45,8 +45,11 @@ def translate(failure: BaseException) -> ApiError | None:
 
 
 def outage_of(failure: BaseException) -> str | None:
-    """``errors.outage_of`` that also knows what psycopg2 raises."""
-    return errors.outage_of(translate(failure) or failure)
+    """The name, for the log, of a failure because a part is away or overloaded; None for a fault of ours."""
+    failure = translate(failure) or failure
+    if isinstance(failure, ApiError) and failure.status == 503:
+        return failure.code if failure.why is None else f"{failure.code}, {failure.why}"
+    return type(failure).__name__ if isinstance(failure, Away) else None
 
 
 def words(refusal: psycopg2.Error) -> str:
