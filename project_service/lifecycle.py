@@ -95,9 +95,10 @@ class Closing:
 class Every(Service):
     """Runs ``work`` every ``seconds``, counted from the end of one run to the start of the next.
 
-    A failure is logged, without a traceback if ``outage_of`` (that of ``database/sqlstate``, which this module does
-    not import) has a name for it, and the loop goes on. ``stopService`` returns a Deferred that fires when a run under
-    way has ended; cancelling it cancels the run.
+    A failure is logged, without a traceback if ``outage_of`` has a name for it, and the loop goes on. (It is that of
+    ``database/sqlstate``, which this module does not import.)
+
+    ``stopService`` returns a Deferred that fires when a run under way has ended; cancelling it cancels the run.
     """
 
     def __init__(
