@@ -213,7 +213,7 @@ DELETE = Described(
     "Delete an object",
     (Answer(204, "It is gone."),),
     (IN_BUCKET, _KEY_IN_PATH, *_WRITE_IF),
-    errors=(*_WRITE_REFUSED, _NO_OBJECT),
+    errors=(*_WRITE_REFUSED, _NO_OBJECT, errors.object_in_use()),
     needs=BOTH,
 )
 PRESIGN = Described(
@@ -278,7 +278,7 @@ MOVE = evolve(
     name="moveObject",
     summary="Give an object another key",
     answers=(json_answer(200, "The metadata under the new key", OBJECT),),
-    errors=(*_WRITE_REFUSED, _NO_OBJECT),
+    errors=(*_WRITE_REFUSED, _NO_OBJECT, errors.object_in_use()),
 )
 BULK_DELETE = Described(
     "deleteObjects",
@@ -293,6 +293,6 @@ BULK_DELETE = Described(
     ),
     (IN_BUCKET,),
     takes(keys=array(KEY, minItems=1, maxItems=MOST_BULK_KEYS)),
-    (NO_BUCKET, errors.not_owner(), BAD_KEY),
+    (NO_BUCKET, errors.not_owner(), BAD_KEY, errors.object_in_use()),
     BOTH,
 )

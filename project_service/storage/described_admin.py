@@ -82,7 +82,7 @@ DELETE_BUCKET = Described(
     "Delete a bucket",
     (Answer(204, "It is gone."),),
     (IN_BUCKET, Parameter("force", "true: with everything in it.", BOOLEAN)),
-    errors=(NO_BUCKET, errors.bucket_not_empty()),
+    errors=(NO_BUCKET, errors.bucket_not_empty(), errors.object_in_use()),
     needs=BOTH,
 )
 DELETE_PREFIX = Described(
@@ -94,6 +94,6 @@ DELETE_PREFIX = Described(
         IN_BUCKET,
         Parameter("prefix", "What their keys begin with.", PREFIX, required=True),
     ),
-    errors=(NO_BUCKET, BAD_KEY),
+    errors=(NO_BUCKET, BAD_KEY, errors.object_in_use()),
     needs=BOTH,
 )

@@ -23,6 +23,11 @@ def object_not_found() -> ApiError:
     return ApiError(404, "object_not_found", "There is no object with that key.")
 
 
+def object_in_use() -> ApiError:
+    """Says that a foreign key of the project's own tables forbids it."""
+    return ApiError(409, "object_in_use", "Rows of other tables refer to this object, so it keeps its key.")
+
+
 def invalid_key(why: str, name: str = "key") -> ApiError:
     """``name`` is the field or parameter that holds it."""
     what = "prefix" if name == "prefix" else "object key"

@@ -85,12 +85,16 @@ class ObjectRows(Protocol):
         """Delete those of ``keys`` that exist, all in one transaction, or none of them. Returns their versions.
 
         None is deleted where one belongs to somebody else in an ``owner_only_writes`` bucket, or where one is not in
-        the state that ``conditions`` ask for.
+        the state that ``conditions`` ask for. Raises ``object_in_use`` if rows of the project's own tables refer to
+        one.
         """
 
     async def move(
         self, bucket: str, source: str, target: str, writer: Writer, conditions: Conditions = UNCONDITIONAL
-    ) -> Switched: ...
+    ) -> Switched:
+        """Raises ``object_in_use`` if rows of the project's own tables refer to the object, or to one at
+        ``target``."""
+
     async def begin_upload(self, version: UUID, bucket: str) -> None:
         """Announce a version, before any of its bytes go to the store."""
 

@@ -1,4 +1,5 @@
-"""The rows of storage when others work on them at the same time, and in whatever order PostgreSQL stores them."""
+"""The rows of storage when others work on them at the same time or refer to them, and in whatever order PostgreSQL
+stores them."""
 
 from __future__ import annotations
 
@@ -66,6 +67,40 @@ async def test_what_is_put_or_moved_was_changed_now(database: str, rows: Rows) -
         changed = await change()
         assert changed.row.updated_at.year > 2000 and changed.row.updated_at.microsecond % 1000 == 0
         assert await rows.objects.find("b", changed.row.key) == changed.row
+
+
+@pytest_twisted.ensureDeferred
+async def test_foreign_keys_to_objects_follow_them_or_keep_them(database: str, rows: Rows) -> None:
+    """A foreign key says what becomes of the rows; without a word it keeps the object under its key."""
+    tables = {
+        "kept": "",
+        "kept_by_name": "on update restrict on delete restrict",
+        "told": "on update cascade on delete cascade",
+    }
+    for table, rule in tables.items():
+        sql(
+            database,
+            f"create table {table} (bucket text, key text,"
+            f" foreign key (bucket, key) references storage.objects {rule})",
+        )
+    for key in ("a", "b"):
+        await put(rows, key)
+        sql(database, "insert into told values ('b', %s)", key)
+    for table in ("kept", "kept_by_name"):
+        sql(database, f"insert into {table} values ('b', 'a')")
+        for change in (
+            rows.objects.delete("b", ["a", "b"], ALICE),
+            rows.objects.move("b", "a", "c", ALICE),
+            rows.objects.move("b", "b", "a", ALICE),
+        ):
+            assert await refused(change) == "object_in_use"
+        sql(database, f"delete from {table}")
+    await put(rows, "a")
+    assert sql(database, "select key from told order by key") == [("a",), ("b",)]
+    await rows.objects.move("b", "a", "c", ALICE)
+    assert sql(database, "select key from told order by key") == [("b",), ("c",)]
+    await rows.objects.delete("b", ["b", "c"], ALICE)
+    assert sql(database, "select key from told") == []
 
 
 def test_names_and_keys_are_ordered_bytewise_in_any_database(database: str) -> None:

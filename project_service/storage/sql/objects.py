@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from uuid import UUID
 
 from attrs import frozen
+from psycopg2.errors import ForeignKeyViolation, RestrictViolation
 
 from project_service.database.pool import Pool
 from project_service.storage import errors
@@ -32,6 +34,15 @@ def _text(value: UUID | None) -> str | None:
 
 def _uuid(value: str | None) -> UUID | None:
     return None if value is None else UUID(value)
+
+
+@contextmanager
+def _keys_referred_to() -> Iterator[None]:
+    """The project's own tables may have foreign keys to ``storage.objects``, which decide whether a key may go."""
+    try:
+        yield
+    except (ForeignKeyViolation, RestrictViolation):
+        raise errors.object_in_use() from None
 
 
 @frozen(eq=False)
@@ -93,11 +104,12 @@ class SqlObjects:
     async def delete(
         self, bucket: str, keys: Sequence[str], writer: Writer, conditions: Conditions = UNCONDITIONAL
     ) -> Mapping[str, UUID]:
-        rows = await self.database.query(
-            "select * from storage.delete_objects(%(bucket)s, %(keys)s::text[], %(owner)s::uuid, %(service)s,"
-            " %(if_match)s::text[], %(if_none_match)s::text[])",
-            {"bucket": bucket, "keys": list(keys), **_writer(writer), **_conditions(conditions)},
-        )
+        with _keys_referred_to():
+            rows = await self.database.query(
+                "select * from storage.delete_objects(%(bucket)s, %(keys)s::text[], %(owner)s::uuid, %(service)s,"
+                " %(if_match)s::text[], %(if_none_match)s::text[])",
+                {"bucket": bucket, "keys": list(keys), **_writer(writer), **_conditions(conditions)},
+            )
         outcomes = {outcome for outcome, _, _ in rows}
         for refusal in ("bucket_not_found", "not_owner", "object_exists", "precondition_failed"):
             if refusal in outcomes:
@@ -108,17 +120,18 @@ class SqlObjects:
         self, bucket: str, source: str, target: str, writer: Writer, conditions: Conditions = UNCONDITIONAL
     ) -> Switched:
         columns = ", ".join(f"(moved).{column}" for column in COLUMNS)
-        rows = await self.database.query(
-            f"select outcome, replaced, {columns} from storage.move_object(%(bucket)s, %(source)s, %(target)s,"
-            " %(owner)s::uuid, %(service)s, %(if_match)s::text[], %(if_none_match)s::text[])",
-            {
-                "bucket": bucket,
-                "source": source,
-                "target": target,
-                **_writer(writer),
-                **_conditions(conditions),
-            },
-        )
+        with _keys_referred_to():
+            rows = await self.database.query(
+                f"select outcome, replaced, {columns} from storage.move_object(%(bucket)s, %(source)s, %(target)s,"
+                " %(owner)s::uuid, %(service)s, %(if_match)s::text[], %(if_none_match)s::text[])",
+                {
+                    "bucket": bucket,
+                    "source": source,
+                    "target": target,
+                    **_writer(writer),
+                    **_conditions(conditions),
+                },
+            )
         outcome, replaced, *moved = rows[0]
         if outcome != "moved":
             raise errors.refused(outcome)
