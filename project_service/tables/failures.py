@@ -110,7 +110,7 @@ def has_nul() -> TableError:
 
 def _status(code: str, message: str) -> int:
     if code.startswith("PT"):
-        return int(code[2:]) if code[2:].isdigit() and 200 <= int(code[2:]) <= 599 else 500
+        return int(code[2:]) if code[2:].isdigit() and is_status(int(code[2:])) else 500
     if code == "21000" and message.endswith("WHERE clause"):
         return 400
     if code == "42883" and message.startswith("function xmlagg("):

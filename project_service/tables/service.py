@@ -66,10 +66,7 @@ class TableService:
         head, head_key = self.planner.head(incoming)
         cache = self.holder.current
         if head.method == "OPTIONS":
-            allowed = options_reply(cache, head)
-            for stage in ("parse", "plan", "transaction"):
-                timing.mark(stage)
-            return self._timed(allowed, timing)
+            return self._timed(options_reply(cache, head), timing)
         if head.kind == "root":
             delegated = self.root.delegated(head)
             if delegated is None:
@@ -124,7 +121,6 @@ class TableService:
     ) -> Reply | StreamReply:
         preamble = preamble_of(self.config, cache, incoming, head, identity, True, None)
         leaves_things = cache.leaves_things and self.config.pre_request is not None
-        timing.mark("parse")
         timing.mark("plan")
 
         async def run(sql: Sql) -> list[Row]:

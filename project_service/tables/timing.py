@@ -6,21 +6,28 @@ from time import perf_counter
 
 from attrs import define, field
 
+_STAGES = ("jwt", "parse", "plan", "transaction", "response")
+
 
 @define
 class Timing:
-    """How long each stage took, in milliseconds, for ``Server-Timing``; without ``wanted`` nothing is measured."""
+    """How long each stage took, in milliseconds, for ``Server-Timing``; without ``wanted`` nothing is measured.
+
+    A stage that a request does not have took no time.
+    """
 
     wanted: bool = True
-    _marks: list[tuple[str, float]] = field(factory=list, init=False)
+    _taken: dict[str, float] = field(factory=dict, init=False)
     _since: float = field(factory=perf_counter, init=False)
 
     def mark(self, stage: str) -> None:
+        """``stage`` has ended, and the next one begins."""
         if not self.wanted:
             return
         now = perf_counter()
-        self._marks.append((stage, (now - self._since) * 1000))
+        self._taken[stage] = (now - self._since) * 1000
         self._since = now
 
     def header(self) -> tuple[str, str]:
-        return ("Server-Timing", ", ".join(f"{stage};dur={ms:.3f}" for stage, ms in self._marks))
+        found = (f"{stage};dur={self._taken.get(stage, 0.0):.3f}" for stage in _STAGES)
+        return ("Server-Timing", ", ".join(found))

@@ -54,10 +54,6 @@ class CacheHolder(Service):
     def loaded(self) -> bool:
         return self._current is not None
 
-    @property
-    def reloading(self) -> bool:
-        return self._running
-
     def stopService(self) -> None:
         super().stopService()
         cancel(self._retry)

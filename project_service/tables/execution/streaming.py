@@ -12,8 +12,9 @@ that is given back in the middle of its transaction.
 
 from __future__ import annotations
 
+from collections.abc import Awaitable
 from math import ceil
-from typing import Any
+from typing import Any, TypeVar
 
 import psycopg2
 from attrs import define, evolve, field, frozen
@@ -46,6 +47,8 @@ CHUNK_BYTES = 256 * 1024
 # happens if this process hangs.
 _IDLE_MARGIN_SECONDS = 10
 _CURSOR = "pgrst_rows"
+
+T = TypeVar("T")
 
 
 class _TooSlow(Exception):
@@ -151,7 +154,7 @@ class RowStream:
         )
         self.session.extra_seconds = preamble.extra_seconds
         if preamble.plans_apart:
-            await self._passed()
+            await self._or_refused(pass_to_role(self.session, preamble))
         self.fetched = await self._fetched(text, [*preamble.values, *values, *values])
 
     async def __call__(self, sink: Sink) -> None:
@@ -231,15 +234,12 @@ class RowStream:
         self.more = len(rows) == self.count
         return rows
 
-    async def _passed(self) -> None:
-        try:
-            await pass_to_role(self.session, self.preamble)
-        except (psycopg2.Error, DatabaseGone) as fault:
-            raise failure(fault, self.preamble.authenticated) from fault
-
     async def _asked(self, sql: str, values: list[Any] | None = None) -> list[Any]:
+        return await self._or_refused(self.session.query(sql, values))
+
+    async def _or_refused(self, asking: Awaitable[T]) -> T:
         try:
-            return await self.session.query(sql, values)
+            return await asking
         except (psycopg2.Error, DatabaseGone) as fault:
             raise failure(fault, self.preamble.authenticated) from fault
 

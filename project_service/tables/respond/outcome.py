@@ -10,7 +10,7 @@ from attrs import frozen
 
 from project_service.errors import Headers
 from project_service.tables import errors
-from project_service.tables.headers import is_header, settable
+from project_service.tables.headers import is_header, is_status, settable
 
 
 @frozen
@@ -106,6 +106,6 @@ def status_from_sql(outcome: Outcome) -> int | None:
     """The status in ``response.status``. Raises PGRST112 if it is none."""
     if outcome.status is None:
         return None
-    if not outcome.status.isdigit() or not 200 <= int(outcome.status) <= 599:
+    if not outcome.status.isdigit() or not is_status(int(outcome.status)):
         raise errors.invalid_response_status()
     return int(outcome.status)
