@@ -1,7 +1,9 @@
 """HTTP/1.1 requests out of bytes, by llhttp (``httptools``). No I/O.
 
-llhttp is strict about framing (RFC 9112 sections 6 and 7). What this module adds are limits and the rules for the
-head as a whole (``framing.request_head``).
+llhttp is strict about framing (RFC 9112 sections 6 and 7). The rules for the head as a whole are in
+``framing.request_head``. What makes this module long is what llhttp has no means for: limits (it only tells what is
+complete, so what became nothing yet is counted by difference), 405 for a method that it does not know (it refuses it
+before there is a path), and offers of another protocol (it stops there, although a server may ignore them).
 """
 
 from __future__ import annotations
