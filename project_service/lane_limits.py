@@ -46,6 +46,5 @@ def trace_headers(settings: Settings) -> dict[str, str]:
 
 def _databases(settings: Settings) -> Iterator[tuple[str, StageDatabase]]:
     """Every database of the table API with the name of its lane."""
-    for stage_name, stage in settings.stages.items():
-        for name, database in stage.databases.items():
-            yield f"tables:{stage_name}/{name}", database
+    for stage, name, database in settings.stage_databases():
+        yield f"tables:{stage}/{name}", database

@@ -83,12 +83,11 @@ def _looks(open_: Opened) -> list[tuple[str, Callable[[], Awaitable[str]]]]:
         (f"certificate of {shown(one)}", partial(_certificate, open_.reactor, one))
         for one in secured(settings)
     ]
-    for stage, databases in settings.stages.items():
-        for name, database in databases.databases.items():
-            if database.dsn is not None:
-                found.append((f"database {stage}/{name}", partial(_database, open_, database.dsn)))
-            found.append((f"tables of {stage}/{name}", partial(_tables, open_, database)))
-            found.append((f"tokens of {stage}/{name}", partial(_tokens, database)))
+    for stage, name, database in settings.stage_databases():
+        if database.dsn is not None:
+            found.append((f"database {stage}/{name}", partial(_database, open_, database.dsn)))
+        found.append((f"tables of {stage}/{name}", partial(_tables, open_, database)))
+        found.append((f"tokens of {stage}/{name}", partial(_tokens, database)))
     return found
 
 

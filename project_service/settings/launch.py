@@ -112,12 +112,7 @@ def schemas_of_service_role(settings: Settings) -> frozenset[str]:
 
 
 def _on_system_database(settings: Settings) -> list[StageDatabase]:
-    return [
-        database
-        for stage in settings.stages.values()
-        for database in stage.databases.values()
-        if database.dsn is None
-    ]
+    return [database for _, _, database in settings.stage_databases() if database.dsn is None]
 
 
 def with_data_dir_defaults(settings: Settings, data_dir: Path) -> Settings:

@@ -5,7 +5,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 import attrs
@@ -208,6 +208,12 @@ class Settings:
     smtp: Smtp = _section(Smtp)
     stages: dict[str, Stage] = attrs.field(factory=dict)
 
+    def stage_databases(self) -> Iterator[tuple[str, str, StageDatabase]]:
+        """Every database of the table API after its stage and its name."""
+        for stage, found in self.stages.items():
+            for name, database in found.databases.items():
+                yield stage, name, database
+
     def changed_without_restart(self, new: Settings) -> Settings:
         """These settings, with those that can be reloaded taken from ``new``."""
         sections = {}
@@ -245,9 +251,7 @@ class Settings:
     def _by_section(self) -> dict[str, Any]:
         sections = {name: getattr(self, name) for name in SECTIONS}
         databases = {
-            f"stages.{stage}.databases.{name}": database
-            for stage, found in self.stages.items()
-            for name, database in found.databases.items()
+            f"stages.{stage}.databases.{name}": database for stage, name, database in self.stage_databases()
         }
         return sections | databases
 

@@ -84,18 +84,17 @@ def assemble(
     services: dict[tuple[str, str], TableService] = {}
     listeners: list[Listener] = []
     pools: list[Pool] = []
-    for stage, found in settings.stages.items():
-        for name, database in found.databases.items():
-            where = f"stages.{stage}.databases.{name}"
-            config = config_of(database, timeout)
-            try:
-                identities = identities_of(config, verifier, now)
-            except ValueError as fault:
-                raise ValueError(f"{where}: {fault}") from None
-            own, listener, service = _database(reactor, settings, database, config, identities, where)
-            services[stage, name] = service
-            listeners.append(listener)
-            pools.extend(own)
+    for stage, name, database in settings.stage_databases():
+        where = f"stages.{stage}.databases.{name}"
+        config = config_of(database, timeout)
+        try:
+            identities = identities_of(config, verifier, now)
+        except ValueError as fault:
+            raise ValueError(f"{where}: {fault}") from None
+        own, listener, service = _database(reactor, settings, database, config, identities, where)
+        services[stage, name] = service
+        listeners.append(listener)
+        pools.extend(own)
     holders = {key: service.holder for key, service in services.items()}
     return Tables(TableRoutes(services), tuple(listeners), tuple(pools), holders)
 

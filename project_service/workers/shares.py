@@ -18,9 +18,8 @@ def totals(settings: Settings) -> dict[str, int]:
         "database.pool_size": settings.database.pool_size,
         "store.max_connections": settings.store.max_connections,
     }
-    for stage, databases in settings.stages.items():
-        for name, database in databases.databases.items():
-            found[f"stages.{stage}.databases.{name}.pool_size"] = database.pool_size
+    for stage, name, database in settings.stage_databases():
+        found[f"stages.{stage}.databases.{name}.pool_size"] = database.pool_size
     return found
 
 
