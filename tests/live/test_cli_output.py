@@ -250,3 +250,6 @@ def test_other_databases(
             "ok    tokens of prod/shop: by the service's own keys",
             "ok    tokens of prod/main: by the service's own keys",
         ]
+    # As of the system database: at once, and with the reason.
+    gone = "the database cannot be reached: there is no such database or role"
+    assert project("openapi", *shop) == failed(gone)

@@ -56,14 +56,14 @@ where state = 'active' and query like '%generate_series%' and pid <> pg_backend_
 
 
 @pytest_twisted.ensureDeferred
-async def test_killed_children_come_back_with_their_data(
+async def test_killed_servers_come_back_with_their_data(
     embedded: Embedded, logged_errors: LoggedErrors
 ) -> None:
     running = await embedded.start()
     await _query(running.dsn, "create table public.kept as select 7 as n")
     before = embedded.pids
     assert set(before) == {"postgres", "weed"}
-    # A process of the server that is too busy to notice its end holds what the next one needs.
+    # A backend too busy to notice that its server is gone still holds the shared memory the next server needs.
     busy = start(_query(running.dsn, "select count(*) from generate_series(1, 100000000)"))
 
     async def is_busy() -> bool:
@@ -128,7 +128,7 @@ def _service(directory: Path) -> tuple[subprocess.Popen[str], list[Identity]]:
 
 
 @pytest_twisted.ensureDeferred
-async def test_children_do_not_outlive_a_killed_service(tmp_path: Path) -> None:
+async def test_servers_do_not_outlive_a_killed_service(tmp_path: Path) -> None:
     service, children = _service(tmp_path / "var")
     service.kill()
     service.wait()
@@ -136,10 +136,10 @@ async def test_children_do_not_outlive_a_killed_service(tmp_path: Path) -> None:
 
 
 @pytest_twisted.ensureDeferred
-async def test_a_killed_service_is_followed_by_another(embedded: Embedded) -> None:
-    """SIGKILL gives it no chance to stop anything; what it left must not keep the next one from starting."""
+async def test_the_service_starts_again_after_sigkill(embedded: Embedded) -> None:
+    """A killed service stops nothing; what it left behind must not keep the next one from starting."""
     service, children = _service(embedded.data_dir)
-    # A stopped process does not act on being orphaned, so this one surely is still there at the next start.
+    # A stopped process does not act on being orphaned, so this one surely still runs at the next start.
     os.kill(children[0].pid, signal.SIGSTOP)
     service.kill()
     service.wait()
@@ -151,7 +151,8 @@ async def test_a_killed_service_is_followed_by_another(embedded: Embedded) -> No
 
 @pytest_twisted.ensureDeferred
 async def test_a_stale_lock_file_with_a_living_pid_is_no_obstacle(embedded: Embedded) -> None:
-    """After a crash in a container the number in ``postmaster.pid`` may be anybody's, here the test run's parent."""
+    """After a crash in a container the pid in ``postmaster.pid`` may be any process's, here the test run's
+    parent's."""
     await embedded.start()
     await embedded.stop()
     stale = f"{os.getppid()}\n{embedded.data_dir}/postgres\n1\n5432\n/nowhere\n\n  1 1\nready\n"
@@ -164,7 +165,7 @@ async def test_a_stale_lock_file_with_a_living_pid_is_no_obstacle(embedded: Embe
 
 
 @pytest_twisted.ensureDeferred
-async def test_a_start_that_was_killed_while_making_the_database(embedded: Embedded) -> None:
+async def test_a_start_after_one_that_was_killed_while_it_made_the_database(embedded: Embedded) -> None:
     embedded.data_dir.mkdir()
     half = embedded.data_dir / "postgres.new"
     half.mkdir()
@@ -174,7 +175,7 @@ async def test_a_start_that_was_killed_while_making_the_database(embedded: Embed
 
 
 @pytest_twisted.ensureDeferred
-async def test_a_data_directory_with_a_long_name(tmp_path: Path) -> None:
+async def test_a_data_directory_with_a_very_long_name(tmp_path: Path) -> None:
     from twisted.internet import reactor
 
     embedded = Embedded(reactor, tmp_path / ("long" * 30), store=False)
@@ -191,14 +192,14 @@ async def test_a_data_directory_with_a_long_name(tmp_path: Path) -> None:
 
     first = await sockets()
     assert await sockets() == first
-    # What others could have put there is nothing to connect to.
+    # A directory that others can write to is not used for the socket.
     first.chmod(0o777)
     assert await sockets() != first
     first.rmdir()
 
 
 @pytest_twisted.ensureDeferred
-async def test_a_database_of_another_version_is_refused(embedded: Embedded) -> None:
+async def test_a_database_of_another_major_version_is_refused(embedded: Embedded) -> None:
     await embedded.start()
     await embedded.stop()
     version = embedded.data_dir / "postgres" / "PG_VERSION"
@@ -217,8 +218,7 @@ def _client(settings: Store | None) -> S3Store:
 
 
 @pytest_twisted.ensureDeferred
-async def test_ports_that_are_taken_meanwhile(embedded: Embedded) -> None:
-    """Another program has the store's port: it gets another one, and the objects are still there."""
+async def test_a_store_whose_port_is_taken_gets_another_and_keeps_its_objects(embedded: Embedded) -> None:
     running = await embedded.start()
     store = _client(running.store)
     await store.put("kept", b"bytes", "text/plain", {})

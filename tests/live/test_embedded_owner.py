@@ -18,7 +18,7 @@ pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="only root may work on
 
 @pytest_twisted.ensureDeferred
 async def test_nothing_is_started_on_another_users_data(tmp_path: Path) -> None:
-    """What root's servers would leave there he could not use."""
+    """Servers started by root would leave files there that the owner could not use."""
     (tmp_path / NAME).write_text("{}")
     os.chown(tmp_path / NAME, 54321, 54321)
     embedded = Embedded(reactor, tmp_path)
@@ -30,8 +30,8 @@ async def test_nothing_is_started_on_another_users_data(tmp_path: Path) -> None:
 
 
 @pytest_twisted.ensureDeferred
-async def test_a_first_start_with_a_umask_that_is_closed_to_others(tmp_path: Path) -> None:
-    """As hardened hosts have it; PostgreSQL runs as another user there."""
+async def test_a_first_start_with_umask_077(tmp_path: Path) -> None:
+    """Hardened hosts have such a umask; PostgreSQL runs as another user there and needs to read its files."""
     before = os.umask(0o077)
     try:
         embedded = Embedded(reactor, tmp_path / "in" / "var", store=False)

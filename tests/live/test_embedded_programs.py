@@ -27,7 +27,7 @@ def shell(text: str, place: Path) -> Command:
 
 
 @pytest_twisted.ensureDeferred
-async def test_what_it_says_where_it_runs_and_what_it_sees(tmp_path: Path) -> None:
+async def test_output_working_directory_and_environment_of_a_program(tmp_path: Path) -> None:
     said = await run(reactor, shell("echo $GREETING; pwd; echo aside >&2; echo ${PATH_INFO:-none}", tmp_path))
     assert said.decode() == f"hello\n{tmp_path}\nnone\n"
 
@@ -43,14 +43,14 @@ async def test_what_it_says_where_it_runs_and_what_it_sees(tmp_path: Path) -> No
     ids=["its-error", "its-output", "killed", "missing"],
 )
 @pytest_twisted.ensureDeferred
-async def test_how_it_failed(argv: tuple[str, ...], words: str, tmp_path: Path) -> None:
+async def test_the_error_says_how_a_program_failed(argv: tuple[str, ...], words: str, tmp_path: Path) -> None:
     with pytest.raises(ChildFailed) as failed:
         await run(reactor, Command(argv, tmp_path))
     assert words in str(failed.value)
 
 
 @pytest_twisted.ensureDeferred
-async def test_given_up_it_and_all_it_started_are_gone(tmp_path: Path) -> None:
+async def test_a_cancelled_program_and_all_it_started_are_gone(tmp_path: Path) -> None:
     noted = tmp_path / "pids"
     running = start(
         run(reactor, shell(f"sleep 60 & echo $$ $! > {noted}.new; mv {noted}.new {noted}; wait", tmp_path))
@@ -65,7 +65,7 @@ async def test_given_up_it_and_all_it_started_are_gone(tmp_path: Path) -> None:
 
 
 @pytest_twisted.ensureDeferred
-async def test_a_port_that_is_gone_when_the_store_takes_it_is_replaced(
+async def test_a_port_taken_after_it_was_found_free_is_replaced(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     embedded, free = Embedded(reactor, tmp_path / "var", database=False), ports.is_free
@@ -89,7 +89,7 @@ async def test_a_port_that_is_gone_when_the_store_takes_it_is_replaced(
 
 
 @pytest_twisted.ensureDeferred
-async def test_a_directory_whose_name_the_store_would_take_for_two(tmp_path: Path) -> None:
+async def test_a_directory_name_with_a_comma_is_not_taken_for_two(tmp_path: Path) -> None:
     embedded = Embedded(reactor, tmp_path / "one, two", database=False)
     try:
         await embedded.start()

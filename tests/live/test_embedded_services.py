@@ -1,4 +1,4 @@
-"""The embedded servers: what they listen on, who may connect, and what happens when one dies."""
+"""The embedded servers: what they listen on, who may connect, and what a second service on the data finds."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ async def _query(dsn: str, sql: str) -> object:
 
 
 @pytest_twisted.ensureDeferred
-async def test_the_owner_is_no_superuser_and_has_the_database(services: Services, database: str) -> None:
+async def test_the_owner_of_the_database_is_no_superuser(services: Services, database: str) -> None:
     assert await _query(database, "select current_user") == "project_service"
     assert await _query(database, "select current_setting('is_superuser')") == "off"
     assert await _query(database, "select rolcreaterole from pg_roles where rolname = current_user") is True
@@ -41,14 +41,14 @@ async def test_the_owner_is_no_superuser_and_has_the_database(services: Services
 
 @pytest_twisted.ensureDeferred
 async def test_a_statement_that_wants_too_much_memory_is_refused(database: str) -> None:
-    """And not the whole server ended by the kernel. One of less goes on."""
+    """Otherwise the kernel would end the whole server. A statement with less goes on."""
     made = "select length(json_agg(repeat('x', 1000))::text) from generate_series(1, %s000)"
     with pytest.raises(psycopg2.errors.OutOfMemory):
         await _query(database, made % 900)
     assert await _query(database, made % 9) == 9000 * 1004
 
 
-def test_an_empty_database_has_nothing(empty_database: str) -> None:
+def test_an_empty_database_has_no_schema_of_the_service(empty_database: str) -> None:
     connection = psycopg2.connect(empty_database)
     cursor = connection.cursor()
     cursor.execute("select to_regnamespace('auth')")
@@ -62,12 +62,12 @@ def test_a_wrong_password_is_refused_on_the_socket(services: Services) -> None:
         psycopg2.connect(make_dsn(services.running.dsn, password="wrong"))
 
 
-def test_the_store_has_its_own_bucket(store_settings: Store) -> None:
+def test_each_test_module_has_a_bucket_of_its_own(store_settings: Store) -> None:
     assert store_settings.bucket.startswith("test-embedded-services")
 
 
 def test_everything_listens_on_loopback_only(services: Services) -> None:
-    """By the kernel's tables, for the children and all they started."""
+    """This is read from the kernel's tables, for the servers and all processes they started."""
     ports = _listening(set(services.embedded.pids.values()))
     assert len(ports) >= 8
     assert {address for address, _ in ports} == {"0100007F"}, ports
@@ -100,14 +100,14 @@ async def test_a_second_service_on_the_directory_is_refused(services: Services) 
     rival = Embedded(reactor, services.embedded.data_dir)
     with pytest.raises(InUse, match=rf"pid {os.getpid()}\).*--data-dir"):
         await rival.start()
-    # The refused one has not touched what runs.
+    # The refused start has not touched the running servers.
     assert services.running.dsn is not None
     assert await _query(services.running.dsn, "select 1") == 1
 
 
 @pytest_twisted.ensureDeferred
-async def test_a_failure_nobody_looks_at_is_seen(logged_errors: LoggedErrors) -> None:
-    """The fixture that guards all live tests works: without the flush this test would fail."""
+async def test_an_unhandled_failure_of_a_deferred_is_logged(logged_errors: LoggedErrors) -> None:
+    """This is the fixture that guards all live tests: without the flush this test would fail."""
     dropped: Deferred[None] = fail(ValueError("dropped"))
     del dropped
     gc.collect()

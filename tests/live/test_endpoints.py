@@ -23,7 +23,7 @@ def data_dir(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.mark.parametrize("workers", ["1", "2"])
-def test_tls_unix_and_admin_beside_tcp(data_dir: Path, tmp_path: Path, workers: str) -> None:
+def test_tls_unix_and_admin_endpoints_beside_tcp(data_dir: Path, tmp_path: Path, workers: str) -> None:
     cert, key = issue("127.0.0.1").written(tmp_path)
     path = tmp_path / "s"
     options = [
@@ -46,13 +46,13 @@ def test_tls_unix_and_admin_beside_tcp(data_dir: Path, tmp_path: Path, workers: 
         assert "401" in over_unix(path, "/auth/user")
         before = workers_of(daemon)
         if before:
-            # Who leaves takes nothing with him that the others serve.
+            # A worker that ends does not close endpoints that the others serve.
             os.kill(min(before), signal.SIGTERM)
             eventually(lambda: len(workers_of(daemon) - before) == 1, "another worker")
             assert "401" in over_unix(path, "/auth/user")
             eventually(lambda: answers(f"http://127.0.0.1:{admin}/ready"), "readiness")
         assert requests.get(f"http://127.0.0.1:{admin}/ready", timeout=10).json() == {"status": "ready"}
-        # Health has an endpoint of its own, and only that.
+        # With an admin endpoint, health is answered there only, and nothing else is.
         assert requests.get(f"{url}/ready", timeout=10).status_code == 404
         assert requests.get(f"http://127.0.0.1:{admin}/auth/user", timeout=10).status_code == 404
         for old in ("TLSv1", "TLSv1_1"):
@@ -67,7 +67,7 @@ def handshake(port: int, version: ssl.TLSVersion) -> None:
     context = ssl.create_default_context()
     context.check_hostname = False
     context.verify_mode = ssl.CERT_NONE
-    # The client is willing, so that it is the server that refuses.
+    # The client allows old versions, so that it is the server that refuses.
     context.set_ciphers("ALL:@SECLEVEL=0")
     context.minimum_version = context.maximum_version = version
     with socket.create_connection(("127.0.0.1", port), 10) as plain, context.wrap_socket(plain):
@@ -83,8 +83,10 @@ def over_unix(path: Path, target: str) -> str:
 
 
 @pytest.mark.parametrize("workers", ["1", "2"])
-def test_the_proxy_protocol(data_dir: Path, workers: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """What a proxy says of its client counts, and who says nothing is not listened to."""
+def test_the_proxy_protocol_tells_the_client_address(
+    data_dir: Path, workers: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A connection without its header is closed."""
     monkeypatch.setenv("PROJECT_SERVICE__SERVER__LOG_FORMAT", "json")
     options = ("--listen", "haproxy:tcp:0:interface=127.0.0.1", "--workers", workers)
     with Daemon(data_dir, *options) as daemon:
@@ -102,7 +104,7 @@ def test_the_proxy_protocol(data_dir: Path, workers: str, monkeypatch: pytest.Mo
     assert '"client":"192.0.2.7"' in daemon.text
 
 
-def test_a_port_in_use_is_said_and_the_exit_code_tells(data_dir: Path) -> None:
+def test_a_port_in_use_is_reported_with_exit_code_1(data_dir: Path) -> None:
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))
         taken.listen()

@@ -16,10 +16,10 @@ from tests.live.daemon import ROOT
 from tests.live.loaded_service import credentials, gone_on, judge, load_on, make_ledger, started, warmed_up
 from tests.live.mixed_load import PARTS
 
-# And the leeway that other clocks are given.
+# One hour, and the leeway granted to clocks that differ.
 HOUR = 3600.0 + 60.0
 IDLE_SECONDS = 1.0
-# Found by every Python of the service as it starts: the clock that all else reads, with a step that a file tells.
+# Each Python process of the service imports this as it starts; it adds the seconds in a file to the clock.
 STEPPING = """
 import os
 import time
@@ -83,7 +83,7 @@ def test_an_hour_forward_and_back(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
         with load_on(tmp_path) as load:
             warmed_up(load)
             since = monotonic()
-            # A token lives by the calendar; what waits, waits by how long it really took.
+            # Tokens expire by the calendar; timeouts go by the time that really passed.
             for step, status in ((HOUR, 401), (-HOUR, 401), (0.0, 200)):
                 assert is_given_up(base, partial(clock.step, step))
                 assert known(base, signed_up["access_token"]) == status

@@ -27,9 +27,9 @@ from tests.live.waiting import until
 POOL_SIZE = 3
 ACQUIRE_SECONDS = 0.5
 STATEMENT_SECONDS = 1.0
-# What the guard adds for a server that does not even end its statement; the service's own is longer.
+# The guard waits this long for a server that does not end a statement; the service's own margin is longer.
 MARGIN_SECONDS = 2.0
-# And some room.
+# The sum of the time limits, with some slack for a slow machine.
 BOUND_SECONDS = ACQUIRE_SECONDS + STATEMENT_SECONDS + MARGIN_SECONDS + 3.0
 ACCOUNT = {"email": "faults@example.test", "password": "a long enough one"}
 
@@ -113,7 +113,7 @@ def shaken(
 
 
 async def bounded(waiting: Deferred[Any]) -> Any:
-    """Fails where the configured timeouts do not end it."""
+    """Fails if ``waiting`` takes longer than the configured timeouts allow."""
     from twisted.internet import reactor
 
     return await waiting.addTimeout(BOUND_SECONDS, reactor)
@@ -125,14 +125,14 @@ async def well(shaken: Shaken) -> bool:
 
 
 @pytest_twisted.ensureDeferred
-async def test_all_connections_are_terminated(shaken: Shaken) -> None:
+async def test_terminated_connections_are_replaced_and_listening_goes_on(shaken: Shaken) -> None:
     await until(lambda: well(shaken))
     asking = [start(shaken.kinds()) for _ in range(10)]
     assert shaken.terminate_all() > 2
     for statuses in await bounded(gatherResults(asking)):
         assert set(statuses.values()) <= {200, 503, 504}
     await until(lambda: well(shaken))
-    # What is announced is heard again: a table that was made just now is known.
+    # Notifications are received again: a new table is known.
     run_sql(shaken.dsn, "create table public.later as select 1 as n; notify pgrst, 'reload schema'")
 
     async def known() -> bool:
@@ -154,11 +154,11 @@ def fill(held: ExitStack, dsn: str) -> None:
 
 
 @pytest_twisted.ensureDeferred
-async def test_no_room_for_more_connections(shaken: Shaken) -> None:
+async def test_a_server_that_accepts_no_more_connections(shaken: Shaken) -> None:
     await until(lambda: well(shaken))
     with ExitStack() as held:
         fill(held, shaken.dsn)
-        # Those that it has serve on.
+        # The connections that the service has go on working.
         assert await bounded(start(shaken.kinds())) == WELL
 
         async def refused() -> bool:
@@ -168,17 +168,17 @@ async def test_no_room_for_more_connections(shaken: Shaken) -> None:
             assert set(statuses.values()) <= {200, 503, 504}
             return 200 not in statuses.values()
 
-        # More than once only where the service was quicker than we.
+        # It may take several attempts, since the service may reconnect faster than the test.
         await until(refused)
     await until(lambda: well(shaken))
 
 
 @pytest_twisted.ensureDeferred
-async def test_statements_that_hang_end_and_hold_up_no_other_part(shaken: Shaken) -> None:
+async def test_statements_that_hang_are_ended_and_do_not_delay_other_parts(shaken: Shaken) -> None:
     await until(lambda: well(shaken))
     with closing(psycopg2.connect(shaken.dsn)) as rival:
         rival.cursor().execute("lock table public.kept in access exclusive mode")
-        # As many as have a place; the next would wait for one, and may be told first that there is too much to do.
+        # One for each place; one more would wait for a place, and might be refused as overload first.
         hanging = [
             start(shaken.api.request("GET", "/dev/db/main/rest/kept", key="service"))
             for _ in range(POOL_SIZE + PLACES_MORE)
@@ -187,19 +187,19 @@ async def test_statements_that_hang_end_and_hold_up_no_other_part(shaken: Shaken
         assert statuses["tables"] >= 500
         assert {**statuses, "tables": 200} == WELL
         for status, _, body in await bounded(gatherResults(hanging)):
-            # Ended by statement_timeout, or no connection was free.
+            # Either statement_timeout ended it, or no connection was free.
             assert (status, body["code"]) in {(500, "57014"), (503, "57014"), (504, "PGRST003")}, body
     assert await shaken.kinds() == WELL
 
 
 @pytest_twisted.ensureDeferred
-async def test_a_database_that_says_nothing_any_more(shaken: Shaken) -> None:
-    """Nothing tells of a host that is switched off: only our own clock does."""
+async def test_a_silent_database_is_503_in_time(shaken: Shaken) -> None:
+    """Nothing tells of a host that is switched off; only the service's own time limits do."""
     await until(lambda: well(shaken))
     shaken.proxy.manners = Manners(silent=True)
     statuses = await bounded(start(shaken.kinds()))
     assert set(statuses.values()) <= {503, 504}
-    # What nobody can connect to is 503 for everybody: PostgREST's clients try that again, and no 504.
+    # Without any connection it is 503 in all parts: PostgREST's clients retry that, and no 504.
     shaken.proxy.manners = Manners(refuse=True)
 
     async def refused() -> bool:

@@ -56,7 +56,7 @@ def two(
 
 
 @pytest_twisted.ensureDeferred
-async def test_a_key_that_is_made_and_revoked(two: Two) -> None:
+async def test_a_key_made_and_revoked_at_one_is_known_at_the_other(two: Two) -> None:
     from twisted.internet import reactor
 
     made = keys.make("service", secrets.token_bytes)
@@ -79,8 +79,8 @@ async def test_a_key_that_is_made_and_revoked(two: Two) -> None:
 
 
 @pytest_twisted.ensureDeferred
-async def test_a_key_that_is_revoked_although_no_notification_arrives(two: Two) -> None:
-    """As behind a listening connection that died without a sign."""
+async def test_a_revoked_key_is_refused_even_if_no_notification_arrives(two: Two) -> None:
+    """For instance if the listening connection has died without a sign."""
     made = keys.make("service", secrets.token_bytes)
 
     async def counts(expected: int) -> bool:
@@ -99,7 +99,7 @@ async def test_a_key_that_is_revoked_although_no_notification_arrives(two: Two) 
 
 
 @pytest_twisted.ensureDeferred
-async def test_a_session_that_ends(two: Two) -> None:
+async def test_an_ended_session_is_refused_by_all_parts_of_the_other(two: Two) -> None:
     session = await two.here.sign_up("two@example.test")
     token = session["access_token"]
 
@@ -123,7 +123,7 @@ async def test_a_session_that_ends(two: Two) -> None:
 
 
 @pytest_twisted.ensureDeferred
-async def test_a_single_use_link_is_good_for_one_of_many_at_both(two: Two) -> None:
+async def test_a_single_use_link_works_once_across_both(two: Two) -> None:
     path = f"{OBJECTS}/once"
     assert (await two.here.request("PUT", path, key="service", data=b"only once"))[0] == 201
     status, _, body = await two.here.request(
@@ -140,7 +140,7 @@ async def test_a_single_use_link_is_good_for_one_of_many_at_both(two: Two) -> No
 
 @pytest_twisted.ensureDeferred
 async def test_one_sweeps_at_a_time(two: Two) -> None:
-    """While somebody is at it, here a lock that stands for him, neither of the two sweeps; then one of them does."""
+    """While a lock stands for another sweeper neither of the two sweeps; afterwards one of them does."""
     expired = (
         "insert into storage.links values ('\\x00', 'private', 'k', now() - interval '2 days', 1) returning 1"
     )
@@ -165,7 +165,7 @@ async def test_one_sweeps_at_a_time(two: Two) -> None:
             cursor.execute("select pg_try_advisory_lock(%s)", (SWEEPER,))
             return cursor.fetchall() == [(True,)]
 
-        # Not while one of them is at it, who lives in this very process.
+        # The services run in this very process, and one of them may be sweeping just now.
         await until(locked)
         run_sql(two.here.dsn, expired)
         globalLogPublisher.addObserver(observe)
@@ -179,7 +179,7 @@ async def test_one_sweeps_at_a_time(two: Two) -> None:
 
 @pytest_twisted.ensureDeferred
 async def test_new_migrations_while_the_old_program_serves(two: Two) -> None:
-    """As in a rolling upgrade: what runs goes on; the old program does not start on the newer database."""
+    """As in a rolling upgrade: the old program goes on serving, but does not start on the newer database."""
     from twisted.internet import reactor
 
     newer = (*shipped(), Migration(9999, "9999_later.sql", LATER))
@@ -196,7 +196,7 @@ async def test_new_migrations_while_the_old_program_serves(two: Two) -> None:
         session.close()
 
 
-# What a migration that keeps the rule does: it adds.
+# A migration that keeps the rule for rolling upgrades: it only adds.
 LATER = """
 alter table storage.objects add column note text;
 alter table auth.users add column nickname text;
@@ -221,7 +221,7 @@ async def _asked(api: Api) -> list[int]:
 
 
 @pytest_twisted.ensureDeferred
-async def test_a_table_and_a_bucket_that_change(two: Two) -> None:
+async def test_changes_of_tables_and_buckets_are_known_at_the_other(two: Two) -> None:
     rest = "/dev/db/main/rest/fresh"
     assert (await two.there.request("GET", rest, key="service"))[0] == 404
     run_sql(two.here.dsn, "create table public.fresh as select 1 as n; notify pgrst, 'reload schema'")

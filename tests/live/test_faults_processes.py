@@ -41,13 +41,13 @@ def daemon(place: Path) -> Iterator[Daemon]:
     ("name", "how", "stops", "goes_on"),
     [
         ("postgres", signal.SIGKILL, PARTS, ()),
-        # A planned restart: what ``pg_ctl restart -m fast`` sends.
+        # A planned restart: ``pg_ctl restart -m fast`` sends this.
         ("postgres", signal.SIGINT, PARTS, ()),
         ("weed", signal.SIGKILL, ("storage",), ("tables", "auth")),
     ],
     ids=["postgres-killed", "postgres-restarted", "weed-killed"],
 )
-def test_a_server_that_ends(
+def test_a_server_that_dies_is_replaced_and_only_its_parts_stop(
     daemon: Daemon,
     place: Path,
     name: str,
@@ -66,13 +66,13 @@ def test_a_server_that_ends(
         gone_on(load)
     judge(load, f"{name}: {how.name}", since)
     for part in PARTS:
-        # The service itself has not gone away: nobody's connection may break.
+        # The service itself keeps running: no client's connection may break.
         assert load.count(part, "broken") == 0
     for part in goes_on:
         assert load.count(part, "refused") == refused[part]
 
 
-def test_a_worker_that_is_killed(daemon: Daemon, place: Path) -> None:
+def test_a_killed_worker_is_replaced(daemon: Daemon, place: Path) -> None:
     with load_on(place) as load:
         warmed_up(load)
         before = workers_of(daemon)
@@ -81,12 +81,12 @@ def test_a_worker_that_is_killed(daemon: Daemon, place: Path) -> None:
         eventually(lambda: len(workers_of(daemon) - before) == 1, "a new worker")
         gone_on(load)
     judge(load, "a worker killed", since)
-    # One request of each client at most was with the victim.
+    # Each client had at most one request at the killed worker.
     assert all(tally.broken <= 2 for tally in load.tallies.values())
 
 
-def test_the_parent_that_is_killed(daemon: Daemon, place: Path) -> None:
-    """Who starts the service again finds everything. After this the module's service is gone."""
+def test_a_killed_parent_loses_nothing(daemon: Daemon, place: Path) -> None:
+    """The next start finds everything. The module's service is gone after this test."""
     with load_on(place) as load:
         warmed_up(load)
         workers = workers_of(daemon)
@@ -103,7 +103,7 @@ def test_the_parent_that_is_killed(daemon: Daemon, place: Path) -> None:
 
 
 def test_a_full_disk_under_the_log(place: Path) -> None:
-    """Every write of the log fails; requests are answered all the same, and the end is clean."""
+    """Every write to the log fails; requests are answered all the same, and the service ends cleanly."""
     made = place / "var" / "credentials.json"
     before = made.stat().st_ino if made.exists() else 0
     options = ["--listen", "tcp:0:interface=127.0.0.1", "--data-dir", str(place / "var"), "--workers", "2"]
@@ -122,7 +122,7 @@ def test_a_full_disk_under_the_log(place: Path) -> None:
         assert answers(f"{url}/ready")
         killed = pid_of(place / "var", "weed")
         os.kill(killed, signal.SIGKILL)  # something to log
-        # Not by a 503 of /ready: the next one may be faster than whoever asks.
+        # A 503 of /ready would not do as a sign: the new store may be ready before the test asks.
         eventually(lambda: pid_of(place / "var", "weed") not in (0, killed), "another store")
         eventually(lambda: answers(f"{url}/ready"), "readiness")
     finally:

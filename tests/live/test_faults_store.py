@@ -25,7 +25,7 @@ from tests.live.services import wait
 from tests.live.tables_service import run_sql
 from tests.live.waiting import until
 
-# The store client's own limits here; no request may take much more than one after the other.
+# The store client's time limits in this module; no request may take much longer than their sum.
 IDLE_SECONDS = 2.0
 CONNECT_SECONDS = 1.0
 BOUND_SECONDS = 4 * (IDLE_SECONDS + CONNECT_SECONDS) + 2.0
@@ -89,7 +89,7 @@ def polite_again(rude: Rude) -> Iterator[None]:
 
 
 async def bounded(waiting: Deferred[Any]) -> Any:
-    """Fails where the configured timeouts do not end it."""
+    """Fails if ``waiting`` takes longer than the configured timeouts allow."""
     from twisted.internet import reactor
 
     return await waiting.addTimeout(BOUND_SECONDS, reactor)
@@ -105,7 +105,7 @@ async def holds(rude: Rude, key: str, payload: bytes = PAYLOAD) -> bool:
 
 
 @pytest_twisted.ensureDeferred
-async def test_a_short_burst_of_refusals_is_not_noticed(rude: Rude) -> None:
+async def test_a_short_burst_of_503_is_hidden_by_retries(rude: Rude) -> None:
     rude.proxy.manners = Manners(answer=BUSY, times=2)
     assert (await rude.put("burst"))[0] == 201
     rude.proxy.manners = Manners(answer=BUSY, times=2)
@@ -119,12 +119,14 @@ async def test_a_short_burst_of_refusals_is_not_noticed(rude: Rude) -> None:
     [Manners(answer=BUSY), Manners(refuse=True), Manners(silent=True), Manners(dribble_down_after=0)],
     ids=["5xx", "refused", "silent", "a-byte-a-second"],
 )
-async def test_a_store_that_is_away(rude: Rude, manners: Manners, request: pytest.FixtureRequest) -> None:
-    """503 in time, the other parts go on meanwhile, and afterwards all is well by itself."""
+async def test_a_store_that_does_not_work_is_503_in_time(
+    rude: Rude, manners: Manners, request: pytest.FixtureRequest
+) -> None:
+    """The other parts go on meanwhile, and afterwards storage works again by itself."""
     kept, new = (f"{name}-{request.node.callspec.id}" for name in ("kept", "new"))
     assert (await rude.put(kept))[0] == 201
     rude.proxy.manners = manners
-    # Both are on their way while the tables are asked.
+    # Both requests are pending while the table API is asked.
     writing, reading = start(rude.put(new)), start(rude.get(kept))
     assert await rude.rows() == 1
     status, headers = await bounded(writing)
@@ -142,7 +144,7 @@ async def test_a_store_that_is_away(rude: Rude, manners: Manners, request: pytes
 
 
 @pytest_twisted.ensureDeferred
-async def test_an_upload_that_is_reset_once_goes_out_again(rude: Rude) -> None:
+async def test_an_upload_that_is_reset_once_is_sent_again(rude: Rude) -> None:
     rude.proxy.manners = Manners(reset_up_after=200_000, times=1)
     assert (await rude.put("reset-once"))[0] == 201
     assert rude.proxy.done == 1
@@ -169,12 +171,12 @@ async def test_an_upload_that_is_always_reset_leaves_the_old_object(rude: Rude) 
 
 
 @pytest_twisted.ensureDeferred
-async def test_an_answer_that_is_reset_in_its_body_never_looks_whole(rude: Rude) -> None:
+async def test_a_download_reset_in_its_body_never_looks_complete(rude: Rude) -> None:
     assert (await rude.put("down"))[0] == 201
     rude.proxy.manners = Manners(reset_down_after=200_000, times=1)
     with pytest.raises(ResponseFailed), warnings_logged() as warned:
         await bounded(start(rude.get("down")))
-    # One line: the store's absence is no fault of ours to trace.
+    # One line without a traceback, since the fault is not the service's.
     assert [
         text for text in warned if text.startswith("streaming broke off: store_unavailable id=")
     ] == warned
@@ -205,7 +207,7 @@ class Reader(Protocol):
 
 
 @pytest_twisted.ensureDeferred
-async def test_a_body_that_dribbles_stops_nobody_and_ends_with_its_reader(rude: Rude) -> None:
+async def test_a_body_that_dribbles_delays_nobody_and_ends_with_its_reader(rude: Rude) -> None:
     from twisted.internet import reactor
 
     assert (await rude.put("slow"))[0] == 201

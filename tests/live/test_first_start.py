@@ -77,7 +77,7 @@ BUCKETS = "select name, visibility from storage.buckets order by name"
 
 
 @pytest_twisted.ensureDeferred
-async def test_keys_and_buckets_are_made_once_and_shown_to_a_person(
+async def test_keys_and_buckets_are_made_once_and_shown_only_on_a_terminal(
     database: str, store_settings: Store, tmp_path: Path, terminal: Terminal
 ) -> None:
     data_dir = tmp_path / "made" / "var"
@@ -90,7 +90,7 @@ async def test_keys_and_buckets_are_made_once_and_shown_to_a_person(
             found: dict[str, str] = json.loads(path.read_text())
         said = terminal.getvalue()
         assert f"ready on {found['base_url']}\n" in said
-        # Who collects what a program prints is not to have them.
+        # A program that collects the output does not get the keys.
         assert [found[key] in said for key in ("anon_key", "service_key")] == [not terminal.piped] * 2
         return found
 
@@ -101,7 +101,7 @@ async def test_keys_and_buckets_are_made_once_and_shown_to_a_person(
     assert first["dsn"] == database
     assert run(database, BUCKETS) == [("private", "private"), ("public", "public")]
 
-    # What an operator has removed or revoked stays so.
+    # What an operator has deleted or revoked is not restored.
     run(database, "delete from storage.buckets where name = 'private'")
     run(database, "update auth.project_keys set revoked_at = now() where kind = 'service'")
     terminal.piped = True
@@ -115,7 +115,7 @@ async def test_keys_and_buckets_are_made_once_and_shown_to_a_person(
     async def alone() -> bool:
         return run(database, OTHERS) == [(0,)]
 
-    # What a start has opened it closes, and what is left then the stop.
+    # All connections are closed in the end.
     await until(alone)
 
     path.write_text("no longer what it was")
@@ -124,10 +124,10 @@ async def test_keys_and_buckets_are_made_once_and_shown_to_a_person(
 
 
 @pytest_twisted.ensureDeferred
-async def test_it_waits_for_the_database(
+async def test_the_start_waits_for_the_database(
     database: str, store_settings: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    # As where it was started without.
+    # A process may be started without a standard output.
     monkeypatch.setattr(sys, "__stdout__", None)
     where = parse_dsn(database)
     settings = settings_for(make_dsn(database, host=str(tmp_path)), store_settings, tmp_path)
@@ -145,7 +145,7 @@ async def test_it_waits_for_the_database(
 
 
 @pytest_twisted.ensureDeferred
-async def test_a_reload_reads_the_file_again_and_the_options_still_win(
+async def test_a_reload_reads_the_file_again_and_options_still_win(
     database: str,
     store_settings: Store,
     tmp_path: Path,

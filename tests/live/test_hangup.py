@@ -38,7 +38,7 @@ async def api(database: str, store_settings: Store, tmp_path: Path) -> AsyncIter
         connection.cursor().execute(SCHEMA)
     connection.close()
     settings = settings_for(database, store_settings, tmp_path)
-    # Two connections for everybody: whatever one caller leaves behind, the next one gets.
+    # With only two connections, what one caller leaves behind in one reaches the next.
     stages = {"dev": Stage({"main": StageDatabase(pool_size=2)})}
     async with serving(evolve(settings, stages=stages)) as running:
         yield running
@@ -61,7 +61,7 @@ def raw(api: Api, token: str, method: str, target: str, body: bytes = b"") -> by
 
 @pytest.mark.parametrize("seed", [1, 2])
 @pytest_twisted.ensureDeferred
-async def test_no_request_ever_runs_under_anothers_role(api: Api, seed: int) -> None:
+async def test_no_request_ever_runs_under_the_role_of_another(api: Api, seed: int) -> None:
     chance = random.Random(seed)
     session = await api.sign_up(f"ann{seed}@example.test")
     token, user_id = session["access_token"], session["user"]["id"]
@@ -79,7 +79,7 @@ async def test_no_request_ever_runs_under_anothers_role(api: Api, seed: int) -> 
         assert rows == [{"role": "anon", "uid": None}], rows
     await gatherResults(pending)
 
-    # And the connections still do their work, for the user too.
+    # The connections still work afterwards, for the user too.
     _, _, rows = await api.request("GET", "/dev/db/main/rest/who?select=role,uid", token=token)
     assert rows == [{"role": "authenticated", "uid": user_id}]
     with psycopg2.connect(api.dsn) as connection:

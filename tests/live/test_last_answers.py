@@ -1,4 +1,5 @@
-"""Clients that are refused read the reason although they are still sending, and are closed in the end in any case."""
+"""Clients that are refused read the reason although they are still sending, and all connections are closed in the
+end."""
 
 from __future__ import annotations
 
@@ -53,7 +54,7 @@ def come_when_there_is_no_room(api: Api, secure_port: int) -> None:
 
 
 @pytest_twisted.ensureDeferred
-async def test_refusals_reach_who_still_sends_and_nobody_stays(
+async def test_refusals_reach_clients_that_still_send_and_connections_are_closed(
     database: str, store_settings: Store, tmp_path: Path
 ) -> None:
     cert, key = issue("localhost").written(tmp_path)

@@ -18,7 +18,7 @@ WHO = "select auth.uid()::text, auth.role(), auth.email(), auth.jwt()"
 KEY = "insert into auth.project_keys (kind, sha256) values ('anon', sha256('{}'))"
 RELOAD = ("pgrst", "reload schema")
 
-# One for each kind of change that the schema cache may show, in an order in which each finds what it is about.
+# One statement for each kind of change that the schema cache may show; each finds what it changes.
 CHANGES = """
 create schema s
 alter schema s rename to api
@@ -65,14 +65,14 @@ Told = Callable[[str, str], list[tuple[str, str]]]
 
 @pytest.fixture
 def told(database: str) -> Iterator[Told]:
-    """The notifications that a statement has caused."""
+    """Executes a statement and returns the notifications that it has caused."""
     with closing(psycopg2.connect(database)) as listening:
         listening.autocommit = True
         listening.cursor().execute("listen pgrst; listen project_service_keys")
 
         def after(dsn: str, statement: str) -> list[tuple[str, str]]:
             run(dsn, statement)
-            # What was sent before is there before the answer to this.
+            # Notifications sent before this statement have arrived when its result has.
             listening.cursor().execute("select")
             found = [(one.channel, one.payload) for one in listening.notifies]
             listening.notifies.clear()
@@ -85,13 +85,13 @@ def who(dsn: str, claims: str, role: str = "anon") -> tuple[Any, ...]:
     return run(dsn, f"set request.jwt.claims = '{claims}'", f"set role {role}", WHO)[0]
 
 
-def test_nobody_calls_where_nothing_was_said(database: str) -> None:
+def test_without_claims_there_is_no_user(database: str) -> None:
     assert run(database, WHO) == [(None, "none", None, {})]
     assert run(database, "set role authenticated", WHO) == [(None, "authenticated", None, {})]
     assert who(database, "") == (None, "anon", None, {})
 
 
-def test_a_subject_is_a_user_where_it_is_a_uuid_and_nothing_else(database: str) -> None:
+def test_a_subject_is_a_user_only_if_it_is_a_uuid(database: str) -> None:
     somebody = "0000000a-0000-0000-0000-00000000000b"
     for subject, user in {
         somebody: somebody,
@@ -110,8 +110,9 @@ def test_a_subject_is_a_user_where_it_is_a_uuid_and_nothing_else(database: str) 
     )
 
 
-def test_a_policy_asks_who_calls_once_a_statement_and_in_any_process(database: str) -> None:
-    """Not for each row: a volatile function keeps the planner from an index, an unsafe one from parallel plans."""
+def test_the_identity_functions_are_stable_and_parallel_safe(database: str) -> None:
+    """Otherwise policies would call them for each row: volatile functions prevent the use of an index, unsafe ones
+    parallel plans."""
     asked = "select proname, provolatile, proparallel from pg_proc where pronamespace = 'auth'::regnamespace"
     names = "('jwt', 'uid', 'role', 'email')"
     assert set(run(database, f"{asked} and proname in {names}")) == {
@@ -119,7 +120,7 @@ def test_a_policy_asks_who_calls_once_a_statement_and_in_any_process(database: s
     }
 
 
-def test_callers_look_names_up_where_they_have_to_and_make_nothing(database: str) -> None:
+def test_the_api_roles_may_use_two_schemas_and_create_nothing(database: str) -> None:
     may = "select n.nspname, p from pg_namespace n, unnest(array['usage', 'create']) p"
     ours = "n.nspname in ('auth', 'storage', '_project_service', 'public')"
     for role in ("anon", "authenticated", "service_role"):
@@ -127,7 +128,7 @@ def test_callers_look_names_up_where_they_have_to_and_make_nothing(database: str
         assert found == [("auth", "usage"), ("public", "usage")], role
 
 
-def test_project_keys_are_what_they_are_to_be(database: str) -> None:
+def test_columns_and_constraints_of_project_keys(database: str) -> None:
     run(database, KEY.format("a"), KEY.format("b"))
     columns = "label, revoked_at, created_at between now() - interval '1 minute' and now()"
     found = run(database, f"select {columns}, id from auth.project_keys order by id")
@@ -146,7 +147,7 @@ def test_project_keys_are_what_they_are_to_be(database: str) -> None:
             run(database, refused)
 
 
-def test_every_change_of_a_project_key_is_announced_once(database: str, told: Told) -> None:
+def test_every_change_of_a_project_key_is_notified_once(database: str, told: Told) -> None:
     run(database, KEY.format("a"), KEY.format("b"))
     told(database, "select")
     for change in (
@@ -158,7 +159,7 @@ def test_every_change_of_a_project_key_is_announced_once(database: str, told: To
         assert told(database, change) == [("project_service_keys", "")], change
 
 
-def test_every_kind_of_change_of_the_schema_is_announced(database: str, admin: str, told: Told) -> None:
+def test_every_kind_of_schema_change_is_notified(database: str, admin: str, told: Told) -> None:
     (watching,) = run(admin, "select _project_service.watch_ddl()")
     assert watching == (True,)
     there = parse_dsn(admin)
@@ -177,8 +178,8 @@ def test_every_kind_of_change_of_the_schema_is_announced(database: str, admin: s
     assert told(admin, "create temporary table passing (a int); create temporary view a as select 1") == []
 
 
-def test_service_role_has_everything_in_an_exposed_schema(database: str) -> None:
-    """What was there and what comes; the others have nothing in it but its names."""
+def test_service_role_may_use_everything_in_an_exposed_schema(database: str) -> None:
+    """This holds for what exists and for what comes; the other roles may only look names up."""
     made = (
         "create table api.t{0} (id serial)",
         "create function api.f{0}() returns int language sql return 1",

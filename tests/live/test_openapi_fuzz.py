@@ -18,9 +18,9 @@ from tests.live.openapi_cases import KEYS, PASSWORD, READ_KEYS, SCHEMA_SQL, Exis
 from tests.live.openapi_fuzzing import fuzz
 from tests.live.tables_service import run_sql
 
-# For each operation, beside the few thousand cases that the schemas define at their limits.
+# Random cases for each operation, besides the few thousand at the limits of the schemas.
 EXAMPLES = 6
-# Of the operations: were most cases turned away at the door, nothing behind it would be tried.
+# The share of operations that have to succeed once: if all were refused early, little would be tested.
 SUCCEEDED = 0.7
 
 
@@ -40,7 +40,7 @@ async def existing(api: Api) -> Existing:
 
 
 @pytest_twisted.ensureDeferred
-async def test_the_service_keeps_what_its_document_says(
+async def test_the_service_does_what_its_openapi_document_says(
     database: str, store_settings: Store, tmp_path: Path
 ) -> None:
     run_sql(database, SCHEMA_SQL)

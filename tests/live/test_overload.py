@@ -30,7 +30,7 @@ from tests.live.waiting import until
 
 ROWS = "/dev/db/main/rest/counted"
 WAITING = 10
-# Of a database of the table API: one for each of its ten connections, and two.
+# Requests that a database of the table API accepts: one for each of its ten connections, and two more.
 PLACES = 12
 MOST_CONNECTIONS = 150
 LARGE_BYTES = 8 * 1024 * 1024
@@ -46,7 +46,7 @@ def api(
         evolve(store_settings, max_connections=1),
         Path(tmp_path_factory.mktemp("overload")),
         server={"idle_timeout_seconds": 2.0, "max_waiting": WAITING, "max_connections": MOST_CONNECTIONS},
-        # However slow the machine is, nobody has waited for too long.
+        # So long that no request times out on a slow machine.
         database={"acquire_timeout_seconds": 60.0},
     )
     context = serving(settings)
@@ -100,7 +100,7 @@ async def crowd(*groups: list[Raw]) -> AsyncIterator[None]:
 
 
 @pytest_twisted.ensureDeferred
-async def test_what_is_let_in_is_served_and_the_rest_is_refused_at_once(api: Api) -> None:
+async def test_as_many_as_fit_are_served_and_the_rest_are_refused_at_once(api: Api) -> None:
     answers: list[tuple[int, Any, Any]] = []
 
     async def ask() -> None:
@@ -110,7 +110,7 @@ async def test_what_is_let_in_is_served_and_the_rest_is_refused_at_once(api: Api
         owner.cursor().execute("lock table counted")
         asked: list[Deferred[None]] = [start(ask()) for _ in range(100)]
         await until(lambda: len(answers) == 100 - PLACES - WAITING)
-        # The other parts do not notice.
+        # The other parts are not affected.
         assert [(await api.request("GET", path, key=None))[0] for path in ("/live", "/ready")] == [200, 200]
         assert (await api.sign_up("calm@example.test"))["access_token"]
         listed = await api.request("GET", "/storage/buckets/public/objects")
@@ -128,7 +128,7 @@ async def test_what_is_let_in_is_served_and_the_rest_is_refused_at_once(api: Api
 
 
 @pytest_twisted.ensureDeferred
-async def test_a_crowd_that_does_nothing_keeps_nobody_from_being_served(api: Api) -> None:
+async def test_idle_and_slow_clients_keep_nobody_from_being_served(api: Api) -> None:
     path = "/storage/buckets/public/objects/large"
     assert (await api.request("PUT", path, key="service", data=b"x" * LARGE_BYTES))[0] == 201
     head = f"Host: x\r\nX-Service-Key: {api.anon_key}\r\n".encode()
@@ -144,7 +144,7 @@ async def test_a_crowd_that_does_nothing_keeps_nobody_from_being_served(api: Api
         return all(one.received for one in (*idle, *readers))
 
     async with crowd(half, idle, readers):
-        # Far more than there are places, but never more at once than are let in.
+        # Far more than there are places, but at any time no more new ones than may wait.
         for _ in range(6):
             readers += [Raw(api, ask, window=4096) for _ in range(WAITING)]
             await until(all_answered)
@@ -152,14 +152,14 @@ async def test_a_crowd_that_does_nothing_keeps_nobody_from_being_served(api: Api
         for _ in range(5):
             assert (await api.request("GET", ROWS))[0] == 200
             assert (await api.request("GET", path, headers={"Range": "bytes=0-9"}))[0] == 206
-        # The readers go on as slowly as they like; the others are sent away.
+        # Slow readers may go on; idle and half-sent connections are closed.
         await until(lambda: all_answered() and all(one.is_closed() for one in (*half, *idle)))
         assert {one.received for one in half} == {b""}
         assert not any(one.closed for one in readers)
 
 
 @pytest_twisted.ensureDeferred
-async def test_connections_beyond_the_most_take_the_place_of_idle_ones(api: Api) -> None:
+async def test_connections_beyond_the_limit_take_the_place_of_idle_ones(api: Api) -> None:
     idle = [Raw(api) for _ in range(MOST_CONNECTIONS + 50)]
     async with crowd(idle):
         await until(lambda: sum(one.is_closed() for one in idle) >= 50)
@@ -168,8 +168,8 @@ async def test_connections_beyond_the_most_take_the_place_of_idle_ones(api: Api)
 
 
 @pytest_twisted.ensureDeferred
-async def test_a_burst_of_new_clients_waits_to_be_accepted(reactor_port: int) -> None:
-    # The reactor accepts none of them before the end of this test.
+async def test_a_burst_of_new_connections_waits_to_be_accepted(reactor_port: int) -> None:
+    # The reactor accepts none of them before this test ends.
     clients = [socket.create_connection(("127.0.0.1", reactor_port), timeout=5) for _ in range(300)]
     for client in clients:
         client.close()

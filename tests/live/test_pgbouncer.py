@@ -60,7 +60,7 @@ def pgbouncer(database: str, mode: str, size: int) -> Iterator[str]:
     program = shutil.which("pgbouncer", path=f"{os.environ['PATH']}:/usr/sbin")
     if program is None:
         pytest.skip("pgbouncer is not installed (.ci/run installs it)")
-    # It does not run as root, and below pytest's folder only root may look.
+    # PgBouncer does not run as root, and pytest's directories are closed to other users.
     folder, listen = Path(mkdtemp(prefix="project-service-test-")), free_port()
     folder.chmod(0o755)
     config = folder / "pgbouncer.ini"
@@ -99,7 +99,9 @@ async def sixty_times(work: Callable[[int], Coroutine[Any, Any, None]]) -> None:
 
 
 @pytest_twisted.ensureDeferred
-async def test_all_three_parts(database: str, store_settings: Store, tmp_path: Path) -> None:
+async def test_all_three_parts_with_session_pooling(
+    database: str, store_settings: Store, tmp_path: Path
+) -> None:
     run_sql(database, TABLES)
     with pgbouncer(database, "session", 50) as pooled:
         await _all_three_parts(settings_for(pooled, store_settings, tmp_path))
@@ -117,22 +119,22 @@ async def _all_three_parts(settings: Settings) -> None:
             assert (status, len(rows)) == (200, 1)
 
         await sixty_times(write_and_read)
-        # Everybody has his own, on whichever connection.
+        # Each user sees only his own rows, whichever connection serves him.
         for token in tokens:
             assert len((await api.request("GET", NOTES, token=token))[2]) == 30
         assert (await api.request("GET", NOTES))[2] == []
         path = "/storage/buckets/private/objects/a"
         assert (await api.request("PUT", path, token=tokens[0], data=b"bytes"))[0] == 201
         assert (await api.request("GET", path, token=tokens[0]))[2] == b"bytes"
-        # LISTEN goes through it too.
+        # /ready needs LISTEN, which goes through PgBouncer too.
         assert (await api.request("GET", "/ready", key=None))[0] == 200
 
 
 @pytest_twisted.ensureDeferred
-async def test_the_table_api_where_transactions_are_pooled(
+async def test_the_table_api_with_transaction_pooling(
     database: str, store_settings: Store, tmp_path: Path
 ) -> None:
-    """Ten connections of ours on two of the server's: no message may count on the one before it."""
+    """The service's ten connections share two of the server's, so no message may rely on the one before it."""
     run_sql(database, TABLES)
     with pgbouncer(database, "transaction", 2) as pooled:
         main = StageDatabase(dsn=Secret(pooled), prepare=False, stream_threshold_bytes=1000)
@@ -147,7 +149,7 @@ async def test_the_table_api_where_transactions_are_pooled(
                 words = str(number) * 100
                 status, _, _ = await api.request("POST", NOTES, token=token, json={"words": words})
                 assert status == 201
-                # Above the threshold: a cursor, over several messages.
+                # A result above the threshold is read by a cursor, over several messages.
                 status, _, rows = await api.request("GET", NOTES, token=token)
                 assert status == 200
                 assert words in {row["words"] for row in rows}
@@ -159,7 +161,7 @@ async def test_the_table_api_where_transactions_are_pooled(
                 assert len((await api.request("GET", NOTES, token=token))[2]) == 30
             run_sql(database, "create table later (id int primary key); grant select on later to anon")
             assert (await api.request("GET", "/dev/db/main/rest/later"))[0] == 200
-            # Nobody hears of this one.
+            # This change is not notified.
             run_sql(database, "alter table notes rename words to said")
 
             async def written() -> bool:
@@ -171,7 +173,7 @@ async def test_the_table_api_where_transactions_are_pooled(
 
 
 @pytest_twisted.ensureDeferred
-async def test_it_is_said_where_strings_cannot_be_written_safely(database: str) -> None:
+async def test_the_error_names_the_setting_under_which_strings_are_unsafe(database: str) -> None:
     name = run_sql(database, "select current_database()")[0][0]
     run_sql(database, f'alter database "{name}" set standard_conforming_strings = off')
     told = "standard_conforming_strings is off, and the pooler refuses"

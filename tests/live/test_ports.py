@@ -40,7 +40,7 @@ class Counting(Factory):
 
 
 @pytest_twisted.ensureDeferred
-async def test_one_client_is_accepted_in_a_turn() -> None:
+async def test_one_client_is_accepted_in_each_turn_of_the_reactor() -> None:
     factory = Counting()
     port = reactor.listenTCP(0, factory, interface="127.0.0.1")
     take_turns(port)
@@ -66,7 +66,7 @@ def _longest_queue() -> int:
 
 
 @pytest_twisted.ensureDeferred
-async def test_a_queue_is_as_long_as_the_endpoint_says_and_else_long() -> None:
+async def test_a_backlog_is_as_long_as_the_endpoint_says_or_else_long() -> None:
     lengths = (LOOPBACK, f"{LOOPBACK}:backlog=7")
     ports: list[Any] = await bind_endpoints(reactor, lengths)(Factory())
     assert [_queue(port) for port in ports] == [min(BACKLOG, _longest_queue()), 7]
@@ -89,7 +89,7 @@ async def _shared(endpoint: str) -> AsyncIterator[list[Any]]:
 
 
 @pytest_twisted.ensureDeferred
-async def test_a_unix_socket_stays_as_it_is_while_workers_come_and_go(tmp_path: Path) -> None:
+async def test_a_unix_socket_stays_while_workers_come_and_go(tmp_path: Path) -> None:
     path = tmp_path / "s"
     async with _shared(f"unix:{path}:mode=600") as opened:
         assert stat.S_IMODE(path.stat().st_mode) == 0o600
@@ -118,7 +118,7 @@ async def test_a_unix_socket_of_systemds_stays_as_it_is(
 
 @pytest.mark.parametrize(("asked", "length"), [("", 200), (":backlog=7", 8)])
 @pytest_twisted.ensureDeferred
-async def test_the_queue_of_a_unix_socket_is_as_long_with_workers(
+async def test_the_backlog_of_a_unix_socket_is_as_long_with_workers(
     tmp_path: Path, asked: str, length: int
 ) -> None:
     path, waiting = tmp_path / "s", 0
@@ -132,7 +132,7 @@ async def test_the_queue_of_a_unix_socket_is_as_long_with_workers(
 
 
 @pytest_twisted.ensureDeferred
-async def test_all_are_opened_or_none_and_what_is_said_does_not_lead_to_keys(tmp_path: Path) -> None:
+async def test_all_ports_are_opened_or_none_and_the_error_shows_no_key_file(tmp_path: Path) -> None:
     first = tmp_path / "first"
     certificate, key = issue("localhost").written(tmp_path)
     with socket.socket() as taken:
@@ -146,10 +146,10 @@ async def test_all_are_opened_or_none_and_what_is_said_does_not_lead_to_keys(tmp
 
 
 @pytest_twisted.ensureDeferred
-async def test_a_port_that_does_not_close_cleanly_does_not_spoil_the_end(
+async def test_a_port_that_fails_to_close_does_not_stop_the_shutdown(
     database: str, store_settings: Store, tmp_path: Path, logged_errors: LoggedErrors
 ) -> None:
-    """Its socket file was swept away, say; what comes after it is stopped all the same."""
+    """For instance because its socket file was deleted; what comes after it is stopped all the same."""
     path = tmp_path / "s"
     listen = ("tcp:0:interface=127.0.0.1", f"unix:{path}")
     async with serving(settings_for(database, store_settings, tmp_path, server={"listen": listen})) as api:

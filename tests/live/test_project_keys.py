@@ -1,4 +1,4 @@
-"""Project keys in the database."""
+"""Project keys in the database: listing and revoking."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ from tests.live.test_database import connector
 
 
 @pytest_twisted.ensureDeferred
-async def test_keys_are_listed_from_the_oldest_on_and_a_revoked_one_opens_nothing(database: str) -> None:
+async def test_keys_are_listed_by_age_and_a_revoked_one_is_refused(database: str) -> None:
     pool = Pool(connector(database), 1, 5.0, reactor)
     kinds: list[KeyKind] = ["anon", "service", "anon", "service", "anon"]
     made = [keys.make(kind, secrets.token_bytes) for kind in kinds]
     ids = [(await keys.store(pool, kind, key, key[-3:])).id for kind, key in zip(kinds, made, strict=True)]
-    # The younger has the lesser id, whatever chance gave them.
+    # The younger key gets the lower id, so that ordering by id would be wrong.
     for age, row in enumerate(sorted(ids)):
         older = "update auth.project_keys set created_at = now() - %s * interval '1 h' where id = %s"
         await pool.query(older, (age, row))

@@ -1,4 +1,4 @@
-"""Behind nginx, Caddy and HAProxy, each set up as docs/operations.rst says."""
+"""Behind nginx, Caddy and HAProxy, each configured as docs/operations.rst shows."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from tests.places import free_port
 CLIENT = "127.0.0.2"
 OBJECTS = "/storage/buckets/private/objects"
 LARGE = 16 * 1024 * 1024
-# More than a proxy and all sockets on the way hold by themselves.
+# More than a proxy and all sockets on the way can buffer.
 LIMIT = WIDE = 96 * 1024 * 1024
 IN_FLIGHT = "project_service_requests_in_flight"
 
@@ -89,7 +89,9 @@ def client(front: Front, service: Service) -> Iterator[requests.Session]:
         yield session
 
 
-def test_the_client_and_the_name_it_used(front: Front, service: Service, client: requests.Session) -> None:
+def test_the_service_knows_the_clients_address_and_the_host_it_used(
+    front: Front, service: Service, client: requests.Session
+) -> None:
     spoofed = {"X-Forwarded-For": "203.0.113.9", "X-Forwarded-Host": "evil.example"}
     client.put(f"{front.url}{OBJECTS}/linked", data=b"x", timeout=10)
     path = "/storage/buckets/private/presign"
@@ -119,7 +121,7 @@ def test_paths_arrive_as_they_were_sent(
         )
 
 
-def test_uploads_and_downloads_come_whole(front: Front, client: requests.Session) -> None:
+def test_uploads_and_downloads_arrive_complete(front: Front, client: requests.Session) -> None:
     payload = random.Random(7).randbytes(LARGE)
     url = f"{front.url}{OBJECTS}/large"
     pieces = (payload[at : at + 65536] for at in range(0, LARGE, 65536))
@@ -129,23 +131,25 @@ def test_uploads_and_downloads_come_whole(front: Front, client: requests.Session
     assert (part.status_code, part.content) == (206, payload[1_000_000:1_000_010])
 
 
-def test_what_is_too_large_is_refused_by_the_service_at_once(front: Front, service: Service) -> None:
+def test_a_body_too_large_is_refused_by_the_service_at_once(front: Front, service: Service) -> None:
     with connected(front) as client:
         client.sendall(head(front, service, "PUT", "huge", f"Content-Length: {LIMIT + 1}\r\n") + bytes(65536))
         answer = client.recv(65536)
     assert answer.startswith(b"HTTP/1.1 413 ")
 
 
-# Caddy itself cuts off who goes on sending.
+# Caddy itself cuts off clients that go on sending.
 @pytest.mark.parametrize("front", [nginx, haproxy], ids=["nginx", "haproxy"], indirect=True)
-def test_who_reads_only_when_it_has_sent_all_gets_its_answer(front: Front, client: requests.Session) -> None:
+def test_a_client_that_reads_only_after_sending_everything_gets_its_response(
+    front: Front, client: requests.Session
+) -> None:
     for _ in range(5):
         answer = client.put(f"{front.url}{OBJECTS}/huge", data=bytes(LIMIT + 1), timeout=60)
         assert (answer.status_code, answer.json()["error"]["code"]) == (413, "payload_too_large")
 
 
 def test_an_upload_streams(front: Front, service: Service) -> None:
-    """The service has it in hand while the client is still sending."""
+    """The service receives it while the client is still sending."""
     with connected(front) as slow:
         slow.sendall(head(front, service, "PUT", "slow", f"Content-Length: {LARGE}\r\n") + bytes(LARGE // 2))
         eventually(lambda: service.in_flight() == 1, "the upload")
@@ -155,12 +159,12 @@ def test_an_upload_streams(front: Front, service: Service) -> None:
 
 
 def test_a_download_streams(front: Front, service: Service, client: requests.Session) -> None:
-    """A client that does not read keeps the service waiting; nobody in between takes it all."""
+    """A client that does not read makes the service wait; no proxy buffers the whole body."""
     assert client.put(f"{front.url}{OBJECTS}/wide", data=bytes(WIDE), timeout=60).ok
     with connected(front) as slow:
         slow.sendall(head(front, service, "GET", "wide"))
         assert slow.recv(1024).startswith(b"HTTP/1.1 200 ")
-        # Long enough for somebody in between to have taken it all: another client has.
+        # In this time a proxy could have taken everything: another client has downloaded it completely.
         assert len(client.get(f"{front.url}{OBJECTS}/wide", timeout=60).content) == WIDE
         assert service.in_flight() == 1
     eventually(lambda: service.in_flight() == 0, "its end with the client's")

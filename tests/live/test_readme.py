@@ -1,4 +1,4 @@
-"""The README's first session, run as it stands: its commands, in its order, against a fresh service."""
+"""The README's first session, executed as it stands: its commands, in its order, against a new service."""
 
 from __future__ import annotations
 
@@ -24,11 +24,11 @@ def commands(rst: str) -> str:
 
 
 @pytest.mark.skipif(shutil.which("curl") is None, reason="curl is not installed (.ci/run installs it)")
-def test_the_first_session(tmp_path: Path) -> None:
+def test_the_first_session_works_as_printed(tmp_path: Path) -> None:
     readme = (ROOT / "README.rst").read_text("utf-8")
     folder = tmp_path / "clone"
     folder.mkdir()
-    # A clone has the program in .venv and, once `make run` has run, its state in var.
+    # As in a clone after `make run`: the program in .venv, its state in var.
     (folder / ".venv").symlink_to(sys.prefix)
     (folder / "README.rst").write_text(readme)
     with Daemon(folder / "var") as daemon:

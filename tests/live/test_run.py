@@ -1,4 +1,4 @@
-"""The daemon as a process: started, stopped, killed, daemonised, its children killed, as an ordinary user."""
+"""The daemon as a process: started, stopped, killed, daemonised, and run as an ordinary user."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ ACCOUNT = {"email": "ada@example.test", "password": "correct horse 7"}
 
 @pytest.fixture(scope="module")
 def data_dir(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """One data directory for the module: each test goes on where the one before has left it."""
+    """One data directory for the module: each test continues where the one before has left it."""
     return tmp_path_factory.mktemp("run") / "var"
 
 
@@ -44,8 +44,8 @@ def daemon(data_dir: Path) -> Iterator[Daemon]:
     assert children_on(data_dir) == []
 
 
-def test_stopped_while_the_database_is_made(data_dir: Path) -> None:
-    """The first start of all, and someone who thinks better of it."""
+def test_stopping_while_the_database_is_made(data_dir: Path) -> None:
+    """The very first start is interrupted."""
     with Daemon(data_dir) as early:
         eventually((data_dir / "postgres.new" / "base").exists, "initdb at its work")
         os.killpg(early.process.pid, signal.SIGINT)
@@ -66,7 +66,7 @@ def test_first_start_and_stop(daemon: Daemon, data_dir: Path) -> None:
     assert credentials["base_url"] == url
     assert set(credentials) == {"base_url", "anon_key", "service_key", "dsn"}
     assert children_on(data_dir)
-    # Standard output is no terminal here: the keys stay in the file.
+    # Standard output is no terminal here, so the keys are not printed.
     assert daemon.stop() == 0, daemon.text
     assert str(path) in daemon.text
     assert credentials["anon_key"] not in daemon.text
@@ -83,7 +83,7 @@ def test_a_second_service_on_the_same_data_is_refused(daemon: Daemon, data_dir: 
     assert answers(f"{url}/ready")
 
 
-def test_killed_then_started_again_with_everything_there(data_dir: Path) -> None:
+def test_after_sigkill_the_next_start_finds_everything(data_dir: Path) -> None:
     with Daemon(data_dir) as first:
         first.wait_until_ready()
         before = json.loads((data_dir / "credentials.json").read_text())
@@ -97,7 +97,7 @@ def test_killed_then_started_again_with_everything_there(data_dir: Path) -> None
     assert children_on(data_dir) == []
 
 
-def test_killed_children_come_back(daemon: Daemon, data_dir: Path) -> None:
+def test_killed_servers_are_replaced(daemon: Daemon, data_dir: Path) -> None:
     url = daemon.wait_until_ready()
     pids = {name: pid_of(data_dir, name) for name in ("postgres", "weed")}
     for pid in pids.values():
@@ -113,8 +113,8 @@ def test_killed_children_come_back(daemon: Daemon, data_dir: Path) -> None:
 
 
 @pytest.mark.parametrize("name", ["SIGTERM", "SIGINT"])
-def test_stopped_while_it_starts(data_dir: Path, name: str) -> None:
-    """SIGINT goes to the whole process group, as Ctrl-C does; the children are not in it."""
+def test_stopping_during_the_start(data_dir: Path, name: str) -> None:
+    """SIGINT goes to the whole process group, as Ctrl-C does; the embedded servers are not in it."""
     with Daemon(data_dir) as early:
         eventually(lambda: pid_of(data_dir, "weed") > 0, "a child")
         os.killpg(early.process.pid, getattr(signal, name))
@@ -153,13 +153,13 @@ def test_daemonised_with_a_pid_file(data_dir: Path, tmp_path: Path) -> None:
 
 @pytest.fixture
 def public_dir() -> Iterator[Path]:
-    """Outside pytest's own directories, which are closed to other users."""
+    """A directory outside pytest's own, which are closed to other users."""
     made = Path(mkdtemp(prefix="project-service-test-"))
     yield made
     shutil.rmtree(made)
 
 
-def test_as_an_ordinary_user(public_dir: Path) -> None:
+def test_the_service_runs_as_an_ordinary_user(public_dir: Path) -> None:
     if os.geteuid() != 0:
         pytest.skip("the tests run as an ordinary user already")
     setpriv = shutil.which("setpriv")

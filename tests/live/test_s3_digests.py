@@ -1,7 +1,7 @@
-"""Bytes that change on their way are refused by the store itself.
+"""The store itself refuses bytes that were changed on their way.
 
-Not in the store's contract: memory has no way on which they could change, and moto looks at no digest. SeaweedFS
-looks at Content-MD5, AWS at that and at the signed SHA-256; every part carries both.
+This is not in the store's contract: the store in memory has no way on which bytes could change, and moto checks no
+digest. SeaweedFS checks Content-MD5, AWS that and the signed SHA-256; every part of an upload carries both.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from tests.live.services import store_client
 
 
 @pytest_twisted.ensureDeferred
-async def test_corrupted_bytes_are_refused_by_the_store_itself(store_settings: Store) -> None:
+async def test_corrupted_bytes_are_refused_by_the_store(store_settings: Store) -> None:
     store = store_client(store_settings)
     await store.ensure_bucket()
     meant = await store.digest(b"what was meant")

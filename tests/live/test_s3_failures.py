@@ -24,7 +24,7 @@ from tests.store_fake import unneeded
 
 
 @pytest_twisted.ensureDeferred
-async def test_what_is_busy_or_breaks_is_tried_again_with_the_same_bytes() -> None:
+async def test_busy_and_broken_responses_are_retried_with_the_same_bytes() -> None:
     payload = b"x" * 600_000
     script = Script(fine("503 Slow Down", b"<Error><Code>SlowDown</Code></Error>"), hang_up, stored)
 
@@ -36,8 +36,8 @@ async def test_what_is_busy_or_breaks_is_tried_again_with_the_same_bytes() -> No
 
 
 @pytest_twisted.ensureDeferred
-async def test_a_put_on_a_connection_that_went_stale_goes_out_again() -> None:
-    """The store closes an idle connection at the moment we reuse it."""
+async def test_a_put_on_a_stale_connection_is_sent_again() -> None:
+    """The store closes an idle connection at the moment it is reused."""
     script = Script(stored, hang_up, stored)
 
     async def work(store: S3Store) -> None:
@@ -50,7 +50,7 @@ async def test_a_put_on_a_connection_that_went_stale_goes_out_again() -> None:
 
 
 @pytest_twisted.ensureDeferred
-async def test_it_gives_up_and_shows_neither_address_nor_credential() -> None:
+async def test_the_final_error_shows_neither_address_nor_credential() -> None:
     body = b"<Error><Code>InternalError</Code><Message>10.1.2.3 very-secret</Message></Error>"
     script = Script(*[fine("500 Oops", body)] * 10)
 
@@ -67,7 +67,7 @@ async def test_it_gives_up_and_shows_neither_address_nor_credential() -> None:
 
 
 @pytest_twisted.ensureDeferred
-async def test_a_refusal_is_not_tried_again() -> None:
+async def test_a_refusal_is_not_retried() -> None:
     script = Script(fine("403 Forbidden", b"<Error><Code>AccessDenied</Code></Error>"), fine("404 Not Found"))
 
     async def work(store: S3Store) -> None:
@@ -94,14 +94,14 @@ async def test_silence_ends_at_the_idle_timeout() -> None:
 
 
 @pytest_twisted.ensureDeferred
-async def test_an_etag_that_is_not_our_checksum_is_a_corrupt_transfer() -> None:
+async def test_an_etag_other_than_the_checksum_is_a_corrupt_transfer() -> None:
     wrong = f'"{"0" * 32}"'
     script = Script(fine(ETag=wrong), fine(ETag=wrong, x_amz_server_side_encryption="aws:kms"))
 
     async def work(store: S3Store) -> None:
         with pytest.raises(CorruptTransfer):
             await store.put("k", b"x", "a/b", {})
-        # With a key of its own the store's ETag is no MD5; its check of Content-MD5 has to do.
+        # If the store encrypts with a key of its own, its ETag is no MD5; its check of Content-MD5 has to suffice.
         assert await store.put("k", b"x", "a/b", {}) == "0" * 32
 
     await against(script, work)
@@ -109,7 +109,7 @@ async def test_an_etag_that_is_not_our_checksum_is_a_corrupt_transfer() -> None:
 
 
 @pytest_twisted.ensureDeferred
-async def test_a_page_of_somebody_in_between_is_no_answer() -> None:
+async def test_an_html_page_of_a_proxy_is_no_response_of_the_store() -> None:
     async def work(store: S3Store) -> None:
         for call in (
             store.start_multipart("k", "a/b", {}),
@@ -139,7 +139,7 @@ async def test_an_error_inside_a_200_is_an_error() -> None:
 
 
 @pytest_twisted.ensureDeferred
-async def test_an_error_inside_a_200_that_may_pass_is_tried_again() -> None:
+async def test_a_transient_error_inside_a_200_is_retried() -> None:
     busy = fine(body=b" \n <Error><Code>InternalError</Code></Error>")
     done = fine(body=b"  <CompleteMultipartUploadResult><ETag>e-2</ETag></CompleteMultipartUploadResult>")
     copied = fine(body=b"<CopyObjectResult><ETag>e</ETag></CopyObjectResult>")
@@ -154,8 +154,8 @@ async def test_an_error_inside_a_200_that_may_pass_is_tried_again() -> None:
 
 
 @pytest_twisted.ensureDeferred
-async def test_without_the_bucket_nothing_is_known_of_its_objects() -> None:
-    """What is to be deleted stays noted, and what is read is not lost."""
+async def test_without_the_bucket_nothing_is_concluded_about_its_objects() -> None:
+    """What is to be deleted stays noted, and objects that are read are not given up."""
     script = Script(*[fine("404 Not Found", b"<Error><Code>NoSuchBucket</Code></Error>")] * 4)
 
     async def work(store: S3Store) -> None:
@@ -173,7 +173,7 @@ async def test_without_the_bucket_nothing_is_known_of_its_objects() -> None:
 
 
 @pytest_twisted.ensureDeferred
-async def test_nobody_listens() -> None:
+async def test_connection_refused_is_reported() -> None:
     script = Script()
     dead: list[S3Store] = []
 

@@ -1,4 +1,4 @@
-"""Bodies from the store: complete or broken off, unchanged, and no faster than they are read."""
+"""Bodies from the store arrive complete or fail, are not changed, and come no faster than they are read."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from tests.store_fake import Collected
 
 
 @pytest_twisted.ensureDeferred
-async def test_a_body_that_stops_is_never_whole() -> None:
+async def test_a_body_that_stops_early_is_an_error() -> None:
     def half_then(then: Callable[[Scripted], None]) -> Answer:
         def answer(server: Scripted, *_: Any) -> None:
             server.write(b"HTTP/1.1 200 OK\r\nContent-Length: 10\r\n\r\nhalf")
@@ -45,14 +45,14 @@ async def test_a_body_that_stops_is_never_whole() -> None:
     script = Script(
         half_then(lambda server: None),
         half_then(lambda server: server.close()),
-        # Another length than the object has, a range that is ignored.
+        # A length other than the object's, and a range that is ignored.
         *[fine(body=b"elevenbytes")] * 8,
     )
     await against(script, work, idle_seconds=0.3)
 
 
 @pytest_twisted.ensureDeferred
-async def test_a_reader_that_pauses_stops_the_store_and_one_that_leaves_closes_it() -> None:
+async def test_a_paused_reader_pauses_the_store_and_a_leaving_one_closes_the_connection() -> None:
     from twisted.internet import reactor
 
     total = 50_000_000
@@ -70,7 +70,7 @@ async def test_a_reader_that_pauses_stops_the_store_and_one_that_leaves_closes_i
         sink = Pausing()
         pouring = Deferred.fromCoroutine(opened.pour(sink))
         await until(lambda: sink.size > 0)
-        # Longer than the idle timeout: it is the reader who is slow, so the store is not to blame.
+        # Longer than the idle timeout, which does not count while the reader is the slow one.
         before = -1
         while before != len(sent):
             before = len(sent)
@@ -130,7 +130,7 @@ class Pausing:
 
 
 @pytest_twisted.ensureDeferred
-async def test_bytes_pass_undecoded_and_nothing_is_asked_to_be_encoded() -> None:
+async def test_bytes_are_not_decoded_and_no_encoding_is_asked_for() -> None:
     packed = gzip.compress(b"hello")
     headers = {"Content-Encoding": "gzip", "Set-Cookie": "a=b"}
     script = Script(fine("200 OK", packed, **headers), fine("302 Found", Location="http://127.0.0.1:1/"))

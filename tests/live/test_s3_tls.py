@@ -1,4 +1,4 @@
-"""The store over https."""
+"""The store over HTTPS."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def authority() -> tuple[bytes, Any]:
 
 
 @pytest_twisted.ensureDeferred
-async def test_https_with_a_custom_authority() -> None:
+async def test_https_with_a_custom_certificate_authority() -> None:
     ca_pem, context = authority()
     other_pem, _ = authority()
 
@@ -46,7 +46,7 @@ async def test_https_with_a_custom_authority() -> None:
 
 
 @pytest_twisted.ensureDeferred
-async def test_the_authority_of_the_settings_is_read_from_its_file(tmp_path: Path) -> None:
+async def test_the_certificate_authority_of_the_settings_is_read_from_its_file(tmp_path: Path) -> None:
     from twisted.internet import reactor
 
     ca_pem, context = authority()
@@ -66,7 +66,7 @@ async def test_the_authority_of_the_settings_is_read_from_its_file(tmp_path: Pat
 
 
 @pytest_twisted.ensureDeferred
-async def test_https_refuses_another_name() -> None:
+async def test_a_certificate_for_another_name_is_refused() -> None:
     """127.0.0.2 reaches the same server on Linux, but its certificate is not for it."""
     from twisted.internet import reactor
 

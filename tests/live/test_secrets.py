@@ -48,7 +48,7 @@ def exercise(url: str, anon: str, service: str) -> tuple[list[str], str]:
         requests.get(f"{url}/dev/db/main/rest/t", headers={"apikey": service[:-1]}, timeout=10),
         requests.post(f"{url}/auth/login", json={**account, "password": PASSWORD + "!"}, timeout=10),
         requests.post(f"{url}/auth/login", data=json.dumps(account)[:-1], timeout=10),
-        # No stage that can be reached, no token that is good there.
+        # No stage can be reached with such a token.
         requests.get(
             f"{url}/away/db/main/rest/t", headers={**headers, "Authorization": "Bearer x"}, timeout=10
         ),
@@ -78,7 +78,7 @@ app_settings = {{ pass = "{app}" }}
 dsn = "postgresql://nobody:{dsn}@127.0.0.1:1/nothing"
 jwt_secret = "{jwt}"
 """
-# 256 random bits as base64url, as every token of ours is; and how a JWT begins.
+# 256 random bits as base64url, as every token of the service is, or the beginning of a JWT.
 TOKEN = re.compile(r"(?<![A-Za-z0-9_-])[A-Za-z0-9_-]{43}(?![A-Za-z0-9_-])|eyJ[A-Za-z0-9_-]{10}")
 
 
@@ -141,10 +141,10 @@ def test_nothing_secret_is_shown_or_readable(tmp_path: Path) -> None:
         assert len(secret) > 10
         for where, text in shown.items():
             assert secret not in text, f"a secret is in: {where}"
-    # Nor anything else of the kind, such as the token in the letter that could not be sent.
+    # Nor any other token, such as that in the letter that could not be sent.
     for where in ("log", "/metrics", "/ready", "process list", "command line"):
         assert not TOKEN.search(shown[where]), where
-    # A caller may be shown what he sent in a path, but no error tells more.
+    # An error may repeat what the caller sent in the path, but nothing more.
     for secret in secrets[:4]:
         assert secret not in refused
     assert readable == []
@@ -158,7 +158,7 @@ def open_files_with(secrets: list[str], data_dir: Path) -> list[Path]:
     """The files that contain a secret and can be read by others than their owner."""
     found: list[Path] = []
     for folder, folders, names in os.walk(data_dir):
-        # Below a directory that others cannot pass there is nothing for them.
+        # Directories that other users cannot enter need no look at their contents.
         folders[:] = [name for name in folders if (Path(folder) / name).stat().st_mode & 0o011]
         for path in (Path(folder) / name for name in names):
             mode = path.lstat().st_mode

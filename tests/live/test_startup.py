@@ -46,10 +46,10 @@ async def said_at_start(settings: Settings) -> str:
 
 
 @pytest_twisted.ensureDeferred
-async def test_it_says_so_where_changes_of_the_schema_are_not_noticed(
+async def test_a_start_says_if_schema_changes_are_not_noticed(
     database: str, services: Services, store_settings: Store, tmp_path: Path
 ) -> None:
-    """The owner may not see to it; once a superuser has, there is nothing more to say."""
+    """The owner cannot create event triggers; after a superuser has, nothing is said."""
     settings = settings_for(database, store_settings, tmp_path)
     assert settings.auth.jwt_keys_file is not None
     keyfile.load_or_create(Path(settings.auth.jwt_keys_file), settings.auth.jwt_algorithm)
@@ -63,10 +63,10 @@ async def test_it_says_so_where_changes_of_the_schema_are_not_noticed(
 
 
 @pytest_twisted.ensureDeferred
-async def test_to_migrate_may_take_longer_than_any_request(
+async def test_migrating_may_take_longer_than_a_request(
     database: str, store_settings: Store, tmp_path: Path
 ) -> None:
-    """Here it waits for its turn, since somebody else is at it."""
+    """Here it waits for another process that holds the lock."""
     settings = settings_for(database, store_settings, tmp_path)
     hurried = evolve(settings, database=evolve(settings.database, statement_timeout_seconds=0.1))
     with closing(psycopg2.connect(database)) as other, other.cursor() as cursor:
@@ -88,7 +88,7 @@ async def test_to_migrate_may_take_longer_than_any_request(
 
 
 @pytest_twisted.ensureDeferred
-async def test_a_connection_that_is_lost_while_it_migrates_is_no_reason_to_end(
+async def test_a_connection_lost_while_migrating_is_replaced(
     database: str, store_settings: Store, tmp_path: Path
 ) -> None:
     with closing(psycopg2.connect(database)) as other, other.cursor() as cursor:
@@ -115,7 +115,7 @@ async def test_a_connection_that_is_lost_while_it_migrates_is_no_reason_to_end(
 
 
 @pytest_twisted.ensureDeferred
-async def test_a_database_of_the_table_api_that_is_away_keeps_nobody_else_waiting(
+async def test_a_database_of_the_table_api_that_is_away_delays_no_other_part(
     database: str, store_settings: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(parts, "SCHEMA_CACHE_SECONDS", 0.1)
@@ -132,7 +132,7 @@ async def test_a_database_of_the_table_api_that_is_away_keeps_nobody_else_waitin
 
 
 @pytest_twisted.ensureDeferred
-async def test_a_key_file_that_cannot_be_used_keeps_everything_as_it_is(
+async def test_an_unusable_key_file_keeps_all_settings_at_a_reload(
     database: str, store_settings: Store, tmp_path: Path
 ) -> None:
     settings = settings_for(database, store_settings, tmp_path)

@@ -50,8 +50,8 @@ async def test_a_refused_upload_is_answered_before_its_body(running: Running) ->
 
 
 @pytest_twisted.ensureDeferred
-async def test_a_reader_that_leaves_or_stalls(running: Running) -> None:
-    """One hangs up in the middle, one reads nothing for the idle timeout: both reads of the store end."""
+async def test_reads_of_the_store_end_when_a_client_leaves_or_stalls(running: Running) -> None:
+    """One client hangs up in the middle, one reads nothing for the idle timeout."""
     payload = os.urandom(64 * MIB)
     put = await deferToThread(call, "PUT", running.url("large"), headers=running.headers(), data=payload)
     assert put.status_code == 201
@@ -92,8 +92,8 @@ async def test_a_reader_that_leaves_or_stalls(running: Running) -> None:
 
 
 @pytest_twisted.ensureDeferred
-async def test_a_store_that_is_away_and_comes_back(running: Running) -> None:
-    """503 in time while nobody answers, and while somebody listens but says nothing; then it works again."""
+async def test_a_store_that_is_away_is_503_and_works_again_later(running: Running) -> None:
+    """Both while no process listens on its port and while one listens but does not answer."""
     from twisted.internet import reactor
     from twisted.protocols.portforward import ProxyFactory
 

@@ -60,10 +60,10 @@ def shown(browser: str, url: str, profile: Path) -> str:
 
 @pytest.mark.parametrize("name", PAGES)
 @pytest_twisted.ensureDeferred
-async def test_no_script_runs(api: Api, browser: str, tmp_path: Path, name: str) -> None:
+async def test_no_script_of_a_stored_page_runs(api: Api, browser: str, tmp_path: Path, name: str) -> None:
     content_type, page = PAGES[name]
     (tmp_path / name).write_bytes(page)
-    # The same page from a file does run its script: the test could fail.
+    # The same page from a file does run its script, so the test is able to fail.
     assert ">ran<" in await deferToThread(
         shown, browser, f"file://{quote(str(tmp_path / name))}", tmp_path / "a"
     )

@@ -14,7 +14,7 @@ from tests.live.storage_cli import config_file
 
 
 @beside_the_reactor
-def test_a_bucket_from_its_first_day_to_its_last(
+def test_a_bucket_from_its_creation_to_its_deletion(
     database: str, store_settings: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     project = commands_of(monkeypatch, "--json", "--config", config_file(database, store_settings, tmp_path))
@@ -67,7 +67,7 @@ def test_a_bucket_from_its_first_day_to_its_last(
 
 
 @beside_the_reactor
-def test_a_terminal_is_not_made_to_obey_the_name_of_a_file(
+def test_control_characters_in_keys_are_not_printed(
     database: str, store_settings: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     project = commands_of(monkeypatch, "--config", config_file(database, store_settings, tmp_path))

@@ -125,7 +125,7 @@ def crash(program: subprocess.Popen[str], module_database: str, store_settings: 
 
 @pytest.mark.parametrize(("what", "size", "exists", "step"), CASES)
 @pytest_twisted.ensureDeferred
-async def test_killed_at(
+async def test_a_process_killed_at_any_step_loses_nothing_acknowledged(
     storage: Storage, crash: Callable[..., None], what: str, size: int, exists: bool, step: str
 ) -> None:
     key = f"{what}-{size}-{exists}-{step}"
@@ -149,7 +149,7 @@ async def test_killed_at(
         assert await content(storage, "source") == (new if source_left else None)
     report = await storage.sweeper.verify()
     assert report.sound, report
-    # What died is garbage that the ordinary sweeper knows of: it never has to search the store.
+    # The sweeper knows of everything that was left behind, without searching the store.
     assert report.orphans == []
     left = {entry.key for entry in await stored(storage)} - {
         row.path for row in await storage.sweeper.rows.objects_from(None, 1000)
@@ -171,7 +171,7 @@ async def test_killed_at(
 
 @pytest.mark.parametrize("step", ["made", "used"])
 @pytest_twisted.ensureDeferred
-async def test_a_link_outlives_its_maker_and_is_never_used_twice(
+async def test_a_link_outlives_the_process_and_is_never_used_twice(
     storage: Storage, crash: Callable[..., None], step: str
 ) -> None:
     await put(storage, "linked", OLD)
@@ -184,7 +184,7 @@ async def test_a_link_outlives_its_maker_and_is_never_used_twice(
     with pytest.raises(ApiError) as refused:
         await links.use(f"token {step}")
     assert refused.value.code == "token_used"
-    # Expired a day ago: the sweeper forgets it, and no other.
+    # A link that expired a day ago is deleted by the sweeper, and no other.
     await links.make("b", "linked", -int(KEEP_EXPIRED_LINKS.total_seconds()) - 1, 1)
     assert (await storage.sweeper.sweep()).links == 1
     with pytest.raises(ApiError) as refused:

@@ -49,7 +49,7 @@ def older(store_settings: Store) -> Iterator[Any]:
 
 
 @pytest_twisted.ensureDeferred
-async def test_a_folder_of_another_bucket(
+async def test_a_folder_of_another_bucket_is_imported(
     database: str, store_settings: Store, older: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     config = config_file(database, store_settings, tmp_path)
@@ -68,14 +68,14 @@ async def test_a_folder_of_another_bucket(
     code, again, _ = await project("storage", "import", "new", f"s3://{OLDER}/photos/", "--prefix", "in/")
     assert (code, again["imported"], len(again["skipped"])) == (0, [], 2)
     assert (await project("bucket", "list"))[1][0]["total_bytes"] == 3 + len(LARGE)
-    # The source is only read.
+    # The source is not changed.
     assert (await older.stat("photos/sub/large")).size == len(LARGE)
     code, _, said = await project("storage", "import", "new", f"s3://{store_settings.bucket}")
     assert (code, "its own objects" in said) == (1, True)
     assert (await project("storage", "import", "new", "/no/such/directory"))[0] == 2
     _, done, _ = await project("storage", "import", "new", f"s3://{OLDER}", "--prefix", "all/")
     assert done["imported"] == ["all/photos/a b.png", "all/photos/sub/large", "all/photos2/other"]
-    # What cannot be had of the source keeps out nothing else of it; what concerns all ends it.
+    # An object that cannot be read is skipped; a fault that concerns all ends the import.
     gone = NoSuchObject(404, "NoSuchKey")
     for fault, said in (
         (gone, "not everything could be imported"),
@@ -90,10 +90,10 @@ async def test_a_folder_of_another_bucket(
 
 
 @pytest_twisted.ensureDeferred
-async def test_a_bucket_that_is_replaced_meanwhile(
+async def test_a_bucket_that_is_replaced_meanwhile_gets_nothing(
     database: str, store_settings: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Nothing goes into another bucket of its name, which may be public, and nothing more is read in vain."""
+    """The new bucket of the same name may be public; nothing more is read from the source either."""
     here = commands_of(monkeypatch, "--config", config_file(database, store_settings, tmp_path))
     assert (await deferToThread(here, "bucket", "create", "b")).code == 0
     read = []
@@ -142,7 +142,7 @@ class _Parts:
 
 
 @pytest_twisted.ensureDeferred
-async def test_bytes_and_type_as_they_were(older: Any) -> None:
+async def test_bytes_and_content_type_are_kept(older: Any) -> None:
     found = [entry async for entry in import_sources.StoreBucket(older, "photos/").found()]
     assert [name for name, _ in found] == ["a b.png", "sub/large"]
     for (_, upload), expected in zip(
@@ -155,7 +155,7 @@ async def test_bytes_and_type_as_they_were(older: Any) -> None:
 
 
 @pytest_twisted.ensureDeferred
-async def test_overwritten_while_it_is_read(older: Any) -> None:
+async def test_an_object_overwritten_while_it_is_read_is_not_imported(older: Any) -> None:
     ((_, upload),) = [entry async for entry in import_sources.StoreBucket(older, "photos/sub/").found()]
 
     class Overwriting(_Parts):
@@ -169,8 +169,8 @@ async def test_overwritten_while_it_is_read(older: Any) -> None:
 
 
 @pytest_twisted.ensureDeferred
-async def test_what_is_packed_is_not_taken_for_what_is_in_it(older: Any) -> None:
-    """As uploads with a Content-Encoding are refused; how an SDK sent an object, which some stores keep, is none."""
+async def test_a_compressed_object_is_not_imported(older: Any) -> None:
+    """Uploads with a Content-Encoding are refused too; aws-chunked, which some stores keep, does not count."""
     for coding, refused in (("gzip", True), ("aws-chunked,gzip", True), ("aws-chunked", False)):
         await older.requests.whole("PUT", "packed/page", headers={"content-encoding": coding})
         ((_, upload),) = [one async for one in import_sources.StoreBucket(older, "packed/").found()]

@@ -1,4 +1,4 @@
-"""The cost of a page of a listing in PostgreSQL: it reads only about as many rows as it shows, wherever it begins."""
+"""The cost of a page of a listing in PostgreSQL: it reads about as many rows as it shows, wherever it begins."""
 
 from __future__ import annotations
 
@@ -17,7 +17,8 @@ OBJECTS, LIMIT = 20_000, 20
 
 @pytest.fixture(scope="module")
 def cursor(module_database: str) -> Iterator[Any]:
-    """Bucket ``folders``: 100 folders of 200 objects; ``flat``: one folder of all of them. Rows lie in no order."""
+    """Makes the buckets ``folders`` (100 folders of 200 objects) and ``flat`` (one folder with all); rows in no
+    order."""
     with closing(psycopg2.connect(module_database)) as connection:
         made = connection.cursor()
         for bucket, key in (
@@ -57,7 +58,7 @@ def looked_at(plan: dict[str, Any]) -> int:
         ("flat", "one/", "one/19900", True),
     ],
 )
-def test_a_page_reads_what_it_shows(
+def test_a_page_reads_about_the_rows_it_shows(
     cursor: Any, bucket: str, prefix: str, after: str | None, recursive: bool
 ) -> None:
     sql, params = pages.json_query(bucket, prefix, after, LIMIT, recursive)
@@ -81,8 +82,8 @@ def test_a_page_is_in_order(cursor: Any, bucket: str, recursive: bool, shown: li
     assert last == shown[-1]
 
 
-def test_it_is_told_of_a_query_that_reads_a_folder(cursor: Any) -> None:
-    """The measure itself: grouping by folder reads everything."""
+def test_the_measure_notices_a_query_that_reads_a_whole_folder(cursor: Any) -> None:
+    """Such as one that groups by folder."""
     cursor.execute(
         "explain (analyze, timing off, costs off, format json)"
         " select distinct split_part(key, '/', 1) from storage.objects where bucket = 'flat'"

@@ -94,10 +94,10 @@ def from_now_on(database: str, setting: str) -> None:
 
 
 @pytest_twisted.ensureDeferred
-async def test_who_takes_away_keeps_neither_rules_nor_uploads_waiting(
+async def test_deletes_and_moves_delay_neither_bucket_changes_nor_uploads(
     keys: list[str], nobody_waits: None, rows: Rows, other: Other
 ) -> None:
-    """Of those who share a lock some are always there: who waits to have it alone would wait for good."""
+    """A lock that many share is hardly ever free, so a transaction that wanted it alone would wait for good."""
     for key in keys[:2]:
         await put(rows, key)
     await rows.buckets.change("b", {"max_bucket_bytes": 100})
@@ -108,10 +108,11 @@ async def test_who_takes_away_keeps_neither_rules_nor_uploads_waiting(
 
 
 @pytest_twisted.ensureDeferred
-async def test_who_moves_onto_an_object_or_within_a_slot_keeps_no_upload_waiting(
+async def test_moves_within_a_slot_or_onto_an_object_delay_no_upload(
     database: str, keys: list[str], nobody_waits: None, rows: Rows, other: Other
 ) -> None:
-    """Else who uploads under a quota, and so holds the bucket, may wait for the slot of who waits for the bucket."""
+    """Otherwise an upload under a quota, which locks the bucket, could wait for a slot whose holder waits for the
+    bucket."""
     beside = "select n::text from generate_series(1, 500) n where storage.slot(n::text) = storage.slot(%s)"
     one, another = (key for (key,) in sql(database, f"{beside} limit 2", keys[2]))
     for key in (*keys[:2], one):
@@ -124,7 +125,7 @@ async def test_who_moves_onto_an_object_or_within_a_slot_keeps_no_upload_waiting
 
 
 @pytest_twisted.ensureDeferred
-async def test_without_a_quota_an_upload_keeps_nobody_waiting(
+async def test_without_a_quota_an_upload_delays_nothing(
     keys: list[str], nobody_waits: None, rows: Rows, other: Other
 ) -> None:
     other.puts(keys[0])
@@ -134,7 +135,9 @@ async def test_without_a_quota_an_upload_keeps_nobody_waiting(
 
 
 @pytest_twisted.ensureDeferred
-async def test_buckets_keep_each_other_from_nothing(nobody_waits: None, rows: Rows, other: Other) -> None:
+async def test_operations_on_one_bucket_do_not_delay_another(
+    nobody_waits: None, rows: Rows, other: Other
+) -> None:
     other.puts("k")
     await rows.buckets.create("another", BucketRules())
     await put(rows, "k", bucket="another")
@@ -143,7 +146,7 @@ async def test_buckets_keep_each_other_from_nothing(nobody_waits: None, rows: Ro
 
 
 @pytest_twisted.ensureDeferred
-async def test_a_quota_counts_who_began_before_there_was_one(
+async def test_a_new_quota_counts_uploads_that_are_under_way(
     keys: list[str], rows: Rows, other: Other
 ) -> None:
     other.puts(keys[0], 6)
@@ -166,7 +169,7 @@ async def test_of_two_uploads_to_one_key_the_second_sees_the_first(rows: Rows, o
 
 
 @pytest_twisted.ensureDeferred
-async def test_who_deletes_or_moves_goes_by_what_the_one_before_left(rows: Rows, other: Other) -> None:
+async def test_a_delete_or_move_sees_what_the_one_before_left(rows: Rows, other: Other) -> None:
     for key in ("k", "l"):
         await put(rows, key)
     seen = Conditions(if_match=(ETAG,))
@@ -185,7 +188,7 @@ async def test_who_deletes_or_moves_goes_by_what_the_one_before_left(rows: Rows,
 async def test_locks_are_taken_in_one_order(
     database: str, keys: list[str], as_they_lie: None, rows: Rows, other: Other
 ) -> None:
-    """Else two would wait for each other. The rows that are the locks lie in another order than that here."""
+    """Otherwise two transactions could wait for each other. The rows that are locked lie in another order here."""
     first, last = sorted(keys[:2], key=lambda key: sql(database, "select storage.slot(%s)", key))
     lock = "from storage.usage where slot = storage.slot(%s)"
     for key in (first, last):

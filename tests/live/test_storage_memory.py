@@ -1,4 +1,4 @@
-"""What a service takes in memory while bytes flow through it, measured from outside."""
+"""The memory that a service takes while bytes flow through it, measured from outside."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
 
 
 def test_uploads_hold_two_parts_each(served: Served) -> None:
-    """And no file: what is under way is in memory or at the store."""
+    """And no file: the bytes of an upload are in memory or in the store."""
     block, seen = os.urandom(MIB), set[str]()
 
     def upload(number: int) -> None:
@@ -70,15 +70,15 @@ def test_uploads_hold_two_parts_each(served: Served) -> None:
             list(pool.map(upload, range(6)))
 
     upload(0)
-    # From here on no module is read for the first time.
+    # From here on no module is imported for the first time.
     before = served.files()
     seen.clear()
     assert served.growth(work) <= 6 * 2 * 8 + 32
     assert seen <= before
 
 
-def test_readers_that_hardly_read_cost_hardly_anything(served: Served) -> None:
-    """They ask for ten times the limit in all."""
+def test_slow_readers_cost_hardly_any_memory(served: Served) -> None:
+    """Together they ask for ten times the limit."""
     requests.put(served.object_url("slow"), headers=served.headers, data=os.urandom(SIZE), timeout=120)
     lines = "".join(f"{name}: {value}\r\n" for name, value in served.headers.items())
     head = f"GET /storage/buckets/private/objects/slow HTTP/1.1\r\nHost: x\r\n{lines}\r\n".encode()

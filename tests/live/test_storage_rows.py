@@ -1,5 +1,4 @@
-"""The rows of storage when others work on them at the same time or refer to them, and in whatever order PostgreSQL
-stores them."""
+"""The rows of storage when other transactions change them at the same time, whatever their order in PostgreSQL."""
 
 from __future__ import annotations
 
@@ -20,7 +19,7 @@ from tests.live.waiting import until
 
 
 @pytest_twisted.ensureDeferred
-async def test_a_link_into_a_bucket_that_is_just_being_deleted_is_refused(database: str, rows: Rows) -> None:
+async def test_a_link_into_a_bucket_that_is_being_deleted_is_refused(database: str, rows: Rows) -> None:
     async def waiting() -> bool:
         return bool(sql(database, "select 1 from pg_locks where not granted"))
 
@@ -34,9 +33,7 @@ async def test_a_link_into_a_bucket_that_is_just_being_deleted_is_refused(databa
 
 
 @pytest_twisted.ensureDeferred
-async def test_the_upload_that_has_been_silent_for_longest_is_given_up_first(
-    database: str, rows: Rows
-) -> None:
+async def test_the_upload_that_has_been_silent_longest_is_given_up_first(database: str, rows: Rows) -> None:
     versions = [uuid4() for _ in range(3)]
     for age, version in enumerate(versions):
         await rows.objects.begin_upload(version, "b")
@@ -46,8 +43,8 @@ async def test_the_upload_that_has_been_silent_for_longest_is_given_up_first(
 
 
 @pytest_twisted.ensureDeferred
-async def test_objects_come_in_order_however_they_are_found(database: str, rows: Rows) -> None:
-    """Through the index they would come so by themselves."""
+async def test_objects_are_listed_in_order_without_an_index_too(database: str, rows: Rows) -> None:
+    """Read through the index they would come in order by themselves."""
     (name,) = sql(database, "select current_database()")[0]
     for way in ("indexscan", "indexonlyscan", "bitmapscan"):
         sql(database, f'alter database "{name}" set enable_{way} = off')
@@ -60,7 +57,7 @@ async def test_objects_come_in_order_however_they_are_found(database: str, rows:
 
 
 @pytest_twisted.ensureDeferred
-async def test_what_is_put_or_moved_was_changed_now(database: str, rows: Rows) -> None:
+async def test_an_object_put_or_moved_has_the_current_time(database: str, rows: Rows) -> None:
     await put(rows, "k")
     for change in (lambda: put(rows, "k"), lambda: rows.objects.move("b", "k", "l", ALICE)):
         sql(database, "update storage.objects set updated_at = '2000-01-01'")
@@ -104,7 +101,7 @@ async def test_foreign_keys_to_objects_follow_them_or_keep_them(database: str, r
 
 
 def test_names_and_keys_are_ordered_bytewise_in_any_database(database: str) -> None:
-    """That of the tests orders everything so; one with the usual order of a language would not."""
+    """The tests' database orders all text so; one with the collation of a language does not."""
     ordered = sql(
         database,
         "select c.relname, a.attname, a.attcollation = '\"C\"'::regcollation from pg_attribute a"

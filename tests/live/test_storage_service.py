@@ -20,7 +20,7 @@ from tests.live.waiting import until
 
 
 @pytest_twisted.ensureDeferred
-async def test_a_large_file_there_and_back(running: Running, tmp_path: Path) -> None:
+async def test_a_large_file_is_uploaded_and_downloaded(running: Running, tmp_path: Path) -> None:
     payload = os.urandom(20 * MIB + 12345)
     (tmp_path / "großes bild.png").write_bytes(payload)
 
@@ -55,7 +55,7 @@ async def test_a_large_file_there_and_back(running: Running, tmp_path: Path) -> 
 
 
 @pytest_twisted.ensureDeferred
-async def test_curl(running: Running, tmp_path: Path) -> None:
+async def test_uploads_and_a_signed_link_with_curl(running: Running, tmp_path: Path) -> None:
     """As in the README: -F, -T from a pipe (chunked), and a signed link without any header."""
     if shutil.which("curl") is None:
         pytest.skip("curl is not installed (.ci/run installs it)")
@@ -80,7 +80,7 @@ async def test_curl(running: Running, tmp_path: Path) -> None:
 
 
 @pytest_twisted.ensureDeferred
-async def test_fifty_at_once_on_one_link(running: Running) -> None:
+async def test_of_fifty_simultaneous_uses_of_a_single_use_link_one_succeeds(running: Running) -> None:
     def session() -> list[tuple[int, bytes]]:
         put = call("PUT", running.url("once"), headers=running.headers(), data=b"x" * 100_000)
         assert put.status_code in (200, 201)
@@ -102,7 +102,7 @@ async def test_fifty_at_once_on_one_link(running: Running) -> None:
 
 
 @pytest_twisted.ensureDeferred
-async def test_a_quota_holds_when_many_write_at_once(running: Running) -> None:
+async def test_a_quota_holds_with_simultaneous_uploads(running: Running) -> None:
     def session() -> list[int]:
         made = running.admin("POST", "", json={"name": "quota", "max_bucket_bytes": 1_000_000})
         assert made.status_code == 201
@@ -123,8 +123,7 @@ async def test_a_quota_holds_when_many_write_at_once(running: Running) -> None:
 
 
 @pytest_twisted.ensureDeferred
-async def test_overwriting_while_others_read(running: Running) -> None:
-    """Every answer is one version, whole, whatever is written meanwhile."""
+async def test_a_read_during_overwrites_is_one_whole_version(running: Running) -> None:
     bodies = {bytes([letter]) * 200_000 for letter in b"abcdefgh"}
 
     def session() -> None:
@@ -148,7 +147,7 @@ async def test_overwriting_while_others_read(running: Running) -> None:
 
 
 @pytest_twisted.ensureDeferred
-async def test_other_limits_in_the_configuration_hold_without_a_restart(running: Running) -> None:
+async def test_changed_limits_apply_without_a_restart(running: Running) -> None:
     api = running.api
 
     async def asked(method: str, payload: bytes = b"") -> int:

@@ -20,7 +20,7 @@ EXPIRED = b"<Error><Code>ExpiredToken</Code><Message>The provided token has expi
 
 
 @pytest_twisted.ensureDeferred
-async def test_each_request_has_the_token_that_is_in_force() -> None:
+async def test_each_request_has_the_current_token() -> None:
     script = Script(stored, fine("400 Bad Request", EXPIRED), stored)
     pair = Store(access_key_id="AKIDNEW", secret_access_key=Secret("more-secret"))
 
@@ -40,7 +40,7 @@ async def test_each_request_has_the_token_that_is_in_force() -> None:
 
 
 @pytest.mark.parametrize("workers", ["1", "2"])
-def test_a_new_key_pair_in_the_file_is_taken_over_by_every_process(
+def test_every_process_uses_a_new_key_pair_from_the_file(
     workers: str, store_settings: Store, tmp_path: Path
 ) -> None:
     config, file = tmp_path / "c.toml", tmp_path / "credentials"
@@ -65,7 +65,7 @@ def test_a_new_key_pair_in_the_file_is_taken_over_by_every_process(
         write(right)
         daemon.hang_up("the configuration was reloaded")
         eventually(lambda: answers(f"{url}/ready"), "a store that lets us in")
-        # With a file that is of no use everybody goes on with the pair that is there.
+        # If the file becomes unusable, all processes keep the pair that they have.
         file.write_text("[default]\n")
         daemon.hang_up("the configuration was not reloaded")
         assert answers(f"{url}/ready")

@@ -1,4 +1,4 @@
-"""The catalogue is read as of one moment, whatever is created meanwhile."""
+"""Reading the catalogue: as of one moment, in one notation, and what it notices in the SQL of functions and views."""
 
 from __future__ import annotations
 
@@ -29,15 +29,15 @@ reactor: Any = _reactor
 
 @pytest_twisted.async_yield_fixture
 async def holder(database: str) -> AsyncIterator[CacheHolder]:
-    """The schema cache of the test's database, not read yet."""
+    """The schema cache of the test's database, which has not been read yet."""
     pool = Pool(raw(connector(database)), 1, 5.0, reactor)
     yield CacheHolder(loader(reactor, pool, TablesConfig()), reactor)
     await pool.close()
 
 
 @pytest_twisted.ensureDeferred
-async def test_a_table_made_while_the_catalogue_is_read_is_not_missed_for_good(database: str) -> None:
-    """Without event triggers: only the fingerprint tells that there is something new."""
+async def test_a_table_made_while_the_catalogue_is_read_is_found_next_time(database: str) -> None:
+    """Without event triggers only the fingerprint tells that something is new."""
     change = ["create table made_meanwhile (id int)"]
 
     async def connect() -> Session:
@@ -64,7 +64,7 @@ async def test_a_table_made_while_the_catalogue_is_read_is_not_missed_for_good(d
 
 
 @pytest_twisted.ensureDeferred
-async def test_what_a_request_has_left_is_not_there(database: str) -> None:
+async def test_settings_left_by_a_request_do_not_affect_it(database: str) -> None:
     pool = Pool(raw(connector(database)), 1, 5.0, reactor)
     await pool.query("set quote_all_identifiers = on")
     await pool.query("set role anon")
@@ -77,7 +77,7 @@ async def test_what_a_request_has_left_is_not_there(database: str) -> None:
 
 
 @pytest_twisted.ensureDeferred
-async def test_types_and_defaults_are_written_one_way(database: str) -> None:
+async def test_types_and_defaults_have_one_notation(database: str) -> None:
     run_sql(database, "create table days (day date default '2020-01-13', words tsvector, said json)")
     other = make_dsn(database, options="-c quote_all_identifiers=on -c datestyle=German")
     pool = Pool(raw(connector(other)), 1, 5.0, reactor)
@@ -90,7 +90,7 @@ async def test_types_and_defaults_are_written_one_way(database: str) -> None:
 
 
 @pytest_twisted.ensureDeferred
-async def test_functions_that_speak_of_what_outlives_a_transaction_are_noticed(
+async def test_functions_naming_things_that_outlive_a_transaction_are_noticed(
     database: str, holder: CacheHolder
 ) -> None:
     for text, leaves in (
@@ -144,7 +144,7 @@ async def test_functions_that_set_a_role_are_noticed(
     ],
 )
 @pytest_twisted.ensureDeferred
-async def test_functions_that_call_what_not_everybody_may_call_are_noticed(
+async def test_functions_that_call_functions_closed_to_some_roles_are_noticed(
     database: str, holder: CacheHolder, kind: str, executes: str, calls: str, within: bool
 ) -> None:
     odd = calls.removeprefix("public.").rstrip(" ()") if "odd" in calls else "inner_one"
@@ -160,7 +160,9 @@ async def test_functions_that_call_what_not_everybody_may_call_are_noticed(
 
 
 @pytest_twisted.ensureDeferred
-async def test_a_function_in_standard_sql_does_not_call_itself(database: str, holder: CacheHolder) -> None:
+async def test_a_sql_standard_body_does_not_count_as_calling_itself(
+    database: str, holder: CacheHolder
+) -> None:
     for text, within in (
         ("inner_one() returns int stable begin atomic select 1; end", False),
         ("outer_one() returns int return inner_one()", True),
@@ -171,9 +173,7 @@ async def test_a_function_in_standard_sql_does_not_call_itself(database: str, ho
 
 
 @pytest_twisted.ensureDeferred
-async def test_functions_that_are_no_constants_as_declared_are_noticed(
-    database: str, holder: CacheHolder
-) -> None:
+async def test_immutable_functions_that_read_settings_are_noticed(database: str, holder: CacheHolder) -> None:
     run_sql(
         database,
         "create schema odd;"
@@ -195,7 +195,7 @@ async def test_functions_that_are_no_constants_as_declared_are_noticed(
 
 
 @pytest_twisted.ensureDeferred
-async def test_foreign_tables_that_nothing_can_read_are_in_nobodys_way(
+async def test_unreadable_foreign_tables_do_not_prevent_reading_the_catalogue(
     database: str, services: Services
 ) -> None:
     pool = Pool(raw(connector(database)), 1, 5.0, reactor)
@@ -217,7 +217,7 @@ async def test_foreign_tables_that_nothing_can_read_are_in_nobodys_way(
 
 
 @pytest_twisted.ensureDeferred
-async def test_who_runs_the_service_is_told_what_postgresql_says(database: str) -> None:
+async def test_the_log_says_why_postgresql_refused_to_read_it(database: str) -> None:
     async def connect() -> Session:
         session = await raw(connector(database))()
         query = session.query
@@ -238,7 +238,7 @@ async def test_who_runs_the_service_is_told_what_postgresql_says(database: str) 
 
 
 @pytest_twisted.ensureDeferred
-async def test_what_is_read_in_place_of_others_is_known(database: str) -> None:
+async def test_it_is_known_which_tables_are_read_through_views_and_functions(database: str) -> None:
     pool = Pool(raw(connector(database)), 1, 5.0, reactor)
     run_sql(
         database,
@@ -259,7 +259,9 @@ async def test_what_is_read_in_place_of_others_is_known(database: str) -> None:
 
 
 @pytest_twisted.ensureDeferred
-async def test_so_are_bodies_of_sql_and_views_that_take_locks(database: str, holder: CacheHolder) -> None:
+async def test_sql_bodies_and_views_that_take_advisory_locks_are_noticed(
+    database: str, holder: CacheHolder
+) -> None:
     for made, dropped in (
         ("function takes() returns void begin atomic select pg_advisory_lock(1); end", "function takes()"),
         ("view takes as select pg_try_advisory_lock(1) as taken", "view takes"),
@@ -272,8 +274,8 @@ async def test_so_are_bodies_of_sql_and_views_that_take_locks(database: str, hol
 
 
 @pytest_twisted.ensureDeferred
-async def test_keys_over_periods_are_no_relationships(database: str, holder: CacheHolder) -> None:
-    """Their ranges are seldom equal: each embedded row would be missing."""
+async def test_foreign_keys_over_periods_are_no_relationships(database: str, holder: CacheHolder) -> None:
+    """The ranges of both sides are seldom equal, so embedded rows would be missing."""
     run_sql(
         database,
         """

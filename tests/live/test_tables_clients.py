@@ -1,4 +1,4 @@
-"""Real client libraries, made for PostgREST, against the whole service."""
+"""Client libraries made for PostgREST, used against the whole service."""
 
 from __future__ import annotations
 
@@ -71,7 +71,7 @@ def shelved(tables: Tables) -> Tables:
 
 
 @pytest_twisted.ensureDeferred
-async def test_what_else_the_python_client_knows(shelved: Tables) -> None:
+async def test_more_of_the_python_client(shelved: Tables) -> None:
     base, headers = shelved.api.base_url + BASE, {"apikey": shelved.api.anon_key}
 
     def session() -> None:
@@ -175,7 +175,7 @@ def data_of(told: dict[str, Any], *names: str) -> list[list[int]]:
     return [[row["id"] for row in told[name]["data"]] for name in names]
 
 
-def test_its_filters(told: dict[str, Any]) -> None:
+def test_filters_of_the_javascript_client(told: dict[str, Any]) -> None:
     assert data_of(told, "contains", "containedBy", "overlaps", "json") == [[1], [1, 3], [1, 2], [3]]
     ranges = ("rangeGt", "rangeGte", "rangeLt", "rangeLte", "rangeAdjacent")
     assert data_of(told, *ranges) == [[3], [2, 3], [1, 2], [1, 2], [2, 3]]
@@ -199,7 +199,7 @@ def test_its_filters(told: dict[str, Any]) -> None:
     assert told["counted by"]["data"] == [{"name": "Butler", "books": [{"count": 1}]}]
 
 
-def test_its_options(told: dict[str, Any]) -> None:
+def test_options_of_the_javascript_client(told: dict[str, Any]) -> None:
     assert (told["stripped"]["data"], told["strippedSingle"]["data"]) == ([{"id": 4}], {"id": 4})
     assert told["nulls"]["data"] == [{"price": 1}, {"price": None}]
     assert told["defaults"]["data"] == [{"price": 1}, {"price": 10}]
@@ -208,7 +208,7 @@ def test_its_options(told: dict[str, Any]) -> None:
     assert told["ignored"] == {"data": [], "status": 201}
     assert told["rpcHead"] == {"data": None, "status": 200, "count": 2}
     assert (told["rpcGet"]["data"], told["public"]["data"]) == ("ba", 2)
-    # A HEAD has no room for an object: the library posts it.
+    # A HEAD cannot carry an object, so the library sends a POST.
     assert told["rpcHeadOf"] == {"data": {"a": 1}, "status": 200, "count": 1}
     assert told["rpcCsv"]["data"] == "id,title\n4,Kindred"
     assert told["estimated"] == {"data": [{"id": 1}], "status": 206, "count": 2}
@@ -219,7 +219,7 @@ def test_its_options(told: dict[str, Any]) -> None:
     assert (told["aborted"], told["thrown"]) == ([0, None], "PGRST205")
 
 
-def test_one_row_or_many(told: dict[str, Any]) -> None:
+def test_single_rows_and_lists_of_the_javascript_client(told: dict[str, Any]) -> None:
     assert told["many"] == {"data": None, "status": 406, "code": "PGRST116"}
     assert told["made"] == {"data": "id\n92\n93", "status": 201, "count": 2}
     assert told["unmade"] == {"data": None, "status": 406, "code": "PGRST116"}

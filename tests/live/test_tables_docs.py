@@ -1,4 +1,4 @@
-"""All requests shown in ``docs/tables.rst`` get the responses shown there."""
+"""Each request shown in ``docs/tables.rst`` gets the response shown there."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ __all__ = ["tables"]
 
 
 def examples() -> list[tuple[str, dict[str, str], str, Any]]:
-    """Request line, headers, body and the JSON that follows in the text."""
+    """Request line, headers, body and expected JSON of each example."""
     answers = blocks("json")
     found = []
     for line, text in blocks("http"):
@@ -28,7 +28,9 @@ def examples() -> list[tuple[str, dict[str, str], str, Any]]:
 
 @pytest.mark.parametrize(("line", "headers", "body", "answer"), examples(), ids=lambda value: str(value)[:60])
 @pytest_twisted.ensureDeferred
-async def test_an_example(tables: Tables, line: str, headers: dict[str, str], body: str, answer: Any) -> None:
+async def test_an_example_gets_the_response_shown(
+    tables: Tables, line: str, headers: dict[str, str], body: str, answer: Any
+) -> None:
     method, _, path = line.partition(" ")
     sent = {name: value for name, value in headers.items() if name != "Authorization"}
     token = tables.token if "Authorization" in headers else None

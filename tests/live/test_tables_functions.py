@@ -1,4 +1,4 @@
-"""Functions in a real database: those that make bodies themselves, and overloads."""
+"""Functions in a real database: how they are called, the bodies they make, and the rights of their callers."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ NDJSON = {"Accept": "application/x-ndjson"}
 
 
 @pytest_twisted.ensureDeferred
-async def test_a_function_makes_a_body_of_its_own_in_one_value_alone(tables: Tables) -> None:
+async def test_a_function_whose_type_is_a_media_type_makes_the_body(tables: Tables) -> None:
     tables.sql(
         'create domain "text/x-lines" as text; create domain "application/x-pieces" as bytea;'
         'create domain "application/x-doc" as json;'
@@ -48,7 +48,7 @@ async def test_a_function_makes_a_body_of_its_own_in_one_value_alone(tables: Tab
 
 
 @pytest_twisted.ensureDeferred
-async def test_overloads_are_listed_by_their_arguments(tables: Tables) -> None:
+async def test_ambiguous_overloads_are_listed_with_their_arguments(tables: Tables) -> None:
     tables.sql(
         "create function either(a text, n int default 0) returns int language sql stable as 'select 1';"
         "create function either(a text) returns int language sql stable as 'select 2';"
@@ -61,8 +61,8 @@ async def test_overloads_are_listed_by_their_arguments(tables: Tables) -> None:
 
 
 @pytest_twisted.ensureDeferred
-async def test_arguments_without_names_are_no_requests(tables: Tables) -> None:
-    """But for a single one that is given the body: the others are no functions to the API, computed columns are."""
+async def test_functions_with_unnamed_arguments_cannot_be_called(tables: Tables) -> None:
+    """Except one with a single argument, which is given the body. Computed columns keep working."""
     tables.sql(
         "create function shouted(text) returns text language sql immutable as 'select upper($1)';"
         "create function shouter(int) returns int language sql immutable as 'select $1';"
@@ -82,7 +82,7 @@ async def test_arguments_without_names_are_no_requests(tables: Tables) -> None:
 
 
 @pytest_twisted.ensureDeferred
-async def test_values_have_no_columns_to_select_or_filter_by(tables: Tables) -> None:
+async def test_scalars_have_no_columns_to_select_or_filter_by(tables: Tables) -> None:
     tables.sql(
         "create function pairs() returns setof record language sql stable as 'select 1 as n, 2 as m';"
         "create function numbers() returns setof int language sql stable as 'select generate_series(1, 3)';"
@@ -120,14 +120,14 @@ async def test_headers_are_utf_8_both_ways(tables: Tables) -> None:
     assert headers.getRawHeaders(b"x-name") == ["Łódź 日本".encode()]
     status, headers, _ = await tables.request("POST", "/rpc/echoed", headers=sent, json={"raises": True})
     assert (status, headers.getRawHeaders(b"x-name")) == (418, ["Łódź 日本".encode()])
-    # What is no UTF-8 is read as Latin-1.
+    # A value that is not UTF-8 is read as Latin-1.
     latin = {b"X-Name": [b"caf\xe9"]}
     _, _, body = await tables.request("POST", "/rpc/echoed", headers=latin, json={"raises": False})
     assert body[0] == "café"
 
 
 @pytest_twisted.ensureDeferred
-async def test_what_takes_any_number_of_arguments_is_given_all_of_one_name(tables: Tables) -> None:
+async def test_a_variadic_argument_is_given_all_values_of_its_name(tables: Tables) -> None:
     tables.sql(
         "create function joined(glue text, variadic parts varchar(2)[] default '{}') returns text"
         " language sql stable as $$ select array_to_string(parts, glue) $$"
@@ -143,12 +143,12 @@ async def test_what_takes_any_number_of_arguments_is_given_all_of_one_name(table
             "POST", "/rpc/joined", headers=form, data=f"glue=-{asked}".encode()
         )
         assert (status, body) == (200, "-".join(parts))
-    # Of one that is no more than one the last counts.
+    # For an ordinary argument the last value counts.
     assert (await tables.request("GET", "/rpc/joined?glue=a&glue=b&parts=1&parts=2"))[2] == "1b2"
 
 
 @pytest_twisted.ensureDeferred
-async def test_arguments_come_in_an_object_the_first_of_a_list_or_a_form(tables: Tables) -> None:
+async def test_arguments_come_as_an_object_the_first_of_a_list_or_a_form(tables: Tables) -> None:
     form = {"Content-Type": "application/x-www-form-urlencoded"}
     for sent in (
         {"json": {"a": 4, "b": 3}},
@@ -162,7 +162,7 @@ async def test_arguments_come_in_an_object_the_first_of_a_list_or_a_form(tables:
 
 
 @pytest_twisted.ensureDeferred
-async def test_an_aggregate_makes_a_body_of_the_rows_as_soon_as_it_is_there(tables: Tables) -> None:
+async def test_an_aggregate_with_a_media_type_makes_the_body(tables: Tables) -> None:
     tables.sql(
         'create domain "text/x-titles" as text;'
         "create function titled(text, books) returns text language sql as $$ select $1 || $2.title || '|' $$;"
@@ -175,17 +175,17 @@ async def test_an_aggregate_makes_a_body_of_the_rows_as_soon_as_it_is_there(tabl
     assert (status, headers.getRawHeaders("content-type")) == (200, ["text/x-titles"])
     titles = [row["title"] for row in (await tables.request("GET", "/books?id=lte.2&order=id"))[2]]
     assert body.decode() == "|" + "".join(f"{title}|" for title in titles)
-    # It may set headers, which a HEAD has as well.
+    # It may set headers, for a HEAD too.
     for method in ("GET", "HEAD"):
         _, headers, _ = await tables.request(method, "/books", headers=accept)
         assert headers.getRawHeaders("x-made") == ["yes"], method
-    # Of books alone, however much of them is selected.
+    # It is an aggregate of books, so rows of another table are not acceptable.
     status, _, body = await tables.request("GET", "/authors", headers=accept)
     assert (status, body["code"]) == (406, "PGRST107")
 
 
 @pytest_twisted.ensureDeferred
-async def test_a_stable_function_is_called_for_what_it_does_besides_its_result(tables: Tables) -> None:
+async def test_a_stable_function_runs_even_if_its_result_is_not_needed(tables: Tables) -> None:
     checked = (
         " language plpgsql stable as $$ begin if a > 1 then raise sqlstate 'PT418' using message = 'no'; end if;"
         " perform set_config('response.headers', '[{\"X-Checked\": \"yes\"}]', true);"
@@ -206,7 +206,7 @@ async def test_a_stable_function_is_called_for_what_it_does_besides_its_result(t
 
 
 @pytest_twisted.ensureDeferred
-async def test_a_function_that_writes_runs_to_its_end_whatever_is_shown_of_it(tables: Tables) -> None:
+async def test_a_function_that_writes_runs_to_its_end_whatever_is_shown(tables: Tables) -> None:
     tables.sql(
         "create table noted (id int); create function note(i int) returns int language plpgsql security definer as $$"
         " begin insert into noted values (i); perform set_config('response.headers',"
@@ -223,7 +223,7 @@ async def test_a_function_that_writes_runs_to_its_end_whatever_is_shown_of_it(ta
     hidden = ["?id=eq.8&id=eq.9", "?select=id,authors!inner(id)&authors.id=eq.-1"]
     for name, asked in (("note_all", ways), ("note_books", ways + hidden), ("note_book", ways + hidden)):
         for query in asked:
-            # "careful" cuts at two rows.
+            # "careful" has a limit of two rows.
             for base in (BASE, BASE.replace("main", "careful")):
                 tables.sql("truncate noted")
                 status, headers, _ = await tables.request("POST", f"/rpc/{name}{query}", base=base, json={})
@@ -235,13 +235,13 @@ async def test_a_function_that_writes_runs_to_its_end_whatever_is_shown_of_it(ta
 
 
 @pytest_twisted.ensureDeferred
-async def test_a_null_is_an_item_and_each_item_has_a_line(tables: Tables) -> None:
+async def test_a_null_is_an_item_and_each_item_is_one_line(tables: Tables) -> None:
     tables.sql(
         "create function broken(most int) returns setof json language sql stable as"
         " $$ select case when i % 2 = 1 then E'{\\r\\n\"a\":\\n1}'::json end from generate_series(1, most) i $$"
     )
     await until_answered(tables, "GET", "/rpc/broken?most=1", 200)
-    # The second is streamed.
+    # The second result is large enough to be streamed.
     for most in (4, 2000):
         expected = [{"a": 1}, None] * (most // 2)
         assert (await tables.request("GET", f"/rpc/broken?most={most}"))[2] == expected
@@ -252,7 +252,7 @@ async def test_a_null_is_an_item_and_each_item_has_a_line(tables: Tables) -> Non
 
 
 @pytest_twisted.ensureDeferred
-async def test_a_function_that_makes_too_many_rows_is_refused_however_many_are_read_at_once(
+async def test_max_affected_counts_all_rows_of_a_function(
     tables: Tables,
 ) -> None:
     tables.sql(
@@ -276,9 +276,9 @@ async def test_a_function_that_makes_too_many_rows_is_refused_however_many_are_r
 
 
 @pytest_twisted.ensureDeferred
-async def test_what_was_planned_for_who_may_call_it_is_not_for_who_may_not(tables: Tables) -> None:
-    """PostgreSQL writes out a function, or the value of an immutable one, where the role that it plans for may call
-    it; with one connection the next request would be answered by that plan."""
+async def test_a_plan_made_for_one_role_is_not_used_for_a_role_without_the_right(tables: Tables) -> None:
+    """PostgreSQL inlines functions, and values of immutable ones, that the role a plan is made for may call. With
+    one connection the next request would be answered by that plan."""
     tables.sql(
         "create table shelf (id int); insert into shelf values (1); grant select on shelf to anon, authenticated;"
         "create function plain(x int) returns int language sql stable as 'select x + 1';"
@@ -291,7 +291,7 @@ async def test_what_was_planned_for_who_may_call_it_is_not_for_who_may_not(table
     narrow = BASE.replace("main", "narrow")
     await until_answered(tables, "GET", "/shown", 200, base=narrow, token=tables.token)
     for path in ("/rpc/plain?x=1", "/rpc/fixed", "/shown"):
-        # After five times PostgreSQL keeps one plan for all values.
+        # After five executions PostgreSQL keeps one plan for all values.
         for _ in range(8):
             assert (await tables.request("GET", path, base=narrow, token=tables.token))[0] == 200
         for _ in range(3):

@@ -20,7 +20,7 @@ from tests.live.waiting import until
 
 __all__ = ["tables"]
 
-# Larger than all buffers on the way to a client that does not read.
+# Larger than all buffers between the service and a client that does not read.
 WIDE = (
     "create or replace function wide() returns setof text language sql stable "
     "as $$ select repeat('x', 1000) from generate_series(1, 50000) $$"
@@ -32,7 +32,7 @@ STREAMING = (
 
 
 @pytest_twisted.ensureDeferred
-async def test_large_results_are_whole_in_every_form(tables: Tables) -> None:
+async def test_large_results_are_complete_in_every_format(tables: Tables) -> None:
     tables.sql(
         "create table big as select i as id, 'row '||i as name from generate_series(1, 20000) i; "
         "grant select on big to anon; analyze big"
@@ -52,7 +52,7 @@ async def test_large_results_are_whole_in_every_form(tables: Tables) -> None:
     )
     assert (status, headers.getRawHeaders("content-range")) == (206, ["10-15009/20000"])
     assert body == expected[10:15010]
-    # Of a shape that is known to be large, past the end of what is not.
+    # The result is known to be large from the query before, even if this page is past its end.
     for first, status, found in (
         (1, 206, "5-19999/20000"),
         (19996, 206, "*/5"),
@@ -65,7 +65,7 @@ async def test_large_results_are_whole_in_every_form(tables: Tables) -> None:
 
 
 @pytest_twisted.ensureDeferred
-async def test_what_fits_into_one_reply_has_its_range_whatever_it_is_read_from(tables: Tables) -> None:
+async def test_a_result_below_the_threshold_has_its_range(tables: Tables) -> None:
     """The threshold is 4096 bytes: 300 of these rows (600 of these numbers) are below it, 9000 (18000) are not."""
     tables.sql(
         "create view numbers as select i as id from generate_series(1, 10000) i; grant select on numbers to anon;"
@@ -98,7 +98,7 @@ async def test_rows_that_grew_since_analyze_are_streamed(tables: Tables) -> None
 
 
 @pytest_twisted.ensureDeferred
-async def test_a_status_without_a_body_has_none_however_large(tables: Tables) -> None:
+async def test_a_status_without_a_body_has_none_however_large_the_result(tables: Tables) -> None:
     tables.sql(
         "create function many_unsaid(said text) returns setof int language plpgsql stable as $$ begin "
         "perform set_config('response.status', said, true); "
@@ -113,7 +113,9 @@ async def test_a_status_without_a_body_has_none_however_large(tables: Tables) ->
 
 
 @pytest_twisted.ensureDeferred
-async def test_an_error_in_the_middle_is_no_polite_end(tables: Tables, logged_errors: LoggedErrors) -> None:
+async def test_an_error_in_the_middle_breaks_the_response_off(
+    tables: Tables, logged_errors: LoggedErrors
+) -> None:
     tables.sql("create view breaks as select id, 1/(15000-id) as x from big; grant select on breaks to anon")
     with pytest.raises(ResponseFailed):
         await tables.request("GET", "/breaks")
@@ -122,8 +124,9 @@ async def test_an_error_in_the_middle_is_no_polite_end(tables: Tables, logged_er
 
 
 @pytest_twisted.ensureDeferred
-async def test_a_client_that_stops_reading_loses_its_place_and_keeps_nobody_out(tables: Tables) -> None:
-    """Of one connection too: streams have another, whose next user waits until the edge has dropped the client."""
+async def test_a_client_that_stops_reading_is_dropped_and_blocks_nobody(tables: Tables) -> None:
+    """Not even with one connection: streams have another one, whose next user waits until the client has been
+    dropped."""
     narrow = BASE.replace("main", "narrow")
     stalled = socket.create_connection(("127.0.0.1", tables.api.port))
     stalled.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
@@ -142,8 +145,8 @@ async def test_a_client_that_stops_reading_loses_its_place_and_keeps_nobody_out(
 
 
 @pytest_twisted.ensureDeferred
-async def test_slow_readers_leave_room(tables: Tables) -> None:
-    """More of them than there are connections, and nobody else has to wait for their end."""
+async def test_slow_readers_leave_connections_to_others(tables: Tables) -> None:
+    """There are more slow readers than connections, and no other request waits for them."""
     tables.sql(WIDE)
     await until_answered(tables, "HEAD", "/rpc/wide", 200)
     slow = [socket.create_connection(("127.0.0.1", tables.api.port)) for _ in range(5)]
@@ -162,7 +165,7 @@ async def test_slow_readers_leave_room(tables: Tables) -> None:
 
 @pytest_twisted.ensureDeferred
 async def test_clients_that_leave_at_any_moment_leave_nothing_behind(tables: Tables) -> None:
-    """Before, while and after their streams are opened: every place and every connection is free again."""
+    """Whether before, while or after their stream is opened, its place and its connection become free again."""
     from twisted.internet import reactor
 
     tables.sql(WIDE)
@@ -173,7 +176,7 @@ async def test_clients_that_leave_at_any_moment_leave_nothing_behind(tables: Tab
         sent: dict[bytes | str, bytes | str] = {"X-Service-Key": tables.api.anon_key}
         waiting = treq.get(f"{tables.api.base_url}{BASE}/rpc/wide", headers=sent, persistent=False)
         reactor.callLater(chance.random() * 0.1, waiting.cancel)
-        with suppress(Exception):  # cancelled, wherever it was
+        with suppress(Exception):  # cancelled at any point
             (await waiting)._transport.abortConnection()
 
     for _ in range(5):

@@ -122,7 +122,7 @@ async def verdicts(tables: Tables, path: str, condition: str) -> Verdicts:
 
 
 @pytest_twisted.ensureDeferred
-async def test_conditions_follow_the_logic_of_three_values(lawful: Tables) -> None:
+async def test_conditions_follow_three_valued_logic(lawful: Tables) -> None:
     random, path = Random(1), "/goods?select=id,shops()&order=id"
     conditions = (*GOODS, "shops=is.null")
     found = {condition: await verdicts(lawful, path, condition) for condition in conditions}
@@ -134,7 +134,7 @@ async def test_conditions_follow_the_logic_of_three_values(lawful: Tables) -> No
 
 
 @pytest_twisted.ensureDeferred
-async def test_related_rows_are_those_that_are_read_by_their_key(lawful: Tables) -> None:
+async def test_embedded_rows_are_those_read_by_their_key(lawful: Tables) -> None:
     random, shops = Random(2), range(1, 10)
     for _ in range(25):
         condition, order = random.choice(GOODS), random.choice(ORDERS)
@@ -166,7 +166,7 @@ async def test_related_rows_are_those_that_are_read_by_their_key(lawful: Tables)
 
 
 @pytest_twisted.ensureDeferred
-async def test_one_related_row_decides_and_orders_as_if_it_were_joined(lawful: Tables) -> None:
+async def test_filters_and_orders_by_an_embedded_row_equal_those_of_a_join(lawful: Tables) -> None:
     random = Random(3)
     every = {row["id"]: row for row in await rows(lawful, "/shops")}
     goods = {row["id"]: row["shop_id"] for row in await rows(lawful, "/goods?select=id,shop_id&order=id")}
@@ -194,7 +194,7 @@ async def test_one_related_row_decides_and_orders_as_if_it_were_joined(lawful: T
 
 
 @pytest_twisted.ensureDeferred
-async def test_rows_are_the_same_in_every_form_and_cut(lawful: Tables) -> None:
+async def test_rows_are_the_same_in_every_format_and_page(lawful: Tables) -> None:
     random = Random(4)
     for _ in range(15):
         select = random.choice(

@@ -79,7 +79,7 @@ def selection(random: Random) -> str:
 
 
 @pytest_twisted.ensureDeferred
-async def test_a_write_touches_the_rows_that_a_read_shows(written: Tables) -> None:
+async def test_a_write_affects_the_rows_that_a_read_shows(written: Tables) -> None:
     await until_answered(written, "GET", "/seen_crates?select=id,racks(id)", 200)
     random, shown = Random(5), "return=representation"
     for _ in range(12):
@@ -165,8 +165,8 @@ async def test_rows_are_the_same_however_they_are_inserted(written: Tables) -> N
 
 
 @pytest_twisted.ensureDeferred
-async def test_what_is_summed_up_decides_over_a_write_by_its_rows(written: Tables) -> None:
-    """The sum of none is there as well: all rows would have one."""
+async def test_filters_on_embedded_aggregates_select_rows_by_their_related_rows(written: Tables) -> None:
+    """An aggregate of no rows is there as well, so otherwise every row would match."""
     written.sql(FRESH)
     await until_answered(written, "GET", "/racks?select=id,crates(id)", 200)
     holding = "select array_agg(distinct rack_id order by rack_id) from crates where n > 3"
@@ -185,7 +185,7 @@ async def test_what_is_summed_up_decides_over_a_write_by_its_rows(written: Table
 
 
 @pytest_twisted.ensureDeferred
-async def test_a_limited_write_touches_no_more_rows_whatever_they_are_found_by(written: Tables) -> None:
+async def test_a_limited_write_affects_no_more_rows_however_they_are_found(written: Tables) -> None:
     written.sql(
         "create table split (n int) partition by list (n); create table split_1 partition of split for values in (1);"
         " create table split_2 partition of split for values in (2); insert into split values (1), (2), (1), (2);"

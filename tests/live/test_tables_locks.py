@@ -49,7 +49,7 @@ truncate rates, uses, parted, secrets, readers;
 insert into rates values (1, 'a'); insert into uses values (1); refresh materialized view kept_rates;
 insert into parted values (1, 'a'); insert into secrets values (1, 'a'); insert into readers values (1);
 """
-# What empties a table and fills it again, or writes it anew, in one transaction.
+# SQL that empties a table and fills it again, or rewrites it, in one transaction.
 RATES = "truncate rates, uses; insert into rates values (1, 'a'); insert into uses values (1)"
 RATES_ANEW = "alter table rates add column anew float default random(); alter table rates drop column anew"
 SECRETS_ANEW = RATES_ANEW.replace("rates", "secrets")
@@ -111,7 +111,7 @@ async def prepared(tables: Tables, method: str, path: str, **more: Any) -> None:
     ],
 )
 @pytest_twisted.ensureDeferred
-async def test_a_read_finds_what_came_while_it_waited(rates: Tables, path: str, filled: str) -> None:
+async def test_a_read_that_waited_sees_the_new_rows(rates: Tables, path: str, filled: str) -> None:
     before = await ask(rates, "GET", path)
     assert before[0] == 200 and len(before[1]) == 1
     await prepared(rates, "GET", path)
@@ -131,7 +131,7 @@ async def test_a_read_finds_what_came_while_it_waited(rates: Tables, path: str, 
     ],
 )
 @pytest_twisted.ensureDeferred
-async def test_a_write_changes_what_came_while_it_waited(
+async def test_a_write_that_waited_changes_the_new_rows(
     rates: Tables, method: str, path: str, filled: str, sent: Any, shown: Any
 ) -> None:
     more = {} if sent is None else {"json": sent}
@@ -149,8 +149,8 @@ async def test_a_write_changes_what_came_while_it_waited(
     ("path", "filled"), [("shown_rates", RATES), ("parted", PARTED), ("secrets", READERS)]
 )
 @pytest_twisted.ensureDeferred
-async def test_so_does_a_large_result(rates: Tables, path: str, filled: str) -> None:
-    """From its second reading on, which opens a cursor at once."""
+async def test_a_large_result_that_waited_has_the_new_rows(rates: Tables, path: str, filled: str) -> None:
+    """From the second reading on, when a cursor is opened at once."""
     more = "; insert into {} select i, repeat('x', 100) from generate_series(2, 2000) i"
     rates.sql(more.format("rates").lstrip("; ") + more.format("parted") + more.format("secrets"))
     filled += more.format(path.removeprefix("shown_")) if path != "secrets" else ""
@@ -161,7 +161,7 @@ async def test_so_does_a_large_result(rates: Tables, path: str, filled: str) -> 
 
 
 @pytest_twisted.ensureDeferred
-async def test_what_is_prepared_needs_no_more_rights(rates: Tables) -> None:
+async def test_prepared_requests_need_no_further_rights(rates: Tables) -> None:
     rates.sql(
         "revoke all on rates from anon; grant select (id), delete on rates to anon; revoke all on uses from anon;"
         " grant select (id), insert on uses to anon; revoke all on secrets from anon; grant insert on secrets to anon"

@@ -1,4 +1,4 @@
-"""Responses in rare cases: empty objects, keys in a PUT, sets of scalars, composites in tables."""
+"""Responses in rare cases: empty objects, keys in a PUT, sets of scalars, plans, counts and preferences."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ async def test_every_empty_object_is_a_row(outcomes: Tables) -> None:
 
 
 @pytest_twisted.ensureDeferred
-async def test_what_is_put_may_ask_for_headers_only(outcomes: Tables) -> None:
+async def test_a_put_with_return_headers_only_has_no_body(outcomes: Tables) -> None:
     more = {"headers": {"Prefer": "return=headers-only"}, "json": {"id": 77, "note": "put"}}
     asked = ["return=headers-only"]
     for _ in ("inserted", "updated"):
@@ -70,7 +70,7 @@ async def test_what_is_put_may_ask_for_headers_only(outcomes: Tables) -> None:
 
 
 @pytest_twisted.ensureDeferred
-async def test_what_is_put_has_the_key_that_was_named(outcomes: Tables) -> None:
+async def test_a_put_writes_the_row_with_the_key_in_the_url(outcomes: Tables) -> None:
     body = [{"id": 79, "note": "other"}, {"id": 78, "note": "named"}, {"id": 78, "note": "again"}]
     more = {"headers": {"Prefer": "return=representation"}, "json": body}
     for status in (201, 200):
@@ -82,7 +82,7 @@ async def test_what_is_put_has_the_key_that_was_named(outcomes: Tables) -> None:
 
 
 @pytest_twisted.ensureDeferred
-async def test_an_upsert_that_inserts_nothing_creates_nothing(outcomes: Tables) -> None:
+async def test_an_upsert_of_an_empty_list_is_200_or_201_by_its_resolution(outcomes: Tables) -> None:
     for how, status in (("merge", 200), ("ignore", 201)):
         more = {"headers": {"Prefer": f"resolution={how}-duplicates"}, "json": []}
         found = await answered(outcomes, "POST", "/counted", **more)
@@ -90,8 +90,8 @@ async def test_an_upsert_that_inserts_nothing_creates_nothing(outcomes: Tables) 
 
 
 @pytest_twisted.ensureDeferred
-async def test_what_is_written_has_been_before_it_is_told_of(outcomes: Tables) -> None:
-    """Joined with an empty table the rows are nothing that PostgreSQL would look at first."""
+async def test_whether_an_upsert_inserted_is_told_although_the_rows_are_filtered(outcomes: Tables) -> None:
+    """Joined with an empty table, the written rows would not be read first by PostgreSQL."""
     merged, path = "return=representation, resolution=merge-duplicates", "/counted?select=id,others!inner()"
     more: dict[str, Any] = {"headers": {"Prefer": merged}, "json": [{"id": 55}]}
     for expected in (201, 200):
@@ -100,7 +100,7 @@ async def test_what_is_written_has_been_before_it_is_told_of(outcomes: Tables) -
 
 
 @pytest_twisted.ensureDeferred
-async def test_rows_written_are_counted_whether_exactly_or_by_estimate(outcomes: Tables) -> None:
+async def test_rows_written_are_counted_exactly_and_by_estimate(outcomes: Tables) -> None:
     for how, total in (("exact", "2"), ("estimated", "2"), ("planned", "*")):
         outcomes.sql("insert into counted (note) values ('count'), ('count')")
         for method, rows in (("PATCH", "0-1"), ("DELETE", "*")):
@@ -111,7 +111,7 @@ async def test_rows_written_are_counted_whether_exactly_or_by_estimate(outcomes:
 
 
 @pytest_twisted.ensureDeferred
-async def test_what_postgresql_reads_it_also_refuses(outcomes: Tables) -> None:
+async def test_a_body_postgresql_cannot_read_is_refused_with_its_error(outcomes: Tables) -> None:
     for text, code in (("}{", "22P02"), ("", "22P02"), ("3", "22023")):
         more = {"data": text.encode(), "headers": {"Content-Type": "application/json"}}
         status, body, _ = await answered(outcomes, "POST", "/counted?columns=note", **more)
@@ -121,7 +121,7 @@ async def test_what_postgresql_reads_it_also_refuses(outcomes: Tables) -> None:
 
 
 @pytest_twisted.ensureDeferred
-async def test_a_limit_on_rows_affected_is_applied_where_there_is_one(outcomes: Tables) -> None:
+async def test_max_affected_applies_where_rows_are_changed(outcomes: Tables) -> None:
     strict = {"Prefer": "handling=strict, max-affected=5"}
     both, one = ["handling=strict, max-affected=5"], ["handling=strict"]
     posted = await answered(outcomes, "POST", "/counted", headers=strict, json={"note": "x"})
@@ -136,7 +136,7 @@ async def test_a_limit_on_rows_affected_is_applied_where_there_is_one(outcomes: 
 
 
 @pytest_twisted.ensureDeferred
-async def test_a_single_value_is_not_one_of_several(outcomes: Tables) -> None:
+async def test_one_value_asked_of_several_or_none_is_406(outcomes: Tables) -> None:
     one = {"headers": {"Accept": "application/vnd.pgrst.object+json"}}
     assert (await answered(outcomes, "GET", "/rpc/several?n=1", **one))[:2] == (200, b"1")
     for number in (0, 2):
@@ -149,7 +149,7 @@ async def test_a_single_value_is_not_one_of_several(outcomes: Tables) -> None:
 
 
 @pytest_twisted.ensureDeferred
-async def test_one_object_means_one_row_even_where_none_is_returned(outcomes: Tables) -> None:
+async def test_the_object_media_type_requires_one_row_with_return_minimal_too(outcomes: Tables) -> None:
     asked = {"Accept": "application/vnd.pgrst.object+json", "Prefer": "return=minimal"}
     outcomes.sql("insert into counted (note) values ('twin'), ('twin')")
     assert (await answered(outcomes, "DELETE", "/counted?note=eq.twin", headers=asked))[0] == 406
@@ -158,13 +158,13 @@ async def test_one_object_means_one_row_even_where_none_is_returned(outcomes: Ta
 
 
 @pytest_twisted.ensureDeferred
-async def test_what_returns_nothing_has_no_content(outcomes: Tables) -> None:
+async def test_a_void_function_is_204(outcomes: Tables) -> None:
     status, headers, body = await outcomes.request("POST", "/rpc/silent", json={})
     assert (status, body or b"", headers.getRawHeaders("content-type")) == (204, b"", None)
 
 
 @pytest_twisted.ensureDeferred
-async def test_a_write_may_be_tried_where_that_is_allowed(outcomes: Tables) -> None:
+async def test_tx_rollback_undoes_a_write_where_it_is_allowed(outcomes: Tables) -> None:
     tried = {"Prefer": "tx=rollback, return=representation"}
     more = {"headers": tried, "json": {"note": "tried"}}
     for base, left, applied in (
@@ -177,7 +177,7 @@ async def test_a_write_may_be_tried_where_that_is_allowed(outcomes: Tables) -> N
 
 
 @pytest_twisted.ensureDeferred
-async def test_a_function_before_each_request_may_refuse_it(outcomes: Tables) -> None:
+async def test_a_pre_request_function_can_refuse_a_request(outcomes: Tables) -> None:
     written: dict[str, Any] = {"json": {"note": "refused"}, "headers": {"X-Refuse": "anon"}}
     for method, path, base in (
         ("GET", "/counted", CAREFUL),
@@ -193,14 +193,14 @@ async def test_a_function_before_each_request_may_refuse_it(outcomes: Tables) ->
 
 
 @pytest_twisted.ensureDeferred
-async def test_the_applications_settings_are_there_to_be_read(outcomes: Tables) -> None:
+async def test_app_settings_can_be_read_by_sql(outcomes: Tables) -> None:
     for base, expected in ((CAREFUL, "50% blue"), (BASE, None)):
         path = "/rpc/shown?name=app.settings.colour"
         assert (await outcomes.request("GET", path, base=base))[2] == expected
 
 
 @pytest_twisted.ensureDeferred
-async def test_a_plan_is_shown_and_not_carried_out(outcomes: Tables) -> None:
+async def test_a_plan_is_shown_and_not_executed(outcomes: Tables) -> None:
     plan = "application/vnd.pgrst.plan"
     as_json = {"Accept": f"{plan}+json; options=verbose"}
     for method, path in (
@@ -220,7 +220,7 @@ async def test_a_plan_is_shown_and_not_carried_out(outcomes: Tables) -> None:
 
 
 @pytest_twisted.ensureDeferred
-async def test_a_plan_tells_what_was_asked_of_it_and_no_more(outcomes: Tables) -> None:
+async def test_a_plan_shows_the_options_asked_for_and_no_more(outcomes: Tables) -> None:
     members = {
         "analyze": "Actual Rows",
         "verbose": "Output",
@@ -233,13 +233,13 @@ async def test_a_plan_tells_what_was_asked_of_it_and_no_more(outcomes: Tables) -
         _, _, body = await outcomes.request("GET", "/counted", base=CAREFUL, headers=accept)
         (found,) = json.loads(body)
         for option, member in members.items():
-            # PostgreSQL 18 tells of buffers whenever it analyzes.
+            # PostgreSQL 18 includes buffers with analyze.
             if option == options or not options.startswith("analyze"):
                 assert (member in {**found, **found["Plan"]}) == (option == options), (options, member)
 
 
 @pytest_twisted.ensureDeferred
-async def test_a_total_may_be_the_planners(outcomes: Tables) -> None:
+async def test_planned_and_estimated_totals_are_the_planners(outcomes: Tables) -> None:
     outcomes.sql(
         "create table measured as select generate_series(1, 5000) as id;"
         "analyze measured; grant select on measured to anon"
@@ -256,14 +256,14 @@ async def test_a_total_may_be_the_planners(outcomes: Tables) -> None:
 
 
 @pytest_twisted.ensureDeferred
-async def test_composites_of_a_functions_table_have_paths(outcomes: Tables) -> None:
+async def test_composites_in_the_rows_of_a_function_have_json_paths(outcomes: Tables) -> None:
     path = "/rpc/pairs?select=name,both_->b,text:both_->>a&both_->a=gt.0&order=both_->b.desc"
     status, body, _ = await answered(outcomes, "GET", path)
     assert (status, body) == (200, [{"name": "y", "b": 4, "text": "3"}, {"name": "x", "b": 2, "text": "1"}])
 
 
 @pytest_twisted.ensureDeferred
-async def test_nothing_selected_is_nothing_shown(outcomes: Tables) -> None:
+async def test_an_empty_select_shows_empty_objects(outcomes: Tables) -> None:
     path = "/books?select=authors()&limit=2"
     assert (await answered(outcomes, "GET", path))[:2] == (200, [{}, {}])
     path = "/authors?select=id,books(authors())&limit=1&order=id"
@@ -271,7 +271,7 @@ async def test_nothing_selected_is_nothing_shown(outcomes: Tables) -> None:
 
 
 @pytest_twisted.ensureDeferred
-async def test_a_page_may_read_what_postgrests_may(outcomes: Tables) -> None:
+async def test_headers_exposed_to_browsers_are_postgrests(outcomes: Tables) -> None:
     _, headers, _ = await outcomes.request("GET", "/books?limit=1", headers={"Origin": "http://a.test"})
     exposed = headers.getRawHeaders("access-control-expose-headers")
     assert any("Content-Encoding" in line and "Range-Unit" in line for line in exposed)
@@ -289,7 +289,7 @@ async def test_a_page_may_read_what_postgrests_may(outcomes: Tables) -> None:
         ("in_vain", 500, r"57014: canceling statement due to statement timeout \(57014\) id="),
     ],
 )
-async def test_the_log_has_what_no_request_can_help(
+async def test_errors_that_clients_cannot_fix_are_logged_with_their_reason(
     outcomes: Tables, function: str, expected: int, why: str
 ) -> None:
     with capturedLogs() as events:

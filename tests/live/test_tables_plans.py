@@ -37,8 +37,8 @@ insert into letters table diary;
 
 @pytest.mark.parametrize("path", ("/diary?select=word", "/letters?select=word", "/rpc/whose?word=x"))
 @pytest_twisted.ensureDeferred
-async def test_each_caller_is_told_of_himself(tables: Tables, path: str) -> None:
-    """Also after more runs than PostgreSQL makes a plan for each of."""
+async def test_each_caller_sees_his_own_identity(tables: Tables, path: str) -> None:
+    """Also after so many executions that PostgreSQL no longer makes a new plan for each."""
     emails = [f"{number}-{path[1:4]}@example.test" for number in range(2)]
     tokens = [str((await tables.api.sign_up(email))["access_token"]) for email in emails]
     tables.sql(
@@ -61,8 +61,8 @@ async def test_each_caller_is_told_of_himself(tables: Tables, path: str) -> None
 
 
 @pytest_twisted.ensureDeferred
-async def test_rights_are_those_of_the_role_that_the_pre_request_function_sets(tables: Tables) -> None:
-    """The right to a function is asked for when a statement is planned that the function is written into."""
+async def test_rights_are_those_of_the_role_set_by_the_pre_request_function(tables: Tables) -> None:
+    """The right to call an inlined function is checked when the statement is planned."""
     tables.sql(
         "create function secret() returns text language sql immutable as $$ select 'x'::text $$;"
         "revoke execute on function secret from public; grant execute on function secret to authenticated;"
@@ -87,10 +87,10 @@ async def test_rights_are_those_of_the_role_that_the_pre_request_function_sets(t
 @pytest.mark.parametrize("function", ("asks", "computes", "counts", "fills"))
 @pytest.mark.parametrize("base", (NARROW, CAREFUL))
 @pytest_twisted.ensureDeferred
-async def test_no_function_calls_for_one_role_what_another_may(
+async def test_no_function_calls_for_one_role_what_only_another_may(
     tables: Tables, function: str, base: str
 ) -> None:
-    """PL/pgSQL keeps the plans of a function's queries for all who call it, with what was written into them."""
+    """PL/pgSQL keeps the plans of a function's queries for all callers, with the functions that were inlined."""
     tables.sql(
         "drop function if exists hidden, hidden_rows, asks, computes, counts, fills;"
         "create function hidden() returns text language sql stable as $$ select 'x'::text $$;"
@@ -103,7 +103,7 @@ async def test_no_function_calls_for_one_role_what_another_may(
         "$$ begin return hidden() || ''; end $$;"
         "create function counts() returns bigint language plpgsql stable as "
         "$$ begin return (select count(*) from hidden_rows()); end $$;"
-        # Too much for one piece: it is streamed.
+        # More than one piece, so it is streamed.
         "create function fills() returns setof text language plpgsql stable as "
         "$$ begin return query select repeat(hidden(), 100) from generate_series(1, 2000); end $$;"
     )

@@ -68,8 +68,8 @@ def feature(geometry: dict[str, Any], **properties: Any) -> dict[str, Any]:
 
 @pytest.mark.parametrize("database", ["main", "small"])
 @pytest_twisted.ensureDeferred
-async def test_rows_are_features(spatial: Tables, database: str) -> None:
-    """In one piece and, above the threshold, streamed."""
+async def test_rows_become_geojson_features(spatial: Tables, database: str) -> None:
+    """Both in one piece and, above the threshold, streamed."""
     base = BASE.replace("main", database)
     path = "/shops?select=name,place&order=id"
     status, headers, body = await spatial.request("GET", path, base=base, headers=GEOJSON)
@@ -88,7 +88,7 @@ async def test_rows_are_features(spatial: Tables, database: str) -> None:
 
 
 @pytest_twisted.ensureDeferred
-async def test_features_carry_what_is_embedded_and_computed(spatial: Tables) -> None:
+async def test_features_carry_embedded_and_computed_values(spatial: Tables) -> None:
     path = "/shops?select=name,place,metres,area:areas(name)&areas.name=eq.East&id=eq.3"
     _, _, body = await spatial.request("GET", path, headers=GEOJSON)
     (found,) = read(body)["features"]
@@ -101,7 +101,7 @@ async def test_features_carry_what_is_embedded_and_computed(spatial: Tables) -> 
 
 
 @pytest_twisted.ensureDeferred
-async def test_functions_find_by_distance(spatial: Tables) -> None:
+async def test_functions_find_rows_by_distance(spatial: Tables) -> None:
     path = "/rpc/near?lon=1&lat=1&degrees=4.5&select=name,place&order=name.desc"
     _, _, body = await spatial.request("GET", path, headers=GEOJSON)
     assert [found["properties"]["name"] for found in read(body)["features"]] == ["Bread", "Books"]
@@ -113,7 +113,7 @@ async def test_functions_find_by_distance(spatial: Tables) -> None:
 
 @pytest_twisted.ensureDeferred
 async def test_geometry_is_written_as_text_and_as_geojson(spatial: Tables) -> None:
-    """And found by one."""
+    """And it is found by a filter with such a value."""
     wanted = {**GEOJSON, "Prefer": "return=representation, tx=rollback"}
     for place in (
         "SRID=4326;POINT(2 3)",

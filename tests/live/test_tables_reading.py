@@ -58,19 +58,19 @@ async def ids(tables: Tables, query: str) -> list[int]:
 
 
 @pytest_twisted.ensureDeferred
-async def test_a_language_is_that_of_what_is_searched_within_json_too(reading: Tables) -> None:
+async def test_full_text_search_in_json_uses_the_language_named(reading: Tables) -> None:
     for query in (
         "said->>text=plfts(french).chat",
         "said->parts=fts(french).chats",
         "body=wfts(french).chat",
     ):
-        # Prepared the second time.
+        # The second request prepares its statement.
         assert [await ids(reading, query) for _ in range(3)] == [[1]] * 3, query
     assert await ids(reading, "said->>text=not.fts(simple).chat") == [1, 2]
 
 
 @pytest_twisted.ensureDeferred
-async def test_rows_are_those_that_the_operators_leave(reading: Tables) -> None:
+async def test_filters_return_the_rows_of_their_operators(reading: Tables) -> None:
     for query, expected in (
         ("id=in.(2,7)", [2]),
         ("id=not.in.(2,7)", [1]),
@@ -88,7 +88,7 @@ async def test_rows_are_those_that_the_operators_leave(reading: Tables) -> None:
         ("not.or=(id.eq.1,id.eq.7)", [2]),
         ("and=(id.gt.0,not.and(id.eq.1,body.neq.x))", [2]),
         ("or=(id.eq.1,body.eq.nothing)", [1, 2]),
-        # What PostgreSQL works out of the row.
+        # A generated column.
         ("letters=gt.8", [1]),
         ("letters=in.(7)", [2]),
     ):
@@ -96,14 +96,14 @@ async def test_rows_are_those_that_the_operators_leave(reading: Tables) -> None:
 
 
 @pytest_twisted.ensureDeferred
-async def test_what_cannot_be_searched_is_told_as_postgresql_has_it(reading: Tables) -> None:
+async def test_a_search_in_a_number_is_refused_as_by_postgresql(reading: Tables) -> None:
     status, _, body = await reading.request("GET", "/notes?id=fts(simple).x")
     assert (status, body["code"]) == (404, "42883")
     assert body["message"] == "function to_tsvector(unknown, integer) does not exist"
 
 
 @pytest_twisted.ensureDeferred
-async def test_a_message_names_a_relation_by_its_depth(reading: Tables) -> None:
+async def test_an_error_names_a_relation_by_its_depth(reading: Tables) -> None:
     for select, named in (
         ("id,leaf_1(id),notes(nope)", "notes_1.nope"),
         ("id,leaf_1(id),notes(leaf(nope))", "leaf_2.nope"),
@@ -113,7 +113,7 @@ async def test_a_message_names_a_relation_by_its_depth(reading: Tables) -> None:
 
 
 @pytest_twisted.ensureDeferred
-async def test_a_relation_may_have_such_a_name_itself(reading: Tables) -> None:
+async def test_relations_may_have_the_names_that_errors_use(reading: Tables) -> None:
     _, _, body = await reading.request("GET", "/leaf_1?select=id,leaf(id,leaf_1(id,leaf(id)))")
     assert body == [{"id": 1, "leaf": {"id": 2, "leaf_1": [{"id": 1, "leaf": {"id": 2}}]}}]
     _, _, body = await reading.request("GET", "/leaf_1?select=...leaf(of:id,...notes(id.sum(),count()))")
@@ -121,7 +121,7 @@ async def test_a_relation_may_have_such_a_name_itself(reading: Tables) -> None:
 
 
 @pytest_twisted.ensureDeferred
-async def test_a_column_may_be_called_like_its_rows_within_the_statement(reading: Tables) -> None:
+async def test_columns_may_have_the_names_of_the_statements_aliases(reading: Tables) -> None:
     path = "/twig?select=_t,twig,grown(id),leaf(id,twig(_t))&grown=not.is.null"
     whole = {"leaf": {"id": 2, "twig": [{"_t": "of"}]}, "grown": {"id": 2}, "twig": "its own", "_t": "of"}
     _, headers, body = await reading.request("GET", path, headers={"Prefer": "count=exact"})
@@ -134,10 +134,10 @@ async def test_a_column_may_be_called_like_its_rows_within_the_statement(reading
 
 
 @pytest_twisted.ensureDeferred
-async def test_a_column_may_be_computed_by_what_is_called_like_a_function_of_postgresql(
+async def test_a_column_may_be_computed_by_a_function_named_like_an_aggregate(
     reading: Tables,
 ) -> None:
-    """Which takes any row as well: all requests of the database, of whatever table, call it."""
+    """Such as ``count(text)``, which would also be called with any row by the statements of all other requests."""
     _, _, body = await reading.request(
         "GET", "/notes?select=count,to_json,n:count(),m:body.count()&count=eq.3"
     )
@@ -154,7 +154,7 @@ async def test_a_column_may_be_computed_by_what_is_called_like_a_function_of_pos
 
 
 @pytest_twisted.ensureDeferred
-async def test_a_part_of_json_is_compared_and_ordered_by_as_text_only(reading: Tables) -> None:
+async def test_json_paths_with_double_arrow_compare_and_order_as_text(reading: Tables) -> None:
     for query, expected in (
         ("said->>n=eq.10", [2]),
         ("said->n=is.null", [3]),
@@ -172,8 +172,8 @@ async def test_a_part_of_json_is_compared_and_ordered_by_as_text_only(reading: T
 
 
 @pytest_twisted.ensureDeferred
-async def test_csv_is_the_text_of_rows_as_postgrest_has_it(reading: Tables) -> None:
-    """In one piece and from a stream: bare names, each as often as it comes, and backslashes twice."""
+async def test_csv_is_formatted_as_by_postgrest(reading: Tables) -> None:
+    """Both in one piece and from a stream: names unquoted, each as often as it occurs, and backslashes doubled."""
     path = '/odd?select="a \\"name\\", quoted",plain,empty,nothing,js->a,js->>a,js'
     for limit in (1, 300):
         _, headers, body = await reading.request(
@@ -187,7 +187,7 @@ async def test_csv_is_the_text_of_rows_as_postgrest_has_it(reading: Tables) -> N
 
 
 @pytest_twisted.ensureDeferred
-async def test_nulls_are_left_out_of_a_stream_too(reading: Tables) -> None:
+async def test_nulls_stripped_is_applied_to_streams_too(reading: Tables) -> None:
     accept = {"Accept": "application/vnd.pgrst.array+json;nulls=stripped"}
     for limit in (1, 300):
         _, _, body = await reading.request("GET", f"/odd?select=empty,nothing&limit={limit}", headers=accept)

@@ -1,4 +1,4 @@
-"""Related rows of which JSON is selected, which has neither an order nor an equality."""
+"""Related rows in rare cases: orders, groups and filters by them, also of JSON, which cannot be compared."""
 
 from __future__ import annotations
 
@@ -60,20 +60,20 @@ async def rows(tables: Tables, path: str) -> Any:
 
 
 @pytest_twisted.ensureDeferred
-async def test_many_that_are_spread_below_do_not_hide_what_is_ordered_by(related: Tables) -> None:
+async def test_spread_rows_below_do_not_hide_the_column_ordered_by(related: Tables) -> None:
     found = await rows(related, "/volumes?select=id,shelves(at:id,...volumes(name))&order=shelves(name),id")
     lower, upper = {"at": 2, "name": ["c"]}, {"at": 1, "name": ["a", "b"]}
     assert found == [{"id": 3, "shelves": lower}, {"id": 1, "shelves": upper}, {"id": 2, "shelves": upper}]
 
 
 @pytest_twisted.ensureDeferred
-async def test_rows_are_ordered_by_related_ones_as_they_are_selected(related: Tables) -> None:
+async def test_rows_are_ordered_by_embedded_columns_whatever_is_selected(related: Tables) -> None:
     lacking = "shelves.below.id=eq.3&order=shelves(name).nullsfirst,id"
     for asked, expected in (
         ("shelves()&order=shelves(name),id", [3, 1, 2]),
         ("shelves(*,name)&order=shelves(name),id", [3, 1, 2]),
         ("...shelves(name,shelf:name,name)&order=shelves(name),id", [3, 1, 2]),
-        # Of a shelf that is left out there is no name, selected or not.
+        # A shelf that is left out has no name, selected or not.
         (f"shelves(id,below:volumes!inner())&{lacking}", [1, 2, 3]),
         (f"shelves(id,below:volumes())&shelves.below=not.is.null&{lacking}", [1, 2, 3]),
         (f"shelves(id,below:volumes())&{lacking}", [3, 1, 2]),
@@ -83,7 +83,7 @@ async def test_rows_are_ordered_by_related_ones_as_they_are_selected(related: Ta
 
 
 @pytest_twisted.ensureDeferred
-async def test_rows_are_grouped_by_related_ones_of_any_depth(related: Tables) -> None:
+async def test_rows_are_grouped_by_embedded_rows_of_any_depth(related: Tables) -> None:
     groups = [{"sum": 30, "name": "lower"}, {"sum": 30, "name": "upper"}]
     ids = [[{"id": 3}], [{"id": 1}, {"id": 2}]]
     found = await rows(
@@ -95,22 +95,22 @@ async def test_rows_are_grouped_by_related_ones_of_any_depth(related: Tables) ->
 
 
 @pytest_twisted.ensureDeferred
-async def test_rows_are_grouped_by_values_whatever_represents_them(related: Tables) -> None:
+async def test_rows_are_grouped_by_values_with_data_representations(related: Tables) -> None:
     assert await rows(related, "/shelves?select=shade,count()") == [{"shade": "#7", "count": 2}]
     assert await rows(related, "/volumes?select=count(),...shelves(shade)") == [{"count": 3, "shade": "#7"}]
     upper, lower = {"id": 1, "name": "upper", "shade": "#7"}, {"id": 2, "name": "lower", "shade": "#7"}
     found = await rows(related, "/shelves?select=*,count()&order=id")
     assert found == [{**upper, "count": 1}, {**lower, "count": 1}]
     assert await rows(related, "/volumes?select=shelf_id::bool,count()") == [{"shelf_id": True, "count": 3}]
-    # A cast is of what is shown.
+    # A cast applies to the represented value.
     found = await rows(related, "/shelves?select=shade::text,name.max()")
     assert found == [{"shade": '"#7"', "max": "upper"}]
 
 
 @pytest_twisted.ensureDeferred
-async def test_what_groups_rows_is_what_is_shown_of_related_ones(related: Tables) -> None:
+async def test_rows_are_grouped_by_the_columns_shown_of_embedded_rows(related: Tables) -> None:
     assert await rows(related, "/volumes?select=count(),shelves()") == [{"count": 3}]
-    # What is made of related rows groups none.
+    # An aggregate of embedded rows is nothing to group by.
     assert await rows(related, "/volumes?select=...shelves(shade,id.sum())") == [{"shade": "#7", "sum": 4}]
     assert await rows(related, "/volumes?select=pages.sum()::text") == [{"sum": "60"}]
     found = await rows(related, "/shelves?select=count(),...volumes(name)&order=count")
@@ -118,7 +118,7 @@ async def test_what_groups_rows_is_what_is_shown_of_related_ones(related: Tables
 
 
 @pytest_twisted.ensureDeferred
-async def test_groups_are_counted_as_rows(related: Tables) -> None:
+async def test_the_total_of_a_grouped_query_counts_groups(related: Tables) -> None:
     for order in ("", "&order=shelf_id"):
         path, more = f"/volumes?select=shelf_id,count()&limit=1{order}", {"Prefer": "count=exact"}
         status, headers, body = await related.request("GET", path, headers=more)
@@ -126,7 +126,7 @@ async def test_groups_are_counted_as_rows(related: Tables) -> None:
 
 
 @pytest_twisted.ensureDeferred
-async def test_rows_that_lack_enough_related_ones_are_not_counted(related: Tables) -> None:
+async def test_rows_excluded_by_inner_embeddings_are_not_counted(related: Tables) -> None:
     inner, tested = "volumes!inner(id)&volumes.", "volumes()&volumes.pages="
     for asked, expected in (
         (f"{inner}offset=1", [1]),
@@ -137,7 +137,7 @@ async def test_rows_that_lack_enough_related_ones_are_not_counted(related: Table
         ("volumes!inner(name,pages.sum())&volumes.pages=gt.25", [2]),
         ("volumes!inner(pages.sum())&volumes.offset=1", []),
         ("volumes!inner(name,pages.sum())&volumes.offset=1", [1]),
-        # Two of one name, of which the filters are the first one's.
+        # Of two embeddings with one name, the filters apply to the first.
         ("volumes!inner(),volumes(id)&volumes.pages=gt.25", [2]),
         ("volumes(),volumes!inner(id)&volumes.pages=gt.25", [1, 2]),
         (f"{inner}pages=gt.25&volumes=not.is.null", [2]),
@@ -153,7 +153,7 @@ async def test_rows_that_lack_enough_related_ones_are_not_counted(related: Table
 
 
 @pytest_twisted.ensureDeferred
-async def test_a_page_of_sorted_rows_has_what_is_related_to_them(related: Tables) -> None:
+async def test_a_page_of_ordered_rows_has_their_embedded_rows(related: Tables) -> None:
     last, many = [{"id": 2, "volumes": [{"id": 3}]}], "/shelves?select=id,volumes(id)"
     for path, expected in (
         (f"{many}&order=id.desc&limit=1", last),
@@ -176,7 +176,7 @@ async def test_a_page_of_sorted_rows_has_what_is_related_to_them(related: Tables
 
 
 @pytest_twisted.ensureDeferred
-async def test_where_nothing_is_related_there_is_an_empty_list_or_null(related: Tables) -> None:
+async def test_rows_without_related_rows_have_an_empty_list_or_null(related: Tables) -> None:
     for path, expected in (
         (
             "/shelves?select=id,...volumes(pages)&volumes.id=eq.3&order=id",
@@ -199,20 +199,20 @@ async def test_where_nothing_is_related_there_is_an_empty_list_or_null(related: 
 
 
 @pytest_twisted.ensureDeferred
-async def test_columns_that_the_schema_cache_does_not_know_are_spread(related: Tables) -> None:
+async def test_columns_unknown_to_the_schema_cache_are_spread(related: Tables) -> None:
     found = await rows(related, "/shelves?select=id,...tucked(*)&order=id")
     assert found == [{"id": 1, "shelf": 1, "note": "n"}, {"id": 2, "shelf": None, "note": None}]
     found = await rows(related, "/shelves?select=id,...tucked(note)&tucked=not.is.null")
     assert found == [{"id": 1, "note": "n"}]
-    # Of two with one name the first is meant.
+    # Of two columns with one name the first is shown.
     assert await rows(related, "/volumes?select=...shelves(name,name:id)&id=eq.1") == [{"name": "upper"}]
-    # There is nothing to group by.
+    # Unknown columns cannot be grouped by.
     status, _, body = await related.request("GET", "/shelves?select=count(),...tucked(*)")
     assert (status, body["code"]) == (400, "42803")
 
 
 @pytest_twisted.ensureDeferred
-async def test_what_represents_a_value_also_finds_and_writes_it(related: Tables) -> None:
+async def test_data_representations_apply_to_filters_and_writes(related: Tables) -> None:
     assert (await rows(related, "/lamps?id=eq.1"))[0]["tone"] == "WARM"
     for asked, expected in (
         ("tone=eq.WARM", [1]),
@@ -220,7 +220,7 @@ async def test_what_represents_a_value_also_finds_and_writes_it(related: Tables)
         ("tone=in.(WARM,COLD)", [1, 2]),
         ("tone=eq(any).{WARM,BRIGHT}", [1]),
         ("tone=gte(all).{BRIGHT,COLD}", [1, 2]),
-        # Of a pattern it is the stored text.
+        # Patterns are compared with the stored text.
         ("tone=like.w*", [1]),
         ("tone=like.W*", []),
         ("tone=ilike.W*", [1]),
@@ -238,7 +238,7 @@ async def test_what_represents_a_value_also_finds_and_writes_it(related: Tables)
 
 
 @pytest_twisted.ensureDeferred
-async def test_a_document_that_has_been_taken_apart_is_searched_as_it_is(related: Tables) -> None:
+async def test_a_tsvector_column_is_searched_as_it_is(related: Tables) -> None:
     for asked, expected in (("fts(simple).lights", [1]), ("fts(english).lights", []), ("not.fts.x", [1])):
         assert await rows(related, f"/lamps?select=id&words={asked}") == [{"id": id_} for id_ in expected], (
             asked
@@ -246,7 +246,7 @@ async def test_a_document_that_has_been_taken_apart_is_searched_as_it_is(related
 
 
 @pytest_twisted.ensureDeferred
-async def test_rows_of_a_function_are_tested_for_related_ones(related: Tables) -> None:
+async def test_rows_of_a_function_are_filtered_by_embedded_rows(related: Tables) -> None:
     path = (
         "/rpc/all_volumes?select=id,shelves()&shelves.name=eq.lower&or=(shelves.not.is.null,id.eq.1)&order=id"
     )
@@ -254,7 +254,7 @@ async def test_rows_of_a_function_are_tested_for_related_ones(related: Tables) -
 
 
 @pytest_twisted.ensureDeferred
-async def test_rows_of_a_function_or_a_write_have_computed_columns_and_computed_relations(
+async def test_rows_of_functions_and_writes_have_computed_columns_and_relationships(
     related: Tables,
 ) -> None:
     asked, expected = "glow,near(name)", [{"glow": "glows warm", "near": {"name": "upper"}}]
@@ -265,7 +265,7 @@ async def test_rows_of_a_function_or_a_write_have_computed_columns_and_computed_
     assert (status, body) == (200, expected)
 
 
-def test_what_is_renamed_is_noticed_without_a_notice(related: Tables) -> None:
+def test_a_renamed_relation_function_or_constraint_changes_the_fingerprint(related: Tables) -> None:
     seen = [fingerprint(related)]
     for renamed, undone in (
         ("table volumes rename to tomes", "table tomes rename to volumes"),

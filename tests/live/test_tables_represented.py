@@ -12,7 +12,7 @@ from tests.live.tables_service import Tables, tables
 
 __all__ = ["tables"]
 
-# A degree is stored as a number and told in words.
+# A degree is stored as a number and represented as text.
 SCHEMA = """
 create domain degree as int;
 create function told(degree) returns json language sql immutable as $$ select to_json($1 || ' C') $$;
@@ -25,7 +25,7 @@ create table ovens (
 );
 grant all on ovens to anon
 """
-# A key that is told apart from what is stored, read in filters too; a table of such is made into text.
+# A key with a representation, in filters too, and an aggregate that makes a body of such rows.
 KEYED = """
 create domain code as int;
 create function told(code) returns json language sql immutable as $$ select to_json('n/' || $1) $$;
@@ -44,7 +44,7 @@ create function own_boxes() returns setof boxes language sql stable as $$ select
 create function double(boxes) returns int language sql immutable as $$ select $1.id * 2 $$;
 grant all on boxes to anon
 """
-# Where it is written it is told in Indian time, by letters that PostgreSQL reads as Israel's.
+# Times are represented in Indian time, with an abbreviation that PostgreSQL takes for Israel's.
 MOMENTS = """
 create table moments (at timestamptz primary key, day date);
 create function abroad() returns trigger language plpgsql as $$ begin
@@ -72,7 +72,7 @@ def boxes(tables: Tables) -> Iterator[Tables]:
 
 
 @pytest_twisted.ensureDeferred
-async def test_a_default_is_nothing_that_a_client_has_said(ovens: Tables) -> None:
+async def test_a_default_value_is_not_parsed_as_a_representation(ovens: Tables) -> None:
     columns = "columns=id,heat,most,note,spare"
     prefer = {"Prefer": "missing=default, return=representation"}
 
@@ -88,7 +88,7 @@ async def test_a_default_is_nothing_that_a_client_has_said(ovens: Tables) -> Non
     ]
     expected = [{**DEFAULTS, **row} for row in rows]
     assert await written("POST", f"/ovens?{columns}", rows) == expected
-    # Alone, and where nothing but such a column has a default.
+    # As a single object, and if only such a column has a default.
     one = {"id": 4, "pgrst_given": {"heat": 1}}
     assert await written("POST", f"/ovens?{columns}", one) == [{**DEFAULTS, "id": 4}]
     assert await written("POST", "/ovens?columns=id,heat", {"id": 5}) == [{**DEFAULTS, "id": 5}]
@@ -97,7 +97,7 @@ async def test_a_default_is_nothing_that_a_client_has_said(ovens: Tables) -> Non
 
 
 @pytest_twisted.ensureDeferred
-async def test_a_row_is_put_by_what_stands_for_its_key(boxes: Tables) -> None:
+async def test_a_put_finds_its_row_by_the_represented_key(boxes: Tables) -> None:
     whole = {"Prefer": "return=representation"}
 
     async def put(key: str, body: Any) -> tuple[int, Any]:
@@ -114,7 +114,7 @@ async def test_a_row_is_put_by_what_stands_for_its_key(boxes: Tables) -> None:
 
 
 @pytest_twisted.ensureDeferred
-async def test_a_location_reads_the_row_that_was_made(boxes: Tables) -> None:
+async def test_the_location_of_a_new_row_reads_that_row(boxes: Tables) -> None:
     prefer = {"Prefer": "return=headers-only"}
     status, headers, _ = await boxes.request("POST", "/boxes", headers=prefer, json={"id": "n/7"})
     assert status == 201
@@ -125,7 +125,7 @@ async def test_a_location_reads_the_row_that_was_made(boxes: Tables) -> None:
 
 
 @pytest_twisted.ensureDeferred
-async def test_a_location_names_a_moment_however_it_is_written(tables: Tables) -> None:
+async def test_a_location_names_a_time_without_ambiguity(tables: Tables) -> None:
     tables.sql(MOMENTS)
     prefer, moment = {"Prefer": "return=headers-only"}, {"at": "2020-02-01T10:00:00Z", "day": "2020-02-03"}
     _, headers, _ = await tables.request("POST", "/moments", headers=prefer, json=moment)
@@ -137,7 +137,7 @@ async def test_a_location_names_a_moment_however_it_is_written(tables: Tables) -
 
 
 @pytest_twisted.ensureDeferred
-async def test_what_is_made_of_rows_is_made_of_what_is_stored(boxes: Tables) -> None:
+async def test_a_custom_media_type_is_made_from_stored_values(boxes: Tables) -> None:
     accept = {"Accept": "text/x-boxes"}
     for path in ("/boxes?order=id", "/rpc/own_boxes?order=id", "/rpc/own_boxes?double=lt.9&order=id"):
         status, _, found = await boxes.request("GET", path, headers=accept)
@@ -146,6 +146,6 @@ async def test_what_is_made_of_rows_is_made_of_what_is_stored(boxes: Tables) -> 
     status, _, found = await boxes.request("POST", "/boxes", headers=prefer, json={"id": "n/8", "note": "x"})
     assert (status, found) == (201, b"8x;")
     boxes.sql("delete from boxes where id > 2")
-    # Whoever asks for JSON has them as before.
+    # In JSON the values have their representation as before.
     _, _, found = await boxes.request("GET", "/boxes?select=id&order=id")
     assert found == [{"id": "n/1"}, {"id": "n/2"}]

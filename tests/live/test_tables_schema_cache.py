@@ -1,4 +1,4 @@
-"""What the schema cache knows of a real schema: types, keys, relationships, functions and handlers of media types."""
+"""The schema cache of a real schema: types, keys, relationships, functions and media type handlers."""
 
 from __future__ import annotations
 
@@ -159,7 +159,7 @@ def test_columns_have_the_types_defaults_and_rules_of_their_domains(shop: Schema
     assert shop.schema_comments == {"shop": "A shop"}
 
 
-def test_relations_are_those_of_exposed_schemas_and_no_partitions(shop: SchemaCache) -> None:
+def test_relations_are_those_of_exposed_schemas_without_partitions(shop: SchemaCache) -> None:
     may = {
         name: (found.is_view, found.insertable, found.updatable, found.deletable)
         for (_, name), found in shop.relations.items()
@@ -175,7 +175,7 @@ def test_relations_are_those_of_exposed_schemas_and_no_partitions(shop: SchemaCa
     }
 
 
-def test_a_view_has_the_keys_that_it_shows_whole(shop: SchemaCache) -> None:
+def test_a_view_has_a_primary_key_if_it_shows_all_of_it(shop: SchemaCache) -> None:
     keys = {name: found.primary_key for (_, name), found in shop.relations.items() if found.primary_key}
     assert keys == {
         "items": ("id",),
@@ -196,7 +196,7 @@ def ways(cache: SchemaCache, name: str) -> set[tuple[str, str, Any]]:
     return set(map(shown, cache.relationships["shop", name]))
 
 
-def test_ways_between_tables_are_those_of_all_views_that_show_the_key(shop: SchemaCache) -> None:
+def test_relationships_include_views_that_show_the_key(shop: SchemaCache) -> None:
     one, many, both = (("item", "id"),), (("id", "item"),), (("item", "number"),)
     twice, kept = (("item", "twice"),), (("item", "id"),)
     assert {way for way in ways(shop, "events") if way[2] != ("helping", "of_part")} == {
@@ -211,13 +211,13 @@ def test_ways_between_tables_are_those_of_all_views_that_show_the_key(shop: Sche
     }
     views = {way.target[1]: way.target_is_view for way in shop.relationships["shop", "events"] if way.pairs}
     assert views == {"items": False, "shown": True, "kept": True}
-    # From one that is not exposed there are ways as well, but none leads there; a part of a key is none.
+    # Hidden tables have relationships to exposed ones, but not the reverse; a part of a key makes none.
     assert {(way.cardinality, way.target, way.pairs) for way in shop.relationships["hidden", "pairs"]} == {
         ("o2o", ("shop", "owners"), (("a", "item"), ("b", "other"))),
         ("o2m", ("shop", "labelled"), (("a", "a"), ("b", "b"))),
     }
     assert ("shop", "owners") not in shop.relationships and ("shop", "half") not in shop.relationships
-    # One to one is what is unique by itself, and what is referred to need not be the primary key.
+    # A unique foreign key is one to one; it need not refer to a primary key.
     assert ways(shop, "labelled") == {
         ("labels", "m2o", (("word", "word"),)),
         ("labels", "o2o", (("n", "n"),)),
@@ -226,11 +226,11 @@ def test_ways_between_tables_are_those_of_all_views_that_show_the_key(shop: Sche
     assert selves == {
         (name, kind, name == "parts") for name in ("parts", "pieces") for kind in ("m2o", "o2m")
     }
-    # A table that is not exposed joins no others.
+    # A table that is not exposed is no junction.
     assert [way for ways in shop.relationships.values() for way in ways if way.junction] == []
 
 
-def test_functions_of_a_row_are_ways_to_their_rows(shop: SchemaCache) -> None:
+def test_functions_of_a_row_are_computed_relationships(shop: SchemaCache) -> None:
     found = [way for way in shop.relationships["shop", "items"] if way.routine]
     assert {(way.routine, way.target[1], way.cardinality, way.is_self) for way in found} == {
         (("shop", "first_event"), "events", "m2o", False),
@@ -243,7 +243,7 @@ def test_functions_of_a_row_are_ways_to_their_rows(shop: SchemaCache) -> None:
         assert ("helping", made) in {way.routine for way in shop.relationships["shop", name]}, name
 
 
-def test_functions_are_those_that_can_be_called(shop: SchemaCache) -> None:
+def test_functions_are_those_that_the_api_can_call(shop: SchemaCache) -> None:
     assert {name for _, name in shop.routines} == {
         *("told", "sides", "listed", "drawn", "drawn_often", "plainly"),
         *("of_two", "of_pair", "to_pair"),
@@ -280,21 +280,21 @@ def test_functions_are_those_that_can_be_called(shop: SchemaCache) -> None:
     assert shapes["drawn"].is_bytes and shapes["plainly"].is_bytes
 
 
-def test_casts_that_are_applied_unasked_represent_domains(shop: SchemaCache) -> None:
+def test_implicit_casts_are_data_representations(shop: SchemaCache) -> None:
     assert shop.representations == {
         ("hidden.shade", "json"): ("hidden", "to_json"),
         ("json", "hidden.shade"): ("hidden", "from_json"),
     }
 
 
-def test_aggregates_of_rows_make_bodies_of_their_results_name(shop: SchemaCache) -> None:
+def test_aggregates_whose_result_is_a_media_type_are_handlers(shop: SchemaCache) -> None:
     assert shop.handlers == (
         Handler(("helping", "any_lines"), "text/x-lines", None),
         Handler(("helping", "lines"), "text/x-lines", ("shop", "items")),
     )
 
 
-def test_what_a_row_takes_is_known_of_tables_that_were_analysed(shop: SchemaCache) -> None:
-    """With what is kept beside the table because it is long."""
+def test_the_width_of_rows_is_known_of_analysed_tables(shop: SchemaCache) -> None:
+    """It includes long values that are stored out of line."""
     assert shop.relations["shop", "items"].row_bytes == 0
     assert 96_000 < shop.relations["shop", "large"].row_bytes < 200_000

@@ -89,7 +89,7 @@ async def test_hostile_input_is_data_or_refused(tables: Tables, canary: None, te
 
 @pytest.mark.parametrize("text", HOSTILE, ids=range(len(HOSTILE)))
 @pytest_twisted.ensureDeferred
-async def test_hostile_values_come_back_as_they_were(tables: Tables, canary: None, text: str) -> None:
+async def test_hostile_values_come_back_unchanged(tables: Tables, canary: None, text: str) -> None:
     rows = [{"id": 2, "txt": text, "doc": {text: text}}]
     wanted = {"Prefer": "return=representation"}
     status, _, body = await tables.request("POST", "/canary", json=rows, headers=wanted)
@@ -101,7 +101,7 @@ async def test_hostile_values_come_back_as_they_were(tables: Tables, canary: Non
 
 
 @pytest_twisted.ensureDeferred
-async def test_rights_are_the_roles(tables: Tables) -> None:
+async def test_rights_and_policies_are_those_of_the_role(tables: Tables) -> None:
     tables.sql("create table secrets (owner uuid default auth.uid(), word text)")
     assert (await tables.request("GET", "/secrets"))[0] == 401
     assert (await tables.request("GET", "/secrets", token=tables.token))[0] == 403
@@ -121,7 +121,7 @@ async def test_rights_are_the_roles(tables: Tables) -> None:
 
 
 @pytest_twisted.ensureDeferred
-async def test_who_is_not_known_is_told_in_four_members(tables: Tables) -> None:
+async def test_errors_without_authentication_have_the_four_members(tables: Tables) -> None:
     for expected, more in (
         (401, {"key": None}),
         (401, {"key": "psk_anon_wrong"}),
@@ -133,7 +133,7 @@ async def test_who_is_not_known_is_told_in_four_members(tables: Tables) -> None:
 
 
 @pytest_twisted.ensureDeferred
-async def test_settings_are_the_databases_own(tables: Tables) -> None:
+async def test_each_database_has_its_own_settings(tables: Tables) -> None:
     careful = BASE.replace("main", "careful")
     _, _, body = await tables.request("GET", "/books?select=id&order=id", base=careful)
     assert body == [{"id": 1}, {"id": 2}]
@@ -142,7 +142,7 @@ async def test_settings_are_the_databases_own(tables: Tables) -> None:
 
 
 @pytest_twisted.ensureDeferred
-async def test_roles_and_functions_bring_their_settings(tables: Tables, services: Services) -> None:
+async def test_settings_of_roles_and_functions_apply(tables: Tables, services: Services) -> None:
     assert services.running.admin_dsn is not None
     database = tables.sql("select quote_ident(current_database())")[0][0]
     tables.sql(
@@ -152,7 +152,7 @@ async def test_roles_and_functions_bring_their_settings(tables: Tables, services
         "create function strict() returns text language sql set default_transaction_isolation = 'serializable'"
         " set statement_timeout = '9s' as $$ select told() $$;"
     )
-    # Two that are a superuser's to set, one of them granted to the role that connects.
+    # Two settings that only a superuser may set, one of them granted to the role that connects.
     run_sql(
         services.running.admin_dsn,
         f"grant set on parameter log_min_duration_statement to {OWNER};"
@@ -171,7 +171,7 @@ async def test_roles_and_functions_bring_their_settings(tables: Tables, services
         assert (await tables.request("GET", "/rpc/logged"))[2] == "12min/off"
         assert (await tables.request("POST", "/rpc/strict"))[2] == "9s/serializable/off"
         assert (await tables.request("GET", "/rpc/compiles"))[2] == "off"
-        # No DDL to PostgreSQL's event triggers; PostgREST reads it with its configuration.
+        # Event triggers do not fire for this; PostgREST reads it with its configuration.
         tables.sql(
             f"alter role anon in database {database} set jit = on; alter role anon in database {database}"
             " set statement_timeout = '8s'; notify pgrst, 'reload config'"
@@ -189,7 +189,7 @@ async def test_roles_and_functions_bring_their_settings(tables: Tables, services
 
 @pytest_twisted.ensureDeferred
 async def test_a_statement_that_fails_leaves_the_connection_usable(tables: Tables) -> None:
-    """With one connection, so that each request finds what the last one left, prepared statements included."""
+    """With one connection, each request finds what the last one left, including prepared statements."""
     narrow = BASE.replace("main", "narrow")
     tables.sql("create table fragile (id int primary key, x int); grant all on fragile to anon")
     for _ in range(3):
@@ -206,7 +206,7 @@ async def test_a_statement_that_fails_leaves_the_connection_usable(tables: Table
 
 
 @pytest_twisted.ensureDeferred
-async def test_a_write_that_must_not_be_is_undone(tables: Tables) -> None:
+async def test_a_write_of_too_many_rows_is_undone(tables: Tables) -> None:
     tables.sql("create table many as select i as id from generate_series(1, 5) i; grant all on many to anon")
     strict = {"Prefer": "handling=strict, max-affected=2"}
     assert (await tables.request("DELETE", "/many?id=gt.0", headers=strict))[2]["code"] == "PGRST124"
@@ -219,7 +219,7 @@ async def test_a_write_that_must_not_be_is_undone(tables: Tables) -> None:
 
 
 @pytest_twisted.ensureDeferred
-async def test_what_is_new_is_there_at_once(tables: Tables) -> None:
+async def test_new_tables_and_functions_are_known_at_once(tables: Tables) -> None:
     for number in range(5):
         tables.sql(f"create table fresh_{number} (id serial); grant select on fresh_{number} to anon")
         assert (await tables.request("GET", f"/fresh_{number}"))[0] == 200
@@ -238,8 +238,8 @@ async def test_what_is_new_is_there_at_once(tables: Tables) -> None:
 
 
 @pytest_twisted.ensureDeferred
-async def test_a_changed_type_is_the_one_that_is_asked(tables: Tables) -> None:
-    """On connections where the same statements were prepared for the old types."""
+async def test_a_changed_column_type_is_used_at_once(tables: Tables) -> None:
+    """On connections with prepared statements for the old type."""
     narrow = BASE.replace("main", "narrow")
     tables.sql(
         "create table retyped (id int, at timestamp);"
@@ -254,7 +254,7 @@ async def test_a_changed_type_is_the_one_that_is_asked(tables: Tables) -> None:
         "insert into retyped values (3000000000, null);"
         "create table after_retyped (); grant select on after_retyped to anon"
     )
-    # What is there at once tells that the schema cache has been read anew.
+    # If this new table is known, the schema cache has been read again.
     assert (await tables.request("GET", "/after_retyped", base=narrow))[0] == 200
     status, _, body = await tables.request("GET", "/retyped?select=id&id=eq.3000000000", base=narrow)
     assert (status, body) == (200, [{"id": 3000000000}])
@@ -265,7 +265,7 @@ async def test_a_changed_type_is_the_one_that_is_asked(tables: Tables) -> None:
 
 
 @pytest_twisted.ensureDeferred
-async def test_a_timezone_that_is_none_is_refused_everywhere(tables: Tables) -> None:
+async def test_an_unknown_timezone_is_refused_everywhere(tables: Tables) -> None:
     for path in ("/books?select=id&id=eq.1", "/rpc/add?a=1", ""):
         for handling in ("lenient", "strict"):
             asked = {"Prefer": f"handling={handling}, timezone=Nope/Nope"}
@@ -279,7 +279,7 @@ async def test_a_timezone_that_is_none_is_refused_everywhere(tables: Tables) -> 
 
 @pytest_twisted.ensureDeferred
 async def test_no_role_outlives_its_request(tables: Tables) -> None:
-    """Clients with the service key hang up at random moments; nobody after them acts in their role."""
+    """Clients with the service key hang up at random moments; later requests do not run as service_role."""
     from twisted.internet import reactor
 
     narrow = BASE.replace("main", "narrow")
@@ -291,7 +291,7 @@ async def test_no_role_outlives_its_request(tables: Tables) -> None:
         sent: dict[bytes | str, bytes | str] = {"X-Service-Key": tables.api.service_key}
         waiting = treq.get(f"{tables.api.base_url}{narrow}/rpc/me", headers=sent, persistent=False)
         reactor.callLater(chance.random() * 0.01, waiting.cancel)
-        with suppress(Exception):  # cancelled, wherever it was
+        with suppress(Exception):  # cancelled at any point
             await treq.content(await waiting)
 
     for _ in range(10):

@@ -23,7 +23,7 @@ __all__ = ["tables"]
 NARROW = BASE.replace("main", "narrow")
 CAREFUL = BASE.replace("main", "careful")
 
-# What a careless function can say for the whole session, and what shows it.
+# Settings for the whole session that a careless function can make, by the setting that shows it.
 LEFT = {
     "timezone": "select set_config('timezone', 'Asia/Tokyo', false)",
     "datestyle": "set datestyle = 'German'",
@@ -64,9 +64,7 @@ async def functions(tables: Tables) -> AsyncIterator[None]:
 
 @pytest.mark.parametrize("name", LEFT)
 @pytest_twisted.ensureDeferred
-async def test_a_setting_for_the_session_ends_with_its_request(
-    tables: Tables, functions: None, name: str
-) -> None:
+async def test_a_session_setting_ends_with_its_request(tables: Tables, functions: None, name: str) -> None:
     usual = (await tables.request("GET", f"/rpc/shown?name={name}", base=NARROW))[2]
     written = {"txt": "Grüße, 'a\\\\b'"}
     wanted = {"Prefer": "return=representation"}
@@ -91,7 +89,7 @@ async def test_a_setting_for_the_session_ends_with_its_request(
 
 
 @pytest_twisted.ensureDeferred
-async def test_what_a_role_has_set_for_programs_of_its_own_encodes_no_answer(
+async def test_the_client_encoding_of_a_role_does_not_change_responses(
     tables: Tables, functions: None, services: Services
 ) -> None:
     ((database,),) = tables.sql("select current_database()")
@@ -111,7 +109,7 @@ async def test_what_a_role_has_set_for_programs_of_its_own_encodes_no_answer(
 
 
 @pytest_twisted.ensureDeferred
-async def test_what_is_said_of_the_response_ends_with_its_request(tables: Tables, functions: None) -> None:
+async def test_response_settings_end_with_their_request(tables: Tables, functions: None) -> None:
     tables.sql(
         "create function says_for_ever() returns int language sql as $$"
         " select set_config('response.headers', '[{\"X-Said\": \"yes\"}]', false);"
@@ -124,9 +122,7 @@ async def test_what_is_said_of_the_response_ends_with_its_request(tables: Tables
 
 
 @pytest_twisted.ensureDeferred
-async def test_prepared_statements_that_sql_lets_go_of_are_no_failure(
-    tables: Tables, functions: None
-) -> None:
+async def test_deallocated_prepared_statements_are_no_failure(tables: Tables, functions: None) -> None:
     for _ in range(2):
         assert (await tables.request("GET", "/notes?select=id&id=eq.0", base=NARROW))[0] == 200
         said = {"said": "deallocate all"}
@@ -136,15 +132,15 @@ async def test_prepared_statements_that_sql_lets_go_of_are_no_failure(
 
 
 @pytest_twisted.ensureDeferred
-async def test_nothing_of_a_request_stays_with_what_it_prepared(tables: Tables, functions: None) -> None:
-    """``pg_prepared_statements`` shows the whole message that prepared, to every role."""
+async def test_no_data_of_a_request_stays_in_prepared_statements(tables: Tables, functions: None) -> None:
+    """``pg_prepared_statements`` shows each whole message with which a statement was prepared, to every role."""
 
     async def found(said: str) -> int:
         status, _, count = await tables.request("GET", f"/rpc/prepared?said={said}", base=NARROW)
         assert status == 200, count
         return int(count)
 
-    # A schema cache that is read anew meanwhile lets go of what was prepared.
+    # Reading the schema cache again discards prepared statements.
     for _ in range(20):
         row, headers = {"txt": "asked"}, {"X-Mine": "my-own"}
         status, _, body = await tables.request(
@@ -160,8 +156,8 @@ async def test_nothing_of_a_request_stays_with_what_it_prepared(tables: Tables, 
 
 
 @pytest_twisted.ensureDeferred
-async def test_sql_is_told_the_same_by_what_was_prepared(tables: Tables, functions: None) -> None:
-    """The first request's settings are in its own message, the later ones' are values of a prepared statement."""
+async def test_prepared_requests_give_sql_the_same_settings(tables: Tables, functions: None) -> None:
+    """The first request's settings are in its own message, the later ones' are parameters of a prepared statement."""
     odd = """a'b "c" \\d \\' %s %(e)s 100% $1 {} E'f' -- /* ;"""
     seen = []
     for _ in range(4):
@@ -176,10 +172,10 @@ async def test_sql_is_told_the_same_by_what_was_prepared(tables: Tables, functio
 
 @pytest.mark.parametrize("name", ["rates", "rpc/all_rates"])
 @pytest_twisted.ensureDeferred
-async def test_rows_that_came_while_it_waited_are_read_by_what_was_prepared(
+async def test_prepared_requests_see_rows_that_came_while_they_waited(
     tables: Tables, functions: None, name: str
 ) -> None:
-    """EXECUTE takes its snapshot before its locks, and would find a table that was filled anew empty."""
+    """EXECUTE takes its snapshot before its locks, so it would find a table that was refilled empty."""
     tables.sql(
         "create table rates (id int primary key); insert into rates values (1); grant select on rates to anon;"
         "create function all_rates() returns setof rates language sql stable as 'select * from rates'"
@@ -203,8 +199,8 @@ async def test_rows_that_came_while_it_waited_are_read_by_what_was_prepared(
 
 
 @pytest_twisted.ensureDeferred
-async def test_a_policy_that_catches_every_error_waits_for_its_locks(tables: Tables, functions: None) -> None:
-    """It would take the end of the short wait of what is prepared for a refusal, and show nothing."""
+async def test_a_policy_that_catches_all_errors_waits_for_its_locks(tables: Tables, functions: None) -> None:
+    """It would take the short lock timeout of prepared requests for a refusal, and show no rows."""
     tables.sql(
         "create table docs (id int primary key); insert into docs values (1), (2); grant select on docs to anon;"
         "create table readers (id int); grant select on readers to anon;"
@@ -230,7 +226,7 @@ async def test_a_policy_that_catches_every_error_waits_for_its_locks(tables: Tab
     tables.sql("drop table docs, readers; drop function may_read")
 
 
-# What a function can leave that is no setting, and what shows that it is gone.
+# Things other than settings that a function can leave in a session, with the query that shows them.
 THINGS = {
     "lock": ("perform pg_advisory_lock(4711)", "select 1 from pg_locks where locktype = 'advisory'"),
     "table": (
@@ -242,7 +238,7 @@ THINGS = {
         "set session characteristics as transaction isolation level serializable",
         "select 1 where current_setting('transaction_isolation') <> 'read committed'",
     ),
-    # Another function of that name is not what clears.
+    # The function that clears a session is not looked up in the search path.
     "path": (
         "perform pg_advisory_lock(4711), set_config('search_path', 'shadow, pg_catalog', false)",
         "select 1 from pg_locks where locktype = 'advisory'",
@@ -253,7 +249,9 @@ THINGS = {
 
 @pytest.mark.parametrize("thing", THINGS)
 @pytest_twisted.ensureDeferred
-async def test_what_is_no_setting_ends_with_its_request(tables: Tables, functions: None, thing: str) -> None:
+async def test_locks_cursors_and_other_things_end_with_their_request(
+    tables: Tables, functions: None, thing: str
+) -> None:
     said, shows = THINGS[thing]
     said = f"execute '{said}';" if thing == "cursor" else f"{said};"
     tables.sql(
@@ -270,14 +268,14 @@ async def test_what_is_no_setting_ends_with_its_request(tables: Tables, function
 
 
 @pytest_twisted.ensureDeferred
-async def test_what_runs_before_each_request_leaves_nothing_at_the_root(
+async def test_a_pre_request_function_leaves_nothing_at_the_root_path(
     tables: Tables, functions: None
 ) -> None:
     locks = BEFORE_EACH.replace("create", "create or replace").replace(
         "begin", "begin perform pg_advisory_lock(4712);"
     )
     tables.sql(f"{locks}; create function newer() returns int language sql as 'select 1'")
-    # The schema cache is to know what the function says.
+    # The schema cache has to know the new body of the function first.
     await until_answered(tables, "GET", "/rpc/newer", 200, base=CAREFUL)
     status, _, _ = await tables.request("GET", "", base=CAREFUL)
     held = tables.sql("select 1 from pg_locks where locktype = 'advisory' and objid = 4712")

@@ -115,7 +115,7 @@ async def read(tables: Tables, asked: Asked, place: str) -> tuple[str, int, Any]
 
 
 @pytest_twisted.ensureDeferred
-async def test_related_rows_are_what_is_worked_out_by_hand(grown: Tables) -> None:
+async def test_embedded_rows_are_those_computed_in_python(grown: Tables) -> None:
     random, found = Random(1), data(grown)
     for _ in range(400):
         asking = Asking(random, found, ways(found))
@@ -131,7 +131,7 @@ async def test_related_rows_are_what_is_worked_out_by_hand(grown: Tables) -> Non
 
 
 @pytest_twisted.ensureDeferred
-async def test_rows_are_summed_up_by_what_is_shown_beside(grown: Tables) -> None:
+async def test_aggregates_are_grouped_by_the_columns_shown(grown: Tables) -> None:
     random, found = Random(2), data(grown)
     for _ in range(300):
         asking = Asking(random, found, ways(found))

@@ -1,4 +1,4 @@
-"""Which rows a write affects, and what it sets."""
+"""Which rows a write affects, and which values it sets."""
 
 from __future__ import annotations
 
@@ -49,54 +49,54 @@ async def written(tables: Tables, method: str, path: str, **more: Any) -> list[i
 
 
 @pytest_twisted.ensureDeferred
-async def test_rows_left_out_by_an_inner_embedding_are_not_written(writes: Tables) -> None:
+async def test_rows_excluded_by_an_inner_embedding_are_not_written(writes: Tables) -> None:
     await until_answered(writes, "GET", "/held?select=id,kept(id)", 200)
     path = "/held?select=id,kept!inner(name)&kept.name=eq.one"
     assert await written(writes, "PATCH", path, json={"note": "x"}) == [1, 2]
     assert writes.sql("select id from held where note = 'x' order by id") == [(1,), (2,)]
-    # As much where nothing comes back, and together with filters and limits of the relation itself.
+    # The same without a returned representation, and with filters and limits of the relation itself.
     assert (await writes.request("PATCH", f"{path}&id=gt.1", json={"note": "y"}))[0] == 204
     assert writes.sql("select id from held where note = 'y'") == [(2,)]
     path = "/kept?select=id,held!inner()&held.note=eq.y&order=id&limit=1"
     assert await written(writes, "PATCH", path, json={"name": "uno"}) == [1]
     path = "/held?select=id,kept!inner()&kept.name=eq.uno&order=id.desc&limit=1"
     assert await written(writes, "DELETE", path) == [2]
-    # Without inner the filter is on what is shown.
+    # Without inner the filter only limits the embedded rows.
     assert await written(writes, "DELETE", "/held?id=gt.2&select=id,kept(name)&kept.name=eq.uno") == [3, 4]
     assert writes.sql("select id from held") == [(1,)]
 
 
 @pytest_twisted.ensureDeferred
-async def test_what_sets_nothing_shows_nothing(writes: Tables) -> None:
+async def test_a_write_that_sets_nothing_returns_nothing(writes: Tables) -> None:
     assert await written(writes, "POST", "/held", json=[]) == []
     assert await written(writes, "PATCH", "/held?id=gt.0&select=id,kept(name)", json={}) == []
     assert await written(writes, "PATCH", "/held?id=gt.0&columns=note", json=[]) == []
 
 
 @pytest_twisted.ensureDeferred
-async def test_a_filter_on_rows_that_are_shown_anyway_is_none(writes: Tables) -> None:
+async def test_a_filter_on_embedded_rows_does_not_count_as_a_filter(writes: Tables) -> None:
     for select in ("id,kept(name)&kept.name=eq.uno", "id,kept!inner(name)", "id"):
         status, _, body = await writes.request("DELETE", f"/held?select={select}")
         assert (status, body["code"]) == (400, "21000")
 
 
 @pytest_twisted.ensureDeferred
-async def test_the_first_rows_may_be_those_of_a_related_order(writes: Tables) -> None:
+async def test_a_limited_write_may_be_ordered_by_an_embedded_column(writes: Tables) -> None:
     writes.sql(
         "insert into kept values (8, 'a'), (9, 'z'); insert into held values (11, 9), (12, 8), (13, 9)"
     )
     path = "/held?select=id,kept(name)&id=gt.10&limit=2"
     assert await written(writes, "DELETE", f"{path}&order=kept(name).desc,id") == [11, 13]
-    # By a column that the relation itself has, too.
+    # Both relations have a column of this name.
     writes.sql("insert into held values (11, 9)")
     assert await written(writes, "DELETE", f"{path}&order=kept(id).desc&limit=1") == [11]
-    # Nothing of it is selected.
+    # No column of the embedded relation is selected.
     path = "/held?select=id,kept()&id=gt.10&order=kept(name)&limit=1"
     assert await written(writes, "DELETE", path) == [12]
 
 
 @pytest_twisted.ensureDeferred
-async def test_a_view_s_first_rows_are_found_by_its_tables_key(writes: Tables) -> None:
+async def test_a_limited_write_to_a_view_uses_its_tables_key(writes: Tables) -> None:
     writes.sql(
         "create view kept_seen as select * from kept; grant all on kept_seen to anon;"
         "insert into kept values (21, 'x'), (22, 'x'), (23, 'x')"
@@ -110,7 +110,7 @@ async def test_a_view_s_first_rows_are_found_by_its_tables_key(writes: Tables) -
 
 
 @pytest_twisted.ensureDeferred
-async def test_an_upsert_may_have_nothing_to_set_and_defaults_may_be_none(writes: Tables) -> None:
+async def test_an_upsert_may_set_nothing_and_a_default_may_be_null(writes: Tables) -> None:
     writes.sql("create table marks (id int primary key default 1); grant all on marks to anon")
     await until_answered(writes, "GET", "/marks", 200)
     writes.sql("insert into marks values (1)")
@@ -128,8 +128,8 @@ async def test_an_upsert_may_have_nothing_to_set_and_defaults_may_be_none(writes
 
 
 @pytest_twisted.ensureDeferred
-async def test_an_upsert_also_sets_what_it_found_its_row_by(writes: Tables) -> None:
-    """What is equal need not be the same."""
+async def test_an_upsert_also_sets_the_columns_it_conflicts_on(writes: Tables) -> None:
+    """Equal values, here of citext, need not be identical."""
     await until_answered(writes, "GET", "/noted", 200)
     merging = {"Prefer": "resolution=merge-duplicates"}
     for name, status in (("Ann", 201), ("ANN", 200)):
@@ -139,7 +139,7 @@ async def test_an_upsert_also_sets_what_it_found_its_row_by(writes: Tables) -> N
 
 
 @pytest_twisted.ensureDeferred
-async def test_an_upsert_needs_the_right_to_update_all_that_it_sets(writes: Tables) -> None:
+async def test_an_upsert_needs_the_right_to_update_all_columns_it_sets(writes: Tables) -> None:
     await until_answered(writes, "GET", "/told", 200)
     merging = {"Prefer": "resolution=merge-duplicates"}
     request = partial(writes.request, "POST", "/told", headers=merging, json=[{"id": 1, "note": "new"}])
@@ -149,7 +149,7 @@ async def test_an_upsert_needs_the_right_to_update_all_that_it_sets(writes: Tabl
 
 
 @pytest_twisted.ensureDeferred
-async def test_a_row_is_taken_by_one_of_those_who_want_it_at_once(writes: Tables) -> None:
+async def test_of_simultaneous_limited_updates_each_takes_another_row(writes: Tables) -> None:
     await until_answered(writes, "GET", "/jobs", 200)
     path = "/jobs?state=eq.waiting&order=id&limit=1&select=id"
     with closing(psycopg2.connect(writes.api.dsn)) as other:
@@ -183,7 +183,7 @@ async def test_any_number_of_columns_may_have_defaults(writes: Tables) -> None:
 
 
 @pytest_twisted.ensureDeferred
-async def test_types_are_named_with_the_right_to_their_schema_and_what_is_not_asked_for_is_not_read(
+async def test_enum_types_of_other_schemas_work_and_unasked_columns_are_not_read(
     writes: Tables,
 ) -> None:
     writes.sql(
@@ -204,7 +204,7 @@ async def test_types_are_named_with_the_right_to_their_schema_and_what_is_not_as
 
 
 @pytest_twisted.ensureDeferred
-async def test_rows_without_a_key_are_the_first_ones_by_their_place(writes: Tables) -> None:
+async def test_rows_without_a_key_are_limited_by_their_ctid(writes: Tables) -> None:
     status, _, _ = await writes.request("PATCH", "/heap?n=gt.0&order=n.desc&limit=1", json={"n": 7})
     assert (status, writes.sql("select n from heap order by n")) == (204, [(1,), (2,), (7,)])
     status, _, _ = await writes.request("DELETE", "/heap?n=gt.0&order=n&limit=1")
@@ -212,21 +212,21 @@ async def test_rows_without_a_key_are_the_first_ones_by_their_place(writes: Tabl
 
 
 @pytest_twisted.ensureDeferred
-async def test_who_may_only_insert_may_insert_nothing_too(writes: Tables) -> None:
+async def test_a_role_that_may_only_insert_may_insert_nothing_too(writes: Tables) -> None:
     for rows in ([{"n": 1}], []):
         assert (await writes.request("POST", "/dropped_in", json=rows))[0] == 201, rows
 
 
 @pytest_twisted.ensureDeferred
-async def test_a_put_without_the_key_in_its_row_writes_nothing(writes: Tables) -> None:
+async def test_a_put_without_the_key_in_its_body_writes_nothing(writes: Tables) -> None:
     status, _, body = await writes.request("PUT", "/jobs?id=eq.1", json={"state": "done"})
     assert (status, body["code"]) == (400, "PGRST115")
     assert writes.sql("select 1 from jobs where state = 'done'") == []
 
 
 @pytest_twisted.ensureDeferred
-async def test_rows_that_are_written_count_whatever_is_shown_of_them(writes: Tables) -> None:
-    """A write may move rows out of what it shows, or show their sum."""
+async def test_rows_written_count_even_if_they_are_not_shown(writes: Tables) -> None:
+    """A write may move rows out of its filter, or show only an aggregate."""
     writes.sql(
         "create table part (id int primary key, kept_id int references kept); grant all on part to anon"
     )
@@ -264,7 +264,7 @@ async def test_rows_that_are_written_count_whatever_is_shown_of_them(writes: Tab
 
 
 @pytest_twisted.ensureDeferred
-async def test_there_is_a_place_to_point_at_for_one_row_alone(writes: Tables) -> None:
+async def test_a_location_is_sent_for_a_single_new_row_only(writes: Tables) -> None:
     asked = {"Prefer": "return=headers-only, resolution=ignore-duplicates"}
     for ids, place in (
         ([71], "id=eq.71"),
@@ -280,7 +280,7 @@ async def test_there_is_a_place_to_point_at_for_one_row_alone(writes: Tables) ->
 
 
 @pytest_twisted.ensureDeferred
-async def test_defaults_become_what_their_columns_are(writes: Tables) -> None:
+async def test_defaults_are_cast_to_the_type_of_their_column(writes: Tables) -> None:
     writes.sql(
         "create type place as (x int, name text); create domain two as varchar(2); create domain num as int not null;"
         " create table placed (id int, n int default 2.6, at place default row(1, 'a')); create table coded"

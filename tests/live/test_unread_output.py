@@ -1,5 +1,5 @@
-"""A service whose output nobody reads any more, because the reader, a pager for instance, has ended or is not
-scrolled."""
+"""A service whose output nobody reads any more, because the reader, such as a pager, has ended or does not read
+on."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ import pytest
 from tests.live.daemon import PATIENCE_SECONDS, READY, ROOT, children_on, eventually, twistd
 
 CLIENTS = 8
-# Each leaves a line in the log; what comes of so many is read in pieces that end within a line.
+# Each logs a line; the output of so many fills the pipe, and is read in pieces that end within a line.
 REQUESTS = 2000
 
 
@@ -34,7 +34,7 @@ def ask(address: tuple[str, int]) -> bool:
 
 
 @pytest.mark.parametrize("ended", [True, False])
-def test_it_goes_on_and_ends_when_it_is_told_to(ended: bool, tmp_path: Path) -> None:
+def test_the_service_goes_on_and_stops_when_told(ended: bool, tmp_path: Path) -> None:
     data_dir = tmp_path / "var"
     own = ["--nodaemon", "--pidfile=", "project-service", "--data-dir", str(data_dir), "--workers", "2"]
     command = [*twistd(sys.executable), *own, "--listen", "tcp:0:interface=127.0.0.1"]

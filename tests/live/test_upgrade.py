@@ -30,7 +30,7 @@ def use(load: Load, place: Path) -> None:
     assert answers(f"{load.base_url}/ready")
 
 
-def test_one_host_after_the_other(
+def test_hosts_are_upgraded_one_after_the_other_without_errors(
     services: Services, database: str, store_settings: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("PROJECT_SERVICE__SERVER__WORKERS", "1")

@@ -1,4 +1,4 @@
-"""A wheel built from this tree works in a new environment."""
+"""A wheel built from this tree is complete and works in a new environment."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from packaging.requirements import Requirement
 
 from tests.live.daemon import ROOT, Daemon, children_on
 
-# What belongs to the sources; a build in a copy leaves no build/ or egg-info in the tree.
+# These files are copied and built there, so that no build/ or egg-info is left in the tree.
 SOURCES = ("setup.py", "pyproject.toml", "README.rst", "LICENSE", "project_service", "twisted")
 
 
@@ -37,7 +37,7 @@ def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return built
 
 
-def test_the_sources_have_what_the_readme_points_to(tmp_path: Path) -> None:
+def test_the_source_distribution_has_what_the_readme_links_to(tmp_path: Path) -> None:
     copy = tmp_path / "copy"
     shutil.copytree(
         ROOT, copy, ignore=shutil.ignore_patterns(".*", "var", "tests", "benchmarks*", "*.egg-info")
@@ -116,7 +116,7 @@ def _run(argv: list[str], where: Path) -> str:
     return done.stdout
 
 
-def test_it_is_complete_and_not_editable(python: str, tmp_path: Path) -> None:
+def test_the_wheel_is_complete_and_not_editable(python: str, tmp_path: Path) -> None:
     where = _run([python, "-c", "import project_service; print(project_service.__file__)"], tmp_path).strip()
     assert "site-packages" in where
     installed = Path(where).parent
@@ -129,7 +129,7 @@ def _files(root: Path) -> list[Path]:
     return [path for path in root.rglob("*") if path.is_file() and "__pycache__" not in path.parts]
 
 
-def test_a_signup_against_it(python: str, tmp_path: Path) -> None:
+def test_a_signup_works_with_the_installed_wheel(python: str, tmp_path: Path) -> None:
     data = tmp_path / "var"
     with Daemon(data, python=python, pythonpath="") as daemon:
         url = daemon.wait_until_ready()

@@ -24,7 +24,7 @@ from tests.live.daemon import ROOT, Daemon, answers, children_on, eventually, wo
 from tests.live.loaded_service import credentials, load_on, make_ledger
 from tests.live.open_sockets import sockets_of
 
-# Odd, so that two workers cannot have half of it each.
+# An odd number, which two workers cannot share equally.
 POOLS = """
 [database]
 pool_size = 3
@@ -34,7 +34,7 @@ signups_max_per_address = 0
 [stages.dev.databases.main]
 pool_size = 2
 """
-# One that listens, for each worker and for each database it serves.
+# Each worker has a listening connection to each of its databases.
 LISTENING = 2 * 2
 CONNECTIONS = "select count(*) from pg_stat_activity where application_name = 'project-service'"
 
@@ -62,7 +62,7 @@ def alive(pid: int) -> bool:
     return (PROC / str(pid)).exists()
 
 
-def test_they_share_the_port_and_metrics_sum_over_them(daemon: Daemon) -> None:
+def test_workers_share_the_port_and_metrics_sum_over_them(daemon: Daemon) -> None:
     url = url_of(daemon)
     assert len(workers_of(daemon)) == 2
     for _ in range(40):
@@ -73,13 +73,13 @@ def test_they_share_the_port_and_metrics_sum_over_them(daemon: Daemon) -> None:
         found = re.search(r'requests_total\{method="GET",route="/live",status="200"\} (\S+)', metrics)
         return float(found[1]) if found is not None else 0
 
-    # The other worker writes its numbers down once a second.
+    # The other worker writes its figures to its file once a second.
     eventually(lambda: counted() == 40, "the sum over both workers")
     assert "\nproject_service_processes 2.0\n" in requests.get(f"{url}/metrics", timeout=10).text
 
 
-def test_together_they_stay_within_the_configured_connections(daemon: Daemon, data_dir: Path) -> None:
-    """Many clients of all parts at once; what PostgreSQL counts is never more than the totals."""
+def test_all_workers_together_stay_within_the_configured_connections(daemon: Daemon, data_dir: Path) -> None:
+    """Under a load on all parts PostgreSQL never counts more than the totals."""
     make_ledger(data_dir.parent)
     known = credentials(data_dir.parent)
     counted: list[int] = []
@@ -94,7 +94,7 @@ def test_together_they_stay_within_the_configured_connections(daemon: Daemon, da
 
         eventually(enough, "a load on all parts")
     assert load.wrong() == []
-    # 3 // 2 of the system's and 2 // 2 of the tables' for each worker: all of them were needed.
+    # All connections were in use: for each worker 3 // 2 for the system and 2 // 2 for the table API.
     assert max(counted) == LISTENING + 2 * (3 // 2) + 2 * (2 // 2)
 
 
@@ -107,7 +107,7 @@ def test_more_workers_than_connections_are_refused(tmp_path: Path) -> None:
     assert not (tmp_path / "var").exists()
 
 
-def test_a_worker_is_nothing_to_start_by_hand() -> None:
+def test_a_worker_cannot_be_started_by_hand() -> None:
     alone = subprocess.run(
         [sys.executable, "-m", "project_service.workers.worker"],
         env={**os.environ, "PYTHONPATH": str(ROOT)},
@@ -120,8 +120,8 @@ def test_a_worker_is_nothing_to_start_by_hand() -> None:
     assert alone.stderr == "this program is started by project-service itself\n"
 
 
-def test_ready_speaks_for_all(daemon: Daemon) -> None:
-    """Whichever worker is asked; one that hangs is found out."""
+def test_ready_speaks_for_all_workers(daemon: Daemon) -> None:
+    """Whichever worker is asked; one that hangs is noticed."""
     url = url_of(daemon)
     assert all(answers(f"{url}/ready") for _ in range(20))
     hanging = min(workers_of(daemon))
@@ -142,7 +142,7 @@ def test_ready_speaks_for_all(daemon: Daemon) -> None:
 
 
 def test_no_secret_is_in_the_process_list(daemon: Daemon, data_dir: Path) -> None:
-    """Nor are the keys in an environment, which the same user may read, and which what a process starts inherits."""
+    """Nor are the keys in an environment, which processes of the same user can read and children inherit."""
     made = json.loads((data_dir / "embedded.json").read_text())
     keys = [credentials(data_dir.parent)[name] for name in ("anon_key", "service_key")]
     commands, environments = "", ""
@@ -154,41 +154,41 @@ def test_no_secret_is_in_the_process_list(daemon: Daemon, data_dir: Path) -> Non
     for secret in (*keys, *made.values()):
         assert len(secret) >= 20
         assert secret not in commands
-    # The store takes its signing key from its environment.
+    # The store's signing key is the exception: the store can read it only from its environment.
     for secret in (*keys, *(made[name] for name in made if name != "store_signing_key")):
         assert secret not in environments
 
 
-def test_an_interrupt_from_the_terminal_is_the_parents_to_hear(daemon: Daemon) -> None:
-    """It reaches the whole group: who ended at once would not have been told to, and be replaced."""
+def test_an_interrupt_from_the_terminal_is_handled_by_the_parent_only(daemon: Daemon) -> None:
+    """SIGINT reaches the whole group; a worker that ended by it would look dead to the parent and be replaced."""
     for pid in workers_of(daemon):
         (ignored,) = re.findall(r"SigIgn:\s*(\w+)", (PROC / str(pid) / "status").read_text())
         assert int(ignored, 16) >> (signal.SIGINT - 1) & 1
 
 
-def test_a_worker_that_is_killed_is_replaced_and_the_others_go_on(daemon: Daemon) -> None:
+def test_a_killed_worker_is_replaced_and_the_others_go_on(daemon: Daemon) -> None:
     url = url_of(daemon)
     before = workers_of(daemon)
     victim = min(before)
     os.kill(victim, signal.SIGKILL)
-    # That /ready is 503 meanwhile is shown where a worker stays away: this one may be replaced sooner than seen.
+    # /ready may not be seen as 503 meanwhile: this worker may be replaced sooner.
     eventually(lambda: len(workers_of(daemon) - before) == 1, "a new worker")
     eventually(lambda: answers(f"{url}/ready"), "readiness")
     assert not alive(victim)
     assert max(before) in workers_of(daemon)
 
 
-def test_workers_leave_when_their_parent_is_killed(daemon: Daemon, data_dir: Path) -> None:
+def test_workers_end_when_their_parent_is_killed(daemon: Daemon, data_dir: Path) -> None:
     workers = workers_of(daemon)
     assert len(workers) == 2
     (metrics,) = {metrics_of(pid) for pid in workers}
-    # Each keeps it from being removed under its hands, should it be there for longer than its parent; one that takes
-    # another's place may be starting still, since that all are ready stands for a second.
+    # Each worker holds the folder, so that it is not removed while the worker outlives its parent. A worker that
+    # replaces another may still be starting, since readiness is remembered for a second.
     eventually(lambda: all(metrics in opened_by(pid) for pid in workers), "all holding the folder")
     daemon.kill()
     eventually(lambda: not any(alive(pid) for pid in workers), "the end of the workers")
     assert metrics.is_dir()
-    # Nobody was left to remove it but the next one.
+    # Only the next parent can remove the folder.
     with Daemon(data_dir, "--workers", "2") as following:
         following.wait_until_ready()
         assert not metrics.exists()
@@ -201,7 +201,7 @@ def test_workers_leave_when_their_parent_is_killed(daemon: Daemon, data_dir: Pat
 def opened_by(pid: int) -> set[Path]:
     found = set()
     for one in (PROC / str(pid) / "fd").iterdir():
-        with suppress(FileNotFoundError):  # closed while we look
+        with suppress(FileNotFoundError):  # closed in the meantime
             found.add(one.readlink())
     return found
 
@@ -223,7 +223,7 @@ def uploads_at_each(workers: set[int], url: str, key: str, held: ExitStack) -> l
         upload = held.enter_context(socket.create_connection(("127.0.0.1", port_of(url)), 30))
         more = f"X-Service-Key: {key}\r\nContent-Length: 9\r\nExpect: 100-continue\r\n\r\n"
         upload.sendall(f"{head}{more}".encode())
-        # Now a worker has it in its hands.
+        # Now a worker has received the request.
         assert upload.recv(100) == b"HTTP/1.1 100 Continue\r\n\r\n"
         upload.sendall(b"half")
         uploads.append(upload)
@@ -242,14 +242,14 @@ def accepts(url: str) -> bool:
     return True
 
 
-def test_sighup_reaches_the_workers_and_sigterm_drains_all(data_dir: Path, tmp_path: Path) -> None:
+def test_sighup_reaches_all_workers_and_sigterm_drains_them(data_dir: Path, tmp_path: Path) -> None:
     config = tmp_path / "c.toml"
     config.write_text('[server]\nworkers = 2\ncors_origins = ["https://old.test"]\n')
     with Daemon(data_dir, "--config", str(config)) as daemon:
         url = daemon.wait_until_ready()
 
         def allowed(name: str) -> bool:
-            # On new connections each time, so that both workers are asked sooner or later.
+            # So many new connections are made that each worker accepts some of them.
             answered = [
                 requests.get(f"{url}/live", headers={"Origin": name, "Connection": "close"}, timeout=10)
                 for _ in range(20)
@@ -262,7 +262,7 @@ def test_sighup_reaches_the_workers_and_sigterm_drains_all(data_dir: Path, tmp_p
         eventually(lambda: allowed("https://new.test"), "the new origins")
         config.write_text("[server]\nworkers = 2\ncors_origins = 7\n")
         daemon.process.send_signal(signal.SIGHUP)
-        # Who comes to replace one meanwhile has what is in force, whatever is in the file.
+        # A worker that replaces another has the settings in force, not those in the file.
         before = workers_of(daemon)
         os.kill(min(before), signal.SIGKILL)
         eventually(lambda: len(workers_of(daemon) - before) == 1, "a new worker")

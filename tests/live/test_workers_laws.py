@@ -14,7 +14,7 @@ from tests.live.shared_laws import GUESSING, Shared
 STEPS = 120
 
 
-def test_whichever_worker_is_asked(
+def test_whichever_worker_is_asked_knows_what_the_other_acknowledged(
     database: str, store_settings: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv(*GUESSING)
