@@ -19,7 +19,7 @@ from twisted.internet import endpoints
 from project_service.database.sqlstate import translate
 from project_service.deferreds import background
 from project_service.http.arrival import EdgeSettings
-from project_service.http.caller import Claims, KeyKind
+from project_service.http.caller import Callers, Claims, KeyKind
 from project_service.http.date import HttpDate
 from project_service.http.edge import Edge
 from project_service.http.metrics import Metrics
@@ -47,6 +47,15 @@ class NoTokens:
         raise RuntimeError("tokens are the table API's business")
 
 
+class Current:
+    """Nothing is ever revoked."""
+
+    current = True
+
+    async def catch_up(self) -> None:
+        return None
+
+
 def settings_of(values: dict[str, Any]) -> Settings:
     known = dict(values)
     for name in ("dsn", "jwt_secret"):
@@ -64,8 +73,7 @@ def serve(reactor: Any, values: dict[str, Any], origins: tuple[str, ...]) -> Non
     tables.mount(router)
     edge = Edge(
         router,
-        Keys(),
-        NoTokens(),
+        Callers(Keys(), NoTokens(), Current()),
         EdgeSettings(None, origins, (), 16 * 1024 * 1024),
         reactor,
         lambda: secrets.token_hex(16),

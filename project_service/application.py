@@ -120,8 +120,7 @@ class Application:
         most = room_for_clients(self._settings.server.max_connections)
         edge = Edge(
             router,
-            built.keys,
-            built.tokens,
+            built.callers,
             edge_settings(self._settings),
             self._reactor,
             RequestIds(secrets.token_bytes),

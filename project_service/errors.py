@@ -29,6 +29,8 @@ class ApiError(Exception):
     reason: str | None = None
     # What was wrong, for the log only, if the response must not say it.
     why: str | None = None
+    # The code on paths of the table API, if PostgREST has one of its own for this.
+    table_code: str | None = None
 
     def __init__(
         self,
@@ -55,12 +57,13 @@ class ApiError(Exception):
     def table_body(self) -> bytes:
         """The same error with PostgREST's four members, for paths of the table API. ``details`` by field do not occur
         there."""
-        return orjson.dumps({"code": self.code, "message": self.message, "details": None, "hint": None})
+        code = self.table_code or self.code
+        return orjson.dumps({"code": code, "message": self.message, "details": None, "hint": None})
 
     def table_headers(self) -> Headers:
         """The headers, with the code in one of them, where PostgREST's clients look for it: the response to a HEAD
         has no body."""
-        return (*self.headers, ("Proxy-Status", f"PostgREST; error={self.code}"))
+        return (*self.headers, ("Proxy-Status", f"PostgREST; error={self.table_code or self.code}"))
 
 
 class Away(Exception):
@@ -208,7 +211,9 @@ def overloaded() -> ApiError:
 
 
 def database_unavailable() -> ApiError:
-    return _unavailable("database_unavailable", "The database cannot be reached at the moment.")
+    error = _unavailable("database_unavailable", "The database cannot be reached at the moment.")
+    error.table_code = "PGRST000"
+    return error
 
 
 def store_unavailable() -> ApiError:

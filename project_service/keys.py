@@ -63,7 +63,7 @@ def _checksum(text: str) -> str:
 
 
 class KeyRing:
-    """The active keys, in memory. Implements ``http.caller.KeyRing``; the listener keeps it current."""
+    """The active keys, in memory. Implements ``http.caller.KeyRing``; ``revocations`` keeps it current."""
 
     def __init__(self, rows: Rows) -> None:
         self._rows = rows

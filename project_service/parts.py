@@ -19,12 +19,13 @@ from project_service.database.connect import connector
 from project_service.database.listener import Listener
 from project_service.database.pool import Pool
 from project_service.deferreds import with_timeout
-from project_service.http.caller import KeyRing, TokenVerifier
+from project_service.http.caller import Callers
 from project_service.http.health import Check
 from project_service.http.router import Router
 from project_service.lifecycle import Closing, Every, Part, ServicePart
 from project_service.process import give_back
 from project_service.rereading import Rereading
+from project_service.revocations import POLL_SECONDS, Revocations
 from project_service.settings.model import Settings
 from project_service.storage import assemble as storage
 from project_service.tables import assemble as tables
@@ -36,9 +37,8 @@ _log = Logger()
 POOL_GRACE_SECONDS = 2.0
 # How long the start waits for the schema cache of a database that may be away.
 SCHEMA_CACHE_SECONDS = 5.0
-# Keys are also polled, because a listening connection can be dead for long before anybody notices, and a revoked key
-# has to stop working within about a second.
-KEYS_POLL_SECONDS = 1.0
+# How long the listening connection to the system database may be silent. It asks a few times a second.
+LISTENER_ANSWER_SECONDS = 5.0
 # How often freed memory is returned to the system. It takes some milliseconds of a thread.
 GIVE_BACK_SECONDS = 15.0
 
@@ -57,8 +57,7 @@ class Parts:
     ``reload`` takes over changed settings; where it raises, nothing has changed.
     """
 
-    keys: KeyRing
-    tokens: TokenVerifier
+    callers: Callers
     mounted: Sequence[Mounted]
     ordered: list[Part]
     checks: Mapping[str, Check]
@@ -69,12 +68,19 @@ def assemble(reactor: Any, settings: Settings, processes: int, changes: Changes 
     connect = connector(reactor, settings)
     database = settings.database
     pool = Pool(connect, database.pool_size, database.acquire_timeout_seconds, reactor)
-    listener = Listener(connect, reactor)
-    ring = keys.KeyRing(pool)
+    listener = Listener(connect, reactor, answer_seconds=LISTENER_ANSWER_SECONDS)
+    ring = keys.KeyRing(listener)
     reading = Rereading(ring.reload, reactor, "the project keys")
     listener.subscribe(keys.CHANNEL, lambda _: reading.soon(), reading.now)
     storage_settings = settings.storage
     accounts = auth.assemble(settings, pool, listener, reactor, processes, changes)
+
+    async def read_revoked() -> None:
+        await listener.ready()
+        await reading.now()
+        await accounts.revoked.read_new()
+
+    revocations = Revocations(read_revoked, reactor, database.acquire_timeout_seconds)
     store = storage.assemble(
         reactor,
         settings.storage,
@@ -94,15 +100,14 @@ def assemble(reactor: Any, settings: Settings, processes: int, changes: Changes 
         rest.read_again()
 
     return Parts(
-        keys=ring,
-        tokens=accounts.verifier,
+        callers=Callers(ring, accounts.verifier, revocations),
         mounted=[accounts, store, rest],
         ordered=[
             *(Closing(partial(each.close, POOL_GRACE_SECONDS)) for each in (pool, *rest.pools)),
             Closing(reading.close),
             ServicePart(listener),
             _Ready(listener, reactor),
-            ServicePart(Every(KEYS_POLL_SECONDS, reading.poll, reactor, "project keys", sqlstate.outage_of)),
+            ServicePart(Every(POLL_SECONDS, revocations.poll, reactor, "revocations", sqlstate.outage_of)),
             ServicePart(_giving_back(reactor)),
             store,
             *(ServicePart(service) for service in (*accounts.services, *store.services, *rest.services)),

@@ -33,7 +33,6 @@ class Rereading:
         self._queued: Deferred[None] | None = None
         self._busy = False
         self._wanted = False
-        self._failing = False
 
     @property
     def current(self) -> bool:
@@ -47,22 +46,6 @@ class Rereading:
             await self._read()
         finally:
             self._lock.release()
-
-    async def poll(self) -> None:
-        """Read once, in case a change was not announced; to be called regularly.
-
-        A failure is left to the next poll. Of several in a row the first is logged.
-        """
-        try:
-            await self.now()
-        except CancelledError:
-            raise
-        except Exception as fault:
-            if not self._failing:
-                self.log.warn("{what} cannot be read: {why}", what=self._what, why=type(fault).__name__)
-            self._failing = True
-        else:
-            self._failing = False
 
     def soon(self) -> None:
         """Read in the background, because the thing may have changed: with growing pauses until a reading

@@ -196,7 +196,7 @@ class MemoryStore(MemoryUsers, MemorySessions, MemoryAttempts, MemoryTokens):
     """Implements every port of ``auth.ports``."""
 
     def stores(self) -> Stores:
-        return Stores(self, self, self, self, self)
+        return Stores(self, self, self, self, self, self)
 
     async def clean(
         self, now: datetime, salt_before: datetime, tokens_before: datetime, audit_before: datetime

@@ -12,7 +12,7 @@ from twisted.internet.testing import StringTransport
 
 from project_service import errors
 from project_service.http.arrival import EdgeSettings
-from project_service.http.caller import Claims, KeyKind
+from project_service.http.caller import Callers, Claims, KeyKind
 from project_service.http.edge import Edge
 from project_service.http.forwarding import parse_networks
 from project_service.http.metrics import Metrics
@@ -34,6 +34,17 @@ class FakeKeys:
 
     def mistyped(self, presented: str) -> bool:
         return False
+
+
+class FakeRevocations:
+    """Revocations that are current, until a test says otherwise; then catching up waits for the test."""
+
+    def __init__(self) -> None:
+        self.current = True
+        self.waiting: list[Deferred[None]] = []
+
+    async def catch_up(self) -> None:
+        await held(self.waiting)
 
 
 class FakeTokens:
@@ -194,10 +205,10 @@ class App:
         }
         self.keys: Any = settings.pop("keys", None) or FakeKeys()
         self.tokens: Any = settings.pop("tokens", None) or FakeTokens()
+        self.revocations: Any = settings.pop("revocations", None) or FakeRevocations()
         self.edge = Edge(
             router,
-            self.keys,
-            self.tokens,
+            Callers(self.keys, self.tokens, self.revocations),
             EdgeSettings(**{**defaults, **settings}),
             self.clock,
             lambda: "made-here",

@@ -26,16 +26,17 @@ from project_service.auth.ports import Housekeeping, Stores
 from project_service.auth.profile import Profile
 from project_service.auth.recovery import Letters, Recovery
 from project_service.auth.remembered import CountedUsers, Remembered
-from project_service.auth.revocations import POLL_SECONDS, Currency, RevokedSessions
+from project_service.auth.revocations import Currency, RevokedSessions
 from project_service.auth.routes import AuthRoutes
 from project_service.auth.sessions import SessionService
 from project_service.auth.sql.attempts import SqlAttempts
 from project_service.auth.sql.one_time import SqlOneTimeTokens
-from project_service.auth.sql.sessions import SqlSessions
+from project_service.auth.sql.sessions import SqlEndedSessions, SqlSessions
 from project_service.auth.sql.upkeep import SqlHousekeeping
 from project_service.auth.sql.users import SqlUsers
 from project_service.auth.throttle import Throttle
 from project_service.auth.tokens import Issuer, Verifier
+from project_service.database.listener import Listener
 from project_service.database.pool import Pool
 from project_service.database.sqlstate import outage_of
 from project_service.http.router import Router
@@ -51,9 +52,11 @@ CLEAN_SECONDS = 60.0
 
 @frozen
 class Auth:
-    """``verifier`` is used by the edge and by the table API. The ``services`` have to be started."""
+    """``verifier`` is used by the edge and by the table API; ``revoked.read_new`` has to be called regularly. The
+    ``services`` have to be started."""
 
     verifier: Verifier
+    revoked: RevokedSessions
     services: tuple[Service, ...]
     routes: AuthRoutes
     admin: AdminRoutes
@@ -83,22 +86,22 @@ def issuer_of(settings: Settings) -> Issuer:
 def assemble(
     settings: Settings,
     pool: Pool,
-    listener: Currency,
+    listener: Listener,
     reactor: Any,
     processes: int = 1,
     changes: Changes | None = None,
 ) -> Auth:
     """Authentication with PostgreSQL, bcrypt threads and SMTP.
 
-    It subscribes to ``listener``, so call it before that is started. ``processes`` is the number of workers that
-    share this machine's CPUs. The key file must exist: whoever starts the workers makes it with
-    ``keyfile.load_or_create`` first. ``changes`` is how the workers tell each other of changes, None for a single
-    one. Raises ``KeySetError``.
+    Ended sessions are read by ``listener``, everything else by ``pool``. It subscribes to ``listener``, so call it
+    before that is started. ``processes`` is the number of workers that share this machine's CPUs. The key file must
+    exist: whoever starts the workers makes it with ``keyfile.load_or_create`` first. ``changes`` is how the workers
+    tell each other of changes, None for a single one. Raises ``KeySetError``.
     """
     hashing = Hashing(reactor, Bcrypt(settings.auth.bcrypt_cost), cpus(processes))
     auth = put_together(
         settings,
-        sql_stores(pool),
+        sql_stores(pool, listener),
         hashing,
         _post(settings, reactor),
         listener,
@@ -111,9 +114,15 @@ def assemble(
     return evolve(auth, services=(hashing, *auth.services))
 
 
-def sql_stores(pool: Pool) -> Stores:
+def sql_stores(pool: Pool, listener: Listener | None = None) -> Stores:
+    """``listener`` reads the ended sessions, if it is not ``pool`` that does."""
     return Stores(
-        SqlUsers(pool), SqlSessions(pool), SqlAttempts(pool), SqlOneTimeTokens(pool), SqlHousekeeping(pool)
+        SqlUsers(pool),
+        SqlSessions(pool),
+        SqlEndedSessions(listener or pool),
+        SqlAttempts(pool),
+        SqlOneTimeTokens(pool),
+        SqlHousekeeping(pool),
     )
 
 
@@ -130,7 +139,7 @@ def put_together(
     """Everything except threads, database and mail, which tests replace. ``clock`` returns the Unix time."""
 
     def read_revoked(since: float | None) -> Awaitable[list[tuple[str, float]]]:
-        return stores.sessions.revoked(context.now(), None if since is None else moment(since))
+        return stores.ended.revoked(context.now(), None if since is None else moment(since))
 
     revoked = RevokedSessions(read_revoked, listener, clock)
     verifier = Verifier(issuer_of(settings), revoked, clock)
@@ -158,10 +167,9 @@ def put_together(
         actor="service",
     )
     services = (
-        Every(POLL_SECONDS, revoked.poll, reactor, "revocations", outage_of),
         Every(CLEAN_SECONDS, lambda: clean(stores.housekeeping, context), reactor, "auth-upkeep", outage_of),
     )
-    return Auth(verifier, services, routes, AdminRoutes(administration), context)
+    return Auth(verifier, revoked, services, routes, AdminRoutes(administration), context)
 
 
 async def clean(housekeeping: Housekeeping, context: Context) -> None:

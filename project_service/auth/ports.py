@@ -192,9 +192,11 @@ class Sessions(Protocol):
         Returns their ids, each with the Unix time until which access tokens of it may be valid.
         """
 
+
+class EndedSessions(Protocol):
     async def revoked(self, now: datetime, since: datetime | None = None) -> list[tuple[str, float]]:
-        """The ended sessions whose access tokens may still be valid, as ``end`` returns them: all, or those that
-        ended after ``since``."""
+        """The ended sessions whose access tokens may still be valid, as ``Sessions.end`` returns them: all, or those
+        that ended after ``since``."""
 
 
 class OneTimeTokens(Protocol):
@@ -240,6 +242,7 @@ class Stores:
 
     users: Users
     sessions: Sessions
+    ended: EndedSessions
     attempts: Attempts
     tokens: OneTimeTokens
     housekeeping: Housekeeping

@@ -15,13 +15,15 @@ from attrs import frozen
 
 from project_service.auth.model import Account
 from project_service.auth.ports import Event, Proof, Users
-from project_service.auth.revocations import FRESH_SECONDS, Currency
+from project_service.auth.revocations import Currency
 from project_service.deferreds import shield
 from project_service.workers.changes import Changes, place_of, settled
 
 T = TypeVar("T")
 
 CHANNEL = "auth_users"
+# A user is read again after so long in any case.
+FRESH_SECONDS = 1.0
 MOST_ANSWERS = 1000
 
 

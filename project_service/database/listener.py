@@ -7,20 +7,20 @@ from collections.abc import Awaitable, Callable
 
 from attrs import frozen
 from twisted.application.service import Service
-from twisted.internet.defer import CancelledError, Deferred
+from twisted.internet.defer import CancelledError, Deferred, DeferredLock
 from twisted.internet.interfaces import IReactorTime
 from twisted.logger import Logger
 from twisted.python.failure import Failure
 
 from project_service.backoff import Backoff
-from project_service.database.session import DatabaseGone, Session
+from project_service.database.session import DatabaseGone, Params, Row, Session
 from project_service.deferreds import Sleep, start
 
 _CHANNEL = re.compile(r"[a-z_][a-z0-9_]{0,62}\Z")
 # How often to send a query to find out about a connection that has died silently.
 PROBE_SECONDS = 10.0
 FIRST_PAUSE_SECONDS = 0.2
-LONGEST_PAUSE_SECONDS = 5.0
+LONGEST_PAUSE_SECONDS = 2.0
 
 
 @frozen
@@ -35,7 +35,7 @@ class Listener(Service):
 
     After each connect the ``on_gap`` of every subscription is awaited, which has to read whatever may have been
     missed. ``current`` is True from then on, until the connection is known to be lost. ``of`` is the database's name
-    in the log.
+    in the log; a server that does not answer within ``answer_seconds`` counts as lost.
     """
 
     log = Logger()
@@ -45,12 +45,15 @@ class Listener(Service):
         connect: Callable[[], Awaitable[Session]],
         clock: IReactorTime,
         of: str = "the system database",
+        answer_seconds: float = PROBE_SECONDS,
     ) -> None:
         self.of = of
+        self._answer_seconds = answer_seconds
         self._connect = connect
         self._sleep = Sleep(clock)
         self._subscriptions: list[_Subscription] = []
         self._session: Session | None = None
+        self._asking = DeferredLock()
         self._loop: Deferred[None] | None = None
         self._ready: list[Deferred[None]] = []
         self.current = False
@@ -71,6 +74,25 @@ class Listener(Service):
         else:
             self._ready.append(waiting)
         return waiting
+
+    async def query(self, sql: str, params: Params = None) -> list[Row]:
+        """A short query on the listening connection, so that it does not wait while the pool is busy.
+
+        Raises what ``Session.query`` raises, and ``DatabaseGone`` while there is no connection.
+        """
+        await self._asking.acquire()
+        session = self._session
+        try:
+            if session is None:
+                raise DatabaseGone("not connected")
+            return await session.query(sql, params)
+        except DatabaseGone:
+            # A session tells whoever uses it, and only if nobody does, ``on_lost``.
+            if session is not None:
+                self._gone(session)
+            raise
+        finally:
+            self._asking.release()
 
     def startService(self) -> None:
         super().startService()
@@ -112,15 +134,17 @@ class Listener(Service):
     async def _listen(self) -> None:
         session = await self._connect()
         self._session = session
+        session.on_lost = self._gone
         # Whatever statement_timeout is, a server that does not answer has to be noticed.
-        session.answer_seconds = PROBE_SECONDS
+        session.answer_seconds = self._answer_seconds
         session.on_notify = self._dispatch
         for channel in sorted({subscription.channel for subscription in self._subscriptions}):
-            await session.query(f'listen "{channel}"')
+            await self.query(f'listen "{channel}"')
         # Only after LISTEN: changes from here on are heard, and those before are read now.
         for subscription in self._subscriptions:
             await subscription.on_gap()
-        session.on_lost = self._gone
+        if self._session is None:
+            raise DatabaseGone("lost at once")
         self.current = True
         ready, self._ready = self._ready, []
         for waiting in ready:
@@ -128,14 +152,17 @@ class Listener(Service):
 
     async def _watch(self) -> None:
         """Returns when the connection is lost. Sends a query now and then, since a dead server says nothing."""
-        while self._session is not None and self._session.usable:
+        while self._session is not None:
             await self._sleep.wait(PROBE_SECONDS)
-            if self._session is not None and self._session.usable:
-                await self._session.query("select 1")
+            if self._session is not None:
+                await self.query("select 1")
 
     def _gone(self, session: Session) -> None:
-        self.current = False
-        self._sleep.wake()
+        session.close()
+        if session is self._session:
+            self._session = None
+            self.current = False
+            self._sleep.wake()
 
     def _dispatch(self, channel: str, payload: str) -> None:
         for subscription in self._subscriptions:

@@ -47,6 +47,17 @@ class TokenVerifier(Protocol):
         """The claims of a good access token; raises ``invalid_token`` or ``session_revoked``."""
 
 
+class Revocations(Protocol):
+    """How current the key ring and the verifier are about what was revoked by others."""
+
+    @property
+    def current(self) -> bool:
+        """Whether everything that was revoked more than a second ago is known."""
+
+    async def catch_up(self) -> None:
+        """Returns when that is so again; raises ``database_unavailable``, or a failure of the database."""
+
+
 class KeyRing(Protocol):
     def kind_of(self, presented: str) -> KeyKind | None:
         """The kind of an active project key, or None. Constant time, no I/O."""
@@ -124,3 +135,32 @@ def _key_kind(demand: KeyDemand, presented: str | None, keys: KeyRing) -> KeyKin
     if demand == "service" and kind != "service":
         raise errors.service_key_required()
     return kind
+
+
+def _may_be_revoked(access: Access, headers: HeaderView) -> bool:
+    """Whether the answer depends on something in ``headers`` that may have been revoked. It does not where anybody is
+    let in: ``/live`` never waits."""
+    if access.key == "optional" and access.bearer == "own":
+        return False
+    return any(headers.get(name) is not None for name in (b"x-service-key", b"apikey", b"authorization"))
+
+
+@frozen
+class Callers:
+    """Finds out who calls, by keys and sessions that are current."""
+
+    keys: KeyRing
+    tokens: TokenVerifier
+    revocations: Revocations
+
+    def at_once(self, access: Access, headers: HeaderView) -> Caller | None:
+        """As ``identify``, without waiting: None if ``revocations`` have to catch up first, which is rare."""
+        if self.revocations.current or not _may_be_revoked(access, headers):
+            return identify(access, headers, self.keys, self.tokens)
+        return None
+
+    async def identify(self, access: Access, headers: HeaderView) -> Caller:
+        """The caller. Raises what the function ``identify`` raises, and what ``Revocations.catch_up`` does."""
+        if not self.revocations.current:
+            await self.revocations.catch_up()
+        return identify(access, headers, self.keys, self.tokens)

@@ -15,7 +15,7 @@ from project_service.errors import ApiError, Headers
 from project_service.http import cors, trace
 from project_service.http.arrival import EdgeSettings, client_of, inbound_of
 from project_service.http.body import ClientGone
-from project_service.http.caller import KeyRing, TokenVerifier, identify
+from project_service.http.caller import Callers
 from project_service.http.exchange import Exchange
 from project_service.http.inbound import Inbound
 from project_service.http.metrics import Metrics
@@ -41,8 +41,7 @@ class Edge:
     def __init__(
         self,
         router: Router,
-        keys: KeyRing,
-        tokens: TokenVerifier,
+        callers: Callers,
         settings: EdgeSettings,
         clock: IReactorTime,
         new_id: Callable[[], str],
@@ -53,8 +52,7 @@ class Edge:
     ) -> None:
         self.settings = settings
         self._router = router
-        self._keys = keys
-        self._tokens = tokens
+        self._callers = callers
         self._clock = clock
         self._new_id = new_id
         self._metrics = metrics
@@ -195,10 +193,10 @@ class Edge:
 
     async def _handled(self, match: Match, inbound: Inbound) -> Reply | StreamReply:
         inbound.path_args = match.path_args
-        who = match.route.access, inbound.headers, self._keys, self._tokens
-        inbound.caller = identify(*who)
+        who = match.route.access, inbound.headers
+        inbound.caller = self._callers.at_once(*who) or await self._callers.identify(*who)
         if not inbound.body.complete:
-            inbound.identify = partial(identify, *who)
+            inbound.identify = partial(self._callers.identify, *who)
         return await match.route.handler(inbound)
 
     def _failed(self, failure: Exception, style: ErrorStyle, inbound: Inbound) -> Reply:

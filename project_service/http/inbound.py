@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from typing import Any
 from urllib.parse import unquote_to_bytes
 
@@ -37,7 +37,7 @@ class Inbound:
     max_json_bytes: int
     caller: Caller = field(factory=Caller)
     path_args: Mapping[str, str] = field(factory=dict)
-    identify: Callable[[], Caller] | None = None
+    identify: Callable[[], Awaitable[Caller]] | None = None
 
     def query(self, bare_names: bool = True) -> list[tuple[str, str]]:
         """As ``parse_query``."""
@@ -58,7 +58,7 @@ class Inbound:
         """
         body = await self.body.read(limit)
         if self.identify is not None:
-            self.caller = self.identify()
+            self.caller = await self.identify()
         return body
 
     async def json(self) -> Any:

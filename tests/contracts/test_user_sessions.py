@@ -65,7 +65,7 @@ async def test_a_refresh_token_is_rotated_then_repeated_then_taken_for_stolen(st
     assert stolen.salts == {}
     assert await rotate(stores, grandchild, digest(), NOW + 10 * SECOND) is None
     assert await stores.sessions.alive(account.user.id, NOW) == []
-    assert first.id in dict(await stores.sessions.revoked(NOW))
+    assert first.id in dict(await stores.ended.revoked(NOW))
     assert [one.id for one in await stores.sessions.alive(other.user.id, NOW)] == [others.id]
 
 
@@ -161,7 +161,7 @@ async def test_an_ended_session_is_reported_until_its_last_access_token_expires(
     await rotate(stores, child, digest(), NOW - 30 * MINUTE)
     until = (NOW + 91 * MINUTE).timestamp()
     assert await stores.sessions.end(account.user.id, event()) == [(first.id, until)]
-    assert dict(await stores.sessions.revoked(NOW))[first.id] == until
+    assert dict(await stores.ended.revoked(NOW))[first.id] == until
 
 
 @contract
@@ -216,11 +216,11 @@ async def test_one_session_all_sessions_or_all_but_one_are_ended(stores: Stores)
     assert [key for key, _ in await stores.sessions.end(account.user.id, event(), but=third.id)] == [first.id]
     assert [one.id for one in await stores.sessions.alive(account.user.id, NOW)] == [third.id]
     assert len(await stores.sessions.end(account.user.id, event())) == 1
-    assert {first.id, second.id, third.id} <= dict(await stores.sessions.revoked(NOW)).keys()
-    assert first.id not in dict(await stores.sessions.revoked(NOW + 2 * HOUR))
+    assert {first.id, second.id, third.id} <= dict(await stores.ended.revoked(NOW)).keys()
+    assert first.id not in dict(await stores.ended.revoked(NOW + 2 * HOUR))
     # The store's own clock counts here, hence dates long before and long after.
-    assert first.id in dict(await stores.sessions.revoked(NOW, NOW - 36500 * 24 * HOUR))
-    assert await stores.sessions.revoked(NOW, NOW + 36500 * 24 * HOUR) == []
+    assert first.id in dict(await stores.ended.revoked(NOW, NOW - 36500 * 24 * HOUR))
+    assert await stores.ended.revoked(NOW, NOW + 36500 * 24 * HOUR) == []
     assert len(await stores.sessions.alive(other.user.id, NOW)) == 1
 
 
@@ -235,7 +235,7 @@ async def test_a_new_password_ends_the_other_sessions(stores: Stores) -> None:
     changed = await stores.users.set_password(account.user.id, own, Proof(HASH, kept.id), event())
     assert changed is not None and changed.password_hash == own
     assert [one.id for one in await stores.sessions.alive(account.user.id, NOW)] == [kept.id]
-    revoked = dict(await stores.sessions.revoked(NOW))
+    revoked = dict(await stores.ended.revoked(NOW))
     assert gone.id in revoked and kept.id not in revoked and anothers.id not in revoked
 
 
@@ -250,7 +250,7 @@ async def test_disabling_and_deleting_end_sessions_for_every_worker(stores: Stor
     assert await stores.users.delete(deleted.user.id, event()) is True
     assert await stores.users.delete(deleted.user.id, event()) is False
     assert await stores.users.find(deleted.user.id) is None
-    revoked = dict(await stores.sessions.revoked(NOW))
+    revoked = dict(await stores.ended.revoked(NOW))
     assert {first.id, second.id} <= revoked.keys() and anothers.id not in revoked
     enabled = await stores.users.set_disabled(disabled.user.id, False, event())
     assert enabled is not None and enabled.disabled_at is None

@@ -115,7 +115,7 @@ async def test_the_cleanup_does_not_report_a_session_ended_whose_access_token_ou
     short = evolve(session(), expires_at=NOW + MINUTE)
     await made(stores, first=short)
     assert await stores.housekeeping.clean(NOW + 2 * MINUTE, NOW, LONG_AGO, NOW) is True
-    assert short.id not in dict(await stores.sessions.revoked(NOW))
+    assert short.id not in dict(await stores.ended.revoked(NOW))
 
 
 @contract

@@ -7,6 +7,7 @@ from typing import Any
 from twisted.trial.unittest import TestCase
 
 from project_service import errors
+from project_service.deferreds import start
 from tests.http.auth_app import NOW, PASSWORD, AuthApp
 
 
@@ -147,9 +148,6 @@ class LogOut(TestCase):
         assert self.alive() == [False, False, False]
 
     def test_an_ended_session_is_refused_as_long_as_its_last_token_is_valid(self) -> None:
-        (polling,) = [service for service in self.app.auth.services if service.name == "revocations"]
-        polling.startService()
-        self.addCleanup(polling.stopService)
         self.app.clock.advance(1800)
         self.second = self.app.refresh(self.second["refresh_token"]).data
         for session in (self.first, self.second):
@@ -161,6 +159,7 @@ class LogOut(TestCase):
             (2, "invalid_token", "invalid_token"),
         ):
             self.app.clock.pump([1.0] * seconds)
+            self.successResultOf(start(self.app.auth.revoked.read_new()))
             codes = [self.app.user(one["access_token"]).code for one in (self.first, self.second)]
             assert codes == [first, second], seconds
 

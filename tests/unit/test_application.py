@@ -14,6 +14,7 @@ from twisted.trial.unittest import TestCase
 from project_service import parts
 from project_service.application import LEAST_SECONDS, Application
 from project_service.deferreds import start
+from project_service.http.caller import Callers
 from project_service.http.inbound import Inbound
 from project_service.http.outbound import Reply, envelope
 from project_service.http.protocol.channel_factory import ChannelFactory
@@ -21,7 +22,15 @@ from project_service.http.router import Router
 from project_service.network.ports import CannotListen
 from project_service.parts import Parts
 from project_service.settings.model import Server, Settings
-from tests.fakes import Client, FakeKeys, FakeTokens, MemoryTransport, parse_response, raw_request
+from tests.fakes import (
+    Client,
+    FakeKeys,
+    FakeRevocations,
+    FakeTokens,
+    MemoryTransport,
+    parse_response,
+    raw_request,
+)
 from tests.told import told
 
 SHUTDOWN = 5.0
@@ -78,7 +87,7 @@ class FakeParts:
         return envelope({})
 
     def assembled(self) -> Parts:
-        return Parts(FakeKeys(), FakeTokens(), [self], [self], {}, lambda _: None)
+        return Parts(Callers(FakeKeys(), FakeTokens(), FakeRevocations()), [self], [self], {}, lambda _: None)
 
 
 class Case(TestCase):

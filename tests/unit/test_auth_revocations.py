@@ -1,16 +1,13 @@
-"""Ended sessions, which each process remembers until their access tokens have expired."""
+"""Ended sessions, kept in memory until their tokens expire."""
 
 from __future__ import annotations
 
 from twisted.internet.task import Clock
-from twisted.logger import formatEvent
 from twisted.trial.unittest import TestCase
 
-from project_service.auth.revocations import CHANNEL, RevokedSessions
+from project_service.auth.revocations import CHANNEL, OVERLAP_SECONDS, RevokedSessions
 from project_service.deferreds import start
-from project_service.errors import ApiError
 from tests.auth_fakes import FakeListener
-from tests.said import captured_logs
 
 
 class Revocations(TestCase):
@@ -27,79 +24,61 @@ class Revocations(TestCase):
             raise self.failure
         return list(self.stored)
 
-    def poll(self) -> None:
-        self.successResultOf(start(self.revoked.poll()))
+    def read_new(self) -> None:
+        self.successResultOf(start(self.revoked.read_new()))
 
     def test_an_announced_session_is_revoked(self) -> None:
         self.listener.heard[CHANNEL]("session-1 100")
         assert self.revoked.is_revoked("session-1")
         assert not self.revoked.is_revoked("session-2")
 
-    def test_a_dead_listening_connection_is_compensated_by_polling_within_a_second(self) -> None:
-        self.poll()
-        for tenth in range(100):
-            if tenth == 55:
-                self.stored = [("session-1", 100.0)]
-            self.clock.advance(0.1)
-            if tenth % 4 == 3:
-                self.poll()
-            assert self.revoked.is_revoked("session-1") or tenth < 55 + 9
-        # The first poll reads all, later ones about once a second what is new.
-        assert self.reads[0] is None
-        assert len(self.reads) == 13
-        assert all(since is not None and since < 0 for since in self.reads[1:])
+    def test_what_was_not_announced_is_read(self) -> None:
+        self.stored = [("session-1", 100.0)]
+        self.read_new()
+        assert self.revoked.is_revoked("session-1")
 
-    def test_the_set_is_read_again_after_the_listener_reconnects(self) -> None:
+    def test_after_a_gap_in_the_announcements_everything_is_read(self) -> None:
+        self.read_new()
         self.stored = [("session-1", 100.0)]
         for gap in self.listener.gaps:
             self.successResultOf(start(gap()))  # type: ignore[arg-type]  # they are coroutines
         assert self.revoked.is_revoked("session-1")
+        self.assertEqual(self.reads, [None, None])
 
-    def test_while_not_listening_the_set_is_polled_and_trusted_for_a_second(self) -> None:
-        self.poll()
-        self.listener.current = False
-        self.clock.advance(0.9)
-        assert not self.revoked.is_revoked("session-1")
-        self.stored = [("session-1", 100.0)]
-        self.poll()
-        assert self.revoked.is_revoked("session-1")
-        self.clock.advance(0.9)
-        assert not self.revoked.is_revoked("session-2")
+    def test_at_first_everything_is_read_and_then_what_is_new(self) -> None:
+        self.clock.advance(1000)
+        self.read_new()
+        self.clock.advance(1)
+        self.read_new()
+        self.assertEqual(self.reads, [None, 1000 - OVERLAP_SECONDS])
 
-    def test_a_set_that_cannot_be_polled_makes_verification_503(self) -> None:
-        self.poll()
-        self.listener.current = False
+    def test_a_failed_reading_is_made_up_for_by_the_next(self) -> None:
+        self.clock.advance(1000)
+        self.read_new()
+        self.clock.advance(500)
         self.failure = RuntimeError("database away")
-        with captured_logs() as events:
-            for _ in range(3):
-                self.poll()
-        assert [formatEvent(event) for event in events] == ["ended sessions cannot be read: RuntimeError"]
-        self.clock.advance(1.01)
-        fault = self.assertRaises(ApiError, self.revoked.is_revoked, "session-2")
-        assert (fault.status, fault.code) == (503, "database_unavailable")
+        self.failureResultOf(start(self.revoked.read_new()), RuntimeError)
         self.failure = None
-        self.poll()
-        assert not self.revoked.is_revoked("session-2")
+        self.read_new()
+        self.assertEqual(self.reads[-1], 1000 - OVERLAP_SECONDS)
 
-    def test_before_the_first_poll_verification_fails(self) -> None:
-        self.listener.current = False
-        self.failure = RuntimeError("database away")
-        with captured_logs() as events:
-            self.poll()
-        self.assertEqual(len(events), 1)
-        self.clock.advance(5)
-        self.assertRaises(ApiError, self.revoked.is_revoked, "session-1")
+    def test_everything_is_read_after_the_clock_was_set_back(self) -> None:
+        self.clock.advance(1000)
+        self.read_new()
+        self.clock.rightNow = 500.0
+        self.read_new()
+        self.assertEqual(self.reads, [None, None])
 
     def test_a_session_is_forgotten_when_its_tokens_have_expired(self) -> None:
         self.revoked.add("session-1", 100.0)
-        # An earlier expiry that is announced later does not shorten the time.
+        # An earlier time that arrives later does not shorten it.
         self.revoked.add("session-1", 50.0)
-        # A later expiry does lengthen it.
+        # A later one does lengthen it.
         self.revoked.add("session-2", 50.0)
         self.revoked.add("session-2", 100.0)
         self.clock.advance(99)
-        self.poll()
+        self.read_new()
         assert len(self.revoked) == 2
         self.clock.advance(1)
-        self.poll()
+        self.read_new()
         assert len(self.revoked) == 0

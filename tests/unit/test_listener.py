@@ -18,6 +18,7 @@ from project_service.database.listener import (
     Listener,
 )
 from project_service.database.session import DatabaseGone, Session
+from project_service.deferreds import start
 from tests.said import captured_logs
 
 
@@ -26,25 +27,25 @@ class FakeSession:
 
     def __init__(self) -> None:
         self.asked: list[str] = []
-        self.usable = True
         self.silent = False
         self.closed = False
+        self.answers_later: list[Deferred[None]] = []
         self.answer_seconds: float | None = None
         self.on_lost: Callable[[Any], None] | None = None
         self.on_notify: Callable[[str, str], None] | None = None
 
-    async def query(self, sql: str) -> list[Any]:
+    async def query(self, sql: str, params: Any = None) -> list[Any]:
         self.asked.append(sql)
+        if self.answers_later:
+            await self.answers_later[len(self.asked) - 1]
         if self.silent:
-            self.usable = False
             raise DatabaseGone("the database did not answer")
         return []
 
     def close(self) -> None:
-        self.closed, self.usable = True, False
+        self.closed = True
 
     def die(self) -> None:
-        self.usable = False
         if self.on_lost is not None:
             self.on_lost(self)
 
@@ -133,6 +134,27 @@ class Listening(TestCase):
         self.clock.advance(FIRST_PAUSE_SECONDS)
         self.assertEqual((self.listener.current, len(self.made)), (True, 2))
 
+    def test_queries_go_over_the_listening_connection_one_after_the_other(self) -> None:
+        self.failureResultOf(start(self.listener.query("select 0")), DatabaseGone)
+        self.listener.startService()
+        del self.made[0].asked[:]
+        self.made[0].answers_later = later = [Deferred[None](), Deferred[None]()]
+        first, second = (start(self.listener.query(f"select {number}")) for number in (1, 2))
+        self.assertEqual(self.made[0].asked, ["select 1"])
+        later[0].callback(None)
+        self.assertEqual(self.successResultOf(first), [])
+        self.assertEqual(self.made[0].asked, ["select 1", "select 2"])
+        later[1].callback(None)
+        self.successResultOf(second)
+
+    def test_a_connection_that_is_lost_under_a_query_is_replaced(self) -> None:
+        self.listener.startService()
+        self.made[0].silent = True
+        self.failureResultOf(start(self.listener.query("select 1")), DatabaseGone)
+        self.assertEqual((self.listener.current, self.made[0].closed), (False, True))
+        self.clock.advance(FIRST_PAUSE_SECONDS)
+        self.assertEqual((self.listener.current, len(self.made)), (True, 2))
+
     def test_an_unreachable_database_is_tried_again_after_growing_pauses(self) -> None:
         self.away = True
         pauses = []
@@ -142,9 +164,9 @@ class Listening(TestCase):
                 [again] = self.clock.getDelayedCalls()
                 pauses.append(round(again.getTime() - self.clock.seconds(), 3))
                 self.clock.advance(pauses[-1] + 0.001)
-        growing = [FIRST_PAUSE_SECONDS * 2**number for number in range(5)]
-        self.assertEqual(pauses[:5], growing)
-        self.assertEqual(set(pauses[5:]), {LONGEST_PAUSE_SECONDS})
+        growing = [FIRST_PAUSE_SECONDS * 2**number for number in range(4)]
+        self.assertEqual(pauses[:4], growing)
+        self.assertEqual(set(pauses[4:]), {LONGEST_PAUSE_SECONDS})
         expected = "listening to the system database failed: refused"
         self.assertEqual({formatEvent(event) for event in said}, {expected})
         self.away = False

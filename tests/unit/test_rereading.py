@@ -59,20 +59,6 @@ class Case(TestCase):
         self.pending[1].errback(RuntimeError("no"))
         self.failureResultOf(asked, RuntimeError)
 
-    def test_a_failing_poll_is_logged_once_and_not_repeated(self) -> None:
-        with captured_logs() as said:
-            outcomes = (RuntimeError("away"), RuntimeError("still"), None, RuntimeError("again"))
-            for number, answer in enumerate(outcomes):
-                polled = start(self.reading.poll())
-                self.pending[number].callback(None) if answer is None else self.pending[number].errback(
-                    answer
-                )
-                self.assertIsNone(self.successResultOf(polled))
-                self.assertEqual([event["why"] for event in said], ["RuntimeError"] * (1 + number // 3))
-        self.assertTrue(self.reading.current)
-        self.clock.advance(60)
-        self.assertEqual(len(self.pending), 4)
-
     def test_a_reading_that_ends_at_once_does_not_stop_later_ones(self) -> None:
         """A fast database answers before the caller has got its Deferred."""
         read: list[None] = []
@@ -87,7 +73,7 @@ class Case(TestCase):
         self.assertEqual(len(read), 3)
 
     def test_closing_cancels_a_running_reading(self) -> None:
-        polled = start(self.reading.poll())
+        polled = start(self.reading.now())
         self.reading.soon()
         self.reading.soon()
         with captured_logs() as said:

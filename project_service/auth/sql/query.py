@@ -8,6 +8,7 @@ from typing import Any
 
 from attrs import frozen
 
+from project_service.database.listener import Listener
 from project_service.database.pool import Pool, Transaction
 from project_service.database.session import Row
 
@@ -19,7 +20,7 @@ class Query:
     description: str
     text: str
 
-    async def run(self, where: Pool | Transaction, **params: Any) -> list[Row]:
+    async def run(self, where: Pool | Transaction | Listener, **params: Any) -> list[Row]:
         return await where.query(self.text, params)
 
     async def one(self, where: Pool | Transaction, **params: Any) -> Row | None:

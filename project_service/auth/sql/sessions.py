@@ -11,6 +11,7 @@ from project_service.auth.model import Account, Origin, SessionInfo, User
 from project_service.auth.ports import MOST_LISTED, Event, NewSession, Rotation
 from project_service.auth.sql.query import Query
 from project_service.auth.sql.rows import ADD_SESSION, RECORD, USER, event_params, session_params, user
+from project_service.database.listener import Listener
 from project_service.database.pool import Pool
 
 # Because the user's row is locked first, a change of password, or a disabling, at the same time is safe: it ends a
@@ -129,6 +130,13 @@ class SqlSessions:
     ) -> list[tuple[str, float]]:
         rows = await _END.run(self.database, user_id=user_id, only=only, but=but, **event_params(event))
         return [(row[0], row[1]) for row in rows]
+
+
+@frozen
+class SqlEndedSessions:
+    """Implements ``ports.EndedSessions``."""
+
+    database: Pool | Listener
 
     async def revoked(self, now: datetime, since: datetime | None = None) -> list[tuple[str, float]]:
         return [(row[0], row[1]) for row in await _REVOKED.run(self.database, now=now, since=since)]

@@ -1,0 +1,83 @@
+"""Nobody is let in by memory that may lack what was revoked (decisions, sections 2 and 3)."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from twisted.trial.unittest import TestCase
+
+from project_service import errors
+from project_service.http.inbound import Inbound
+from project_service.http.outbound import Reply, envelope
+from tests.fakes import Client, FakeKeys, FakeRevocations, raw_request
+from tests.http.toy_app import ANON, app_of, hello
+
+USER = {"Authorization": "Bearer user:7"}
+
+
+class Revoked(TestCase):
+    def app(self, handler: Any = hello, **access: Any) -> None:
+        self.served = app_of(handler, methods=("GET", "PUT"), **access)
+        self.revocations: FakeRevocations = self.served.revocations
+        self.keys: FakeKeys = self.served.keys
+
+    def ask(self, headers: dict[str, str], method: str = "GET") -> Client:
+        client = self.served.connect()
+        client.send(raw_request(method, "/x", headers, None))
+        return client
+
+    def test_while_it_is_current_nobody_waits(self) -> None:
+        self.app(key="required")
+        self.assertIn(b"200 OK", self.ask({**ANON, **USER}).received())
+        self.assertEqual(self.revocations.waiting, [])
+
+    def test_who_shows_a_key_or_a_token_waits_for_a_reading(self) -> None:
+        for access, headers in (({"key": "required"}, ANON), ({"bearer": "required"}, USER)):
+            self.app(**access)
+            self.revocations.current = False
+            client = self.ask(headers)
+            self.assertEqual(client.received(), b"")
+            self.revocations.waiting[0].callback(None)
+            self.assertIn(b"200 OK", client.received())
+
+    def test_what_the_reading_brings_decides(self) -> None:
+        self.app(key="required")
+        self.revocations.current = False
+        client = self.ask(ANON)
+        self.keys.kinds.clear()
+        self.revocations.waiting[0].callback(None)
+        self.assertIn(b"project_key_invalid", client.received())
+
+    def test_where_nothing_can_be_read_the_answer_is_503(self) -> None:
+        self.app(key="required")
+        self.revocations.current = False
+        client = self.ask(ANON)
+        self.revocations.waiting[0].errback(errors.database_unavailable())
+        answer = client.received()
+        self.assertIn(b"503 ", answer)
+        self.assertIn(b"database_unavailable", answer)
+        self.assertIn(b"Retry-After", answer)
+
+    def test_who_shows_nothing_does_not_wait(self) -> None:
+        self.app(key="required")
+        self.revocations.current = False
+        self.assertIn(b"project_key_required", self.ask({}).received())
+
+    def test_a_route_for_everybody_does_not_wait_whatever_is_sent(self) -> None:
+        """A probe of ``/live`` may send a key, and must be answered while the database is away."""
+        self.app(key="optional", bearer="own")
+        self.revocations.current = False
+        self.assertIn(b"200 OK", self.ask({**ANON, **USER}).received())
+
+    def test_a_key_is_looked_at_again_when_a_slow_body_has_come(self) -> None:
+        async def store(inbound: Inbound) -> Reply:
+            return envelope({"size": len(await inbound.read(100))})
+
+        self.app(store, key="required")
+        client = self.ask({**ANON, "Content-Length": "4"}, "PUT")
+        self.revocations.current = False
+        client.send(b"body")
+        self.assertEqual(client.received(), b"")
+        self.keys.kinds.clear()
+        self.revocations.waiting[0].callback(None)
+        self.assertIn(b"project_key_invalid", client.received())

@@ -1,0 +1,93 @@
+"""A host that is cut off from the system database, though not from a table API's, lets nobody in whose key or session
+may have been revoked meanwhile (decisions, sections 2 and 3)."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import AsyncIterator
+from contextlib import AsyncExitStack, asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest_twisted
+from attrs import evolve, frozen
+from psycopg2.extensions import make_dsn, parse_dsn
+
+from project_service import keys
+from project_service.revocations import FRESH_SECONDS
+from project_service.settings.model import Secret, Stage, StageDatabase, Store
+from tests.live.application import Api, serving, settings_for
+from tests.live.proxy import Manners, RudeProxy, rude_proxy
+from tests.live.tables_service import run_sql
+from tests.live.waiting import until
+
+TABLE = "/dev/db/main/rest/kept"
+PATIENCE_SECONDS = 0.5
+
+
+@frozen
+class CutOff:
+    """A service that reaches the system database through ``proxy``, and the tables of another one directly."""
+
+    api: Api
+    proxy: RudeProxy
+    dsn: str
+
+    async def status(self, **who: Any) -> int:
+        status, _, _ = await self.api.request("GET", TABLE, **who)
+        return status
+
+    async def answers(self, expected: int, **who: Any) -> bool:
+        return await self.status(**who) == expected
+
+
+@asynccontextmanager
+async def cut_off(dsn: str, tables: str, store: Store, place: Path) -> AsyncIterator[CutOff]:
+    known = parse_dsn(dsn)
+    run_sql(
+        tables,
+        "create table kept as select 7 as n; grant select on kept to anon, authenticated, service_role",
+    )
+    async with AsyncExitStack() as stack:
+        proxy, port = await stack.enter_async_context(
+            rude_proxy(f"unix:{known['host']}/.s.PGSQL.{known['port']}")
+        )
+        settings = settings_for(
+            str(make_dsn(dsn, host="127.0.0.1", port=port)),
+            store,
+            place,
+            database={"acquire_timeout_seconds": PATIENCE_SECONDS},
+        )
+        database = StageDatabase(dsn=Secret(tables), pool_size=2)
+        settings = evolve(settings, stages={"dev": Stage(databases={"main": database})})
+        api = await stack.enter_async_context(serving(settings))
+        yield CutOff(api, proxy, dsn)
+        proxy.manners = Manners()
+
+
+@pytest_twisted.ensureDeferred
+async def test_a_key_and_a_session_that_end_while_the_host_is_cut_off(
+    database: str, empty_database: str, store_settings: Store, tmp_path: Path
+) -> None:
+    async with cut_off(database, empty_database, store_settings, tmp_path) as host:
+        session = await host.api.sign_up("cut-off@example.test")
+        token = session["access_token"]
+        await until(lambda: host.answers(200, token=token))
+        # Not a word more in either direction, as when a network is split.
+        host.proxy.manners = Manners(silent=True)
+        revoked_at = time.monotonic()
+        digest = keys.digest(host.api.anon_key).hex()
+        run_sql(database, f"update auth.project_keys set revoked_at = now() where sha256 = '\\x{digest}'")
+        run_sql(database, "update auth.sessions set ended_at = now()")
+        while time.monotonic() - revoked_at <= FRESH_SECONDS:
+            assert await host.status() in (200, 503)
+        assert await host.status() == 503
+        assert await host.status(token=token) == 503
+        status, _, body = await host.api.request("GET", TABLE, key="service")
+        assert (status, body["code"]) == (503, "PGRST000")
+        assert (await host.api.request("GET", "/live"))[0] == 200
+        # The network is whole again.
+        host.proxy.manners = Manners()
+        await until(lambda: host.answers(200, key="service"))
+        assert await host.status() == 401
+        assert await host.status(key="service", token=token) == 401

@@ -1,0 +1,106 @@
+"""What was revoked is known within a second, or what can be revoked is not trusted (decisions, sections 2 and 3)."""
+
+from __future__ import annotations
+
+from twisted.internet.defer import Deferred
+from twisted.internet.task import Clock
+from twisted.logger import formatEvent
+from twisted.trial.unittest import TestCase
+
+from project_service.deferreds import start
+from project_service.errors import ApiError
+from project_service.revocations import FRESH_SECONDS, POLL_SECONDS, Revocations
+from tests.fakes import held
+from tests.said import captured_logs
+
+
+class Case(TestCase):
+    def setUp(self) -> None:
+        self.clock = Clock()
+        self.readings: list[Deferred[None]] = []
+        self.revocations = Revocations(self.read, self.clock, patience_seconds=5.0)
+
+    async def read(self) -> None:
+        await held(self.readings)
+
+    def catch_up(self) -> Deferred[None]:
+        return start(self.revocations.catch_up())
+
+    def test_before_the_first_reading_nothing_is_known(self) -> None:
+        self.assertFalse(self.revocations.current)
+        waiting = self.catch_up()
+        self.assertNoResult(waiting)
+        self.readings[0].callback(None)
+        self.successResultOf(waiting)
+        self.assertTrue(self.revocations.current)
+
+    def test_what_was_read_is_trusted_for_a_second_from_when_the_reading_began(self) -> None:
+        self.catch_up()
+        self.clock.advance(FRESH_SECONDS / 2)
+        self.readings[0].callback(None)
+        self.clock.advance(FRESH_SECONDS / 2)
+        self.assertTrue(self.revocations.current)
+        self.clock.advance(0.01)
+        self.assertFalse(self.revocations.current)
+
+    def test_two_polls_may_fail_before_anybody_has_to_wait(self) -> None:
+        self.catch_up()
+        self.readings[0].callback(None)
+        self.clock.advance(2 * POLL_SECONDS)
+        self.assertTrue(self.revocations.current)
+
+    def test_all_who_wait_share_the_next_reading(self) -> None:
+        first = self.catch_up()
+        later = [self.catch_up() for _ in range(100)]
+        self.assertEqual(len(self.readings), 1)
+        self.readings[0].callback(None)
+        self.successResultOf(first)
+        # They asked after it had begun, when something may have been revoked already.
+        for one in later:
+            self.assertNoResult(one)
+        self.assertEqual(len(self.readings), 2)
+        self.readings[1].callback(None)
+        for one in later:
+            self.successResultOf(one)
+        self.assertEqual(len(self.readings), 2)
+
+    def test_a_failure_is_told_to_all_who_wait_and_the_next_reading_is_as_good_as_any(self) -> None:
+        first = self.catch_up()
+        self.readings[0].errback(RuntimeError("the database is away"))
+        self.failureResultOf(first, RuntimeError)
+        self.assertFalse(self.revocations.current)
+        again = self.catch_up()
+        self.readings[1].callback(None)
+        self.successResultOf(again)
+
+    def test_nobody_waits_longer_than_is_configured(self) -> None:
+        waiting = self.catch_up()
+        self.clock.advance(5.0)
+        self.assertEqual(self.failureResultOf(waiting, ApiError).value.code, "database_unavailable")
+        self.readings[0].callback(None)
+
+    def test_who_leaves_does_not_stop_the_reading_for_others(self) -> None:
+        leaver, stayer = self.catch_up(), self.catch_up()
+        leaver.cancel()
+        leaver.addErrback(lambda _: None)
+        self.readings[0].callback(None)
+        self.readings[1].callback(None)
+        self.successResultOf(stayer)
+
+    def test_of_failed_polls_in_a_row_the_first_is_logged(self) -> None:
+        with captured_logs() as events:
+            for number in range(3):
+                polling = start(self.revocations.poll())
+                self.readings[number].errback(RuntimeError("away"))
+                self.successResultOf(polling)
+        self.assertEqual(
+            [formatEvent(event) for event in events],
+            ["revoked keys and sessions cannot be read: RuntimeError"],
+        )
+        polling = start(self.revocations.poll())
+        self.readings[3].callback(None)
+        self.successResultOf(polling)
+        with captured_logs() as events:
+            start(self.revocations.poll())
+            self.readings[4].errback(RuntimeError("away again"))
+        self.assertEqual(len(events), 1)
