@@ -31,7 +31,7 @@ class SessionRow:
     address: str
     previous: bytes | None = None
     salt: bytes = b""
-    # The salts of tokens older than the previous one, and when those tokens were replaced.
+    # For tokens older than the previous one: the salt, and when the token was replaced.
     older: dict[bytes, tuple[bytes, datetime]] = field(factory=dict)
     ended: bool = False
 

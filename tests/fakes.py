@@ -126,7 +126,7 @@ class Client:
 
     def send(self, raw: bytes) -> None:
         self.channel.dataReceived(raw)
-        # What goes on in the reactor's next turns.
+        # Runs what was scheduled for the reactor's next turn.
         self.clock.advance(0)
 
     def received(self) -> bytes:
@@ -187,7 +187,7 @@ def _dechunk(raw: bytes) -> tuple[bytes, bytes]:
 class App:
     """A router behind the real edge and a real HTTP channel, all in memory."""
 
-    # Tests that are to hold for each channel are run again with another one here.
+    # Subclasses that run the same tests with the other HTTP parser set this.
     parser = "httptools"
 
     def __init__(self, router: Router, **settings: Any) -> None:

@@ -108,7 +108,7 @@ class TwoWorkers(TestCase):
     def setUp(self) -> None:
         self.reactor = FakeReactor()
         self.errors = errors_logged(self)
-        # Where they would keep their metrics.
+        # The workers' metrics are kept below this directory.
         self.patch(tempfile, "tempdir", str(temporary_directory(self)))
         self.workers = two_workers(self.reactor, self.settings)
         self.starting = start(self.workers.start())

@@ -24,7 +24,7 @@ FAULTS = ("restart", "failover", "cluster", "overload", "shared", "kills")
 
 def asked_for(arguments: list[str]) -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="python -m tests.chaos", description=__doc__)
-    # Not by `choices`: argparse holds the list that none of them leaves for one choice.
+    # Not by `choices`: without arguments, argparse would take the list that is the default for one choice.
     parser.add_argument(
         "faults", nargs="*", type=_fault, default=list(FAULTS), metavar=f"{{{','.join(FAULTS)}}}"
     )
@@ -42,7 +42,7 @@ def _fault(name: str) -> str:
 
 
 def whichever_worker(place: Path, random: Random, steps: int) -> None:
-    """No fault at all: what one worker acknowledged, the other knows."""
+    """Runs without any fault: what one worker acknowledged, the other knows."""
     os.environ.update([GUESSING])
     with started(place, storage="") as daemon:
         make_ledger(place)

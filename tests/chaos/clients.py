@@ -60,7 +60,7 @@ def _at(values: list[float], share: float) -> float:
 
 @frozen
 class Clients:
-    """A process of them, under way. ``outcome`` waits for its end."""
+    """A process with such clients, which is running. ``outcome`` waits for its end."""
 
     process: subprocess.Popen[str]
 

@@ -102,7 +102,7 @@ class _Crowd:
 
 @frozen
 class Crowd:
-    """The process, and what it says."""
+    """The process of a crowd, and what it prints."""
 
     process: subprocess.Popen[str]
 

@@ -81,7 +81,7 @@ class Served:
 
 @frozen
 class Load:
-    """So many clients at work."""
+    """A load of so many clients."""
 
     service: Service
     clients: Clients
@@ -102,7 +102,7 @@ class Load:
 
 def overload(place: Path, seconds: float) -> None:
     """Raises ``AssertionError`` where goodput falls, memory grows, or others are served late."""
-    # As a login shell starts it: what it needs beyond that it has to ask for.
+    # With the limits of a login shell, so that the service has to raise its own.
     with Daemon(place / "var", "--config", str(_config(place)), before=USUAL_LIMIT) as daemon:
         daemon.wait_until_ready()
         service = _prepared(place, daemon)
@@ -146,7 +146,7 @@ def _flood(service: Service, path: str, seconds: float) -> list[str]:
     health = _health(service, seconds)
     flood = load.end()
     after, refused = service.resident(), service.metric(REFUSED) - refused
-    # A machine is not equally fast all the time: the peak before and the peak afterwards.
+    # A machine is not equally fast all the time, so the peak is measured before and afterwards.
     again = Load.start(service, path, best.clients, PEAK_SECONDS).end()
     share, flooded = 2 * flood.goodput / (best.goodput + again.goodput), flood.outcome
     print(f"      goodput {share:.2f} of the peak; counted as refused: {refused:.0f}")

@@ -28,7 +28,7 @@ from tests.live.loaded_service import credentials, judge, load_on, make_ledger, 
 from tests.live.mixed_load import Load
 
 SLACK = 0.05
-# Growth that means nothing, by what is measured: a page cache more or less, a connection more or less.
+# Growth that means nothing, by unit: a cache or a connection more or less.
 TRIFLES = {"MB": 3.0, "files": 10.0, "": 3.0}
 SWEEPING = "sweep_seconds = 30\n"
 COUNT = "select count(*) from pg_stat_activity where application_name = 'project-service'"

@@ -32,7 +32,7 @@ class Pair:
         self._password = token_urlsafe(16)
         self._ports = {"primary": free_port(), "standby": free_port()}
         self._servers: dict[str, subprocess.Popen[bytes]] = {}
-        # Then it is no child of ours any more.
+        # A restarted server is no child of this process.
         self._restarted = False
         # PostgreSQL does not run as root.
         entry = pwd.getpwnam(NAME) if os.geteuid() == 0 else None

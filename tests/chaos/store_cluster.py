@@ -62,7 +62,7 @@ class StoreCluster:
         eventually(lambda: _listens(f"http://127.0.0.1:{self._s3}"), "the S3 port")
 
     def lose_one(self) -> None:
-        """SIGKILL; it does not come back."""
+        """Kills one by SIGKILL; it does not come back."""
         self._servers["volume-0"].kill()
         self._servers.pop("volume-0").wait()
 
@@ -138,7 +138,7 @@ def _during(load: Load, reading: Reading, fault: Callable[[], None]) -> None:
 
 
 def _stores(place: Path) -> bool:
-    """The first volumes are made when the first object is written."""
+    """Whether the store takes objects: its first volumes are made when the first one is written."""
     load = load_on(place)
     url = f"{load.base_url}/storage/buckets/private/objects/first"
     return requests.put(url, data=b"first", headers=load.headers, timeout=30).status_code in {200, 201}
