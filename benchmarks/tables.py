@@ -27,7 +27,7 @@ from project_service.tables.catalog.model import SchemaCache
 from project_service.tables.config import TablesConfig
 from project_service.tables.execution.execute import Executor
 from project_service.tables.execution.preamble import preamble_of
-from project_service.tables.incoming import Incoming
+from project_service.tables.incoming import Incoming, Sent
 from project_service.tables.planning.planner import Planner
 from project_service.tables.respond.outcome import Outcome
 
@@ -151,7 +151,7 @@ def _incoming(running: Running, case: Case) -> Incoming:
         request.method,
         (where.path.strip("/"),),
         tuple(parse_qsl(where.query)),
-        tuple((name.lower(), value) for name, value in headers.items()),
+        Sent.of((name.lower(), value) for name, value in headers.items()),
         case.body.encode(),
     )
 

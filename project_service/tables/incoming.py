@@ -40,10 +40,6 @@ class Sent:
         )
 
 
-def _sent(headers: Sent | Iterable[tuple[str, str]]) -> Sent:
-    return headers if isinstance(headers, Sent) else Sent.of(headers)
-
-
 @frozen
 class Incoming:
     """``segments`` and ``pairs`` are decoded. ``path`` is the resource's public path, for Location headers;
@@ -52,7 +48,7 @@ class Incoming:
     method: str
     segments: tuple[str, ...]
     pairs: tuple[tuple[str, str], ...] = ()
-    headers: Sent = field(factory=lambda: Sent.of(()), converter=_sent)
+    headers: Sent = field(factory=lambda: Sent.of(()))
     body: bytes = field(default=b"", repr=False)
     path: str = "/"
     base_url: str = ""

@@ -8,7 +8,7 @@ from typing import Any
 from project_service.tables.catalog.model import SchemaCache
 from project_service.tables.config import TablesConfig
 from project_service.tables.execution.preamble import Preamble, PreambleSql
-from project_service.tables.incoming import Incoming
+from project_service.tables.incoming import Incoming, Sent
 from project_service.tables.planning.planner import Planned, Planner
 from project_service.tables.sql.fragment import PLACE, Sql
 from project_service.tables.sql.settings import SetConfig
@@ -46,7 +46,7 @@ def planned(
     planner = planner or Planner(config)
     said = (("prefer", prefer), ("content-type", media), ("accept", accept))
     headers = tuple(pair for pair in said if pair[1])
-    incoming = Incoming(method, tuple(path.split("/")), pairs, headers, body)
+    incoming = Incoming(method, tuple(path.split("/")), pairs, Sent.of(headers), body)
     head, key = planner.head(incoming)
     shape, request, operands = planner.request(incoming, head)
     return planner.plan(cache, key, shape, request, operands)

@@ -15,7 +15,7 @@ from project_service.tables.access.identity import Identity
 from project_service.tables.catalog.model import Routine
 from project_service.tables.errors import TableError
 from project_service.tables.execution.preamble import Preamble, preamble_of
-from project_service.tables.incoming import Incoming
+from project_service.tables.incoming import Incoming, Sent
 from project_service.tables.planning.planner import Planner
 from project_service.tables.sql.settings import settings_of
 from tests.unit.tables.planning import CACHE, CONFIG
@@ -48,7 +48,7 @@ class Preambles(SynchronousTestCase):
         **config: Any,
     ) -> Preamble:
         """``settings`` are the role's own."""
-        incoming = Incoming(method, ("works",), (), headers)
+        incoming = Incoming(method, ("works",), (), Sent.of(headers))
         found = evolve(CONFIG, **config)
         head, _ = Planner(found).head(incoming)
         cache = evolve(CACHE, role_settings={"reader": settings})
@@ -127,7 +127,7 @@ class Preambles(SynchronousTestCase):
     def test_the_repr_of_a_request_shows_no_secret(self) -> None:
         names = ("x-service-key", "authorization", "cookie", "x-mine")
         headers = [(name, "secret") for name in names]
-        shown = repr(Incoming("POST", ("works",), (), headers, b"secret", presented_key="secret"))
+        shown = repr(Incoming("POST", ("works",), (), Sent.of(headers), b"secret", presented_key="secret"))
         self.assertNotIn("secret", shown)
         self.assertIn("works", shown)
 

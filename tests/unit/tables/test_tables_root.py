@@ -17,7 +17,7 @@ from project_service.tables.access.identity import Identity
 from project_service.tables.config import TablesConfig
 from project_service.tables.errors import TableError
 from project_service.tables.execution.preamble import Preamble
-from project_service.tables.incoming import Incoming
+from project_service.tables.incoming import Incoming, Sent
 from project_service.tables.planning.planner import Planned, Planner
 from project_service.tables.respond.outcome import Outcome
 from project_service.tables.root import Root
@@ -65,7 +65,8 @@ class AtRoot(SynchronousTestCase):
         executor = cast(Any, self.executor)
         root = Root(config, here)
         service = TableService(config, parts, parts, Planner(config), parts, executor, root, parts)
-        return start(service.answer(Incoming(method, (), tuple(query.items()), (("accept", accept),))))
+        headers = Sent.of((("accept", accept),))
+        return start(service.answer(Incoming(method, (), tuple(query.items()), headers)))
 
     def described(self, config: TablesConfig, accept: str = "*/*") -> tuple[str, Any]:
         reply = self.successResultOf(self.answering(config, accept))
