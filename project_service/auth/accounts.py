@@ -12,9 +12,9 @@ from project_service.auth.context import Context
 from project_service.auth.hashing import Hashes
 from project_service.auth.metadata import checked
 from project_service.auth.model import Account, Email, IssuedSession, Origin, User
-from project_service.auth.ports import Event, LoginReservation, NewSession, Sessions, Users
+from project_service.auth.ports import Event, NewSession, Sessions, Users
 from project_service.auth.recovery import Letters
-from project_service.auth.throttle import Throttle
+from project_service.auth.throttle import Attempt, Throttle
 from project_service.deferreds import shield
 from project_service.errors import ApiError, require_texts
 
@@ -49,12 +49,8 @@ class Accounts:
     async def _sign_up(
         self, email: Email, password: bytes, metadata: Mapping[str, Any], origin: Origin
     ) -> IssuedSession | User:
-        held = await self.throttle.reserve("signup", origin, self.context.signups())
-        try:
-            hashed = await self.hashes.hash(password)
-        except BaseException:
-            await self.throttle.settle("signup", origin, held, "released")
-            raise
+        attempt = await self.throttle.reserve("signup", origin, self.context.signups())
+        hashed = await attempt.during(self.hashes.hash(password))
         confirm = self.context.settings.confirm_email
         session, refresh = self.context.new_session(origin)
         event = Event(session.created_at, "signup", email=email.address, origin=origin)
@@ -67,7 +63,7 @@ class Accounts:
             event=event,
         )
         # An attempt with a taken address counts too, because it tells who has an account.
-        await self.throttle.settle("signup", origin, held, "failed")
+        await attempt.settle("failed")
         if account is None:
             raise errors.email_taken()
         if confirm:
@@ -89,19 +85,15 @@ class Accounts:
         return await shield(self._log_in(address, candidate, origin))
 
     async def _log_in(self, email: Email, password: bytes | None, origin: Origin) -> IssuedSession:
-        account, held = await self.check_password(email, password, "login", origin)
+        account, attempt = await self.check_password(email, password, "login", origin)
         refusal = self._refusal(account)
         if refusal is not None:
-            event = self._event("login", email, account, origin, refusal.code)
-            await self.throttle.settle_login(email, origin, held, "released", event)
+            await attempt.settle("released", self._event("login", email, account, origin, refusal.code))
             raise refusal
         session, refresh = self.context.new_session(origin)
-        try:
-            user = await self._begun(account, password, session, self._event("login", email, account, origin))
-        except BaseException:
-            await self.throttle.settle_login(email, origin, held, "released")
-            raise
-        await self.throttle.settle_login(email, origin, held, "cleared" if user is not None else "released")
+        event = self._event("login", email, account, origin)
+        user = await attempt.during(self._begun(account, password, session, event))
+        await attempt.settle("cleared" if user is not None else "released")
         if user is None:
             raise errors.invalid_credentials()
         return self.context.issued(user, session.id, refresh, session.created_at)
@@ -125,24 +117,21 @@ class Accounts:
 
     async def check_password(
         self, email: Email, password: bytes | None, action: str, origin: Origin
-    ) -> tuple[Account, LoginReservation]:
+    ) -> tuple[Account, Attempt]:
         """Returns the account and the reserved attempt, which the caller has to settle.
 
         If the password is wrong, the attempt is settled as a failure, recorded in the audit as ``action``, and
         ``invalid_credentials`` is raised. Raises ``rate_limited`` and ``overloaded`` too.
         """
-        held = await self.throttle.reserve_login(email, origin)
-        account = held.account
-        try:
-            right = await self.hashes.matches(password, account.password_hash if account else None)
-        except BaseException:
-            await self.throttle.settle_login(email, origin, held, "released")
-            raise
+        attempt = await self.throttle.reserve_login(email, origin)
+        account = attempt.account
+        stored = account.password_hash if account else None
+        right = await attempt.during(self.hashes.matches(password, stored))
         if account is None or not right:
             event = self._event(action, email, account, origin, "invalid_credentials")
-            await self.throttle.settle_login(email, origin, held, "failed", event)
+            await attempt.settle("failed", event)
             raise errors.invalid_credentials()
-        return account, held
+        return account, attempt
 
     def _refusal(self, account: Account) -> ApiError | None:
         if account.disabled_at is not None:

@@ -152,7 +152,7 @@ def put_together(
     routes = AuthRoutes(
         accounts,
         SessionService(stores.sessions, revoked, context),
-        Profile(users, accounts, throttle, hashes, context),
+        Profile(users, accounts, hashes, context),
         Recovery(letters, stores.tokens, hashes, context),
         context,
         Remembered(changes, listener, reactor.seconds),

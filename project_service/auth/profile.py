@@ -14,7 +14,6 @@ from project_service.auth.hashing import Hashes
 from project_service.auth.metadata import checked
 from project_service.auth.model import Account, Email, Origin, User, email_of
 from project_service.auth.ports import Proof, Users
-from project_service.auth.throttle import Throttle
 from project_service.deferreds import shield
 from project_service.errors import refuse_unknown, session_revoked, validation_failed
 from project_service.http.caller import Claims
@@ -28,7 +27,6 @@ CHANGEABLE = ("password", "current_password", "metadata")
 class Profile:
     users: Users
     accounts: Accounts
-    throttle: Throttle
     hashes: Hashes
     context: Context
 
@@ -103,8 +101,8 @@ class Profile:
         Returns what the change has to be made on condition of, because the password may be changed while it is being
         checked, and then the old one must not be enough either.
         """
-        account, held = await self.accounts.check_password(email, candidate, action, origin)
-        await self.throttle.settle_login(email, origin, held, "cleared")
+        account, attempt = await self.accounts.check_password(email, candidate, action, origin)
+        await attempt.settle("cleared")
         return Proof(account.password_hash, caller.sid)
 
     async def _proven(

@@ -42,8 +42,8 @@ class Letters:
         ``validation_failed`` too."""
         self.require()
         address = Email.parse(email)
-        held = await self.throttle.reserve("mail", origin, self.context.per_address())
-        await self.throttle.settle("mail", origin, held, "failed")
+        attempt = await self.throttle.reserve("mail", origin, self.context.per_address())
+        await attempt.settle("failed")
         await self.send(address, purpose, origin)
 
     async def send(self, email: Email, purpose: Purpose, origin: Origin) -> None:

@@ -11,7 +11,7 @@ from twisted.internet.interfaces import IReactorTime
 from twisted.internet.task import deferLater
 
 from project_service.auth.context import Context
-from project_service.auth.model import Email, Origin
+from project_service.auth.model import Account, Email, Origin
 from project_service.auth.ports import Attempts, Event, Limit, LoginReservation, Outcome, Reservation
 from project_service.errors import rate_limited
 from project_service.http.forwarding import place
@@ -21,6 +21,27 @@ PAUSE_SECONDS = 0.1
 PAUSES = 50
 
 R = TypeVar("R", Reservation, LoginReservation)
+T = TypeVar("T")
+
+
+@frozen
+class Attempt:
+    """A reserved attempt, which has to be settled. ``account`` is the one with the email of a login."""
+
+    _settle: Callable[[Outcome, Event | None], Awaitable[None]]
+    account: Account | None = None
+
+    async def settle(self, outcome: Outcome, event: Event | None = None) -> None:
+        """Say what became of the attempt. That of a login may be recorded in the audit as ``event``."""
+        await self._settle(outcome, event)
+
+    async def during(self, work: Awaitable[T]) -> T:
+        """The result of ``work``, a part of the attempt. Where it raises, the attempt is released first."""
+        try:
+            return await work
+        except BaseException:
+            await self.settle("released")
+            raise
 
 
 @frozen
@@ -35,34 +56,27 @@ class Throttle:
     context: Context
     reactor: IReactorTime
 
-    async def reserve_login(self, email: Email, origin: Origin) -> LoginReservation:
-        context = self.context
-        return await self._reserved(
+    async def reserve_login(self, email: Email, origin: Origin) -> Attempt:
+        """A login, counted by email and by client address."""
+        context, address = self.context, place(origin.address)
+        held = await self._reserved(
             lambda: self.attempts.reserve_login(
-                email, place(origin.address), context.per_email(), context.per_address(), context.now()
+                email, address, context.per_email(), context.per_address(), context.now()
             )
         )
 
-    async def settle_login(
-        self,
-        email: Email,
-        origin: Origin,
-        held: LoginReservation,
-        outcome: Outcome,
-        event: Event | None = None,
-    ) -> None:
-        # If there are no limits nothing was counted, and the query can be spared.
-        if event is not None or held.mark is not None or held.address_mark is not None:
-            await self.attempts.settle_login(email, place(origin.address), held, outcome, event)
+        async def settle(outcome: Outcome, event: Event | None) -> None:
+            # If there are no limits nothing was counted, and the query can be spared.
+            if event is not None or held.mark is not None or held.address_mark is not None:
+                await self.attempts.settle_login(email, address, held, outcome, event)
 
-    async def reserve(self, scope: str, origin: Origin, limit: Limit) -> Reservation:
+        return Attempt(settle, held.account)
+
+    async def reserve(self, scope: str, origin: Origin, limit: Limit) -> Attempt:
         """An attempt of another kind, ``scope``, counted by client address only."""
-        return await self._reserved(
-            lambda: self.attempts.reserve(scope, place(origin.address), limit, self.context.now())
-        )
-
-    async def settle(self, scope: str, origin: Origin, held: Reservation, outcome: Outcome) -> None:
-        await self.attempts.settle(scope, place(origin.address), held.mark, outcome)
+        address = place(origin.address)
+        held = await self._reserved(lambda: self.attempts.reserve(scope, address, limit, self.context.now()))
+        return Attempt(lambda outcome, _: self.attempts.settle(scope, address, held.mark, outcome))
 
     async def _reserved(self, reserve: Callable[[], Awaitable[R]]) -> R:
         for _ in range(PAUSES):
