@@ -102,7 +102,7 @@ class _Import:
             fill = self._checked(partial(upload, keys.parse_key(key)))
             await self.objects.check_write(self.bucket, key, SERVICE, self.conditions)
             limit = SizeLimit(self.limit)
-            await self.objects.upload(self.bucket, SERVICE, self.conditions, limit, self.limit, fill)
+            await self.objects.upload(self.bucket, SERVICE, self.conditions, limit, None, fill)
         except ApiError as error:
             if error.status >= 500 or error.code == "bucket_not_found":
                 raise

@@ -61,15 +61,17 @@ class Objects:
         writer: Writer,
         conditions: Conditions,
         limit: SizeLimit,
-        expected: int,
+        length: int | None,
         fill: Fill,
     ) -> Switched:
         """Store what ``fill`` writes as a new version, then switch. An upload that fails leaves nothing behind.
 
-        ``expected`` is the greatest size to be prepared for; the sizes of the parts follow from it.
+        ``length`` is the greatest size to be prepared for, that of ``limit`` if None; the sizes of the parts follow
+        from it.
         """
         attempt = await self.attempts.begin(bucket.name)
-        sizes, keep_alive = PartSizes.up_to(expected, self.part_bytes), self.attempts.keep_alive(attempt)
+        sizes = PartSizes.up_to(limit.most if length is None else length, self.part_bytes)
+        keep_alive = self.attempts.keep_alive(attempt)
         parts = attempt.parts = PartStream(self.store, attempt.path, sizes, limit, keep_alive)
         try:
             received = await fill(parts)

@@ -93,9 +93,8 @@ class StorageRoutes:
             await self.objects.check_room(bucket, key, least)
 
         form = intake.FormIntake(inbound.body, boundary, bucket, check_key)
-        expected = limit.most if inbound.body.length is None else inbound.body.length
         fill = self._checked_again(form.fill, bucket)
-        switched = await self.objects.upload(bucket, writer, stated, limit, expected, fill)
+        switched = await self.objects.upload(bucket, writer, stated, limit, inbound.body.length, fill)
         return json_reply(switched.row.as_json(), 201)
 
     async def upload_raw(self, inbound: Inbound) -> Reply:
@@ -110,8 +109,7 @@ class StorageRoutes:
         fill = self._checked_again(intake.raw_fill(inbound.body, bucket, key, declared, digest), bucket)
         await self.objects.check_write(bucket, key, writer, stated)
         await self.objects.check_room(bucket, key, least)
-        expected = limit.most if inbound.body.length is None else inbound.body.length
-        switched = await self.objects.upload(bucket, writer, stated, limit, expected, fill)
+        switched = await self.objects.upload(bucket, writer, stated, limit, inbound.body.length, fill)
         return json_reply(switched.row.as_json(), 201 if switched.replaced is None else 200)
 
     async def download(self, inbound: Inbound) -> Reply | StreamReply:
