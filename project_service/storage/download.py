@@ -25,9 +25,9 @@ from project_service.storage.ranges import ByteRange, parse_range
 from project_service.storage.s3.errors import NoSuchObject, ReaderLeft, StoreUnreachable
 from project_service.storage.small_objects import SmallObjects
 
-# How often to read the row again where its bytes are gone. Each time the object must have been overwritten between
+# How often to read the row where its bytes are gone. Each time the object must have been overwritten between
 # the two reads; the limit is for a store whose new objects appear late while somebody keeps overwriting one.
-ATTEMPTS = 5
+MOST_READINGS = 5
 
 
 class ObjectLost(Exception):
@@ -55,7 +55,7 @@ class Downloads:
     async def answer(self, inbound: Inbound, bucket: str, key: str, terms: Terms) -> Reply | StreamReply:
         """200, 206 or 304; raises ``object_not_found``, ``precondition_failed``, ``range_not_satisfiable``."""
         missing: UUID | None = None
-        for _ in range(ATTEMPTS):
+        for _ in range(MOST_READINGS):
             row = await self.rows.find(bucket, key)
             if row is None:
                 raise errors.object_not_found()

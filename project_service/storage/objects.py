@@ -17,7 +17,7 @@ from project_service.deferreds import shield
 from project_service.storage import errors
 from project_service.storage.attempt import Attempt, Attempts
 from project_service.storage.conditions import refusal, without_date
-from project_service.storage.download import ATTEMPTS, ObjectLost
+from project_service.storage.download import MOST_READINGS, ObjectLost
 from project_service.storage.model import UNCONDITIONAL, Bucket, Conditions, ObjectRow, Writer
 from project_service.storage.ports import NewObject, ObjectRows, Store, Switched
 from project_service.storage.removal import Removal
@@ -186,7 +186,7 @@ class Objects:
         """Copy the bytes of ``row``, or of its successor where it was replaced; the row copied, and the copy's
         ETag."""
         keep_alive = self.attempts.keep_alive(attempt)
-        for _ in range(ATTEMPTS):
+        for _ in range(MOST_READINGS):
             copying = self.store.copy(row.path, attempt.path, row.size, row.content_type, keep_alive)
             try:
                 # The store goes on copying when the client hangs up, which costs the client nothing. So the request

@@ -9,7 +9,7 @@ from twisted.internet.defer import Deferred
 from twisted.trial.unittest import TestCase
 
 from project_service.deferreds import start
-from project_service.storage.download import ATTEMPTS, ObjectLost
+from project_service.storage.download import MOST_READINGS, ObjectLost
 from project_service.storage.model import BucketRules
 from project_service.storage.s3.errors import NoSuchObject, StoreError, StoreUnreachable
 from tests.fakes import parse_response, raw_request
@@ -85,9 +85,9 @@ class CopyMoveDelete(TestCase):
         copied = json.loads(self.post("copy", "a", "b").body)
         self.assertEqual((copied["size"], copied["content_type"]), (4, "application/octet-stream"))
         self.assertEqual(self.app.stored(), [b"four", b"four"])
-        replaced.extend([b"5"] * 2 * ATTEMPTS)
+        replaced.extend([b"5"] * 2 * MOST_READINGS)
         self.assertEqual(refused(self.post("copy", "a", "b")), (503, "store_unavailable"))
-        self.assertEqual((len(replaced), sorted(self.app.stored())), (ATTEMPTS, [b"5", b"four"]))
+        self.assertEqual((len(replaced), sorted(self.app.stored())), (MOST_READINGS, [b"5", b"four"]))
 
     def test_a_copy_never_gets_into_a_new_bucket_of_the_same_name(self) -> None:
         real = MemoryStore.copy

@@ -11,7 +11,7 @@ from twisted.trial.unittest import TestCase
 
 from project_service.deferreds import shield, start
 from project_service.errors import database_unavailable
-from project_service.storage.download import ATTEMPTS
+from project_service.storage.download import MOST_READINGS
 from project_service.storage.s3.body import ByteSink
 from project_service.storage.s3.errors import BrokenRead, ReaderLeft, StoreError
 from tests.fakes import raw_request
@@ -89,7 +89,7 @@ class Streaming(TestCase):
         self.patch(MemoryStore, "open", late)
         self.app.store.calls.clear()
         self.assertEqual(refused(self.app.get("k")), (503, "store_unavailable"))
-        self.assertEqual(self.app.store.calls.count("open"), ATTEMPTS)
+        self.assertEqual(self.app.store.calls.count("open"), MOST_READINGS)
 
 
 class Leaving(TestCase):
