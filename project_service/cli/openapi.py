@@ -11,7 +11,7 @@ import orjson
 
 from project_service.cli import frame
 from project_service.cli.opened import Opened
-from project_service.database.pool import Pool, Transaction
+from project_service.database.pool import Transaction, in_transaction
 from project_service.settings.model import StageDatabase
 from project_service.tables.catalog.load import build, read
 from project_service.tables.catalog.model import SchemaCache
@@ -41,14 +41,10 @@ def command(
         chosen = schema or found.schemas[0]
         if chosen not in found.schemas:
             raise frame.Failed(f"the database does not expose the schema {chosen}")
-        # It may be another database than the system database.
-        pool = open_.pool if found.dsn is None else Pool(open_.connector(found.dsn), 1, 10.0, open_.reactor)
-        try:
-            described = await pool.transaction(lambda run: _described(run, found, chosen, role))
-        finally:
-            if pool is not open_.pool:
-                await pool.close()
-        cache, usable, callable_ = described
+        async with open_.session(found.dsn) as session:
+            cache, usable, callable_ = await in_transaction(
+                session, lambda run: _described(run, found, chosen, role)
+            )
         url = f"{open_.settings.server.public_url or LOCAL_URL}/{stage}/db/{database}/rest"
         if found.openapi_server_proxy_uri is not None:
             url = public_url(found.openapi_server_proxy_uri)
