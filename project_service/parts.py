@@ -113,13 +113,18 @@ def assemble(reactor: Any, settings: Settings, processes: int, changes: Changes 
             *(ServicePart(service) for service in (*accounts.services, *store.services, *rest.services)),
             *(_Ready(one, reactor, SCHEMA_CACHE_SECONDS) for one in rest.listeners),
         ],
-        checks=_checks(pool, listener, reading, store, rest),
+        checks=_checks(pool, listener, reading, revocations, store, rest),
         reload=reload,
     )
 
 
 def _checks(
-    pool: Pool, listener: Listener, reading: Rereading, store: storage.Storage, rest: tables.Tables
+    pool: Pool,
+    listener: Listener,
+    reading: Rereading,
+    revocations: Revocations,
+    store: storage.Storage,
+    rest: tables.Tables,
 ) -> Mapping[str, Check]:
     """What ``/ready`` asks, by the name it gives to what is away."""
 
@@ -129,6 +134,8 @@ def _checks(
     async def listener_works() -> None:
         if not (listener.current and reading.current):
             raise RuntimeError("not listening, or the project keys are being read")
+        if not revocations.current:
+            await revocations.catch_up()
 
     async def tables_loaded() -> None:
         if not rest.ready:

@@ -5,10 +5,11 @@ from __future__ import annotations
 
 import time
 from collections.abc import AsyncIterator
-from contextlib import AsyncExitStack, asynccontextmanager
+from contextlib import AsyncExitStack, asynccontextmanager, closing
 from pathlib import Path
 from typing import Any
 
+import psycopg2
 import pytest_twisted
 from attrs import evolve, frozen
 from psycopg2.extensions import make_dsn, parse_dsn
@@ -91,3 +92,18 @@ async def test_a_key_and_a_session_that_end_while_the_host_is_cut_off(
         await until(lambda: host.answers(200, key="service"))
         assert await host.status() == 401
         assert await host.status(key="service", token=token) == 401
+
+
+@pytest_twisted.ensureDeferred
+async def test_what_cannot_be_read_although_the_database_answers(
+    database: str, empty_database: str, store_settings: Store, tmp_path: Path
+) -> None:
+    async with cut_off(database, empty_database, store_settings, tmp_path) as host:
+        await until(lambda: host.answers(200))
+        with closing(psycopg2.connect(database)) as rival:
+            rival.cursor().execute("lock table auth.revocations in access exclusive mode")
+            await until(lambda: host.answers(503))
+            status, _, body = await host.api.request("GET", "/ready", key=None)
+            assert (status, list(body["error"]["details"])) == (503, ["notifications"])
+        await until(lambda: host.answers(200))
+        assert (await host.api.request("GET", "/ready", key=None))[0] == 200
