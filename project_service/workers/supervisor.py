@@ -137,12 +137,7 @@ class Workers:
             self._changes = None
 
     def _spawn(self, number: int) -> _Worker:
-        assert self._metrics is not None
         assert self._changes is not None
-        if not self._metrics.there:
-            self.log.warn("{path} is gone, and what its workers had counted", path=self._metrics.path)
-            gone, self._metrics = self._metrics, MetricsFolder.made()
-            gone.remove()
         ports: Any = self._ports
         # The ports come first, because a worker whose code has another version knows no descriptors after them.
         inherited = [*ports, self._changes]
@@ -157,7 +152,7 @@ class Workers:
             env={
                 **os.environ,
                 "PYTHONPATH": os.pathsep.join(path for path in sys.path if path),
-                MULTIPROCESS: self._metrics.path,
+                MULTIPROCESS: self._metrics_path(),
             },
             childFDs=descriptors,
             path=None,  # the current directory, even if it has been removed
@@ -166,6 +161,15 @@ class Workers:
         born = self._reactor.seconds()
         worker.ended.addCallback(lambda _: self._died(number, worker, born))
         return worker
+
+    def _metrics_path(self) -> str:
+        """The folder for the workers' metrics; a new one if somebody has removed it."""
+        assert self._metrics is not None
+        if not self._metrics.there:
+            self.log.warn("{path} is gone, and what its workers had counted", path=self._metrics.path)
+            gone, self._metrics = self._metrics, MetricsFolder.made()
+            gone.remove()
+        return self._metrics.path
 
     def _died(self, number: int, worker: _Worker, born: float) -> None:
         if self._metrics is not None:
