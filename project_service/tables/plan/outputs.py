@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Mapping
 
-from attrs import evolve
+from attrs import evolve, frozen
 
 from project_service.tables import errors
 from project_service.tables.catalog.model import Column, Relation, SchemaCache
@@ -119,30 +119,39 @@ def repeated_names(plan: ReadPlan) -> frozenset[str]:
     return frozenset(name for name, times in found.items() if times > 1)
 
 
-# By name, and for all other names: True for JSON made for the result, False for other columns, None for no column.
-Made = tuple[dict[str, bool | None], bool | None]
+@frozen
+class Made:
+    """Which columns of a result are JSON made for it, which has no order and no equality. ``others`` holds for the
+    names that are not in ``columns``."""
+
+    columns: Mapping[str, bool | None]
+    others: bool | None
+
+    def of(self, name: str) -> bool | None:
+        """True for JSON made for the result, False for another column, None for no column."""
+        return self.columns.get(name, self.others)
+
+
+NOTHING_MADE = Made({}, None)
 
 
 def made_columns(plan: ReadPlan) -> Made:
-    """For each column of a plan's result, whether it is JSON made for the result, which has no order and no equality.
-
-    Computed for all columns at once, because a caller may ask about every selected name on every level.
-    """
+    """Computed for all columns at once, because a caller may ask about every selected name on every level."""
     found: dict[str, bool | None] = {}
     for output in plan.outputs:
         if isinstance(output, Everything) and not output.named:
-            return found, False
+            return Made(found, False)
         if isinstance(output, Embedded) and output.spread:
-            inner, others = made_columns(output.plan) if output.to_one else ({}, True)
+            inner = made_columns(output.plan) if output.to_one else Made({}, True)
             names = spread_names(output)
-            aggregates: Mapping[str, bool] = {hoisted.name: False for hoisted in output.hoisted}
-            for name in inner if names is None else names:
-                found.setdefault(name, inner.get(name, aggregates.get(name, others)))
+            known = {**{hoisted.name: False for hoisted in output.hoisted}, **inner.columns}
+            for name in inner.columns if names is None else names:
+                found.setdefault(name, known.get(name, inner.others))
             if names is None:
-                return found, others
+                return Made(found, inner.others)
         elif isinstance(output, Embedded):
             found.setdefault(output.name, True)
         else:
             for shown in output.named if isinstance(output, Everything) else (output,):
                 found.setdefault(shown.name, shown.format is not None)
-    return found, None
+    return Made(found, None)

@@ -113,5 +113,5 @@ def _to_group_as_json(embedded: Embedded, names: Iterable[str]) -> frozenset[str
     ``jsonb``."""
     if not embedded.to_one:
         return frozenset(names)
-    made, others = made_columns(embedded.plan)
-    return frozenset(name for name in names if made.get(name, others))
+    made = made_columns(embedded.plan)
+    return frozenset(name for name in names if made.of(name))

@@ -8,7 +8,7 @@ from functools import cache as once
 from attrs import frozen
 
 from project_service.tables.plan.nodes import Embedded, Order, ReadPlan
-from project_service.tables.plan.outputs import Made, made_columns, repeated_names
+from project_service.tables.plan.outputs import NOTHING_MADE, Made, made_columns, repeated_names
 from project_service.tables.sql.embed import is_read
 from project_service.tables.sql.fields import field_sql
 from project_service.tables.sql.fragment import Sql, joined
@@ -39,7 +39,7 @@ def _ordering(plan: ReadPlan, name: str, rows: Callable[[Embedded], Sql], joins:
     embedded = plan.embedding(name)
     assert embedded is not None
     inner = embedded.plan
-    made = made_columns(inner) if joins and is_read(embedded) else ({}, None)
+    made = made_columns(inner) if joins and is_read(embedded) else NOTHING_MADE
     # In a spread relation a name is never ambiguous: the first column counts.
     twice = frozenset[str]() if embedded.spread else repeated_names(inner)
     return _Ordering(embedded, made, twice, once(lambda: rows(embedded)))
@@ -58,8 +58,8 @@ def _ordered_by(plan: ReadPlan, order: Order, orderings: Mapping[str, _Ordering]
     if order.embedded is None:
         return Sql(field_sql(plan.alias, order.field, order.column))
     ordering = orderings[order.embedded]
-    embedded, (columns, others) = ordering.embedded, ordering.made
-    if columns.get(order.field.name, others) is False and order.field.name not in ordering.twice:
+    embedded, name = ordering.embedded, order.field.name
+    if ordering.made.of(name) is False and name not in ordering.twice:
         return Sql(field_sql(embedded.alias, order.field, order.column))
     # The column may not be selected, or it is JSON there, which has no order: then it is read from the relation.
     column = field_sql(embedded.plan.alias, order.field, order.column)
