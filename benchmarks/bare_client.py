@@ -5,7 +5,6 @@ Fetches from the service and from the store behind it alike, so that what is com
 
 from __future__ import annotations
 
-import os
 import socket
 from datetime import UTC, datetime
 from hashlib import sha256
@@ -106,8 +105,3 @@ class BareStore:
         signed = self.signer.headers("GET", url, plain, EMPTY_SHA256, datetime.now(UTC))
         # wrk adds one of its own where there is none of exactly this name.
         return url, {"Host": signed.pop("host"), **signed}
-
-
-def random_bytes(size: int) -> bytes:
-    """What no store can make smaller."""
-    return os.urandom(size)

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import argparse
 import itertools
+import os
 import time
 from collections.abc import Callable, Iterator
 from contextlib import closing
@@ -15,7 +16,7 @@ import psycopg2
 from attrs import frozen
 
 from benchmarks import storage_listing, storage_memory
-from benchmarks.bare_client import BareClient, BareStore, random_bytes
+from benchmarks.bare_client import BareClient, BareStore
 from benchmarks.load import CLIENTS, Costed, Request, wrk
 from benchmarks.memory import MIB
 from benchmarks.report import HEADING, Row, interleaved, show
@@ -46,7 +47,7 @@ def small(running: Running, rounds: int, seconds: float) -> Iterator[Row]:
     key = {"X-Service-Key": running.service_key}
     with BareClient(running.url) as client:
         for name in ("small", "fetched"):
-            client.request("PUT", OBJECTS + name, {"Host": "bench", **key}, random_bytes(SMALL))
+            client.request("PUT", OBJECTS + name, {"Host": "bench", **key}, os.urandom(SMALL))
     path = stored_path(running, "small")
     kept = Request(running.url + OBJECTS + "small", key)
     # All but a byte, since a piece is not kept in memory; of an object of its own, which is never read whole.
@@ -81,7 +82,7 @@ def small(running: Running, rounds: int, seconds: float) -> Iterator[Row]:
 def large(running: Running, rounds: int) -> Iterator[Row]:
     store = BareStore.behind(running)
     headers = {"Host": "bench", "X-Service-Key": running.service_key}
-    payload = random_bytes(LARGE)
+    payload = os.urandom(LARGE)  # which no store can make smaller
     with BareClient(running.url) as ours, BareClient(store.address.origin) as direct:
         ours.request("PUT", OBJECTS + "large", headers, payload)
         path = stored_path(running, "large")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import socket
 import time
 from collections.abc import Callable, Iterator
@@ -9,7 +10,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from urllib.parse import urlsplit
 
-from benchmarks.bare_client import BareClient, random_bytes
+from benchmarks.bare_client import BareClient
 from benchmarks.memory import MIB, held_during
 from benchmarks.report import Row
 from benchmarks.running import Running
@@ -22,7 +23,7 @@ OBJECTS = "/storage/buckets/private/objects/"
 def measure(running: Running, size: int) -> Iterator[Row]:
     """Growth of all workers together, with objects of ``size`` bytes."""
     headers = {"Host": "bench", "X-Service-Key": running.service_key}
-    payload = random_bytes(size)
+    payload = os.urandom(size)
 
     def each(transfer: Callable[[BareClient, int], object]) -> None:
         def one(number: int) -> None:
