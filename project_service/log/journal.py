@@ -11,7 +11,7 @@ import re
 import time
 from collections.abc import Callable
 from functools import lru_cache
-from typing import Any, TextIO, cast
+from typing import Any, cast
 
 import orjson
 from attrs import define, field
@@ -25,6 +25,8 @@ from twisted.logger import (
     formatEvent,
 )
 from zope.interface import directlyProvides
+
+from project_service.log.output import LogOutput
 
 LogEvent = dict[str, Any]
 
@@ -107,21 +109,20 @@ def _second(second: int) -> str:
 
 @define
 class Batched:
-    """A text stream that gathers lines and writes them together, at most ``BATCH_SECONDS`` after the first.
+    """An output that gathers lines and writes them together, at most ``BATCH_SECONDS`` after the first.
 
     Writing each access line on its own would cost more than some requests do, and the parent that collects its
     workers' lines would pay for it again. ``later`` is the reactor's ``callLater``.
     """
 
-    out: TextIO
+    out: LogOutput
     later: Callable[[float, Callable[[], None]], object]
     _lines: list[str] = field(factory=list, init=False)
 
-    def write(self, text: str) -> int:
+    def write(self, text: str) -> None:
         if not self._lines:
             self.later(BATCH_SECONDS, self.flush)
         self._lines.append(text)
-        return len(text)
 
     def flush(self) -> None:
         if self._lines:
@@ -130,7 +131,7 @@ class Batched:
             self.out.flush()
 
 
-def text_observer(out: TextIO) -> ILogObserver:
+def text_observer(out: LogOutput) -> ILogObserver:
     """One line an event: time, level, where, message."""
 
     def observe(event: LogEvent) -> None:
@@ -146,7 +147,7 @@ def text_observer(out: TextIO) -> ILogObserver:
     return _providing(observe)
 
 
-def json_observer(out: TextIO) -> ILogObserver:
+def json_observer(out: LogOutput) -> ILogObserver:
     """One JSON object a line: the message and the event's own fields."""
 
     def observe(event: LogEvent) -> None:
@@ -169,7 +170,7 @@ def json_observer(out: TextIO) -> ILogObserver:
     return _providing(observe)
 
 
-def _flush(out: TextIO, event: LogEvent) -> None:
+def _flush(out: LogOutput, event: LogEvent) -> None:
     """Write out what is gathered, unless ``event`` is an access line: only those may wait for each other."""
     if "access_line" not in event:
         out.flush()
@@ -202,7 +203,7 @@ class Levels(LogLevelFilterPredicate):
         return found
 
 
-def observer(out: TextIO, log_format: str, levels: Levels) -> ILogObserver:
+def observer(out: LogOutput, log_format: str, levels: Levels) -> ILogObserver:
     """Writes the events that ``levels`` lets pass."""
     inner = json_observer(out) if log_format == "json" else text_observer(out)
 

@@ -10,7 +10,7 @@ import os
 import select
 import time
 from collections.abc import Callable
-from typing import TextIO
+from typing import Protocol, TextIO
 
 # How long to wait for a reader that takes nothing before lines are dropped, and for how long after that lines are
 # dropped without any waiting.
@@ -18,6 +18,13 @@ PATIENCE_SECONDS = 1.0
 IMPATIENT_SECONDS = 60.0
 # poll() reports a pipe as writable when it takes at least this much (pipe(7), PIPE_BUF).
 PIECE_BYTES = 4096
+
+
+class LogOutput(Protocol):
+    """Where lines of the log are written: a text stream, or something of ours around one."""
+
+    def write(self, text: str, /) -> object: ...
+    def flush(self) -> object: ...
 
 
 class Output:
@@ -40,7 +47,7 @@ class Output:
         self._poll = select.poll()
         self._poll.register(self._descriptor, select.POLLOUT)
 
-    def write(self, text: str) -> int:
+    def write(self, text: str) -> None:
         whole = ("\n" if self._torn else "") + text
         left = memoryview(whole.encode(self._encoding, "backslashreplace"))
         until = self._seconds()
@@ -50,14 +57,13 @@ class Output:
             if not self._takes_more(until):
                 self._patient_from = self._seconds() + IMPATIENT_SECONDS
                 self._lost += text.count("\n")
-                return 0
+                return
             written = os.write(self._descriptor, left[:PIECE_BYTES])
             self._torn = left[written - 1] != ord("\n")
             left = left[written:]
         lost, self._lost = self._lost, 0
         if lost:
             self._tell_lost(lost)
-        return len(text)
 
     def _takes_more(self, until: float) -> bool:
         return bool(self._poll.poll(max(0.0, until - self._seconds()) * 1000))

@@ -9,14 +9,14 @@ from collections.abc import Sequence
 from fcntl import F_GETFL, F_SETFL, fcntl
 from io import TextIOWrapper
 from types import FrameType
-from typing import Any, TextIO, cast
+from typing import Any, TextIO
 
 from attrs import define, field
 from twisted.logger import ILogObserver, Logger
 from twisted.python.logfile import LogFile
 
 from project_service.log.journal import Batched, Levels, observer
-from project_service.log.output import Output
+from project_service.log.output import LogOutput, Output
 
 
 @define
@@ -27,7 +27,7 @@ class _Log:
     twistd: Any = None
     log_format: str = "text"
     levels: Levels = field(factory=lambda: Levels("info"))
-    out: TextIO | None = None
+    out: LogOutput | None = None
     on_output: str | None = "text"
 
 
@@ -52,11 +52,11 @@ def make_observer() -> ILogObserver:
     return observer(_log.out, _log.log_format, _log.levels)
 
 
-def batched(out: TextIO) -> TextIO:
+def batched(out: LogOutput) -> Batched:
     """``out``, for which lines that can wait are collected and written together."""
     from twisted.internet import reactor
 
-    return cast(TextIO, Batched(out, reactor.callLater))
+    return Batched(out, reactor.callLater)
 
 
 def set_level(name: str) -> None:
@@ -79,16 +79,16 @@ def write_lines(lines: Sequence[str]) -> None:
             _logger.info("{line}", line=line)
 
 
-def _output(twistd: Any) -> TextIO:
+def _output(twistd: Any) -> LogOutput:
     if _log.on_output is not None:
         assert sys.__stdout__ is not None
-        return cast(TextIO, _Unfailing(_foreground(any_text(sys.__stdout__))))
+        return _Unfailing(_foreground(any_text(sys.__stdout__)))
     out = _Unfailing(
         _appending(LogFile.fromFullPath(twistd.get("logfile") or "twistd.log", rotateLength=None))
     )
     if not signal.getsignal(signal.SIGUSR1):
         _reopen_on_signal(out)
-    return cast(TextIO, out)
+    return out
 
 
 def _in_foreground(twistd: Any) -> bool:
@@ -96,7 +96,7 @@ def _in_foreground(twistd: Any) -> bool:
     return bool(twistd.get("nodaemon")) and not elsewhere
 
 
-def _foreground(out: TextIO) -> Output | TextIO:
+def _foreground(out: TextIO) -> LogOutput:
     try:
         return Output(out, _tell_lost)
     except OSError:  # it has no descriptor
@@ -139,12 +139,11 @@ class _Unfailing:
     def __init__(self, log_file: Any) -> None:
         self._log_file = log_file
 
-    def write(self, text: str) -> int:
+    def write(self, text: str) -> None:
         try:
             self._log_file.write(text)
         except (OSError, ValueError):  # what is no UTF-8, a file's name perhaps
-            return 0
-        return len(text)
+            return
 
     def flush(self) -> None:
         try:
