@@ -91,7 +91,7 @@ def enable(invocation: frame.Invocation, user: str) -> None:
 @_USER
 @frame.options
 def delete(invocation: frame.Invocation, user: str) -> None:
-    """Delete a user and his sessions. What he uploaded or wrote stays."""
+    """Delete a user and his sessions. What he uploaded stays, and so do rows without a foreign key to him."""
 
     async def work(users: Administration) -> None:
         account = await users.find(user)

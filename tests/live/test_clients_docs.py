@@ -47,7 +47,8 @@ await fetch('%(url)s/auth/user', {
 })
 </script>"""
 
-# What a browser has and Node lacks. The access token of the session has to be refreshed first.
+# What a browser has and Node lacks. Somebody signs up whose address has to be confirmed first. The access token of the
+# session has to be refreshed.
 NODE = """
 const store = {}, locks = { request: (name, work) => work() }
 globalThis.localStorage = {
@@ -57,11 +58,16 @@ globalThis.localStorage = {
 }
 Object.defineProperty(globalThis, 'navigator', { value: { locks } })
 %(functions)s
+const service = fetch
+globalThis.fetch = async () => Response.json({ data: { user: { email: 'unconfirmed' }, session: null }, error: null })
+const unconfirmed = [(await signIn('/auth/signup')).email, await current().catch(String)]
+globalThis.fetch = service
 keep(%(session)s)
 await read(await send(`${rest}/notes`, json('POST', { text: 'for the library' })))
 keep({ ...await current(), expires_at: 0 })
 %(documented)s
-console.log(JSON.stringify([error, notes.map(note => note.text).filter(text => text.endsWith('library'))]))
+const texts = notes.map(note => note.text)
+console.log(JSON.stringify([unconfirmed, error, texts.filter(text => text.endsWith('library'))]))
 """
 
 
@@ -121,7 +127,7 @@ def test_the_javascript_client_library(project: dict[str, str], tmp_path: Path) 
         "session": json.dumps(expired),
         "documented": examples("javascript"),
     }
-    assert ran_by_node(tmp_path, script) == [None, ["for the library"]]
+    assert ran_by_node(tmp_path, script) == [["unconfirmed", None], None, ["for the library"]]
 
 
 def test_a_python_program(project: dict[str, str], tmp_path: Path) -> None:
