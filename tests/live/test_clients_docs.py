@@ -47,8 +47,8 @@ await fetch('%(url)s/auth/user', {
 })
 </script>"""
 
-# What a browser has and Node lacks. Somebody signs up whose address has to be confirmed first. The access token of the
-# session has to be refreshed.
+# What a browser has and Node lacks. Somebody signs up whose address has to be confirmed first. The access token of
+# the session has to be refreshed.
 NODE = """
 const store = {}, locks = { request: (name, work) => work() }
 globalThis.localStorage = {
