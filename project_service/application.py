@@ -66,7 +66,7 @@ class Application:
         self._admin_binder = admin_binder
         self._processes = processes
         self._peers = peers
-        self._changes = changes
+        self._changes = changes or Changes.alone()
         self._ports: list[IListeningPort] = []
         self._ordered = Ordered([])
         self._edges: list[Edge] = []

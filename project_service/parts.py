@@ -64,7 +64,7 @@ class Parts:
     reload: Callable[[Settings], None]
 
 
-def assemble(reactor: Any, settings: Settings, processes: int, changes: Changes | None = None) -> Parts:
+def assemble(reactor: Any, settings: Settings, processes: int, changes: Changes) -> Parts:
     connect = connector(reactor, settings)
     database = settings.database
     pool = Pool(connect, database.pool_size, database.acquire_timeout_seconds, reactor)

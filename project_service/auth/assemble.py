@@ -88,15 +88,15 @@ def assemble(
     pool: Pool,
     listener: Listener,
     reactor: Any,
-    processes: int = 1,
-    changes: Changes | None = None,
+    processes: int,
+    changes: Changes,
 ) -> Auth:
     """Authentication with PostgreSQL, bcrypt threads and SMTP.
 
     Ended sessions are read by ``listener``, everything else by ``pool``. It subscribes to ``listener``, so call it
     before that is started. ``processes`` is the number of workers that share this machine's CPUs. The key file must
     exist: whoever starts the workers makes it with ``keyfile.load_or_create`` first. ``changes`` is how the workers
-    tell each other of changes, None for a single one. Raises ``KeySetError``.
+    tell each other of changes. Raises ``KeySetError``.
     """
     hashing = Hashing(reactor, Bcrypt(settings.auth.bcrypt_cost), cpus(processes))
     auth = put_together(
@@ -134,7 +134,7 @@ def put_together(
     listener: Currency,
     reactor: Any,
     clock: Callable[[], float],
-    changes: Changes | None = None,
+    changes: Changes,
 ) -> Auth:
     """Everything except threads, database and mail, which tests replace. ``clock`` returns the Unix time."""
 
@@ -145,7 +145,6 @@ def put_together(
     verifier = Verifier(issuer_of(settings), revoked, clock)
     context = Context(settings.auth, verifier, clock, os.urandom, lambda: str(uuid.uuid4()))
     throttle = Throttle(stores.attempts, context, reactor)
-    changes = changes or Changes.alone()
     users = CountedUsers(stores.users, changes)
     letters = Letters(stores.tokens, post, throttle, context)
     accounts = Accounts(users, stores.sessions, throttle, hashes, letters, context)
