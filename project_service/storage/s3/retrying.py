@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Awaitable, Callable, Mapping
-from typing import Any, TypeVar
+from typing import TypeVar
 
 from attrs import field, frozen
 from twisted.internet import error
@@ -32,6 +32,8 @@ _log = Logger()
 T = TypeVar("T")
 # Called as bytes leave or come.
 Progress = Callable[[], None]
+# Sends a request, and calls what it is given as the body leaves.
+Send = Callable[[Progress], Deferred[StoreResponse]]
 
 ATTEMPTS = 4
 FIRST_PAUSE_SECONDS = 0.1
@@ -94,10 +96,11 @@ class RetryingClient:
     ) -> WholeResponse:
         """The answer with its body; raises ``StoreError`` for a refusal."""
 
-        async def once(progress: Progress) -> WholeResponse:
-            response = await self._head(
-                method, key, query, headers, body=body, digest=digest, progress=progress
-            )
+        def send(leaving: Progress) -> Deferred[StoreResponse]:
+            sent = MemoryBody(body, leaving) if method in {"PUT", "POST"} else None
+            return self.sender.send(method, key, query, headers or {}, digest, sent)
+
+        async def read(response: StoreResponse, progress: Progress) -> WholeResponse:
             answered = await self._gathered(response, progress)
             # S3 sends 200 before it knows whether completing or copying succeeds; the document may then be an error.
             answer = WholeResponse(response, answered)
@@ -105,20 +108,22 @@ class RetryingClient:
                 raise refusal(response.code, answered, answer.header("x-amz-bucket-region"))
             return answer
 
-        return await self._repeated(once)
+        return await self._repeated(send, read)
 
     async def opened(self, key: str, headers: Mapping[str, str]) -> StoreResponse:
         """A GET whose body is still with the store; raises ``StoreError`` for a refusal."""
 
-        async def once(progress: Progress) -> StoreResponse:
-            response = await self._head("GET", key, None, headers, progress=progress)
+        def send(_: Progress) -> Deferred[StoreResponse]:
+            return self.sender.send("GET", key, None, headers, EMPTY_SHA256, None)
+
+        async def read(response: StoreResponse, progress: Progress) -> StoreResponse:
             if response.code >= 300:
                 raise refusal(response.code, await self._gathered(response, progress))
             return response
 
-        return await self._repeated(once)
+        return await self._repeated(send, read)
 
-    async def _repeated(self, once: Callable[[Progress], Awaitable[T]]) -> T:
+    async def _repeated(self, send: Send, read: Callable[[StoreResponse, Progress], Awaitable[T]]) -> T:
         # When something last moved. The time that a large part took to be sent does not count as waiting.
         moved = self.clock.seconds()
 
@@ -129,7 +134,7 @@ class RetryingClient:
         failed = 0
         while True:
             try:
-                return await once(progress)
+                return await read(await self._head(send, progress), progress)
             except Exception as problem:
                 if not _may_pass(problem):
                     raise
@@ -140,19 +145,9 @@ class RetryingClient:
                     raise _unreachable(problem) from None
                 await deferLater(self.clock, pause)
 
-    async def _head(
-        self,
-        method: str,
-        key: str,
-        query: Mapping[str, str] | None,
-        headers: Mapping[str, str] | None,
-        *,
-        body: Payload = b"",
-        digest: str = EMPTY_SHA256,
-        progress: Progress,
-    ) -> StoreResponse:
+    async def _head(self, send: Send, progress: Progress) -> StoreResponse:
         """The answer's head, within the idle timeout of the last progress."""
-        sending: Deferred[Any]
+        sending: Deferred[StoreResponse]
 
         def give_up() -> None:
             sending.cancel()
@@ -163,15 +158,8 @@ class RetryingClient:
 
         timer = IdleTimer(self.clock, self.idle_seconds, give_up)
         try:
-            sending = self.sender.send(
-                method,
-                key,
-                query,
-                headers or {},
-                digest,
-                MemoryBody(body, leaving) if method in {"PUT", "POST"} else None,
-            )
-            response: StoreResponse = await sending
+            sending = send(leaving)
+            return await sending
         except Exception as problem:
             if timer.expired:
                 raise StoreUnreachable("the store did not answer in time") from None
@@ -181,7 +169,6 @@ class RetryingClient:
             raise
         finally:
             timer.stop()
-        return response
 
     async def _gathered(self, response: StoreResponse, progress: Progress) -> bytes:
         gather = Gather(MAX_ANSWER_BYTES)
