@@ -165,6 +165,14 @@ def build(
         Links(rows.links, now, lambda: token_urlsafe(32)),
         in_force,
     )
+    loop = Every(settings.sweep_seconds, _sweeping(sweeper, alone), reactor, "storage sweeper", outage_of)
+    return Storage(
+        buckets, objects, sweeper, (loop,), (routes, BucketRoutes(buckets, objects)), store, reactor
+    )
+
+
+def _sweeping(sweeper: Sweeper, alone: Alone) -> Callable[[], Awaitable[None]]:
+    """Sweeps, unless another process does, and logs what was found."""
 
     async def sweep() -> None:
         swept = await sweeper.sweep()
@@ -174,10 +182,7 @@ def build(
         if not await alone(sweep):
             _log.debug("another process sweeps")
 
-    loop = Every(settings.sweep_seconds, sweep_alone, reactor, "storage sweeper", outage_of)
-    return Storage(
-        buckets, objects, sweeper, (loop,), (routes, BucketRoutes(buckets, objects)), store, reactor
-    )
+    return sweep_alone
 
 
 def assemble(
