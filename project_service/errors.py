@@ -175,10 +175,8 @@ def project_key_required() -> ApiError:
     )
 
 
-def project_key_invalid(mistyped: bool = False) -> ApiError:
-    """``mistyped``: the key's checksum is wrong, so it never was a key."""
-    why = "mistyped or cut short" if mistyped else "unknown or revoked"
-    return ApiError(401, "project_key_invalid", f"The project key is {why}.", headers=challenge())
+def project_key_invalid(message: str = "The project key is unknown or revoked.") -> ApiError:
+    return ApiError(401, "project_key_invalid", message, headers=challenge())
 
 
 def service_key_required() -> ApiError:

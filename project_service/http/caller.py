@@ -104,7 +104,7 @@ def presented_key(headers: HeaderView) -> str | None:
     if not values:
         return None
     if len(values) > 1:
-        raise errors.project_key_invalid()
+        raise errors.project_key_invalid("There are two project keys, and they differ.")
     return values.pop().decode("latin-1")
 
 
@@ -131,7 +131,9 @@ def _key_kind(demand: KeyDemand, presented: str | None, keys: KeyRing) -> KeyKin
         raise errors.project_key_required()
     kind = keys.kind_of(presented)
     if kind is None:
-        raise errors.project_key_invalid(mistyped=keys.mistyped(presented))
+        if keys.mistyped(presented):
+            raise errors.project_key_invalid("The project key is mistyped or cut short.")
+        raise errors.project_key_invalid()
     if demand == "service" and kind != "service":
         raise errors.service_key_required()
     return kind

@@ -72,11 +72,16 @@ class Ring(TestCase):
 
 
 class Told(TestCase):
-    def test_the_refusal_says_whether_a_key_is_mistyped_or_unknown(self) -> None:
+    def test_the_refusal_says_what_is_wrong_with_a_key(self) -> None:
         key = keys.make("anon", known)
         ring = keys.KeyRing(FakeRows([]))
-        for sent, why in ((key, "unknown or revoked"), (key[:-1], "mistyped"), ("anon", "mistyped")):
-            headers = HeaderView([(b"x-service-key", sent.encode())])
+        for sent, why in (
+            ([key], "unknown or revoked"),
+            ([key[:-1]], "mistyped"),
+            (["anon"], "mistyped"),
+            ([key, "another"], "two project keys"),
+        ):
+            headers = HeaderView([(b"x-service-key", one.encode()) for one in sent])
             with self.assertRaises(ApiError) as refused:
                 identify(Access(), headers, ring, FakeTokens())
             self.assertEqual(refused.exception.code, "project_key_invalid")
