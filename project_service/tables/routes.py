@@ -16,10 +16,9 @@ from project_service.http.router import Router
 from project_service.tables import described, errors
 from project_service.tables.headers import read_utf8
 from project_service.tables.incoming import Incoming, Sent
+from project_service.tables.parse.request import READING, WRITING
 from project_service.tables.service import TableService
 
-_READING = ("GET", "HEAD", "OPTIONS")
-_WRITING = ("POST", "PATCH", "PUT", "DELETE")
 _BASE = "/<stage>/db/<database>/rest"
 
 
@@ -30,9 +29,10 @@ class TableRoutes:
     services: Mapping[tuple[str, str], TableService]
 
     def mount(self, router: Router) -> None:
+        at_root = (*READING, "OPTIONS")
         for url, said, methods in (
-            (_BASE, described.AT_ROOT, _READING),
-            (f"{_BASE}/<path:below>", described.BELOW, (*_READING, *_WRITING)),
+            (_BASE, described.AT_ROOT, at_root),
+            (f"{_BASE}/<path:below>", described.BELOW, (*at_root, *WRITING)),
         ):
             # Other methods come to the handler too, so that they are refused as PostgREST does it.
             router.route(url, *said, methods=methods, any_method=True, bearer="own", errors="tables")(
@@ -56,7 +56,7 @@ async def _incoming(inbound: Inbound) -> Incoming:
     except UnicodeEncodeError:
         raise errors.invalid_path() from None
     body = b""
-    if inbound.method in _WRITING:
+    if inbound.method in WRITING:
         body = await inbound.read(inbound.max_json_bytes)
     return Incoming(
         inbound.method,

@@ -18,7 +18,7 @@ from attrs import evolve
 from project_service.database.session import DatabaseGone, Session
 from project_service.tables.execution import prepared
 from project_service.tables.execution.work import Row, Work
-from project_service.tables.failures import failure, has_nul
+from project_service.tables.failures import failure
 
 T = TypeVar("T")
 
@@ -43,11 +43,6 @@ async def run(session: Session, work: Work, read: Callable[[list[Row]], T]) -> T
         return await _run(session, evolve(work, kept=False), read)
     except (psycopg2.Error, DatabaseGone) as fault:
         raise failure(fault, preamble.authenticated) from fault
-    except ValueError as fault:
-        # psycopg2 refuses to send a NUL. What clients send has been checked before, so this is for all other values.
-        if "NUL" not in str(fault):
-            raise
-        raise has_nul() from fault
 
 
 async def _run(session: Session, work: Work, read: Callable[[list[Row]], T]) -> T:

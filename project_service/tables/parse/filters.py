@@ -44,7 +44,8 @@ SEARCHES = {
     "wfts": "websearch_to_tsquery",
 }
 OPERATORS = {*COMPARISONS, *SEARCHES, "in", "is"}
-PATTERNS = ("LIKE", "ILIKE")
+# In their operands ``*`` stands for ``%``, which would have to be escaped in a URL.
+_PATTERNS = ("like", "ilike")
 
 _OPERATION = "operator (eq, gt, ...)"
 _PLAIN = re.compile(rf"(?:not\.)?({'|'.join(sorted([*COMPARISONS, 'in'], key=len, reverse=True))})\.")
@@ -92,7 +93,7 @@ def shape_of_filter(value: str) -> tuple[str, str] | None:
         # A bracket in an unquoted value ends the list. What follows it must not be dropped silently.
         scanner.end()
         return found.group(), array_literal(values)
-    return found.group(), rest.replace("*", "%") if operator in ("like", "ilike") else rest
+    return found.group(), rest.replace("*", "%") if operator in _PATTERNS else rest
 
 
 def parse_filter(target: FieldName, value: str, operands: Operands) -> Filter:
@@ -122,9 +123,8 @@ def operation(scanner: Scanner, in_logic: bool) -> Operation:
     text = _value(scanner, in_logic)
     if word in SEARCHES:
         return Search(SEARCHES[word], Operand(text), modifier)
-    sql = COMPARISONS[word]
-    operand = Operand(text.replace("*", "%") if sql in PATTERNS else text)
-    return Compare(sql, operand, cast("Quantifier | None", modifier))
+    operand = Operand(text.replace("*", "%") if word in _PATTERNS else text)
+    return Compare(COMPARISONS[word], operand, cast("Quantifier | None", modifier))
 
 
 def negation(scanner: Scanner) -> bool:

@@ -16,7 +16,7 @@ from project_service.tables.parse.ranges import intersect, parse_range
 from project_service.tables.syntax import Query, Range
 
 READING = ("GET", "HEAD")
-_SENDING = ("POST", "PATCH", "PUT", "DELETE")
+WRITING = ("POST", "PATCH", "PUT", "DELETE")
 Kind = Literal["root", "relation", "routine"]
 
 
@@ -120,7 +120,7 @@ def _check_method(method: str, kind: Kind) -> None:
 
 def _schema(method: str, headers: Mapping[str, str], schemas: tuple[str, ...]) -> tuple[str, bool]:
     """The schema asked for, and whether the reply has to name it (``profiled``): if it was named, or others exist."""
-    asked = headers.get("content-profile" if method in _SENDING else "accept-profile")
+    asked = headers.get("content-profile" if method in WRITING else "accept-profile")
     if asked is None:
         return schemas[0], len(schemas) > 1
     if asked not in schemas:

@@ -252,22 +252,3 @@ class Again(SynchronousTestCase):
         executor = Executor(CONFIG, cast(Any, connection))
         outcome = self.successResultOf(start(executor.execute(found, preamble())))
         self.assertEqual((connection.attempts, outcome.body), (2, b"attempt 2"))
-
-
-class Nul(SynchronousTestCase):
-    """A ValueError of psycopg2, which refuses strings with a NUL before it sends anything."""
-
-    def running(self, fault: str) -> Any:
-        class Driver:
-            async def query(self, sql: str, params: object = None) -> list[tuple[Any, ...]]:
-                raise ValueError(fault)
-
-        return run(cast(Session, Driver()), Work(preamble(), Sql("SELECT 2")), list)
-
-    def test_a_nul_the_driver_refuses_is_400(self) -> None:
-        running = self.running("A string literal cannot contain NUL (0x00) characters.")
-        error = self.assertRaises(TableError, running.send, None)
-        self.assertEqual((error.status, error.code), (400, "22021"))
-
-    def test_any_other_value_error_is_an_internal_error(self) -> None:
-        self.assertRaises(ValueError, self.running("not enough values to unpack").send, None)
