@@ -96,7 +96,7 @@ class Edge:
         else:
             self._start(exchange, peer, secure, started, place)
 
-    def refusal(self, error: ApiError, peer: IAddress, target: bytes = b"") -> bytes:
+    def refusal(self, error: ApiError, peer: IAddress, target: bytes) -> bytes:
         return self._unread.refusal(error, peer, target, self.settings.cors_origins)
 
     def turned_away(self) -> bytes:

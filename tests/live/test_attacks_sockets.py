@@ -46,7 +46,7 @@ async def test_the_attack_corpus_on_real_sockets(
 
     monkeypatch.setattr(exchange, "DRAIN_SECONDS", 0.1)
     clock: Any = reactor
-    factory = ChannelFactory(App(router()).edge, clock, 60.0, parser)
+    factory = ChannelFactory(App(router()).edge, clock, 60.0, parser, 100)
     port = await TCP4ServerEndpoint(reactor, 0, interface="127.0.0.1").listen(factory)
     try:
         faults = await deferToThread(run_all, port.getHost().port, size)

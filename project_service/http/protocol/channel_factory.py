@@ -21,8 +21,6 @@ Channel = LeanChannel | TwistedChannel
 # By the name of the parser, as the setting ``server.http_parser`` has it.
 CHANNELS: dict[str, type[Channel]] = {"httptools": LeanChannel, "twisted": TwistedChannel}
 
-MOST_CONNECTIONS = 10_000
-
 
 @implementer(IProtocolNegotiationFactory)
 class ChannelFactory(Factory):
@@ -36,12 +34,7 @@ class ChannelFactory(Factory):
     noisy = False
 
     def __init__(
-        self,
-        dispatch: Dispatch,
-        clock: IReactorTime,
-        idle_seconds: float,
-        parser: str = "httptools",
-        most: int = MOST_CONNECTIONS,
+        self, dispatch: Dispatch, clock: IReactorTime, idle_seconds: float, parser: str, most: int
     ) -> None:
         self._dispatch = dispatch
         self._channel = CHANNELS[parser]

@@ -16,7 +16,7 @@ class Dispatch(Protocol):
     def begin(self, exchange: Exchange, peer: IAddress, secure: bool) -> None:
         """Start answering. May answer before it returns."""
 
-    def refusal(self, error: ApiError, peer: IAddress, target: bytes = b"") -> bytes:
+    def refusal(self, error: ApiError, peer: IAddress, target: bytes) -> bytes:
         """The whole response to a request that could not be parsed; the connection closes after it.
 
         ``target`` is as much of the request's target as could be read.
