@@ -40,10 +40,6 @@ def unobserved(step: str) -> None:
     """The ``steps`` of production: nobody watches."""
 
 
-async def unchecked() -> None:
-    """No check at the end, for changes that take seconds at most."""
-
-
 @frozen(eq=False)
 class Objects:
     """Every method raises the refusals of ``errors.refused`` and what the store raises."""
@@ -91,8 +87,8 @@ class Objects:
         source: str,
         target: str,
         writer: Writer,
-        conditions: Conditions = UNCONDITIONAL,
-        still: Callable[[], Awaitable[object]] = unchecked,
+        conditions: Conditions,
+        still: Callable[[], Awaitable[object]],
     ) -> Switched:
         """Make a second object of the same bytes, copied inside the store.
 
@@ -113,7 +109,7 @@ class Objects:
             raise
 
     async def move(
-        self, bucket: Bucket, source: str, target: str, writer: Writer, conditions: Conditions = UNCONDITIONAL
+        self, bucket: Bucket, source: str, target: str, writer: Writer, conditions: Conditions
     ) -> Switched:
         """The same bytes under another key: a change of rows alone."""
 

@@ -11,6 +11,7 @@ import os
 import signal
 import sys
 from datetime import UTC, datetime
+from functools import partial
 from typing import Any, NoReturn
 
 from twisted.internet import default
@@ -92,9 +93,10 @@ async def work(reactor: Any, given: dict[str, Any]) -> None:
     elif given["what"] == "delete":
         await objects.delete(bucket, given["keys"], SERVICE)
     elif given["what"] == "copy":
-        await objects.copy(bucket, "source", given["key"], SERVICE)
+        still = partial(storage.buckets.same, bucket)
+        await objects.copy(bucket, "source", given["key"], SERVICE, UNCONDITIONAL, still)
     else:
-        await objects.move(bucket, "source", given["key"], SERVICE)
+        await objects.move(bucket, "source", given["key"], SERVICE, UNCONDITIONAL)
     # The change has been acknowledged: from here on it must not be lost.
     die()
 
