@@ -32,11 +32,11 @@ class Closing(TestCase):
     def setUp(self) -> None:
         self.clock = Clock()
         self.port = FakePort()
-        self.doors = AcceptThrottle([self.port], self.clock)
+        self.throttle = AcceptThrottle([self.port], self.clock)
 
     def test_each_refusal_stops_accepting_for_its_share_of_a_second(self) -> None:
-        self.doors.refused()
-        self.doors.refused()
+        self.throttle.refused()
+        self.throttle.refused()
         self.assertFalse(self.port.accepts)
         self.clock.advance(0.9 / REFUSALS_PER_SECOND)
         self.assertFalse(self.port.accepts)
@@ -46,17 +46,17 @@ class Closing(TestCase):
 
     def test_accepting_is_never_stopped_for_long(self) -> None:
         for _ in range(10_000):
-            self.doors.refused()
+            self.throttle.refused()
         self.clock.advance(LONGEST_SECONDS)
         self.assertTrue(self.port.accepts)
 
     def test_a_port_closed_meanwhile_is_not_read_again(self) -> None:
         for _ in range(3):
-            self.doors.refused()
+            self.throttle.refused()
         self.port.connected = False
         self.clock.advance(LONGEST_SECONDS)
         self.assertFalse(self.port.accepts)
-        self.doors.refused()
+        self.throttle.refused()
         self.clock.advance(LONGEST_SECONDS)
 
 

@@ -138,9 +138,9 @@ class Books(TestCase):
         for _ in range(5):  # those who wait in a queue are looked for as long as they may wait
             app.clock.advance(6)
         lane = app.edge.lanes["storage"]
-        room = app._factory._limit
+        limit = app._factory._limit
         self.assertEqual((lane.served, lane.waiting), (0, 0), seed)
-        self.assertEqual((len(room.connections), len(room._leaving), len(room._next)), (0, 0, 0), seed)
+        self.assertEqual((len(limit.connections), len(limit._leaving), len(limit._next)), (0, 0, 0), seed)
         self.assertEqual(app.metrics._under_way, 0, seed)
         self.successResultOf(app.edge.drained())
         self.assertEqual(app.clock.getDelayedCalls(), [], seed)

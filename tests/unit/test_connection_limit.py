@@ -15,7 +15,7 @@ from project_service.http.overload.connection_limit import (
 LONG = 10 * GRACE_SECONDS
 
 
-class Occupant:
+class Client:
     """A connection. ``idle``: since when; ``body``: bytes received, and the seconds they took; without either it is
     busy."""
 
@@ -48,74 +48,74 @@ class WhoGoes(SynchronousTestCase):
         self.clock = Clock()
         self.clock.advance(LONG)
 
-    def full(self, *there: Occupant) -> ConnectionLimit[Occupant]:
-        """A room that is full with these connections."""
-        room: ConnectionLimit[Occupant] = ConnectionLimit(len(there), self.clock.seconds)
+    def full(self, *there: Client) -> ConnectionLimit[Client]:
+        """A limit that is reached with these connections."""
+        limit: ConnectionLimit[Client] = ConnectionLimit(len(there), self.clock.seconds)
         for one in there:
-            self.assertTrue(room.for_one_more())
-            room.enter(one)
-        return room
+            self.assertTrue(limit.for_one_more())
+            limit.enter(one)
+        return limit
 
-    def gone(self, *there: Occupant) -> list[bool]:
+    def gone(self, *there: Client) -> list[bool]:
         """Which of these connections are told to leave for a new one."""
         self.full(*there).for_one_more()
         return [bool(one.told) for one in there]
 
     def test_the_longest_idle_connection_is_closed(self) -> None:
-        self.assertEqual(self.gone(Occupant(2.0), Occupant(1.0), Occupant(3.0)), [False, True, False])
+        self.assertEqual(self.gone(Client(2.0), Client(1.0), Client(3.0)), [False, True, False])
 
     def test_an_idle_connection_is_closed_before_a_slow_one(self) -> None:
-        self.assertEqual(self.gone(Occupant(body=(0, LONG)), Occupant(LONG - GRACE_SECONDS)), [False, True])
+        self.assertEqual(self.gone(Client(body=(0, LONG)), Client(LONG - GRACE_SECONDS)), [False, True])
 
     def test_a_slow_connection_is_closed_before_a_new_one(self) -> None:
         """That is so even if it is nearly fast enough."""
         body = (int(LONG) * (SLOW_BYTES_PER_SECOND - 1), LONG)
         for idle_for in (0.0, GRACE_SECONDS - 0.1):
-            self.assertEqual(self.gone(Occupant(LONG - idle_for), Occupant(body=body)), [False, True])
+            self.assertEqual(self.gone(Client(LONG - idle_for), Client(body=body)), [False, True])
 
     def test_a_new_idle_connection_is_closed_if_there_is_no_other(self) -> None:
-        self.assertEqual(self.gone(Occupant(), Occupant(LONG)), [False, True])
+        self.assertEqual(self.gone(Client(), Client(LONG)), [False, True])
 
     def test_the_slowest_is_the_one_with_the_fewest_bytes_per_second(self) -> None:
         bodies = [(50, 10.0), (100, 40.0), (1000, 50.0), (400, 100.0)]
-        self.assertEqual(self.gone(*(Occupant(body=body) for body in bodies)), [False, True, False, False])
+        self.assertEqual(self.gone(*(Client(body=body) for body in bodies)), [False, True, False, False])
 
     def test_no_body_is_slow_in_its_first_seconds(self) -> None:
-        self.assertEqual(self.gone(Occupant(body=(0, GRACE_SECONDS - 0.1))), [False])
-        self.assertEqual(self.gone(Occupant(body=(0, GRACE_SECONDS))), [True])
+        self.assertEqual(self.gone(Client(body=(0, GRACE_SECONDS - 0.1))), [False])
+        self.assertEqual(self.gone(Client(body=(0, GRACE_SECONDS))), [True])
 
     def test_a_body_that_comes_fast_enough_is_not_interrupted(self) -> None:
         enough = SLOW_BYTES_PER_SECOND * 100
-        self.assertEqual(self.gone(Occupant(body=(enough, 100.0))), [False])
-        self.assertEqual(self.gone(Occupant(body=(enough - 1, 100.0))), [True])
+        self.assertEqual(self.gone(Client(body=(enough, 100.0))), [False])
+        self.assertEqual(self.gone(Client(body=(enough - 1, 100.0))), [True])
 
     def test_nobody_is_closed_or_looked_at_while_there_are_free_places(self) -> None:
-        there = [Occupant(0.0), Occupant(body=(0, LONG))]
-        room = self.full(*there, Occupant())
-        room.leave(next(one for one in room.connections if one not in there))
-        self.assertTrue(room.for_one_more())
+        there = [Client(0.0), Client(body=(0, LONG))]
+        limit = self.full(*there, Client())
+        limit.leave(next(one for one in limit.connections if one not in there))
+        self.assertTrue(limit.for_one_more())
         self.assertEqual([(one.told, one.looked_at) for one in there], [(0, 0), (0, 0)])
 
     def test_each_closed_connection_makes_room_for_one(self) -> None:
-        there = [Occupant(float(since)) for since in range(4)]
-        room = self.full(*there)
+        there = [Client(float(since)) for since in range(4)]
+        limit = self.full(*there)
         for number in range(1, 5):
-            self.assertTrue(room.for_one_more())
-            room.enter(Occupant())
+            self.assertTrue(limit.for_one_more())
+            limit.enter(Client())
             self.assertEqual([one.told for one in there], [1] * number + [0] * (4 - number))
-        self.assertFalse(room.for_one_more())
+        self.assertFalse(limit.for_one_more())
 
     def test_connections_slow_to_close_are_aborted_if_they_are_more_than_a_tenth(self) -> None:
         """Where more than a tenth do."""
-        there = [Occupant(since / 10) for since in range(90)]
-        room = self.full(*there)
+        there = [Client(since / 10) for since in range(90)]
+        limit = self.full(*there)
         for _ in range(12):
-            self.assertTrue(room.for_one_more())
-            room.enter(Occupant())
+            self.assertTrue(limit.for_one_more())
+            limit.enter(Client())
         self.assertEqual([one.cut_off for one in there[:12]], [1, 1] + [0] * 10)
         for one in there[:12]:
-            room.leave(one)
-        room.for_one_more()
+            limit.leave(one)
+        limit.for_one_more()
         self.assertEqual([one.cut_off for one in there[:14]], [1, 1] + [0] * 12)
 
 
@@ -125,21 +125,21 @@ class Looking(SynchronousTestCase):
     def setUp(self) -> None:
         self.clock = Clock()
         self.clock.advance(LONG)
-        self.room: ConnectionLimit[Occupant] = ConnectionLimit(1000, self.clock.seconds)
+        self.limit: ConnectionLimit[Client] = ConnectionLimit(1000, self.clock.seconds)
 
-    def fill(self, *there: Occupant) -> Occupant:
-        """Fills the room with these and with busy connections, of which one is returned."""
-        busy = [Occupant() for _ in range(1000 - len(there))]
+    def fill(self, *there: Client) -> Client:
+        """Opens these and with busy connections, of which one is returned."""
+        busy = [Client() for _ in range(1000 - len(there))]
         for one in (*there, *busy):
-            self.room.enter(one)
+            self.limit.enter(one)
         return busy[0]
 
     def ask(self, times: int) -> int:
         """For how many of so many new connections there is room. They stay and do nothing."""
         came = 0
         for _ in range(times):
-            if self.room.for_one_more():
-                self.room.enter(Occupant())
+            if self.limit.for_one_more():
+                self.limit.enter(Client())
                 came += 1
         return came
 
@@ -150,26 +150,26 @@ class Looking(SynchronousTestCase):
         self.assertEqual((self.ask(50), busy.looked_at), (0, 2))
 
     def test_after_a_search_that_found_few_none_is_made_for_a_while(self) -> None:
-        busy = self.fill(*(Occupant(0.0) for _ in range(3)))
+        busy = self.fill(*(Client(0.0) for _ in range(3)))
         self.assertEqual((self.ask(50), busy.looked_at), (3, 1))
 
     def test_one_search_serves_a_hundredth_of_the_connections(self) -> None:
-        busy = self.fill(*(Occupant(0.0) for _ in range(25)))
+        busy = self.fill(*(Client(0.0) for _ in range(25)))
         self.assertEqual((self.ask(12), busy.looked_at), (12, 2))
         self.assertEqual((self.ask(10), busy.looked_at), (10, 2))
         self.assertEqual((self.ask(11), busy.looked_at), (3, 3))
 
     def test_old_search_results_are_not_used(self) -> None:
-        self.fill(*(Occupant(float(since)) for since in range(1, 21)))
+        self.fill(*(Client(float(since)) for since in range(1, 21)))
         self.assertEqual(self.ask(1), 1)
-        older = Occupant(0.0)
-        self.room.leave(next(one for one in self.room.connections if one.idle is None))
-        self.room.enter(older)
+        older = Client(0.0)
+        self.limit.leave(next(one for one in self.limit.connections if one.idle is None))
+        self.limit.enter(older)
         self.clock.advance(SEARCH_SECONDS)
         self.assertEqual((self.ask(1), older.told), (1, 1))
 
     def test_a_connection_that_has_become_busy_is_not_closed(self) -> None:
-        idle = [Occupant(float(since)) for since in range(20)]
+        idle = [Client(float(since)) for since in range(20)]
         self.fill(*idle)
         self.ask(1)
         idle[1].idle = None
@@ -177,10 +177,10 @@ class Looking(SynchronousTestCase):
         self.assertEqual([one.told for one in idle[:4]], [1, 0, 1, 0])
 
     def test_a_connection_that_has_left_makes_no_further_room(self) -> None:
-        idle = [Occupant(float(since)) for since in range(20)]
+        idle = [Client(float(since)) for since in range(20)]
         self.fill(*idle)
         self.ask(1)
-        self.room.leave(idle[1])
+        self.limit.leave(idle[1])
         self.assertEqual(self.ask(1), 1, "there is a place")
         self.assertEqual(self.ask(1), 1)
         self.assertEqual([one.told for one in idle[:4]], [1, 0, 1, 0])
