@@ -19,8 +19,10 @@ def main(argv: list[str]) -> None:
     # import; then the program would run on until it is killed.
     _signal.signal(_signal.SIGINT, _signal.SIG_DFL)
     parent, signal, uid, gid, most_bytes = (int(one) for one in argv[:5])
-    # Looked up while this is still root: the other user may not be able to read the standard library.
-    prctl = _prctl()
+    # Imported and looked up while this is still root: the other user may not be able to read the standard library.
+    import ctypes
+
+    prctl = ctypes.CDLL(None).prctl
     os.setsid()
     _be_patient()
     if most_bytes:
@@ -46,29 +48,18 @@ def _be_patient() -> None:
     try:
         if os.sched_getscheduler(0) == os.SCHED_OTHER:
             os.sched_setscheduler(0, os.SCHED_BATCH, os.sched_param(0))
-    except (AttributeError, OSError):
-        return  # another system, or one that does not allow it
+    except OSError:
+        return  # a container, say, that does not allow it
 
 
 def _be_modest(most_bytes: int) -> None:
     """Limit what a process may allocate (getrlimit(2), RLIMIT_DATA). A lower limit that is there already is kept."""
-    try:
-        import resource
+    import resource
 
+    try:
         resource.setrlimit(resource.RLIMIT_DATA, (most_bytes, most_bytes))
-    except (ImportError, AttributeError, OSError, ValueError):
-        return  # another system, or the limit is lower
-
-
-def _prctl():  # type: ignore[no-untyped-def]  # its type would be an import at every start
-    """The system call prctl. On a system without it, a child survives a service that is killed, and is stopped by its
-    next start."""
-    try:
-        import ctypes
-
-        return ctypes.CDLL(None).prctl
-    except (ImportError, OSError, AttributeError):
-        return lambda *arguments: None
+    except (OSError, ValueError):
+        return  # the limit is lower
 
 
 if __name__ == "__main__":

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import socket
-import sys
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
@@ -66,7 +65,7 @@ class PortClaims:
 
     def claim(self, port: int) -> bool:
         """Whether the port is claimed for us now. It says nothing about what listens there: see ``is_free``."""
-        if port in self._held or sys.platform != "linux":
+        if port in self._held:
             return True
         # An abstract socket: its name holds for all users of the host, and is gone with the process.
         mark = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
