@@ -40,16 +40,13 @@ class TableError(ApiError):
         self.hint = hint
         self.terse = False
 
-    def body(self) -> bytes:
+    def table_body(self) -> bytes:
         """The four members; only code and message if ``terse`` is set (``error_verbosity = "minimal"``)."""
         if self.terse:
             return orjson.dumps({"code": self.code, "message": self.message})
         return orjson.dumps(
             {"code": self.code, "details": self.json_details, "hint": self.hint, "message": self.message}
         )
-
-    def table_body(self) -> bytes:
-        return self.body()
 
     def table_headers(self) -> Headers:
         return self.headers

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from attrs import frozen
 
-from project_service.tables.catalog.model import Routine, SchemaCache
+from project_service.tables.catalog.model import SchemaCache
 from project_service.tables.plan.call import CallPlan
 from project_service.tables.plan.media import Rendering
 from project_service.tables.plan.nodes import ReadPlan
@@ -174,10 +174,7 @@ def call_statement(
     empty = routine.is_void or bounds.leaves_out(rendering)
     # PostgreSQL would not call a stable function whose result nobody reads: counting the rows makes it do so.
     number = "1::bigint" if single and not (empty and plan.read is None) else NUMBER
-    if plan.read is not None:
-        rows = select_sql(cache, plan.read)
-    else:
-        rows = _scalars(routine, range_ if routine.is_set else Range())
+    rows = _rows_of_call(cache, plan, range_)
     all_there = number if range_.whole and not single else None
     counted, total = _total_of_call(cache, plan, count, all_there)
     body = "''" if empty else body_sql(rendering, routine.is_scalar, not routine.is_set)
@@ -231,9 +228,12 @@ def _streamed(rendering: Rendering, rows: Sql, total: str = "null", scalar: bool
     return f" SELECT {text}::text, {total}, {names} FROM (" + rows + f") AS {ROWS}"
 
 
-def _scalars(routine: Routine, range_: Range) -> Sql:
-    alias = ident(routine.name)
-    return Sql(f"SELECT {alias}.{SCALAR} FROM {SOURCE} AS {alias}") + range_sql(range_)
+def _rows_of_call(cache: SchemaCache, plan: CallPlan, range_: Range) -> Sql:
+    if plan.read is not None:
+        return select_sql(cache, plan.read)
+    alias = ident(plan.routine.name)
+    values = Sql(f"SELECT {alias}.{SCALAR} FROM {SOURCE} AS {alias}")
+    return values + range_sql(range_) if plan.routine.is_set else values
 
 
 def _explained(sql: Sql, rendering: Rendering) -> Sql:
