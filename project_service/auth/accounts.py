@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any
+from collections.abc import Awaitable, Callable, Mapping
+from typing import Any, TypeVar
 
 from attrs import frozen
 
@@ -17,6 +17,8 @@ from project_service.auth.recovery import Letters
 from project_service.auth.throttle import Attempt, Throttle
 from project_service.deferreds import shield
 from project_service.errors import ApiError, require_texts
+
+T = TypeVar("T")
 
 
 @frozen
@@ -101,19 +103,31 @@ class Accounts:
     async def _begun(
         self, account: Account, password: bytes | None, session: NewSession, event: Event
     ) -> User | None:
-        """Start the session, with the password hashed again if its hash is outdated. None if the user was disabled or
-        deleted, or his password changed, while the password was being checked."""
-        new_hash = None
-        if password is not None and self.hashes.outdated(account.password_hash):
-            new_hash = await self.hashes.hash(password)
-        user = await self.sessions.start(account, new_hash, session, event)
-        if user is not None:
-            return user
-        # It may only be that another login replaced the outdated hash at the same time; then the password still fits.
+        """Start the session, with the password hashed again if its hash is outdated. None as ``with_password``."""
+
+        async def start(known: Account) -> User | None:
+            new_hash = None
+            if password is not None and self.hashes.outdated(known.password_hash):
+                new_hash = await self.hashes.hash(password)
+            return await self.sessions.start(known, new_hash, session, event)
+
+        return await self.with_password(password, account, start)
+
+    async def with_password(
+        self, password: bytes | None, account: Account, change: Callable[[Account], Awaitable[T]]
+    ) -> T | None:
+        """What ``change`` returns. It is given the account as it was when ``password`` was checked, and has to return
+        nothing if the hash has changed since, or the user was disabled or deleted.
+
+        It is called once more if only the hash is new: another login may have replaced an outdated one.
+        """
+        made = await change(account)
+        if made:
+            return made
         again = await self.users.find(account.user.id)
         if again is None or not await self.hashes.matches(password, again.password_hash):
             return None
-        return await self.sessions.start(again, None, session, event)
+        return await change(again)
 
     async def check_password(
         self, email: Email, password: bytes | None, action: str, origin: Origin

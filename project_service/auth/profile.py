@@ -65,59 +65,50 @@ class Profile:
     async def _set_password(
         self, caller: Claims, email: Email, current: object, new: bytes, origin: Origin
     ) -> Account:
-        candidate = passwords.candidate(current, "current_password")
-        proof = await self._prove(caller, email, candidate, "set_password", origin)
-        hashed = await self.hashes.hash(new)
-        event = self.context.done_by("set_password", caller, origin)
-
         async def change(proof: Proof) -> Account | None:
+            hashed = await self.hashes.hash(new)
+            event = self.context.done_by("set_password", caller, origin)
             return await self.users.set_password(caller.sub, hashed, proof, event)
 
-        return self._there(await self._proven(caller, candidate, proof, change))
+        return self._there(await self._proven(caller, email, current, "set_password", origin, change))
 
     async def delete(self, caller: Claims, current: object, origin: Origin) -> None:
         """Delete the account and all its sessions.
 
         Raises ``invalid_credentials``, ``rate_limited`` and ``user_in_use``.
         """
-        account = await self._account(caller)
-        await shield(self._delete(caller, email_of(account.user), current, origin))
-
-    async def _delete(self, caller: Claims, email: Email, current: object, origin: Origin) -> None:
-        candidate = passwords.candidate(current, "current_password")
-        proof = await self._prove(caller, email, candidate, "delete_user", origin)
-        event = self.context.done_by("delete_user", caller, origin)
+        email = email_of((await self._account(caller)).user)
 
         async def change(proof: Proof) -> bool:
+            event = self.context.done_by("delete_user", caller, origin)
             return await self.users.delete(caller.sub, event, proof)
 
-        await self._proven(caller, candidate, proof, change)
-
-    async def _prove(
-        self, caller: Claims, email: Email, candidate: bytes | None, action: str, origin: Origin
-    ) -> Proof:
-        """Check the caller's password, under the limits of a login: a stolen access token must not be enough.
-
-        Returns what the change has to be made on condition of, because the password may be changed while it is being
-        checked, and then the old one must not be enough either.
-        """
-        account, attempt = await self.accounts.check_password(email, candidate, action, origin)
-        await attempt.settle("cleared")
-        return Proof(account.password_hash, caller.sid)
+        await shield(self._proven(caller, email, current, "delete_user", origin, change))
 
     async def _proven(
-        self, caller: Claims, candidate: bytes | None, proof: Proof, change: Callable[[Proof], Awaitable[T]]
+        self,
+        caller: Claims,
+        email: Email,
+        current: object,
+        action: str,
+        origin: Origin,
+        change: Callable[[Proof], Awaitable[T]],
     ) -> T:
-        """What ``change`` returns. If that is nothing, the proof does not hold any more, and this raises
-        ``session_revoked`` if the user is deleted or disabled, otherwise ``invalid_credentials``."""
-        made = await change(proof)
-        if made:
-            return made
-        # It may only be that a login replaced an outdated hash at the same time; then the password still fits.
-        again = await self._account(caller)
-        if await self.hashes.matches(candidate, again.password_hash):
-            made = await change(Proof(again.password_hash, caller.sid))
+        """What ``change`` returns, once the caller has proven that he knows his password ``current``. It is checked
+        under the limits of a login, because a stolen access token must not be enough.
+
+        ``change`` is made on condition of a proof, because the password may be changed while it is being checked, and
+        then the old one must not be enough either. If ``change`` returns nothing, this raises ``session_revoked`` if
+        the user is deleted or disabled, otherwise ``invalid_credentials``.
+        """
+        candidate = passwords.candidate(current, "current_password")
+        account, attempt = await self.accounts.check_password(email, candidate, action, origin)
+        await attempt.settle("cleared")
+        made = await self.accounts.with_password(
+            candidate, account, lambda known: change(Proof(known.password_hash, caller.sid))
+        )
         if not made:
+            await self._account(caller)
             raise errors.invalid_credentials()
         return made
 
