@@ -15,7 +15,7 @@ ROOT = Path(__file__).parents[2]
 NEWS = ROOT / "newsfragments"
 TOWNCRIER = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))["tool"]["towncrier"]
 SECTIONS = {section["path"] for section in TOWNCRIER["section"]}
-FOLDERS = (ROOT, ROOT / "docs", *(NEWS / section for section in SECTIONS))
+FOLDERS = (ROOT, ROOT / "docs", ROOT / "tests", *(NEWS / section for section in SECTIONS))
 # From its least level on: a line that looks like an item of a list is only that.
 SETTINGS = {"report_level": 1, "halt_level": 5, "_disable_config": True}
 
@@ -41,7 +41,13 @@ def astray(fragments: Iterable[PurePath]) -> list[str]:
 class Documents(TestCase):
     def test_every_page_is_read_without_a_warning(self) -> None:
         pages = [page for folder in FOLDERS for page in sorted(folder.glob("*.rst"))]
-        for name in ("README.rst", "SECURITY.rst", "CONTRIBUTING.rst", "docs/operations.rst"):
+        for name in (
+            "README.rst",
+            "SECURITY.rst",
+            "CONTRIBUTING.rst",
+            "docs/operations.rst",
+            "tests/README.rst",
+        ):
             self.assertIn(ROOT / name, pages)
         self.assertEqual("".join(remarks(page.read_text("utf-8"), page) for page in pages), "")
 
