@@ -93,24 +93,27 @@ def _address(hop: str) -> str | None:
 
 def _is_trusted(address: str, trusted: Sequence[Network]) -> bool:
     try:
-        parsed = ipaddress.ip_address(address)
+        parsed = _parsed(address)
     except ValueError:
         return False
-    mapped = getattr(parsed, "ipv4_mapped", None)
-    return any((mapped or parsed) in network for network in trusted)
+    return any(parsed in network for network in trusted)
+
+
+def _parsed(address: str) -> ipaddress.IPv4Address | ipaddress.IPv6Address:
+    """``address``, as IPv4 where it is that in the form of IPv6; raises ``ValueError``."""
+    found = ipaddress.ip_address(address)
+    return getattr(found, "ipv4_mapped", None) or found
 
 
 def place(address: str) -> str:
     """What counts as one client address: an IPv4 address, or an IPv6 network /64, which a single host usually has for
     itself."""
     try:
-        found = ipaddress.ip_address(address)
+        found = _parsed(address)
     except ValueError:
         return address
     if isinstance(found, ipaddress.IPv4Address):
         return str(found)
-    if found.ipv4_mapped is not None:
-        return str(found.ipv4_mapped)
     if found in _TRANSLATED:
         return str(ipaddress.IPv4Address(int(found) & 0xFFFFFFFF))
     return str(ipaddress.ip_network((int(found), 64), strict=False))
