@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
 from functools import cache
 from importlib.resources import files
 
 import bcrypt
-from attrs import field, frozen
+from attrs import frozen
 
 from project_service.auth.errors import weak_password
 from project_service.auth.model import Email, folded
@@ -73,11 +72,10 @@ def cost_of(stored: bytes) -> int | None:
 class Bcrypt:
     """bcrypt with a ``cost`` for new hashes. A failed check always takes as long as making one hash of that cost."""
 
-    cost: int = 12
-    salt: Callable[[int], bytes] = field(default=bcrypt.gensalt, repr=False)
+    cost: int
 
     def hash(self, password: bytes) -> bytes:
-        return bcrypt.hashpw(password, self.salt(self.cost))
+        return bcrypt.hashpw(password, bcrypt.gensalt(self.cost))
 
     def matches(self, password: bytes | None, stored: bytes | None) -> bool:
         """Whether ``stored`` is the hash of ``password``. False if one is None: an unknown user, or a password that
@@ -100,4 +98,4 @@ class Bcrypt:
         return cost is not None and cost < self.cost
 
     def _spend(self, cost: int) -> None:
-        bcrypt.hashpw(b"the time of one hash", self.salt(cost))
+        bcrypt.hashpw(b"the time of one hash", bcrypt.gensalt(cost))

@@ -22,6 +22,7 @@ from project_service.deferreds import start, with_timeout
 from project_service.network import tls_errors
 from project_service.settings.model import Smtp
 
+# For connecting, for each of the server's answers, and for ``MailServer.reach`` as a whole.
 TIMEOUT_SECONDS = 30.0
 
 # What to tell the operator. Twisted's own texts contain the conversation, so they are not used. ``code`` is the
@@ -54,11 +55,8 @@ class Unusable(Exception):
 
 @frozen
 class MailServer:
-    """``timeout``, in seconds, is for connecting, for each of the server's answers, and for ``reach`` as a whole."""
-
     reactor: Any
     settings: Smtp
-    timeout: float = TIMEOUT_SECONDS
 
     async def take(self, recipient: str, message: bytes) -> None:
         """Returns when the server has taken ``message``. Otherwise raises Twisted's SMTP errors, whose text must not
@@ -71,7 +69,7 @@ class MailServer:
         assert self.settings.sender is not None
         conversation = start(self._converse(Visitor, self.settings.sender, b""))
         try:
-            await with_timeout(self.reactor, self.timeout, conversation, _late)
+            await with_timeout(self.reactor, TIMEOUT_SECONDS, conversation, error.TimeoutError)
         except Exception as fault:
             raise Unusable(why(fault)) from None
 
@@ -89,7 +87,7 @@ class MailServer:
             BytesIO(message.replace(b"\r\n", b"\n")),
             ended,
             retries=0,
-            timeout=self.timeout,
+            timeout=TIMEOUT_SECONDS,
             requireAuthentication=settings.username is not None,
             requireTransportSecurity=settings.tls == "starttls",
             hostname=settings.host if settings.tls == "starttls" else None,
@@ -99,7 +97,7 @@ class MailServer:
         wrapped: Any = factory
         if settings.tls == "tls":
             wrapped = TLSMemoryBIOFactory(optionsForClientTLS(settings.host), True, factory)
-        connector = self.reactor.connectTCP(settings.host, settings.port, wrapped, timeout=self.timeout)
+        connector = self.reactor.connectTCP(settings.host, settings.port, wrapped, timeout=TIMEOUT_SECONDS)
         try:
             await ended
         finally:
@@ -145,10 +143,6 @@ class Visitor(Sender):
         if self._seen and not self.factory.sendFinished:
             self.factory.sendFinished = True
             self.factory.result.callback(None)
-
-
-def _late() -> Exception:
-    return error.TimeoutError()
 
 
 def why(fault: BaseException) -> str:
