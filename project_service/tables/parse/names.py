@@ -9,8 +9,10 @@ from project_service.tables.parse.scanner import END, Scanner
 from project_service.tables.syntax import Field, JsonStep
 
 FIELD_NAME = "field name (* or [a..z0..9_$])"
-# Names of parameters that are not filters.
-_TAKEN = ("select", "columns", "on_conflict", "order", "limit", "offset", "and", "or")
+# Names of parameters that are not filters: those of the whole request, and those that may come after the path to an
+# embedded relation.
+WHOLE = ("select", "columns", "on_conflict")
+AT_PATH = ("order", "limit", "offset", "and", "or")
 
 _NAME = re.compile(r"[\w$ ]+(?:-(?!>)[\w$ ]+)*")
 _QUOTED = re.compile(r'"((?:[^"\\]|\\.)*)"', re.DOTALL)
@@ -60,7 +62,7 @@ def _note_what_continues(scanner: Scanner) -> None:
 
 def as_parameter(name: str) -> str:
     """The parameter name for a filter on a column: quoted where the bare name would be read as something else."""
-    if _NAME.fullmatch(name) and name == name.strip() and name not in _TAKEN:
+    if _NAME.fullmatch(name) and name == name.strip() and name not in (*WHOLE, *AT_PATH):
         return name
     return '"' + name.replace("\\", "\\\\").replace('"', '\\"') + '"'
 

@@ -81,7 +81,7 @@ def _range(found: _Gathered, path: Path) -> Range:
 
 
 def _sort(found: _Gathered, name: str, value: str, arguments: bool) -> None:
-    if name in ("select", "columns", "on_conflict"):
+    if name in names.WHOLE:
         # The first one counts; later ones are not even parsed.
         if name not in found.whole:
             found.whole.add(name)

@@ -8,12 +8,9 @@ from __future__ import annotations
 from collections.abc import Hashable, Sequence
 
 from project_service.tables.parse.filters import shape_of_filter
+from project_service.tables.parse.names import AT_PATH, WHOLE
 from project_service.tables.parse.payload import Payload
 from project_service.tables.parse.query import is_argument, refuse_nul
-
-# Parameters whose values are part of the shape: under this name only, and also with an embedded relation before it.
-_WHOLE = ("select", "columns", "on_conflict")
-_WHOLE_ANYWHERE = ("order", "limit", "offset", "and", "or")
 
 
 def shape_of_query(pairs: Sequence[tuple[str, str]], arguments: bool) -> tuple[Hashable, list[str]]:
@@ -25,18 +22,14 @@ def shape_of_query(pairs: Sequence[tuple[str, str]], arguments: bool) -> tuple[H
     operands: list[str] = []
     for name, value in pairs:
         refuse_nul(name, value)
-        if name in _WHOLE:
+        if name in WHOLE:
             shape.append((name, value))
-            continue
-        if arguments and is_argument(name, value):
+        elif arguments and is_argument(name, value):
             shape.append((name, "="))
             operands.append(value)
-            continue
-        if name.rpartition(".")[2] in _WHOLE_ANYWHERE:
+        elif name.rpartition(".")[2] in AT_PATH:
             shape.append((name, value))
-            continue
-        found = shape_of_filter(value)
-        if found is None:
+        elif (found := shape_of_filter(value)) is None:
             shape.append((name, "." + value))
         else:
             shape.append((name, found[0]))
