@@ -8,11 +8,9 @@ that does not keep up.
 from __future__ import annotations
 
 import json
-from contextlib import closing
 from pathlib import Path
 from time import sleep
 
-import psycopg2
 import requests
 from attrs import frozen
 
@@ -20,6 +18,7 @@ from benchmarks.memory import resident
 from tests.chaos.clients import Clients, Outcome
 from tests.chaos.crowd import Crowd
 from tests.live.daemon import Daemon, eventually
+from tests.live.database import run_sql
 
 TIMES = 10
 GOODPUT_AT_LEAST = 0.8
@@ -121,9 +120,7 @@ def _config(place: Path) -> Path:
 def _prepared(place: Path, daemon: Daemon) -> Service:
     known = json.loads((place / "var" / "credentials.json").read_text())
     url, headers = known["base_url"], {"X-Service-Key": known["service_key"]}
-    with closing(psycopg2.connect(known["dsn"])) as connection:
-        connection.autocommit = True
-        connection.cursor().execute(TABLES)
+    run_sql(known["dsn"], TABLES)
     account = {"email": "crowd@example.test", "password": "correct horse 7"}
     token = requests.post(f"{url}/auth/signup", json=account, timeout=60).json()["data"]["access_token"]
     for path, size in ((SMALL, 4096), (LARGE, LARGE_BYTES)):

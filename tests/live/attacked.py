@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from contextlib import closing
 from pathlib import Path
 from typing import Any
 
-import psycopg2
 import pytest
 from attrs import evolve, frozen
 
 from project_service.settings.model import Secret, Stage, StageDatabase, Store
 from tests.live.application import Api, serving, settings_for
+from tests.live.database import run_sql
 from tests.live.services import Services, wait
 
 DEV, OTHER, PROD = "/dev/db/main/rest", "/dev/db/other/rest", "/prod/db/main/rest"
@@ -45,8 +44,7 @@ class Project:
 
 
 def with_tables(dsn: str, name: str) -> str:
-    with closing(psycopg2.connect(dsn)) as connection, connection:
-        connection.cursor().execute(TABLES.format(name=name, kept=KEPT))
+    run_sql(dsn, TABLES.format(name=name, kept=KEPT))
     return dsn
 
 

@@ -36,17 +36,6 @@ async def all_of(*work: Any) -> list[Any]:
     return list(await gatherResults([start(one) for one in work]))
 
 
-def sql(database: str, text: str, *params: Any) -> list[tuple[Any, ...]]:
-    """Run one statement on a connection of its own, and return the rows."""
-    connection = psycopg2.connect(database)
-    try:
-        with connection, connection.cursor() as cursor:
-            cursor.execute(text, params)
-            return cursor.fetchall() if cursor.description else []
-    finally:
-        connection.close()
-
-
 @asynccontextmanager
 async def stores_on(database: str) -> AsyncIterator[Stores]:
     pool = pool_on(database)

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
-from contextlib import closing, contextmanager
+from contextlib import contextmanager
 from pathlib import Path
 
-import psycopg2
 import requests
 
 from project_service.settings.model import Store
 from tests.live.daemon import ROOT, Daemon, eventually
+from tests.live.database import run_sql
 from tests.live.mixed_load import LEDGER, PACE_SECONDS, PARTS, ROWS, Load
 
 # Short, so that an outage of a second shows as 503 and not as a slow response.
@@ -69,10 +69,7 @@ def sections(dsn: str, store: Store) -> dict[str, str]:
 
 def make_ledger(place: Path) -> None:
     """Create the load's table, and wait until every worker knows it."""
-    known = credentials(place)
-    with closing(psycopg2.connect(known["dsn"])) as connection:
-        connection.autocommit = True
-        connection.cursor().execute(LEDGER + "; notify pgrst, 'reload schema'")
+    run_sql(credentials(place)["dsn"], LEDGER + "; notify pgrst, 'reload schema'")
     wait_for_ledger(place)
 
 

@@ -18,7 +18,7 @@ from __future__ import annotations
 import itertools
 import re
 from collections.abc import Awaitable, Callable, Iterator
-from contextlib import closing, contextmanager
+from contextlib import contextmanager
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import TypeVar
@@ -27,7 +27,7 @@ import psycopg2
 import pytest
 import pytest_twisted
 from attrs import evolve, field, frozen
-from psycopg2.extensions import make_dsn
+from psycopg2.extensions import make_dsn, parse_dsn
 from twisted.internet.defer import Deferred
 from twisted.internet.threads import deferToThread
 
@@ -40,6 +40,7 @@ from project_service.embedded.assemble import Embedded, Running
 from project_service.settings.model import Store
 from project_service.storage.s3.client import S3Store
 from project_service.storage.s3.connect import connect
+from tests.live.database import run_sql, session_on
 
 T = TypeVar("T")
 
@@ -97,11 +98,15 @@ class Services:
         finally:
             self.admin(f'drop database if exists "{unique}" with (force)')
 
-    def admin(self, sql: str) -> None:
+    def admin_dsn(self, database: str) -> str:
+        """The superuser's DSN for the database of the DSN ``database``."""
         assert self.running.admin_dsn is not None
-        with closing(psycopg2.connect(self.running.admin_dsn)) as connection:
-            connection.autocommit = True
-            connection.cursor().execute(sql)
+        return str(make_dsn(self.running.admin_dsn, dbname=parse_dsn(database)["dbname"]))
+
+    def admin(self, sql: str) -> None:
+        """Executes SQL as the superuser, in no database of a test."""
+        assert self.running.admin_dsn is not None
+        run_sql(self.running.admin_dsn, sql)
 
 
 @pytest.fixture(scope="session")
@@ -119,9 +124,8 @@ def services(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Services]:
 
 async def migrated(dsn: str) -> None:
     """Bring an empty database to the form that the service needs."""
-    from twisted.internet import reactor
 
-    session = await Connector(reactor, dsns.parse(dsn), 0)()
+    session = await session_on(dsn, 0)
     try:
         await migrate(session, shipped())
     finally:

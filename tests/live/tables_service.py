@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from contextlib import closing
 from pathlib import Path
 from typing import Any
 
-import psycopg2
 import pytest
 from attrs import evolve, frozen
 
 from project_service.settings.model import Stage, StageDatabase, Store
 from tests.live.application import Api, serving, settings_for
+from tests.live.database import run_sql
 from tests.live.services import wait
 from tests.live.waiting import until
 
@@ -52,14 +51,6 @@ async def until_answered(tables: Tables, method: str, path: str, expected: int, 
         return (await tables.request(method, path, **more))[0] == expected
 
     await until(answered)
-
-
-def run_sql(dsn: str, text: str) -> list[Any]:
-    with closing(psycopg2.connect(dsn)) as connection:
-        connection.autocommit = True
-        cursor = connection.cursor()
-        cursor.execute(text)
-        return cursor.fetchall() if cursor.description else []
 
 
 def blocks(kind: str) -> list[tuple[int, str]]:

@@ -9,7 +9,8 @@ import pytest_twisted
 
 from project_service.settings.model import Store
 from tests.live.application import serving, settings_for
-from tests.live.test_attacks_roles import TABLES, run, uses_all_parts
+from tests.live.database import run_each
+from tests.live.test_attacks_roles import TABLES, uses_all_parts
 
 # Each fits the service's calls better than PostgreSQL's own function, whose arguments may be of any type.
 TRAPS = """
@@ -37,11 +38,11 @@ select json_agg(to_json(1)), array_remove(array[now()], now()), concat_ws(':', 1
 async def test_the_service_does_not_call_functions_made_by_others(
     database: str, store_settings: Store, tmp_path: Path
 ) -> None:
-    run(database, TABLES, TRAPS)
+    run_each(database, TABLES, TRAPS)
     async with serving(settings_for(database, store_settings, tmp_path)) as api:
         await uses_all_parts(api, "one")
         assert (await api.request("GET", "/storage/buckets/private/objects", key="service"))[0] == 200
         assert (await api.request("GET", "/dev/db/main/rest/not_there"))[0] == 404
-    assert run(database, "select * from caught") == []
-    run(database, CALLS)
-    assert len(run(database, "select distinct what from caught")) == 4
+    assert run_each(database, "select * from caught") == []
+    run_each(database, CALLS)
+    assert len(run_each(database, "select distinct what from caught")) == 4

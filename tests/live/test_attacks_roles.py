@@ -5,9 +5,7 @@ from __future__ import annotations
 import re
 import secrets
 from collections.abc import Iterator
-from contextlib import closing
 from pathlib import Path
-from typing import Any
 
 import psycopg2
 import pytest
@@ -18,6 +16,7 @@ from project_service.embedded.assemble import Embedded
 from project_service.settings.model import Store
 from tests.live.application import Api, serving, settings_for
 from tests.live.command_line import cli
+from tests.live.database import run_each
 from tests.live.services import wait
 
 DOCS = Path(__file__).parents[2] / "docs" / "operations.rst"
@@ -41,15 +40,6 @@ def block(name: str) -> list[str]:
     return [statement for statement in (part.strip() for part in text.split(";")) if statement]
 
 
-def run(dsn: str, *statements: str) -> list[tuple[Any, ...]]:
-    with closing(psycopg2.connect(dsn)) as connection:
-        connection.autocommit = True
-        cursor = connection.cursor()
-        for statement in statements:
-            cursor.execute(statement)
-        return cursor.fetchall() if cursor.description else []
-
-
 @pytest.fixture(scope="module")
 def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     """The administrator's DSN of a new PostgreSQL."""
@@ -58,7 +48,7 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     embedded = Embedded(reactor, Path(tmp_path_factory.mktemp("roles")), store=False)
     running = wait(embedded.start)
     assert running.admin_dsn is not None
-    run(running.admin_dsn, "drop database project", "drop role project_service")
+    run_each(running.admin_dsn, "drop database project", "drop role project_service")
     yield running.admin_dsn
     wait(embedded.stop)
 
@@ -66,13 +56,13 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
 def login(admin: str, role: str) -> str:
     """The DSN for one of the documented roles, whose password the documentation leaves open."""
     password = secrets.token_hex()
-    run(admin, f"alter role {role} password '{password}'")
+    run_each(admin, f"alter role {role} password '{password}'")
     return str(make_dsn(admin, user=role, password=password, dbname="project"))
 
 
 @pytest_twisted.ensureDeferred
 async def test_the_documented_roles_suffice(cluster: str, store_settings: Store, tmp_path: Path) -> None:
-    run(cluster, *block("roles"))
+    run_each(cluster, *block("roles"))
     owner = login(cluster, "project_service")
     config = tmp_path / "c.toml"
     assert store_settings.secret_access_key is not None
@@ -84,22 +74,22 @@ async def test_the_documented_roles_suffice(cluster: str, store_settings: Store,
     )
     done = cli("migrate", "--config", config)
     assert (done.code, done.err) == (0, ""), done
-    run(owner, TABLES)
+    run_each(owner, TABLES)
     limits = "rolsuper, rolcreatedb, rolcreaterole, rolbypassrls, rolreplication, rolinherit"
     roles = "where rolname in ('project_service', 'project_runtime')"
     async with serving(settings_for(owner, store_settings, tmp_path)) as api:
         await uses_all_parts(api, "one")
 
-    run(cluster, *block("runtime-role"))
-    run(owner, *block("runtime-grants"))
+    run_each(cluster, *block("runtime-role"))
+    run_each(owner, *block("runtime-grants"))
     runtime = login(cluster, "project_runtime")
-    assert run(cluster, f"select distinct {limits} from pg_roles {roles}") == [(False,) * 6]
+    assert run_each(cluster, f"select distinct {limits} from pg_roles {roles}") == [(False,) * 6]
     config.write_text(config.read_text().replace(owner, runtime))
     # Every start migrates, and here there is nothing to do.
     done = cli("migrate", "--config", config)
     assert (done.code, done.err) == (0, ""), done
     for role in (owner, runtime):
-        assert run(role, "show log_min_error_statement") == [("panic",)]
+        assert run_each(role, "show log_min_error_statement") == [("panic",)]
     async with serving(settings_for(runtime, store_settings, tmp_path)) as api:
         await uses_all_parts(api, "two")
     for forbidden in (
@@ -113,20 +103,20 @@ async def test_the_documented_roles_suffice(cluster: str, store_settings: Store,
         "copy auth.users to '/tmp/users'",
     ):
         with pytest.raises(psycopg2.errors.InsufficientPrivilege):
-            run(runtime, forbidden)
+            run_each(runtime, forbidden)
 
 
 @pytest_twisted.ensureDeferred
 async def test_the_api_roles_cannot_read_the_services_tables(database: str) -> None:
     tables = "from pg_class where relkind in ('r', 'v') and relnamespace = any(%s::regnamespace[])"
     service = "array['auth', 'storage', '_project_service']"
-    assert run(database, f"select count(*) > 10 {tables % service}") == [(True,)]
+    assert run_each(database, f"select count(*) > 10 {tables % service}") == [(True,)]
     for role in ("anon", "authenticated", "service_role"):
         for right in ("select", "insert", "update", "delete", "truncate"):
             may = f"select relname {tables % service} and has_table_privilege('{role}', oid, '{right}')"
-            assert run(database, may) == [], (role, right)
+            assert run_each(database, may) == [], (role, right)
         with pytest.raises(psycopg2.errors.InsufficientPrivilege):
-            run(database, f"set role {role}", "select password_hash from auth.users")
+            run_each(database, f"set role {role}", "select password_hash from auth.users")
 
 
 async def uses_all_parts(api: Api, name: str) -> None:
@@ -169,7 +159,7 @@ async def uses_all_parts(api: Api, name: str) -> None:
 
 def test_the_api_roles_may_call_only_the_documented_functions(database: str) -> None:
     """A new function may be called by everybody unless that is revoked."""
-    found = run(
+    found = run_each(
         database,
         "select distinct p.proname from pg_proc p, unnest(array['anon', 'authenticated', 'service_role']) r"
         " where p.pronamespace in ('auth'::regnamespace, 'storage'::regnamespace)"

@@ -18,8 +18,8 @@ from project_service.http.protocol import channel_factory
 from project_service.network.sockets import unsent
 from project_service.settings.model import Store
 from tests.live.application import Api, serving, settings_for
-from tests.live.tables_service import BASE, run_sql
-from tests.live.test_database import connector
+from tests.live.database import connector, run_sql
+from tests.live.tables_service import BASE
 from tests.live.waiting import until
 
 MIB = 1024 * 1024

@@ -9,7 +9,8 @@ from typing import Any
 import pytest_twisted
 
 from project_service.settings.model import Store
-from tests.live.auth_service import api_on, sql
+from tests.live.auth_service import api_on
+from tests.live.database import run_sql
 from tests.live.documented_clients import browser, examples, filled_in, opened
 from tests.live.waiting import until
 
@@ -51,7 +52,7 @@ async def test_a_page_keeps_its_session_as_documented(
         page.write_text(PAGE % {**written, "documented": code}, "utf-8")
 
         async def told() -> Any:
-            return [row for (row,) in sql(database, "select metadata->'told' from auth.users") if row]
+            return [row for (row,) in run_sql(database, "select metadata->'told' from auth.users") if row]
 
         with opened(program, page):
             await until(told)
@@ -59,7 +60,7 @@ async def test_a_page_keeps_its_session_as_documented(
     # The first call refreshes once; the others, and the next round, find the new session.
     assert (one, again, first) == (1, 1, second)
     assert first != session["refresh_token"]
-    assert sql(database, "select count(*) from auth.refresh_tokens group by session_id order by 1") == [
+    assert run_sql(database, "select count(*) from auth.refresh_tokens group by session_id order by 1") == [
         (1,),
         (2,),
     ]

@@ -10,7 +10,8 @@ import pytest_twisted
 
 from project_service.auth.sql import upkeep
 from tests.contracts.users import HOUR, LONG_AGO, MINUTE, NOW, digest, made, rotate, session
-from tests.live.auth_service import sql, stores_on
+from tests.live.auth_service import stores_on
+from tests.live.database import run_sql
 
 # Triggers look at every statement that removes or changes rows.
 LOOK = f"""
@@ -42,8 +43,8 @@ async def test_no_statement_touches_more_than_a_batch_or_changes_nothing(databas
         with closing(psycopg2.connect(database)) as connection, connection, connection.cursor() as cursor:
             cursor.execute(LOOK, {"now": NOW, "many": upkeep.BATCH + 1})
         assert await stores.housekeeping.clean(later, later, LONG_AGO, NOW - timedelta(days=90)) is True
-    assert sql(database, "select count(*) from auth.sessions where salt is not null") == [(0,)]
-    assert sql(database, "select count(*) from auth.audit where action = ''") == [(0,)]
+    assert run_sql(database, "select count(*) from auth.sessions where salt is not null") == [(0,)]
+    assert run_sql(database, "select count(*) from auth.audit where action = ''") == [(0,)]
 
 
 @pytest_twisted.ensureDeferred
@@ -53,13 +54,13 @@ async def test_locked_rows_are_left_for_the_next_time(database: str) -> None:
         first = session()
         await made(stores, first=first)
         await rotate(stores, first.digest, digest())
-        sql(database, "insert into auth.throttle values ('login', 'x', '{}', '{}', %s)", NOW + MINUTE)
+        run_sql(database, "insert into auth.throttle values ('login', 'x', '{}', '{}', %s)", NOW + MINUTE)
         left = "select count(salt), (select count(*) from auth.throttle) from auth.sessions"
         with closing(psycopg2.connect(database)) as other, other.cursor() as cursor:
             cursor.execute("select from auth.sessions for update")
             cursor.execute("select from auth.throttle for update")
             assert await stores.housekeeping.clean(later, later, LONG_AGO, NOW) is True
-            assert sql(database, left) == [(1, 1)]
+            assert run_sql(database, left) == [(1, 1)]
             other.rollback()
         assert await stores.housekeeping.clean(later, later, LONG_AGO, NOW) is True
-    assert sql(database, left) == [(0, 0)]
+    assert run_sql(database, left) == [(0, 0)]

@@ -8,9 +8,9 @@ import bcrypt
 import pytest
 
 from project_service.auth.keyset import KeySet
-from tests.live.auth_service import sql
 from tests.live.command_here import Command, beside_the_reactor, commands_of
 from tests.live.command_line import cli
+from tests.live.database import run_sql
 
 PASSWORD = "correct horse battery"
 
@@ -30,7 +30,7 @@ def test_a_user_is_created_disabled_enabled_listed_and_deleted(
     words = ("user", "create", "Ada@example.test", "--password-stdin", "--json", "--data-dir", tmp_path)
     made = cli(*words, stdin=PASSWORD + "\r\n")
     assert made.code == 0, made.err
-    ((stored,),) = sql(database, "select password_hash from auth.users")
+    ((stored,),) = run_sql(database, "select password_hash from auth.users")
     assert bcrypt.checkpw(PASSWORD.encode(), stored.encode())
     user = made.json
     assert (user["email"], user["disabled"], user["email_confirmed"]) == ("Ada@example.test", False, True)
@@ -56,10 +56,10 @@ def test_a_password_is_one_line_and_the_audit_names_the_operator(
     for number, password in enumerate((f" {PASSWORD}\t", "x" * 72)):
         email = f"user{number}@example.test"
         assert project("user", "create", email, "--password-stdin", stdin=f"{password}\n").code == 0
-        stored = sql(database, "select password_hash from auth.users where email = %s", email)
+        stored = run_sql(database, "select password_hash from auth.users where email = %s", email)
         assert bcrypt.checkpw(password.encode(), stored[0][0].encode())
     assert project("user", "disable", email).code == 0
-    assert sql(database, "select distinct actor from auth.audit") == [("operator",)]
+    assert run_sql(database, "select distinct actor from auth.audit") == [("operator",)]
 
 
 @beside_the_reactor

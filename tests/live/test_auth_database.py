@@ -34,7 +34,7 @@ from tests.contracts.users import (
     rotate,
     session,
 )
-from tests.live.auth_service import sql
+from tests.live.database import run_sql
 from tests.live.services import pool_on, wait
 from tests.live.waiting import until
 
@@ -50,7 +50,7 @@ def waiting(database: str, count: int) -> Callable[[], Awaitable[bool]]:
     """A condition to wait for: that so many queries wait for a lock."""
 
     async def looked() -> bool:
-        return len(sql(database, "select 1 from pg_locks where not granted")) == count
+        return len(run_sql(database, "select 1 from pg_locks where not granted")) == count
 
     return looked
 
@@ -90,7 +90,7 @@ async def test_refreshes_that_wait_for_each_other_rotate_once(database: str, poo
         assert sorted([(await one).outcome for one in both]) == ["repeated", "rotated"]
     finally:
         other.close()
-    assert sql(database, "select count(*) from auth.refresh_tokens") == [(2,)]
+    assert run_sql(database, "select count(*) from auth.refresh_tokens") == [(2,)]
 
 
 @pytest_twisted.ensureDeferred
@@ -107,14 +107,14 @@ async def test_a_letter_to_a_user_who_is_being_deleted_is_not_sent(database: str
         assert (await letter)[1] is None
     finally:
         other.close()
-    assert sql(database, "select user_id from auth.audit where action = 'mail'") == [(None,)]
+    assert run_sql(database, "select user_id from auth.audit where action = 'mail'") == [(None,)]
 
 
 @pytest_twisted.ensureDeferred
 async def test_the_audit_log_has_what_was_done_and_nothing_else(database: str, pool: Pool) -> None:
     stores, nobody, first = sql_stores(pool), str(uuid.uuid4()), session()
     email = address()
-    sql(database, "insert into auth.users (email, email_key) values ('other@a.test', 'other@a.test')")
+    run_sql(database, "insert into auth.users (email, email_key) values ('other@a.test', 'other@a.test')")
     account = await made(stores, email, first)
     again = stores.users.create(
         email=email, password_hash=None, metadata={}, confirmed=True, session=None, event=event("taken")
@@ -125,25 +125,25 @@ async def test_the_audit_log_has_what_was_done_and_nothing_else(database: str, p
     await rotate(stores, first.digest, digest())
     await rotate(stores, child, grandchild)
     await rotate(stores, first.digest, digest())
-    assert sql(database, "select ended_at, end_reason from auth.sessions") == [(None, None)]
+    assert run_sql(database, "select ended_at, end_reason from auth.sessions") == [(None, None)]
     await rotate(stores, first.digest, digest(), NOW + 10 * SECOND)
-    assert sql(database, "select ended_at is null, end_reason from auth.sessions") == [
+    assert run_sql(database, "select ended_at is null, end_reason from auth.sessions") == [
         (False, "refresh_token_reused")
     ]
     # Disabled by hand, in SQL: the session is not ended, but its tokens are refused.
     await stores.sessions.start(account, None, second := session(), event("login"))
-    sql(database, "update auth.users set disabled_at = now()")
+    run_sql(database, "update auth.users set disabled_at = now()")
     assert await rotate(stores, second.digest, digest()) is None
     await stores.users.set_password(nobody, HASH, None, event("set_password"))
     await stores.users.set_metadata(nobody, {}, event("set_metadata"))
     await stores.users.set_disabled(nobody, True, event("disable_user"))
     await stores.users.set_disabled(nobody, False, event("enable_user"))
     await stores.users.delete(nobody, event("delete_user"))
-    sql(database, "update auth.users set disabled_at = null")
+    run_sql(database, "update auth.users set disabled_at = null")
     token, _ = await issue(stores, email, purpose="confirmation")
-    sql(database, "update auth.users set disabled_at = now()")
+    run_sql(database, "update auth.users set disabled_at = now()")
     assert await stores.tokens.confirm(token, session(), event("confirm_email")) is None
-    assert sql(database, "select action, result, user_id::text from auth.audit order by id") == [
+    assert run_sql(database, "select action, result, user_id::text from auth.audit order by id") == [
         ("test", "ok", account.user.id),
         ("taken", "email_taken", None),
         ("refresh", "refresh_token_reused", account.user.id),
@@ -181,7 +181,7 @@ async def test_an_audit_entry_has_who_did_what_to_whom_when_and_from_where(datab
     await stores.sessions.end(somebody.id, logout)
     here, there = (HERE.address, HERE.user_agent, HERE.request_id), ("2001:db8::1", "a browser", "request-2")
     columns = "at, actor, user_id::text, email, action, result, address, user_agent, request_id"
-    assert sql(database, f"select {columns} from auth.audit order by id")[1:] == [
+    assert run_sql(database, f"select {columns} from auth.audit order by id")[1:] == [
         (NOW, "operator", user.id, user.email, "login", "invalid_credentials", *here),
         (at, "anonymous", user.id, user.email, "refresh", "refresh_token_reused", *there),
         (at, "anonymous", user.id, "as@asked.test", "recover", "ok", *there),
@@ -194,7 +194,7 @@ async def test_an_audit_entry_has_who_did_what_to_whom_when_and_from_where(datab
         (at, "user", somebody.id, somebody.email, "logout", "ok", *here),
     ]
     ends = "select end_reason from auth.sessions where user_id = %s"
-    assert sql(database, ends, somebody.id) == [("logout",), ("logout",)]
+    assert run_sql(database, ends, somebody.id) == [("logout",), ("logout",)]
 
 
 @pytest_twisted.ensureDeferred
@@ -206,7 +206,7 @@ async def test_a_session_ends_once_and_keeps_its_first_reason(database: str, poo
     assert await stores.tokens.reset_password(token, OTHER_HASH, event("recover", later)) is not None
     await stores.users.set_password(user, HASH, None, event("set_password", later))
     await stores.users.set_disabled(user, True, event("disable_user", later))
-    assert sql(database, "select ended_at, end_reason from auth.sessions") == [(NOW, "logout")]
+    assert run_sql(database, "select ended_at, end_reason from auth.sessions") == [(NOW, "logout")]
 
 
 @pytest_twisted.ensureDeferred
@@ -223,7 +223,7 @@ async def test_every_change_of_an_account_is_in_the_audit_log(database: str, poo
     await users.set_disabled(user, False, told("enable_user"))
     await users.delete(user, told("delete_user"))
     actions = ["set_metadata", "set_password", "disable_user", "enable_user", "delete_user"]
-    kept = sql(database, "select action, actor, user_id::text from auth.audit order by id")[1:]
+    kept = run_sql(database, "select action, actor, user_id::text from auth.audit order by id")[1:]
     assert kept == [(action, "service", user) for action in actions]
 
 
@@ -233,10 +233,10 @@ async def test_the_reason_for_the_end_of_a_session_is_kept(database: str, pool: 
     users = [(await made(stores, to, session())).user.id for to in (email, address(), address())]
     token, _ = await issue(stores, email)
     await stores.tokens.reset_password(token, OTHER_HASH, event("recover"))
-    assert sql(database, "select ended_at from auth.sessions where end_reason = 'recover'") == [(NOW,)]
+    assert run_sql(database, "select ended_at from auth.sessions where end_reason = 'recover'") == [(NOW,)]
     await stores.users.set_password(users[1], OTHER_HASH, None, event("set_password"))
     await stores.users.set_disabled(users[2], True, event("disable_user"))
-    ends = dict(sql(database, "select user_id::text, end_reason from auth.sessions"))
+    ends = dict(run_sql(database, "select user_id::text, end_reason from auth.sessions"))
     assert [ends[user] for user in users] == ["recover", "set_password", "disable_user"]
 
 
@@ -244,13 +244,15 @@ async def test_the_reason_for_the_end_of_a_session_is_kept(database: str, pool: 
 async def test_one_process_at_a_time_cleans_up(database: str, pool: Pool) -> None:
     more_than_a_batch = """insert into auth.audit (at, actor, action, result)
         select now() - interval '91 days', '', '', '' from generate_series(1, %s)"""
-    sql(database, more_than_a_batch, 2 * BATCH + 1)
-    sql(
+    run_sql(database, more_than_a_batch, 2 * BATCH + 1)
+    run_sql(
         database,
         "insert into auth.audit (at, actor, action, result) values (now() - interval '89 days', '', '', '')",
     )
-    sql(database, "insert into auth.revocations values (gen_random_uuid(), now() - interval '1 second')")
-    sql(database, "insert into auth.throttle values ('login', 'x', '{}', '{}', now() - interval '1 second')")
+    run_sql(database, "insert into auth.revocations values (gen_random_uuid(), now() - interval '1 second')")
+    run_sql(
+        database, "insert into auth.throttle values ('login', 'x', '{}', '{}', now() - interval '1 second')"
+    )
     now = datetime.now(UTC)
     housekeeping = SqlHousekeeping(pool)
     other = psycopg2.connect(database)
@@ -263,15 +265,15 @@ async def test_one_process_at_a_time_cleans_up(database: str, pool: Pool) -> Non
     finally:
         other.close()
     for table, left in (("audit", 1), ("revocations", 0), ("throttle", 0)):
-        assert sql(database, f"select count(*) from auth.{table}") == [(left,)], table
+        assert run_sql(database, f"select count(*) from auth.{table}") == [(left,)], table
 
 
 @pytest_twisted.ensureDeferred
 async def test_users_are_listed_in_order_without_the_index_too(database: str, pool: Pool) -> None:
     """An index scan would return them in order anyway."""
-    (name,) = sql(database, "select current_database()")[0]
+    (name,) = run_sql(database, "select current_database()")[0]
     for way in ("indexscan", "indexonlyscan", "bitmapscan"):
-        sql(database, f'alter database "{name}" set enable_{way} = off')
+        run_sql(database, f'alter database "{name}" set enable_{way} = off')
     stores = sql_stores(pool)
     ids = [(await made(stores)).user.id for _ in range(8)]
     found = [one.user.id for one in await stores.users.page(None, 8)]

@@ -13,13 +13,14 @@ from twisted.internet.defer import Deferred
 
 from project_service.deferreds import start
 from tests.contracts.users import HASH, NOW, OTHER_HASH, address, event, issue, made, session
-from tests.live.auth_service import sql, stores_on
+from tests.live.auth_service import stores_on
+from tests.live.database import run_sql
 from tests.live.waiting import until
 
 
 async def until_waiting(database: str, count: int = 1) -> None:
     async def waiting() -> bool:
-        return len(sql(database, "select 1 from pg_locks where not granted")) >= count
+        return len(run_sql(database, "select 1 from pg_locks where not granted")) >= count
 
     await until(waiting)
 

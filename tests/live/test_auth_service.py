@@ -11,7 +11,8 @@ import pytest_twisted
 from twisted.logger import capturedLogs, formatEvent
 
 from project_service.settings.model import Store
-from tests.live.auth_service import PASSWORD, all_of, api_on, code_for, log_in, post, sql
+from tests.live.auth_service import PASSWORD, all_of, api_on, code_for, log_in, post
+from tests.live.database import run_sql
 from tests.live.waiting import until
 
 
@@ -39,11 +40,11 @@ async def test_a_session_from_signup_to_deletion(
         )
         assert status == 200
         assert await code_for(api, access) == "session_revoked"
-    stored = str(sql(database, "select * from auth.audit")) + str(
-        sql(database, "select * from auth.sessions")
+    stored = str(run_sql(database, "select * from auth.audit")) + str(
+        run_sql(database, "select * from auth.sessions")
     )
     assert PASSWORD not in stored
-    assert sql(database, "select action, result from auth.audit order by id")[-1] == ("delete_user", "ok")
+    assert run_sql(database, "select action, result from auth.audit order by id")[-1] == ("delete_user", "ok")
 
 
 @pytest_twisted.ensureDeferred
@@ -53,8 +54,10 @@ async def test_why_the_database_refuses_is_logged_without_its_values(
     """The response does not tell of a full disk, say, and the embedded server's own log leaves out the statements
     it refuses."""
     full = "raise exception 'no space left' using errcode = '53100', detail = to_json(new)"
-    sql(database, f"create function full_disk() returns trigger language plpgsql as $$ begin {full}; end $$")
-    sql(
+    run_sql(
+        database, f"create function full_disk() returns trigger language plpgsql as $$ begin {full}; end $$"
+    )
+    run_sql(
         database,
         "create trigger full_disk before insert on auth.users for each row execute function full_disk()",
     )
@@ -72,24 +75,24 @@ async def test_a_user_referenced_by_other_tables_is_not_deleted(
     database: str, store_settings: Store, tmp_path: Path
 ) -> None:
     """A foreign key says what becomes of the rows; by default it keeps the user."""
-    sql(database, "create table kept (owner uuid references auth.users)")
-    sql(database, "create table kept_by_name (owner uuid references auth.users on delete restrict)")
-    sql(database, "create table gone (owner uuid references auth.users on delete cascade)")
+    run_sql(database, "create table kept (owner uuid references auth.users)")
+    run_sql(database, "create table kept_by_name (owner uuid references auth.users on delete restrict)")
+    run_sql(database, "create table gone (owner uuid references auth.users on delete cascade)")
     async with api_on(database, store_settings, tmp_path) as api:
         session = await api.sign_up("ada@example.test")
         token, path = session["access_token"], f"/admin/users/{session['user']['id']}"
-        sql(database, "insert into gone select id from auth.users")
+        run_sql(database, "insert into gone select id from auth.users")
         for table in ("kept", "kept_by_name"):
-            sql(database, f"insert into {table} select id from auth.users")
+            run_sql(database, f"insert into {table} select id from auth.users")
             for status, _, answer in (
                 await api.request("DELETE", "/auth/user", token=token, json={"current_password": PASSWORD}),
                 await api.request("DELETE", path, key="service"),
             ):
                 assert (status, answer["error"]["code"]) == (409, "user_in_use")
-            sql(database, f"delete from {table}")
+            run_sql(database, f"delete from {table}")
         assert await code_for(api, token) == "ok"
         assert (await api.request("DELETE", path, key="service"))[0] == 200
-    assert sql(database, "select * from gone") == []
+    assert run_sql(database, "select * from gone") == []
 
 
 @pytest_twisted.ensureDeferred
@@ -100,8 +103,10 @@ async def test_no_token_or_password_is_stored_in_clear(
         session = await api.sign_up("ada@example.test")
         status, answer = await post(api, "/auth/refresh", {"refresh_token": session["refresh_token"]})
         assert status == 200
-    tables = [row[0] for row in sql(database, "select tablename from pg_tables where schemaname = 'auth'")]
-    everything = "".join(str(sql(database, f'select t::text from auth."{table}" t')) for table in tables)
+    tables = [
+        row[0] for row in run_sql(database, "select tablename from pg_tables where schemaname = 'auth'")
+    ]
+    everything = "".join(str(run_sql(database, f'select t::text from auth."{table}" t')) for table in tables)
     for secret in (
         PASSWORD,
         session["refresh_token"],
@@ -109,7 +114,7 @@ async def test_no_token_or_password_is_stored_in_clear(
         session["access_token"],
     ):
         assert secret not in everything
-    stored = sql(database, "select password_hash from auth.users")[0][0]
+    stored = run_sql(database, "select password_hash from auth.users")[0][0]
     assert bcrypt.checkpw(PASSWORD.encode(), stored.encode())
 
 
@@ -138,8 +143,8 @@ async def test_fifty_simultaneous_refreshes_end_in_one_living_session(
         assert len({answer["data"]["refresh_token"] for _, answer in answers}) == 1
         following = {"refresh_token": answers[0][1]["data"]["refresh_token"]}
         assert (await post(api, "/auth/refresh", following))[0] == 200
-    assert sql(database, "select count(*) from auth.sessions where ended_at is null") == [(1,)]
-    assert sql(database, "select count(*) from auth.refresh_tokens") == [(3,)]
+    assert run_sql(database, "select count(*) from auth.sessions where ended_at is null") == [(1,)]
+    assert run_sql(database, "select count(*) from auth.refresh_tokens") == [(3,)]
 
 
 @pytest_twisted.ensureDeferred
@@ -193,14 +198,14 @@ async def test_an_ended_session_is_refused_by_every_process(
         assert await code_for(one, tokens[0]) == "session_revoked"
         await refused(tokens[0])
         # The listening connections are cut; what is announced meanwhile is read once they are back.
-        sql(
+        run_sql(
             database,
             "select pg_terminate_backend(pid) from pg_stat_activity where query ~ '^(listen|LISTEN)'",
         )
         await one.request("POST", "/auth/logout", key=None, token=tokens[1])
         await refused(tokens[1])
         # The user is deleted by hand, in SQL.
-        sql(database, "delete from auth.users where id = %s", sessions[2]["user"]["id"])
+        run_sql(database, "delete from auth.users where id = %s", sessions[2]["user"]["id"])
         await refused(tokens[2])
         path = f"/admin/users/{sessions[3]['user']['id']}"
         await one.request("PATCH", path, key="service", json={"disabled": True})
@@ -216,9 +221,9 @@ async def test_an_ended_session_is_refused_by_every_process(
 async def test_an_ended_session_is_refused_even_if_notifications_are_lost(
     database: str, store_settings: Store, tmp_path: Path
 ) -> None:
-    (body,) = sql(database, "select pg_get_functiondef('auth.revoke_ended_session'::regproc)")[0]
+    (body,) = run_sql(database, "select pg_get_functiondef('auth.revoke_ended_session'::regproc)")[0]
     assert "pg_notify(" in body
-    sql(database, body.replace("pg_notify(", "concat(").replace("%", "%%"))
+    run_sql(database, body.replace("pg_notify(", "concat(").replace("%", "%%"))
     async with (
         api_on(database, store_settings, tmp_path) as one,
         api_on(database, store_settings, tmp_path) as other,
@@ -254,8 +259,8 @@ async def test_a_change_of_password_wins_over_logins_with_the_old_one(
             )
             changed, *logins = await all_of(change, *(log_in(api, "ada@example.test", old) for _ in range(4)))
             assert changed[0] == 200
-            living = sql(database, "select id::text from auth.sessions where ended_at is null")
+            living = run_sql(database, "select id::text from auth.sessions where ended_at is null")
             sid = jwt.decode(session["access_token"], options={"verify_signature": False})["sid"]
             assert living == [(sid,)]
             assert {status for status, _ in logins} <= {200, 401}
-            sql(database, "update auth.throttle set failed = '{}'")
+            run_sql(database, "update auth.throttle set failed = '{}'")

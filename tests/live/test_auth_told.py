@@ -14,7 +14,8 @@ from project_service.auth.assemble import sql_stores
 from project_service.auth.ports import Stores
 from project_service.auth.revocations import CHANNEL
 from tests.contracts.users import MINUTE, NOW, event, made, session
-from tests.live.auth_service import Told, heard, listening, sql
+from tests.live.auth_service import Told, heard, listening
+from tests.live.database import run_sql
 from tests.live.services import pool_on, wait
 
 PART = timedelta(milliseconds=1)
@@ -45,7 +46,7 @@ async def test_the_end_of_a_session_is_notified_once(database: str, stores: Stor
     await stores.users.delete(account.user.id, event())
     assert heard(told) == [f"{deleted.id} {until}"]
     await made(stores, first=alive)
-    sql(database, "update auth.sessions set ended_at = null")
+    run_sql(database, "update auth.sessions set ended_at = null")
     assert heard(told) == []
 
 
@@ -57,12 +58,12 @@ async def test_changes_of_an_ended_session_are_not_notified(
     account = await made(stores, first=first)
     await stores.sessions.end(account.user.id, event())
     assert len(heard(told)) == 1
-    sql(database, "update auth.sessions set ended_at = now()")
+    run_sql(database, "update auth.sessions set ended_at = now()")
     assert heard(told) == []
     # An operator has revived the session.
     for moment in ("null", "now()"):
-        sql(database, f"update auth.sessions set ended_at = {moment}")
+        run_sql(database, f"update auth.sessions set ended_at = {moment}")
     assert len(heard(told)) == 1
-    sql(database, "delete from auth.sessions")
+    run_sql(database, "delete from auth.sessions")
     assert heard(told) == []
-    assert sql(database, "select session_id::text from auth.revocations") == [(first.id,)]
+    assert run_sql(database, "select session_id::text from auth.revocations") == [(first.id,)]

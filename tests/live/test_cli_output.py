@@ -3,11 +3,8 @@
 from __future__ import annotations
 
 import re
-from contextlib import closing
 from pathlib import Path
-from typing import Any
 
-import psycopg2
 import pytest
 
 from project_service.database.migrate import shipped
@@ -15,6 +12,7 @@ from project_service.settings.model import Store
 from project_service.storage.assemble import connect_store
 from tests.live.command_here import Command, beside_the_reactor, commands_of, failed, on_reactor, reactor
 from tests.live.command_line import Ended
+from tests.live.database import run_sql
 from tests.live.services import Services
 from tests.live.storage_cli import config_file
 
@@ -25,11 +23,6 @@ TIME = r"20\d\d-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{3}Z"
 @pytest.fixture
 def project(database: str, store_settings: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Command:
     return commands_of(monkeypatch, "--config", config_file(database, store_settings, tmp_path))
-
-
-def run(dsn: str, sql: str) -> None:
-    with closing(psycopg2.connect(dsn)) as connection, connection:
-        connection.cursor().execute(sql)
 
 
 @beside_the_reactor
@@ -89,7 +82,7 @@ def test_users(project: Command, database: str) -> None:
     for command in ("disable", "enable", "delete", "end-sessions"):
         assert project("user", command, one) == failed("There is no such user.")
     # These are more users than one page of /admin/users has.
-    run(
+    run_sql(
         database,
         "insert into auth.users (email, email_key, created_at) select a, a, timestamptz '2020-01-01' + n * '1 s'"
         "::interval from (select n, n || '@example.test' a from generate_series(1, 1001) n) numbered",
@@ -118,7 +111,7 @@ def test_storage(project: Command, database: str, store_settings: Store, tmp_pat
     assert again == {"imported": ["gone", "kept", "torn"], "skipped": [], "refused": {}}
 
     store = connect_store(reactor, store_settings)
-    versions = dict(fetched(database, "select key, version::text from storage.objects"))
+    versions = dict(run_sql(database, "select key, version::text from storage.objects"))
 
     async def spoil() -> None:
         await store.delete(f"papers/{versions['gone']}")
@@ -140,12 +133,6 @@ def test_storage(project: Command, database: str, store_settings: Store, tmp_pat
     swept = "uploads 0, versions 0, multiparts 0, links 0, orphans 1\n"
     assert project("storage", "sweep") == Ended(0, swept, "")
     assert project("storage", "sweep", "--json").json["orphans"] == 0
-
-
-def fetched(dsn: str, sql: str) -> list[Any]:
-    with closing(psycopg2.connect(dsn)) as connection, connection.cursor() as cursor:
-        cursor.execute(sql)
-        return cursor.fetchall()
 
 
 @beside_the_reactor
@@ -214,7 +201,7 @@ def test_other_databases(
     database: str, services: Services, store_settings: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with services.database("elsewhere") as elsewhere:
-        run(elsewhere, "create schema api; create table api.books (id int primary key)")
+        run_sql(elsewhere, "create schema api; create table api.books (id int primary key)")
         config = config_file(database, store_settings, tmp_path)
         config.write_text(
             f'server.public_url = "https://a.example"\n{config.read_text()}'

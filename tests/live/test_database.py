@@ -8,31 +8,22 @@ import psycopg2
 import pytest
 import pytest_twisted
 from attrs import evolve
-from psycopg2.extensions import make_dsn, parse_dsn
 from twisted.internet import reactor as _reactor
 from twisted.internet.defer import Deferred, gatherResults
 
-from project_service.database import dsn as dsns
-from project_service.database.connect import GUARD_MARGIN_SECONDS, Connector
+from project_service.database.connect import GUARD_MARGIN_SECONDS
 from project_service.database.expose import grant_service_role, watch_ddl
 from project_service.database.listener import Listener
 from project_service.database.migrate import Migration, MigrationRefused, migrate, shipped, state
 from project_service.database.pool import Pool, Transaction
 from project_service.database.session import DatabaseGone, Session
 from project_service.deferreds import start
+from tests.live.database import connector, session_on
 from tests.live.logged import LoggedErrors
 from tests.live.services import Services
 from tests.live.waiting import until
 
 reactor: Any = _reactor
-
-
-def connector(dsn: str, timeout: float = 10.0) -> Connector:
-    return Connector(reactor, dsns.parse(dsn), timeout)
-
-
-async def session_on(dsn: str) -> Session:
-    return await connector(dsn)()
 
 
 @pytest_twisted.ensureDeferred
@@ -275,9 +266,7 @@ async def test_service_role_gets_the_exposed_schemas_and_other_roles_get_nothing
 async def test_schema_changes_are_notified(database: str, services: Services) -> None:
     owner = await session_on(database)
     assert not await watch_ddl(owner)
-    assert services.running.admin_dsn is not None
-    name = parse_dsn(database)["dbname"]
-    admin = await session_on(make_dsn(services.running.admin_dsn, dbname=name))
+    admin = await session_on(services.admin_dsn(database))
     assert await watch_ddl(admin)
     assert await watch_ddl(owner)
     heard: list[tuple[str, str]] = []

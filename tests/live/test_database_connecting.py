@@ -11,17 +11,11 @@ from psycopg2.extensions import make_dsn
 from twisted.internet import reactor as _reactor
 
 from project_service.database import connect
-from project_service.database import dsn as dsns
-from project_service.database.connect import Connector
 from project_service.database.session import DatabaseGone, Session
-from tests.live.tables_service import run_sql
+from tests.live.database import run_sql, session_on
 from tests.live.waiting import until
 
 reactor: Any = _reactor
-
-
-async def session_on(dsn: str) -> Session:
-    return await Connector(reactor, dsns.parse(dsn), 10.0)()
 
 
 @pytest_twisted.ensureDeferred
@@ -74,7 +68,7 @@ async def test_a_failure_to_connect_never_shows_address_or_password(database: st
         (make_dsn(database, dbname="hunter2"), "there is no such database or role"),
     ):
         with pytest.raises(DatabaseGone) as caught:
-            await Connector(reactor, dsns.parse(bad), 0)()
+            await session_on(bad, 0)
         assert str(caught.value) == why
         for secret in ("hunter2", "127.0.0.1", "name.invalid", "nobody"):
             assert secret not in str(caught.value)

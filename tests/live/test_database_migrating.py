@@ -9,12 +9,11 @@ import pytest
 import pytest_twisted
 from twisted.internet import reactor as _reactor
 
-from project_service.database import dsn as dsns
 from project_service.database import migrate as migrating
 from project_service.database.advisory_lock import MIGRATIONS
-from project_service.database.connect import Connector
 from project_service.database.migrate import Migration, migrate, shipped, state
 from project_service.deferreds import start
+from tests.live.database import session_on
 from tests.live.waiting import until
 
 reactor: Any = _reactor
@@ -29,7 +28,7 @@ async def test_a_long_transaction_delays_a_migration_but_nothing_behind_it(
     monkeypatch.setattr(migrating, "LOCK_SECONDS", 0.2)
     monkeypatch.setattr(migrating, "PAUSE_SECONDS", 0.2)
     later = Migration(9000, "9000_x.sql", "alter table auth.users add column nickname text")
-    session, beside = [await Connector(reactor, dsns.parse(database), 0.0)() for _ in range(2)]
+    session, beside = [await session_on(database, 0) for _ in range(2)]
     said: list[str] = []
     with psycopg2.connect(database) as dump:
         # A dump holds a lock on every table for as long as it takes.
@@ -55,7 +54,7 @@ async def test_a_long_transaction_delays_a_migration_but_nothing_behind_it(
 @pytest_twisted.ensureDeferred
 async def test_waiting_for_another_process_that_migrates_is_reported(database: str) -> None:
     """That process may stand still, or its host may be switched off; the start must not wait silently."""
-    first, second = [await Connector(reactor, dsns.parse(database), 0.0)() for _ in range(2)]
+    first, second = [await session_on(database, 0) for _ in range(2)]
     said: list[str] = []
     await first.query("select pg_advisory_lock(%s)", (MIGRATIONS,))
     done = start(migrate(second, shipped(), said.append))

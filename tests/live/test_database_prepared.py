@@ -7,7 +7,7 @@ import pytest_twisted
 from twisted.internet import reactor
 
 from project_service.database.pool import Pool
-from tests.live.test_database import connector
+from tests.live.database import connector
 
 ASKED = "select note, 'a%%' from public.notes where id = %s"
 

@@ -12,11 +12,9 @@ import pytest_twisted
 from psycopg2.extensions import make_dsn, parse_dsn
 from twisted.internet import reactor as _reactor
 
-from project_service.database import dsn as dsns
-from project_service.database.connect import Connector
 from project_service.database.session import DatabaseGone, Session
+from tests.live.database import run_sql, session_on
 from tests.live.proxy import RudeProxy, rude_proxy
-from tests.live.tables_service import run_sql
 from tests.live.waiting import until
 
 reactor: Any = _reactor
@@ -30,7 +28,7 @@ async def over_tcp(database: str, **more: str) -> AsyncIterator[tuple[Session, R
     known = parse_dsn(database)
     async with rude_proxy(f"unix:{known['host']}/.s.PGSQL.{known['port']}") as (proxy, port):
         dsn = make_dsn(database, host="127.0.0.1", port=port, **more)
-        session = await Connector(reactor, dsns.parse(dsn), 10.0)()
+        session = await session_on(dsn)
         try:
             yield session, proxy
         finally:

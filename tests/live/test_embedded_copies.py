@@ -10,12 +10,11 @@ import pytest_twisted
 from psycopg2.extensions import parse_dsn
 from twisted.internet import reactor as _reactor
 
-from project_service.database import dsn as dsns
-from project_service.database.connect import Connector
 from project_service.deferreds import all_of
 from project_service.embedded.assemble import Embedded, Running
 from project_service.settings.model import Store
 from project_service.storage.s3.errors import NoSuchObject
+from tests.live.database import session_on
 from tests.live.services import store_client
 
 reactor: Any = _reactor
@@ -24,7 +23,7 @@ reactor: Any = _reactor
 async def _all_alone(running: Running) -> bool:
     """Whether nobody else has written to its database and its store. Writes something to both."""
     assert running.dsn is not None
-    session = await Connector(reactor, dsns.parse(running.dsn), 10)()
+    session = await session_on(running.dsn)
     try:
         found = await session.query("select to_regclass('public.left_behind') is null")
         await session.query("create table if not exists public.left_behind ()")

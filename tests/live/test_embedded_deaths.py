@@ -14,8 +14,6 @@ import pytest
 import pytest_twisted
 from psycopg2.extensions import parse_dsn
 
-from project_service.database import dsn as dsns
-from project_service.database.connect import Connector
 from project_service.database.session import DatabaseGone
 from project_service.deferreds import start
 from project_service.embedded import ports
@@ -23,16 +21,16 @@ from project_service.embedded.assemble import Embedded, Running, running_beside
 from project_service.embedded.process_identity import Identity, alive, identify
 from project_service.settings.model import Store
 from project_service.storage.s3.client import S3Store
+from tests.live.database import session_on
 from tests.live.logged import LoggedErrors
 from tests.live.services import store_client
 from tests.live.waiting import until
 
 
 async def _query(dsn: str | None, sql: str) -> object:
-    from twisted.internet import reactor
 
     assert dsn is not None
-    session = await Connector(reactor, dsns.parse(dsn), 10)()
+    session = await session_on(dsn)
     try:
         rows = await session.query(sql)
         return rows[0][0] if rows else None

@@ -12,40 +12,27 @@ import pytest_twisted
 from psycopg2.extensions import make_dsn
 from twisted.internet.defer import Deferred, fail
 
-from project_service.database import dsn as dsns
-from project_service.database.connect import Connector
 from project_service.embedded.assemble import Embedded
 from project_service.embedded.lock import InUse
 from project_service.settings.model import Store
+from tests.live.database import run_sql
 from tests.live.logged import LoggedErrors
 from tests.live.services import Services
 
 
-async def _query(dsn: str, sql: str) -> object:
-    from twisted.internet import reactor
-
-    session = await Connector(reactor, dsns.parse(dsn), 10)()
-    try:
-        return (await session.query(sql))[0][0]
-    finally:
-        session.close()
+def test_the_owner_of_the_database_is_no_superuser(services: Services, database: str) -> None:
+    assert run_sql(database, "select current_user")[0][0] == "project_service"
+    assert run_sql(database, "select current_setting('is_superuser')")[0][0] == "off"
+    assert run_sql(database, "select rolcreaterole from pg_roles where rolname = current_user")[0][0] is True
+    assert run_sql(database, "select to_regclass('auth.project_keys') is not null")[0][0] is True
 
 
-@pytest_twisted.ensureDeferred
-async def test_the_owner_of_the_database_is_no_superuser(services: Services, database: str) -> None:
-    assert await _query(database, "select current_user") == "project_service"
-    assert await _query(database, "select current_setting('is_superuser')") == "off"
-    assert await _query(database, "select rolcreaterole from pg_roles where rolname = current_user") is True
-    assert await _query(database, "select to_regclass('auth.project_keys') is not null") is True
-
-
-@pytest_twisted.ensureDeferred
-async def test_a_statement_that_wants_too_much_memory_is_refused(database: str) -> None:
+def test_a_statement_that_wants_too_much_memory_is_refused(database: str) -> None:
     """Otherwise the kernel would end the whole server. A statement with less goes on."""
     made = "select length(json_agg(repeat('x', 1000))::text) from generate_series(1, %s000)"
     with pytest.raises(psycopg2.errors.OutOfMemory):
-        await _query(database, made % 900)
-    assert await _query(database, made % 9) == 9000 * 1004
+        run_sql(database, made % 900)
+    assert run_sql(database, made % 9)[0][0] == 9000 * 1004
 
 
 def test_an_empty_database_has_no_schema_of_the_service(empty_database: str) -> None:
@@ -102,11 +89,10 @@ async def test_a_second_service_on_the_directory_is_refused(services: Services) 
         await rival.start()
     # The refused start has not touched the running servers.
     assert services.running.dsn is not None
-    assert await _query(services.running.dsn, "select 1") == 1
+    assert run_sql(services.running.dsn, "select 1")[0][0] == 1
 
 
-@pytest_twisted.ensureDeferred
-async def test_an_unhandled_failure_of_a_deferred_is_logged(logged_errors: LoggedErrors) -> None:
+def test_an_unhandled_failure_of_a_deferred_is_logged(logged_errors: LoggedErrors) -> None:
     """This is the fixture that guards all live tests: without the flush this test would fail."""
     dropped: Deferred[None] = fail(ValueError("dropped"))
     del dropped

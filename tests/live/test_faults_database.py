@@ -19,9 +19,9 @@ from project_service.deferreds import start
 from project_service.lane_limits import PLACES_MORE
 from project_service.settings.model import Stage, StageDatabase, Store
 from tests.live.application import Api, serving, settings_for
+from tests.live.database import run_sql
 from tests.live.proxy import Manners, RudeProxy, rude_proxy
 from tests.live.services import Services, wait
-from tests.live.tables_service import run_sql
 from tests.live.waiting import until
 
 POOL_SIZE = 3
@@ -44,7 +44,7 @@ class Shaken:
     admin_dsn: str
 
     def admin(self, sql: str) -> list[Any]:
-        return run_sql(str(make_dsn(self.admin_dsn, dbname=parse_dsn(self.dsn)["dbname"])), sql)
+        return run_sql(self.admin_dsn, sql)
 
     def terminate_all(self) -> int:
         """Ends the service's connections and returns their number."""
@@ -91,7 +91,6 @@ def shaken(
     tmp_path_factory: pytest.TempPathFactory,
 ) -> Iterator[Shaken]:
     run_sql(module_database, "create table public.kept as select 7 as n")
-    assert services.running.admin_dsn is not None
     known = parse_dsn(module_database)
     proxying = rude_proxy(f"unix:{known['host']}/.s.PGSQL.{known['port']}")
     proxy, port = wait(proxying.__aenter__)
@@ -106,7 +105,7 @@ def shaken(
         await api.sign_up(ACCOUNT["email"], ACCOUNT["password"])
 
     wait(signed_up)
-    yield Shaken(api, proxy, module_database, services.running.admin_dsn)
+    yield Shaken(api, proxy, module_database, services.admin_dsn(module_database))
     proxy.manners = Manners()
     wait(lambda: context.__aexit__(None, None, None))
     wait(lambda: proxying.__aexit__(None, None, None))

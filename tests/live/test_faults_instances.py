@@ -25,8 +25,8 @@ from project_service.database.pool import Pool
 from project_service.deferreds import start
 from project_service.settings.model import Stage, StageDatabase, Store
 from tests.live.application import Api, serving, settings_for
+from tests.live.database import run_sql
 from tests.live.services import wait
-from tests.live.tables_service import run_sql
 from tests.live.waiting import until
 
 OBJECTS = "/storage/buckets/private/objects"

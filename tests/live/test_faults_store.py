@@ -19,10 +19,10 @@ from twisted.web.client import ResponseFailed
 from project_service.deferreds import start
 from project_service.settings.model import Stage, StageDatabase, Store
 from tests.live.application import Api, serving, settings_for
+from tests.live.database import run_sql
 from tests.live.logged import warnings_logged
 from tests.live.proxy import BUSY, Manners, RudeProxy, rude_proxy
 from tests.live.services import wait
-from tests.live.tables_service import run_sql
 from tests.live.waiting import until
 
 # The store client's time limits in this module; no request may take much longer than their sum.

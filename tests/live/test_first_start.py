@@ -7,12 +7,11 @@ import re
 import stat
 import sys
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager, closing
+from contextlib import asynccontextmanager
 from io import StringIO
 from pathlib import Path
 from typing import Any
 
-import psycopg2
 import pytest
 import pytest_twisted
 import treq
@@ -28,6 +27,7 @@ from project_service.settings.launch import settings_for as configured
 from project_service.settings.model import Secret, Store
 from project_service.startup import Startup
 from tests.live.application import settings_for
+from tests.live.database import run_sql
 from tests.live.logged import LoggedErrors
 from tests.live.storage_cli import config_file
 from tests.live.waiting import until
@@ -63,12 +63,6 @@ async def started(launch: Launch) -> AsyncIterator[Startup]:
         await startup.stop()
 
 
-def run(dsn: str, sql: str) -> list[Any]:
-    with closing(psycopg2.connect(dsn)) as connection, connection, connection.cursor() as cursor:
-        cursor.execute(sql)
-        return cursor.fetchall() if cursor.description is not None else []
-
-
 OTHERS = (
     "select count(*) from pg_stat_activity where datname = current_database() and pid <> pg_backend_pid()"
     " and backend_type = 'client backend'"
@@ -99,21 +93,21 @@ async def test_keys_and_buckets_are_made_once_and_shown_only_on_a_terminal(
     assert stat.S_IMODE(path.stat().st_mode) == 0o600
     assert stat.S_IMODE(data_dir.stat().st_mode) == 0o700
     assert first["dsn"] == database
-    assert run(database, BUCKETS) == [("private", "private"), ("public", "public")]
+    assert run_sql(database, BUCKETS) == [("private", "private"), ("public", "public")]
 
     # What an operator has deleted or revoked is not restored.
-    run(database, "delete from storage.buckets where name = 'private'")
-    run(database, "update auth.project_keys set revoked_at = now() where kind = 'service'")
+    run_sql(database, "delete from storage.buckets where name = 'private'")
+    run_sql(database, "update auth.project_keys set revoked_at = now() where kind = 'service'")
     terminal.piped = True
     second = await made()
     assert second["anon_key"] == first["anon_key"]
     assert second["service_key"] not in (first["service_key"], first["anon_key"])
-    assert run(database, BUCKETS) == [("public", "public")]
-    active = run(database, "select kind from auth.project_keys where revoked_at is null order by kind")
+    assert run_sql(database, BUCKETS) == [("public", "public")]
+    active = run_sql(database, "select kind from auth.project_keys where revoked_at is null order by kind")
     assert active == [("anon",), ("service",)]
 
     async def alone() -> bool:
-        return run(database, OTHERS) == [(0,)]
+        return run_sql(database, OTHERS) == [(0,)]
 
     # All connections are closed in the end.
     await until(alone)

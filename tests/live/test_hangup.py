@@ -7,7 +7,6 @@ from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
 
-import psycopg2
 import pytest
 import pytest_twisted
 from attrs import evolve
@@ -19,6 +18,7 @@ from twisted.internet.task import deferLater
 from project_service.deferreds import start
 from project_service.settings.model import Stage, StageDatabase, Store
 from tests.live.application import Api, serving, settings_for
+from tests.live.database import run_sql
 
 SCHEMA = """
 create table notes (id int generated always as identity primary key, author text not null default current_user);
@@ -34,9 +34,7 @@ HANG_UPS = 120
 
 @pytest_twisted.async_yield_fixture
 async def api(database: str, store_settings: Store, tmp_path: Path) -> AsyncIterator[Api]:
-    with psycopg2.connect(database) as connection:
-        connection.cursor().execute(SCHEMA)
-    connection.close()
+    run_sql(database, SCHEMA)
     settings = settings_for(database, store_settings, tmp_path)
     # With only two connections, what one caller leaves behind in one reaches the next.
     stages = {"dev": Stage({"main": StageDatabase(pool_size=2)})}
@@ -82,11 +80,8 @@ async def test_no_request_ever_runs_under_the_role_of_another(api: Api, seed: in
     # The connections still work afterwards, for the user too.
     _, _, rows = await api.request("GET", "/dev/db/main/rest/who?select=role,uid", token=token)
     assert rows == [{"role": "authenticated", "uid": user_id}]
-    with psycopg2.connect(api.dsn) as connection:
-        cursor = connection.cursor()
-        cursor.execute(
-            "select count(*) from pg_stat_activity where datname = current_database() "
-            "and state like 'idle in transaction%' and pid <> pg_backend_pid()"
-        )
-        assert cursor.fetchone() == (0,)
-    connection.close()
+    in_transactions = (
+        "select count(*) from pg_stat_activity where datname = current_database() "
+        "and state like 'idle in transaction%' and pid <> pg_backend_pid()"
+    )
+    assert run_sql(api.dsn, in_transactions) == [(0,)]

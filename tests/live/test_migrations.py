@@ -9,10 +9,10 @@ from typing import Any
 import psycopg2
 import pytest
 from psycopg2 import errors as pg
-from psycopg2.extensions import make_dsn, parse_dsn
+from psycopg2.extensions import parse_dsn
 
+from tests.live.database import run_each
 from tests.live.services import Services
-from tests.live.test_attacks_roles import run
 
 WHO = "select auth.uid()::text, auth.role(), auth.email(), auth.jwt()"
 KEY = "insert into auth.project_keys (kind, sha256) values ('anon', sha256('{}'))"
@@ -56,8 +56,7 @@ SILENT = ("create procedure",)
 @pytest.fixture
 def admin(database: str, services: Services) -> str:
     """The superuser's DSN of ``database``."""
-    assert services.running.admin_dsn is not None
-    return str(make_dsn(services.running.admin_dsn, dbname=parse_dsn(database)["dbname"]))
+    return services.admin_dsn(database)
 
 
 Told = Callable[[str, str], list[tuple[str, str]]]
@@ -71,7 +70,7 @@ def told(database: str) -> Iterator[Told]:
         listening.cursor().execute("listen pgrst; listen project_service_keys")
 
         def after(dsn: str, statement: str) -> list[tuple[str, str]]:
-            run(dsn, statement)
+            run_each(dsn, statement)
             # Notifications sent before this statement have arrived when its result has.
             listening.cursor().execute("select")
             found = [(one.channel, one.payload) for one in listening.notifies]
@@ -82,12 +81,12 @@ def told(database: str) -> Iterator[Told]:
 
 
 def who(dsn: str, claims: str, role: str = "anon") -> tuple[Any, ...]:
-    return run(dsn, f"set request.jwt.claims = '{claims}'", f"set role {role}", WHO)[0]
+    return run_each(dsn, f"set request.jwt.claims = '{claims}'", f"set role {role}", WHO)[0]
 
 
 def test_without_claims_there_is_no_user(database: str) -> None:
-    assert run(database, WHO) == [(None, "none", None, {})]
-    assert run(database, "set role authenticated", WHO) == [(None, "authenticated", None, {})]
+    assert run_each(database, WHO) == [(None, "none", None, {})]
+    assert run_each(database, "set role authenticated", WHO) == [(None, "authenticated", None, {})]
     assert who(database, "") == (None, "anon", None, {})
 
 
@@ -115,7 +114,7 @@ def test_the_identity_functions_are_stable_and_parallel_safe(database: str) -> N
     parallel plans."""
     asked = "select proname, provolatile, proparallel from pg_proc where pronamespace = 'auth'::regnamespace"
     names = "('jwt', 'uid', 'role', 'email')"
-    assert set(run(database, f"{asked} and proname in {names}")) == {
+    assert set(run_each(database, f"{asked} and proname in {names}")) == {
         (name, "s", "s") for name in ("jwt", "uid", "role", "email")
     }
 
@@ -124,14 +123,16 @@ def test_the_api_roles_may_use_two_schemas_and_create_nothing(database: str) -> 
     may = "select n.nspname, p from pg_namespace n, unnest(array['usage', 'create']) p"
     ours = "n.nspname in ('auth', 'storage', '_project_service', 'public')"
     for role in ("anon", "authenticated", "service_role"):
-        found = run(database, f"{may} where {ours} and has_schema_privilege('{role}', n.oid, p) order by 1")
+        found = run_each(
+            database, f"{may} where {ours} and has_schema_privilege('{role}', n.oid, p) order by 1"
+        )
         assert found == [("auth", "usage"), ("public", "usage")], role
 
 
 def test_columns_and_constraints_of_project_keys(database: str) -> None:
-    run(database, KEY.format("a"), KEY.format("b"))
+    run_each(database, KEY.format("a"), KEY.format("b"))
     columns = "label, revoked_at, created_at between now() - interval '1 minute' and now()"
-    found = run(database, f"select {columns}, id from auth.project_keys order by id")
+    found = run_each(database, f"select {columns}, id from auth.project_keys order by id")
     assert [row[:3] for row in found] == [("", None, True)] * 2
     assert found[0][3] != found[1][3]
     for refused, why in {
@@ -144,11 +145,11 @@ def test_columns_and_constraints_of_project_keys(database: str) -> None:
         "update auth.project_keys set created_at = null": pg.NotNullViolation,
     }.items():
         with pytest.raises(why):
-            run(database, refused)
+            run_each(database, refused)
 
 
 def test_every_change_of_a_project_key_is_notified_once(database: str, told: Told) -> None:
-    run(database, KEY.format("a"), KEY.format("b"))
+    run_each(database, KEY.format("a"), KEY.format("b"))
     told(database, "select")
     for change in (
         KEY.format("c"),
@@ -160,10 +161,10 @@ def test_every_change_of_a_project_key_is_notified_once(database: str, told: Tol
 
 
 def test_every_kind_of_schema_change_is_notified(database: str, admin: str, told: Told) -> None:
-    (watching,) = run(admin, "select _project_service.watch_ddl()")
+    (watching,) = run_each(admin, "select _project_service.watch_ddl()")
     assert watching == (True,)
     there = parse_dsn(admin)
-    run(
+    run_each(
         admin,
         "create extension postgres_fdw",
         f"create server here foreign data wrapper postgres_fdw options (host '{there['host']}',"
@@ -185,9 +186,11 @@ def test_service_role_may_use_everything_in_an_exposed_schema(database: str) -> 
         "create function api.f{0}() returns int language sql return 1",
         "revoke execute on function api.f{0}() from public",
     )
-    run(database, "create schema api", "alter default privileges revoke execute on functions from public")
-    run(database, *(one.format(1) for one in made), "select _project_service.expose_schema('api')")
-    run(database, *(one.format(2) for one in made[:2]))
+    run_each(
+        database, "create schema api", "alter default privileges revoke execute on functions from public"
+    )
+    run_each(database, *(one.format(1) for one in made), "select _project_service.expose_schema('api')")
+    run_each(database, *(one.format(2) for one in made[:2]))
     rights = {
         "table": ("t{0}", "select, insert, update, delete, truncate, references, trigger, maintain"),
         "sequence": ("t{0}_id_seq", "usage, select, update"),
@@ -198,13 +201,15 @@ def test_service_role_may_use_everything_in_an_exposed_schema(database: str) -> 
             for privilege in privileges.split(", "):
                 what = f"'api.{name.format(number)}', '{privilege}'"
                 asked = "select r from unnest(array['anon', 'authenticated', 'service_role']) r"
-                may = run(database, f"{asked} where has_{kind}_privilege(r, {what})")
+                may = run_each(database, f"{asked} where has_{kind}_privilege(r, {what})")
                 assert may == [("service_role",)], what
     elsewhere = "create schema inside; create table inside.t (a int)"
-    run(database, elsewhere)
-    assert run(database, "select has_table_privilege('service_role', 'inside.t', 'select')") == [(False,)]
+    run_each(database, elsewhere)
+    assert run_each(database, "select has_table_privilege('service_role', 'inside.t', 'select')") == [
+        (False,)
+    ]
     schema = (
         "select r from unnest(array['anon', 'authenticated', 'service_role']) r where has_schema_privilege"
     )
     for right, roles in (("usage", ["anon", "authenticated", "service_role"]), ("create", [])):
-        assert run(database, f"{schema}(r, 'api', '{right}')") == [(role,) for role in roles], right
+        assert run_each(database, f"{schema}(r, 'api', '{right}')") == [(role,) for role in roles], right

@@ -13,10 +13,10 @@ from twisted.internet.threads import deferToThread
 
 from project_service.settings.model import Smtp, Stage, StageDatabase, Store
 from tests.live.application import Api, serving, settings_for
+from tests.live.database import run_sql
 from tests.live.mail_server import mail_server
 from tests.live.openapi_cases import KEYS, PASSWORD, READ_KEYS, SCHEMA_SQL, Existing, narrowed
 from tests.live.openapi_fuzzing import fuzz
-from tests.live.tables_service import run_sql
 
 # Random cases for each operation, besides the few thousand at the limits of the schemas.
 EXAMPLES = 6

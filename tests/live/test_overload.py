@@ -24,8 +24,8 @@ from project_service.deferreds import start
 from project_service.network.ports import bind_endpoints
 from project_service.settings.model import Store
 from tests.live.application import Api, serving, settings_for
+from tests.live.database import run_sql
 from tests.live.services import wait
-from tests.live.tables_service import run_sql
 from tests.live.waiting import until
 
 ROWS = "/dev/db/main/rest/counted"

@@ -16,18 +16,15 @@ import pytest
 import pytest_twisted
 from attrs import evolve
 from psycopg2.extensions import make_dsn, parse_dsn
-from twisted.internet import reactor as _reactor
 from twisted.internet.defer import DeferredSemaphore, gatherResults
 
-from project_service.database import dsn as dsns
-from project_service.database.connect import Connector
 from project_service.database.session import DatabaseGone
 from project_service.deferreds import start
 from project_service.embedded.account import NAME
 from project_service.settings.model import Secret, Settings, Stage, StageDatabase, Store
 from tests.live.application import serving, settings_for
 from tests.live.daemon import eventually
-from tests.live.tables_service import run_sql
+from tests.live.database import run_sql, session_on
 from tests.live.waiting import until
 from tests.places import free_port
 
@@ -178,4 +175,4 @@ async def test_the_error_names_the_setting_under_which_strings_are_unsafe(databa
     run_sql(database, f'alter database "{name}" set standard_conforming_strings = off')
     told = "standard_conforming_strings is off, and the pooler refuses"
     with pgbouncer(database, "session", 5) as pooled, pytest.raises(DatabaseGone, match=told):
-        await Connector(_reactor, dsns.parse(pooled), 30.0)()
+        await session_on(pooled)

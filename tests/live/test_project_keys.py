@@ -11,7 +11,7 @@ from project_service import keys
 from project_service.database.pool import Pool
 from project_service.http.caller import KeyKind
 from tests.live.auth_service import reactor
-from tests.live.test_database import connector
+from tests.live.database import connector
 
 
 @pytest_twisted.ensureDeferred

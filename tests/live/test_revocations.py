@@ -18,8 +18,8 @@ from project_service import keys
 from project_service.revocations import FRESH_SECONDS
 from project_service.settings.model import Secret, Stage, StageDatabase, Store
 from tests.live.application import Api, serving, settings_for
+from tests.live.database import run_sql
 from tests.live.proxy import Manners, RudeProxy, rude_proxy
-from tests.live.tables_service import run_sql
 from tests.live.waiting import until
 
 TABLE = "/dev/db/main/rest/kept"

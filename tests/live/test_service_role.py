@@ -13,8 +13,6 @@ import pytest_twisted
 from psycopg2.extensions import make_dsn
 
 from project_service.auth import keyfile
-from project_service.database import dsn as dsns
-from project_service.database.connect import Connector
 from project_service.database.expose import expose, lacking
 from project_service.database.migrate import migrate, shipped
 from project_service.deferreds import start
@@ -23,9 +21,9 @@ from project_service.settings.model import Store
 from tests.live.application import settings_for
 from tests.live.auth_service import reactor
 from tests.live.command_here import beside_the_reactor, commands_of
+from tests.live.database import run_each, session_on
 from tests.live.services import wait
 from tests.live.storage_cli import config_file
-from tests.live.test_attacks_roles import run
 from tests.live.test_startup import said_at_start
 from tests.live.waiting import until
 
@@ -50,16 +48,16 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
 def admin(cluster: str) -> Iterator[str]:
     """The administrator's DSN of a new database, owned by the role ``runs``. The roles of the table API do not
     exist."""
-    run(cluster, "create role runs login noinherit createrole bypassrls password 'runs'")
-    run(cluster, "create database own owner runs template template0")
+    run_each(cluster, "create role runs login noinherit createrole bypassrls password 'runs'")
+    run_each(cluster, "create database own owner runs template template0")
     yield str(make_dsn(cluster, dbname="own"))
-    run(cluster, "drop database own with (force)")
-    run(cluster, f"drop role if exists {ROLES}, runs, hers")
+    run_each(cluster, "drop database own with (force)")
+    run_each(cluster, f"drop role if exists {ROLES}, runs, hers")
 
 
 async def migrated(admin: str, *schemas: str) -> list[str]:
     """Migrates as a start does, and returns what is lacking then."""
-    session = await Connector(reactor, dsns.parse(owners(admin)), 30.0)()
+    session = await session_on(owners(admin))
     try:
         await migrate(session, shipped(), afterwards=lambda locked: expose(locked, schemas))
         return await lacking(session, schemas)
@@ -75,29 +73,29 @@ def owners(admin: str) -> str:
 async def test_an_owner_who_may_create_roles_creates_them_as_documented(admin: str) -> None:
     assert await migrated(admin, "public") == []
     roles = "select rolname, rolcanlogin, rolinherit, rolbypassrls from pg_roles order by rolname"
-    made = [row for row in run(admin, roles) if row[0] in ROLES.split(", ")]
+    made = [row for row in run_each(admin, roles) if row[0] in ROLES.split(", ")]
     assert made == [
         ("anon", False, False, False),
         ("authenticated", False, False, False),
         ("service_role", False, False, True),
     ]
     for role, *_ in made:
-        assert run(owners(admin), f"set role {role}", "select current_user::text") == [(role,)]
+        assert run_each(owners(admin), f"set role {role}", "select current_user::text") == [(role,)]
 
 
 @pytest_twisted.ensureDeferred
 async def test_an_owner_without_bypassrls_is_told_what_an_administrator_has_to_do(admin: str) -> None:
-    run(admin, "alter role runs nobypassrls")
+    run_each(admin, "alter role runs nobypassrls")
     assert await migrated(admin, "public") == [NO_BYPASS]
     # Without an exposed schema the role is not needed.
     assert await migrated(admin) == []
-    run(admin, "alter role service_role bypassrls")
+    run_each(admin, "alter role service_role bypassrls")
     assert await migrated(admin, "public") == []
 
 
 @pytest_twisted.ensureDeferred
 async def test_a_database_without_the_schema_public_is_migrated(admin: str) -> None:
-    run(admin, "drop schema public")
+    run_each(admin, "drop schema public")
     assert await migrated(admin, "public") == []
 
 
@@ -108,7 +106,7 @@ async def test_a_role_created_at_the_same_moment_for_another_database_is_used(ad
         migrating = start(migrated(admin, "public"))
 
         async def waiting() -> bool:
-            return bool(run(admin, "select 1 from pg_locks where not granted"))
+            return bool(run_each(admin, "select 1 from pg_locks where not granted"))
 
         await until(waiting)
         other.commit()
@@ -119,27 +117,27 @@ async def test_a_role_created_at_the_same_moment_for_another_database_is_used(ad
 async def test_roles_and_schemas_that_an_administrator_made_are_used_and_closed_to_callers(
     admin: str,
 ) -> None:
-    run(admin, "create role anon login; create role authenticated; create role service_role bypassrls")
-    run(admin, f"alter role runs nocreaterole nobypassrls; grant {ROLES} to runs")
-    run(admin, "create schema auth authorization runs; create schema storage authorization runs")
-    run(admin, "grant all on schema auth, storage to public")
+    run_each(admin, "create role anon login; create role authenticated; create role service_role bypassrls")
+    run_each(admin, f"alter role runs nocreaterole nobypassrls; grant {ROLES} to runs")
+    run_each(admin, "create schema auth authorization runs; create schema storage authorization runs")
+    run_each(admin, "grant all on schema auth, storage to public")
     assert await migrated(admin, "public") == []
-    assert run(admin, "select rolcanlogin from pg_roles where rolname = 'anon'") == [(True,)]
+    assert run_each(admin, "select rolcanlogin from pg_roles where rolname = 'anon'") == [(True,)]
     rights = "has_schema_privilege('anon', s, 'usage'), has_schema_privilege('anon', s, 'create')"
-    may = run(admin, f"select s, {rights} from unnest(array['auth', 'storage']) s order by s")
+    may = run_each(admin, f"select s, {rights} from unnest(array['auth', 'storage']) s order by s")
     assert may == [("auth", True, False), ("storage", False, False)]
 
 
 @pytest_twisted.ensureDeferred
 async def test_what_another_owner_exposes_is_reported_with_the_remedy(admin: str) -> None:
-    run(
+    run_each(
         admin,
         'create role hers; create schema hers authorization hers; create schema "it\'s" authorization runs',
     )
-    run(admin, 'create table public."A" (a int)', 'create table "it\'s".t (a int)')
+    run_each(admin, 'create table public."A" (a int)', 'create table "it\'s".t (a int)')
     # This extension revokes the rights to its views from everybody; it is not reported, as it is not made for
     # callers.
-    run(admin, "create extension pg_buffercache schema public")
+    run_each(admin, "create extension pg_buffercache schema public")
     exposed = ("public", "hers", "it's", "none")
     assert await migrated(admin, *exposed) == [
         f"service_role may not use the schema 'hers': {REMEDY}('hers')",
@@ -147,13 +145,13 @@ async def test_what_another_owner_exposes_is_reported_with_the_remedy(admin: str
         f"service_role may not read public.\"A\": {REMEDY}('public')",
     ]
     for schema in ("hers", "it''s", "public"):
-        run(admin, f"select _project_service.expose_schema('{schema}')")
+        run_each(admin, f"select _project_service.expose_schema('{schema}')")
     assert await migrated(admin, *exposed) == []
 
 
 @pytest_twisted.ensureDeferred
 async def test_what_another_owner_exposes_does_not_prevent_the_rest(admin: str) -> None:
-    run(admin, "create role hers", "grant create on schema public to hers")
+    run_each(admin, "create role hers", "grant create on schema public to hers")
     one_of_each = (
         "create table {0}_table (id int generated by default as identity)",
         "create view {0}_view as select 1 as a",
@@ -163,7 +161,7 @@ async def test_what_another_owner_exposes_does_not_prevent_the_rest(admin: str) 
         "revoke all on function {0}_function from public",
     )
     for owner in ("hers", "runs"):
-        run(admin, f"set role {owner}", *(one.format(owner) for one in one_of_each))
+        run_each(admin, f"set role {owner}", *(one.format(owner) for one in one_of_each))
     assert await migrated(admin, "public") == [
         f"service_role may not read public.hers_kept: {REMEDY}('public')"
     ]
@@ -175,12 +173,12 @@ async def test_what_another_owner_exposes_does_not_prevent_the_rest(admin: str) 
         " and has_function_privilege('service_role', oid, 'execute') order by 1"
     )
     names = ["function", "kept", "numbers", "table", "table_id_seq", "view"]
-    assert run(admin, may) == [(f"runs_{name}",) for name in names]
+    assert run_each(admin, may) == [(f"runs_{name}",) for name in names]
     # What the owner creates later is open to service_role as well.
-    run(admin, "set role runs", "create table public.runs_later (a int)")
-    assert ("runs_later",) in run(admin, may)
-    run(admin, "select _project_service.expose_schema('public')")
-    assert len(run(admin, may)) == 2 * len(names) + 1
+    run_each(admin, "set role runs", "create table public.runs_later (a int)")
+    assert ("runs_later",) in run_each(admin, may)
+    run_each(admin, "select _project_service.expose_schema('public')")
+    assert len(run_each(admin, may)) == 2 * len(names) + 1
     assert await migrated(admin, "public") == []
 
 
@@ -193,14 +191,14 @@ def test_commands_report_missing_rights_of_service_role(
     project = commands_of(monkeypatch, "--config", config)
     assert project("jwt-keys", "create").code == 0
     assert "ok    service_role: migrations come first\n" in project("check").out
-    run(admin, "alter role runs nobypassrls")
+    run_each(admin, "alter role runs nobypassrls")
     done = project("migrate", "--json")
     assert (done.code, done.err) == (0, f"project-service: {NO_BYPASS}\n")
     assert len(done.json["applied"]) == len(shipped())
     checked = project("check")
     wrong = [line for line in checked.out.splitlines() if line.startswith("FAIL")]
     assert (checked.code, wrong) == (1, [f"FAIL  service_role: {NO_BYPASS}"])
-    run(admin, "alter role service_role bypassrls")
+    run_each(admin, "alter role service_role bypassrls")
     checked = project("check")
     assert checked.code == 0
     assert "ok    service_role: has its rights in every schema that is exposed\n" in checked.out
@@ -213,7 +211,7 @@ async def test_a_start_reports_missing_rights_of_service_role(
     settings = settings_for(owners(admin), store_settings, tmp_path)
     assert settings.auth.jwt_keys_file is not None
     keyfile.load_or_create(Path(settings.auth.jwt_keys_file), settings.auth.jwt_algorithm)
-    run(admin, "alter role runs nobypassrls")
+    run_each(admin, "alter role runs nobypassrls")
     assert NO_BYPASS in (await said_at_start(settings)).splitlines()
-    run(admin, "alter role service_role bypassrls")
+    run_each(admin, "alter role service_role bypassrls")
     assert "service_role" not in await said_at_start(settings)

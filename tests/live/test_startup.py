@@ -10,22 +10,20 @@ import psycopg2
 import pytest
 import pytest_twisted
 from attrs import evolve
-from psycopg2.extensions import make_dsn, parse_dsn
 from twisted.internet import reactor as _reactor
 from twisted.logger import capturedLogs, formatEvent
 
 from project_service import parts
 from project_service.auth import keyfile
 from project_service.auth.keyset import KeySetError
-from project_service.database import dsn as dsns
 from project_service.database.advisory_lock import MIGRATIONS
-from project_service.database.connect import Connector
 from project_service.database.expose import watch_ddl
 from project_service.deferreds import start
 from project_service.settings.launch import Launch
 from project_service.settings.model import Secret, Settings, Stage, StageDatabase, Store
 from project_service.startup import Startup
 from tests.live.application import serving, settings_for
+from tests.live.database import session_on
 from tests.live.services import Services
 from tests.live.waiting import until
 
@@ -54,9 +52,7 @@ async def test_a_start_says_if_schema_changes_are_not_noticed(
     assert settings.auth.jwt_keys_file is not None
     keyfile.load_or_create(Path(settings.auth.jwt_keys_file), settings.auth.jwt_algorithm)
     assert UNWATCHED in await said_at_start(settings)
-    assert services.running.admin_dsn is not None
-    of_admin = make_dsn(services.running.admin_dsn, dbname=parse_dsn(database)["dbname"])
-    admin = await Connector(reactor, dsns.parse(of_admin), 10.0)()
+    admin = await session_on(services.admin_dsn(database))
     assert await watch_ddl(admin)
     admin.close()
     assert UNWATCHED not in await said_at_start(settings)

@@ -20,8 +20,8 @@ from project_service.storage import buckets
 from project_service.storage.assemble import connect_store
 from project_service.storage.objects import Received
 from project_service.storage.s3.errors import BrokenRead, NoSuchObject
-from tests.live.auth_service import sql
 from tests.live.command_here import commands_of
+from tests.live.database import run_sql
 from tests.live.services import wait
 from tests.live.storage_cli import config_file
 
@@ -100,8 +100,8 @@ async def test_a_bucket_that_is_replaced_meanwhile_gets_nothing(
 
     async def upload(key: str, parts: Any) -> Received:
         read.append(key)
-        sql(database, "delete from storage.buckets")
-        sql(database, "select storage.create_bucket('b', 'public', null, null, null, false)")
+        run_sql(database, "delete from storage.buckets")
+        run_sql(database, "select storage.create_bucket('b', 'public', null, null, null, false)")
         return Received(key, "text/plain")
 
     async def found(source: Any) -> AsyncIterator[tuple[str, Any]]:
@@ -113,7 +113,7 @@ async def test_a_bucket_that_is_replaced_meanwhile_gets_nothing(
     done = await deferToThread(here, "storage", "import", "b", str(tmp_path))
     assert (done.code, done.err) == (1, "project-service: There is no such bucket.\n")
     assert read == ["one"]
-    assert sql(database, "select 1 from storage.objects") == []
+    assert run_sql(database, "select 1 from storage.objects") == []
 
 
 def failing(**faults: Exception) -> Any:

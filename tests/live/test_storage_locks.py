@@ -15,7 +15,7 @@ from project_service.deferreds import start
 from project_service.storage.assemble import Rows
 from project_service.storage.model import BucketRules, Conditions
 from tests.contracts.rows import ALICE, ETAG, bucket_b, put, refused
-from tests.live.auth_service import sql
+from tests.live.database import run_sql
 from tests.live.waiting import until
 
 T = TypeVar("T")
@@ -28,7 +28,9 @@ MOVE = "select * from storage.move_object('b', %s, %s, null, true, null, null)"
 @pytest.fixture
 def keys(database: str) -> list[str]:
     """Keys that have different locks."""
-    found = sql(database, "select min(n::text) from generate_series(1, 500) n group by storage.slot(n::text)")
+    found = run_sql(
+        database, "select min(n::text) from generate_series(1, 500) n group by storage.slot(n::text)"
+    )
     return [key for (key,) in found]
 
 
@@ -54,7 +56,7 @@ class Other:
         waiting = start(work)
 
         async def held_up() -> bool:
-            return waiting.called or bool(sql(self._database, "select 1 from pg_locks where not granted"))
+            return waiting.called or bool(run_sql(self._database, "select 1 from pg_locks where not granted"))
 
         await until(held_up)
         assert not waiting.called, "it did not wait"
@@ -89,8 +91,8 @@ def as_they_lie(database: str) -> None:
 
 def from_now_on(database: str, setting: str) -> None:
     """Sets something for connections that are made from now on."""
-    (name,) = sql(database, "select current_database()")[0]
-    sql(database, f'alter database "{name}" set {setting}')
+    (name,) = run_sql(database, "select current_database()")[0]
+    run_sql(database, f'alter database "{name}" set {setting}')
 
 
 @pytest_twisted.ensureDeferred
@@ -114,7 +116,7 @@ async def test_moves_within_a_slot_or_onto_an_object_delay_no_upload(
     """Otherwise an upload under a quota, which locks the bucket, could wait for a slot whose holder waits for the
     bucket."""
     beside = "select n::text from generate_series(1, 500) n where storage.slot(n::text) = storage.slot(%s)"
-    one, another = (key for (key,) in sql(database, f"{beside} limit 2", keys[2]))
+    one, another = (key for (key,) in run_sql(database, f"{beside} limit 2", keys[2]))
     for key in (*keys[:2], one):
         await put(rows, key)
     await rows.buckets.change("b", {"max_bucket_bytes": 100})
@@ -189,7 +191,7 @@ async def test_locks_are_taken_in_one_order(
     database: str, keys: list[str], as_they_lie: None, rows: Rows, other: Other
 ) -> None:
     """Otherwise two transactions could wait for each other. The rows that are locked lie in another order here."""
-    first, last = sorted(keys[:2], key=lambda key: sql(database, "select storage.slot(%s)", key))
+    first, last = sorted(keys[:2], key=lambda key: run_sql(database, "select storage.slot(%s)", key))
     lock = "from storage.usage where slot = storage.slot(%s)"
     for key in (first, last):
         await put(rows, key)
@@ -197,14 +199,14 @@ async def test_locks_are_taken_in_one_order(
         lambda: rows.objects.move("b", last, first, ALICE),
         lambda: rows.objects.delete("b", [last, first], ALICE),
     ):
-        sql(database, "update storage.usage set slot = slot where slot = storage.slot(%s)", first)
-        lying = sql(
+        run_sql(database, "update storage.usage set slot = slot where slot = storage.slot(%s)", first)
+        lying = run_sql(
             database, f"select slot = storage.slot(%s) {lock} or slot = storage.slot(%s)", last, first, last
         )
         assert lying == [(True,), (False,)]
         other.puts(last)
         waiting = await other.holds_up(change())
-        assert sql(database, f"select 1 {lock} for update skip locked", first) == []
+        assert run_sql(database, f"select 1 {lock} for update skip locked", first) == []
         other.connection.commit()
         await waiting
 

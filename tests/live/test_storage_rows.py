@@ -13,7 +13,7 @@ from project_service.deferreds import start
 from project_service.storage.assemble import Rows, sql_rows
 from project_service.storage.model import Link
 from tests.contracts.rows import ALICE, put, refused
-from tests.live.auth_service import sql
+from tests.live.database import run_sql
 from tests.live.services import pool_on
 from tests.live.waiting import until
 
@@ -21,7 +21,7 @@ from tests.live.waiting import until
 @pytest_twisted.ensureDeferred
 async def test_a_link_into_a_bucket_that_is_being_deleted_is_refused(database: str, rows: Rows) -> None:
     async def waiting() -> bool:
-        return bool(sql(database, "select 1 from pg_locks where not granted"))
+        return bool(run_sql(database, "select 1 from pg_locks where not granted"))
 
     with closing(psycopg2.connect(database)) as other, other.cursor() as cursor:
         cursor.execute("select storage.delete_bucket('b')")
@@ -38,16 +38,18 @@ async def test_the_upload_that_has_been_silent_longest_is_given_up_first(databas
     for age, version in enumerate(versions):
         await rows.objects.begin_upload(version, "b")
         ago = timedelta(minutes=age)
-        sql(database, "update storage.uploads set seen_at = now() - %s where version = %s", ago, str(version))
+        run_sql(
+            database, "update storage.uploads set seen_at = now() - %s where version = %s", ago, str(version)
+        )
     assert await rows.garbage.stale_uploads(timedelta(0), 2) == [versions[2], versions[1]]
 
 
 @pytest_twisted.ensureDeferred
 async def test_objects_are_listed_in_order_without_an_index_too(database: str, rows: Rows) -> None:
     """Read through the index they would come in order by themselves."""
-    (name,) = sql(database, "select current_database()")[0]
+    (name,) = run_sql(database, "select current_database()")[0]
     for way in ("indexscan", "indexonlyscan", "bitmapscan"):
-        sql(database, f'alter database "{name}" set enable_{way} = off')
+        run_sql(database, f'alter database "{name}" set enable_{way} = off')
     fresh = pool_on(database)
     for key in ("c", "a", "b"):
         await put(rows, key)
@@ -60,7 +62,7 @@ async def test_objects_are_listed_in_order_without_an_index_too(database: str, r
 async def test_an_object_put_or_moved_has_the_current_time(database: str, rows: Rows) -> None:
     await put(rows, "k")
     for change in (lambda: put(rows, "k"), lambda: rows.objects.move("b", "k", "l", ALICE)):
-        sql(database, "update storage.objects set updated_at = '2000-01-01'")
+        run_sql(database, "update storage.objects set updated_at = '2000-01-01'")
         changed = await change()
         assert changed.row.updated_at.year > 2000 and changed.row.updated_at.microsecond % 1000 == 0
         assert await rows.objects.find("b", changed.row.key) == changed.row
@@ -75,34 +77,34 @@ async def test_foreign_keys_to_objects_follow_them_or_keep_them(database: str, r
         "told": "on update cascade on delete cascade",
     }
     for table, rule in tables.items():
-        sql(
+        run_sql(
             database,
             f"create table {table} (bucket text, key text,"
             f" foreign key (bucket, key) references storage.objects {rule})",
         )
     for key in ("a", "b"):
         await put(rows, key)
-        sql(database, "insert into told values ('b', %s)", key)
+        run_sql(database, "insert into told values ('b', %s)", key)
     for table in ("kept", "kept_by_name"):
-        sql(database, f"insert into {table} values ('b', 'a')")
+        run_sql(database, f"insert into {table} values ('b', 'a')")
         for change in (
             rows.objects.delete("b", ["a", "b"], ALICE),
             rows.objects.move("b", "a", "c", ALICE),
             rows.objects.move("b", "b", "a", ALICE),
         ):
             assert await refused(change) == "object_in_use"
-        sql(database, f"delete from {table}")
+        run_sql(database, f"delete from {table}")
     await put(rows, "a")
-    assert sql(database, "select key from told order by key") == [("a",), ("b",)]
+    assert run_sql(database, "select key from told order by key") == [("a",), ("b",)]
     await rows.objects.move("b", "a", "c", ALICE)
-    assert sql(database, "select key from told order by key") == [("b",), ("c",)]
+    assert run_sql(database, "select key from told order by key") == [("b",), ("c",)]
     await rows.objects.delete("b", ["b", "c"], ALICE)
-    assert sql(database, "select key from told") == []
+    assert run_sql(database, "select key from told") == []
 
 
 def test_names_and_keys_are_ordered_bytewise_in_any_database(database: str) -> None:
     """The tests' database orders all text so; one with the collation of a language does not."""
-    ordered = sql(
+    ordered = run_sql(
         database,
         "select c.relname, a.attname, a.attcollation = '\"C\"'::regcollation from pg_attribute a"
         " join pg_class c on c.oid = a.attrelid where c.relnamespace = 'storage'::regnamespace and c.relkind = 'r'"

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 import pytest_twisted
-from psycopg2.extensions import make_dsn, parse_dsn
+from psycopg2.extensions import make_dsn
 from twisted.internet import reactor as _reactor
 from twisted.logger import formatEvent
 
@@ -19,9 +19,8 @@ from project_service.tables.catalog.freshness import Echo, Freshness
 from project_service.tables.catalog.holder import CacheHolder
 from project_service.tables.catalog.load import loader
 from project_service.tables.config import TablesConfig
+from tests.live.database import connector, run_sql
 from tests.live.services import Services
-from tests.live.tables_service import run_sql
-from tests.live.test_database import connector
 from tests.said import captured_logs
 
 reactor: Any = _reactor
@@ -199,9 +198,8 @@ async def test_unreadable_foreign_tables_do_not_prevent_reading_the_catalogue(
     database: str, services: Services
 ) -> None:
     pool = Pool(raw(connector(database)), 1, 5.0, reactor)
-    assert services.running.admin_dsn is not None
     run_sql(
-        make_dsn(services.running.admin_dsn, dbname=parse_dsn(database)["dbname"]),
+        services.admin_dsn(database),
         f"create foreign data wrapper mute; grant usage on foreign data wrapper mute to {OWNER}",
     )
     run_sql(

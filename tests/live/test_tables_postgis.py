@@ -14,8 +14,9 @@ from attrs import evolve
 from project_service.settings.model import Stage, StageDatabase, Store
 from tests.live import postgis
 from tests.live.application import serving, settings_for
+from tests.live.database import run_sql
 from tests.live.services import migrated, wait
-from tests.live.tables_service import BASE, Tables, run_sql
+from tests.live.tables_service import BASE, Tables
 
 PROGRAMS = postgis.programs()
 pytestmark = pytest.mark.skipif(

@@ -14,9 +14,8 @@ from project_service.tables.catalog.holder import CacheHolder
 from project_service.tables.catalog.load import loader
 from project_service.tables.catalog.model import Argument, Column, Handler, Relationship, SchemaCache
 from project_service.tables.config import TablesConfig
+from tests.live.database import connector, run_sql
 from tests.live.services import wait
-from tests.live.tables_service import run_sql
-from tests.live.test_database import connector
 
 reactor: Any = _reactor
 

@@ -15,7 +15,7 @@ from twisted.internet.defer import DeferredList
 from project_service.deferreds import start
 from project_service.embedded.postgres import OWNER
 from tests.live.services import Services
-from tests.live.tables_service import BASE, Tables, run_sql, tables, until_answered
+from tests.live.tables_service import BASE, Tables, tables, until_answered
 from tests.live.waiting import until
 
 __all__ = ["tables"]
@@ -143,7 +143,6 @@ async def test_each_database_has_its_own_settings(tables: Tables) -> None:
 
 @pytest_twisted.ensureDeferred
 async def test_settings_of_roles_and_functions_apply(tables: Tables, services: Services) -> None:
-    assert services.running.admin_dsn is not None
     database = tables.sql("select quote_ident(current_database())")[0][0]
     tables.sql(
         "create function told() returns text language sql stable as "
@@ -153,8 +152,7 @@ async def test_settings_of_roles_and_functions_apply(tables: Tables, services: S
         " set statement_timeout = '9s' as $$ select told() $$;"
     )
     # Two settings that only a superuser may set, one of them granted to the role that connects.
-    run_sql(
-        services.running.admin_dsn,
+    services.admin(
         f"grant set on parameter log_min_duration_statement to {OWNER};"
         f"alter role anon in database {database} set log_min_duration_statement = '12min';"
         f"alter role anon in database {database} set log_parser_stats = on",
@@ -183,7 +181,7 @@ async def test_settings_of_roles_and_functions_apply(tables: Tables, services: S
         await until(taken_in)
         assert (await tables.request("GET", "/rpc/compiles"))[2] == "on"
     finally:
-        run_sql(services.running.admin_dsn, f"alter role anon in database {database} reset all")
+        services.admin(f"alter role anon in database {database} reset all")
         tables.sql("notify pgrst")
 
 
