@@ -212,13 +212,14 @@ class Session(txpostgres.Connection):  # type: ignore[misc]  # txpostgres is not
             else:
                 self._fail(fault)
             return
-        if raw.notifies:
-            self._notify()
         if state == extensions.POLL_WRITE:
             self.reactor.addWriter(self)
         elif state == extensions.POLL_OK and self._running is not None:
             running, self._running = self._running, None
             running.callback(None)
+        # Last, because who hears of something may send the next message, which is none that ``state`` is about.
+        if raw.notifies:
+            self._notify()
 
     def _notify(self) -> None:
         notifies, self._connection.notifies[:] = list(self._connection.notifies), []

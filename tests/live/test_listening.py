@@ -1,0 +1,42 @@
+"""Listening on a real connection that is also asked."""
+
+from __future__ import annotations
+
+from contextlib import closing
+from typing import Any
+
+import psycopg2
+import pytest_twisted
+from twisted.internet import reactor as _reactor
+from twisted.internet.defer import Deferred
+
+from project_service.database import dsn as dsns
+from project_service.database.connect import Connector
+from project_service.database.listener import Listener
+from project_service.deferreds import start
+
+reactor: Any = _reactor
+
+
+@pytest_twisted.ensureDeferred
+async def test_whoever_hears_of_a_change_may_ask_at_once_on_the_same_connection(database: str) -> None:
+    listener = Listener(Connector(reactor, dsns.parse(database), 10.0), reactor)
+    answered: Deferred[list[Any]] = Deferred()
+
+    async def ask() -> list[Any]:
+        return [await listener.query("select 7"), await listener.query("select 8")]
+
+    async def nothing() -> None:
+        return
+
+    listener.subscribe("news", lambda _: start(ask()).chainDeferred(answered), nothing)
+    listener.startService()
+    try:
+        await listener.ready()
+        with closing(psycopg2.connect(database)) as other, other, other.cursor() as cursor:
+            cursor.execute("notify news")
+        assert await answered == [[(7,)], [(8,)]]
+    finally:
+        stopping = listener.stopService()
+        assert stopping is not None
+        await stopping
