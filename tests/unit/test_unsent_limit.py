@@ -21,7 +21,7 @@ class Client:
 class Cut(SynchronousTestCase):
     def setUp(self) -> None:
         self.now = 0.0
-        self.limit: UnsentLimit[Client] = UnsentLimit(lambda: self.now, 10 * MIB)
+        self.limit = UnsentLimit(lambda: self.now, 10 * MIB)
 
     def written(self, size: int) -> Client:
         client = Client()

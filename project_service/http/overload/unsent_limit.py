@@ -7,7 +7,7 @@ one of the table API may be as large as PostgreSQL can make it.
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Generic, Protocol, TypeVar
+from typing import Protocol
 
 from attrs import define
 
@@ -29,9 +29,6 @@ class Reader(Protocol):
     def abort(self) -> None: ...
 
 
-R = TypeVar("R", bound=Reader)
-
-
 @define
 class _Left:
     """``bytes`` were left at ``since``; there may be fewer now."""
@@ -40,7 +37,7 @@ class _Left:
     since: float
 
 
-class UnsentLimit(Generic[R]):
+class UnsentLimit:
     """Once more than ``most`` bytes are waiting for their clients, whoever takes them most slowly is cut off.
 
     Those who have had ``GRACE_SECONDS`` for it go first.
@@ -49,11 +46,11 @@ class UnsentLimit(Generic[R]):
     def __init__(self, now: Callable[[], float], most: int = MOST_BYTES) -> None:
         self._now = now
         self._most = most
-        self._left: dict[R, _Left] = {}
+        self._left: dict[Reader, _Left] = {}
         # Never less than there is.
         self._total = 0
 
-    def wrote(self, reader: R) -> None:
+    def wrote(self, reader: Reader) -> None:
         """Much has been written to ``reader``, which is never cut off for it: others have had more time."""
         self.leave(reader)
         left = reader.unsent_bytes
@@ -64,19 +61,19 @@ class UnsentLimit(Generic[R]):
         if self._total > self._most:
             self._make_room(reader)
 
-    def leave(self, reader: R) -> None:
+    def leave(self, reader: Reader) -> None:
         left = self._left.pop(reader, None)
         if left is not None:
             self._total -= left.bytes
 
-    def _make_room(self, last: R) -> None:
+    def _make_room(self, last: Reader) -> None:
         still = {reader: reader.unsent_bytes for reader in self._left}
         for reader in [reader for reader, left in still.items() if left < LARGE_BYTES]:
             self.leave(reader)
             del still[reader]
         total, now = sum(still.values()), self._now()
 
-        def pace(reader: R) -> tuple[bool, float]:
+        def pace(reader: Reader) -> tuple[bool, float]:
             left = self._left[reader]
             seconds = now - left.since
             return seconds < GRACE_SECONDS, (left.bytes - still[reader]) / max(seconds, 1.0)

@@ -41,7 +41,7 @@ class ChannelFactory(Factory):
         self._clock = clock
         self._idle_seconds = idle_seconds
         self._limit: ConnectionLimit[Channel] = ConnectionLimit(most, clock.seconds)
-        self._unsent: UnsentLimit[Channel] = UnsentLimit(clock.seconds)
+        self._unsent = UnsentLimit(clock.seconds)
         self._empty: Deferred[None] | None = None
 
     @property
