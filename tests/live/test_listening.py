@@ -26,10 +26,13 @@ async def test_whoever_hears_of_a_change_may_ask_at_once_on_the_same_connection(
     async def ask() -> list[Any]:
         return [await listener.query("select 7"), await listener.query("select 8")]
 
+    def heard(payload: str) -> None:
+        start(ask()).chainDeferred(answered)
+
     async def nothing() -> None:
         return
 
-    listener.subscribe("news", lambda _: start(ask()).chainDeferred(answered), nothing)
+    listener.subscribe("news", heard, nothing)
     listener.startService()
     try:
         await listener.ready()
