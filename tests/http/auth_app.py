@@ -17,7 +17,7 @@ from project_service.settings.model import Auth as AuthSettings
 from project_service.settings.model import Settings
 from project_service.workers.changes import Changes
 from tests.auth_fakes import FakeListener, InlineHashes, KeptPost, MemoryStore
-from tests.fakes import App, Response
+from tests.fakes import App, Client, Response, raw_request
 from tests.places import temporary_directory
 
 NOW = 1_795_230_245.678
@@ -101,6 +101,14 @@ class AuthApp:
             sent.setdefault("Content-Type", "application/json")
         response = self.app.connect(host).request(method, path, sent, raw)
         return Answer(response.status, orjson.loads(response.body) if response.body else None, response)
+
+    def begin(self, method: str, path: str, body: Any, **headers: str) -> Client:
+        """Sends a request, whose response the test reads from the connection when it is there."""
+        client = self.app.connect()
+        sent = {name.replace("_", "-"): value for name, value in headers.items()}
+        sent["Content-Type"] = "application/json"
+        client.send(raw_request(method, path, sent, None if body is None else orjson.dumps(body)))
+        return client
 
     def sign_up(self, email: str = "ada@example.test", password: str = PASSWORD, **more: Any) -> Answer:
         return self.call("POST", "/auth/signup", {"email": email, "password": password}, **more)

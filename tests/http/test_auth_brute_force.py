@@ -107,10 +107,7 @@ class BruteForce(TestCase):
     def test_hanging_up_does_not_spare_an_attempt_from_being_counted(self) -> None:
         gate: Deferred[None] = Deferred()
         self.app.hashes.gate = gate
-        client = self.app.app.connect()
-        body = b'{"email":"ada@example.test","password":"wrong"}'
-        head = "POST /auth/login HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\nContent-Length: %d\r\n\r\n"
-        client.send((head % len(body)).encode() + body)
+        client = self.app.begin("POST", "/auth/login", {"email": "ada@example.test", "password": "wrong"})
         client.hang_up()
         self.app.hashes.gate = None
         gate.callback(None)
@@ -142,10 +139,7 @@ class BruteForce(TestCase):
         now = self.app.auth.context.now()
         counter = self.app.store.counter("login", "ada@example.test")
         counter.pending.extend([now, now, now])
-        client = self.app.app.connect()
-        body = b'{"email":"ada@example.test","password":"correct horse battery"}'
-        head = "POST /auth/login HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\nContent-Length: %d\r\n\r\n"
-        client.send((head % len(body)).encode() + body)
+        client = self.app.begin("POST", "/auth/login", {"email": "ada@example.test", "password": PASSWORD})
         assert client.received() == b""
         counter.pending.clear()
         self.app.clock.advance(0.2)
@@ -154,10 +148,7 @@ class BruteForce(TestCase):
     def test_a_login_that_waited_five_seconds_for_them_is_429(self) -> None:
         now = self.app.auth.context.now()
         self.app.store.counter("login", "ada@example.test").pending.extend([now, now, now])
-        client = self.app.app.connect()
-        body = b'{"email":"ada@example.test","password":"correct horse battery"}'
-        head = "POST /auth/login HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\nContent-Length: %d\r\n\r\n"
-        client.send((head % len(body)).encode() + body)
+        client = self.app.begin("POST", "/auth/login", {"email": "ada@example.test", "password": PASSWORD})
         self.app.clock.pump([0.1] * 49)
         assert client.received() == b""
         self.app.clock.pump([0.1] * 2)

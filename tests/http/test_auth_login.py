@@ -5,7 +5,6 @@ from __future__ import annotations
 from unittest.mock import patch
 
 import bcrypt
-import orjson
 from attrs import evolve
 from twisted.internet.defer import Deferred
 from twisted.trial.unittest import TestCase
@@ -13,7 +12,6 @@ from twisted.trial.unittest import TestCase
 from project_service.auth import passwords
 from project_service.auth.model import Account
 from project_service.errors import database_unavailable, overloaded
-from tests.fakes import raw_request
 from tests.http.auth_app import PASSWORD, AuthApp
 
 
@@ -109,9 +107,7 @@ class LogIn(TestCase):
         self.app.hashes.bcrypt = type(self.app.hashes.bcrypt)(5)
         gate: Deferred[None] = Deferred()
         self.app.hashes.gate = gate
-        client = self.app.app.connect()
-        body = orjson.dumps({"email": "ada@example.test", "password": PASSWORD})
-        client.send(raw_request("POST", "/auth/login", {"Content-Type": "application/json"}, body))
+        client = self.app.begin("POST", "/auth/login", {"email": "ada@example.test", "password": PASSWORD})
         self.app.hashes.gate = None
         assert self.app.log_in().status == 200
         stored = self._account().password_hash

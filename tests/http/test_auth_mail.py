@@ -7,7 +7,6 @@ import re
 from twisted.internet.defer import Deferred
 from twisted.trial.unittest import TestCase
 
-from tests.fakes import raw_request
 from tests.http.auth_app import PASSWORD, AuthApp
 
 TOKEN = re.compile(r"^[A-Za-z0-9_-]{43}$", re.MULTILINE)
@@ -194,9 +193,7 @@ class Confirmation(Mailing):
         """Otherwise the address would be taken, and nobody would have what confirms it."""
         gate: Deferred[None] = Deferred()
         self.app.hashes.gate = gate
-        client = self.app.app.connect()
-        body = b'{"email":"bob@example.test","password":"correct horse battery"}'
-        client.send(raw_request("POST", "/auth/signup", {"Content-Type": "application/json"}, body))
+        client = self.app.begin("POST", "/auth/signup", {"email": "bob@example.test", "password": PASSWORD})
         client.hang_up()
         gate.callback(None)
         answer = self.app.call("POST", "/auth/verify", {"token": self.token()})

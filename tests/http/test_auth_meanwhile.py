@@ -4,12 +4,11 @@ from __future__ import annotations
 
 from typing import Any
 
-import orjson
 from twisted.internet.defer import Deferred
 from twisted.trial.unittest import TestCase
 
 from project_service.auth.passwords import Bcrypt
-from tests.fakes import Client, raw_request
+from tests.fakes import Client
 from tests.http.auth_app import PASSWORD, AuthApp
 
 ANOTHER = "another good one"
@@ -27,12 +26,8 @@ class Meanwhile(TestCase):
         """Starts a request with the present password. It goes on when the Deferred fires."""
         gate: Deferred[None] = Deferred()
         self.app.hashes.gate = gate
-        client = self.app.app.connect()
-        headers = {
-            "Authorization": f"Bearer {self.session['access_token']}",
-            "Content-Type": "application/json",
-        }
-        client.send(raw_request(method, "/auth/user", headers, orjson.dumps(body)))
+        token = self.session["access_token"]
+        client = self.app.begin(method, "/auth/user", body, Authorization=f"Bearer {token}")
         self.app.hashes.gate = None
         return client, gate
 
@@ -103,10 +98,8 @@ class Meanwhile(TestCase):
     def test_an_operator_that_hangs_up_gets_all_it_asked_for(self) -> None:
         gate: Deferred[None] = Deferred()
         self.app.hashes.gate = gate
-        client = self.app.app.connect()
-        headers = {"X-Service-Key": "service-key", "Content-Type": "application/json"}
         wanted = {"password": ANOTHER, "disabled": True}
-        client.send(raw_request("PATCH", self.path, headers, orjson.dumps(wanted)))
+        client = self.app.begin("PATCH", self.path, wanted, X_Service_Key="service-key")
         client.hang_up()
         self.app.hashes.gate = None
         gate.callback(None)

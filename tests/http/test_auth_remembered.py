@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from typing import Any, cast
 
-import orjson
 from attrs import evolve
 from twisted.internet.defer import Deferred
 from twisted.trial.unittest import TestCase
@@ -14,7 +13,7 @@ from project_service.auth.model import Account
 from project_service.auth.remembered import CHANNEL
 from project_service.deferreds import start
 from tests.auth_fakes import MemoryUsers
-from tests.fakes import Client, raw_request
+from tests.fakes import Client
 from tests.http.auth_app import AuthApp
 
 
@@ -164,8 +163,4 @@ class RememberedUsers(TestCase):
         assert self.reads_of() == 1
 
     def begin(self, method: str, body: Any = None) -> Client:
-        headers = {"Authorization": f"Bearer {self.token}", "Content-Type": "application/json"}
-        client = self.app.app.connect()
-        raw = None if body is None else orjson.dumps(body)
-        client.send(raw_request(method, "/auth/user", headers, raw))
-        return client
+        return self.app.begin(method, "/auth/user", body, Authorization=f"Bearer {self.token}")

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import json
-from typing import Any, cast
+from typing import Any
 
-from twisted.logger import ILogObserver, globalLogPublisher
 from twisted.trial.unittest import TestCase
 
 from tests.http.storage_app import SERVICE, StorageApp, refused
+from tests.said import logged_until_the_end
 from tests.storage_fakes import FakeLinks
 from tests.store_fake import FakeOpened, MemoryStore
 
@@ -196,9 +196,7 @@ class Links(TestCase):
         self.assertEqual(self.app.tables.links, {})
 
     def test_the_token_is_in_no_log_and_no_metric(self) -> None:
-        events: list[dict[str, Any]] = []
-        globalLogPublisher.addObserver(cast(ILogObserver, events.append))
-        self.addCleanup(globalLogPublisher.removeObserver, cast(ILogObserver, events.append))
+        events = logged_until_the_end(self)
         path = self.path()
         token = path.partition("=")[2]
         for _ in range(2):

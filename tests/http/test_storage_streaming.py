@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from typing import Any, cast
+from typing import Any
 from unittest.mock import patch
 
 from twisted.internet.defer import Deferred
-from twisted.logger import ILogObserver, formatEvent, globalLogPublisher
+from twisted.logger import formatEvent
 from twisted.trial.unittest import TestCase
 
 from project_service.deferreds import shield, start
@@ -16,7 +16,7 @@ from project_service.storage.s3.body import ByteSink
 from project_service.storage.s3.errors import BrokenRead, ReaderLeft, StoreError
 from tests.fakes import raw_request
 from tests.http.storage_app import ANON, OBJECTS, USER, StorageApp, refused
-from tests.said import captured_logs
+from tests.said import captured_logs, logged_until_the_end
 from tests.storage_fakes import FakeGarbage, FakeObjects
 from tests.store_fake import FakeOpened, MemoryStore
 
@@ -68,9 +68,7 @@ class Streaming(TestCase):
         async def refusing(*_: object) -> None:
             raise StoreError(403, "AccessDenied")
 
-        events: list[dict[str, Any]] = []
-        globalLogPublisher.addObserver(cast(ILogObserver, events.append))
-        self.addCleanup(globalLogPublisher.removeObserver, cast(ILogObserver, events.append))
+        events = logged_until_the_end(self)
         self.patch(MemoryStore, "open", refusing)
         self.assertEqual(refused(self.app.get("k")), (503, "store_unavailable"))
         self.app.store.away = True

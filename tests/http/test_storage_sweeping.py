@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 from datetime import timedelta
-from typing import Any, cast
+from typing import Any
 from uuid import uuid4
 
 from attrs import evolve
 from twisted.internet.defer import CancelledError, Deferred
-from twisted.logger import ILogObserver, globalLogPublisher
 from twisted.trial.unittest import TestCase
 
 from project_service.deferreds import start
@@ -18,6 +17,7 @@ from project_service.storage.model import Link, store_path
 from project_service.storage.s3.errors import NoSuchBucket, StoreError, StoreUnreachable
 from project_service.storage.sweeper import Swept, Verified
 from tests.http.storage_app import StorageApp, refused
+from tests.said import logged_until_the_end
 from tests.storage_fakes import START
 from tests.store_fake import FakeOpened, FakeStat, MemoryStore
 
@@ -62,9 +62,7 @@ class Sweeping(TestCase):
         async def all_but_one(_: object, keys: list[str]) -> tuple[str, ...]:
             return (store_path("open", versions[1]),)
 
-        events: list[dict[str, Any]] = []
-        globalLogPublisher.addObserver(cast(ILogObserver, events.append))
-        self.addCleanup(globalLogPublisher.removeObserver, cast(ILogObserver, events.append))
+        events = logged_until_the_end(self)
         self.patch(MemoryStore, "delete_many", all_but_one)
         self.assertEqual(self.sweep().versions, 2)
         # Successful removals are not logged.
@@ -87,15 +85,13 @@ class Sweeping(TestCase):
         for path in paths:
             self.successResultOf(start(self.store.start_multipart(path, "a/b", {})))
         self.stored(store_path("open", uuid4()))
-        abort, events = MemoryStore.abort_multipart, list[dict[str, Any]]()
+        abort, events = MemoryStore.abort_multipart, logged_until_the_end(self)
 
         async def not_the_first(store: MemoryStore, path: str, upload_id: str) -> None:
             if path == paths[0]:
                 raise StoreError(403, "AccessDenied")
             await abort(store, path, upload_id)
 
-        globalLogPublisher.addObserver(cast(ILogObserver, events.append))
-        self.addCleanup(globalLogPublisher.removeObserver, cast(ILogObserver, events.append))
         self.patch(MemoryStore, "abort_multipart", not_the_first)
         self.assertEqual(self.sweep(orphans=True), Swept(0, 0, 2, 0, 1))
         self.assertEqual([path for path, _ in self.store.multiparts], paths[:1])
@@ -282,9 +278,7 @@ class Readiness(TestCase):
         async def refusing(*_: object) -> None:
             raise StoreError(301, "PermanentRedirect", "eu-west-1")
 
-        events: list[dict[str, Any]] = []
-        globalLogPublisher.addObserver(cast(ILogObserver, events.append))
-        self.addCleanup(globalLogPublisher.removeObserver, cast(ILogObserver, events.append))
+        events = logged_until_the_end(self)
         self.patch(MemoryStore, "open", refusing)
         self.successResultOf(start(StorageApp().storage.start()))
         said = [event["kind"] for event in events if "kind" in event]

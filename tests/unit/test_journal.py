@@ -85,7 +85,7 @@ class Lines(TestCase):
     def test_a_line_break_in_a_value_cannot_forge_a_second_event(self) -> None:
         log, out, _ = self.log("text")
         log.info("{value}", value="a\n2026-01-01T00:00:00.000Z info     [there] forged")
-        self.assertEqual(out.getvalue().count("\n2026"), 0)
+        self.assertTrue(out.getvalue().endswith("a\n\t2026-01-01T00:00:00.000Z info     [there] forged\n"))
 
     def test_control_characters_are_escaped(self) -> None:
         log, out, _ = self.log("text")

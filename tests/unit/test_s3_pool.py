@@ -124,8 +124,6 @@ class Pooled(SynchronousTestCase):
         self.successResultOf(closing)
 
     def test_a_refused_connection_fails_the_request(self) -> None:
-        self.endpoint.answers = [Deferred()]
-        asked = self.ask()
         waiting: Deferred[Any] = Deferred()
         self.endpoint.answers = [waiting]
         asked = self.ask()

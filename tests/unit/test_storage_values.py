@@ -146,5 +146,5 @@ class Buffers(SynchronousTestCase):
         before, some = _resident(), memoryview(b"x" * (GROWING_BYTES + 1))
         buffers = [PartBuffer(16 * GROWING_BYTES) for _ in range(8)]
         for buffer in buffers:
-            buffer.take(some)
+            self.assertEqual(buffer.take(some), len(some))
         self.assertLess(_resident() - before, 40 * GROWING_BYTES)
