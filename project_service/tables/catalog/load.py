@@ -12,12 +12,14 @@ from twisted.internet.threads import deferToThreadPool
 from project_service.database.pool import Pool, Transaction
 from project_service.tables.catalog.holder import Load
 from project_service.tables.catalog.model import (
+    PLAIN,
     Argument,
     Column,
     Handler,
     Key,
     Relation,
     Relationship,
+    Representation,
     Routine,
     SchemaCache,
 )
@@ -82,15 +84,16 @@ def build(answers: Mapping[str, str], schemas: tuple[str, ...], version: int) ->
     direct = from_foreign_keys(rows["foreign_keys"], shown, exposed)
     junctions = through_junctions(direct, {key: frozenset(names) for key, names in primary_keys.items()})
     computed = [_computed(row) for row in rows["computed"]]
+    represented = _representations(rows["representations"])
     extras = rows["extras"]
     return SchemaCache(
         version=version,
-        relations={(row["schema"], row["name"]): _relation(row, primary_keys) for row in rows["relations"]},
+        relations={
+            (row["schema"], row["name"]): _relation(row, primary_keys, represented)
+            for row in rows["relations"]
+        },
         relationships=_grouped([*computed, *direct, *junctions], exposed),
         routines=_routines(rows["routines"]),
-        representations={
-            (row["source"], row["target"]): (row["schema"], row["name"]) for row in rows["representations"]
-        },
         handlers=tuple(_handler(row) for row in rows["handlers"]),
         role_settings=_role_settings(rows["roles"]),
         schema_comments={name: text for name, text in extras["comments"].items() if text},
@@ -134,9 +137,23 @@ def _view_key(
     return tuple(dict.fromkeys(shown))
 
 
-def _relation(row: Rows, primary_keys: Mapping[Key, tuple[str, ...]]) -> Relation:
+def _representations(rows: list[Rows]) -> dict[str, Representation]:
+    """By type, for those that have any."""
+    casts = {(row["source"], row["target"]): (row["schema"], row["name"]) for row in rows}
+    types = {type_ for cast in casts for type_ in cast} - {"json", "text"}
+    return {
+        type_: Representation(
+            casts.get((type_, "json")), casts.get(("text", type_)), casts.get(("json", type_))
+        )
+        for type_ in types
+    }
+
+
+def _relation(
+    row: Rows, primary_keys: Mapping[Key, tuple[str, ...]], represented: Mapping[str, Representation]
+) -> Relation:
     key = (row["schema"], row["name"])
-    columns = {found[0]: _column(found) for found in row["columns"] or []}
+    columns = {found[0]: _column(found, represented) for found in row["columns"] or []}
     events = row["events"]
     return Relation(
         schema=row["schema"],
@@ -154,9 +171,10 @@ def _relation(row: Rows, primary_keys: Mapping[Key, tuple[str, ...]]) -> Relatio
     )
 
 
-def _column(row: list[Any]) -> Column:
+def _column(row: list[Any], represented: Mapping[str, Representation]) -> Column:
     name, type_, base, nullable, default, enum, description, length = row
-    return Column(name, type_, base, nullable, default, tuple(enum or ()), description, length)
+    shown = represented.get(type_, PLAIN)
+    return Column(name, type_, base, nullable, default, tuple(enum or ()), description, length, shown)
 
 
 def _computed(row: Rows) -> Relationship:

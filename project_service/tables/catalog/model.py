@@ -13,6 +13,20 @@ Pairs = tuple[tuple[str, str], ...]
 
 
 @frozen
+class Representation:
+    """The functions that convert values of a type: ``to_json`` for responses, ``from_text`` for filters and
+    ``from_json`` for payloads. PostgREST's reference: "Domain Representations"."""
+
+    to_json: Key | None = None
+    from_text: Key | None = None
+    from_json: Key | None = None
+
+
+# A type whose values are PostgreSQL's own JSON and text.
+PLAIN = Representation()
+
+
+@frozen
 class Column:
     """``base_type`` is ``type`` with domains resolved; ``default`` is an SQL expression of the database's own."""
 
@@ -24,6 +38,7 @@ class Column:
     enum: tuple[str, ...] = ()
     description: str | None = None
     max_length: int | None = None
+    representation: Representation = PLAIN
 
 
 @frozen
@@ -145,8 +160,8 @@ class Handler:
 
 @frozen
 class SchemaCache:
-    """Everything that one reading of the catalogue found. ``representations`` maps (from type, to type) to a
-    function. Overloads of a routine are ordered by the number of their arguments.
+    """Everything that one reading of the catalogue found. Overloads of a routine are ordered by the number of their
+    arguments.
 
     The last ones say what the text of the database's own functions mentions (see ``texts``). ``leaves_things``: some
     function mentions something, other than a setting, that stays on the connection after the transaction.
@@ -160,7 +175,6 @@ class SchemaCache:
     relations: Mapping[Key, Relation] = field(repr=False, factory=dict)
     relationships: Mapping[Key, tuple[Relationship, ...]] = field(repr=False, factory=dict)
     routines: Mapping[Key, tuple[Routine, ...]] = field(repr=False, factory=dict)
-    representations: Mapping[tuple[str, str], Key] = field(repr=False, factory=dict)
     handlers: tuple[Handler, ...] = field(repr=False, default=())
     role_settings: Mapping[str, tuple[tuple[str, str], ...]] = field(repr=False, factory=dict)
     schema_comments: Mapping[str, str] = field(repr=False, factory=dict)

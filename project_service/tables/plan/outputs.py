@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from attrs import evolve, frozen
 
 from project_service.tables import errors
-from project_service.tables.catalog.model import Column, Relation, SchemaCache
+from project_service.tables.catalog.model import Column, Key, Relation
 from project_service.tables.plan.nodes import Embedded, Everything, Output, ReadPlan
 from project_service.tables.syntax import Field, SelectColumn
 
@@ -17,10 +17,10 @@ from project_service.tables.syntax import Field, SelectColumn
 GATHERING = frozenset({"array_agg", "json_agg", "json_agg_strict", "jsonb_agg", "jsonb_agg_strict"})
 
 
-def plan_column(cache: SchemaCache, relation: Relation | None, item: SelectColumn) -> Output | Everything:
+def plan_column(relation: Relation | None, item: SelectColumn) -> Output | Everything:
     """Raises PGRST204 for what would be all rows in one."""
     if item.field is not None and item.field.name == "*" and not item.field.path:
-        return everything(cache, relation)
+        return everything(relation)
     field = item.field
     column = relation.columns.get(field.name) if relation is not None and field is not None else None
     if relation is not None and field is not None and column is None and field.name in GATHERING:
@@ -32,22 +32,21 @@ def plan_column(cache: SchemaCache, relation: Relation | None, item: SelectColum
         item.cast,
         item.aggregate,
         item.aggregate_cast,
-        None if field is None or field.path else _format(cache, column),
+        None if field is None or field.path else _format(column),
     )
 
 
-def everything(cache: SchemaCache, relation: Relation | None) -> Everything:
+def everything(relation: Relation | None) -> Everything:
     if relation is None:
         return Everything()
     named = tuple(
-        Output(name, Field(name), column, format=_format(cache, column))
-        for name, column in relation.columns.items()
+        Output(name, Field(name), column, format=_format(column)) for name, column in relation.columns.items()
     )
     return Everything(named, any(output.format for output in named))
 
 
-def _format(cache: SchemaCache, column: Column | None) -> tuple[str, str] | None:
-    return cache.representations.get((column.type, "json")) if column is not None else None
+def _format(column: Column | None) -> Key | None:
+    return column.representation.to_json if column is not None else None
 
 
 def _name(item: SelectColumn) -> str:

@@ -190,7 +190,7 @@ class Reader:
         return names
 
     def _column(self, node: Node, item: SelectColumn, hoisted: list[Hoisted]) -> Output | Everything:
-        output = plan_column(self.cache, node.relation, item)
+        output = plan_column(node.relation, item)
         if isinstance(output, Everything) or output.aggregate is None:
             return output
         if not self.options.aggregates:

@@ -7,7 +7,7 @@ from typing import Literal
 from attrs import evolve, frozen
 
 from project_service.tables import errors
-from project_service.tables.catalog.model import Column, Key, Relation, SchemaCache
+from project_service.tables.catalog.model import Column, Relation, SchemaCache
 from project_service.tables.parse.payload import Payload
 from project_service.tables.parse.preferences import Representation
 from project_service.tables.parse.request import Request
@@ -23,14 +23,6 @@ _VERBS: dict[str, Verb] = {"POST": "insert", "PUT": "insert", "PATCH": "update",
 
 
 @frozen
-class Written:
-    """A column to be written. ``reader`` is the function that turns JSON into its type, where there is one."""
-
-    column: Column
-    reader: Key | None = None
-
-
-@frozen
 class WritePlan:
     """What is written, and what of it is returned.
 
@@ -42,7 +34,7 @@ class WritePlan:
 
     verb: Verb
     relation: Relation
-    columns: tuple[Written, ...]
+    columns: tuple[Column, ...]
     payload: Payload | None
     fills_defaults: bool
     conditions: tuple[Condition, ...]
@@ -96,7 +88,7 @@ def plan_write(cache: SchemaCache, options: PlanOptions, relation: Relation, req
     return WritePlan(
         verb=_VERBS[method],
         relation=relation,
-        columns=_columns(cache, relation, request.payload),
+        columns=_columns(relation, request.payload),
         payload=request.payload,
         fills_defaults=preferences.get("missing") == "default" and method != "PUT",
         conditions=conditions,
@@ -148,7 +140,7 @@ def _returning(
     return False, relation.primary_key if representation == "headers-only" else ()
 
 
-def _columns(cache: SchemaCache, relation: Relation, payload: Payload | None) -> tuple[Written, ...]:
+def _columns(relation: Relation, payload: Payload | None) -> tuple[Column, ...]:
     if payload is None:
         return ()
     found = []
@@ -156,7 +148,7 @@ def _columns(cache: SchemaCache, relation: Relation, payload: Payload | None) ->
         column = relation.columns.get(name)
         if column is None:
             raise errors.no_column(name, relation.name)
-        found.append(Written(column, cache.representations.get(("json", column.type))))
+        found.append(column)
     return tuple(found)
 
 

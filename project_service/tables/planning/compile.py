@@ -71,7 +71,7 @@ def _compiled(cache: SchemaCache, config: TablesConfig, request: Request) -> Com
     plan = plan_write(cache, config.plan_options, relation, request)
     rendering = _negotiated(cache, config, request, relation.key, None)
     plan = evolve(plan, read=_rows_for(rendering, plan.read))
-    statement = write_statement(cache, plan, rendering)
+    statement = write_statement(plan, rendering)
     return Compiled(statement, rendering, plan, read_only=False, renamed=plan.read.renamed)
 
 
@@ -115,7 +115,7 @@ def _read(cache: SchemaCache, config: TablesConfig, request: Request, relation: 
     if bounds.at_once and _is_by_key(plan):
         # A single row is sent in one piece, however large it is.
         bounds = Bounds()
-    statement = read_statement(cache, plan, rendering, count, config.max_rows, bounds)
+    statement = read_statement(plan, rendering, count, config.max_rows, bounds)
     leaves = cache.leaves_by_reading and (plan.calls or rendering.handler is not None)
     locks = locks_of_reading(cache, plan, statement.sql)
     return Compiled(
@@ -145,7 +145,7 @@ def _call(cache: SchemaCache, config: TablesConfig, request: Request) -> Compile
     bounds = _bounds(config, request, relation, read_only)
     if request.head.preferences.max_affected is not None:
         bounds = evolve(bounds, counts_all=True)
-    statement = call_statement(cache, plan, rendering, count, range_, bounds)
+    statement = call_statement(plan, rendering, count, range_, bounds)
     renamed = plan.read.renamed if plan.read is not None else ()
     return Compiled(
         statement,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from project_service.tables.catalog.model import Column, Key, SchemaCache
+from project_service.tables.catalog.model import Column, Key
 from project_service.tables.plan.nodes import Condition, EmbedIsNull, ReadPlan, Tree
 from project_service.tables.sql.fields import field_sql
 from project_service.tables.sql.fragment import Sql, joined, parameter
@@ -23,18 +23,16 @@ _IS = {
 _PATTERNS = ("LIKE", "ILIKE")
 
 
-def condition_sql(
-    cache: SchemaCache, plan: ReadPlan, condition: Condition, presence: Presence | None = None
-) -> Sql:
+def condition_sql(plan: ReadPlan, condition: Condition, presence: Presence | None = None) -> Sql:
     """A planned condition as SQL. ``presence`` renders tests whether an embedded relation has rows, where the
     embedded relations are not joined."""
     if isinstance(condition, Tree):
-        terms = [condition_sql(cache, plan, term, presence) for term in condition.terms]
+        terms = [condition_sql(plan, term, presence) for term in condition.terms]
         body = "(" + joined(terms, f" {condition.operator.upper()} ") + ")"
         return "NOT " + body if condition.negated else body
     if isinstance(condition, EmbedIsNull):
         return presence(condition) if presence is not None else Sql(_presence(plan, condition))
-    return filter_sql(cache, plan.alias, plan.column(condition.field.name), condition)
+    return filter_sql(plan.alias, plan.column(condition.field.name), condition)
 
 
 def _presence(plan: ReadPlan, condition: EmbedIsNull) -> str:
@@ -44,13 +42,13 @@ def _presence(plan: ReadPlan, condition: EmbedIsNull) -> str:
     return f"{tested} IS {'DISTINCT' if condition.negated else 'NOT DISTINCT'} FROM NULL"
 
 
-def filter_sql(cache: SchemaCache, source: str, column: Column | None, found: Filter) -> Sql:
-    return filtered_value(cache, field_sql(source, found.field, column), column, found)
+def filter_sql(source: str, column: Column | None, found: Filter) -> Sql:
+    return filtered_value(field_sql(source, found.field, column), column, found)
 
 
-def filtered_value(cache: SchemaCache, field: str, column: Column | None, found: Filter) -> Sql:
+def filtered_value(field: str, column: Column | None, found: Filter) -> Sql:
     """The filter applied to ``field``, an SQL expression of the column's type."""
-    reader = None if column is None or found.field.path else cache.representations.get(("text", column.type))
+    reader = None if column is None or found.field.path else column.representation.from_text
     body = _operation(field, column, found, reader)
     return "NOT " + body if found.negated else body
 

@@ -21,7 +21,6 @@ from functools import partial
 
 from attrs import evolve
 
-from project_service.tables.catalog.model import SchemaCache
 from project_service.tables.plan.nodes import (
     Condition,
     Embedded,
@@ -50,33 +49,33 @@ from project_service.tables.syntax import Range
 SOURCE = "pgrst_source"
 
 
-def select_sql(cache: SchemaCache, plan: ReadPlan, parent: Embedded | None = None, origin: str = "") -> Sql:
+def select_sql(plan: ReadPlan, parent: Embedded | None = None, origin: str = "") -> Sql:
     """The rows of ``plan``; inside an embedding, those that belong to the parent's row, whose alias is ``origin``."""
     # A spread relation's columns are read by name. If two have the same name, the first is meant.
-    columns = _columns(cache, plan, by_name=parent is not None and parent.spread)
+    columns = _columns(plan, by_name=parent is not None and parent.spread)
     if not columns and parent is not None:
         columns = [Sql("1 AS pgrst_one")]  # only looked at for being there
     return (
         "SELECT "
         + joined(columns)
         + _from(plan, parent, origin)
-        + _joins(cache, plan)
-        + _where(cache, plan, parent, origin)
+        + _joins(plan)
+        + _where(plan, parent, origin)
         + group_by(plan)
-        + order_sql(plan, partial(rows_apart, cache, plan))
+        + order_sql(plan, partial(rows_apart, plan))
         + range_sql(plan.range)
     )
 
 
-def count_sql(cache: SchemaCache, plan: ReadPlan, at_most: int | None = None) -> Sql:
+def count_sql(plan: ReadPlan, at_most: int | None = None) -> Sql:
     """As many rows as ``plan`` has without its range, but not more than ``at_most``."""
     limit = f" LIMIT {at_most}" if at_most is not None else ""
     if plan.grouped:
-        return select_sql(cache, evolve(plan, range=Range(), order=())) + limit
-    return "SELECT 1" + _from(plan, None, "") + _filtered(cache, plan, []) + limit
+        return select_sql(evolve(plan, range=Range(), order=())) + limit
+    return "SELECT 1" + _from(plan, None, "") + _filtered(plan, []) + limit
 
 
-def _filtered(cache: SchemaCache, plan: ReadPlan, terms: list[Sql]) -> Sql:
+def _filtered(plan: ReadPlan, terms: list[Sql]) -> Sql:
     """What follows the FROM, where embedded relations are not joined but tested by EXISTS. ``terms`` are further
     conditions. A test that has to hold for the whole is written once, however often it was asked for."""
     named = {embedded.name: embedded.alias for embedded in reversed([*plan.embeddings])}
@@ -85,17 +84,17 @@ def _filtered(cache: SchemaCache, plan: ReadPlan, terms: list[Sql]) -> Sql:
     others = [found for found in plan.conditions if not isinstance(found, EmbedIsNull)]
     decided = dict.fromkeys([*((named[found.embedded], found.negated) for found in asked), *inner])
     tests = Counter([alias for alias, _ in decided] + [named[name] for name in _tested(others)])
-    before, there = _looked_for(cache, plan, tests)
+    before, there = _looked_for(plan, tests)
 
     def presence(condition: EmbedIsNull) -> Sql:
         return _present(there[named[condition.embedded]], condition.negated)
 
-    terms = [*terms, *(condition_sql(cache, plan, condition, presence) for condition in others)]
+    terms = [*terms, *(condition_sql(plan, condition, presence) for condition in others)]
     terms.extend(_present(there[alias], wanted) for alias, wanted in decided)
     return before + " WHERE " + joined(terms, " AND ") if terms else Sql("")
 
 
-def _looked_for(cache: SchemaCache, plan: ReadPlan, tests: Mapping[str, int]) -> tuple[Sql, dict[str, Sql]]:
+def _looked_for(plan: ReadPlan, tests: Mapping[str, int]) -> tuple[Sql, dict[str, Sql]]:
     """For each tested embedded relation, by its alias, the expression that is true if it has rows; and what has to
     stand before the WHERE for it. ``tests`` says how often each is tested.
 
@@ -107,7 +106,7 @@ def _looked_for(cache: SchemaCache, plan: ReadPlan, tests: Mapping[str, int]) ->
     for embedded in plan.embeddings:
         if embedded.alias not in tests:
             continue
-        found = _exists(cache, plan, embedded)
+        found = _exists(plan, embedded)
         within = any(one.needed or one.join == "inner" for one in embedded.plan.embeddings)
         if within and tests[embedded.alias] > 1:
             alias = ident(embedded.alias)
@@ -129,12 +128,12 @@ def _tested(conditions: Iterable[Condition]) -> Iterator[str]:
             yield condition.embedded
 
 
-def inner_terms(cache: SchemaCache, plan: ReadPlan) -> list[Sql]:
+def inner_terms(plan: ReadPlan) -> list[Sql]:
     """The conditions of a write that each inner joined embedded relation has rows. An aggregate always is there, so
     for one its source rows are asked for."""
     inner = [embedded for embedded in plan.embeddings if embedded.join == "inner"]
     apart = [_rows_of(embedded) for embedded in inner if is_aggregated(embedded)]
-    return [_exists(cache, plan, embedded) for embedded in (*inner, *apart)]
+    return [_exists(plan, embedded) for embedded in (*inner, *apart)]
 
 
 def _rows_of(embedded: Embedded) -> Embedded:
@@ -143,33 +142,33 @@ def _rows_of(embedded: Embedded) -> Embedded:
     return evolve(embedded, plan=evolve(embedded.plan, outputs=within), hoisted=())
 
 
-def _exists(cache: SchemaCache, plan: ReadPlan, embedded: Embedded) -> Sql:
+def _exists(plan: ReadPlan, embedded: Embedded) -> Sql:
     range_ = embedded.plan.range
     is_cut = range_.offset > 0 or range_.limit == 0
     if embedded.plan.grouped and not group_by(embedded.plan):
         # An aggregate of all rows is one row, even of no rows.
         return Sql("false" if is_cut else "true")
     if embedded.plan.grouped and is_cut:
-        return "EXISTS (" + select_sql(cache, embedded.plan, embedded, plan.alias) + ")"
+        return "EXISTS (" + select_sql(embedded.plan, embedded, plan.alias) + ")"
     # A range that begins with the first row has rows if there are any at all, so only others are cut.
     cut = range_sql(range_) if is_cut else Sql("")
-    return "EXISTS (SELECT 1" + rows_apart(cache, plan, embedded) + cut + ")"
+    return "EXISTS (SELECT 1" + rows_apart(plan, embedded) + cut + ")"
 
 
-def rows_apart(cache: SchemaCache, plan: ReadPlan, embedded: Embedded) -> Sql:
+def rows_apart(plan: ReadPlan, embedded: Embedded) -> Sql:
     """The FROM and WHERE for the rows of ``embedded`` that belong to the parent's row, read apart from any join."""
     tied = [Sql(text) for text in condition_of_relationship(embedded, plan.alias)]
-    return " FROM " + source_of(embedded, plan.alias) + _filtered(cache, embedded.plan, tied)
+    return " FROM " + source_of(embedded, plan.alias) + _filtered(embedded.plan, tied)
 
 
-def _columns(cache: SchemaCache, plan: ReadPlan, by_name: bool) -> list[Sql]:
+def _columns(plan: ReadPlan, by_name: bool) -> list[Sql]:
     found: list[tuple[str | None, Sql | str]] = []
     grouped = plan.grouped
     for output in plan.outputs:
         if isinstance(output, Output):
             found.append((output.name, output_sql(plan.alias, output)))
         elif isinstance(output, Embedded) and _is_made_last(plan, output):
-            found.append((output.name, _made_last(cache, plan, output)))
+            found.append((output.name, _made_last(plan, output)))
         elif not isinstance(output, Everything):
             found.extend(embedded_columns(output, grouped))
         elif output.formatted or grouped or (by_name and output.named):
@@ -197,8 +196,8 @@ def _is_made_last(plan: ReadPlan, embedded: Embedded) -> bool:
     return embedded.plan.shows and not (embedded.to_one or embedded.spread or decides)
 
 
-def _made_last(cache: SchemaCache, plan: ReadPlan, embedded: Embedded) -> Sql:
-    rows = select_sql(cache, embedded.plan, embedded, plan.alias)
+def _made_last(plan: ReadPlan, embedded: Embedded) -> Sql:
+    rows = select_sql(embedded.plan, embedded, plan.alias)
     gathered = f"{_gathered(embedded)} FROM (" + rows + f") AS {ident(embedded.alias)}"
     return "COALESCE((" + gathered + f"), '[]') AS {ident(embedded.name)}"
 
@@ -209,16 +208,16 @@ def _from(plan: ReadPlan, parent: Embedded | None, origin: str) -> str:
     return f" FROM {SOURCE} AS {ident(plan.alias)}" if plan.key is None else f" FROM {qualified(plan.key)}"
 
 
-def _joins(cache: SchemaCache, plan: ReadPlan) -> Sql:
+def _joins(plan: ReadPlan) -> Sql:
     found = Sql("")
     for embedded in plan.embeddings:
         if is_read(embedded) and not _is_made_last(plan, embedded):
-            found = found + _join(cache, plan, embedded)
+            found = found + _join(plan, embedded)
     return found
 
 
-def _join(cache: SchemaCache, plan: ReadPlan, embedded: Embedded) -> Sql:
-    rows = select_sql(cache, embedded.plan, embedded, plan.alias)
+def _join(plan: ReadPlan, embedded: Embedded) -> Sql:
+    rows = select_sql(embedded.plan, embedded, plan.alias)
     alias = ident(embedded.alias)
     kind = "INNER" if embedded.join == "inner" else "LEFT"
     if embedded.to_one:
@@ -237,13 +236,13 @@ def _gathered(embedded: Embedded) -> str:
     return "SELECT " + ", ".join([*columns, "NULLIF(count(*), 0) AS pgrst_rows"])
 
 
-def _where(cache: SchemaCache, plan: ReadPlan, parent: Embedded | None, origin: str) -> Sql:
-    terms = [condition_sql(cache, plan, condition) for condition in plan.conditions]
+def _where(plan: ReadPlan, parent: Embedded | None, origin: str) -> Sql:
+    terms = [condition_sql(plan, condition) for condition in plan.conditions]
     if parent is not None:
         terms = [Sql(text) for text in condition_of_relationship(parent, origin)] + terms
     else:
         for embedded, wanted in decisive(plan):
-            found = _exists(cache, plan, embedded)
+            found = _exists(plan, embedded)
             terms.append(found if wanted else "NOT " + found)
     return " WHERE " + joined(terms, " AND ") if terms else Sql("")
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from attrs import frozen
 
-from project_service.tables.catalog.model import SchemaCache
 from project_service.tables.plan.call import CallPlan
 from project_service.tables.plan.media import Rendering
 from project_service.tables.plan.nodes import ReadPlan
@@ -70,11 +69,11 @@ class Bounds:
 
 
 def read_statement(
-    cache: SchemaCache, plan: ReadPlan, rendering: Rendering, count: str | None, max_rows: int, bounds: Bounds
+    plan: ReadPlan, rendering: Rendering, count: str | None, max_rows: int, bounds: Bounds
 ) -> Statement:
-    rows = select_sql(cache, plan)
-    counted, total = _total(cache, plan, count, max_rows)
-    counting = count_sql(cache, plan) if count else None
+    rows = select_sql(plan)
+    counted, total = _total(plan, count, max_rows)
+    counting = count_sql(plan) if count else None
     body = "''" if bounds.leaves_out(rendering) else body_sql(rendering)
     if bounds.streams(plan.range, rendering):
         sql = f"WITH {_apart(SOURCE, plan)} (" + rows + ")" + counted + _probing(total, body, bounds, SOURCE)
@@ -117,20 +116,20 @@ def _probing(total: str, body: str, bounds: Bounds, source: str) -> Sql:
     )
 
 
-def write_statement(cache: SchemaCache, plan: WritePlan, rendering: Rendering) -> Statement:
+def write_statement(plan: WritePlan, rendering: Rendering) -> Statement:
     body, rows = "''", Sql(f"SELECT * FROM {SOURCE}")
     if plan.representation == "representation":
-        body, rows = body_sql(rendering), select_sql(cache, plan.read)
+        body, rows = body_sql(rendering), select_sql(plan.read)
     updated = f"nullif(current_setting('{UPDATED}', true), '')" if plan.merges else "null"
     written = _written(plan)
     if written:
         updated = _at_its_end(updated)
     sql = (
         "WITH "
-        + (f"{CHOSEN} AS (" + chosen_sql(cache, plan) + "), " if plan.may_find_more else "")
+        + (f"{CHOSEN} AS (" + chosen_sql(plan) + "), " if plan.may_find_more else "")
         + f"{SOURCE} AS ("
-        + write_sql(cache, plan)
-        + f") SELECT {updated} AS updated, {NUMBER} AS page_total, {location_sql(cache, plan)} AS location, "
+        + write_sql(plan)
+        + f") SELECT {updated} AS updated, {NUMBER} AS page_total, {location_sql(plan)} AS location, "
         + f"{body} AS body, {_GUCS}{written} FROM ("
         + rows
         + f") AS {ROWS}"
@@ -160,7 +159,6 @@ def _written(plan: WritePlan) -> str:
 
 
 def call_statement(
-    cache: SchemaCache,
     plan: CallPlan,
     rendering: Rendering,
     count: str | None,
@@ -174,9 +172,9 @@ def call_statement(
     empty = routine.is_void or bounds.leaves_out(rendering)
     # PostgreSQL would not call a stable function whose result nobody reads: counting the rows makes it do so.
     number = "1::bigint" if single and not (empty and plan.read is None) else NUMBER
-    rows = _rows_of_call(cache, plan, range_)
+    rows = _rows_of_call(plan, range_)
     all_there = number if range_.whole and not single else None
-    counted, total = _total_of_call(cache, plan, count, all_there)
+    counted, total = _total_of_call(plan, count, all_there)
     body = "''" if empty else body_sql(rendering, routine.is_scalar, not routine.is_set)
     source = f"WITH {SOURCE} AS (" + call_sql(plan) + ")"
     if routine.is_set and count is None and bounds.streams(range_, rendering):
@@ -199,25 +197,23 @@ def call_statement(
 _COUNT = "(SELECT count(*) FROM pgrst_count)"
 
 
-def _total(cache: SchemaCache, plan: ReadPlan, count: str | None, max_rows: int) -> tuple[Sql, str]:
+def _total(plan: ReadPlan, count: str | None, max_rows: int) -> tuple[Sql, str]:
     if count == "exact":
-        return ", pgrst_count AS (" + count_sql(cache, plan) + ")", _COUNT
+        return ", pgrst_count AS (" + count_sql(plan) + ")", _COUNT
     if count == "estimated":
         most = max_rows + 1 if max_rows else None
-        return ", pgrst_count AS (" + count_sql(cache, plan, most) + ")", _COUNT
+        return ", pgrst_count AS (" + count_sql(plan, most) + ")", _COUNT
     return Sql(""), "null::bigint"
 
 
-def _total_of_call(
-    cache: SchemaCache, plan: CallPlan, count: str | None, all_there: str | None
-) -> tuple[Sql, str]:
+def _total_of_call(plan: CallPlan, count: str | None, all_there: str | None) -> tuple[Sql, str]:
     """The function has run, so an estimate counts its rows too: no plan could know better. ``all_there`` is the
     expression of their number if the reply has all of them."""
     if count not in ("exact", "estimated"):
         return Sql(""), "null::bigint"
     if all_there is not None:
         return Sql(""), all_there
-    counting = count_sql(cache, plan.read) if plan.read is not None else Sql(f"SELECT 1 FROM {SOURCE}")
+    counting = count_sql(plan.read) if plan.read is not None else Sql(f"SELECT 1 FROM {SOURCE}")
     return ", pgrst_count AS (" + counting + ")", _COUNT
 
 
@@ -228,9 +224,9 @@ def _streamed(rendering: Rendering, rows: Sql, total: str = "null", scalar: bool
     return f" SELECT {text}::text, {total}, {names} FROM (" + rows + f") AS {ROWS}"
 
 
-def _rows_of_call(cache: SchemaCache, plan: CallPlan, range_: Range) -> Sql:
+def _rows_of_call(plan: CallPlan, range_: Range) -> Sql:
     if plan.read is not None:
-        return select_sql(cache, plan.read)
+        return select_sql(plan.read)
     alias = ident(plan.routine.name)
     values = Sql(f"SELECT {alias}.{SCALAR} FROM {SOURCE} AS {alias}")
     return values + range_sql(range_) if plan.routine.is_set else values

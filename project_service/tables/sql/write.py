@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from functools import partial
 
-from project_service.tables.catalog.model import SchemaCache
-from project_service.tables.plan.write import WritePlan, Written
+from project_service.tables.catalog.model import Column
+from project_service.tables.plan.write import WritePlan
 from project_service.tables.sql.conditions import condition_sql, filtered_value
 from project_service.tables.sql.fragment import BODY, Sql, joined
 from project_service.tables.sql.names import ident, literal, qualified
@@ -27,15 +27,13 @@ _UPDATED_BEFORE = f"coalesce(nullif(current_setting('{UPDATED}', true), ''), '0'
 _COUNTED = f"set_config('{UPDATED}', ({_UPDATED_BEFORE} + 1)::text, true)"
 
 
-def write_sql(cache: SchemaCache, plan: WritePlan) -> Sql:
+def write_sql(plan: WritePlan) -> Sql:
     """The statement that writes. It returns the columns that the plan needs of the rows written."""
     if plan.verb == "insert":
-        return _insert(cache, plan)
+        return _insert(plan)
     if plan.verb == "update":
-        return _update(cache, plan)
-    return (
-        f"DELETE FROM {qualified(plan.relation.key)}" + _where(cache, plan) + f" RETURNING {_returned(plan)}"
-    )
+        return _update(plan)
+    return f"DELETE FROM {qualified(plan.relation.key)}" + _where(plan) + f" RETURNING {_returned(plan)}"
 
 
 def _returned(plan: WritePlan) -> str:
@@ -50,7 +48,7 @@ def _nothing(plan: WritePlan) -> Sql:
     return Sql(f"SELECT {columns} FROM {qualified(plan.relation.key)} WHERE false")
 
 
-def _insert(cache: SchemaCache, plan: WritePlan) -> Sql:
+def _insert(plan: WritePlan) -> Sql:
     assert plan.payload is not None
     if plan.payload.is_empty or (plan.is_put and not plan.columns):
         return _nothing(plan)
@@ -58,8 +56,8 @@ def _insert(cache: SchemaCache, plan: WritePlan) -> Sql:
     if not plan.columns:
         source = _defaults_alone(plan)
     else:
-        names = ", ".join(ident(written.column.name) for written in plan.columns)
-        source = f"({names}) SELECT {_values(plan)}" + _from_payload(plan) + _key_condition(cache, plan)
+        names = ", ".join(ident(column.name) for column in plan.columns)
+        source = f"({names}) SELECT {_values(plan)}" + _from_payload(plan) + _key_condition(plan)
     return table + source + _on_conflict(plan) + f" RETURNING {_returned(plan)}"
 
 
@@ -72,19 +70,19 @@ def _defaults_alone(plan: WritePlan) -> Sql:
 
 
 def _values(plan: WritePlan) -> str:
-    return ", ".join(_value(plan, written) for written in plan.columns)
+    return ", ".join(_value(plan, column) for column in plan.columns)
 
 
-def _value(plan: WritePlan, written: Written) -> str:
-    column = f"{_BODY}.{ident(written.column.name)}"
-    if written.reader is None:
-        return column
-    read = f"{qualified(written.reader)}({column})"
-    if not plan.fills_defaults or written.column.default is None:
+def _value(plan: WritePlan, column: Column) -> str:
+    given, reader = f"{_BODY}.{ident(column.name)}", column.representation.from_json
+    if reader is None:
+        return given
+    read = f"{qualified(reader)}({given})"
+    if not plan.fills_defaults or column.default is None:
         return read
     # The default is a value of the column's type already and not its JSON representation, so it must not be read.
-    default = _default(written.column.default, written.column.base_type)
-    return f"CASE WHEN {_BODY}.{_GIVEN} ? {literal(written.column.name)} THEN {read} ELSE {default} END"
+    default = _default(column.default, column.base_type)
+    return f"CASE WHEN {_BODY}.{_GIVEN} ? {literal(column.name)} THEN {read} ELSE {default} END"
 
 
 def _from_payload(plan: WritePlan) -> Sql:
@@ -96,8 +94,8 @@ def _from_payload(plan: WritePlan) -> Sql:
     defaults = _defaults(plan, several) if plan.fills_defaults else ""
     if defaults:
         source = "pgrst_defaulted.val"
-    shape = [_definition(written) for written in plan.columns]
-    names = [ident(written.column.name) for written in plan.columns]
+    shape = [_definition(column) for column in plan.columns]
+    names = [ident(column.name) for column in plan.columns]
     if _keeps_given(plan):
         shape, names = [*shape, f"{_GIVEN} jsonb"], [*names, _GIVEN]
     function = f"{kind}_to_{'recordset' if several else 'record'}"
@@ -110,15 +108,21 @@ def _from_payload(plan: WritePlan) -> Sql:
     )
 
 
-def _definition(written: Written) -> str:
-    type_ = "json" if written.reader is not None else written.column.type
-    return f"{ident(written.column.name)} {type_}"
+def _definition(column: Column) -> str:
+    type_ = "json" if _is_read(column) else column.type
+    return f"{ident(column.name)} {type_}"
 
 
 def _keeps_given(plan: WritePlan) -> bool:
     """Whether, after defaults have been filled in, it still has to be known which members the client sent."""
-    represented = (written.column for written in plan.columns if written.reader is not None)
-    return plan.fills_defaults and any(column.default is not None for column in represented)
+    return plan.fills_defaults and any(
+        column.default is not None for column in plan.columns if _is_read(column)
+    )
+
+
+def _is_read(column: Column) -> bool:
+    """Whether a data representation reads the column's JSON."""
+    return column.representation.from_json is not None
 
 
 def _defaults(plan: WritePlan, several: bool) -> str:
@@ -127,9 +131,9 @@ def _defaults(plan: WritePlan, several: bool) -> str:
     Columns that are read by a data representation are not filled in here; ``_value`` does it.
     """
     pairs = [
-        f"{literal(written.column.name)}, {_default(written.column.default, written.column.base_type)}"
-        for written in plan.columns
-        if written.column.default is not None and written.reader is None
+        f"{literal(column.name)}, {_default(column.default, column.base_type)}"
+        for column in plan.columns
+        if column.default is not None and not _is_read(column)
     ]
     given = "elem" if several else "pgrst_payload.json_data"
     several_pairs = (pairs[at : at + _PAIRS] for at in range(0, len(pairs), _PAIRS))
@@ -156,19 +160,19 @@ def _default(expression: str, type_: str) -> str:
     return f"({expression})::{type_}"
 
 
-def _key_condition(cache: SchemaCache, plan: WritePlan) -> Sql:
+def _key_condition(plan: WritePlan) -> Sql:
     """The condition that a PUT writes its row only if it has the key that the URL names."""
     if not plan.key_filters:
         return Sql("")
-    given = {written.column.name: written for written in plan.columns}
-    terms = [_is_named(cache, plan, given.get(found.field.name), found) for found in plan.key_filters]
+    given = {column.name: column for column in plan.columns}
+    terms = [_is_named(plan, given.get(found.field.name), found) for found in plan.key_filters]
     return " WHERE " + joined(terms, " AND ") + " LIMIT 1"
 
 
-def _is_named(cache: SchemaCache, plan: WritePlan, written: Written | None, found: Filter) -> Sql:
-    if written is None:
+def _is_named(plan: WritePlan, column: Column | None, found: Filter) -> Sql:
+    if column is None:
         return Sql("false")
-    return filtered_value(cache, _value(plan, written), written.column, found)
+    return filtered_value(_value(plan, column), column, found)
 
 
 def _on_conflict(plan: WritePlan) -> str:
@@ -178,38 +182,38 @@ def _on_conflict(plan: WritePlan) -> str:
     if not plan.merges or not plan.columns:
         return f" ON CONFLICT({target}) DO NOTHING"
     # The columns of the conflict target are set too, as PostgREST does: equal values may differ (citext, numeric).
-    names = [ident(found.column.name) for found in plan.columns]
+    names = [ident(found.name) for found in plan.columns]
     sets = ", ".join(f"{name} = EXCLUDED.{name}" for name in names)
     return f" ON CONFLICT({target}) DO UPDATE SET {sets} WHERE {_COUNTED} <> ''"
 
 
-def _update(cache: SchemaCache, plan: WritePlan) -> Sql:
+def _update(plan: WritePlan) -> Sql:
     assert plan.payload is not None
     if not plan.columns or plan.payload.is_empty:
         return _nothing(plan)
-    sets = ", ".join(f"{ident(written.column.name)} = {_value(plan, written)}" for written in plan.columns)
+    sets = ", ".join(f"{ident(column.name)} = {_value(plan, column)}" for column in plan.columns)
     return (
         f"UPDATE {qualified(plan.relation.key)} SET {sets}"
         + _from_payload(plan)
-        + _where(cache, plan)
+        + _where(plan)
         + f" RETURNING {_returned(plan)}"
     )
 
 
-def _where(cache: SchemaCache, plan: WritePlan) -> Sql:
-    terms = _terms(cache, plan)
+def _where(plan: WritePlan) -> Sql:
+    terms = _terms(plan)
     if not plan.limited.whole:
         # The other conditions stay: if two writes want the same row, the second checks them again after its wait, and
         # sees that the row no longer meets them.
-        chosen = Sql(f"SELECT * FROM {CHOSEN}") if plan.may_find_more else chosen_sql(cache, plan)
+        chosen = Sql(f"SELECT * FROM {CHOSEN}") if plan.may_find_more else chosen_sql(plan)
         terms = [*terms, f"({_place(plan)}) IN (" + chosen + ")"]
     return _filtered(terms)
 
 
-def _terms(cache: SchemaCache, plan: WritePlan) -> list[Sql]:
+def _terms(plan: WritePlan) -> list[Sql]:
     return [
-        *(condition_sql(cache, plan.read, condition) for condition in plan.conditions),
-        *inner_terms(cache, plan.read),
+        *(condition_sql(plan.read, condition) for condition in plan.conditions),
+        *inner_terms(plan.read),
     ]
 
 
@@ -217,10 +221,10 @@ def _filtered(terms: list[Sql]) -> Sql:
     return " WHERE " + joined(terms, " AND ") if terms else Sql("")
 
 
-def chosen_sql(cache: SchemaCache, plan: WritePlan) -> Sql:
+def chosen_sql(plan: WritePlan) -> Sql:
     """The SELECT that finds the rows of a limited write: the first ones in the order given."""
-    where = _filtered(_terms(cache, plan))
-    order = order_sql(plan.read, partial(rows_apart, cache, plan.read), joins=False)
+    where = _filtered(_terms(plan))
+    order = order_sql(plan.read, partial(rows_apart, plan.read), joins=False)
     return (
         f"SELECT {_place(plan)} FROM {qualified(plan.relation.key)}" + where + order + range_sql(plan.limited)
     )

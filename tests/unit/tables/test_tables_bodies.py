@@ -135,7 +135,7 @@ class Puts(SynchronousTestCase):
     def test_put_writes_the_whole_row_whatever_columns_are_named(self) -> None:
         body, key = b'{"id": 1, "title": "x"}', ("id", "eq.1")
         found = put(key, ("columns", "id"), body=body, prefer="missing=default")
-        self.assertEqual([written.column.name for written in found.columns], ["id", "title"])
+        self.assertEqual([column.name for column in found.columns], ["id", "title"])
         self.assertFalse(found.fills_defaults)
 
     def test_put_writes_the_first_row_of_the_body_that_has_the_key_of_the_url(self) -> None:

@@ -5,10 +5,21 @@ from __future__ import annotations
 from attrs import evolve
 from twisted.trial.unittest import SynchronousTestCase
 
+from project_service.tables.catalog.model import Relation, Representation
 from project_service.tables.errors import TableError
 from tests.unit.tables.planning import CACHE, planned, text
 
-FORMATTED = evolve(CACHE, representations={("text", "json"): ("api", "shown")})
+_SHOWN = Representation(to_json=("api", "shown"))
+
+
+def _formatted(relation: Relation) -> Relation:
+    """The relation, with a data representation of its columns of type text."""
+    texts = {name: column for name, column in relation.columns.items() if column.type == "text"}
+    formatted = {name: evolve(column, representation=_SHOWN) for name, column in texts.items()}
+    return evolve(relation, columns={**relation.columns, **formatted})
+
+
+FORMATTED = evolve(CACHE, relations={key: _formatted(found) for key, found in CACHE.relations.items()})
 
 
 def read(path: str, select: str, *pairs: tuple[str, str], formatted: bool = False) -> str:

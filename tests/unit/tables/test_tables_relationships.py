@@ -153,7 +153,7 @@ class Effort(SynchronousTestCase):
         counted = itertools.count()
         sys.setprofile(lambda *_: next(counted))
         try:
-            select_sql(SchemaCache(1), plan)
+            select_sql(plan)
         finally:
             sys.setprofile(None)
         return next(counted)
