@@ -87,9 +87,7 @@ class BareStore:
         assert found is not None
         assert found.store is not None
         store = found.store
-        assert store.secret_access_key is not None
-        signer = Signer(store.access_key_id or "", store.secret_access_key.reveal(), store.region)
-        return cls(Address(store.endpoint_url or "", store.bucket), signer)
+        return cls(Address(store.endpoint_url or "", store.bucket), Signer.of(store))
 
     def request(self, client: BareClient, method: str, key: str, body: bytes = b"") -> int:
         url = self.address.url(key)

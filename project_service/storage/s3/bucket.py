@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from xml.sax.saxutils import escape
 
-from attrs import field, frozen
+from attrs import frozen
 
 from project_service.deferreds import all_of
 from project_service.storage.s3.digests import Digests
@@ -26,10 +26,7 @@ DELETES_AT_ONCE = 16
 
 @frozen(eq=False)
 class WholeBucket:
-    """``region`` is where the bucket is made, in stores that ask for it."""
-
     requests: RetryingClient
-    region: str = field(default="us-east-1", kw_only=True)
 
     async def delete(self, key: str) -> None:
         """Delete an object; one that is gone already is no error."""
@@ -115,7 +112,8 @@ class WholeBucket:
         except StoreError as refused:
             # Only AWS insists on the region of its endpoint here; other stores may not know the document at all.
             if refused.code == "IllegalLocationConstraintException" and not body:
-                place = f"<LocationConstraint>{escape(self.region)}</LocationConstraint>"
+                region = escape(self.requests.sender.signer.region)
+                place = f"<LocationConstraint>{region}</LocationConstraint>"
                 await self._make_bucket(document("CreateBucketConfiguration", place))
             elif refused.code != "BucketAlreadyOwnedByYou":
                 # (BucketAlreadyOwnedByYou means that another worker or host was faster.)

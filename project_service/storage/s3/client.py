@@ -15,6 +15,7 @@ from xml.sax.saxutils import escape
 
 from attrs import frozen
 
+from project_service.settings.model import Store
 from project_service.storage.s3.body import KeepAlive, Payload
 from project_service.storage.s3.bucket import WholeBucket
 from project_service.storage.s3.digests import INLINE_DIGEST_BYTES, Digests, bare
@@ -28,6 +29,7 @@ from project_service.storage.s3.errors import (
 )
 from project_service.storage.s3.listing import document, text_of
 from project_service.storage.s3.opened import OpenedObject
+from project_service.storage.s3.sign import Signer
 
 # One CopyObject takes at most 5 GiB (S3 API Reference, CopyObject); above, parts of this size are copied.
 COPY_PART_BYTES = 1024 * 1024 * 1024
@@ -45,12 +47,14 @@ class Stat:
 
 @frozen(eq=False)
 class S3Store(WholeBucket):
-    """``in_thread`` runs a function off the reactor's thread. ``close`` closes the idle connections. ``sign_as``
-    takes settings with the key pair to sign with from now on."""
+    """``in_thread`` runs a function off the reactor's thread. ``close`` closes the idle connections."""
 
     in_thread: Callable[..., Any]
     close: Callable[[], Any] = lambda: None
-    sign_as: Callable[[Any], None] = lambda settings: None
+
+    def sign_as(self, settings: Store) -> None:
+        """Sign with the key pair of ``settings`` from now on."""
+        self.requests.sender.signer = Signer.of(settings)
 
     async def digest(self, payload: Payload) -> Digests:
         """The digests of ``payload``; large ones are computed in a thread."""

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from datetime import datetime
 from typing import Any
 
-from project_service.settings.model import Secret, Store
+from project_service.settings.model import Store
 from project_service.storage.s3.client import S3Store
 from project_service.storage.s3.endpoint import store_endpoint
 from project_service.storage.s3.pool import ConnectionPool
@@ -28,25 +28,8 @@ def connect(
     address = Address(settings.endpoint_url or "", settings.bucket, settings.addressing_style)
     endpoint = store_endpoint(reactor, address, settings.connect_timeout_seconds, ca_pem)
     pool = ConnectionPool(reactor, endpoint, settings.max_connections)
-    sender = Sender(Through(pool, reactor), address, _signer(settings), now)
-
-    def sign_as(fresh: Store) -> None:
-        sender.signer = _signer(fresh)
-
+    sender = Sender(Through(pool, reactor), address, Signer.of(settings), now)
     requests = RetryingClient(
         sender, reactor, settings.idle_timeout_seconds, settings.connect_timeout_seconds
     )
-    return S3Store(requests, in_thread, pool.close, sign_as, region=settings.region)
-
-
-def _signer(settings: Store) -> Signer:
-    return Signer(
-        settings.access_key_id or "",
-        _plain(settings.secret_access_key),
-        settings.region,
-        _plain(settings.session_token),
-    )
-
-
-def _plain(secret: Secret | None) -> str:
-    return "" if secret is None else secret.reveal()
+    return S3Store(requests, in_thread, pool.close)

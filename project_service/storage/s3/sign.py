@@ -15,6 +15,8 @@ from attrs import Factory, field, frozen
 from botocore.auth import SIGNED_HEADERS_BLACKLIST, S3SigV4Auth
 from botocore.credentials import Credentials
 
+from project_service.settings.model import Store
+
 EMPTY_SHA256 = sha256(b"").hexdigest()
 
 _UNSIGNED = frozenset(SIGNED_HEADERS_BLACKLIST)
@@ -140,6 +142,13 @@ class Signer:
             takes_self=True,
         ),
     )
+
+    @classmethod
+    def of(cls, settings: Store) -> Signer:
+        """The signer for the key pair and the region of the settings."""
+        secrets = settings.secret_access_key, settings.session_token
+        secret, token = ("" if one is None else one.reveal() for one in secrets)
+        return cls(settings.access_key_id or "", secret, settings.region, token)
 
     def headers(
         self, method: str, url: str, headers: Mapping[str, str], payload_sha256: str, now: datetime
