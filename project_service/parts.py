@@ -18,13 +18,12 @@ from project_service.database.advisory_lock import SWEEPER, AdvisoryLock
 from project_service.database.connect import connector
 from project_service.database.listener import Listener
 from project_service.database.pool import Pool
-from project_service.deferreds import with_timeout
+from project_service.deferreds import background, with_timeout
 from project_service.http.caller import Callers
 from project_service.http.health import Check
 from project_service.http.router import Router
 from project_service.lifecycle import Closing, Every, Part, ServicePart
 from project_service.process import give_back
-from project_service.rereading import Rereading
 from project_service.revocations import POLL_SECONDS, Revocations
 from project_service.settings.model import Settings
 from project_service.storage import assemble as storage
@@ -70,17 +69,20 @@ def assemble(reactor: Any, settings: Settings, processes: int, changes: Changes)
     pool = Pool(connect, database.pool_size, database.acquire_timeout_seconds, reactor)
     listener = Listener(connect, reactor, answer_seconds=LISTENER_ANSWER_SECONDS)
     ring = keys.KeyRing(listener)
-    reading = Rereading(ring.reload, reactor, "the project keys")
-    listener.subscribe(keys.CHANNEL, lambda _: reading.soon(), reading.now)
     storage_settings = settings.storage
     accounts = auth.assemble(settings, pool, listener, reactor, processes, changes)
 
     async def read_revoked() -> None:
         await listener.ready()
-        await reading.now()
+        await ring.reload()
         await accounts.revoked.read_new()
 
     revocations = Revocations(read_revoked, reactor, database.acquire_timeout_seconds)
+
+    def keys_changed(payload: str) -> None:
+        background(revocations.poll(), "reading the project keys")
+
+    listener.subscribe(keys.CHANNEL, keys_changed, ring.reload)
     store = storage.assemble(
         reactor,
         settings.storage,
@@ -104,7 +106,6 @@ def assemble(reactor: Any, settings: Settings, processes: int, changes: Changes)
         mounted=[accounts, store, rest],
         ordered=[
             *(Closing(partial(each.close, POOL_GRACE_SECONDS)) for each in (pool, *rest.pools)),
-            Closing(reading.close),
             ServicePart(listener),
             _Ready(listener, reactor),
             ServicePart(Every(POLL_SECONDS, revocations.poll, reactor, "revocations", sqlstate.outage_of)),
@@ -113,7 +114,7 @@ def assemble(reactor: Any, settings: Settings, processes: int, changes: Changes)
             *(ServicePart(service) for service in (*accounts.services, *store.services, *rest.services)),
             *(_Ready(one, reactor, SCHEMA_CACHE_SECONDS) for one in rest.listeners),
         ],
-        checks=_checks(pool, listener, reading, revocations, store, rest),
+        checks=_checks(pool, listener, revocations, store, rest),
         reload=reload,
     )
 
@@ -121,7 +122,6 @@ def assemble(reactor: Any, settings: Settings, processes: int, changes: Changes)
 def _checks(
     pool: Pool,
     listener: Listener,
-    reading: Rereading,
     revocations: Revocations,
     store: storage.Storage,
     rest: tables.Tables,
@@ -132,8 +132,8 @@ def _checks(
         await pool.query("select 1")
 
     async def listener_works() -> None:
-        if not (listener.current and reading.current):
-            raise RuntimeError("not listening, or the project keys are being read")
+        if not listener.current:
+            raise RuntimeError("not listening")
         if not revocations.current:
             await revocations.catch_up()
 

@@ -4,14 +4,19 @@ from __future__ import annotations
 
 import secrets
 import uuid
+from pathlib import Path
 
 import pytest_twisted
+from twisted.logger import formatEvent
 
 from project_service import keys
 from project_service.database.pool import Pool
 from project_service.http.caller import KeyKind
+from project_service.settings.model import Store
+from tests.live.application import serving, settings_for
 from tests.live.auth_service import reactor
 from tests.live.database import connector
+from tests.said import captured_logs
 
 
 @pytest_twisted.ensureDeferred
@@ -32,4 +37,20 @@ async def test_keys_are_listed_by_age_and_a_revoked_one_is_refused(database: str
     ring = keys.KeyRing(pool)
     await ring.reload()
     assert [ring.kind_of(key) for key in made] == [None, *kinds[1:]]
+    await pool.close()
+
+
+@pytest_twisted.ensureDeferred
+async def test_keys_are_read_when_a_change_is_announced_and_the_others_work_on(
+    database: str, store_settings: Store, tmp_path: Path
+) -> None:
+    pool = Pool(connector(database), 1, 5.0, reactor)
+    async with serving(settings_for(database, store_settings, tmp_path)) as api:
+        with captured_logs() as events:
+            for _ in range(3):
+                record = await keys.store(pool, "anon", keys.make("anon", secrets.token_bytes))
+                assert await keys.revoke(pool, record.id)
+                assert {(await api.request("GET", "/dev/db/main/rest/"))[0] for _ in range(30)} == {200}
+    said = [str(formatEvent(event)) for event in events]
+    assert [line for line in said if "cannot be read" in line] == []
     await pool.close()
