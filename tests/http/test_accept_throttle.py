@@ -7,7 +7,7 @@ from twisted.trial.unittest import TestCase
 
 from project_service.http.overload.accept_throttle import FIRST_ACCEPTS, LONGEST_SECONDS, AcceptThrottle
 from project_service.http.overload.admission import REFUSALS_PER_SECOND
-from tests.http.test_overload import SLOW, Busy
+from tests.http.busy_app import SLOW, Busy
 
 
 class FakePort:

@@ -10,7 +10,7 @@ from tests.attack_app import answers_in, router
 from tests.attack_cases import Answer
 from tests.attack_corpus import CORPUS
 from tests.fakes import App
-from tests.http.test_fuzz import spoiled
+from tests.http.random_requests import spoiled
 
 ROUNDS = 6000
 SEEDS = [case.sent for case in CORPUS if len(case.sent) < 500 and not case.sent.startswith(b"HEAD")]

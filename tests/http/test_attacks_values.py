@@ -17,7 +17,7 @@ from project_service.http.stream import BadLength
 from tests.fakes import parse_response, raw_request
 from tests.http.auth_app import AuthApp
 from tests.http.storage_app import ANON, FORM, OBJECTS, USER, StorageApp, form, head, part, refused
-from tests.http.test_edge_streams import streaming
+from tests.http.toy_app import streaming
 
 JSON = {"Content-Type": "application/json"}
 # 0xFF, an overlong slash, half a surrogate pair, an incomplete sequence, a code point beyond the last.

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Awaitable, Callable
 
 from attrs import define, field
 from twisted.internet.defer import CancelledError, Deferred
@@ -15,19 +14,10 @@ from project_service.http.body import ClientGone
 from project_service.http.inbound import Inbound
 from project_service.http.outbound import Reply, Sink, StreamReply
 from tests.fakes import App, Client, parse_response, raw_request
-from tests.http.toy_app import app_of
+from tests.http.toy_app import Source, app_of, streaming
 from tests.said import captured_logs
 
 BODY = 500_000
-
-Source = Callable[[Sink], Awaitable[None]]
-
-
-def streaming(source: Source, length: int | None = None) -> App:
-    async def reply(inbound: Inbound) -> StreamReply:
-        return StreamReply(200, (("Content-Type", "text/plain"),), length, source)
-
-    return app_of(reply)
 
 
 @define

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Awaitable, Callable
 from typing import Any
 
 from project_service.http.inbound import Inbound
-from project_service.http.outbound import Reply, envelope
+from project_service.http.outbound import Reply, Sink, StreamReply, envelope
 from project_service.http.router import Handler, Router
 from tests.fakes import ANON_KEY, SERVICE_KEY, App
 from tests.told import told
@@ -26,3 +27,13 @@ async def hello(inbound: Inbound) -> Reply:
 
 async def echo(inbound: Inbound) -> Reply:
     return Reply(200, (("Content-Type", "application/octet-stream"),), await inbound.body.read(1 << 20))
+
+
+Source = Callable[[Sink], Awaitable[None]]
+
+
+def streaming(source: Source, length: int | None = None) -> App:
+    async def reply(inbound: Inbound) -> StreamReply:
+        return StreamReply(200, (("Content-Type", "text/plain"),), length, source)
+
+    return app_of(reply)

@@ -10,6 +10,7 @@ from typing import Any
 import treq
 from attrs import evolve, frozen
 from twisted.internet.task import deferLater
+from twisted.logger import capturedLogs, formatEvent
 
 from project_service import keys
 from project_service.application import Application
@@ -18,8 +19,9 @@ from project_service.bootstrap import ensure_buckets
 from project_service.database.connect import connector
 from project_service.database.pool import Pool
 from project_service.network.ports import bind_endpoints
-from project_service.settings.launch import with_data_dir_defaults
+from project_service.settings.launch import Launch, with_data_dir_defaults
 from project_service.settings.model import Auth, Secret, Server, Settings, Store
+from project_service.startup import Startup
 
 
 @frozen
@@ -116,4 +118,15 @@ async def _key(pool: Pool, kind: Any) -> str:
     return made
 
 
-__all__ = ["Api", "serving", "settings_for"]
+async def said_at_start(settings: Settings) -> str:
+    """Starts a service with these settings and stops it. Returns what was logged."""
+    from twisted.internet import reactor
+
+    with capturedLogs() as events:
+        startup = Startup(reactor, Launch(settings, None, {}, None))
+        await startup.start()
+        await startup.stop()
+    return "\n".join(formatEvent(event) for event in events)
+
+
+__all__ = ["Api", "said_at_start", "serving", "settings_for"]

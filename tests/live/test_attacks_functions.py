@@ -10,7 +10,7 @@ import pytest_twisted
 from project_service.settings.model import Store
 from tests.live.application import serving, settings_for
 from tests.live.database import run_each
-from tests.live.test_attacks_roles import TABLES, uses_all_parts
+from tests.live.every_part import TABLES, uses_all_parts
 
 # Each fits the service's calls better than PostgreSQL's own function, whose arguments may be of any type.
 TRAPS = """

@@ -25,7 +25,7 @@ from tests.attack_app import PROBE, PROBED, answers_in, fault_in, router
 from tests.attack_cases import Case, Then
 from tests.attack_corpus import CORPUS
 from tests.fakes import App
-from tests.http.test_fuzz import STATUS, spoiled
+from tests.http.random_requests import STATUS, spoiled
 from tests.live.daemon import Daemon, eventually
 
 PATIENCE_SECONDS = 30.0

@@ -18,13 +18,12 @@ from project_service.database.migrate import migrate, shipped
 from project_service.deferreds import start
 from project_service.embedded.assemble import Embedded
 from project_service.settings.model import Store
-from tests.live.application import settings_for
+from tests.live.application import said_at_start, settings_for
 from tests.live.auth_service import reactor
 from tests.live.command_here import beside_the_reactor, commands_of
 from tests.live.database import run_each, session_on
 from tests.live.services import wait
 from tests.live.storage_cli import config_file
-from tests.live.test_startup import said_at_start
 from tests.live.waiting import until
 
 NO_BYPASS = (

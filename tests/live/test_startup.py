@@ -20,9 +20,9 @@ from project_service.database.advisory_lock import MIGRATIONS
 from project_service.database.expose import watch_ddl
 from project_service.deferreds import start
 from project_service.settings.launch import Launch
-from project_service.settings.model import Secret, Settings, Stage, StageDatabase, Store
+from project_service.settings.model import Secret, Stage, StageDatabase, Store
 from project_service.startup import Startup
-from tests.live.application import serving, settings_for
+from tests.live.application import said_at_start, serving, settings_for
 from tests.live.database import session_on
 from tests.live.services import Services
 from tests.live.waiting import until
@@ -33,14 +33,6 @@ UNWATCHED = "changes of the schema are not noticed by themselves"
 
 def _spoil(path: Path) -> None:
     path.write_text("{")
-
-
-async def said_at_start(settings: Settings) -> str:
-    with capturedLogs() as events:
-        startup = Startup(reactor, Launch(settings, None, {}, None))
-        await startup.start()
-        await startup.stop()
-    return "\n".join(formatEvent(event) for event in events)
 
 
 @pytest_twisted.ensureDeferred

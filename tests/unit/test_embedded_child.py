@@ -8,7 +8,7 @@ from twisted.python.failure import Failure
 from twisted.trial.unittest import TestCase
 
 from project_service.embedded.child import LONGEST_LINE, Child
-from tests.unit.test_embedded_supervised import FakeProcess
+from tests.unit.fake_process import FakeProcess
 
 
 class Words(TestCase):

@@ -8,9 +8,8 @@ from pathlib import Path
 from tempfile import mkdtemp
 
 from twisted.internet.defer import Deferred, succeed
-from twisted.internet.error import ProcessDone, ProcessExitedAlready, ProcessTerminated
+from twisted.internet.error import ProcessDone, ProcessTerminated
 from twisted.internet.task import Clock
-from twisted.python.failure import Failure
 from twisted.trial.unittest import TestCase
 
 from project_service.deferreds import start
@@ -18,41 +17,11 @@ from project_service.embedded.child import LAST_WORDS_SECONDS, Child
 from project_service.embedded.command import ChildFailed, Command
 from project_service.embedded.supervised import FIRST_STARTS, POLL_SECONDS, Program, Supervised
 from tests.live.logged import errors_logged
-
-NOBODYS_PID = 2**22 + 1
+from tests.unit.fake_process import FakeProcess
 
 
 class NotYet(Exception):
     pass
-
-
-class FakeProcess:
-    """A fake process that records signals and ends when a test says so."""
-
-    def __init__(self, protocol: Child) -> None:
-        self.pid = NOBODYS_PID
-        self.protocol = protocol
-        self.signals: list[int] = []
-        self.ended = False
-
-    def closeStdin(self) -> None:
-        pass
-
-    def loseConnection(self) -> None:
-        pass
-
-    def signalProcess(self, number: int) -> None:
-        if self.ended:
-            raise ProcessExitedAlready
-        self.signals.append(number)
-
-    def say(self, text: str) -> None:
-        self.protocol.childDataReceived(2, text.encode())
-
-    def end(self, reason: Exception) -> None:
-        self.ended = True
-        self.protocol.processExited(Failure(reason))
-        self.protocol.processEnded(Failure(reason))
 
 
 class FakeReactor(Clock):

@@ -11,7 +11,7 @@ from project_service.database.session import DatabaseGone, Session
 from project_service.deferreds import start
 from project_service.errors import ApiError
 from tests.said import captured_logs
-from tests.unit.test_pool import Case
+from tests.unit.pool_case import Case
 
 
 class Ending(Case):

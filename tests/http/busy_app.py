@@ -1,0 +1,61 @@
+"""An application whose handlers respond only when a test lets them, with few places."""
+
+from __future__ import annotations
+
+from twisted.internet.defer import Deferred
+
+from project_service.http.health import Health
+from project_service.http.inbound import Inbound
+from project_service.http.outbound import Reply, Sink, StreamReply, envelope
+from project_service.http.overload.admission import Limits
+from project_service.http.router import ErrorStyle, Router
+from tests.fakes import App, Client, held, raw_request
+from tests.told import told
+
+SLOW = "/storage/slow"
+TABLE = "/dev/db/main/rest/orders"
+PATIENCE = 5.0
+
+
+class Busy:
+    """An app whose handlers wait until a test lets them respond. ``begun`` are the requests that they have
+    received."""
+
+    def __init__(self, places: int = 1, waiting: int = 1) -> None:
+        limits = Limits(places, waiting, PATIENCE)
+        router = Router()
+        self.begun: list[Deferred[None]] = []
+        slow: dict[str, ErrorStyle] = {
+            SLOW: "envelope",
+            "/dev/db/main/rest/<path:below>": "tables",
+            "/auth/user": "envelope",
+        }
+        for url, style in slow.items():
+            router.route(url, told(url), methods=("GET", "POST"), key="optional", errors=style)(self.slow)
+        router.route("/storage/stream", told(), methods=("GET",), key="optional")(self.stream)
+        router.route("/storage/echo", told(), methods=("POST",), key="optional")(self.echo)
+        self.app = App(router, limits={"storage": limits, "tables:dev/main": limits, "auth": limits})
+        Health({}, self.app.metrics, self.app.clock).mount(router)
+
+    async def slow(self, inbound: Inbound) -> Reply:
+        await held(self.begun)
+        return envelope({})
+
+    async def echo(self, inbound: Inbound) -> Reply:
+        return Reply(200, (), await inbound.body.read(1000))
+
+    async def stream(self, inbound: Inbound) -> StreamReply:
+        async def source(sink: Sink) -> None:
+            sink.write(b"a beginning")
+            await self.slow(inbound)
+
+        return StreamReply(200, (), None, source)
+
+    def ask(self, target: str = SLOW, headers: dict[str, str] | None = None) -> Client:
+        client = self.app.connect()
+        client.send(raw_request("GET", target, headers or {}, None))
+        return client
+
+    def fill(self) -> list[Client]:
+        """Sends requests until one is served and one waits."""
+        return [self.ask(), self.ask()]
