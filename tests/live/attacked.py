@@ -12,7 +12,7 @@ from attrs import evolve, frozen
 from project_service.settings.model import Secret, Stage, StageDatabase, Store
 from tests.live.application import Api, serving, settings_for
 from tests.live.database import run_sql
-from tests.live.services import Services, wait
+from tests.live.services import Services, held_open, wait
 
 DEV, OTHER, PROD = "/dev/db/main/rest", "/dev/db/other/rest", "/prod/db/main/rest"
 PROD_SECRET = "the production stage has a secret of its own"
@@ -64,12 +64,7 @@ def project(
         production = evolve(main, dsn=Secret(with_tables(prod, "mains")), jwt_secret=Secret(PROD_SECRET))
         settings = settings_for(module_database, store_settings, Path(tmp_path_factory.mktemp("access")))
         stages = {"dev": Stage({"main": main, "other": others}), "prod": Stage({"main": production})}
-        context = serving(evolve(settings, stages=stages))
-        api = wait(context.__aenter__)
-
-        async def signed_up() -> tuple[str, str]:
-            made = [await api.sign_up(f"{name}@example.test") for name in ("ann", "bob")]
-            return made[0]["access_token"], made[1]["access_token"]
-
-        yield Project(api, *wait(signed_up))
-        wait(lambda: context.__aexit__(None, None, None))
+        with held_open(serving(evolve(settings, stages=stages))) as api:
+            ann = wait(lambda: api.sign_up("ann@example.test"))
+            bob = wait(lambda: api.sign_up("bob@example.test"))
+            yield Project(api, ann["access_token"], bob["access_token"])

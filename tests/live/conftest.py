@@ -13,7 +13,7 @@ from project_service.settings.model import Store
 from project_service.storage.assemble import Rows, assemble, sql_rows
 from tests.contracts.rows import bucket_b
 from tests.live.application import serving, settings_for
-from tests.live.services import pool_on, wait
+from tests.live.services import held_open, pool_on, wait
 from tests.live.storage_service import Running
 
 
@@ -26,18 +26,13 @@ def running(
     data_dir = Path(tmp_path_factory.mktemp("storage"))
     short = {"idle_timeout_seconds": 2.0}
     settings = settings_for(module_database, store_settings, data_dir, server=short)
-    context = serving(settings)
-    api = wait(context.__aenter__)
-    pool = Pool(connector(reactor, settings), 2, 5.0, reactor)
-    behind = assemble(reactor, settings.storage, settings.store, pool)
-
-    async def signed_up() -> str:
-        return str((await api.sign_up("storage@example.test"))["access_token"])
-
-    yield Running(api, wait(signed_up), behind)
-    wait(behind.stop)
-    wait(pool.close)
-    wait(lambda: context.__aexit__(None, None, None))
+    with held_open(serving(settings)) as api:
+        pool = Pool(connector(reactor, settings), 2, 5.0, reactor)
+        behind = assemble(reactor, settings.storage, settings.store, pool)
+        session = wait(lambda: api.sign_up("storage@example.test"))
+        yield Running(api, str(session["access_token"]), behind)
+        wait(behind.stop)
+        wait(pool.close)
 
 
 @pytest.fixture

@@ -10,7 +10,8 @@ Fixtures (``tests/conftest.py`` offers them to every test):
 
 ``pool_on`` and ``store_client`` are for tests of parts that work on them without a service.
 
-A fixture that is a plain ``def`` can wait for the reactor by ``wait``; tests and async fixtures just await.
+A fixture that is a plain ``def`` can wait for the reactor by ``wait``, and enter an asynchronous context by
+``held_open``; tests and async fixtures just await.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ from __future__ import annotations
 import itertools
 import re
 from collections.abc import Awaitable, Callable, Iterator
-from contextlib import contextmanager
+from contextlib import AbstractAsyncContextManager, contextmanager
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import TypeVar
@@ -69,6 +70,16 @@ def store_client(settings: Store, ca_pem: bytes | None = None) -> S3Store:
     from twisted.internet import reactor
 
     return connect(reactor, settings, now=lambda: datetime.now(UTC), in_thread=deferToThread, ca_pem=ca_pem)
+
+
+@contextmanager
+def held_open(context: AbstractAsyncContextManager[T]) -> Iterator[T]:
+    """``context`` in a fixture that is a plain ``def``: entered on the reactor, and left at the end."""
+    value = wait(context.__aenter__)
+    try:
+        yield value
+    finally:
+        wait(lambda: context.__aexit__(None, None, None))
 
 
 @frozen

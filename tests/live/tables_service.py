@@ -12,7 +12,7 @@ from attrs import evolve, frozen
 from project_service.settings.model import Stage, StageDatabase, Store
 from tests.live.application import Api, serving, settings_for
 from tests.live.database import run_sql
-from tests.live.services import wait
+from tests.live.services import held_open, wait
 from tests.live.waiting import until
 
 DOCS = Path(__file__).parents[2] / "docs" / "tables.rst"
@@ -94,11 +94,6 @@ def tables(
     }
     settings = settings_for(module_database, store_settings, data_dir, server={"idle_timeout_seconds": 2.0})
     settings = evolve(settings, stages={"dev": Stage(databases=databases)})
-    context = serving(settings)
-    api = wait(context.__aenter__)
-
-    async def signed_up() -> str:
-        return str((await api.sign_up("tables@example.test"))["access_token"])
-
-    yield Tables(api, wait(signed_up))
-    wait(lambda: context.__aexit__(None, None, None))
+    with held_open(serving(settings)) as api:
+        session = wait(lambda: api.sign_up("tables@example.test"))
+        yield Tables(api, str(session["access_token"]))

@@ -21,7 +21,7 @@ from project_service.settings.model import Stage, StageDatabase, Store
 from tests.live.application import Api, serving, settings_for
 from tests.live.database import run_sql
 from tests.live.proxy import Manners, RudeProxy, rude_proxy
-from tests.live.services import Services, wait
+from tests.live.services import Services, held_open, wait
 from tests.live.waiting import until
 
 POOL_SIZE = 3
@@ -92,23 +92,16 @@ def shaken(
 ) -> Iterator[Shaken]:
     run_sql(module_database, "create table public.kept as select 7 as n")
     known = parse_dsn(module_database)
-    proxying = rude_proxy(f"unix:{known['host']}/.s.PGSQL.{known['port']}")
-    proxy, port = wait(proxying.__aenter__)
-    dsn = str(make_dsn(module_database, host="127.0.0.1", port=port))
     limits = {"acquire_timeout_seconds": ACQUIRE_SECONDS, "statement_timeout_seconds": STATEMENT_SECONDS}
-    settings = settings_for(dsn, store_settings, Path(tmp_path_factory.mktemp("shaken")), database=limits)
-    settings = evolve(settings, stages={"dev": Stage(databases={"main": StageDatabase(pool_size=POOL_SIZE)})})
-    context = serving(settings)
-    api = wait(context.__aenter__)
-
-    async def signed_up() -> None:
-        await api.sign_up(ACCOUNT["email"], ACCOUNT["password"])
-
-    wait(signed_up)
-    yield Shaken(api, proxy, module_database, services.admin_dsn(module_database))
-    proxy.manners = Manners()
-    wait(lambda: context.__aexit__(None, None, None))
-    wait(lambda: proxying.__aexit__(None, None, None))
+    stages = {"dev": Stage(databases={"main": StageDatabase(pool_size=POOL_SIZE)})}
+    place = Path(tmp_path_factory.mktemp("shaken"))
+    with held_open(rude_proxy(f"unix:{known['host']}/.s.PGSQL.{known['port']}")) as (proxy, port):
+        dsn = str(make_dsn(module_database, host="127.0.0.1", port=port))
+        settings = settings_for(dsn, store_settings, place, database=limits)
+        with held_open(serving(evolve(settings, stages=stages))) as api:
+            wait(lambda: api.sign_up(ACCOUNT["email"], ACCOUNT["password"]))
+            yield Shaken(api, proxy, module_database, services.admin_dsn(module_database))
+            proxy.manners = Manners()
 
 
 async def bounded(waiting: Deferred[Any]) -> Any:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import secrets
 from collections.abc import Iterator
-from contextlib import AsyncExitStack, closing
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -26,7 +26,7 @@ from project_service.deferreds import start
 from project_service.settings.model import Stage, StageDatabase, Store
 from tests.live.application import Api, serving, settings_for
 from tests.live.database import run_sql
-from tests.live.services import wait
+from tests.live.services import held_open
 from tests.live.waiting import until
 
 OBJECTS = "/storage/buckets/private/objects"
@@ -47,12 +47,8 @@ def two(
     place = Path(tmp_path_factory.mktemp("two"))
     settings = settings_for(module_database, store_settings, place, storage={"sweep_seconds": 0.05})
     settings = evolve(settings, stages={"dev": Stage(databases={"main": StageDatabase(pool_size=2)})})
-    stack = AsyncExitStack()
-    yield Two(
-        wait(lambda: stack.enter_async_context(serving(settings))),
-        wait(lambda: stack.enter_async_context(serving(settings))),
-    )
-    wait(stack.aclose)
+    with held_open(serving(settings)) as here, held_open(serving(settings)) as there:
+        yield Two(here, there)
 
 
 @pytest_twisted.ensureDeferred

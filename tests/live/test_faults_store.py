@@ -22,7 +22,7 @@ from tests.live.application import Api, serving, settings_for
 from tests.live.database import run_sql
 from tests.live.logged import warnings_logged
 from tests.live.proxy import BUSY, Manners, RudeProxy, rude_proxy
-from tests.live.services import wait
+from tests.live.services import held_open
 from tests.live.waiting import until
 
 # The store client's time limits in this module; no request may take much longer than their sum.
@@ -63,23 +63,19 @@ def rude(
     run_sql(module_database, "create table public.others as select 1 as n")
     assert store_settings.endpoint_url is not None
     host, _, port = store_settings.endpoint_url.rpartition("/")[2].partition(":")
-    proxying = rude_proxy(f"tcp:{host}:{port}")
-    proxy, listens = wait(proxying.__aenter__)
-    store = evolve(
-        store_settings,
-        endpoint_url=f"http://127.0.0.1:{listens}",
-        idle_timeout_seconds=IDLE_SECONDS,
-        connect_timeout_seconds=CONNECT_SECONDS,
-    )
     place = Path(tmp_path_factory.mktemp("rude"))
-    settings = settings_for(module_database, store, place, storage={"part_bytes": PART})
-    settings = evolve(settings, stages={"dev": Stage(databases={"main": StageDatabase(pool_size=2)})})
-    context = serving(settings)
-    api = wait(context.__aenter__)
-    yield Rude(api, proxy)
-    proxy.manners = Manners()
-    wait(lambda: context.__aexit__(None, None, None))
-    wait(lambda: proxying.__aexit__(None, None, None))
+    stages = {"dev": Stage(databases={"main": StageDatabase(pool_size=2)})}
+    with held_open(rude_proxy(f"tcp:{host}:{port}")) as (proxy, listens):
+        store = evolve(
+            store_settings,
+            endpoint_url=f"http://127.0.0.1:{listens}",
+            idle_timeout_seconds=IDLE_SECONDS,
+            connect_timeout_seconds=CONNECT_SECONDS,
+        )
+        settings = settings_for(module_database, store, place, storage={"part_bytes": PART})
+        with held_open(serving(evolve(settings, stages=stages))) as api:
+            yield Rude(api, proxy)
+            proxy.manners = Manners()
 
 
 @pytest.fixture(autouse=True)

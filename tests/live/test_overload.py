@@ -25,7 +25,7 @@ from project_service.network.ports import bind_endpoints
 from project_service.settings.model import Store
 from tests.live.application import Api, serving, settings_for
 from tests.live.database import run_sql
-from tests.live.services import wait
+from tests.live.services import held_open
 from tests.live.waiting import until
 
 ROWS = "/dev/db/main/rest/counted"
@@ -49,9 +49,8 @@ def api(
         # So long that no request times out on a slow machine.
         database={"acquire_timeout_seconds": 60.0},
     )
-    context = serving(settings)
-    yield wait(context.__aenter__)
-    wait(lambda: context.__aexit__(None, None, None))
+    with held_open(serving(settings)) as running:
+        yield running
 
 
 class Raw:

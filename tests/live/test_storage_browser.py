@@ -14,7 +14,7 @@ from twisted.internet.threads import deferToThread
 from project_service.settings.model import Store
 from tests.live import documented_clients
 from tests.live.application import Api, serving, settings_for
-from tests.live.services import wait
+from tests.live.services import held_open
 
 PAGES = {
     "page.html": (
@@ -41,8 +41,8 @@ def api(
 ) -> Iterator[Api]:
     data_dir = Path(tmp_path_factory.mktemp("browser"))
     context = serving(settings_for(module_database, store_settings, data_dir))
-    yield wait(context.__aenter__)
-    wait(lambda: context.__aexit__(None, None, None))
+    with held_open(context) as running:
+        yield running
 
 
 def shown(browser: str, url: str, profile: Path) -> str:

@@ -15,7 +15,7 @@ from project_service.settings.model import Stage, StageDatabase, Store
 from tests.live import postgis
 from tests.live.application import serving, settings_for
 from tests.live.database import run_sql
-from tests.live.services import migrated, wait
+from tests.live.services import held_open, migrated, wait
 from tests.live.tables_service import BASE, Tables
 
 PROGRAMS = postgis.programs()
@@ -53,10 +53,8 @@ def spatial(store_settings: Store, tmp_path_factory: pytest.TempPathFactory) -> 
         settings = settings_for(dsn, store_settings, Path(tmp_path_factory.mktemp("spatial")))
         main = StageDatabase(pool_size=2)
         databases = {"main": main, "small": evolve(main, stream_threshold_bytes=100)}
-        context = serving(evolve(settings, stages={"dev": Stage(databases=databases)}))
-        api = wait(context.__aenter__)
-        yield Tables(api, "")
-        wait(lambda: context.__aexit__(None, None, None))
+        with held_open(serving(evolve(settings, stages={"dev": Stage(databases=databases)}))) as api:
+            yield Tables(api, "")
 
 
 def point(x: int, y: int) -> dict[str, Any]:
