@@ -6,8 +6,8 @@
 ``access``                who acts: ``identity``, ``tokens`` of the database's own keys, ``role_claim`` with
                           ``json_path``
 ``planning``              ``planner``: ``parse``, then ``compile``: ``plan`` and ``sql``. What earlier requests of
-                          the same ``shape`` were made into is kept (``cache``), and how many rows to read at once
-                          (``probe``)
+                          the same ``shape`` were made into is kept (in a ``bounded_cache``, as verified tokens
+                          are), and how many rows to read at once (``probe``)
 ``execution``             ``preamble``: what is set for the transaction; ``execute``, ``work``, ``run``: the round
                           trip; ``prepared``: whose plans may be used in it; ``large``, ``streaming``: replies too
                           large for one piece; ``cleanup``: what SQL left on the connection

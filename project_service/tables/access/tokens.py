@@ -13,7 +13,7 @@ from jwt.algorithms import get_default_algorithms
 
 from project_service import base64url
 from project_service.tables.access import errors
-from project_service.tables.planning.cache import BoundedCache
+from project_service.tables.bounded_cache import BoundedCache
 
 LEEWAY_SECONDS = 30
 _KEPT = 4096

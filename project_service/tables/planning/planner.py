@@ -7,6 +7,7 @@ from collections.abc import Hashable
 from attrs import define, evolve, field, frozen
 
 from project_service.tables import errors
+from project_service.tables.bounded_cache import BoundedCache
 from project_service.tables.catalog.model import SchemaCache
 from project_service.tables.config import TablesConfig
 from project_service.tables.incoming import Incoming
@@ -19,7 +20,6 @@ from project_service.tables.parse.request import (
     parse_head,
     takes_arguments,
 )
-from project_service.tables.planning.cache import BoundedCache
 from project_service.tables.planning.compile import Compiled, compile_request
 from project_service.tables.planning.probe import Probe
 from project_service.tables.planning.shape import shape_of_payload, shape_of_query

@@ -32,7 +32,8 @@ def condition_sql(plan: ReadPlan, condition: Condition, presence: Presence | Non
         return "NOT " + body if condition.negated else body
     if isinstance(condition, EmbedIsNull):
         return presence(condition) if presence is not None else Sql(_presence(plan, condition))
-    return filter_sql(plan.alias, plan.column(condition.field.name), condition)
+    column = plan.column(condition.field.name)
+    return filtered_value(field_sql(plan.alias, condition.field, column), column, condition)
 
 
 def _presence(plan: ReadPlan, condition: EmbedIsNull) -> str:
@@ -40,10 +41,6 @@ def _presence(plan: ReadPlan, condition: EmbedIsNull) -> str:
     assert embedded is not None
     tested = ident(embedded.alias) + (".*" if embedded.to_one else ".pgrst_rows")
     return f"{tested} IS {'DISTINCT' if condition.negated else 'NOT DISTINCT'} FROM NULL"
-
-
-def filter_sql(source: str, column: Column | None, found: Filter) -> Sql:
-    return filtered_value(field_sql(source, found.field, column), column, found)
 
 
 def filtered_value(field: str, column: Column | None, found: Filter) -> Sql:

@@ -7,7 +7,7 @@ from weakref import WeakSet
 
 from twisted.trial.unittest import SynchronousTestCase
 
-from project_service.tables.planning.cache import MOST, BoundedCache
+from project_service.tables.bounded_cache import MOST, BoundedCache
 
 
 class Keeping(SynchronousTestCase):
