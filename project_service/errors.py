@@ -204,6 +204,12 @@ def _unavailable(code: str, message: str) -> ApiError:
     return ApiError(503, code, message, headers=(RETRY_AFTER,))
 
 
+def refused_by_project(status: int, message: str) -> ApiError:
+    """A refusal by a trigger of the project's own, which chose ``status`` (4xx) and ``message``."""
+    headers = {401: challenge(), 429: (RETRY_AFTER,)}.get(status, ())
+    return ApiError(status, "refused_by_project", message, headers=headers)
+
+
 def overloaded() -> ApiError:
     return _unavailable("overloaded", "The service has more to do than it can; try again shortly.")
 

@@ -1,7 +1,9 @@
-"""The SQLSTATEs that mean "not now" rather than "wrong", and are answered 503 (PostgreSQL's manual, appendix A)."""
+"""What SQLSTATEs mean to authentication and storage: "not now", which is answered 503 (PostgreSQL's manual, appendix
+A), or a refusal that the project's own SQL has chosen."""
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 
 import psycopg2
@@ -12,6 +14,9 @@ from project_service.errors import ApiError, Away
 
 # More characters than PostgreSQL's own messages have. A function may raise an error with what its caller sent.
 MOST_WORDS = 1000
+
+# As in the table API, where PostgREST has introduced it.
+_CHOSEN = re.compile(r"PT4[0-9]{2}\Z")
 
 _EXACT: dict[str, Callable[[], ApiError]] = {
     "57014": errors.database_unavailable,  # query_canceled: statement_timeout
@@ -35,11 +40,15 @@ _CLASSES: dict[str, Callable[[], ApiError]] = {
 
 
 def translate(failure: BaseException) -> ApiError | None:
-    """The 503 for a database that is away or has too much to do, with the reason for the log; None for all else."""
+    """The 503 for a database that is away or has too much to do, with the reason for the log; the refusal that a
+    trigger raised with SQLSTATE ``PT`` and a status 4xx; None for all else."""
     if isinstance(failure, DatabaseGone):
         return _because(errors.database_unavailable(), str(failure))
     if not isinstance(failure, psycopg2.Error) or failure.pgcode is None:
         return None
+    if _CHOSEN.match(failure.pgcode):
+        said = failure.diag.message_primary or "The project refuses this."
+        return errors.refused_by_project(int(failure.pgcode[2:]), said[:MOST_WORDS])
     made = _EXACT.get(failure.pgcode) or _CLASSES.get(failure.pgcode[:2])
     return _because(made(), words(failure)) if made is not None else None
 

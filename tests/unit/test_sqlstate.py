@@ -40,6 +40,15 @@ class NotNow(SynchronousTestCase):
         said = SimpleNamespace(diag=SimpleNamespace(message_primary="x" * 1_000_000), pgcode="XX000")
         self.assertEqual(words(cast(psycopg2.Error, said)), "x" * 1000 + " (XX000)")
 
+    def test_a_trigger_may_choose_any_status_of_a_refusal(self) -> None:
+        for status, header in ((400, None), (401, "WWW-Authenticate"), (429, "Retry-After"), (499, None)):
+            error = translate(refused(f"PT{status}"))
+            assert error is not None
+            self.assertEqual((error.status, error.code), (status, "refused_by_project"))
+            self.assertEqual([name for name, _ in error.headers], [header] if header else [])
+        for code in ("PT200", "PT304", "PT500", "PT503", "PT4", "PT40x"):
+            self.assertIsNone(translate(refused(code)), code)
+
     def test_any_other_failure_is_not_an_outage(self) -> None:
         for fault in (refused("23505"), refused("57000"), refused("42601"), refused(None), KeyError("57014")):
             self.assertIsNone(translate(fault), fault)
