@@ -15,6 +15,7 @@ from twisted.python.failure import Failure
 from twisted.trial.unittest import TestCase
 
 from project_service.deferreds import start
+from project_service.network.certificates import Certificates
 from project_service.settings.launch import Launch
 from project_service.settings.model import Server, Settings
 from project_service.workers.supervisor import READY, STATUS_FD, Workers
@@ -97,7 +98,7 @@ class FakeProcess:
 
 
 def two_workers(reactor: FakeReactor, settings: Settings = SETTINGS) -> Workers:
-    return Workers(reactor, Launch(settings, None, {}, None), settings, 2)
+    return Workers(reactor, Launch(settings, None, {}, None), settings, 2, Certificates())
 
 
 class TwoWorkers(TestCase):

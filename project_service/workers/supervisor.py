@@ -53,12 +53,7 @@ class Workers:
     log = Logger()
 
     def __init__(
-        self,
-        reactor: Any,
-        launch: Launch,
-        settings: Settings,
-        count: int,
-        certificates: Certificates | None = None,
+        self, reactor: Any, launch: Launch, settings: Settings, count: int, certificates: Certificates
     ) -> None:
         self._reactor = reactor
         self._settings = settings

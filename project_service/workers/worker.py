@@ -51,9 +51,7 @@ from project_service.workers.supervisor import FIRST_PORT_FD, READY, STATUS_FD
 log = Logger()
 
 
-def adopt(
-    reactor: Any, endpoints: Sequence[str], first: int, certificates: Certificates | None = None
-) -> Binder:
+def adopt(reactor: Any, endpoints: Sequence[str], first: int, certificates: Certificates) -> Binder:
     """A binder for ports that the parent has opened as ``endpoints``; their descriptors are ``first`` and the
     next."""
 
@@ -82,7 +80,7 @@ class _Adopted:
     reactor: Any
     endpoint: str
     descriptor: int
-    certificates: Certificates | None = None
+    certificates: Certificates
 
     def listen(self, protocolFactory: IProtocolFactory) -> Deferred[IListeningPort]:
         serving: Any = protocolFactory

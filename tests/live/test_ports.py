@@ -20,6 +20,7 @@ from twisted.internet.protocol import Factory, Protocol
 from twisted.python.systemd import ListenFDs
 
 from project_service.errors import ApiError
+from project_service.network.certificates import Certificates
 from project_service.network.ports import BACKLOG, CannotListen, bind_endpoints, close, take_turns
 from project_service.settings.model import Store
 from project_service.workers.worker import adopt
@@ -80,7 +81,7 @@ async def _shared(endpoint: str) -> AsyncIterator[list[Any]]:
     (port,) = await bind_endpoints(reactor, [endpoint])(Factory())
     opened: list[Any] = [port]
     for _ in range(2):
-        opened += await adopt(reactor, [endpoint], os.dup(opened[0].fileno()))(Factory())
+        opened += await adopt(reactor, [endpoint], os.dup(opened[0].fileno()), Certificates())(Factory())
     for port in opened:
         port.stopReading()
     yield opened

@@ -105,7 +105,9 @@ class Adopting(SynchronousTestCase):
         certificate, key = issue("localhost").written(folder)
         certificate.write_bytes(b"")
         with socket.socket() as port:
-            bind: Any = adopt(reactor, [f"ssl:443:privateKey={key}:certKey={certificate}"], port.fileno())
+            bind: Any = adopt(
+                reactor, [f"ssl:443:privateKey={key}:certKey={certificate}"], port.fileno(), Certificates()
+            )
             failed = self.failureResultOf(start(bind(Factory())), CannotListen)
         self.assertEqual(
             failed.getErrorMessage(),

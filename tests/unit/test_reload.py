@@ -12,6 +12,7 @@ from twisted.trial.unittest import TestCase
 
 from project_service.auth import keyfile
 from project_service.auth.keyset import KeySetError
+from project_service.network.certificates import Certificates
 from project_service.settings.configure import BadSettings, Fault
 from project_service.settings.launch import Launch
 from project_service.settings.model import Auth, Database, Secret, Server, Settings, Stage, StageDatabase
@@ -75,7 +76,7 @@ class Reloading(TestCase):
         path = Path(folder.name) / "keys.json"
         path.write_text("{")
         settings = evolve(OLD, auth=Auth(jwt_keys_file=str(path)))
-        workers = Workers(Clock(), Launch(settings, Path("/c"), {}, None), settings, 2)
+        workers = Workers(Clock(), Launch(settings, Path("/c"), {}, None), settings, 2, Certificates())
         self.assertRaises(KeySetError, workers.reload, settings)
         path.unlink()
         keyfile.create(path, "ES256")
