@@ -69,13 +69,10 @@ class Reservation:
 
 
 @frozen
-class LoginReservation:
+class LoginReservation(Reservation):
     """A reservation with both counters of a login, by email and by client address, and the account with that
     email."""
 
-    verdict: Verdict
-    wait_seconds: float = 0.0
-    mark: datetime | None = None
     address_mark: datetime | None = None
     account: Account | None = None
 

@@ -12,7 +12,7 @@ from twisted.internet.task import deferLater
 
 from project_service.auth.context import Context
 from project_service.auth.model import Account, Email, Origin
-from project_service.auth.ports import Attempts, Event, Limit, LoginReservation, Outcome, Reservation
+from project_service.auth.ports import Attempts, Event, Limit, Outcome, Reservation
 from project_service.errors import rate_limited
 from project_service.http.forwarding import place
 
@@ -20,7 +20,7 @@ from project_service.http.forwarding import place
 PAUSE_SECONDS = 0.1
 PAUSES = 50
 
-R = TypeVar("R", Reservation, LoginReservation)
+R = TypeVar("R", bound=Reservation)
 T = TypeVar("T")
 
 
