@@ -21,10 +21,10 @@ from project_service.storage import keys
 from project_service.storage.assemble import connect_store
 from project_service.storage.buckets import Buckets
 from project_service.storage.model import Bucket, Conditions, Writer
-from project_service.storage.objects import Fill, Objects, Received
+from project_service.storage.objects import Objects, Received
 from project_service.storage.s3.errors import BrokenRead, NoSuchObject
 from project_service.storage.sweeper import STALE_AFTER
-from project_service.storage.upload import PartStream, SizeLimit
+from project_service.storage.upload import SizeLimit
 
 FROM_STORE = "s3://"
 SERVICE = Writer(None, is_service=True)
@@ -99,10 +99,10 @@ class _Import:
     async def bring(self, key: str, upload: Upload) -> None:
         """Import one object. Raises only errors that concern more than this object."""
         try:
-            fill = self._checked(partial(upload, keys.parse_key(key)))
+            fill = partial(upload, keys.parse_key(key))
             await self.objects.check_write(self.bucket, key, SERVICE, self.conditions)
             limit = SizeLimit(self.limit)
-            await self.objects.upload(self.bucket, SERVICE, self.conditions, limit, None, fill)
+            await self.objects.upload(self.bucket, SERVICE, self.conditions, limit, None, fill, self._recheck)
         except ApiError as error:
             if error.status >= 500 or error.code == "bucket_not_found":
                 raise
@@ -119,15 +119,9 @@ class _Import:
         else:
             self.imported.append(key)
 
-    def _checked(self, fill: Fill) -> Fill:
-        """As for uploads: an import takes long, and there may be another bucket of that name by then."""
-
-        async def filled(parts: PartStream) -> Received:
-            received = await fill(parts)
-            await self.buckets.same(self.bucket)
-            return received
-
-        return filled
+    async def _recheck(self, received: Received, size: int) -> None:
+        """An import takes long, and there may be another bucket of that name by then."""
+        await self.buckets.same(self.bucket)
 
     def _refuse(self, key: str, why: str) -> None:
         self.refused[printable(key)] = why

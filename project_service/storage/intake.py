@@ -11,7 +11,7 @@ from project_service.storage import content_types, errors, keys
 from project_service.storage.form import Event, FileStart, FormReader
 from project_service.storage.model import Bucket
 from project_service.storage.objects import Fill, Received
-from project_service.storage.upload import PartStream, SizeLimit
+from project_service.storage.upload import PartStream
 
 # How much of a form's Content-Length may be something else than its file.
 FORM_OVERHEAD_BYTES = 256 * 1024
@@ -36,25 +36,6 @@ def chosen_type(bucket: Bucket, declared: str | None, key: str | None) -> str:
     if known and not content_types.allowed(chosen, bucket.rules.allowed_content_types):
         raise errors.content_type_not_allowed(content_types.essence(chosen))
     return chosen
-
-
-def checked_again(
-    fill: Fill, now: Callable[[], Awaitable[Bucket]], limit: Callable[[Bucket], SizeLimit]
-) -> Fill:
-    """``fill``, with the bucket's rules checked once more at its end.
-
-    An upload may take days, and meanwhile the rules may have changed, or the bucket may have been replaced by another
-    of its name. ``now`` returns the bucket as it is then, or raises; ``limit`` gives its limit.
-    """
-
-    async def filled(parts: PartStream) -> Received:
-        received = await fill(parts)
-        current = await now()
-        limit(current).check(parts.size)
-        chosen_type(current, received.content_type, received.key)
-        return received
-
-    return filled
 
 
 def raw_fill(body: Body, bucket: Bucket, key: str, declared: str | None, digest: str | None) -> Fill:

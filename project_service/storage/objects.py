@@ -34,6 +34,8 @@ class Received:
 
 
 Fill = Callable[[PartStream], Awaitable[Received]]
+# Is told what is to become an object, and its size; raises where that must not be any more.
+Recheck = Callable[[Received, int], Awaitable[object]]
 
 
 def unobserved(step: str) -> None:
@@ -59,6 +61,7 @@ class Objects:
         limit: SizeLimit,
         length: int | None,
         fill: Fill,
+        recheck: Recheck,
     ) -> Switched:
         """Store what ``fill`` writes as a new version, then switch. An upload that fails leaves nothing behind.
 
@@ -71,6 +74,7 @@ class Objects:
         parts = attempt.parts = PartStream(self.store, attempt.path, sizes, limit, keep_alive)
         try:
             received = await fill(parts)
+            await recheck(received, parts.size)
             etag = await attempt.answered(parts.finish())
             self.steps("stored")
             new = NewObject(
@@ -88,12 +92,9 @@ class Objects:
         target: str,
         writer: Writer,
         conditions: Conditions,
-        still: Callable[[], Awaitable[object]],
+        recheck: Recheck,
     ) -> Switched:
-        """Make a second object of the same bytes, copied inside the store.
-
-        ``still`` is called before the switch, and raises where the copy must not be made any more.
-        """
+        """Make a second object of the same bytes, copied inside the store."""
         await self.check_write(bucket, target, writer, conditions)
         row = await self._existing(bucket, source)
         await self.check_room(bucket, target, row.size)
@@ -101,7 +102,7 @@ class Objects:
         try:
             row, etag = await self._copied(attempt, bucket, row)
             self.steps("stored")
-            await still()
+            await recheck(Received(target, row.content_type), row.size)
             new = NewObject(bucket.name, target, attempt.version, row.size, row.content_type, etag)
             return await shield(self._switch(new, writer, conditions))
         except Exception as failure:

@@ -20,7 +20,7 @@ from project_service.storage.failures import told
 from project_service.storage.form import boundary_of
 from project_service.storage.links import LINK_HEADERS, NO_REFERRER, Links
 from project_service.storage.model import Bucket, Writer
-from project_service.storage.objects import Fill, Objects
+from project_service.storage.objects import Objects, Received, Recheck
 from project_service.storage.ports import ObjectRows
 from project_service.storage.upload import SizeLimit
 
@@ -92,9 +92,9 @@ class StorageRoutes:
             await self.objects.check_write(bucket, key, writer, stated)
             await self.objects.check_room(bucket, key, least)
 
-        form = intake.FormIntake(inbound.body, boundary, bucket, check_key)
-        fill = self._checked_again(form.fill, bucket)
-        switched = await self.objects.upload(bucket, writer, stated, limit, inbound.body.length, fill)
+        form, length = intake.FormIntake(inbound.body, boundary, bucket, check_key), inbound.body.length
+        recheck = self._recheck(bucket)
+        switched = await self.objects.upload(bucket, writer, stated, limit, length, form.fill, recheck)
         return json_reply(switched.row.as_json(), 201)
 
     async def upload_raw(self, inbound: Inbound) -> Reply:
@@ -106,10 +106,11 @@ class StorageRoutes:
         limit, least = self._limit(bucket), intake.least_size(inbound.body.length)
         limit.check(least)
         declared, digest = inbound.headers.text(b"content-type"), inbound.headers.text(b"content-md5")
-        fill = self._checked_again(intake.raw_fill(inbound.body, bucket, key, declared, digest), bucket)
+        fill, length = intake.raw_fill(inbound.body, bucket, key, declared, digest), inbound.body.length
         await self.objects.check_write(bucket, key, writer, stated)
         await self.objects.check_room(bucket, key, least)
-        switched = await self.objects.upload(bucket, writer, stated, limit, inbound.body.length, fill)
+        recheck = self._recheck(bucket)
+        switched = await self.objects.upload(bucket, writer, stated, limit, length, fill, recheck)
         return json_reply(switched.row.as_json(), 201 if switched.replaced is None else 200)
 
     async def download(self, inbound: Inbound) -> Reply | StreamReply:
@@ -156,11 +157,11 @@ class StorageRoutes:
         source, target = requests.source_and_target(await inbound.json_object())
         stated = conditions.for_write(inbound.headers)
 
-        async def still() -> None:
-            # As for uploads: a large copy takes long, and there may be another bucket of that name by then.
+        async def recheck(received: Received, size: int) -> None:
+            # A large copy takes long, and there may be another bucket of that name by then.
             await self.buckets.same(bucket)
 
-        switched = await self.objects.copy(bucket, source, target, writer, stated, still)
+        switched = await self.objects.copy(bucket, source, target, writer, stated, recheck)
         return json_reply(switched.row.as_json(), 201)
 
     async def move(self, inbound: Inbound) -> Reply:
@@ -187,8 +188,16 @@ class StorageRoutes:
         writer = access.writer_of(inbound.caller)
         return await self.buckets.get(inbound.path_args["bucket"]), writer
 
-    def _checked_again(self, fill: Fill, bucket: Bucket) -> Fill:
-        return intake.checked_again(fill, lambda: self.buckets.same(bucket), self._limit)
+    def _recheck(self, bucket: Bucket) -> Recheck:
+        """Checks the bucket's rules at the end of an upload. It may take days, and meanwhile they may have changed,
+        or the bucket may have been replaced by another of its name."""
+
+        async def recheck(received: Received, size: int) -> None:
+            current = await self.buckets.same(bucket)
+            self._limit(current).check(size)
+            intake.chosen_type(current, received.content_type, received.key)
+
+        return recheck
 
     def _limit(self, bucket: Bucket) -> SizeLimit:
         """The greatest size that an object may have, as far as is known now: the switch has the last word on a

@@ -80,7 +80,10 @@ async def put(storage: Storage, key: str, payload: bytes) -> None:
         return Received(key, "text/plain")
 
     bucket = await storage.buckets.fresh("b")
-    await storage.objects.upload(bucket, SERVICE, UNCONDITIONAL, SizeLimit(len(payload)), len(payload), fill)
+    limit = SizeLimit(len(payload))
+    await storage.objects.upload(
+        bucket, SERVICE, UNCONDITIONAL, limit, len(payload), fill, storage_crash.unchecked
+    )
 
 
 async def content(storage: Storage, key: str) -> bytes | None:
