@@ -17,7 +17,7 @@ class Admin(TestCase):
     def admin(self, method: str, path: str = "", body: Any = None) -> Answer:
         return self.app.call(method, f"/admin/users{path}", body, X_Service_Key="service-key")
 
-    def test_they_need_the_service_key(self) -> None:
+    def test_admin_routes_need_the_service_key(self) -> None:
         token = self.app.sign_up().data["access_token"]
         for method, path in (
             ("GET", ""),

@@ -83,7 +83,7 @@ class RememberedUsers(TestCase):
             assert self.shown() == {"number": number}
             assert self.shown() == {"number": number}
 
-    def test_each_user_is_shown_himself(self) -> None:
+    def test_each_user_sees_himself(self) -> None:
         other = self.app.sign_up("eve@example.test").data
         for _ in range(2):
             assert self.app.user(self.token).data["user"]["email"] == "ada@example.test"

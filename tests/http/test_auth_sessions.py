@@ -190,7 +190,7 @@ class LogOut(TestCase):
         assert ended.status == 200
         assert self.alive() == [False, True, True]
 
-    def test_nobody_can_end_anothers_session(self) -> None:
+    def test_a_user_cannot_end_sessions_of_another(self) -> None:
         other = self.app.sign_up("bob@example.test").data
         sid = self.app.auth.verifier.verify(self.first["access_token"]).sid
         for target in (sid, "nonsense", "%00"):

@@ -111,7 +111,7 @@ class World:
 class Books(TestCase):
     parser = "httptools"
 
-    def test_all_counts_are_even_in_the_end(self) -> None:
+    def test_all_counts_balance_in_the_end(self) -> None:
         self.patch(App, "parser", self.parser)
         for seed in range(ROUNDS):
             world = World(seed)

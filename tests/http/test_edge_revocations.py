@@ -1,4 +1,4 @@
-"""Nobody is let in by memory that may lack what was revoked (decisions, sections 2 and 3)."""
+"""A request waits for a read of revocations if those in memory may be incomplete (decisions, sections 2 and 3)."""
 
 from __future__ import annotations
 
@@ -26,12 +26,12 @@ class Revoked(TestCase):
         client.send(raw_request(method, "/x", headers, None))
         return client
 
-    def test_while_it_is_current_nobody_waits(self) -> None:
+    def test_requests_do_not_wait_while_revocations_are_current(self) -> None:
         self.app(key="required")
         self.assertIn(b"200 OK", self.ask({**ANON, **USER}).received())
         self.assertEqual(self.revocations.waiting, [])
 
-    def test_who_shows_a_key_or_a_token_waits_for_a_reading(self) -> None:
+    def test_requests_with_a_key_or_token_wait_for_a_read(self) -> None:
         for access, headers in (({"key": "required"}, ANON), ({"bearer": "required"}, USER)):
             self.app(**access)
             self.revocations.current = False
@@ -40,7 +40,7 @@ class Revoked(TestCase):
             self.revocations.waiting[0].callback(None)
             self.assertIn(b"200 OK", client.received())
 
-    def test_what_the_reading_brings_decides(self) -> None:
+    def test_a_key_revoked_according_to_that_read_is_refused(self) -> None:
         self.app(key="required")
         self.revocations.current = False
         client = self.ask(ANON)
@@ -48,7 +48,7 @@ class Revoked(TestCase):
         self.revocations.waiting[0].callback(None)
         self.assertIn(b"project_key_invalid", client.received())
 
-    def test_where_nothing_can_be_read_the_answer_is_503(self) -> None:
+    def test_it_is_503_if_revocations_cannot_be_read(self) -> None:
         self.app(key="required")
         self.revocations.current = False
         client = self.ask(ANON)
@@ -58,18 +58,18 @@ class Revoked(TestCase):
         self.assertIn(b"database_unavailable", answer)
         self.assertIn(b"Retry-After", answer)
 
-    def test_who_shows_nothing_does_not_wait(self) -> None:
+    def test_requests_without_credentials_do_not_wait(self) -> None:
         self.app(key="required")
         self.revocations.current = False
         self.assertIn(b"project_key_required", self.ask({}).received())
 
-    def test_a_route_for_everybody_does_not_wait_whatever_is_sent(self) -> None:
+    def test_routes_with_optional_credentials_do_not_wait(self) -> None:
         """A probe of ``/live`` may send a key, and must be answered while the database is away."""
         self.app(key="optional", bearer="own")
         self.revocations.current = False
         self.assertIn(b"200 OK", self.ask({**ANON, **USER}).received())
 
-    def test_a_key_is_looked_at_again_when_a_slow_body_has_come(self) -> None:
+    def test_a_key_is_checked_again_after_a_slow_body(self) -> None:
         async def store(inbound: Inbound) -> Reply:
             return envelope({"size": len(await inbound.read(100))})
 

@@ -26,7 +26,7 @@ class Admin(TestCase):
         sent = {**SERVICE, "Content-Type": "application/json"}
         return self.app.request("PATCH", f"/admin/buckets/{name}", sent, json.dumps(rules).encode())
 
-    def test_they_need_the_service_key(self) -> None:
+    def test_admin_routes_need_the_service_key(self) -> None:
         for headers in (ANON, USER):
             for method, path in (
                 ("GET", "/admin/buckets"), ("POST", "/admin/buckets"), ("GET", "/admin/buckets/open"),

@@ -79,7 +79,7 @@ class Traced(TestCase):
         client.send(raw_request("GET", TABLE, {**ANON, "X-Trace": "1", "x-trace": "2"}, None))
         self.assertIn(b"X-Trace: 1\r\nX-Trace: 2\r\n", client.received())
 
-    def test_only_if_it_was_sent_and_is_configured(self) -> None:
+    def test_the_trace_header_is_returned_only_if_sent_and_configured(self) -> None:
         self.assertIsNone(self.app().request("GET", TABLE, ANON).header("X-Trace"))
         self.assertIsNone(self.answered("/dev/db/other/rest/works", ANON)[1])
         self.assertIsNone(self.app(None).request("GET", TABLE, {**ANON, "X-Trace": "1"}).header("X-Trace"))

@@ -1,4 +1,4 @@
-"""Listening on a real connection that is also asked."""
+"""The listening connection to a real database, which also runs queries."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ reactor: Any = _reactor
 
 
 @pytest_twisted.ensureDeferred
-async def test_whoever_hears_of_a_change_may_ask_at_once_on_the_same_connection(database: str) -> None:
+async def test_a_subscriber_may_query_on_the_listening_connection_at_once(database: str) -> None:
     listener = Listener(Connector(reactor, dsns.parse(database), 10.0), reactor)
     answered: Deferred[list[Any]] = Deferred()
 

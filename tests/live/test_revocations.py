@@ -1,5 +1,5 @@
-"""A host that is cut off from the system database, though not from a table API's, lets nobody in whose key or session
-may have been revoked meanwhile (decisions, sections 2 and 3)."""
+"""A host that is cut off from the system database, though not from that of a table API, soon refuses all keys and
+sessions, since any may have been revoked (decisions, sections 2 and 3)."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ async def cut_off(dsn: str, tables: str, store: Store, place: Path) -> AsyncIter
 
 
 @pytest_twisted.ensureDeferred
-async def test_a_key_and_a_session_that_end_while_the_host_is_cut_off(
+async def test_a_host_cut_off_from_the_database_refuses_all_keys_and_sessions_after_a_second(
     database: str, empty_database: str, store_settings: Store, tmp_path: Path
 ) -> None:
     async with cut_off(database, empty_database, store_settings, tmp_path) as host:
@@ -95,7 +95,7 @@ async def test_a_key_and_a_session_that_end_while_the_host_is_cut_off(
 
 
 @pytest_twisted.ensureDeferred
-async def test_what_cannot_be_read_although_the_database_answers(
+async def test_requests_and_ready_are_503_while_revocations_are_locked(
     database: str, empty_database: str, store_settings: Store, tmp_path: Path
 ) -> None:
     async with cut_off(database, empty_database, store_settings, tmp_path) as host:

@@ -220,7 +220,7 @@ class Explaining(TestCase):
             said = frame.explained(StoreUnreachable(kind_of(problem)))
             self.assertTrue(said.startswith(f"the store cannot be reached{why}"), said)
 
-    def test_what_is_wrong_with_the_stores_response_is_said(self) -> None:
+    def test_a_wrong_response_of_the_store_is_explained(self) -> None:
         for told, why in (
             (UNREADABLE, "its answer is none of S3"),
             (NO_SIZE, "it does not say how long an object is"),

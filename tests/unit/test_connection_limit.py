@@ -89,7 +89,7 @@ class WhoGoes(SynchronousTestCase):
         self.assertEqual(self.gone(Client(body=(enough, 100.0))), [False])
         self.assertEqual(self.gone(Client(body=(enough - 1, 100.0))), [True])
 
-    def test_nobody_is_closed_or_looked_at_while_there_are_free_places(self) -> None:
+    def test_no_connection_is_closed_or_examined_while_there_are_free_places(self) -> None:
         there = [Client(0.0), Client(body=(0, LONG))]
         limit = self.full(*there, Client())
         limit.leave(next(one for one in limit.connections if one not in there))

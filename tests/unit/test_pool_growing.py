@@ -100,7 +100,7 @@ class Healing(Case):
         self.clock.advance(FIRST_PAUSE_SECONDS)
         self.assertEqual([self.successResultOf(one) for one in waiting], self.made)
 
-    def test_nobody_waits_longer_than_the_timeout(self) -> None:
+    def test_no_waiter_waits_longer_than_the_timeout(self) -> None:
         self.away = True
         waiting = start(self.pool.query("a"))
         self.clock.pump([0.1] * 51)

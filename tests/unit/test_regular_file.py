@@ -1,4 +1,4 @@
-"""Files that the configuration names: nobody waits for a pipe or a device."""
+"""Files that the configuration names: pipes and devices are refused, since reading them could block."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ class RegularFiles(SynchronousTestCase):
         for path in (pipe, link, Path(DEVICE)):
             self.assertEqual(self.assertRaises(OSError, regular, path).strerror, WHY)
 
-    def test_everything_else_is_left_to_who_reads_it(self) -> None:
+    def test_other_paths_are_returned_unchecked(self) -> None:
         folder = temporary_directory(self)
         file = folder / "file"
         file.write_text("")
@@ -39,7 +39,7 @@ class RegularFiles(SynchronousTestCase):
         for path in (file, link, folder, folder / "none", file / "below"):
             self.assertEqual(regular(path), path)
 
-    def test_settings(self) -> None:
+    def test_a_settings_file_that_is_a_device_is_refused(self) -> None:
         for name, value in (
             ("PROJECT_SERVICE__STORE__CREDENTIALS_FILE", DEVICE),
             ("PROJECT_SERVICE__STORE__CA_FILE", DEVICE),
@@ -49,11 +49,11 @@ class RegularFiles(SynchronousTestCase):
             refused = self.assertRaises(BadSettings, load, None, {name: value}, {}, True)
             self.assertIn(f"cannot be read: {WHY}", str(refused), name)
 
-    def test_signing_keys(self) -> None:
+    def test_a_file_of_signing_keys_that_is_a_device_is_refused(self) -> None:
         refused = self.assertRaises(KeySetError, keyfile.load, Path(DEVICE))
         self.assertEqual(str(refused), f"{DEVICE}: {WHY}")
 
-    def test_certificates(self) -> None:
+    def test_a_certificate_that_is_a_device_is_refused(self) -> None:
         for named in ("privateKey=none:certKey=/dev/null", "privateKey=none:extraCertChain=/dev/null"):
             refused = self.assertRaises(OSError, endpoint_from, reactor, f"ssl:0:{named}")
             self.assertEqual(refused.strerror, WHY)

@@ -1,4 +1,4 @@
-"""What was revoked is known within a second, or what can be revoked is not trusted (decisions, sections 2 and 3)."""
+"""Revocations are at most a second old, or requests wait for a read (decisions, sections 2 and 3)."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ class Case(TestCase):
     def catch_up(self) -> Deferred[None]:
         return start(self.revocations.catch_up())
 
-    def test_before_the_first_reading_nothing_is_known(self) -> None:
+    def test_before_the_first_read_requests_wait(self) -> None:
         self.assertFalse(self.revocations.current)
         waiting = self.catch_up()
         self.assertNoResult(waiting)
@@ -34,7 +34,7 @@ class Case(TestCase):
         self.successResultOf(waiting)
         self.assertTrue(self.revocations.current)
 
-    def test_what_was_read_is_trusted_for_a_second_from_when_the_reading_began(self) -> None:
+    def test_revocations_are_current_for_a_second_from_the_beginning_of_their_read(self) -> None:
         self.catch_up()
         self.clock.advance(FRESH_SECONDS / 2)
         self.readings[0].callback(None)
@@ -43,13 +43,13 @@ class Case(TestCase):
         self.clock.advance(0.01)
         self.assertFalse(self.revocations.current)
 
-    def test_two_polls_may_fail_before_anybody_has_to_wait(self) -> None:
+    def test_two_polls_may_fail_before_requests_have_to_wait(self) -> None:
         self.catch_up()
         self.readings[0].callback(None)
         self.clock.advance(2 * POLL_SECONDS)
         self.assertTrue(self.revocations.current)
 
-    def test_all_who_wait_share_the_next_reading(self) -> None:
+    def test_all_waiting_requests_share_the_next_read(self) -> None:
         first = self.catch_up()
         later = [self.catch_up() for _ in range(100)]
         self.assertEqual(len(self.readings), 1)
@@ -64,7 +64,7 @@ class Case(TestCase):
             self.successResultOf(one)
         self.assertEqual(len(self.readings), 2)
 
-    def test_a_failure_is_told_to_all_who_wait_and_the_next_reading_is_as_good_as_any(self) -> None:
+    def test_a_failed_read_fails_the_waiting_requests_and_no_later_ones(self) -> None:
         first = self.catch_up()
         self.readings[0].errback(RuntimeError("the database is away"))
         self.failureResultOf(first, RuntimeError)
@@ -73,13 +73,13 @@ class Case(TestCase):
         self.readings[1].callback(None)
         self.successResultOf(again)
 
-    def test_nobody_waits_longer_than_is_configured(self) -> None:
+    def test_a_request_waits_no_longer_than_configured(self) -> None:
         waiting = self.catch_up()
         self.clock.advance(5.0)
         self.assertEqual(self.failureResultOf(waiting, ApiError).value.code, "database_unavailable")
         self.readings[0].callback(None)
 
-    def test_who_leaves_does_not_stop_the_reading_for_others(self) -> None:
+    def test_a_cancelled_wait_does_not_stop_the_read_for_others(self) -> None:
         leaver, stayer = self.catch_up(), self.catch_up()
         leaver.cancel()
         leaver.addErrback(lambda _: None)
@@ -87,7 +87,7 @@ class Case(TestCase):
         self.readings[1].callback(None)
         self.successResultOf(stayer)
 
-    def test_of_failed_polls_in_a_row_the_first_is_logged(self) -> None:
+    def test_only_the_first_of_failed_polls_in_a_row_is_logged(self) -> None:
         with captured_logs() as events:
             for number in range(3):
                 polling = start(self.revocations.poll())

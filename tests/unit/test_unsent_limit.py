@@ -29,7 +29,7 @@ class Cut(SynchronousTestCase):
         self.limit.wrote(client)
         return client
 
-    def test_nobody_is_aborted_below_the_limit(self) -> None:
+    def test_no_connection_is_aborted_below_the_limit(self) -> None:
         self.assertFalse(any(one.aborted for one in [self.written(5 * MIB), self.written(5 * MIB)]))
 
     def test_the_slowest_reader_is_aborted_first(self) -> None:

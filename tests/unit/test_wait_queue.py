@@ -72,7 +72,7 @@ class TestLine(SynchronousTestCase):
         self.line.serve("a")
         self.assertEqual(self.successResultOf(second), "a")
 
-    def test_a_waiter_may_join_again_while_it_is_told_that_it_is_late(self) -> None:
+    def test_a_waiter_may_join_again_from_its_timeout(self) -> None:
         again: list[Deferred[str]] = []
         self.line.join().addErrback(lambda _: again.append(self.line.join()))
         self.clock.advance(5.0)
