@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import re
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -126,3 +127,11 @@ class Architecture(TestCase):
         for path in [*sources("."), *(ROOT / "tests").rglob("*.py")]:
             length = len(path.read_text("utf-8").splitlines())
             self.assertLessEqual(length, LONGEST_FILE, str(path.relative_to(ROOT)))
+
+    def test_the_page_names_modules_that_exist(self) -> None:
+        page = (ROOT / "docs" / "architecture.rst").read_text("utf-8")
+        section = page[page.index("Where things are\n---") : page.index("How a request flows\n---")]
+        named = set(re.findall(r"``(\w+)/?``", section)) - {"twistd", "service_role"}
+        there = {path.stem for path in PACKAGE.rglob("*") if path.is_dir() or path.suffix == ".py"}
+        self.assertGreater(len(named), 100)
+        self.assertEqual(named - there, set())
