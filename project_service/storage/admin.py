@@ -11,7 +11,7 @@ from project_service.http.router import Router
 from project_service.storage import described_admin as described
 from project_service.storage import keys, requests
 from project_service.storage.buckets import Buckets, name_faults, parse_rules
-from project_service.storage.failures import told
+from project_service.storage.failures import translated
 from project_service.storage.model import BucketRules
 from project_service.storage.objects import Objects
 
@@ -33,7 +33,7 @@ class BucketRoutes:
             (BUCKET, "DELETE", described.DELETE_BUCKET, self.delete),
             (f"{BUCKET}/objects", "DELETE", described.DELETE_PREFIX, self.delete_prefix),
         ):
-            router.route(url, said, methods=(method,), key="service")(told(handler))
+            router.route(url, said, methods=(method,), key="service")(translated(handler))
 
     async def create(self, inbound: Inbound) -> Reply:
         body = await inbound.json_object()

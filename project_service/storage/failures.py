@@ -19,13 +19,13 @@ _log = Logger()
 _OF_REFUSALS = (NO_STORE, NO_SNIFFING)
 
 
-def told(handler: Handler, headers: Headers = ()) -> Handler:
+def translated(handler: Handler, headers: Headers = ()) -> Handler:
     """``handler``, with failures of the store turned into ``store_unavailable`` and their kind logged.
 
     Errors get ``headers`` and those that all refusals of storage have.
     """
 
-    async def telling(inbound: Inbound) -> Reply | StreamReply:
+    async def handling(inbound: Inbound) -> Reply | StreamReply:
         try:
             return await handler(inbound)
         except Exception as failure:
@@ -40,4 +40,4 @@ def told(handler: Handler, headers: Headers = ()) -> Handler:
             error.headers = (*error.headers, *_OF_REFUSALS, *headers)
             raise error from None
 
-    return telling
+    return handling

@@ -16,7 +16,7 @@ from project_service.settings.model import Storage as StorageSettings
 from project_service.storage import access, conditions, described, errors, intake, keys, page_token, requests
 from project_service.storage.buckets import Buckets
 from project_service.storage.download import Downloads, Terms
-from project_service.storage.failures import told
+from project_service.storage.failures import translated
 from project_service.storage.form import boundary_of
 from project_service.storage.links import LINK_HEADERS, NO_REFERRER, Links
 from project_service.storage.model import Bucket, Writer
@@ -44,7 +44,7 @@ class StorageRoutes:
     def mount(self, router: Router) -> None:
         """Declare every endpoint."""
         objects = f"{BUCKET}/objects"
-        router.route(objects, described.LIST, methods=("GET",))(told(self.list))
+        router.route(objects, described.LIST, methods=("GET",))(translated(self.list))
         for url, method, said, writing in (
             (objects, "POST", described.UPLOAD_FORM, self.upload_form),
             (OBJECT, "PUT", described.UPLOAD_RAW, self.upload_raw),
@@ -53,12 +53,12 @@ class StorageRoutes:
             (f"{BUCKET}/move", "POST", described.MOVE, self.move),
             (f"{BUCKET}/delete", "POST", described.BULK_DELETE, self.bulk_delete),
         ):
-            router.route(url, said, methods=(method,), bearer="required")(told(writing))
-        router.route(OBJECT, described.DOWNLOAD, methods=("GET",))(told(self.download))
-        router.route(f"{BUCKET}/presign", described.PRESIGN, methods=("POST",))(told(self.presign))
+            router.route(url, said, methods=(method,), bearer="required")(translated(writing))
+        router.route(OBJECT, described.DOWNLOAD, methods=("GET",))(translated(self.download))
+        router.route(f"{BUCKET}/presign", described.PRESIGN, methods=("POST",))(translated(self.presign))
         router.route(
             "/storage/download", described.DOWNLOAD_LINK, methods=("GET",), key="optional", bearer="own"
-        )(told(self.download_link, (NO_REFERRER,)))
+        )(translated(self.download_link, (NO_REFERRER,)))
 
     async def list(self, inbound: Inbound) -> Reply:
         bucket = await self._readable(inbound)

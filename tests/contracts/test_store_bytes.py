@@ -24,7 +24,7 @@ from project_service.storage.s3.pool import ConnectionPool
 from project_service.storage.s3.retrying import RetryingClient
 from project_service.storage.s3.sender import Sender
 from project_service.storage.s3.sign import Address, Signer
-from project_service.storage.s3.through_treq import Through
+from project_service.storage.s3.treq_client import TreqClient
 from tests.live.services import wait
 from tests.store_fake import Collected, MemoryStore, unneeded
 
@@ -49,7 +49,7 @@ def virtual_store(reactor: Any, host: str, port: int) -> S3Store:
     """Connects to this server whatever host the address names, as DNS would do for virtual hosts."""
     address = Address(f"http://s3.amazonaws.com:{port}", "virtual-one", "virtual")
     pool = ConnectionPool(reactor, TCP4ClientEndpoint(reactor, host, port), 5)
-    sender = Sender(Through(pool, reactor), address, Signer("test", "test"), utc_now)
+    sender = Sender(TreqClient(pool, reactor), address, Signer("test", "test"), utc_now)
     return S3Store(RetryingClient(sender, reactor, 30, 5), deferToThread, pool.close)
 
 

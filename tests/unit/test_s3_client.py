@@ -24,7 +24,7 @@ from project_service.storage.s3.listing import OpenMultipart
 from project_service.storage.s3.pool import ConnectionPool
 from project_service.storage.s3.retrying import RetryingClient
 from project_service.storage.s3.sender import Sender
-from project_service.storage.s3.through_treq import Through
+from project_service.storage.s3.treq_client import TreqClient
 from tests.store_fake import unneeded
 from tests.unit.test_s3_connection import Wire
 from tests.unit.test_s3_pool import Endpoint
@@ -38,8 +38,8 @@ class Case(SynchronousTestCase):
         self.clock = Clock()
         self.clock.advance(1000)
         self.endpoint = Endpoint(Wire)
-        through = Through(ConnectionPool(self.clock, self.endpoint, 5), self.clock)
-        sender = Sender(through, ADDRESS, SIGNER, lambda: NOW)
+        client = TreqClient(ConnectionPool(self.clock, self.endpoint, 5), self.clock)
+        sender = Sender(client, ADDRESS, SIGNER, lambda: NOW)
         self.jitter = 1.0
         requests = RetryingClient(sender, self.clock, IDLE, RETRY, lambda: self.jitter)
         self.store = S3Store(requests, lambda work, *args: succeed(work(*args)))

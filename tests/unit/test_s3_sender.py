@@ -15,7 +15,7 @@ from project_service.storage.s3.response import StoreResponse
 from project_service.storage.s3.response_parser import ResponseParser
 from project_service.storage.s3.sender import Sender
 from project_service.storage.s3.sign import EMPTY_SHA256, Address, Signer
-from project_service.storage.s3.through_treq import Through
+from project_service.storage.s3.treq_client import TreqClient
 
 ADDRESS = Address("http://store:9000/base", "bucket")
 SIGNER = Signer("AKID", "secret")
@@ -39,7 +39,7 @@ class Sent(SynchronousTestCase):
     def setUp(self) -> None:
         self.pool = Pool()
         pool: Any = self.pool
-        self.sender = Sender(Through(pool, Clock()), ADDRESS, SIGNER, lambda: NOW)
+        self.sender = Sender(TreqClient(pool, Clock()), ADDRESS, SIGNER, lambda: NOW)
 
     def send(
         self, key: str, query: Any = None, headers: dict[str, str] | None = None, body: Any = None

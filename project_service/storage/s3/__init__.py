@@ -7,7 +7,7 @@ A request passes these modules from the first to the last, and its response come
                              and is sent, ``digests`` the checksums
 ``retrying``                 one request and its response, with timeouts; sent again where that may help
 ``sender``, ``sign``         the head of a request, signed over exactly what is sent
-``through_treq``             treq's client, which is kept from changing anything
+``treq_client``              treq's client, which is kept from changing anything
 ``pool``, ``connection``     connections that are kept open, and one of them
 ``response_parser``          where head and body end
 ``response``                 a response whose body is still arriving

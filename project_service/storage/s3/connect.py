@@ -13,7 +13,7 @@ from project_service.storage.s3.pool import ConnectionPool
 from project_service.storage.s3.retrying import RetryingClient
 from project_service.storage.s3.sender import Sender
 from project_service.storage.s3.sign import Address, Signer
-from project_service.storage.s3.through_treq import Through
+from project_service.storage.s3.treq_client import TreqClient
 
 
 def connect(
@@ -28,7 +28,7 @@ def connect(
     address = Address(settings.endpoint_url or "", settings.bucket, settings.addressing_style)
     endpoint = store_endpoint(reactor, address, settings.connect_timeout_seconds, ca_pem)
     pool = ConnectionPool(reactor, endpoint, settings.max_connections)
-    sender = Sender(Through(pool, reactor), address, Signer.of(settings), now)
+    sender = Sender(TreqClient(pool, reactor), address, Signer.of(settings), now)
     requests = RetryingClient(
         sender, reactor, settings.idle_timeout_seconds, settings.connect_timeout_seconds
     )

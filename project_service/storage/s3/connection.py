@@ -55,7 +55,7 @@ class Connection(TwistedProtocol):
         Fails with ``BrokenAnswer`` where no answer comes, or something that is not one.
         """
         self._incoming = ResponseParser(bodiless=method == b"HEAD")
-        answer: Deferred[StoreResponse] = Deferred(self._forsaken)
+        answer: Deferred[StoreResponse] = Deferred(self._cancelled)
         self._answer = answer
         self.transport.write(head)
         if body is not None:
@@ -116,7 +116,7 @@ class Connection(TwistedProtocol):
         # A small answer comes whole with its head, so that the connection is free before anybody reads the answer.
         self._received(response, incoming, body)
         answer.callback(response)
-        if self._response is response and not response.wanted:
+        if self._response is response and not response.has_reader:
             self.pause()
 
     def _received(self, response: StoreResponse, incoming: ResponseParser, body: bytes) -> None:
@@ -148,7 +148,7 @@ class Connection(TwistedProtocol):
         if response is not None:
             response.ended(Failure(fault))
 
-    def _forsaken(self, _: object) -> None:
+    def _cancelled(self, _: object) -> None:
         self._answer = self._incoming = None
         self.abort()
 

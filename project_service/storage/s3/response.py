@@ -67,7 +67,7 @@ class StoreResponse:
     # The connection's side.
 
     @property
-    def wanted(self) -> bool:
+    def has_reader(self) -> bool:
         """Whether the body has a reader (which pauses the connection itself when it wants to)."""
         return self._reader is not None
 

@@ -11,7 +11,7 @@ from twisted.web.iweb import IBodyProducer
 
 from project_service.storage.s3.response import StoreResponse
 from project_service.storage.s3.sign import Address, Signer
-from project_service.storage.s3.through_treq import Through
+from project_service.storage.s3.treq_client import TreqClient
 
 # Sent but not signed. Some firewalls in front of stores refuse clients without a User-Agent.
 USER_AGENT = "project-service"
@@ -25,7 +25,7 @@ class Sender:
     each attempt of a request is signed anew.
     """
 
-    through: Through
+    client: TreqClient
     address: Address
     signer: Signer
     now: Callable[[], datetime]
@@ -49,7 +49,7 @@ class Sender:
         signed = self.signer.headers(method, url, plain, digest, self.now())
         if body is not None:
             signed["Content-Length"] = str(body.length)
-        return self.through.send(method, url, _head(method, self.address.target(url), signed), body)
+        return self.client.send(method, url, _head(method, self.address.target(url), signed), body)
 
 
 def _head(method: str, target: str, headers: Mapping[str, str]) -> bytes:

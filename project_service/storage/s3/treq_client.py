@@ -2,8 +2,8 @@
 
 ::
 
-    Sender -> Through.send -> treq's client -> _Beneath -> ConnectionPool
-                           <- _Shown <-                 <- StoreResponse
+    Sender -> TreqClient.send -> treq's client -> _PoolAgent -> ConnectionPool
+                              <- _BareResponse <-            <- StoreResponse
 
 By default treq parses URLs and writes them again, copies headers and adds to them, keeps cookies, follows redirects
 and decodes compressed bodies. Some of that would invalidate the signature, and an object's bytes must arrive as
@@ -68,7 +68,7 @@ class _NoCookies(IndexableCookieJar):
 
 @implementer(IAgent)
 @frozen(eq=False)
-class _Beneath:
+class _PoolAgent:
     """The agent beneath treq, which hands requests to our own pool."""
 
     pool: ConnectionPool
@@ -76,10 +76,10 @@ class _Beneath:
     def request(
         self, method: bytes, uri: bytes, headers: Any = None, bodyProducer: IBodyProducer | None = None
     ) -> Deferred[Any]:
-        return self.pool.request(method, headers.head, bodyProducer).addCallback(_Shown)
+        return self.pool.request(method, headers.head, bodyProducer).addCallback(_BareResponse)
 
 
-class _Shown:
+class _BareResponse:
     """What treq sees of an answer: no headers, so that it decodes nothing."""
 
     __slots__ = ("answer",)
@@ -90,7 +90,7 @@ class _Shown:
 
 
 @frozen(eq=False)
-class Through:
+class TreqClient:
     """``send`` sends a request by treq's client."""
 
     pool: ConnectionPool
@@ -100,7 +100,7 @@ class Through:
 
     @_client.default
     def _made(self) -> HTTPClient:
-        return HTTPClient(_Beneath(self.pool), self._cookies)
+        return HTTPClient(_PoolAgent(self.pool), self._cookies)
 
     def send(self, method: str, url: str, head: bytes, body: IBodyProducer | None) -> Deferred[StoreResponse]:
         """Send ``head``, a whole request but for its body; fires with the answer once its head is there."""
