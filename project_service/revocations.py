@@ -41,7 +41,7 @@ class Revocations:
         self._patience = patience_seconds
         self._known_at = float("-inf")
         self._reading = False
-        self._waiting: list[Deferred[None]] = []
+        self._waiting: set[Deferred[None]] = set()
         self._failing = False
 
     @property
@@ -55,11 +55,15 @@ class Revocations:
         Raises what ``read`` raises, and ``database_unavailable`` where it takes too long.
         """
         waiting: Deferred[None] = Deferred()
-        self._waiting.append(waiting)
+        self._waiting.add(waiting)
         if not self._reading:
             self._reading = True
             background(self._read_for_all(), "reading what has been revoked")
-        await with_timeout(self._clock, self._patience, waiting, database_unavailable)
+        try:
+            await with_timeout(self._clock, self._patience, waiting, database_unavailable)
+        finally:
+            # While the database is away, readings may hang for hours, and nothing is kept of who gave up meanwhile.
+            self._waiting.discard(waiting)
 
     async def poll(self) -> None:
         """Read. It does not raise; of several failures in a row the first is logged."""
@@ -78,7 +82,7 @@ class Revocations:
         """Runs in the background, since whoever waits may leave."""
         try:
             while self._waiting:
-                waiting, self._waiting = self._waiting, []
+                waiting, self._waiting = self._waiting, set()
                 began = self._clock.seconds()
                 told: Failure | None = None
                 try:

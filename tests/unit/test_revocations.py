@@ -79,6 +79,15 @@ class Case(TestCase):
         self.assertEqual(self.failureResultOf(waiting, ApiError).value.code, "database_unavailable")
         self.readings[0].callback(None)
 
+    def test_nothing_is_kept_of_who_gave_up_while_a_reading_hangs(self) -> None:
+        self.catch_up().addErrback(lambda _: None)
+        waiting = [self.catch_up() for _ in range(100)]
+        self.clock.advance(5.0)
+        for one in waiting:
+            self.failureResultOf(one, ApiError)
+        self.readings[0].callback(None)
+        self.assertEqual(len(self.readings), 1, "nobody waits for another one")
+
     def test_a_cancelled_wait_does_not_stop_the_read_for_others(self) -> None:
         leaver, stayer = self.catch_up(), self.catch_up()
         leaver.cancel()
