@@ -73,7 +73,7 @@ def assemble(reactor: Any, settings: Settings, processes: int, changes: Changes)
     accounts = auth.assemble(settings, pool, listener, reactor, processes, changes)
 
     async def read_revoked() -> None:
-        await listener.ready()
+        await listener.connected()
         await ring.reload()
         await accounts.revoked.read_new()
 

@@ -34,8 +34,9 @@ class Listener(Service):
     """Passes the payloads of notifications to subscribers, and reconnects when the connection is lost.
 
     After each connect the ``on_gap`` of every subscription is awaited, which has to read whatever may have been
-    missed. ``current`` is True from then on, until the connection is known to be lost. ``of`` is the database's name
-    in the log; a server that does not answer within ``answer_seconds`` counts as lost.
+    missed. ``current`` is True from then on, until the connection is known to be lost. A connection on which that
+    fails, such as one to a standby, which lets nobody listen, can be asked until the next attempt. ``of`` is the
+    database's name in the log; a server that does not answer within ``answer_seconds`` counts as lost.
     """
 
     log = Logger()
@@ -55,6 +56,7 @@ class Listener(Service):
         self._session: Session | None = None
         self._asking = DeferredLock()
         self._loop: Deferred[None] | None = None
+        self._connected: list[Deferred[None]] = []
         self._ready: list[Deferred[None]] = []
         self.current = False
 
@@ -68,12 +70,11 @@ class Listener(Service):
 
     def ready(self) -> Deferred[None]:
         """Fires once the listener is current for the first time, or again after a gap."""
-        waiting: Deferred[None] = Deferred()
-        if self.current:
-            waiting.callback(None)
-        else:
-            self._ready.append(waiting)
-        return waiting
+        return _unless(self.current, self._ready)
+
+    def connected(self) -> Deferred[None]:
+        """Fires once there is a connection for ``query``."""
+        return _unless(self._session is not None, self._connected)
 
     async def query(self, sql: str, params: Params = None) -> list[Row]:
         """A short query on the listening connection, so that it does not wait while the pool is busy.
@@ -102,8 +103,7 @@ class Listener(Service):
     def stopService(self) -> Deferred[None] | None:
         super().stopService()
         loop, self._loop = self._loop, None
-        if self._session is not None:
-            self._session.close()
+        self._close()
         if loop is not None:
             loop.cancel()
         return loop
@@ -126,10 +126,8 @@ class Listener(Service):
                 self.log.warn("listening to {of} failed: {why}", of=self.of, why=why)
             finally:
                 self.current = False
-                if self._session is not None:
-                    self._session.close()
-                    self._session = None
             await self._sleep.wait(backoff.failed())
+            self._close()
 
     async def _listen(self) -> None:
         session = await self._connect()
@@ -138,6 +136,7 @@ class Listener(Service):
         # Whatever statement_timeout is, a server that does not answer has to be noticed.
         session.answer_seconds = self._answer_seconds
         session.on_notify = self._dispatch
+        _fire(self._connected)
         for channel in sorted({subscription.channel for subscription in self._subscriptions}):
             await self.query(f'listen "{channel}"')
         # Only after LISTEN: changes from here on are heard, and those before are read now.
@@ -146,9 +145,7 @@ class Listener(Service):
         if self._session is None:
             raise DatabaseGone("lost at once")
         self.current = True
-        ready, self._ready = self._ready, []
-        for waiting in ready:
-            waiting.callback(None)
+        _fire(self._ready)
 
     async def _watch(self) -> None:
         """Returns when the connection is lost. Sends a query now and then, since a dead server says nothing."""
@@ -157,12 +154,19 @@ class Listener(Service):
             if self._session is not None:
                 await self.query("select 1")
 
+    def _close(self) -> None:
+        if self._session is not None:
+            self._session.close()
+            self._session = None
+
     def _gone(self, session: Session) -> None:
         session.close()
         if session is self._session:
             self._session = None
-            self.current = False
-            self._sleep.wake()
+            # Otherwise it is a pause after a failure, which is as long as any.
+            if self.current:
+                self.current = False
+                self._sleep.wake()
 
     def _dispatch(self, channel: str, payload: str) -> None:
         for subscription in self._subscriptions:
@@ -171,3 +175,20 @@ class Listener(Service):
                     subscription.on_payload(payload)
                 except Exception:
                     self.log.failure("a subscriber of {channel} failed", channel=channel)
+
+
+def _unless(true: bool, waiters: list[Deferred[None]]) -> Deferred[None]:
+    """Fires at once if ``true``, otherwise with ``waiters``."""
+    waiting: Deferred[None] = Deferred()
+    if true:
+        waiting.callback(None)
+    else:
+        waiters.append(waiting)
+    return waiting
+
+
+def _fire(waiters: list[Deferred[None]]) -> None:
+    fired = list(waiters)
+    waiters.clear()
+    for waiting in fired:
+        waiting.callback(None)

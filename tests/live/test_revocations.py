@@ -10,11 +10,16 @@ from pathlib import Path
 from typing import Any
 
 import psycopg2
+import pytest
 import pytest_twisted
 from attrs import evolve, frozen
+from psycopg2.errors import ReadOnlySqlTransaction
 from psycopg2.extensions import make_dsn, parse_dsn
+from twisted.internet import reactor as _reactor
+from twisted.internet.task import deferLater
 
 from project_service import keys
+from project_service.database.session import Row, Session
 from project_service.revocations import FRESH_SECONDS
 from project_service.settings.model import Secret, Stage, StageDatabase, Store
 from tests.live.application import Api, serving, settings_for
@@ -22,6 +27,7 @@ from tests.live.database import run_sql
 from tests.live.proxy import Manners, RudeProxy, rude_proxy
 from tests.live.waiting import until
 
+reactor: Any = _reactor
 TABLE = "/dev/db/main/rest/kept"
 PATIENCE_SECONDS = 0.5
 
@@ -107,3 +113,37 @@ async def test_requests_and_ready_are_503_while_revocations_are_locked(
             assert (status, list(body["error"]["details"])) == (503, ["notifications"])
         await until(lambda: host.answers(200))
         assert (await host.api.request("GET", "/ready", key=None))[0] == 200
+
+
+@pytest_twisted.ensureDeferred
+async def test_what_a_standby_tells_is_trusted_although_it_lets_nobody_listen(
+    database: str,
+    empty_database: str,
+    store_settings: Store,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """After a failover the address may lead to one that is not promoted yet, and rows can be read meanwhile."""
+    query = Session.query
+
+    async def refused(session: Session, sql: Any, params: Any = None) -> list[Row]:
+        if sql.startswith("listen"):
+            raise ReadOnlySqlTransaction
+        return await query(session, sql, params)
+
+    async with cut_off(database, empty_database, store_settings, tmp_path) as host:
+        await until(lambda: host.answers(200))
+        monkeypatch.setattr(Session, "query", refused)
+        run_sql(
+            database,
+            "select pg_terminate_backend(pid) from pg_stat_activity"
+            " where datname = current_database() and usename = current_user and pid <> pg_backend_pid()",
+        )
+        for _ in range(3):
+            await deferLater(reactor, FRESH_SECONDS)
+            assert await host.status() == 200
+        assert (await host.api.request("GET", "/ready", key=None))[0] == 503
+        digest = keys.digest(host.api.anon_key).hex()
+        run_sql(database, f"update auth.project_keys set revoked_at = now() where sha256 = '\\x{digest}'")
+        await deferLater(reactor, FRESH_SECONDS)
+        assert await host.status() == 401

@@ -6,6 +6,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, cast
 
+from psycopg2.errors import ReadOnlySqlTransaction
 from twisted.internet.defer import Deferred
 from twisted.internet.task import Clock
 from twisted.logger import formatEvent
@@ -28,6 +29,7 @@ class FakeSession:
     def __init__(self) -> None:
         self.asked: list[str] = []
         self.silent = False
+        self.standby = False
         self.closed = False
         self.answers_later: list[Deferred[None]] = []
         self.answer_seconds: float | None = None
@@ -40,6 +42,8 @@ class FakeSession:
             await self.answers_later[len(self.asked) - 1]
         if self.silent:
             raise DatabaseGone("the database did not answer")
+        if self.standby and sql.startswith("listen"):
+            raise ReadOnlySqlTransaction
         return []
 
     def close(self) -> None:
@@ -56,6 +60,7 @@ class Listening(TestCase):
         self.made: list[FakeSession] = []
         self.tried = 0
         self.away = False
+        self.standby = False
         self.heard: list[str] = []
         self.gaps: list[Deferred[None]] = []
         self.reading_takes_time = False
@@ -75,6 +80,7 @@ class Listening(TestCase):
         if self.away:
             raise DatabaseGone("refused")
         self.made.append(FakeSession())
+        self.made[-1].standby = self.standby
         return cast(Session, self.made[-1])
 
     async def gap(self) -> None:
@@ -155,6 +161,25 @@ class Listening(TestCase):
         self.clock.advance(FIRST_PAUSE_SECONDS)
         self.assertEqual((self.listener.current, len(self.made)), (True, 2))
 
+    def test_a_standby_which_lets_nobody_listen_can_be_asked_until_the_next_attempt(self) -> None:
+        self.standby = True
+        connected, ready = self.listener.connected(), self.listener.ready()
+        self.assertNoResult(connected)
+        self.listener.startService()
+        self.successResultOf(connected)
+        for attempt in range(8):
+            self.assertEqual((len(self.made), self.made[-1].closed), (attempt + 1, False))
+            self.assertEqual(self.successResultOf(start(self.listener.query("select 1"))), [])
+            self.clock.advance(LONGEST_PAUSE_SECONDS)
+        self.assertFalse(self.listener.current)
+        self.made[-1].die()
+        self.assertNoResult(self.listener.connected())
+        self.assertEqual(len(self.made), 9, "the pause is no shorter")
+        self.standby = False
+        self.clock.advance(LONGEST_PAUSE_SECONDS)
+        self.successResultOf(ready)
+        self.assertEqual([session.closed for session in self.made], [True] * 9 + [False])
+
     def test_an_unreachable_database_is_tried_again_after_growing_pauses(self) -> None:
         self.away = True
         pauses = []
@@ -179,8 +204,9 @@ class Listening(TestCase):
         self.reading_takes_time = True
         self.listener.startService()
         self.gaps[0].errback(DatabaseGone("closed"))
-        self.assertEqual((self.listener.current, self.made[0].closed), (False, True))
+        self.assertFalse(self.listener.current)
         self.clock.advance(FIRST_PAUSE_SECONDS)
+        self.assertTrue(self.made[0].closed)
         self.gaps[1].callback(None)
         self.assertTrue(self.listener.current)
 
