@@ -56,7 +56,9 @@ class Executor:
         async def used(session: Session) -> Outcome:
             try:
                 outcome = await self._probed(session, work, planned)
-                return await self._estimated(session, work, planned, outcome)
+                if compiled.statement.count is not None:
+                    outcome = await self._estimated(session, work, compiled.statement.count, outcome)
+                return outcome
             finally:
                 if compiled.leaves_things:
                     await clear(session)
@@ -100,13 +102,9 @@ class Executor:
                 return evolve(outcome, whole=False)
             work = evolve(work, probe=probe.rows)
 
-    async def _estimated(self, session: Session, work: Work, planned: Planned, outcome: Outcome) -> Outcome:
-        """``outcome`` with the planner's estimate as its total, where that was asked for and no exact number is
+    async def _estimated(self, session: Session, work: Work, counting: Sql, outcome: Outcome) -> Outcome:
+        """``outcome`` with the planner's estimate of the rows of ``counting`` as its total, where no exact number is
         known."""
-        count = planned.request.head.preferences.get("count")
-        counting = planned.compiled.statement.count
-        if counting is None or count not in ("planned", "estimated"):
-            return outcome
         most, exact = self.config.max_rows, outcome.total
         if most and exact is not None and exact <= most:
             return outcome

@@ -33,7 +33,8 @@ class Statement:
     If there is a ``stream``, ``sql`` reads at most one row more than the probe allows, and leaves out a body that is
     too large. It then also returns the body's size and, if the bounds ask for it, the number of all rows. A result
     that does not fit is read by ``stream`` instead, each row of which is a text, the total if it was asked for, and
-    the names of the columns if it is CSV. ``count`` is the query to EXPLAIN for an estimate of the total.
+    the names of the columns if it is CSV. ``count`` is the query to EXPLAIN, if an estimate of the total was asked
+    for.
     """
 
     sql: Sql
@@ -73,19 +74,19 @@ def read_statement(
 ) -> Statement:
     rows = select_sql(plan)
     counted, total = _total(plan, count, max_rows)
-    counting = count_sql(plan) if count else None
+    estimate = count_sql(plan) if count in ("planned", "estimated") else None
     body = "''" if bounds.leaves_out(rendering) else body_sql(rendering)
     if bounds.streams(plan.range, rendering):
         sql = f"WITH {_apart(SOURCE, plan)} (" + rows + ")" + counted + _probing(total, body, bounds, SOURCE)
-        if counting is None or count != "exact":
-            return Statement(sql, counting, _streamed(rendering, rows))
-        counted = "WITH pgrst_count AS (" + counting + ")"
-        return Statement(sql, counting, counted + _streamed(rendering, rows, total))
+        if count != "exact":
+            return Statement(sql, estimate, _streamed(rendering, rows))
+        counted = "WITH pgrst_count AS (" + count_sql(plan) + ")"
+        return Statement(sql, None, counted + _streamed(rendering, rows, total))
     if count == "exact" and plan.range.whole:
         counted, total = Sql(""), NUMBER
     source = f"WITH {SOURCE} AS (" + rows + ")"
     sql = source + counted + _answer(total, body) + f" FROM (SELECT * FROM {SOURCE}) AS {ROWS}"
-    return Statement(_explained(sql, rendering), counting)
+    return Statement(_explained(sql, rendering), estimate)
 
 
 def _answer(total: str, body: str, number: str = NUMBER) -> str:
