@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Sequence
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -126,11 +127,8 @@ class Startup:
         backoff = Backoff(FIRST_PAUSE_SECONDS, LONGEST_PAUSE_SECONDS)
         while True:
             try:
-                session = await connect()
-                try:
+                with closing(await connect()) as session:
                     await migrate(session, shipped(), say, self._expose)
-                finally:
-                    session.close()
             except DatabaseGone as fault:
                 self.log.warn("waiting for the database: {why}", why=str(fault))
                 await deferLater(self._reactor, backoff.failed())
@@ -152,11 +150,9 @@ class Startup:
             return
         assert self._settings.database.dsn is not None
         name = parse_dsn(self._settings.database.dsn.reveal())["dbname"]
-        session = await Connector(self._reactor, parse(make_dsn(self._admin_dsn, dbname=name)), 0.0)()
-        try:
+        connect = Connector(self._reactor, parse(make_dsn(self._admin_dsn, dbname=name)), 0.0)
+        with closing(await connect()) as session:
             await watch_ddl(session)
-        finally:
-            session.close()
 
     async def _first_start(self, data_dir: Path) -> tuple[str, str]:
         assert self._settings.auth.jwt_keys_file is not None

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, closing
 from typing import Any, TypeVar
 
 from attrs import evolve, frozen
@@ -70,14 +70,14 @@ class Opened:
         If the command is interrupted, the statement under way is undone.
         """
         connect = self.connector(dsn)
-        session = await (evolve(connect, statement_timeout_seconds=0.0) if unhurried else connect)()
-        try:
-            yield session
-        except CancelledError:
-            session.call_off()
-            raise
-        finally:
-            session.close()
+        if unhurried:
+            connect = evolve(connect, statement_timeout_seconds=0.0)
+        with closing(await connect()) as session:
+            try:
+                yield session
+            except CancelledError:
+                session.call_off()
+                raise
 
 
 @asynccontextmanager

@@ -6,6 +6,7 @@ The numbers of all locks stand here. They are arbitrary but stay as they are, si
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
+from contextlib import closing
 
 from attrs import frozen
 
@@ -30,12 +31,9 @@ class AdvisoryLock:
 
     async def __call__(self, work: Callable[[], Awaitable[None]]) -> bool:
         """Run ``work`` and return True; or False, without calling it, where another process holds the lock."""
-        session = await self.connect()
-        try:
+        with closing(await self.connect()) as session:
             rows = await session.query("select pg_try_advisory_lock(%s)", (self.lock,))
             if not rows[0][0]:
                 return False
             await work()
             return True
-        finally:
-            session.close()

@@ -9,6 +9,7 @@ import signal
 import stat
 import tempfile
 from collections.abc import Callable
+from contextlib import closing
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -183,16 +184,10 @@ class Cluster:
 
     async def _ready(self) -> None:
         """Run a query as the owner. The owner and his database are created first if they are missing."""
-        admin = await self._connect(self.admin_dsn)
-        try:
+        with closing(await self._connect(self.admin_dsn)) as admin:
             await _make_owner(admin, self._secrets.owner_password)
-        finally:
-            admin.close()
-        owner = await self._connect(self.dsn)
-        try:
+        with closing(await self._connect(self.dsn)) as owner:
             await owner.query("select 1")
-        finally:
-            owner.close()
 
     async def _connect(self, dsn: str) -> Session:
         return await Connector(self._reactor, dsns.parse(dsn), 30.0)()
