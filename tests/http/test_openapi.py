@@ -34,8 +34,9 @@ from tests.http.storage_app import StorageApp
 from tests.told import told
 
 PACKAGE = Path(__file__).parents[2] / "project_service"
-# Sent where there is no operation, so the introduction explains it.
-NOWHERE = {"method_not_allowed"}
+# The first is sent where there is no operation, so the introduction explains it; the status of the second is chosen by
+# a trigger of the project.
+NOWHERE = {"method_not_allowed", "refused_by_project"}
 
 
 async def nothing(inbound: Inbound) -> Reply:
