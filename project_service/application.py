@@ -106,17 +106,19 @@ class Application:
             health.mount(router)
         OpenApi(__version__).mount(router)
         # The order matters: what clients use comes first in ``addresses``.
-        opened: Any = await self._binder(self._factory(router, built, metrics))
-        self._ports += opened
-        self._edges[0].throttle(AcceptThrottle(opened, self._reactor))
+        edge, opened = await self._serve(self._binder, router, built, metrics)
+        edge.throttle(AcceptThrottle(opened, self._reactor))
         if self._admin_binder is not None:
             admin = Router()
             health.mount(admin)
             OpenApi(__version__).mount(admin)
             # With metrics of its own, which nobody sees: these requests are not counted among the service's.
-            self._ports += await self._admin_binder(self._factory(admin, built, Metrics()))
+            await self._serve(self._admin_binder, admin, built, Metrics())
 
-    def _factory(self, router: Router, built: parts.Parts, metrics: Metrics) -> ChannelFactory:
+    async def _serve(
+        self, binder: Binder, router: Router, built: parts.Parts, metrics: Metrics
+    ) -> tuple[Edge, Any]:
+        """Open the ports of ``binder`` for the routes of ``router``; the edge that answers there, and the ports."""
         most = room_for_clients(self._settings.server.max_connections)
         edge = Edge(
             router,
@@ -139,7 +141,9 @@ class Application:
         )
         metrics.watch(edge.lanes, factory.connections, most)
         self._factories.append(factory)
-        return factory
+        opened = await binder(factory)
+        self._ports += opened
+        return edge, opened
 
     def reload(self, settings: Settings) -> None:
         """Take over the settings that may change while running.
