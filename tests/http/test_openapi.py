@@ -34,8 +34,8 @@ from tests.http.storage_app import StorageApp
 from tests.told import told
 
 PACKAGE = Path(__file__).parents[2] / "project_service"
-# The first is sent where there is no operation, so the introduction explains it; the status of the second is chosen by
-# a trigger of the project.
+# The first is sent where there is no operation, so the introduction explains it; the status of the second is what a
+# trigger of the project has chosen.
 NOWHERE = {"method_not_allowed", "refused_by_project"}
 
 
