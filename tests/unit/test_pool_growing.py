@@ -100,6 +100,20 @@ class Healing(Case):
         self.clock.advance(FIRST_PAUSE_SECONDS)
         self.assertEqual([self.successResultOf(one) for one in waiting], self.made)
 
+    def test_once_it_was_back_the_pauses_begin_with_the_first(self) -> None:
+        self.away = True
+        waiting = start(self.pool.query("a"))
+        self.clock.advance(FIRST_PAUSE_SECONDS)
+        self.away = False
+        self.clock.advance(2 * FIRST_PAUSE_SECONDS)
+        self.successResultOf(waiting)
+        self.made[-1].close()
+        self.away = True
+        waiting = start(self.pool.query("a"))
+        self.away = False
+        self.clock.advance(FIRST_PAUSE_SECONDS)
+        self.successResultOf(waiting)
+
     def test_no_waiter_waits_longer_than_the_timeout(self) -> None:
         self.away = True
         waiting = start(self.pool.query("a"))
