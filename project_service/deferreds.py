@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Coroutine, Iterable
-from typing import Any, TypeVar
+from typing import Any, Generic, TypeVar
 
 from twisted.internet.defer import CancelledError, Deferred, FirstError, gatherResults
 from twisted.internet.interfaces import IDelayedCall, IReactorTime
@@ -50,6 +50,45 @@ def background(work: Coroutine[Deferred[Any], Any, object], what: str) -> None:
             log.failure("{what} failed", failure, what=what)
 
     start(work).addErrback(failed)
+
+
+class SharedRun(Generic[T]):
+    """Runs ``work`` for whoever joins, once at a time.
+
+    Whoever joins while it runs shares the next run with all others who do, so that everybody gets the outcome of a
+    run that began after he had asked. ``what`` is its name in the log.
+    """
+
+    def __init__(self, work: Callable[[], Coroutine[Deferred[Any], Any, T]], what: str) -> None:
+        self._work = work
+        self._what = what
+        self._running = False
+        self._waiting: dict[Deferred[T], None] = {}
+
+    def join(self) -> Deferred[T]:
+        """Fires with what ``work`` returns, or fails with what it raises. Cancelling it leaves the run to others."""
+        waiting: Deferred[T] = Deferred(lambda one: self._waiting.pop(one, None))
+        self._waiting[waiting] = None
+        if not self._running:
+            self._running = True
+            background(self._run(), self._what)
+        return waiting
+
+    async def _run(self) -> None:
+        """In the background, since whoever started it may leave before the others."""
+        try:
+            while self._waiting:
+                waiting, self._waiting = self._waiting, {}
+                outcome: T | Failure
+                try:
+                    outcome = await self._work()
+                except Exception:
+                    outcome = Failure()
+                for one in waiting:
+                    if not one.called:
+                        one.callback(outcome)  # a Failure handed to callback() runs the errbacks
+        finally:
+            self._running = False
 
 
 async def all_of(work: Iterable[Coroutine[Deferred[Any], Any, object]]) -> None:

@@ -10,12 +10,11 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
 
-from twisted.internet.defer import CancelledError, Deferred
+from twisted.internet.defer import CancelledError
 from twisted.internet.interfaces import IReactorTime
 from twisted.logger import Logger
-from twisted.python.failure import Failure
 
-from project_service.deferreds import background, with_timeout
+from project_service.deferreds import SharedRun, with_timeout
 from project_service.errors import database_unavailable
 
 # A revoked key and the tokens of an ended session are refused everywhere within this time, in seconds.
@@ -40,8 +39,7 @@ class Revocations:
         self._clock = clock
         self._patience = patience_seconds
         self._known_at = float("-inf")
-        self._reading = False
-        self._waiting: set[Deferred[None]] = set()
+        self._readings = SharedRun(self._read_once, "reading what has been revoked")
         self._failing = False
 
     @property
@@ -54,16 +52,7 @@ class Revocations:
 
         Raises what ``read`` raises, and ``database_unavailable`` where it takes too long.
         """
-        waiting: Deferred[None] = Deferred()
-        self._waiting.add(waiting)
-        if not self._reading:
-            self._reading = True
-            background(self._read_for_all(), "reading what has been revoked")
-        try:
-            await with_timeout(self._clock, self._patience, waiting, database_unavailable)
-        finally:
-            # While the database is away, readings may hang for hours, and nothing is kept of who gave up meanwhile.
-            self._waiting.discard(waiting)
+        await with_timeout(self._clock, self._patience, self._readings.join(), database_unavailable)
 
     async def poll(self) -> None:
         """Read. It does not raise; of several failures in a row the first is logged."""
@@ -78,21 +67,7 @@ class Revocations:
         else:
             self._failing = False
 
-    async def _read_for_all(self) -> None:
-        """Runs in the background, since whoever waits may leave."""
-        try:
-            while self._waiting:
-                waiting, self._waiting = self._waiting, set()
-                began = self._clock.seconds()
-                told: Failure | None = None
-                try:
-                    await self._read()
-                except Exception:
-                    told = Failure()
-                else:
-                    self._known_at = began
-                for one in waiting:
-                    if not one.called:
-                        one.callback(told)  # a Failure handed to callback() runs the errbacks
-        finally:
-            self._reading = False
+    async def _read_once(self) -> None:
+        began = self._clock.seconds()
+        await self._read()
+        self._known_at = began

@@ -9,8 +9,9 @@ from twisted.trial.unittest import TestCase
 
 from project_service import errors
 from project_service.database.session import DatabaseGone
-from project_service.deferreds import all_of, background, shield, start, with_timeout
+from project_service.deferreds import SharedRun, all_of, background, shield, start, with_timeout
 from project_service.storage.s3.errors import StoreUnreachable
+from tests.fakes import held
 from tests.said import captured_logs
 
 
@@ -111,3 +112,58 @@ class Together(TestCase):
         self.assertNoResult(waiting)
         last.callback(None)
         self.assertIsNone(self.successResultOf(waiting))
+
+
+class Shared(TestCase):
+    """Work that is done once for all who ask at the same time."""
+
+    def setUp(self) -> None:
+        self.runs: list[Deferred[None]] = []
+        self.shared = SharedRun(self.work, "work")
+
+    async def work(self) -> int:
+        number = len(self.runs)
+        await held(self.runs)
+        return number
+
+    def test_callers_during_a_run_share_the_next_one(self) -> None:
+        first = self.shared.join()
+        later = [self.shared.join() for _ in range(100)]
+        self.runs[0].callback(None)
+        self.assertEqual(self.successResultOf(first), 0)
+        for one in later:
+            self.assertNoResult(one)
+        self.runs[1].callback(None)
+        self.assertEqual([self.successResultOf(one) for one in later], [1] * 100)
+        self.assertEqual(len(self.runs), 2)
+
+    def test_a_failure_reaches_all_who_wait_and_does_not_stop_later_runs(self) -> None:
+        first = self.shared.join()
+        later = [self.shared.join() for _ in range(2)]
+        self.runs[0].callback(None)
+        self.successResultOf(first)
+        self.runs[1].errback(ValueError())
+        for one in later:
+            self.failureResultOf(one, ValueError)
+        again = self.shared.join()
+        self.runs[2].callback(None)
+        self.assertEqual(self.successResultOf(again), 2)
+
+    def test_a_caller_that_leaves_stops_nothing_and_is_forgotten(self) -> None:
+        leaver, other = self.shared.join(), self.shared.join()
+        for one in (leaver, other):
+            one.cancel()
+            self.failureResultOf(one, CancelledError)
+        self.runs[0].callback(None)
+        self.assertEqual(len(self.runs), 1, "nobody is left for another run")
+        stayer = self.shared.join()
+        self.runs[1].callback(None)
+        self.successResultOf(stayer)
+
+    def test_work_that_is_done_at_once(self) -> None:
+        async def at_once() -> int:
+            return 7
+
+        shared = SharedRun(at_once, "work")
+        for _ in range(3):
+            self.assertEqual(self.successResultOf(shared.join()), 7)

@@ -14,7 +14,7 @@ from twisted.internet.interfaces import IReactorTime
 from twisted.logger import Logger
 
 from project_service.database.pool import Pool
-from project_service.deferreds import background, with_timeout
+from project_service.deferreds import SharedRun, with_timeout
 from project_service.tables.catalog.holder import CacheHolder
 from project_service.tables.catalog.model import SchemaCache
 from project_service.tables.catalog.queries import FINGERPRINT
@@ -85,36 +85,19 @@ class Freshness:
     holder: CacheHolder
     pool: Pool
     echo: Echo
-    _asking: bool = field(default=False, init=False)
-    _waiting: list[Deferred[None]] = field(factory=list, init=False)
+    _asked: SharedRun[None] = field(init=False)
 
     log = Logger()
 
+    def __attrs_post_init__(self) -> None:
+        self._asked = SharedRun(self._ask, "looking for changes of the schema")
+
     async def newer(self, than: SchemaCache) -> SchemaCache | None:
         """A cache read after ``than``, or None where nothing has changed since."""
-        # No canceller is needed: calling back a Deferred that was cancelled without one does no harm.
-        asked: Deferred[None] = Deferred()
-        self._waiting.append(asked)
-        if not self._asking:
-            self._asking = True
-            background(self._ask_for_all(), "looking for changes of the schema")
-        await asked
+        await self._asked.join()
         await self.holder.settled()
         current = self.holder.current
         return current if current.version != than.version else None
-
-    async def _ask_for_all(self) -> None:
-        """Runs in the background, since the caller that started it may leave before the others."""
-        try:
-            while self._waiting:
-                waiting, self._waiting = self._waiting, []
-                try:
-                    await self._ask()
-                finally:
-                    for one in waiting:
-                        one.callback(None)
-        finally:
-            self._asking = False
 
     async def _ask(self) -> None:
         try:
