@@ -62,7 +62,8 @@ class Revocations:
             raise
         except Exception as fault:
             if not self._failing:
-                self.log.warn("revoked keys and sessions cannot be read: {why}", why=type(fault).__name__)
+                why = getattr(fault, "code", None) or type(fault).__name__
+                self.log.warn("revoked keys and sessions cannot be read: {why}", why=why)
             self._failing = True
         else:
             self._failing = False
