@@ -117,20 +117,19 @@ class Attempts:
         self.steps("announced")
         return attempt
 
-    def keep_alive(self, attempt: Attempt) -> KeepAlive:
+    def keep_alive(self, version: UUID) -> KeepAlive:
         """To be called often: it renews the announcement from time to time.
 
-        It raises ``upload_expired`` once the version has been given up, or the client has left.
+        It raises ``upload_expired`` once the version has been given up. It must not know the attempt: the parts of an
+        upload know it, and the attempt knows the parts, so their memory would wait for the garbage collector.
         """
         seen = self.clock.seconds()
 
         async def keep_alive() -> None:
             nonlocal seen
-            if attempt.left:
-                raise errors.upload_expired()
             if self.clock.seconds() - seen >= KEEP_ALIVE_SECONDS:
                 seen = self.clock.seconds()
-                if not await self.rows.touch_upload(attempt.version):
+                if not await self.rows.touch_upload(version):
                     raise errors.upload_expired()
 
         return keep_alive

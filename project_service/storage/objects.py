@@ -70,7 +70,7 @@ class Objects:
         """
         attempt = await self.attempts.begin(bucket.name)
         sizes = PartSizes.up_to(limit.most if length is None else length, self.part_bytes)
-        keep_alive = self.attempts.keep_alive(attempt)
+        keep_alive = self.attempts.keep_alive(attempt.version)
         parts = attempt.parts = PartStream(self.store, attempt.path, sizes, limit, keep_alive)
         try:
             received = await fill(parts)
@@ -182,7 +182,13 @@ class Objects:
     async def _copied(self, attempt: Attempt, bucket: Bucket, row: ObjectRow) -> tuple[ObjectRow, str]:
         """Copy the bytes of ``row``, or of its successor where it was replaced; the row copied, and the copy's
         ETag."""
-        keep_alive = self.attempts.keep_alive(attempt)
+        renew = self.attempts.keep_alive(attempt.version)
+
+        async def keep_alive() -> None:
+            if attempt.left:
+                raise errors.upload_expired()
+            await renew()
+
         for _ in range(MOST_READINGS):
             copying = self.store.copy(row.path, attempt.path, row.size, row.content_type, keep_alive)
             try:
