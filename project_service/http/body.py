@@ -34,6 +34,18 @@ class BodyWire(Protocol):
         """Told with True when a reader begins to wait for the client to send more, with False when it ceases to."""
 
 
+class _NoWire:
+    """The wire of a body whose request is over."""
+
+    def send_continue(self) -> None: ...
+    def pause_body(self) -> None: ...
+    def resume_body(self) -> None: ...
+    def body_awaited(self, waiting: bool) -> None: ...
+
+
+_NO_WIRE = _NoWire()
+
+
 class Body:
     """``length`` is the Content-Length, None when chunked, 0 when there is no body."""
 
@@ -53,7 +65,7 @@ class Body:
     def __init__(self, wire: BodyWire, length: int | None, expects_continue: bool) -> None:
         self.length = length
         self.received = 0
-        self._wire = wire
+        self._wire: BodyWire = wire
         self._expects_continue = expects_continue
         self._chunks: deque[bytes] = deque()
         self._buffered = 0
@@ -138,6 +150,10 @@ class Body:
         if not self._finished and self._failure is None:
             self._failure = failure
             self._wake()
+
+    def let_go(self) -> None:
+        """The request is over. A body and its wire that knew each other would wait for the garbage collector."""
+        self._wire = _NO_WIRE
 
     def _resume(self) -> None:
         if self._paused:

@@ -60,7 +60,7 @@ class Edge:
         self._date = date
         self._unread = UnreadableReplies(router, metrics, date, new_id)
         self._admission = AdmissionControl(limits, clock, metrics, self._turn_away)
-        self._waiting: set[Callable[[Exception | None], None]] = set()
+        self._waiting: dict[Place, Callable[[Exception | None], None]] = {}
         self._running: set[Deferred[None]] = set()
         self._idle: Deferred[None] | None = None
         self._closing = False
@@ -81,16 +81,16 @@ class Edge:
             exchange.close_after()
 
         def turn(refused: Exception | None) -> None:
-            self._waiting.remove(turn)
-            self._metrics.ended()
             assert place is not None
+            del self._waiting[place]
+            self._metrics.ended()
             self._start(exchange, peer, secure, started, place, refused)
 
         place = self._admission.enter(exchange, turn, lambda: client_of(self.settings, exchange, peer))
         if place is None:
             return
         if place.waiting:
-            self._waiting.add(turn)
+            self._waiting[place] = turn
             self._metrics.begun()
             exchange.on_gone = lambda: turn(ClientGone())
         else:
@@ -116,7 +116,7 @@ class Edge:
 
     def cancel_all(self) -> None:
         """Cancel every request that is not answered yet; those to which nothing was sent get a 503."""
-        for turn in list(self._waiting):
+        for turn in list(self._waiting.values()):
             turn(errors.shutting_down())
         for running in list(self._running):
             running.cancel()

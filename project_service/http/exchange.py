@@ -132,6 +132,7 @@ class Exchange:
         self._closed = True
         self._stop_waiting()
         self.body.fail(ClientGone())
+        self.body.let_go()
         if self._stream is not None:
             self._stream.lost()
         if self.on_gone is not None:
@@ -247,4 +248,5 @@ class Exchange:
             self._close_call = self._clock.callLater(pause, self._close)
             return
         self._closed = True
+        self.body.let_go()
         self._connection.exchange_done(self._keep_alive and self._received)

@@ -52,6 +52,10 @@ class Limits:
     spare: int = 0
 
 
+def _over(mine: bool) -> None:
+    """In place of the ``turn`` of a request that is done."""
+
+
 @define(eq=False)
 class Place:
     """One request in its lane.
@@ -73,6 +77,8 @@ class Place:
     def leave(self) -> None:
         """The request is done, answered or given up. Further calls do nothing."""
         before, self.state = self.state, "left"
+        # It knows the request, and the request its place: together they would wait for the garbage collector.
+        self.turn = _over
         if before == "waiting":
             self.lane.forget(self)
         elif before == "served":
