@@ -171,6 +171,9 @@ class Edge:
                 reply = self._failed(errors.shutting_down(), style, inbound)
             except Exception as failure:
                 reply = self._failed(failure, style, inbound)
+                # A Deferred that failed keeps the failure, and this its traceback, which holds all that the request
+                # held. Together they would wait for the garbage collector.
+                failure.__traceback__ = None
             if isinstance(reply, StreamReply):
                 place.leave()  # from here on the time is spent by the client, who reads
             await self._deliver(exchange, inbound, reply)

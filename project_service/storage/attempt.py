@@ -138,8 +138,8 @@ class Attempts:
         """Give up after ``failure``. Where the database or the store failed, that is done in the background: the
         client does not wait for the same part a second time."""
         giving_up = shield(self._give_up(attempt))
-        error = failure if isinstance(failure, ApiError) else errors.translate(failure)
-        if error is not None and error.status >= 500:
+        failed = isinstance(failure, ApiError) and failure.status >= 500
+        if failed or isinstance(failure, errors.STORE_FAILURES):
             giving_up.addErrback(_left_to_sweeper)
         else:
             await giving_up

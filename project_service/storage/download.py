@@ -13,7 +13,7 @@ from wsgiref.handlers import format_date_time
 
 from attrs import frozen
 
-from project_service.errors import Headers
+from project_service.errors import Headers, store_unavailable
 from project_service.http.body import ClientGone
 from project_service.http.inbound import Inbound
 from project_service.http.outbound import Reply, Sink, StreamReply
@@ -137,11 +137,8 @@ def _pouring(opened: Opened) -> Callable[[Sink], Awaitable[None]]:
             await opened.pour(sink)
         except ReaderLeft:
             raise ClientGone from None
-        except Exception as failure:
-            error = errors.translate(failure)
-            if error is None:
-                raise
-            raise error from failure
+        except errors.STORE_FAILURES as failure:
+            raise store_unavailable() from failure
 
     return source
 

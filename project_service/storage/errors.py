@@ -6,6 +6,9 @@ from project_service import errors
 from project_service.errors import ApiError
 from project_service.storage.s3.errors import BrokenRead, CorruptTransfer, StoreError, StoreUnreachable
 
+# The store does not do its work: clients get ``store_unavailable``.
+STORE_FAILURES = (StoreUnreachable, StoreError, CorruptTransfer, BrokenRead)
+
 
 def bucket_not_found() -> ApiError:
     return ApiError(404, "bucket_not_found", "There is no such bucket.")
@@ -119,10 +122,3 @@ _REFUSALS = {
 def refused(outcome: str) -> ApiError:
     """The error for an outcome by which a function of the schema ``storage`` refuses a change."""
     return _REFUSALS[outcome]()
-
-
-def translate(failure: BaseException) -> ApiError | None:
-    """``store_unavailable`` for a store that does not do its work, None for everything else."""
-    if isinstance(failure, StoreUnreachable | StoreError | CorruptTransfer | BrokenRead):
-        return errors.store_unavailable()
-    return None

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from twisted.logger import Logger
 
-from project_service.errors import ApiError, Headers
+from project_service.errors import ApiError, Headers, store_unavailable
 from project_service.http.inbound import Inbound
 from project_service.http.outbound import NO_STORE, Reply, StreamReply
 from project_service.http.router import Handler
 from project_service.storage.disposition import NO_SNIFFING
-from project_service.storage.errors import translate
+from project_service.storage.errors import STORE_FAILURES
 from project_service.storage.s3.errors import kind_of
 
 _log = Logger()
@@ -26,18 +26,17 @@ def translated(handler: Handler, headers: Headers = ()) -> Handler:
     """
 
     async def handling(inbound: Inbound) -> Reply | StreamReply:
+        # No variable outlives its clause here: an error that is kept by a call in its own traceback waits for the
+        # garbage collector, with all that the request holds.
         try:
-            return await handler(inbound)
-        except Exception as failure:
-            error = translate(failure)
-            if error is not None:
+            try:
+                return await handler(inbound)
+            except STORE_FAILURES as failure:
                 kind, request_id = kind_of(failure), inbound.request_id
                 _log.warn("The store failed: {kind} id={request_id}", kind=kind, request_id=request_id)
-            elif isinstance(failure, ApiError):
-                error = failure
-            else:
-                raise
-            error.headers = (*error.headers, *_OF_REFUSALS, *headers)
-            raise error from None
+                raise store_unavailable() from None
+        except ApiError as refusal:
+            refusal.headers = (*refusal.headers, *_OF_REFUSALS, *headers)
+            raise
 
     return handling

@@ -10,8 +10,10 @@ from collections.abc import Callable
 from typing import Any
 from weakref import WeakSet
 
+from twisted.internet.defer import fail
 from twisted.trial.unittest import TestCase
 
+from project_service.errors import rate_limited
 from project_service.http.body import Body
 from project_service.http.exchange import Exchange
 from project_service.http.overload.admission import Limits, Place
@@ -21,7 +23,7 @@ from project_service.storage.attempt import Attempt
 from project_service.storage.upload import PartBuffer
 from tests.fakes import App, Client, raw_request
 from tests.http.storage_app import OBJECTS, USER, StorageApp
-from tests.http.toy_app import echo, hello
+from tests.http.toy_app import app_of, echo, hello
 from tests.told import told
 
 
@@ -56,13 +58,15 @@ class Uploads(TestCase):
 class Requests(TestCase):
     """Requests of any kind, over one connection that is kept alive."""
 
-    def left(self, client: Client, *requests: bytes) -> list[object]:
+    def left(
+        self, client: Client, *requests: bytes, statuses: tuple[bytes, ...] = (b"200", b"206")
+    ) -> list[object]:
         """What the collector finds of ``requests``, after each has been made ten times more."""
 
         def ask() -> None:
             for request in requests:
                 client.send(request)
-                self.assertIn(client.received()[:12], (b"HTTP/1.1 200", b"HTTP/1.1 206"))
+                self.assertIn(client.received()[9:12], statuses)
 
         ask()
         # What other tests have left may take several rounds: the end of one thing may be the beginning of another.
@@ -95,3 +99,17 @@ class Requests(TestCase):
         ranges: tuple[dict[str, str], ...] = ({}, {"Range": "bytes=1-"})
         requests = (raw_request("GET", f"{OBJECTS}/k", {**USER, **one}, None) for one in ranges)
         self.assertEqual(self.left(storage.connect(), *requests), [])
+
+    def test_a_failed_deferred_leaves_nothing(self) -> None:
+        client = app_of(lambda inbound: fail(rate_limited(1))).connect()
+        self.assertEqual(self.left(client, raw_request("GET", "/x", {}, None), statuses=(b"429",)), [])
+
+    def test_a_refusal_leaves_nothing(self) -> None:
+        storage = StorageApp(cache_bytes=0)
+        storage.put("k", b"x")
+        paths = ("/nowhere", "/storage/buckets/none/objects/k", f"{OBJECTS}/none", f"{OBJECTS}/k")
+        requests = (raw_request("GET", path, {**USER, "If-Match": '"other"'}, None) for path in paths)
+        self.assertEqual(self.left(storage.connect(), *requests, statuses=(b"404", b"412")), [])
+        storage.store.away = True
+        away = raw_request("GET", f"{OBJECTS}/k", USER, None)
+        self.assertEqual(self.left(storage.connect(), away, statuses=(b"503",)), [])

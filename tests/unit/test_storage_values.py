@@ -7,6 +7,8 @@ from itertools import accumulate
 from mmap import mmap
 from pathlib import Path
 from resource import getpagesize
+from types import SimpleNamespace
+from typing import Any
 from unittest import SkipTest
 from uuid import UUID
 
@@ -15,10 +17,14 @@ from hypothesis import strategies as st
 from twisted.trial.unittest import SynchronousTestCase
 
 from project_service.clocks import timestamp
+from project_service.deferreds import start
 from project_service.errors import ApiError
 from project_service.http.caller import Caller, Claims
-from project_service.storage import access, errors, upload
+from project_service.http.inbound import Inbound
+from project_service.http.outbound import Reply
+from project_service.storage import access, upload
 from project_service.storage.buckets import parse_rules
+from project_service.storage.failures import translated
 from project_service.storage.model import Bucket, BucketRules, store_path
 from project_service.storage.s3.errors import BrokenRead, CorruptTransfer, StoreError, StoreUnreachable
 from project_service.storage.sweeper import version_at
@@ -94,17 +100,23 @@ class Small(SynchronousTestCase):
             self.assertIsNone(version_at(path), path)
 
     def test_failures_of_the_store_reveal_nothing_to_clients(self) -> None:
+        async def failing(failure: Exception) -> None:
+            async def handler(inbound: Inbound) -> Reply:
+                raise failure
+
+            inbound: Any = SimpleNamespace(request_id="one")
+            await translated(handler)(inbound)
+
         for failure in (
             StoreUnreachable("http://10.0.0.1 secret"),
             StoreError(403, "AccessDenied"),
             BrokenRead("x"),
             CorruptTransfer("secret"),
         ):
-            error = errors.translate(failure)
-            assert error is not None
+            error = self.failureResultOf(start(failing(failure)), ApiError).value
             self.assertEqual((error.status, error.code), (503, "store_unavailable"))
             self.assertNotIn(b"secret", error.body())
-        self.assertIsNone(errors.translate(ValueError()))
+        self.failureResultOf(start(failing(ValueError())), ValueError)
 
 
 def _resident() -> int:
