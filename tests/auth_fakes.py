@@ -36,11 +36,12 @@ class MemoryUsers(State):
         confirmed: bool,
         session: NewSession | None,
         event: Event,
+        user_id: str | None = None,
     ) -> Account | None:
         if self.by_key(email.key) is not None:
             self.events.append(evolve(event, result="email_taken"))
             return None
-        key = f"00000000-0000-4000-8000-{next(self.ids):012}"
+        key = user_id or f"00000000-0000-4000-8000-{next(self.ids):012}"
         account = Account(
             User(key, email.address, event.at, dict(metadata)),
             password_hash or b"",

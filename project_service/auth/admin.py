@@ -60,18 +60,23 @@ class Administration:
 
     async def create(self, wanted: Mapping[str, Any], origin: Origin) -> Account:
         """Create a user with a ``password``, with an imported bcrypt ``password_hash``, or with neither; then he sets
-        one by "forgotten password".
+        one by "forgotten password". An imported user may keep his ``id``.
 
-        ``email_confirmed`` is true by default. Raises ``email_taken``, ``weak_password`` and ``validation_failed``.
+        ``email_confirmed`` is true by default. Raises ``email_taken``, ``id_taken``, ``weak_password`` and
+        ``validation_failed``.
         """
-        known = ("email", "password", "password_hash", "metadata", "email_confirmed")
+        known = ("id", "email", "password", "password_hash", "metadata", "email_confirmed")
         refuse_unknown(wanted, known)
+        key = _imported_id(wanted["id"]) if "id" in wanted else None
         email = Email.parse_new(wanted.get("email"))
         confirmed = wanted.get("email_confirmed", True)
         if not isinstance(confirmed, bool):
             raise validation_failed({"email_confirmed": "must be true or false"})
         metadata = checked(wanted.get("metadata"))
+        if key is not None and await self.users.find(key) is not None:
+            raise errors.id_taken()
         account = await self.users.create(
+            user_id=key,
             email=email,
             password_hash=await self._hash(wanted, email),
             metadata=metadata,
@@ -147,6 +152,14 @@ def user_id(text: str) -> str:
         return str(uuid.UUID(text))
     except ValueError:
         raise errors.user_not_found() from None
+
+
+def _imported_id(value: object) -> str:
+    """Raises ``validation_failed``."""
+    try:
+        return str(uuid.UUID(value if isinstance(value, str) else ""))
+    except ValueError:
+        raise validation_failed({"id": "must be a UUID"}) from None
 
 
 def _email(text: str) -> Email:

@@ -246,6 +246,7 @@ CREATE_USER = Described(
     (_answer("The new user", exactly(user=ADMIN_USER), 201),),
     body=takes(
         {
+            "id": {**UUID, "description": "Of an imported user, who keeps it. A new one by default."},
             "password": PASSWORD,
             "password_hash": {
                 "type": "string",
@@ -256,7 +257,7 @@ CREATE_USER = Described(
         },
         email=EMAIL,
     ),
-    errors=(errors.email_taken(), _WEAK),
+    errors=(errors.email_taken(), errors.id_taken(), _WEAK),
 )
 SHOW_USER = Described("showUser", ADMIN_TAG, "One user", (_ONE_USER,), (_ONE,), errors=(_UNKNOWN_USER,))
 UPDATE_USER = Described(

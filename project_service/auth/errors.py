@@ -44,6 +44,10 @@ def email_taken() -> ApiError:
     return ApiError(409, "email_taken", "There is already a user with this email address.")
 
 
+def id_taken() -> ApiError:
+    return ApiError(409, "id_taken", "There is already a user with this id.")
+
+
 def weak_password(why: str) -> ApiError:
     return ApiError(422, "weak_password", "This password is not allowed.", {"password": why})
 

@@ -126,8 +126,10 @@ class Users(Protocol):
         confirmed: bool,
         session: NewSession | None,
         event: Event,
+        user_id: str | None = None,
     ) -> Account | None:
-        """Create an account, with ``session`` as its first if there is one. None if the email is taken."""
+        """Create an account, with ``session`` as its first if there is one. None if the email is taken. Nobody may
+        have the ``user_id`` that is given."""
 
     async def find(self, user_id: str) -> Account | None: ...
 

@@ -50,6 +50,23 @@ async def test_a_user_is_stored_as_created(stores: Stores) -> None:
 
 
 @contract
+async def test_a_user_is_stored_under_the_given_id(stores: Stores) -> None:
+    key = str(uuid.uuid4())
+    account = await stores.users.create(
+        email=address(),
+        password_hash=None,
+        metadata={},
+        confirmed=True,
+        session=None,
+        event=event(),
+        user_id=key,
+    )
+    assert account is not None
+    assert account.user.id == key
+    assert await stores.users.find(key) == account
+
+
+@contract
 async def test_a_change_of_one_user_affects_nobody_else(stores: Stores) -> None:
     before, account, after = await made(stores), await made(stores), await made(stores)
     one = account.user.id

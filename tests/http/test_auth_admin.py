@@ -53,6 +53,15 @@ class Admin(TestCase):
             assert self.admin("POST", body={"email": email, "password_hash": kind + made[4:]}).status == 201
             assert self.app.log_in(email).status == 200
 
+    def test_an_imported_user_keeps_his_id(self) -> None:
+        key = "5e9D3a00-7b1c-4b8e-9f6d-0a1b2c3d4e5f"
+        body = {"id": key, "email": "ada@example.test", "password": PASSWORD}
+        assert self.admin("POST", body=body).data["user"]["id"] == key.lower()
+        assert self.app.log_in().data["user"]["id"] == key.lower()
+        again = self.admin("POST", body={**body, "email": "bob@example.test"})
+        assert (again.status, again.code) == (409, "id_taken")
+        assert self.admin("GET", "/bob@example.test").status == 404
+
     def test_a_user_without_a_password_cannot_log_in(self) -> None:
         assert self.admin("POST", body={"email": "ada@example.test"}).status == 201
         for password in ("", PASSWORD):
@@ -73,6 +82,8 @@ class Admin(TestCase):
             ({"email": "no address"}, "validation_failed"),
             ({"email": "zoë@example.test"}, "validation_failed"),
             ({"email": "a@example.test", "password": "short"}, "weak_password"),
+            ({"email": "a@example.test", "id": None}, "validation_failed"),
+            ({"email": "a@example.test", "id": "7"}, "validation_failed"),
             ({"email": "a@example.test", "password": None}, "validation_failed"),
             ({"email": "a@example.test", "password_hash": "plain"}, "validation_failed"),
             ({"email": "a@example.test", "password_hash": None}, "validation_failed"),

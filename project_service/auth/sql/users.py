@@ -31,9 +31,9 @@ _CREATE = Query(
     f"""
 with u as (
     insert into auth.users
-        (email, email_key, password_hash, metadata, created_at, confirmed_at, last_login_at)
-    values (%(email)s, %(email_key)s, %(hash)s, %(metadata)s::jsonb, %(at)s,
-        case when %(confirmed)s then %(at)s::timestamptz end, %(started)s)
+        (id, email, email_key, password_hash, metadata, created_at, confirmed_at, last_login_at)
+    values (coalesce(%(id)s::uuid, gen_random_uuid()), %(email)s, %(email_key)s, %(hash)s, %(metadata)s::jsonb,
+        %(at)s, case when %(confirmed)s then %(at)s::timestamptz end, %(started)s)
     on conflict (email_key) do nothing
     returning *),
 {ADD_SESSION},
@@ -122,9 +122,11 @@ class SqlUsers:
         confirmed: bool,
         session: NewSession | None,
         event: Event,
+        user_id: str | None = None,
     ) -> Account | None:
         row = await _CREATE.one(
             self.database,
+            id=user_id,
             email=email.address,
             email_key=email.key,
             hash=None if password_hash is None else password_hash.decode("ascii"),
