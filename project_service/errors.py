@@ -21,7 +21,7 @@ EXPIRED = "The access token has expired."
 class ApiError(Exception):
     """A refusal or failure with its HTTP status and code.
 
-    It may be raised anywhere; only the router turns it into a response, by ``body()`` and ``headers``.
+    It may be raised anywhere; only ``http/responses`` turns it into a response, by ``body()`` and ``headers``.
     """
 
     content_type = "application/json; charset=utf-8"

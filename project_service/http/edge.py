@@ -1,4 +1,4 @@
-"""From an exchange to its handler and back: the one place where failures become responses."""
+"""From an exchange to its handler and back."""
 
 from __future__ import annotations
 
@@ -11,30 +11,26 @@ from twisted.logger import Logger
 from twisted.python.failure import Failure
 
 from project_service import errors
-from project_service.errors import ApiError, Headers
-from project_service.http import cors, trace
+from project_service.errors import ApiError
+from project_service.http import cors
 from project_service.http.arrival import EdgeSettings, client_of, inbound_of
 from project_service.http.body import ClientGone
 from project_service.http.caller import Callers
 from project_service.http.exchange import Exchange
 from project_service.http.inbound import Inbound
 from project_service.http.metrics import Metrics
-from project_service.http.outbound import Reply, StreamReply, error_reply
+from project_service.http.outbound import Reply, StreamReply
 from project_service.http.overload.accept_throttle import AcceptThrottle
 from project_service.http.overload.admission import Lane, Limits, Place
 from project_service.http.overload.control import AdmissionControl
-from project_service.http.protocol import wire
 from project_service.http.protocol.unreadable import UnreadableReplies
+from project_service.http.responses import Responses
 from project_service.http.router import ErrorStyle, Match, Router
 from project_service.log import journal
 
 
 class Edge:
-    """Implements ``dispatch.Dispatch``.
-
-    ``translate`` turns a failure of the database into an ``ApiError``, and returns None for any other failure.
-    (Failures of the store are translated within storage.)
-    """
+    """Implements ``dispatch.Dispatch``. ``translate`` is that of ``Responses``."""
 
     log = Logger()
 
@@ -56,8 +52,7 @@ class Edge:
         self._clock = clock
         self._new_id = new_id
         self._metrics = metrics
-        self._translate = translate
-        self._date = date
+        self._responses = Responses(metrics, translate, date)
         self._unread = UnreadableReplies(router, metrics, date, new_id)
         self._admission = AdmissionControl(limits, clock, metrics, self._turn_away)
         self._waiting: dict[Place, Callable[[Exception | None], None]] = {}
@@ -168,15 +163,17 @@ class Edge:
                     reply = found
             except (CancelledError, ClientGone):
                 # Cancelled by ``cancel_all``, or by the client's leaving; in the latter case nothing is written.
-                reply = self._failed(errors.shutting_down(), style, inbound)
+                reply = self._responses.failed(errors.shutting_down(), style, inbound)
             except Exception as failure:
-                reply = self._failed(failure, style, inbound)
+                reply = self._responses.failed(failure, style, inbound)
                 # A Deferred that failed keeps the failure, and this its traceback, which holds all that the request
                 # held. Together they would wait for the garbage collector.
                 failure.__traceback__ = None
             if isinstance(reply, StreamReply):
                 place.leave()  # from here on the time is spent by the client, who reads
-            await self._deliver(exchange, inbound, reply)
+            if self._closing:
+                exchange.close_after()
+            await self._responses.deliver(self.settings, exchange, inbound, reply)
         finally:
             place.leave()
             self._account(exchange, inbound, route, started)
@@ -192,7 +189,7 @@ class Edge:
         except ApiError as fault:
             if inbound.method == "OPTIONS" and fault.status == 405:
                 return Reply(204, fault.headers)
-            return self._failed(fault, self._router.style_of(inbound.raw_path), inbound)
+            return self._responses.failed(fault, self._router.style_of(inbound.raw_path), inbound)
 
     async def _handled(self, match: Match, inbound: Inbound) -> Reply | StreamReply:
         inbound.path_args = match.path_args
@@ -202,86 +199,13 @@ class Edge:
             inbound.identify = partial(self._callers.identify, *who)
         return await match.route.handler(inbound)
 
-    def _failed(self, failure: Exception, style: ErrorStyle, inbound: Inbound) -> Reply:
-        error = self._as_told(failure, inbound)
-        if error is None:
-            self.log.failure(
-                "{method} {path} failed id={request_id}",
-                method=inbound.method,
-                path=inbound.raw_path.decode("latin-1"),
-                request_id=inbound.request_id,
-            )
-            error = errors.internal_error(inbound.request_id)
-        self._metrics.failed(error)
-        return error_reply(error, style == "tables")
-
-    def _as_told(self, failure: Exception, inbound: Inbound) -> ApiError | None:
-        """The error to answer with; None for a fault of ours. The reason behind it (``why``) is only logged here."""
-        error = failure if isinstance(failure, ApiError) else self._translate(failure)
-        if error is not None and error.why is not None:
-            self.log.warn(
-                "{code}: {why} id={request_id}", code=error.code, why=error.why, request_id=inbound.request_id
-            )
-        return error
-
-    async def _deliver(self, exchange: Exchange, inbound: Inbound, reply: Reply | StreamReply) -> None:
-        reply = self._writable(reply, inbound)
-        if self._closing:
-            exchange.close_after()
-        headers = self._headers(exchange, inbound.request_id, reply.headers)
-        if isinstance(reply, Reply):
-            exchange.send(reply, headers)
-            return
-        sink = exchange.start(reply.status, headers, reply.length)
-        try:
-            if not exchange.is_bodiless(reply.status):
-                await reply.source(sink)
-            exchange.end()
-        except (ClientGone, CancelledError):
-            exchange.abort()
-            raise
-        except Exception as failure:
-            # Aborted, not ended, so that a body which stops short does not look whole.
-            self._log_broken_off(failure, inbound)
-            exchange.abort()
-
-    def _log_broken_off(self, failure: Exception, inbound: Inbound) -> None:
-        error = self._as_told(failure, inbound)
-        self._metrics.failed(error or errors.internal_error(inbound.request_id))
-        if error is None:
-            self.log.failure("streaming failed id={request_id}", request_id=inbound.request_id)
-        else:
-            # The database or the store is away, which needs no traceback.
-            self.log.warn(
-                "streaming broke off: {why} id={request_id}", why=error.code, request_id=inbound.request_id
-            )
-
-    def _writable(self, reply: Reply | StreamReply, inbound: Inbound) -> Reply | StreamReply:
-        """``reply``, or a 500 in its place where its head cannot be written without breaking the framing."""
-        fault = wire.fault_of(reply.status, reply.headers)
-        if fault is None:
-            return reply
-        self.log.error(
-            "a response was not sent: {fault} id={request_id}", fault=fault, request_id=inbound.request_id
-        )
-        return self._failed(errors.internal_error(inbound.request_id), "envelope", inbound)
-
     def _turn_away(self, exchange: Exchange, reply: Reply) -> None:
         """Send a refusal of admission control. No ``Inbound`` is made for it, and no line is logged."""
-        exchange.send(reply, self._headers(exchange, self._request_id(exchange), reply.headers))
+        request_id = self._request_id(exchange)
+        exchange.send(reply, self._responses.headers(self.settings, exchange, request_id, reply.headers))
 
     def _request_id(self, exchange: Exchange) -> str:
         return journal.request_id(exchange.headers.get(b"x-request-id"), self._new_id)
-
-    def _headers(self, exchange: Exchange, request_id: str, own: Headers) -> list[tuple[str, str]]:
-        asked, names = exchange.headers, self.settings.trace_headers
-        return [
-            ("Date", self._date()),
-            *own,
-            ("X-Request-Id", request_id),
-            *cors.origin_headers(self.settings.cors_origins, asked, own),
-            *(trace.echoed(names, exchange.method, exchange.target, asked) if names else ()),
-        ]
 
     def _account(self, exchange: Exchange, inbound: Inbound, route: str, started: float) -> None:
         seconds = self._clock.seconds() - started
