@@ -14,10 +14,7 @@ from project_service.errors import (
 )
 from project_service.http.openapi.described import (
     BOOLEAN,
-    COUNT,
     JSON,
-    MOMENT,
-    STRING,
     Answer,
     Described,
     Named,
@@ -33,54 +30,13 @@ from project_service.http.openapi.described import (
     takes,
 )
 from project_service.storage import errors
-from project_service.storage.keys import BUCKET_NAME as BUCKET_NAME_PATTERN
-from project_service.storage.keys import MAX_KEY_BYTES
 from project_service.storage.links import MAX_EXPIRES_IN_SECONDS, MAX_USES
 from project_service.storage.requests import DEFAULT_MAX_KEYS, MOST_BULK_KEYS, MOST_MAX_KEYS
+from project_service.storage.schemas import KEY, LISTING, OBJECT, PREFIX, SIGNED_URL
 
 TAG = "storage"
 BOTH: tuple[Need, ...] = ("database", "store")
 
-KEY: Schema = {
-    "type": "string",
-    "minLength": 1,
-    "maxLength": MAX_KEY_BYTES,
-    "description": f"1 to {MAX_KEY_BYTES} bytes of UTF-8 without control characters; no leading /, no empty, . or .. "
-    "segment.",
-}
-PREFIX: Schema = {"type": "string", "maxLength": MAX_KEY_BYTES}
-BUCKET_NAME: Schema = {"type": "string", "pattern": f"^{BUCKET_NAME_PATTERN}$"}
-OBJECT = Named(
-    "Object",
-    exactly(
-        key=KEY,
-        size=COUNT,
-        content_type=STRING,
-        last_modified=MOMENT,
-        etag={"type": "string", "description": "The store's, without quotes; opaque."},
-    ),
-)
-LISTING = Named(
-    "ObjectListing",
-    exactly(
-        objects=array(OBJECT),
-        folders=array({"type": "string", "pattern": "/$"}),
-        prefix=STRING,
-        is_truncated=BOOLEAN,
-        next_token={
-            "type": ["string", "null"],
-            "description": "page_token of the next page; null on the last.",
-        },
-    ),
-)
-SIGNED_URL = Named(
-    "SignedUrl",
-    exactly(
-        url={"type": "string", "format": "uri"},
-        expires_at=MOMENT,
-        method={"const": "GET"},
-    ),
-)
 IN_BUCKET = in_path("bucket", "The bucket's name.")
 _KEY_IN_PATH = in_path("key", "The object's key; its / may be sent as they are or as %2F.", KEY)
 _INLINE = Parameter("inline", "true: to be shown in the browser, in a sandbox; else to be saved.", BOOLEAN)

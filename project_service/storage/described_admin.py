@@ -21,15 +21,8 @@ from project_service.http.openapi.described import (
 )
 from project_service.storage import errors
 from project_service.storage.buckets import MAX_BYTES, MAX_CONTENT_TYPES
-from project_service.storage.described import (
-    BAD_KEY,
-    BOTH,
-    BUCKET_NAME,
-    IN_BUCKET,
-    NO_BUCKET,
-    PREFIX,
-    json_answer,
-)
+from project_service.storage.described import BAD_KEY, BOTH, IN_BUCKET, NO_BUCKET, json_answer
+from project_service.storage.schemas import BUCKET_NAME, PREFIX
 
 TAG = "buckets"
 
