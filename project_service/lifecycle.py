@@ -65,10 +65,12 @@ class Ordered:
 
 
 class ServicePart:
-    """A Twisted ``Service`` as a part."""
+    """A Twisted ``Service`` as a part. ``stop`` waits for what the service has under way, or with ``cancels`` cancels
+    it."""
 
-    def __init__(self, service: IService) -> None:
+    def __init__(self, service: IService, cancels: bool = False) -> None:
         self._service = service
+        self._cancels = cancels
 
     async def start(self) -> None:
         self._service.startService()
@@ -76,6 +78,8 @@ class ServicePart:
     async def stop(self) -> None:
         stopping = self._service.stopService()
         if stopping is not None:
+            if self._cancels:
+                stopping.cancel()
             await stopping
 
 

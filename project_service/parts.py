@@ -78,6 +78,7 @@ def assemble(reactor: Any, settings: Settings, processes: int, changes: Changes)
         await accounts.revoked.read_new()
 
     revocations = Revocations(read_revoked, reactor, database.acquire_timeout_seconds)
+    polling = Every(POLL_SECONDS, revocations.poll, reactor, "revocations", sqlstate.outage_of)
 
     def keys_changed(payload: str) -> None:
         background(revocations.poll(), "reading the project keys")
@@ -108,7 +109,8 @@ def assemble(reactor: Any, settings: Settings, processes: int, changes: Changes)
             *(Closing(partial(each.close, POOL_GRACE_SECONDS)) for each in (pool, *rest.pools)),
             ServicePart(listener),
             _Ready(listener, reactor),
-            ServicePart(Every(POLL_SECONDS, revocations.poll, reactor, "revocations", sqlstate.outage_of)),
+            # While the database is away a reading waits for it all the time, and nobody needs it any more.
+            ServicePart(polling, cancels=True),
             ServicePart(_giving_back(reactor)),
             store,
             *(ServicePart(service) for service in (*accounts.services, *store.services, *rest.services)),

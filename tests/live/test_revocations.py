@@ -49,7 +49,9 @@ class CutOff:
 
 
 @asynccontextmanager
-async def cut_off(dsn: str, tables: str, store: Store, place: Path) -> AsyncIterator[CutOff]:
+async def cut_off(
+    dsn: str, tables: str, store: Store, place: Path, patience: float = PATIENCE_SECONDS
+) -> AsyncIterator[CutOff]:
     known = parse_dsn(dsn)
     run_sql(
         tables,
@@ -63,7 +65,7 @@ async def cut_off(dsn: str, tables: str, store: Store, place: Path) -> AsyncIter
             str(make_dsn(dsn, host="127.0.0.1", port=port)),
             store,
             place,
-            database={"acquire_timeout_seconds": PATIENCE_SECONDS},
+            database={"acquire_timeout_seconds": patience},
         )
         database = StageDatabase(dsn=Secret(tables), pool_size=2)
         settings = evolve(settings, stages={"dev": Stage(databases={"main": database})})
@@ -98,6 +100,19 @@ async def test_a_host_cut_off_from_the_database_refuses_all_keys_and_sessions_af
         await until(lambda: host.answers(200, key="service"))
         assert await host.status() == 401
         assert await host.status(key="service", token=token) == 401
+
+
+@pytest_twisted.ensureDeferred
+async def test_a_host_cut_off_from_the_database_stops_without_waiting_for_it(
+    database: str, empty_database: str, store_settings: Store, tmp_path: Path
+) -> None:
+    async with cut_off(database, empty_database, store_settings, tmp_path, patience=60.0) as host:
+        await until(lambda: host.answers(200))
+        host.proxy.manners = Manners(refuse=True)
+        await deferLater(reactor, FRESH_SECONDS)
+        stopping_at = time.monotonic()
+        await host.api.application.stop()
+        assert time.monotonic() - stopping_at < 10.0
 
 
 @pytest_twisted.ensureDeferred

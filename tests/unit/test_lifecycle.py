@@ -91,6 +91,21 @@ class AsParts(TestCase):
         service.gone.callback(None)
         self.successResultOf(stopping)
 
+    def test_stopping_may_cancel_what_a_service_has_under_way(self) -> None:
+        clock = Clock()
+        cancelled: list[Deferred[None]] = []
+
+        async def work() -> None:
+            await Deferred[None](cancelled.append)
+
+        part = ServicePart(Every(5.0, work, clock, "counting", outage_of), cancels=True)
+        for seconds in (5, 1):
+            self.successResultOf(start(part.start()))
+            clock.advance(seconds)
+            self.successResultOf(start(part.stop()))
+        self.assertEqual(len(cancelled), 1, "there is nothing to cancel during a pause")
+        self.assertEqual(clock.getDelayedCalls(), [])
+
     def test_a_service_that_returns_nothing_has_stopped_at_once(self) -> None:
         self.successResultOf(start(ServicePart(Service()).stop()))
 
