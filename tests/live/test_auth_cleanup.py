@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from contextlib import closing
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta
 
 import psycopg2
 import pytest_twisted
 
 from project_service.auth.sql import upkeep
-from tests.contracts.users import HOUR, LONG_AGO, MINUTE, NOW, digest, made, rotate, session
+from tests.contracts.users import HOUR, LONG_AGO, MINUTE, NOW, digest, event, made, rotate, session
 from tests.live.auth_service import stores_on
 from tests.live.database import run_sql
 
@@ -64,3 +64,17 @@ async def test_locked_rows_are_left_for_the_next_time(database: str) -> None:
             other.rollback()
         assert await stores.housekeeping.clean(later, later, LONG_AGO, NOW) is True
     assert run_sql(database, left) == [(0, 0)]
+
+
+@pytest_twisted.ensureDeferred
+async def test_a_host_whose_clock_is_ahead_does_not_forget_ended_sessions_for_the_others(
+    database: str,
+) -> None:
+    now = datetime.now(UTC)
+    ended, expired = session(now), session(now - 2 * HOUR)
+    async with stores_on(database) as stores:
+        account = await made(stores, first=ended, at=now)
+        await stores.sessions.start(account, None, expired, event(at=now))
+        await stores.sessions.end(account.user.id, event(at=now))
+        assert await stores.housekeeping.clean(now + 3 * HOUR, now, LONG_AGO, LONG_AGO) is True
+        assert [key for key, _ in await stores.ended.revoked(LONG_AGO)] == [ended.id]

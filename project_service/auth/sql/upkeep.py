@@ -26,7 +26,9 @@ delete from {table} where ctid in (select ctid from gone) returning 1
     )
     for table, condition in (
         ("auth.throttle", "expires_at < %(now)s"),
-        ("auth.revocations", "expires_at < %(now)s"),
+        # By the database's clock as well: on another host, or when the clock of this one has been set right, access
+        # tokens of the session may still be valid.
+        ("auth.revocations", "expires_at < least(%(now)s, now())"),
         ("auth.one_time_tokens", "expires_at < %(now)s"),
         # An ended session stays until its refresh tokens would have expired, so that their reuse is recognised.
         ("auth.sessions", "expires_at < %(now)s and access_expires_at < %(now)s"),
