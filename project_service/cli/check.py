@@ -29,7 +29,7 @@ from project_service.settings.launch import schemas_of_service_role
 from project_service.settings.model import Secret, Settings, StageDatabase
 from project_service.storage.s3.client import S3Store
 from project_service.storage.s3.errors import NoSuchObject, StoreError
-from project_service.tables.assemble import config_of, identities_of
+from project_service.tables.assemble import identities_of
 
 PROBE = b"written by project-service check"
 
@@ -182,7 +182,7 @@ async def _certificate(reactor: Any, endpoint: str) -> str:
 
 
 async def _tokens(database: StageDatabase) -> str:
-    found = identities_of(config_of(database), None, time.time)
+    found = identities_of(database, None, time.time)
     return "by the service's own keys" if found.own is None else "by keys of its own"
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable, Mapping
 from typing import Any
 
-from attrs import fields, frozen
+from attrs import asdict, frozen
 from psycopg2 import extensions
 from twisted.application.service import IService
 from twisted.internet.defer import DeferredSemaphore
@@ -86,12 +86,12 @@ def assemble(
     pools: list[Pool] = []
     for stage, name, database in settings.stage_databases():
         where = f"stages.{stage}.databases.{name}"
-        config = config_of(database, timeout)
+        config = TablesConfig(**asdict(database, recurse=False), statement_timeout=timeout)
         try:
             identities = identities_of(config, verifier, now)
         except ValueError as fault:
             raise ValueError(f"{where}: {fault}") from None
-        own, listener, service = _database(reactor, settings, database, config, identities, where)
+        own, listener, service = _database(reactor, settings, config, identities, where)
         services[stage, name] = service
         listeners.append(listener)
         pools.extend(own)
@@ -102,15 +102,14 @@ def assemble(
 def _database(
     reactor: Any,
     settings: Settings,
-    database: StageDatabase,
     config: TablesConfig,
     identities: Identities,
     where: str,
 ) -> tuple[list[Pool], Listener, TableService]:
-    dsn = database.dsn or settings.database.dsn
+    dsn = config.dsn or settings.database.dsn
     assert dsn is not None
     connector = Connector(reactor, dsns.parse(dsn.reveal()), settings.database.statement_timeout_seconds)
-    pool = _pool(reactor, settings, connector, database.pool_size)
+    pool = _pool(reactor, settings, connector, config.pool_size)
     streams = _streams(reactor, settings, connector, pool, config)
     holder = CacheHolder(loader(reactor, pool, config), reactor)
     echo = Echo(pool, reactor)
@@ -151,27 +150,16 @@ def _streams(
 
 
 def identities_of(
-    config: TablesConfig, verifier: TokenVerifier | None, now: Callable[[], float]
+    config: StageDatabase, verifier: TokenVerifier | None, now: Callable[[], float]
 ) -> Identities:
     """Raises ``ValueError`` for keys or a path to the role that cannot be used."""
-    secret = config.jwt_secret
+    secret = config.jwt_secret.reveal() if config.jwt_secret is not None else None
     if secret and config.jwt_secret_is_base64:
         secret = from_base64(secret)
     keys = parse_keys(secret, config.jwks)
     # Even where none of the configured keys is usable: then no token is accepted, and not the service's own tokens.
     own = OwnTokens(keys, config.jwt_aud, now) if secret or config.jwks else None
     return Identities(config, parse_role_claim(config.role_claim), own, verifier)
-
-
-def config_of(database: StageDatabase, statement_timeout: str = "0") -> TablesConfig:
-    """A database's settings as the table API takes them, with secrets revealed."""
-    names = {one.name for one in fields(TablesConfig)} - {"statement_timeout", "jwt_secret"}
-    secret = database.jwt_secret
-    return TablesConfig(
-        **{name: getattr(database, name) for name in names},
-        jwt_secret=secret.reveal() if secret is not None else None,
-        statement_timeout=statement_timeout,
-    )
 
 
 def raw(connector: Connector) -> Callable[[], Awaitable[Session]]:

@@ -12,10 +12,10 @@ from attrs import frozen
 
 from project_service.errors import EXPIRED, ApiError
 from project_service.http.caller import TokenVerifier
+from project_service.settings.model import StageDatabase
 from project_service.tables.access import errors
 from project_service.tables.access.role_claim import RoleClaim
 from project_service.tables.access.tokens import OwnTokens
-from project_service.tables.config import TablesConfig
 from project_service.tables.failures import from_sqlstate
 
 # SET ROLE none means the role of the connection itself, so a token that claims it must be refused.
@@ -35,7 +35,7 @@ class Identity:
 class Identities:
     """Tokens are verified by the database's own keys where it has any, else by the service's."""
 
-    config: TablesConfig
+    config: StageDatabase
     role_claim: RoleClaim
     own: OwnTokens | None
     service: TokenVerifier | None

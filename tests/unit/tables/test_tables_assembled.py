@@ -13,10 +13,9 @@ from project_service.deferreds import start
 from project_service.errors import RETRY_AFTER
 from project_service.settings.model import Secret, Settings, Stage, StageDatabase
 from project_service.tables import assemble as assembling
-from project_service.tables.assemble import assemble, config_of, heard
+from project_service.tables.assemble import assemble, heard
 from project_service.tables.catalog.holder import CacheHolder
 from project_service.tables.catalog.model import SchemaCache
-from project_service.tables.config import TablesConfig
 from project_service.tables.errors import TableError
 
 
@@ -38,12 +37,6 @@ class Heard(SynchronousTestCase):
         }.items():
             heard(holder, payload)
             self.assertEqual(len(read), expected, payload)
-
-
-class Defaults(SynchronousTestCase):
-    def test_defaults_are_those_of_the_settings(self) -> None:
-        """Tests rely on them; the service reads every setting of a database from its configuration."""
-        self.assertEqual(config_of(StageDatabase()), TablesConfig())
 
 
 class Connection:

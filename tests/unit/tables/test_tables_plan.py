@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from typing import Any, cast
+from typing import Any
 
 from attrs import evolve
 from hypothesis import given
@@ -13,7 +13,7 @@ from twisted.trial.unittest import SynchronousTestCase
 from project_service.tables.catalog import hints
 from project_service.tables.catalog.hints import nearest
 from project_service.tables.catalog.views import base_columns
-from project_service.tables.config import TablesConfig, TxEnd
+from project_service.tables.config import TablesConfig
 from project_service.tables.errors import TableError
 from project_service.tables.parse.query import parse_query
 from project_service.tables.plan.aliases import alias
@@ -137,7 +137,7 @@ class Writing(SynchronousTestCase):
             ("POST", "works", "tx=rollback", "commit", False),
             ("GET", "works", "handling=strict, tx=rollback", "commit", False),
         ):
-            config = evolve(CONFIG, tx_end=cast(TxEnd, tx_end))
+            config = evolve(CONFIG, tx_end=tx_end)
             more: dict[str, Any] = {"body": b"{}", "prefer": prefer, "config": config}
             if refused:
                 error = self.assertRaises(TableError, planned, method, path, **more)
