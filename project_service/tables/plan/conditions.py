@@ -12,17 +12,17 @@ from project_service.tables.syntax import Filter, Is, Logic
 
 def plan_conditions(
     filters: Iterable[Filter | Logic], relation: Relation | None, embedded: Mapping[str, str]
-) -> tuple[tuple[Condition, ...], set[str]]:
-    """The planned conditions, and the names of the embedded relations whose presence they test.
+) -> tuple[tuple[Condition, ...], dict[str, str]]:
+    """The planned conditions, and that part of ``embedded`` whose presence they test.
 
     ``embedded`` maps the names that a filter may use for an embedded relation to its name. Raises PGRST120.
     """
-    tested: set[str] = set()
+    tested: dict[str, str] = {}
     return tuple(_plan(found, relation, embedded, tested) for found in filters), tested
 
 
 def _plan(
-    found: Filter | Logic, relation: Relation | None, embedded: Mapping[str, str], tested: set[str]
+    found: Filter | Logic, relation: Relation | None, embedded: Mapping[str, str], tested: dict[str, str]
 ) -> Condition:
     if isinstance(found, Logic):
         terms = tuple(_plan(term, relation, embedded, tested) for term in found.terms)
@@ -31,7 +31,7 @@ def _plan(
     if found.field.path or name not in embedded:
         return found
     if isinstance(found.operation, Is) and found.operation.value in ("null", "not_null"):
-        tested.add(embedded[name])
+        tested[name] = embedded[name]
         return EmbedIsNull(embedded[name], found.negated != (found.operation.value == "not_null"))
     if relation is None or name in relation.columns:
         return found

@@ -161,13 +161,14 @@ class Reader:
 
     def _frozen(self, node: Node) -> tuple[ReadPlan, tuple[Hoisted, ...]]:
         conditions, tested = plan_conditions(node.filters, node.relation, self._names(node))
+        self._renamed.update((name, shown) for name, shown in tested.items() if name != shown)
         outputs: list[Output | Everything | Embedded] = []
         hoisted: list[Hoisted] = []
         for item in node.items:
             if isinstance(item, SelectColumn):
                 outputs.append(self._column(node, item, hoisted))
             else:
-                embedded = self._embedding(node, item, item.name in tested)
+                embedded = self._embedding(node, item, item.name in tested.values())
                 outputs.append(embedded)
                 hoisted.extend(embedded.hoisted if node.spreads_one else ())
         _refuse_namesakes(node, outputs)

@@ -130,6 +130,12 @@ class Sizes(SynchronousTestCase):
 
 class Names(SynchronousTestCase):
     def test_names_replaced_by_an_alias_are_noted_for_the_deprecation_warning(self) -> None:
-        pairs = (("select", "id,writer:authors!works_author_fkey(name)"), ("authors.name", "eq.x"))
-        for method, path in (("GET", "works"), ("GET", "rpc/find")):
-            self.assertEqual(compiled(method, path, *pairs).renamed, (("authors", "writer"),))
+        select = ("select", "id,writer:authors!works_author_fkey(name)")
+        for used in (
+            ("authors.name", "eq.x"),
+            ("authors", "is.null"),
+            ("or", "(authors.not.is.null,id.eq.1)"),
+        ):
+            for path in ("works", "rpc/find"):
+                self.assertEqual(compiled("GET", path, select, used).renamed, (("authors", "writer"),))
+        self.assertEqual(compiled("GET", "works", select, ("writer", "is.null")).renamed, ())
