@@ -11,7 +11,7 @@ from pathlib import Path
 from twisted.logger import Logger
 
 from project_service import private_file
-from project_service.embedded.process_identity import Identity, alive, identify, processes_of, works_on
+from project_service.embedded.process_identity import PROC, Identity, alive, identify, processes_of, works_on
 
 log = Logger()
 
@@ -63,15 +63,15 @@ def drop_stale_pid_files(files: tuple[Path, ...], directory: Path) -> None:
     """Remove PostgreSQL's own lock files if their pid now belongs to a process that does not work on ``directory``.
 
     PostgreSQL takes any living process with that pid for another server and refuses to start. After a crash in a
-    container this is likely, because pids there are small and soon used again. A lock file whose process is gone
-    PostgreSQL removes itself.
+    container this is likely, because pids there are small and soon used again. The pid may also still be that of the
+    server that was killed, if nobody reaps it. A lock file whose process is gone PostgreSQL removes itself.
     """
     for file in files:
         try:
             pid = int(file.read_text().split("\n", 1)[0])
         except (OSError, ValueError):
             continue
-        if identify(pid) is not None and not works_on(pid, directory):
+        if (PROC / str(pid)).exists() and not works_on(pid, directory):
             log.info("removing the stale lock file {file}", file=str(file))
             file.unlink(missing_ok=True)
 

@@ -7,7 +7,7 @@ import signal
 import socket
 import subprocess
 import sys
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 
 import pytest
@@ -16,7 +16,8 @@ from psycopg2.extensions import parse_dsn
 
 from project_service.database.session import DatabaseGone
 from project_service.deferreds import start
-from project_service.embedded import ports
+from project_service.embedded import cluster, ports
+from project_service.embedded.account import NAME
 from project_service.embedded.assemble import Embedded, Running, running_beside
 from project_service.embedded.process_identity import Identity, alive, identify
 from project_service.settings.model import Store
@@ -59,6 +60,8 @@ async def test_killed_servers_come_back_with_their_data(
 ) -> None:
     running = await embedded.start()
     await _query(running.dsn, "create table public.kept as select 7 as n")
+    store = _client(running.store)
+    await store.put("kept", b"bytes", "text/plain", {})
     before = embedded.pids
     assert set(before) == {"postgres", "weed"}
     # A backend too busy to notice that its server is gone still holds the shared memory the next server needs.
@@ -72,6 +75,9 @@ async def test_killed_servers_come_back_with_their_data(
         os.kill(pid, signal.SIGKILL)
     await until(lambda: set(embedded.ready_pids) == set(before) and _disjoint(embedded.pids, before))
     assert await _query(running.dsn, "select n from public.kept") == 7
+    # Under the same address, which the service has known since its start.
+    assert (await store.requests.whole("GET", "kept")).body == b"bytes"
+    await store.close()
     assert len(logged_errors.flush("died (signal SIGKILL)")) == 2
     with pytest.raises(DatabaseGone):
         await busy
@@ -148,12 +154,36 @@ async def test_the_service_starts_again_after_sigkill(embedded: Embedded) -> Non
 
 
 @pytest_twisted.ensureDeferred
-async def test_a_stale_lock_file_with_a_living_pid_is_no_obstacle(embedded: Embedded) -> None:
-    """After a crash in a container the pid in ``postmaster.pid`` may be any process's, here the test run's
-    parent's."""
+async def test_a_server_that_the_killed_service_had_not_noted_yet_is_stopped(
+    embedded: Embedded, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its own lock file names it."""
+    monkeypatch.setattr(cluster, "STOPS", ((signal.SIGKILL, 5.0),))
+    service, children = _service(embedded.data_dir)
+    os.kill(children[0].pid, signal.SIGSTOP)
+    service.kill()
+    service.wait()
+    (embedded.data_dir / "run" / "postgres.pid").unlink()
+    running = await embedded.start()
+    assert not alive(children[0])
+    assert await _query(running.dsn, "select 1") == 1
+
+
+@pytest.fixture
+def stranger() -> Iterator[int]:
+    """The pid of a process of the user that PostgreSQL runs as; it takes no notice of other users' processes."""
+    user = NAME if os.geteuid() == 0 else None
+    with subprocess.Popen(["sleep", "600"], cwd="/", user=user) as process:
+        yield process.pid
+        process.kill()
+
+
+@pytest_twisted.ensureDeferred
+async def test_a_stale_lock_file_with_a_living_pid_is_no_obstacle(embedded: Embedded, stranger: int) -> None:
+    """After a crash in a container the pid in ``postmaster.pid`` may be any process's."""
     await embedded.start()
     await embedded.stop()
-    stale = f"{os.getppid()}\n{embedded.data_dir}/postgres\n1\n5432\n/nowhere\n\n  1 1\nready\n"
+    stale = f"{stranger}\n{embedded.data_dir}/postgres\n1\n5432\n/nowhere\n\n  1 1\nready\n"
     data = embedded.data_dir / "postgres"
     (data / "postmaster.pid").write_text(stale)
     lock = embedded.data_dir / "run" / "socket" / ".s.PGSQL.5432.lock"

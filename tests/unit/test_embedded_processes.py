@@ -11,6 +11,7 @@ import subprocess
 import sys
 from pathlib import Path
 from tempfile import mkdtemp
+from unittest import SkipTest
 from unittest.mock import patch
 
 from hypothesis import given
@@ -101,6 +102,14 @@ class Leftovers(TestCase):
         self.assertFalse(strangers.exists())
         self.assertTrue(nobodys.exists())
 
+    def test_the_lock_file_of_a_killed_server_that_nobody_has_reaped_is_removed(self) -> None:
+        data = Path(mkdtemp()).resolve()
+        with subprocess.Popen([sys.executable, "-c", ""], cwd=data) as killed:
+            os.waitid(os.P_PID, killed.pid, os.WEXITED | os.WNOWAIT)
+            (data / "postmaster.pid").write_text(f"{killed.pid}\n{data}\n")
+            drop_stale_pid_files((data / "postmaster.pid",), data)
+        self.assertFalse((data / "postmaster.pid").exists())
+
     def test_the_lock_file_of_our_own_server_is_kept(self) -> None:
         data = Path(mkdtemp()).resolve()
         ours = subprocess.Popen(["sleep", "60"], cwd=data)
@@ -156,6 +165,14 @@ class Launching(TestCase):
         )
         child = subprocess.run([sys.executable, "-c", chosen], capture_output=True, text=True, check=True)
         self.assertEqual(child.stdout, "True\n")
+
+    def test_the_program_has_none_of_the_groups_of_root(self) -> None:
+        if os.geteuid() != 0:
+            raise SkipTest("only root may become another user")
+        account = Account("somebody", 54321, 54322)
+        argv = Command(("/usr/bin/id", "-G"), Path("/"), {}, account).launched(os.getpid())
+        child = subprocess.run(argv, capture_output=True, text=True, check=True, extra_groups=[0, 4])
+        self.assertEqual(child.stdout, "54322\n")
 
     def test_the_launcher_ends_if_the_service_has_ended(self) -> None:
         argv = Command(("/bin/true",), Path("/")).launched(1)
