@@ -185,6 +185,16 @@ async def test_a_value_that_cannot_be_sent_leaves_the_connection_usable(database
 
 
 @pytest_twisted.ensureDeferred
+async def test_a_connection_that_read_a_very_large_value_is_not_lent_again(database: str) -> None:
+    """libpq keeps a buffer of that size."""
+    session = await session_on(database)
+    for size, usable in (2**20, True), (2**23, False):
+        await session.query("select repeat('x', %s)", (size,))
+        assert session.usable is usable
+    session.close()
+
+
+@pytest_twisted.ensureDeferred
 async def test_several_statements_are_one_transaction_and_leave_no_state(database: str) -> None:
     session = await session_on(database)
     rows = await session.query(

@@ -7,12 +7,14 @@ from typing import Any
 
 import pytest
 import pytest_twisted
-from psycopg2.extensions import make_dsn
+from psycopg2.extensions import make_dsn, parse_dsn
 from twisted.internet import reactor as _reactor
+from twisted.internet.defer import succeed
 
 from project_service.database import connect
 from project_service.database.session import DatabaseGone, Session
 from tests.live.database import run_sql, session_on
+from tests.live.proxy import rude_proxy
 from tests.live.waiting import until
 
 reactor: Any = _reactor
@@ -33,6 +35,36 @@ async def test_target_session_attrs_read_write_is_respected(database: str) -> No
 
     await until(alone)
     session.close()
+
+
+@pytest_twisted.ensureDeferred
+async def test_a_standby_is_not_taken_for_a_server_that_can_write(
+    database: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(connect, "_SETUP", connect._SETUP.replace("pg_is_in_recovery()", "true"))
+    with pytest.raises(DatabaseGone, match="the server is read-only"):
+        await session_on(make_dsn(database, target_session_attrs="read-write"))
+
+
+@pytest_twisted.ensureDeferred
+async def test_every_address_of_a_host_is_tried(database: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A name may have an IPv6 address at which nobody listens, or still lead to a server that is gone."""
+    monkeypatch.setattr(connect, "addresses_of", lambda *_: succeed(["127.0.0.2", "127.0.0.1"]))
+    known = parse_dsn(database)
+    async with rude_proxy(f"unix:{known['host']}/.s.PGSQL.{known['port']}") as (_, port):
+        session = await session_on(make_dsn(database, host="db.example.test", port=port))
+        assert await session.query("select 1") == [(1,)]
+        session.close()
+
+
+@pytest_twisted.ensureDeferred
+async def test_a_server_that_falls_silent_after_the_login_is_given_up(
+    database: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(connect, "CONNECT_TIMEOUT_SECONDS", 1.0)
+    monkeypatch.setattr(connect, "_SETUP", f"select pg_sleep(20); {connect._SETUP}")
+    with pytest.raises(DatabaseGone, match="did not answer"):
+        await session_on(database)
 
 
 @pytest_twisted.ensureDeferred

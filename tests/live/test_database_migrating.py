@@ -68,3 +68,27 @@ async def test_waiting_for_another_process_that_migrates_is_reported(database: s
     assert await done == ()
     assert len(said) == 1
     second.close()
+
+
+@pytest_twisted.ensureDeferred
+async def test_a_migration_that_ran_into_a_deadlock_is_tried_again(
+    database: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(migrating, "PAUSE_SECONDS", 0.0)
+    session = await session_on(database)
+    # What nextval did is not rolled back.
+    await session.query("create sequence public.tries")
+    once = "do $$ begin if nextval('public.tries') = 1 then raise sqlstate '40P01'; end if; end $$"
+    later = Migration(9000, "9000_x.sql", once)
+    assert await migrate(session, [*shipped(), later]) == (later,)
+    assert await session.query("select last_value from public.tries") == [(2,)]
+    session.close()
+
+
+@pytest_twisted.ensureDeferred
+async def test_a_database_that_is_up_to_date_is_not_written_to(database: str) -> None:
+    """A service may be started while the database is a standby."""
+    session = await session_on(database)
+    await session.query("set default_transaction_read_only = on")
+    assert await migrate(session, shipped()) == ()
+    session.close()

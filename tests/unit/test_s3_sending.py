@@ -32,3 +32,12 @@ class Bodies(Case):
         self.connection.dataReceived(b"HTTP/1.1 503 Slow Down\r\nContent-Length: 0\r\n\r\n")
         self.assertEqual(self.successResultOf(answer).code, 503)
         self.assertEqual((self.wire.aborted, self.owner.events), (True, []))
+
+    def test_a_body_that_is_sent_no_more_lets_go_of_its_memory(self) -> None:
+        payload = bytearray(3 * SLICE)
+        body = MemoryBody(payload)
+        self.send(body, b"PUT").addErrback(lambda _: None)
+        with self.assertRaises(BufferError):
+            payload.append(0)
+        body.stopProducing()
+        payload.append(0)
